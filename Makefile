@@ -1,0 +1,54 @@
+# Two commands are the whole set-up: `make serve` and `make test`. `make help` lists the rest.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+PY := .venv/bin/python
+PYTHON ?= python3
+ARGS ?=
+STAMP := .venv/.ready
+
+.PHONY: help setup serve test test-fast fmt lint type bench web gpu docs clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*?## ' $(MAKEFILE_LIST) | awk -F ':.*?## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+setup: $(STAMP) ## make .venv with everything for development
+
+$(STAMP): pyproject.toml constraints.txt
+	@echo "── parley: making .venv (once; a few minutes, about 1.5 GB)"
+	@$(PYTHON) -c 'import sys; sys.exit("parley needs Python 3.11 or newer, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
+	@test -x $(PY) || $(PYTHON) -m venv .venv
+	@echo "── parley: installing (1/2) PyTorch"
+	@$(PY) -m pip install --disable-pip-version-check --progress-bar on -c constraints.txt torch
+	@echo "── parley: installing (2/2) everything else"
+	@$(PY) -m pip install --disable-pip-version-check --progress-bar on -c constraints.txt -e '.[dev]'
+	@touch $@
+
+serve: $(STAMP) ## start the server; ARGS="--http --port 8080" adds flags
+	@.venv/bin/parley serve $(ARGS)
+
+test: $(STAMP) ## every test that this machine can run (under 15 minutes on two cores)
+	@$(PY) -m pytest $(ARGS)
+
+test-fast: $(STAMP) ## the quick tests (under 2 minutes)
+	@$(PY) -m pytest -m "not slow" $(ARGS)
+
+fmt: $(STAMP) ## format the code
+	@.venv/bin/ruff format src tests && .venv/bin/ruff check --fix src tests
+
+lint: $(STAMP) ## ruff and the import rules
+	@.venv/bin/ruff format --check src tests && .venv/bin/ruff check src tests && .venv/bin/lint-imports
+
+type: $(STAMP) ## mypy
+	@.venv/bin/mypy
+
+bench: $(STAMP) ## measure; ARGS="relay" or ARGS="session"
+	@.venv/bin/parley bench $(ARGS)
+
+web: $(STAMP) ## generate the wire types and JSON Schema
+	@$(PY) -m parley.protocol.export
+
+gpu: $(STAMP) ## tests that need a GPU and the real checkpoint
+	@$(PY) -m pytest -m gpu $(ARGS)
+
+clean: ## remove what the tools left behind (keeps .venv)
+	@rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache dist

@@ -1,0 +1,1 @@
+"""The Python client: one class per dialect, asynchronous, with a synchronous facade."""

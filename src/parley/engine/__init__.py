@@ -1,0 +1,1 @@
+"""Several conversations on one device; knows no network."""

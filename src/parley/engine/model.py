@@ -1,0 +1,171 @@
+"""The Model contract: what a model must do so that the engine can hold several conversations on it.
+
+A model is immutable after loading, except for the rows it owns: `rows` slots, each with everything
+that differs between two conversations (contexts, caches, sample buffers, random state). The engine
+never looks inside.
+
+The engine gives a model one piece of work per row at a time (`start`), and the model answers with a
+`Job`: a small state machine that says which stage it needs next. The engine then gathers all jobs
+that are ready for the same stage and calls `step` once for all of them, until every job is
+finished. All calls come from the engine thread.
+
+Obligations that `tests/contracts/model.py` checks for every model:
+
+- alone equals in company: what a row produces does not depend on who shares a step (token for token
+  in float32 on CPU);
+- streaming equals one-shot: the pieces of a streamed reply join to the reply that is not streamed;
+- marks: after `roll_back(row, mark)` the row behaves as if nothing since `mark` had happened,
+  random state included;
+- a failed or dropped job harms its own row only, and `open`ing (work `Opening`) makes any row
+  usable again;
+- lengths commit last: a `step` that raises has not advanced any row, so it may be repeated with
+  fewer jobs;
+- `close` gives back what a conversation took; a thousand conversations take no more memory than
+  one;
+- a step is short: prefills are cut into pieces of at most `spec.prefill_piece_tokens`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from parley.engine.work import Mode, Piece, Result, Stage, Work
+from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """What others need to know about a model without loading it a second time.
+
+    Args:
+        name: short name, as in `--model`.
+        unit_s: length of a duplex unit.
+        context_limit_tokens: where a context without a window ends (`ContextFull`).
+        image_tokens: context tokens of one image slice.
+        audio_tokens_per_s: context tokens of one second of sound.
+        can_speak: whether this loaded model has a voice (False: text only, e.g. vocoder files
+            absent).
+        default_voice: name of the voice used when a client brings none.
+    """
+
+    name: str
+    modes: tuple[Mode, ...] = ("chat", "half_duplex", "duplex")
+    input_rate_hz: int = INPUT_RATE_HZ
+    output_rate_hz: int = OUTPUT_RATE_HZ
+    unit_s: float = 1.0
+    context_limit_tokens: int = 8192
+    prefill_piece_tokens: int = 512
+    image_tokens: int = 64
+    audio_tokens_per_s: int = 10
+    can_speak: bool = True
+    default_voice: str = "default"
+    details: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes on the device: `weights_bytes` once, `row_bytes` per slot, `used_bytes` in force
+    now."""
+
+    weights_bytes: int
+    row_bytes: int
+    used_bytes: int
+
+
+class Job(Protocol):
+    """One piece of work on one row, as the model sees it. Owned by the model, read by the
+    engine."""
+
+    @property
+    def row(self) -> int:
+        """The slot it belongs to."""
+        ...
+
+    @property
+    def stage(self) -> Stage | None:
+        """What it needs next; None when finished."""
+        ...
+
+    @property
+    def result(self) -> Result | None:
+        """The outcome; set exactly when `stage` is None. `timings` are filled in by the engine."""
+        ...
+
+    def take_pieces(self) -> list[Piece]:
+        """Pieces of an answer that became final since the last call."""
+        ...
+
+    def cancel(self) -> None:
+        """Finish early: the next `stage` leads to the end by the shortest way, the context stays
+        consistent."""
+        ...
+
+
+class ContextMark(Protocol):
+    """A remembered point of one row's conversation. Opaque, cheap, valid until the row is opened
+    again or its window
+    moves past it."""
+
+    @property
+    def row(self) -> int: ...
+
+    @property
+    def context_tokens(self) -> int: ...
+
+
+class Model(Protocol):
+    """See the module's text."""
+
+    @property
+    def spec(self) -> ModelSpec: ...
+
+    @property
+    def rows(self) -> int:
+        """Batch size: how many conversations at once; fixed at load."""
+        ...
+
+    def start(self, row: int, work: Work) -> Job:
+        """Take a piece of work. Cheap: decoding, tokenising and device work belong into steps.
+
+        Raises:
+            BadInput: the work makes no sense for this model or mode; the row is unchanged.
+            ContextFull: it cannot fit; the row is unchanged.
+        """
+        ...
+
+    def step(self, stage: Stage, jobs: Sequence[Job]) -> None:
+        """Advance all `jobs` (distinct rows, all at `stage`) by one bounded piece of work, in one
+        batch."""
+        ...
+
+    def mark(self, row: int) -> ContextMark:
+        """Remember where the row is."""
+        ...
+
+    def can_roll_back(self, mark: ContextMark) -> bool:
+        """Whether `mark` still describes a state the row can return to."""
+        ...
+
+    def roll_back(self, mark: ContextMark) -> None:
+        """Return to `mark`, which stays valid."""
+        ...
+
+    def context_tokens(self, row: int) -> int:
+        """Length of the row's context."""
+        ...
+
+    def close(self, row: int) -> None:
+        """The conversation is over: free what it took. Harmless on a row that holds nothing."""
+        ...
+
+    def warm_up(self) -> None:
+        """Run every kind of step once, so that the first conversation is as fast as the second."""
+        ...
+
+    def memory(self) -> Memory: ...
+
+    def unload(self) -> None:
+        """Free everything; no call may follow."""
+        ...

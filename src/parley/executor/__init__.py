@@ -1,0 +1,1 @@
+"""How workers come to exist."""

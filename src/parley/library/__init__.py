@@ -1,0 +1,1 @@
+"""Reference voices and presets, kept as files."""

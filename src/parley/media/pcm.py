@@ -1,0 +1,78 @@
+"""Samples that know their rate.
+
+`N` is the number of samples. Everything is mono float32 in [-1, 1]; two rates cannot meet by
+accident because joining refuses them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+INPUT_RATE_HZ = 16_000
+"""What every client sends. Source: requirement texts, audio format specification."""
+
+OUTPUT_RATE_HZ = 24_000
+"""What every client receives. Source: as above."""
+
+Samples = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pcm:
+    """Mono sound.
+
+    Args:
+        samples: float32, shape (N,), any length including 0. Treated as immutable once wrapped.
+        rate_hz: samples per second.
+    """
+
+    samples: Samples
+    rate_hz: int
+
+    def __post_init__(self) -> None:
+        if self.samples.ndim != 1 or self.samples.dtype != np.float32:
+            raise ValueError(
+                "Pcm wants mono float32 of shape (N,), "
+                f"got {self.samples.dtype} {self.samples.shape}"
+            )
+
+    def __len__(self) -> int:
+        return int(self.samples.shape[0])
+
+    @property
+    def duration_s(self) -> float:
+        """Length in seconds."""
+        return len(self) / self.rate_hz
+
+    @property
+    def duration_ms(self) -> int:
+        """Length in whole milliseconds, rounded."""
+        return round(1000 * self.duration_s)
+
+    def slice(self, start: int, stop: int | None = None) -> Pcm:
+        """Samples `start` up to `stop`, without a copy."""
+        return Pcm(self.samples[start:stop], self.rate_hz)
+
+    @classmethod
+    def silence(cls, samples: int, rate_hz: int) -> Pcm:
+        """`samples` zeros."""
+        return cls(np.zeros(samples, np.float32), rate_hz)
+
+    @classmethod
+    def empty(cls, rate_hz: int) -> Pcm:
+        """No sound."""
+        return cls.silence(0, rate_hz)
+
+
+def join(parts: Sequence[Pcm], rate_hz: int) -> Pcm:
+    """Parts one after the other; all must have `rate_hz`. No parts make an empty sound."""
+    for part in parts:
+        if part.rate_hz != rate_hz:
+            raise ValueError(f"cannot join {part.rate_hz} Hz to {rate_hz} Hz")
+    if not parts:
+        return Pcm.empty(rate_hz)
+    return Pcm(np.concatenate([part.samples for part in parts]), rate_hz)

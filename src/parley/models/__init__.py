@@ -1,0 +1,1 @@
+"""Models that satisfy `parley.engine.model.Model`."""

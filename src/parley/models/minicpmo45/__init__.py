@@ -1,0 +1,1 @@
+"""MiniCPM-o 4.5, composed on transformers."""

@@ -1,0 +1,1 @@
+"""What stays of a conversation."""

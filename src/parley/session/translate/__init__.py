@@ -1,0 +1,1 @@
+"""Messages to events and back, one module per dialect, nothing else."""

@@ -1,0 +1,1 @@
+"""The model used in one of three ways, over one seat."""
