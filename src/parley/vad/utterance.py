@@ -1,0 +1,198 @@
+"""Probabilities become utterances: when did somebody begin to speak, and when did they finish?
+
+A pure state machine over windows of 1024 samples; it knows neither clocks nor sockets, so a
+conversation can be replayed in a test as fast as the detector runs. Positions are samples since the
+last `reset`.
+
+- Silent, and a window reaches `threshold`: speech begins. What was heard up to `PRE_ROLL_MS` before
+  belongs to it, because soft onsets (an h, an f) come before the detector notices.
+- Speaking, and a window falls below `threshold - HYSTERESIS`: a pause begins; any louder window
+  ends it. A pause of `min_silence_duration_ms` ends the utterance where the pause began, plus
+  `speech_pad_ms`.
+- Speech shorter than `min_speech_duration_ms`, pause and padding not counted, was noise.
+- After `LONG_MS` the pause that suffices shrinks evenly until `LONGEST_MS`, where none is needed:
+  the later it gets, the less good a pause is taken, and nothing that was said is lost.
+
+Source: half-duplex API, `config.vad`; service.md 4.3, VAD algorithm.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+
+from parley.media.pcm import Pcm, Samples
+from parley.vad.base import RATE_HZ, WINDOW_SAMPLES, Detector
+
+HYSTERESIS = 0.15
+LOWEST_QUIET = 0.01
+"""With a very low threshold the hysteresis would reach below zero, and no utterance would end."""
+PRE_ROLL_MS = 300
+LONG_MS = 30_000
+LONGEST_MS = 60_000
+
+_PER_MS = RATE_HZ // 1000
+
+
+@dataclass(frozen=True, slots=True)
+class VadOptions:
+    """What a client may choose. Defaults: half-duplex API, `config.vad`."""
+
+    threshold: float = 0.8
+    min_speech_duration_ms: int = 128
+    min_silence_duration_ms: int = 800
+    speech_pad_ms: int = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Utterance:
+    """Somebody said something.
+
+    Args:
+        pcm: what was said with the pre-roll in front, without the pause behind it.
+        speech_ms: length of the speech with its padding on both sides; neither the rest of the
+            pre-roll nor the pause counts.
+        start_sample, end_sample: where the padded speech lies.
+    """
+
+    pcm: Pcm
+    speech_ms: int
+    start_sample: int
+    end_sample: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechBegan:
+    """Somebody seems to speak since `at_sample`."""
+
+    at_sample: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechEnded:
+    """Silence again since `at_sample`; without an utterance it was too short to be one."""
+
+    at_sample: int
+    utterance: Utterance | None
+
+
+VadEvent = SpeechBegan | SpeechEnded
+
+
+class UtteranceFinder:
+    """Finds the utterances of one conversation.
+
+    Memory is bounded by `LONGEST_MS` of sound. Not safe from two threads at once.
+    """
+
+    def __init__(self, detector: Detector, options: VadOptions = VadOptions()) -> None:
+        self._detector = detector
+        self._threshold = options.threshold
+        self._quiet = max(options.threshold - HYSTERESIS, LOWEST_QUIET)
+        self._min_speech = options.min_speech_duration_ms * _PER_MS
+        self._min_silence = options.min_silence_duration_ms * _PER_MS
+        self._pad = options.speech_pad_ms * _PER_MS
+        self._pre_roll = max(PRE_ROLL_MS, options.speech_pad_ms) * _PER_MS
+        self.reset()
+
+    @property
+    def is_speaking(self) -> bool:
+        """Whether an utterance is open."""
+        return self._speech_start is not None
+
+    def reset(self) -> None:
+        """Forget everything, also a half-heard utterance."""
+        self._detector.reset()
+        self._rest: Samples = np.empty(0, np.float32)
+        self._position = 0
+        self._speech_start: int | None = None
+        self._pause_start: int | None = None
+        self._floor = 0
+        self._heard: deque[Samples] = deque()
+        self._heard_start = 0
+
+    def feed(self, pcm: Pcm) -> list[VadEvent]:
+        """Hear the next stretch of sound, of any length.
+
+        Args:
+            pcm: mono, 16 kHz. What does not fill a window waits for the next call.
+
+        Returns:
+            What happened, in order; one stretch may hold several utterances.
+        """
+        if pcm.rate_hz != RATE_HZ:
+            raise ValueError(f"voice detection wants {RATE_HZ} Hz, got {pcm.rate_hz} Hz")
+        samples = np.concatenate([self._rest, pcm.samples])
+        whole = len(samples) - len(samples) % WINDOW_SAMPLES
+        events: list[VadEvent] = []
+        for start in range(0, whole, WINDOW_SAMPLES):
+            self._hear(samples[start : start + WINDOW_SAMPLES], events)
+        # A copy, so that a large chunk is not kept alive by its last few samples.
+        self._rest = samples[whole:].copy()
+        return events
+
+    def _hear(self, window: Samples, events: list[VadEvent]) -> None:
+        probability = self._detector.probability(window)
+        start = self._position
+        self._position = end = start + WINDOW_SAMPLES
+        self._heard.append(window)
+
+        if self._speech_start is None:
+            if probability < self._threshold:
+                self._forget(end - self._pre_roll)
+                return
+            self._speech_start = start
+            self._forget(start - self._pre_roll)
+            events.append(SpeechBegan(start))
+
+        if probability >= self._quiet:
+            self._pause_start = None
+        elif self._pause_start is None:
+            self._pause_start = start
+
+        if self._is_over(self._speech_start, end):
+            events.append(self._end(self._speech_start, end))
+
+    def _is_over(self, speech_start: int, now: int) -> bool:
+        spoken_ms = (now - speech_start) // _PER_MS
+        if spoken_ms >= LONGEST_MS:
+            return True
+        if self._pause_start is None:
+            return False
+        needed = float(self._min_silence)
+        if spoken_ms > LONG_MS:
+            needed *= (LONGEST_MS - spoken_ms) / (LONGEST_MS - LONG_MS)
+        return now - self._pause_start >= needed
+
+    def _end(self, speech_start: int, now: int) -> SpeechEnded:
+        speech_end = now if self._pause_start is None else self._pause_start
+        utterance = None
+        if speech_end - speech_start >= self._min_speech:
+            utterance = self._cut(speech_start, speech_end, now)
+            self._floor = utterance.end_sample
+        self._speech_start = None
+        self._pause_start = None
+        self._forget(now - self._pre_roll)
+        return SpeechEnded(speech_end, utterance)
+
+    def _cut(self, speech_start: int, speech_end: int, now: int) -> Utterance:
+        """Take an utterance out of what was heard; what an earlier one holds stays with it."""
+        sound_start = max(speech_start - self._pre_roll, self._floor, self._heard_start)
+        start = max(speech_start - self._pad, sound_start)
+        end = min(speech_end + self._pad, now)
+        heard = np.concatenate(list(self._heard))
+        samples = heard[sound_start - self._heard_start : end - self._heard_start].copy()
+        return Utterance(
+            pcm=Pcm(samples, RATE_HZ),
+            speech_ms=round((end - start) / _PER_MS),
+            start_sample=start,
+            end_sample=end,
+        )
+
+    def _forget(self, before: int) -> None:
+        """Let go of whole windows that end at or before `before`."""
+        while self._heard and self._heard_start + WINDOW_SAMPLES <= before:
+            self._heard.popleft()
+            self._heard_start += WINDOW_SAMPLES

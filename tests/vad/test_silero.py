@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+from tests.support.speech import say
+from tests.support.timeline import click, silence, sound, speak
+
+from parley.errors import SetupError
+from parley.media.pcm import Pcm, join
+from parley.vad import SpeechEnded, UtteranceFinder
+from parley.vad.base import WINDOW_SAMPLES
+from parley.vad.silero import SileroModel, model_path
+
+
+@pytest.fixture(scope="module")
+def silero() -> SileroModel:
+    return SileroModel()
+
+
+def probabilities(detector, pcm: Pcm) -> list[float]:
+    count = len(pcm) // WINDOW_SAMPLES
+    return [
+        detector.probability(pcm.samples[i * WINDOW_SAMPLES : (i + 1) * WINDOW_SAMPLES])
+        for i in range(count)
+    ]
+
+
+def found(silero: SileroModel, *parts: Pcm):
+    events = UtteranceFinder(silero()).feed(join(parts, 16_000))
+    return [e.utterance for e in events if isinstance(e, SpeechEnded) and e.utterance is not None]
+
+
+def test_a_spoken_sentence_is_one_utterance_of_its_length(silero):
+    sentence = say("Good morning, how is the weather in Paris today?")
+
+    (utterance,) = found(silero, sound(silence(1)), sentence, sound(silence(1.5)))
+
+    assert utterance.speech_ms == pytest.approx(sentence.duration_ms, abs=500)
+    assert 1000 - 330 <= utterance.start_sample / 16 <= 1000 + 330
+
+
+def test_two_sentences_with_a_pause_are_two_utterances(silero):
+    said = found(
+        silero,
+        sound(silence(0.5)),
+        say("The first sentence is about birds."),
+        sound(silence(1.5)),
+        say("The second sentence is about trees."),
+        sound(silence(1.5)),
+    )
+
+    assert len(said) == 2
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [
+        pytest.param(sound(silence(4)), id="silence"),
+        pytest.param(sound(silence(1), click(0.1), silence(2)), id="click"),
+        pytest.param(sound(silence(1), speak(2), silence(1)), id="tone"),
+        pytest.param(
+            Pcm(
+                (0.05 * np.random.default_rng(7).standard_normal(64_000)).astype(np.float32),
+                16_000,
+            ),
+            id="hiss",
+        ),
+    ],
+)
+def test_what_is_not_a_voice_is_no_utterance(silero, noise):
+    assert found(silero, noise) == []
+
+
+def test_conversations_on_one_network_do_not_hear_each_other(silero):
+    speech = say("One conversation talks about music.")
+    quiet = Pcm.silence(len(speech), 16_000)
+    alone = probabilities(silero(), speech)
+
+    ear, other = silero(), silero()
+    together = []
+    for index in range(len(speech) // WINDOW_SAMPLES):
+        window = slice(index * WINDOW_SAMPLES, (index + 1) * WINDOW_SAMPLES)
+        together.append(ear.probability(speech.samples[window]))
+        assert other.probability(quiet.samples[window]) < 0.3
+
+    assert together == alone
+
+
+def test_reset_makes_a_detector_new(silero):
+    speech = say("Say it again.")
+    detector = silero()
+    first = probabilities(detector, speech)
+
+    detector.reset()
+
+    assert probabilities(detector, speech) == first
+
+
+def test_finding_the_network_does_not_import_the_package_that_ships_it():
+    assert model_path().is_file()
+    assert "silero_vad" not in sys.modules
+
+
+def test_a_network_with_unknown_inputs_is_refused_with_both_facts():
+    other = model_path().parent / "silero_vad_16k_sequence.onnx"
+    if not other.is_file():
+        pytest.skip("this silero-vad ships no second network")
+
+    with pytest.raises(SetupError, match=r"\['c', 'h', 'input'\].*knows input, state and sr"):
+        SileroModel(other)

@@ -1,0 +1,249 @@
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.support.timeline import (
+    Part,
+    Script,
+    chunks,
+    click,
+    murmur,
+    silence,
+    sound,
+    speak,
+    windows,
+)
+
+from parley.media.pcm import Pcm
+from parley.vad import SpeechBegan, SpeechEnded, UtteranceFinder, VadOptions
+from parley.vad.base import WINDOW_SAMPLES
+from parley.vad.energy import EnergyDetector
+
+WINDOW_MS = 64
+
+
+def ramp(samples: int) -> Pcm:
+    """Sound in which every sample tells its position."""
+    return Pcm(np.arange(samples, dtype=np.float32), 16_000)
+
+
+DEFAULTS = VadOptions()
+
+
+def hear(*parts: Part, options: VadOptions = DEFAULTS, chunk_s: float = 0.5):
+    """The events of a scripted timeline, and the finder."""
+    finder = UtteranceFinder(Script(*parts), options)
+    total = sum(round(part.seconds * 16_000) for part in parts)
+    events = []
+    for chunk in chunks(ramp(total + WINDOW_SAMPLES), chunk_s):
+        events += finder.feed(chunk)
+    return events, finder
+
+
+def utterances(events):
+    return [e.utterance for e in events if isinstance(e, SpeechEnded) and e.utterance is not None]
+
+
+def test_one_utterance_begins_where_the_voice_does_and_ends_where_the_pause_began():
+    events, _ = hear(windows(20, 0.0), windows(30, 0.95), windows(13, 0.0))
+
+    assert events[0] == SpeechBegan(20 * WINDOW_SAMPLES)
+    assert isinstance(events[1], SpeechEnded)
+    assert events[1].at_sample == 50 * WINDOW_SAMPLES
+    assert len(events) == 2
+
+
+def test_speech_duration_counts_padding_on_both_sides_but_not_the_silence_behind():
+    events, _ = hear(windows(20, 0.0), windows(30, 0.95), windows(13, 0.0))
+
+    assert utterances(events)[0].speech_ms == 30 * WINDOW_MS + 2 * 30
+
+
+def test_sound_from_before_the_trigger_belongs_to_the_utterance():
+    events, _ = hear(windows(20, 0.0), windows(30, 0.95), windows(13, 0.0))
+
+    said = utterances(events)[0].pcm.samples
+    assert said[0] == 20 * WINDOW_SAMPLES - 300 * 16
+    assert said[-1] == 50 * WINDOW_SAMPLES + 30 * 16 - 1
+    assert np.all(np.diff(said) == 1)
+
+
+def test_pre_roll_stops_at_the_beginning_of_the_sound():
+    events, _ = hear(windows(1, 0.0), windows(30, 0.95), windows(13, 0.0))
+
+    assert utterances(events)[0].pcm.samples[0] == 0
+
+
+def test_pre_roll_never_repeats_what_an_earlier_utterance_holds():
+    options = VadOptions(min_silence_duration_ms=128)
+    events, _ = hear(
+        windows(10, 0.95), windows(2, 0.0), windows(10, 0.95), windows(3, 0.0), options=options
+    )
+
+    first, second = utterances(events)
+    assert second.pcm.samples[0] == first.pcm.samples[-1] + 1
+
+
+@pytest.mark.parametrize("silent_windows", [1, 6, 12])
+def test_a_pause_shorter_than_the_minimum_does_not_end_the_utterance(silent_windows):
+    events, finder = hear(windows(10, 0.95), windows(silent_windows, 0.0), windows(10, 0.95))
+
+    assert events == [SpeechBegan(0)]
+    assert finder.is_speaking
+
+
+def test_thirteen_silent_windows_end_the_utterance_at_the_default():
+    events, finder = hear(windows(10, 0.95), windows(13, 0.0))
+
+    assert len(utterances(events)) == 1
+    assert not finder.is_speaking
+
+
+def test_a_probability_within_the_hysteresis_ends_the_pause():
+    events, _ = hear(
+        windows(10, 0.95), windows(8, 0.0), windows(1, 0.65), windows(8, 0.0), windows(5, 0.95)
+    )
+
+    assert events == [SpeechBegan(0)]
+
+
+def test_a_probability_below_the_hysteresis_does_not_end_the_pause():
+    events, _ = hear(windows(10, 0.95), windows(8, 0.0), windows(1, 0.64), windows(8, 0.0))
+
+    assert len(utterances(events)) == 1
+
+
+def test_a_murmur_alone_starts_nothing():
+    events, _ = hear(murmur(3.0), silence(1.0))
+
+    assert events == []
+
+
+def test_a_burst_shorter_than_the_minimum_gives_two_transitions_and_no_utterance():
+    events, _ = hear(windows(5, 0.0), windows(1, 0.95), windows(14, 0.0))
+
+    assert events == [
+        SpeechBegan(5 * WINDOW_SAMPLES),
+        SpeechEnded(6 * WINDOW_SAMPLES, None),
+    ]
+
+
+def test_the_silence_behind_a_burst_does_not_count_as_speech():
+    options = VadOptions(min_speech_duration_ms=1000)
+    events, _ = hear(windows(15, 0.95), windows(20, 0.0), options=options)
+
+    assert utterances(events) == []
+
+
+def test_speech_as_long_as_the_minimum_counts():
+    events, _ = hear(windows(2, 0.95), windows(13, 0.0))
+
+    assert len(utterances(events)) == 1
+
+
+def test_a_click_of_a_tenth_of_a_second_is_rejected_by_loudness():
+    finder = UtteranceFinder(EnergyDetector())
+
+    events = finder.feed(sound(silence(0.512), click(0.1), silence(1.5)))
+
+    assert [type(event) for event in events] == [SpeechBegan, SpeechEnded]
+    assert utterances(events) == []
+
+
+def test_two_utterances_in_one_chunk_are_both_found():
+    events, _ = hear(speak(0.64), silence(1.28), speak(1.28), silence(1.28), silence(1), chunk_s=60)
+
+    first, second = utterances(events)
+    assert (first.speech_ms, second.speech_ms) == (670, 1340)
+
+
+def test_events_do_not_depend_on_how_the_sound_is_cut():
+    parts = (
+        silence(0.64),
+        speak(0.64),
+        silence(1.28),
+        click(0.064),
+        silence(1),
+        speak(1),
+        silence(1),
+    )
+    at_once, _ = hear(*parts, chunk_s=60)
+
+    for chunk_s in (0.5, 0.1, 0.064, 0.013):
+        pieces, _ = hear(*parts, chunk_s=chunk_s)
+
+        assert [type(event) for event in pieces] == [type(event) for event in at_once]
+        assert [u.start_sample for u in utterances(pieces)] == [
+            u.start_sample for u in utterances(at_once)
+        ]
+
+
+def test_after_thirty_seconds_a_shorter_pause_is_enough():
+    # At 45 s half of the 800 ms is enough: 7 windows.
+    long_speech = windows(45_000 // WINDOW_MS, 0.95)
+
+    early, _ = hear(windows(29_000 // WINDOW_MS, 0.95), windows(7, 0.0), windows(1, 0.95))
+    late, _ = hear(long_speech, windows(7, 0.0), windows(1, 0.0))
+
+    assert utterances(early) == []
+    assert len(utterances(late)) == 1
+
+
+def test_speech_without_a_pause_is_cut_at_sixty_seconds_and_goes_on_in_the_next_utterance():
+    events, finder = hear(windows(65_000 // WINDOW_MS, 0.95), windows(14, 0.0))
+
+    first, second = utterances(events)
+    assert first.pcm.duration_s == pytest.approx(60, abs=0.1)
+    assert second.pcm.samples[0] == first.pcm.samples[-1] + 1
+    assert not finder.is_speaking
+
+
+def test_a_very_low_threshold_still_ends_an_utterance_in_silence():
+    events, _ = hear(windows(10, 0.9), windows(14, 0.0), options=VadOptions(threshold=0.05))
+
+    assert len(utterances(events)) == 1
+
+
+def test_reset_forgets_a_half_heard_utterance_and_what_the_detector_remembers():
+    detector = Script(windows(40, 0.95))
+    finder = UtteranceFinder(detector)
+    finder.feed(ramp(10 * WINDOW_SAMPLES))
+    before = detector.resets
+
+    finder.reset()
+
+    assert not finder.is_speaking
+    assert detector.resets == before + 1
+    assert finder.feed(ramp(WINDOW_SAMPLES)) == [SpeechBegan(0)]
+
+
+def test_another_sample_rate_is_refused():
+    with pytest.raises(ValueError, match="16000 Hz, got 24000 Hz"):
+        UtteranceFinder(Script()).feed(Pcm.silence(10, 24_000))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    probabilities=st.lists(st.sampled_from([0.0, 0.5, 0.64, 0.66, 0.79, 0.8, 1.0]), max_size=120),
+    min_speech=st.sampled_from([0, 64, 128, 500]),
+    min_silence=st.sampled_from([100, 128, 800]),
+    pad=st.sampled_from([0, 30, 400]),
+)
+def test_transitions_alternate_and_utterances_never_overlap(
+    probabilities, min_speech, min_silence, pad
+):
+    options = VadOptions(0.8, min_speech, min_silence, pad)
+    events, _ = hear(*(windows(1, p) for p in probabilities), options=options)
+
+    for index, event in enumerate(events):
+        assert isinstance(event, SpeechEnded if index % 2 else SpeechBegan)
+    said = utterances(events)
+    for utterance in said:
+        assert utterance.end_sample > utterance.start_sample
+        assert np.all(np.diff(utterance.pcm.samples) == 1)
+    for earlier, later in itertools.pairwise(said):
+        assert later.pcm.samples[0] > earlier.pcm.samples[-1]
