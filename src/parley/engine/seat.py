@@ -42,9 +42,10 @@ class Seat(Protocol):
     """One slot, held by one session until `close`. Work runs in the order it was asked for.
 
     Every method may raise `SeatLost` (closed, or engine stopped), `InferenceFailed` (the model
-    failed on this work), `BadInput` or `ContextFull` (refused, the context is unchanged). `due_s` is a monotonic deadline
-    that orders this work against other slots' work; None means no hurry. Cancelling an awaiting
-    task abandons the wait, not the order of work: later work still runs after it.
+    failed on this work), `BadInput` or `ContextFull` (refused, the context is unchanged). `due_s`
+    is a monotonic deadline that orders this work against other slots' work; None means no hurry.
+    Cancelling an awaiting task abandons the wait, not the order of work: later work still runs
+    after it.
     """
 
     @property

@@ -6,11 +6,14 @@ accident because joining refuses them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+
+from parley.errors import InvalidPayload
 
 INPUT_RATE_HZ = 16_000
 """What every client sends. Source: requirement texts, audio format specification."""
@@ -76,3 +79,38 @@ def join(parts: Sequence[Pcm], rate_hz: int) -> Pcm:
     if not parts:
         return Pcm.empty(rate_hz)
     return Pcm(np.concatenate([part.samples for part in parts]), rate_hz)
+
+
+def from_float32_bytes(data: bytes, rate_hz: int = INPUT_RATE_HZ) -> Pcm:
+    """Raw little-endian float32 samples, as they cross the wire. Values beyond ±1 are clipped.
+
+    Raises:
+        InvalidPayload: not whole samples, or a sample is not a finite number.
+    """
+    if len(data) % 4:
+        raise InvalidPayload(
+            f"Audio must be float32 samples of 4 bytes each, got {len(data)} bytes."
+        )
+    samples = np.frombuffer(data, dtype="<f4").astype(np.float32)
+    if not np.isfinite(samples).all():
+        raise InvalidPayload("Audio holds samples that are not finite numbers.")
+    np.clip(samples, -1.0, 1.0, out=samples)
+    return Pcm(samples, rate_hz)
+
+
+def to_float32_bytes(pcm: Pcm) -> bytes:
+    """Samples as raw little-endian float32."""
+    return pcm.samples.astype("<f4", copy=False).tobytes()
+
+
+def level_dbfs(pcm: Pcm) -> float:
+    """Root mean square level; 0 dB is a full-scale square wave, silence is -inf."""
+    if not len(pcm):
+        return -math.inf
+    mean_square = float(np.mean(np.square(pcm.samples, dtype=np.float64)))
+    return 10 * math.log10(mean_square) if mean_square > 0 else -math.inf
+
+
+def peak(pcm: Pcm) -> float:
+    """Largest magnitude, 0 for no sound."""
+    return float(np.abs(pcm.samples).max()) if len(pcm) else 0.0

@@ -1,0 +1,36 @@
+"""A reference voice as clients send it → 16 kHz mono.
+
+Source: service.md 4.0: raw float32 samples at 16 kHz, or a WAV file of any rate, width and number
+of channels, told apart by the RIFF/WAVE header.
+"""
+
+from __future__ import annotations
+
+from parley.errors import InvalidPayload, TooLarge
+from parley.media.pcm import INPUT_RATE_HZ, Pcm, from_float32_bytes
+from parley.media.resample import resample
+from parley.media.wav import decode_wav, is_wav
+
+MIN_S = 0.1
+"""Shorter than this no voice can be heard in it."""
+
+
+def decode_reference(data: bytes, *, limit_s: float = 60.0) -> Pcm:
+    """The voice in `data`, 16 kHz mono.
+
+    Raises:
+        InvalidPayload: neither a readable WAV file nor whole float32 samples, or too short.
+        TooLarge: longer than `limit_s`.
+    """
+    if is_wav(data):
+        voice = decode_wav(data, limit_s=limit_s)
+    else:
+        voice = from_float32_bytes(data, INPUT_RATE_HZ)
+    if voice.duration_s > limit_s:
+        raise TooLarge("The reference audio", voice.duration_s, limit_s, "s")
+    if voice.duration_s < MIN_S:
+        raise InvalidPayload(
+            f"The reference audio is too short: {voice.duration_s:g} s, at least {MIN_S:g} s "
+            "are needed."
+        )
+    return resample(voice, INPUT_RATE_HZ)

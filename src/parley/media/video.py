@@ -1,0 +1,337 @@
+"""A clip → frames and sound, for a chat message with a video in it.
+
+One frame per second with the sound of that second; clips of more than `MAX_FRAMES` seconds are
+thinned out evenly. Source of the rules: model.md 10.3.
+
+Nothing of a clip is trusted: bytes, duration, pixels and what is kept in memory have limits, and
+decoding stops as soon as one is passed.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import av
+import numpy as np
+import numpy.typing as npt
+from av.audio.resampler import AudioResampler
+from PIL import Image
+
+from parley.errors import InvalidPayload, TooLarge
+from parley.media.image import LIMIT_PIXELS, Pixels
+from parley.media.pcm import INPUT_RATE_HZ, Pcm
+
+MAX_FRAMES = 64
+"""Frames taken from one clip. Source: model.md 10.3."""
+
+CANDIDATE_S = 0.1
+"""Spacing of the instants from which long clips are thinned out. Source: as above."""
+
+MIN_SOUND_SAMPLES = 1600
+"""The last stretch of sound is padded to this. Source: as above."""
+
+SEPARATOR_PX = 6
+MAX_STACK = 16
+SIDE_LIMIT_PX = 1920
+"""Larger frames are scaled down at once: the model's finest slicing sees fewer pixels than that."""
+
+_SLACK_S = 1e-4
+"""Timestamps are fractions of a time base; a frame this little late still counts as shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class VideoLimits:
+    """What a clip may cost."""
+
+    bytes: int = 64 * 1024 * 1024
+    duration_s: float = 600.0
+    pixels: int = LIMIT_PIXELS
+    decoded_bytes: int = 768 * 1024 * 1024
+    packets: int = 200_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class VideoClip:
+    """Frames of a clip in order, and what was heard from each to the next.
+
+    Args:
+        frames: `n` pictures, uint8 (H, W, 3).
+        times_s: when each is shown, shape (n,).
+        sounds: 16 kHz mono, one per frame; none at all when the clip has no sound.
+        stacks: one per frame: further frames of the same stretch tiled into one picture, or None.
+    """
+
+    frames: tuple[Pixels, ...]
+    times_s: tuple[float, ...]
+    sounds: tuple[Pcm, ...]
+    stacks: tuple[Pixels | None, ...]
+    duration_s: float
+
+    def parts(self) -> Iterator[Pixels | Pcm]:
+        """Frame, its sound, its stack, next frame, … in the order a model wants them."""
+        for index, frame in enumerate(self.frames):
+            yield frame
+            if self.sounds:
+                yield self.sounds[index]
+            stack = self.stacks[index]
+            if stack is not None:
+                yield stack
+
+
+def decode_video(
+    data: bytes, *, stack_frames: int = 1, limits: VideoLimits | None = None
+) -> VideoClip:
+    """Frames and sound of a clip in any container and codec that FFmpeg reads.
+
+    Args:
+        stack_frames: frames per second; those after the first of each second are tiled into one
+            picture.
+
+    Raises:
+        InvalidPayload: not a video, or damaged, or `stack_frames` out of range.
+        TooLarge: beyond one of the limits.
+    """
+    limits = limits or VideoLimits()
+    if len(data) > limits.bytes:
+        raise TooLarge("The video", len(data), limits.bytes)
+    if not 1 <= stack_frames <= MAX_STACK:
+        raise InvalidPayload(f"stack_frames must be 1 to {MAX_STACK}, got {stack_frames}.")
+    try:
+        duration_s = _measure(data, limits)
+        times_s = frame_times(duration_s)
+        extra_s = stack_times(duration_s, stack_frames)
+        shown = _decode_frames(data, sorted({*times_s, *extra_s}), limits)
+        sound = _decode_sound(data, limits)
+    except (av.FFmpegError, ValueError, EOFError) as error:
+        raise InvalidPayload("The video cannot be read.") from error
+    frames = tuple(shown[time_s] for time_s in times_s)
+    return VideoClip(
+        frames=frames,
+        times_s=tuple(times_s),
+        sounds=_cut_sound(sound, times_s, duration_s),
+        stacks=tuple(
+            stack(group) if (group := [shown[extra] for extra in extras]) else None
+            for extras in _group(extra_s, times_s)
+        ),
+        duration_s=duration_s,
+    )
+
+
+def frame_times(duration_s: float) -> list[float]:
+    """When frames are taken: every second, or `MAX_FRAMES` evenly spread instants."""
+    if duration_s <= MAX_FRAMES:
+        return [float(second) for second in range(max(1, math.ceil(duration_s)))]
+    candidates = [round(index * CANDIDATE_S, 6) for index in range(int(duration_s / CANDIDATE_S))]
+    return _thin(candidates, MAX_FRAMES)
+
+
+def stack_times(duration_s: float, stack_frames: int) -> list[float]:
+    """When the frames between the seconds are taken, at most `MAX_FRAMES` times the stack."""
+    if stack_frames == 1:
+        return []
+    times_s = [
+        second + step / stack_frames
+        for second in range(max(1, math.ceil(duration_s)))
+        for step in range(1, stack_frames)
+        if second + step / stack_frames < duration_s
+    ]
+    limit = MAX_FRAMES * (stack_frames - 1)
+    return _thin(times_s, limit) if len(times_s) > limit else times_s
+
+
+def stack(frames: Sequence[Pixels]) -> Pixels:
+    """Several frames in one picture: letterboxed on white in equal cells, black lines between.
+
+    Two or three frames stand side by side or one above the other, whichever is closer to a square;
+    four make two rows; more stand in one row. Source: model.md 10.3.
+    """
+    height = max(frame.shape[0] for frame in frames)
+    width = max(frame.shape[1] for frame in frames)
+    rows, columns = _layout(len(frames), height, width, frames)
+    canvas = np.zeros(
+        (
+            rows * height + (rows - 1) * SEPARATOR_PX,
+            columns * width + (columns - 1) * SEPARATOR_PX,
+            3,
+        ),
+        np.uint8,
+    )
+    for index, frame in enumerate(frames):
+        top = (index // columns) * (height + SEPARATOR_PX)
+        left = (index % columns) * (width + SEPARATOR_PX)
+        canvas[top : top + height, left : left + width] = _letterbox(frame, height, width)
+    return canvas
+
+
+def _layout(count: int, height: int, width: int, frames: Sequence[Pixels]) -> tuple[int, int]:
+    if count == 4:
+        return 2, 2
+    if count not in (2, 3):
+        return 1, count
+
+    def squareness(rows: int, columns: int) -> float:
+        tall = rows * height + (rows - 1) * SEPARATOR_PX
+        wide = columns * width + (columns - 1) * SEPARATOR_PX
+        return abs(math.log(wide / tall))
+
+    side_by_side, one_above = squareness(1, count), squareness(count, 1)
+    if math.isclose(side_by_side, one_above):
+        aspect = sum(frame.shape[1] / frame.shape[0] for frame in frames) / count
+        return (1, count) if aspect >= 1 else (count, 1)
+    return (1, count) if side_by_side < one_above else (count, 1)
+
+
+def _letterbox(frame: Pixels, height: int, width: int) -> Pixels:
+    scale = min(height / frame.shape[0], width / frame.shape[1])
+    inner_height = max(1, round(frame.shape[0] * scale))
+    inner_width = max(1, round(frame.shape[1] * scale))
+    inner = frame
+    if (inner_height, inner_width) != frame.shape[:2]:
+        picture = Image.fromarray(frame).resize(
+            (inner_width, inner_height), Image.Resampling.BICUBIC
+        )
+        inner = np.asarray(picture)
+    cell = np.full((height, width, 3), 255, np.uint8)
+    top, left = (height - inner_height) // 2, (width - inner_width) // 2
+    cell[top : top + inner_height, left : left + inner_width] = inner
+    return cell
+
+
+def _thin(times_s: list[float], count: int) -> list[float]:
+    picks = np.linspace(0, len(times_s) - 1, count).astype(int)
+    return [times_s[index] for index in picks]
+
+
+def _group(extra_s: Sequence[float], times_s: Sequence[float]) -> list[list[float]]:
+    """Extra instants sorted under the frame in whose stretch they fall."""
+    groups: list[list[float]] = [[] for _ in times_s]
+    for extra in extra_s:
+        index = int(np.searchsorted(times_s, extra, side="right")) - 1
+        if extra != times_s[index]:
+            groups[index].append(extra)
+    return groups
+
+
+def _measure(data: bytes, limits: VideoLimits) -> float:
+    """Length of the picture track, from its packets: headers may lack it (browser recordings)."""
+    with av.open(io.BytesIO(data)) as container:
+        if not container.streams.video:
+            raise InvalidPayload("The video has no picture track.")
+        stream = container.streams.video[0]
+        pixels = stream.codec_context.width * stream.codec_context.height
+        if pixels > limits.pixels:
+            raise TooLarge("A frame of the video", pixels, limits.pixels, "pixels")
+        rate = float(stream.average_rate or 0)
+        first: float | None = None
+        end_s, packets = 0.0, 0
+        for packet in container.demux(stream):
+            packets += 1
+            if packets > limits.packets:
+                raise TooLarge("The video", packets, limits.packets, "frames")
+            if packet.pts is None or packet.time_base is None:
+                continue
+            start_s = float(packet.pts * packet.time_base)
+            first = start_s if first is None else min(first, start_s)
+            length_s = float((packet.duration or 0) * packet.time_base)
+            end_s = max(end_s, start_s + (length_s or (1 / rate if rate else 0.0)))
+        if first is None:
+            raise InvalidPayload("The video has no frames.")
+    duration_s = end_s - first
+    if duration_s > limits.duration_s:
+        raise TooLarge("The video", duration_s, limits.duration_s, "s")
+    return duration_s
+
+
+def _decode_frames(
+    data: bytes, times_s: Sequence[float], limits: VideoLimits
+) -> dict[float, Pixels]:
+    """The frame on screen at each instant: the newest one shown at or before it."""
+    shown: dict[float, Pixels] = {}
+    kept_bytes = 0
+    with av.open(io.BytesIO(data)) as container:
+        stream = container.streams.video[0]
+        waiting = list(times_s)
+        before: av.VideoFrame | None = None
+        origin_s: float | None = None
+
+        def keep(frame: av.VideoFrame, until_s: float) -> None:
+            nonlocal kept_bytes
+            pixels: Pixels | None = None
+            while waiting and waiting[0] < until_s - _SLACK_S:
+                if pixels is None:
+                    pixels = _pixels(frame, limits)
+                    kept_bytes += pixels.nbytes
+                    if kept_bytes > limits.decoded_bytes:
+                        raise TooLarge("The decoded video", kept_bytes, limits.decoded_bytes)
+                shown[waiting.pop(0)] = pixels
+
+        for frame in container.decode(stream):
+            if frame.pts is None:
+                continue
+            start_s = float(frame.pts * (frame.time_base or stream.time_base or 0))
+            origin_s = start_s if origin_s is None else origin_s
+            if before is not None:
+                keep(before, start_s - origin_s)
+            before = frame
+            if not waiting:
+                break
+        if before is None:
+            raise InvalidPayload("The video has no frames.")
+        keep(before, math.inf)
+    return shown
+
+
+def _pixels(frame: av.VideoFrame, limits: VideoLimits) -> Pixels:
+    if frame.width * frame.height > limits.pixels:
+        raise TooLarge("A frame of the video", frame.width * frame.height, limits.pixels, "pixels")
+    scale = min(1.0, SIDE_LIMIT_PX / max(frame.width, frame.height))
+    if scale < 1.0:
+        frame = frame.reformat(
+            width=max(1, round(frame.width * scale)),
+            height=max(1, round(frame.height * scale)),
+            format="rgb24",
+        )
+    return np.ascontiguousarray(frame.to_ndarray(format="rgb24"))
+
+
+def _decode_sound(data: bytes, limits: VideoLimits) -> npt.NDArray[np.float32] | None:
+    """Samples at 16 kHz from the clip's start, shape (N,); None when there is no sound track."""
+    with av.open(io.BytesIO(data)) as container:
+        if not container.streams.audio:
+            return None
+        resampler = AudioResampler(format="fltp", layout="mono", rate=INPUT_RATE_HZ)
+        pieces: list[npt.NDArray[np.float32]] = []
+        count, limit = 0, math.ceil((limits.duration_s + 1) * INPUT_RATE_HZ)
+        for frame in container.decode(container.streams.audio[0]):
+            if not pieces and frame.pts is not None and frame.time_base is not None:
+                late = min(limit, max(0, round(float(frame.pts * frame.time_base) * INPUT_RATE_HZ)))
+                pieces.append(np.zeros(late, np.float32))
+                count += late
+            for converted in resampler.resample(frame):
+                pieces.append(converted.to_ndarray()[0].astype(np.float32, copy=False))
+                count += len(pieces[-1])
+            if count > limit:
+                break
+        pieces += [converted.to_ndarray()[0] for converted in resampler.resample(None)]
+    if not pieces:
+        return None
+    return np.clip(np.concatenate(pieces), -1.0, 1.0).astype(np.float32, copy=False)
+
+
+def _cut_sound(
+    sound: npt.NDArray[np.float32] | None, times_s: Sequence[float], duration_s: float
+) -> tuple[Pcm, ...]:
+    if sound is None:
+        return ()
+    borders = [int(time_s * INPUT_RATE_HZ) for time_s in times_s]
+    borders.append(max(int(duration_s * INPUT_RATE_HZ), borders[-1] + MIN_SOUND_SAMPLES))
+    whole = np.zeros(borders[-1], np.float32)
+    fitting = sound[: borders[-1]]
+    whole[: len(fitting)] = fitting
+    return tuple(
+        Pcm(whole[start:stop], INPUT_RATE_HZ) for start, stop in itertools.pairwise(borders)
+    )

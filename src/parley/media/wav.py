@@ -1,0 +1,70 @@
+"""WAV files and bytes ↔ `Pcm`.
+
+libsndfile does the reading, so every sample width and rate it knows is welcome. It is loaded at
+first use: a client that never touches a file never pays for it. `N` samples, `C` channels.
+"""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from parley.errors import InvalidPayload, TooLarge
+from parley.media.pcm import Pcm
+
+_WAV_FORMATS = ("WAV", "WAVEX", "RF64")
+
+
+def is_wav(data: bytes) -> bool:
+    """Whether `data` starts like a RIFF/WAVE (or RF64) file."""
+    return data[:4] in (b"RIFF", b"RF64") and data[8:12] == b"WAVE"
+
+
+def decode_wav(data: bytes, *, limit_s: float | None = None) -> Pcm:
+    """Any width, any rate; channels are averaged. The rate stays as it is in the file.
+
+    Raises:
+        InvalidPayload: not a WAV file that can be read.
+        TooLarge: longer than `limit_s`; nothing has been decoded then.
+    """
+    import soundfile
+
+    if not is_wav(data):
+        raise InvalidPayload("The audio is not a WAV file.")
+    try:
+        with soundfile.SoundFile(io.BytesIO(data)) as file:
+            if file.format not in _WAV_FORMATS:
+                raise InvalidPayload("The audio is not a WAV file.")
+            if limit_s is not None and file.frames / file.samplerate > limit_s:
+                raise TooLarge("The audio", file.frames / file.samplerate, limit_s, "s")
+            frames = file.read(dtype="float32", always_2d=True)  # (N, C)
+            rate_hz = int(file.samplerate)
+    except soundfile.LibsndfileError as error:
+        raise InvalidPayload("The WAV file cannot be read.") from error
+    samples = frames.mean(axis=1, dtype=np.float32)
+    if not np.isfinite(samples).all():
+        raise InvalidPayload("Audio holds samples that are not finite numbers.")
+    return Pcm(np.clip(samples, -1.0, 1.0), rate_hz)
+
+
+def encode_wav(pcm: Pcm, bits: Literal[16, 24, 32] = 16) -> bytes:
+    """A mono WAV file; 16 and 24 bit integers, or 32 bit float, which loses nothing."""
+    import soundfile
+
+    subtype = {16: "PCM_16", 24: "PCM_24", 32: "FLOAT"}[bits]
+    buffer = io.BytesIO()
+    soundfile.write(buffer, pcm.samples, pcm.rate_hz, format="WAV", subtype=subtype)
+    return buffer.getvalue()
+
+
+def load(path: Path | str, *, limit_s: float | None = None) -> Pcm:
+    """Read a WAV file; see `decode_wav`."""
+    return decode_wav(Path(path).read_bytes(), limit_s=limit_s)
+
+
+def save(path: Path | str, pcm: Pcm, bits: Literal[16, 24, 32] = 16) -> None:
+    """Write a WAV file; see `encode_wav`."""
+    Path(path).write_bytes(encode_wav(pcm, bits))

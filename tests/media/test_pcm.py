@@ -1,0 +1,51 @@
+import math
+
+import numpy as np
+import pytest
+
+from parley.errors import InvalidPayload
+from parley.media.pcm import Pcm, from_float32_bytes, join, level_dbfs, peak, to_float32_bytes
+
+
+def test_samples_survive_the_wire():
+    pcm = Pcm(np.linspace(-1, 1, 33, dtype=np.float32), 16_000)
+
+    back = from_float32_bytes(to_float32_bytes(pcm), 16_000)
+
+    np.testing.assert_array_equal(back.samples, pcm.samples)
+    assert back.rate_hz == 16_000
+
+
+def test_part_of_a_sample_is_refused():
+    with pytest.raises(InvalidPayload, match="float32 samples of 4 bytes each, got 7 bytes"):
+        from_float32_bytes(b"1234567", 16_000)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_samples_that_are_no_numbers_are_refused(bad):
+    with pytest.raises(InvalidPayload, match="not finite"):
+        from_float32_bytes(np.array([0, bad], "<f4").tobytes(), 16_000)
+
+
+def test_samples_beyond_full_scale_are_clipped():
+    pcm = from_float32_bytes(np.array([-3, 0.5, 1.5], "<f4").tobytes(), 16_000)
+
+    assert pcm.samples.tolist() == [-1.0, 0.5, 1.0]
+
+
+def test_level_of_a_full_scale_sine_is_minus_three_decibels():
+    sine = np.sin(2 * np.pi * 100 * np.arange(16_000) / 16_000).astype(np.float32)
+
+    assert level_dbfs(Pcm(sine, 16_000)) == pytest.approx(-3.01, abs=0.01)
+    assert peak(Pcm(sine, 16_000)) == pytest.approx(1.0, abs=1e-4)
+
+
+def test_silence_and_nothing_have_no_level():
+    assert level_dbfs(Pcm.silence(10, 16_000)) == -math.inf
+    assert level_dbfs(Pcm.empty(16_000)) == -math.inf
+    assert peak(Pcm.empty(16_000)) == 0.0
+
+
+def test_two_rates_cannot_meet():
+    with pytest.raises(ValueError, match="cannot join 24000 Hz to 16000 Hz"):
+        join([Pcm.silence(1, 24_000)], 16_000)

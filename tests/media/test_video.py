@@ -1,0 +1,143 @@
+import itertools
+
+import numpy as np
+import pytest
+from tests.support.clips import grey_of, make_clip
+
+from parley.errors import InvalidPayload, TooLarge
+from parley.media.pcm import Pcm, level_dbfs
+from parley.media.video import (
+    MAX_FRAMES,
+    VideoLimits,
+    decode_video,
+    frame_times,
+    stack,
+    stack_times,
+)
+
+
+def grey(height, width, value):
+    return np.full((height, width, 3), value, np.uint8)
+
+
+def test_one_frame_per_second_with_the_sound_of_that_second():
+    clip = decode_video(make_clip(seconds=2.5))
+
+    assert clip.times_s == (0.0, 1.0, 2.0)
+    assert [len(sound) for sound in clip.sounds] == [16_000, 16_000, 8_000]
+    for second, frame in enumerate(clip.frames):
+        assert frame.shape == (48, 64, 3)
+        assert abs(float(frame.mean()) - grey_of(second * 10)) < 8
+    assert level_dbfs(clip.sounds[1]) == pytest.approx(-9.03, abs=0.5)
+
+
+def test_parts_come_as_frame_sound_stack():
+    clip = decode_video(make_clip(seconds=2.0), stack_frames=3)
+
+    kinds = ["sound" if isinstance(part, Pcm) else part.shape for part in clip.parts()]
+
+    frame = (48, 64, 3)
+    assert kinds == [frame, "sound", (48 * 2 + 6, 64, 3)] * 2
+
+
+def test_a_clip_without_sound_has_no_sounds():
+    clip = decode_video(make_clip(seconds=1.0, sound=False))
+
+    assert clip.sounds == ()
+    assert [part.shape for part in clip.parts()] == [(48, 64, 3)]
+
+
+def test_a_browser_recording_without_a_length_is_measured():
+    data = make_clip(seconds=2.0, container="webm", codec="libvpx")
+
+    assert decode_video(data).duration_s == pytest.approx(2.0, abs=0.11)
+
+
+def test_a_clip_of_part_of_a_second_has_one_frame_and_some_sound():
+    clip = decode_video(make_clip(seconds=0.05, fps=20))
+
+    assert len(clip.frames) == 1
+    assert len(clip.sounds[0]) >= 1600
+
+
+def test_long_clips_are_thinned_evenly():
+    times = frame_times(100.0)
+
+    assert len(times) == MAX_FRAMES
+    assert times[0] == 0.0
+    assert times[-1] == pytest.approx(99.9)
+    assert all(
+        1.4 < later - earlier < 1.8 for earlier, later in itertools.pairwise(times)
+    )
+
+
+def test_clips_up_to_the_limit_have_a_frame_each_second():
+    assert frame_times(64.0) == [float(second) for second in range(64)]
+    assert frame_times(63.2)[-1] == 63.0
+
+
+def test_stacks_never_reach_past_the_end():
+    assert stack_times(1.5, 4) == [0.25, 0.5, 0.75, 1.25]
+    assert stack_times(1.5, 1) == []
+    assert len(stack_times(200.0, 3)) == 2 * MAX_FRAMES
+
+
+def test_a_long_clip_is_thinned_when_decoded():
+    clip = decode_video(make_clip(seconds=70.0, fps=2, size=(32, 32)), stack_frames=2)
+
+    assert len(clip.frames) == len(clip.sounds) == len(clip.stacks) == MAX_FRAMES
+    assert sum(len(sound) for sound in clip.sounds) == pytest.approx(70 * 16_000, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("count", "size", "expected"),
+    [
+        (1, (10, 20), (10, 20)),
+        (2, (10, 20), (26, 20)),
+        (2, (20, 10), (20, 26)),
+        (3, (10, 40), (42, 40)),
+        (4, (10, 20), (26, 46)),
+        (5, (10, 20), (10, 124)),
+    ],
+)
+def test_stacked_frames_lie_as_square_as_they_can(count, size, expected):
+    tiled = stack([grey(*size, 100)] * count)
+
+    assert tiled.shape[:2] == expected
+
+
+def test_a_smaller_frame_is_letterboxed_on_white_with_black_lines_between():
+    tiled = stack([grey(10, 40, 100), grey(10, 20, 100)])
+
+    assert tiled.shape == (26, 40, 3)
+    assert (tiled[10:16] == 0).all()
+    assert (tiled[16:, :10] == 255).all()
+    assert (tiled[16:, 10:30] == 100).all()
+
+
+@pytest.mark.parametrize("data", [b"", b"garbage" * 100, make_clip(seconds=1.0)[:300]])
+def test_what_is_no_video_is_refused(data):
+    with pytest.raises(InvalidPayload, match="video"):
+        decode_video(data)
+
+
+@pytest.mark.parametrize(
+    ("limits", "sentence"),
+    [
+        (VideoLimits(bytes=100), "The video is too large: .* bytes, the limit is 100 bytes"),
+        (VideoLimits(duration_s=1.0), "The video is too large: 2 s, the limit is 1 s"),
+        (VideoLimits(pixels=100), "A frame of the video is too large: 3072 pixels"),
+        (VideoLimits(decoded_bytes=10_000), "The decoded video is too large"),
+        (VideoLimits(packets=5), "The video is too large: 6 frames"),
+    ],
+)
+def test_limits_are_kept(limits, sentence):
+    data = make_clip(seconds=2.0)
+
+    with pytest.raises(TooLarge, match=sentence):
+        decode_video(data, limits=limits)
+
+
+def test_stack_frames_has_a_range():
+    with pytest.raises(InvalidPayload, match="stack_frames must be 1 to 16, got 0"):
+        decode_video(b"x", stack_frames=0)

@@ -1,0 +1,47 @@
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from parley.errors import InvalidPayload, TooLarge
+from parley.media.pcm import Pcm
+from parley.media.wav import decode_wav, encode_wav, is_wav, load, save
+
+
+def tone(rate_hz=16_000, seconds=0.5):
+    t = np.arange(int(rate_hz * seconds)) / rate_hz
+    return Pcm((0.5 * np.sin(2 * np.pi * 440 * t)).astype(np.float32), rate_hz)
+
+
+@pytest.mark.parametrize(("bits", "tolerance"), [(16, 1e-4), (24, 1e-6), (32, 0.0)])
+def test_a_file_brings_back_what_was_written(bits, tolerance, tmp_path):
+    save(tmp_path / "a.wav", tone(44_100), bits)
+
+    back = load(tmp_path / "a.wav")
+
+    assert back.rate_hz == 44_100
+    np.testing.assert_allclose(back.samples, tone(44_100).samples, atol=tolerance)
+
+
+def test_only_riff_wave_is_wav():
+    assert is_wav(encode_wav(tone()))
+    assert not is_wav(b"RIFF\x00\x00\x00\x00AVI ")
+    assert not is_wav(b"")
+
+
+@pytest.mark.parametrize("data", [b"", b"RIFF\x00\x00\x00\x00WAVE", b"RIFF" + bytes(90), b"no"])
+def test_what_is_no_wav_file_is_refused(data):
+    with pytest.raises(InvalidPayload, match="WAV file"):
+        decode_wav(data)
+
+
+def test_a_file_longer_than_the_limit_is_refused_before_decoding():
+    with pytest.raises(TooLarge, match=r"0\.5 s, the limit is 0\.25 s"):
+        decode_wav(encode_wav(tone()), limit_s=0.25)
+
+
+def test_importing_does_not_load_the_sound_library():
+    code = "import parley.media.wav, sys; sys.exit('soundfile' in sys.modules)"
+
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
