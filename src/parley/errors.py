@@ -9,7 +9,9 @@
     │  ├─ MissingField             missing_field             1008
     │  ├─ UnknownEvent             unknown_event             1008
     │  ├─ WrongPhase               invalid_event             1008
-    │  │  └─ NotReady              not_ready                 1008
+    │  │  ├─ NotReady              not_ready                 1008
+    │  │  ├─ NotPrepared           not_prepared              1008
+    │  │  └─ AlreadyPrepared       already_prepared          1008
     │  ├─ TooLarge                 too_large                 1009
     │  └─ BadSessionId             invalid_session_id        1008
     ├─ Refused                     the request is fine, we cannot serve it
@@ -131,6 +133,24 @@ class NotReady(WrongPhase):
             sentence=f"Not ready: '{type_name}' is not accepted while the session is {phase} "
             "(invalid event).",
         )
+
+
+class NotPrepared(WrongPhase):
+    """Half-duplex: something else came before `prepare`."""
+
+    code = "not_prepared"
+
+    def __init__(self, type_name: str, phase: str) -> None:
+        super().__init__(type_name, phase, sentence="Not prepared yet: send 'prepare' first.")
+
+
+class AlreadyPrepared(WrongPhase):
+    """Half-duplex: a second `prepare`."""
+
+    code = "already_prepared"
+
+    def __init__(self, phase: str) -> None:
+        super().__init__("prepare", phase, sentence="Already prepared: 'prepare' is sent once.")
 
 
 class TooLarge(BadInput):

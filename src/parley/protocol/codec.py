@@ -1,0 +1,291 @@
+"""Bytes ↔ messages: JSON that cannot hurt, base64 that is strict, and errors that name the field.
+
+Every dialect reads a frame in the same four steps: parse the JSON, move aliases to their published
+names, drop nulls (`null` means absent), convert to the dialect's struct. `Shape` holds what
+differs. Knows no dialect and no numpy; PCM stays bytes here.
+
+Source: service.md 4.0 (common rules) and 4.7 (aliases).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from parley.errors import (
+    BadInput,
+    InvalidJson,
+    InvalidPayload,
+    MissingField,
+    TooLarge,
+    UnknownEvent,
+)
+
+SAMPLE_BYTES: Final = 4
+"""One float32 sample, little-endian."""
+
+DEPTH_LIMIT: Final = 32
+"""Deepest nesting we look into; the deepest published message has five levels."""
+
+_EXACT_INTEGERS: Final = 2.0**53
+
+_SESSION_ID = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
+_AT = re.compile(r"^(?P<what>.*?)(?: - at `\$\.?(?P<where>.*)`)?$", re.DOTALL)
+_MISSING = re.compile(r"^Object missing required field `(?P<name>[^`]+)`$")
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+# ---- JSON ----------------------------------------------------------------------------------
+
+
+class _Tagged(msgspec.Struct):
+    type: Any = None
+
+
+_tagged = msgspec.json.Decoder(_Tagged)
+_encoder = msgspec.json.Encoder()
+
+
+def parse(raw: bytes | str) -> Any:
+    """JSON text to plain values.
+
+    Raises:
+        InvalidJson: not JSON, not UTF-8, or nested too deeply to be a message.
+    """
+    try:
+        return msgspec.json.decode(raw)
+    except (msgspec.MsgspecError, RecursionError, UnicodeError):
+        raise InvalidJson from None
+
+
+def type_of(raw: bytes | str) -> str:
+    """The message type of a frame, without building the rest: cheap also for large frames.
+
+    Raises:
+        InvalidJson: not JSON.
+        UnknownEvent: JSON, but no object with a `type` that is a string.
+    """
+    try:
+        name = _tagged.decode(raw).type
+    except msgspec.ValidationError:
+        raise UnknownEvent("(not an object)") from None
+    except (msgspec.MsgspecError, RecursionError, UnicodeError):
+        raise InvalidJson from None
+    if not isinstance(name, str):
+        raise UnknownEvent("(none)")
+    return name
+
+
+def encode(message: msgspec.Struct) -> str:
+    """A message as the text of one frame."""
+    return _encoder.encode(message).decode()
+
+
+# ---- objects to structs --------------------------------------------------------------------
+
+
+Aliases = Mapping[str, tuple[str, ...]]
+"""Published field name → other names it is accepted under, best first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How one message type is read.
+
+    Args:
+        struct: what it becomes.
+        aliases: other names of its fields.
+        adjust: last change to the object before conversion, e.g. lifting a nested field.
+        failed: the error for a wrong value at `field` (a dotted path), given the sentence.
+        absent: the error for a required field that is not there.
+    """
+
+    struct: type[msgspec.Struct]
+    aliases: Aliases = field(default_factory=dict)
+    adjust: Callable[[dict[str, Any]], None] | None = None
+    failed: Callable[[str, str], BadInput] = lambda sentence, where: InvalidPayload(
+        sentence, field=where
+    )
+    absent: Callable[[str], BadInput] = MissingField
+
+
+def read(value: dict[str, Any], shape: Shape) -> Any:
+    """Turn a parsed object into `shape.struct`, or raise what the shape says."""
+    clean = _tidy(value, DEPTH_LIMIT)
+    rename(clean, shape.aliases)
+    if shape.adjust is not None:
+        shape.adjust(clean)
+    try:
+        return msgspec.convert(clean, shape.struct)
+    except msgspec.ValidationError as error:
+        raise _explain(str(error), shape) from None
+
+
+def read_typed(raw: bytes | str, shapes: Mapping[str, Shape]) -> Any:
+    """Read a frame whose `type` chooses among `shapes`.
+
+    Raises:
+        InvalidJson: not JSON.
+        UnknownEvent: not an object, no type, or none that the dialect knows.
+        BadInput: whatever the shape's `failed` and `absent` make.
+    """
+    value = parse(raw)
+    if not isinstance(value, dict):
+        raise UnknownEvent("(not an object)")
+    name = value.get("type")
+    if not isinstance(name, str):
+        raise UnknownEvent("(none)")
+    shape = shapes.get(name)
+    if shape is None:
+        raise UnknownEvent(name)
+    return read(value, shape)
+
+
+D = TypeVar("D")
+
+
+def decode_with(decoder: msgspec.json.Decoder[D], raw: bytes | str) -> D:
+    """Read a frame of a server, for clients: unknown fields are ignored.
+
+    Raises:
+        InvalidJson: not JSON.
+        UnknownEvent: a type this version does not know; clients skip it.
+        InvalidPayload: a known type with values that do not fit.
+    """
+    try:
+        return decoder.decode(raw)
+    except msgspec.ValidationError as error:
+        name = type_of(raw)
+        if str(error).endswith("`$.type`"):
+            raise UnknownEvent(name) from None
+        raise InvalidPayload(f"{name}: {error}") from None
+    except (msgspec.MsgspecError, RecursionError, UnicodeError):
+        raise InvalidJson from None
+
+
+def rename(value: dict[str, Any], aliases: Aliases) -> None:
+    """Move every alias to its published name; the published name wins, then the first alias."""
+    for name, others in aliases.items():
+        for other in others:
+            found = value.pop(other, None)
+            if found is not None and name not in value:
+                value[name] = found
+
+
+def as_list(value: dict[str, Any], name: str) -> None:
+    """Accept a single string where a list of strings is published."""
+    if isinstance(value.get(name), str):
+        value[name] = [value[name]]
+
+
+def _tidy(value: dict[str, Any], depth: int) -> dict[str, Any]:
+    """Without nulls, and with whole floats as integers (`256.0` is a fine token count)."""
+    return {name: _tidied(item, depth - 1) for name, item in value.items() if item is not None}
+
+
+def _tidied(item: Any, depth: int) -> Any:
+    if depth < 0:
+        raise InvalidPayload("The message is nested too deeply.")
+    if isinstance(item, dict):
+        return _tidy(item, depth)
+    if isinstance(item, list):
+        return [_tidied(each, depth - 1) for each in item]
+    if isinstance(item, float) and item.is_integer() and abs(item) < _EXACT_INTEGERS:
+        return int(item)
+    return item
+
+
+def _explain(sentence: str, shape: Shape) -> BadInput:
+    match = _AT.match(sentence)
+    what, where = (match["what"], match["where"] or "") if match else (sentence, "")
+    missing = _MISSING.match(what)
+    if missing:
+        return shape.absent(f"{where}.{missing['name']}" if where else missing["name"])
+    plain = what.replace("`", "")
+    plain = plain[:1].lower() + plain[1:]
+    return shape.failed(f"{where or 'message'}: {plain}"[:300], where)
+
+
+# ---- base64, PCM, ids ----------------------------------------------------------------------
+
+
+def to_base64(data: bytes | bytearray | memoryview) -> str:
+    """Standard alphabet, with padding."""
+    return base64.b64encode(data).decode("ascii")
+
+
+def from_base64(text: str, *, field: str, limit_bytes: int | None = None) -> bytes:
+    """Strict base64: standard alphabet, nothing else in between; padding is optional.
+
+    Raises:
+        InvalidPayload: naming `field`.
+        TooLarge: more than `limit_bytes` once decoded; checked before decoding.
+    """
+    size = len(text) * 3 // 4
+    if limit_bytes is not None and size - 2 > limit_bytes:
+        raise TooLarge(field, size, limit_bytes)
+    bare = text.rstrip("=") if text.endswith("=") else text
+    if len(bare) % 4 == 1 or len(text) - len(bare) > 2:
+        raise InvalidPayload(f"{field} is not valid base64.", field=field)
+    try:
+        return binascii.a2b_base64(bare + "=" * (-len(bare) % 4), strict_mode=True)
+    except (binascii.Error, ValueError):
+        raise InvalidPayload(f"{field} is not valid base64.", field=field) from None
+
+
+def pcm_bytes(text: str, *, field: str, limit_bytes: int | None = None) -> bytes:
+    """Base64 of raw float32 samples to bytes whose length is a multiple of 4.
+
+    Whether the values are finite is for whoever turns them into samples.
+    """
+    data = from_base64(text, field=field, limit_bytes=limit_bytes)
+    if len(data) % SAMPLE_BYTES:
+        raise InvalidPayload(
+            f"{field} holds {len(data)} bytes, which is not a whole number of float32 samples.",
+            field=field,
+        )
+    return data
+
+
+def image_bytes(text: str, *, field: str, limit_bytes: int | None = None) -> bytes:
+    """Base64 of an image or clip file; a `data:` URL prefix is stripped."""
+    if text.startswith("data:"):
+        _, _, text = text.partition(",")
+    data = from_base64(text, field=field, limit_bytes=limit_bytes)
+    if not data:
+        raise InvalidPayload(f"{field} is empty.", field=field)
+    return data
+
+
+def is_wav(data: bytes) -> bool:
+    """Whether reference audio came as a WAV file rather than raw samples."""
+    return len(data) >= 12 and data[:4] in (b"RIFF", b"RF64") and data[8:12] == b"WAVE"
+
+
+def voice_bytes(text: str, *, field: str, limit_bytes: int | None = None) -> bytes:
+    """Base64 of reference audio: a WAV file, or raw float32 samples at 16 kHz.
+
+    Use `is_wav` on the result to know which.
+    """
+    if text.startswith("data:"):
+        _, _, text = text.partition(",")
+    data = from_base64(text, field=field, limit_bytes=limit_bytes)
+    if not is_wav(data) and len(data) % SAMPLE_BYTES:
+        raise InvalidPayload(
+            f"{field} is neither a WAV file nor a whole number of float32 samples.", field=field
+        )
+    if not data:
+        raise InvalidPayload(f"{field} is empty.", field=field)
+    return data
+
+
+def is_session_id(text: str) -> bool:
+    """1 to 64 ASCII letters, digits, `_` or `-`."""
+    return _SESSION_ID.fullmatch(text) is not None

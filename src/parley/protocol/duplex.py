@@ -1,0 +1,407 @@
+"""The duplex dialect: one unit per second, and the model listens or speaks as it sees fit.
+
+    client                               server
+    (connect)                     ─▶     queued, queue_update*   only when there is a wait
+                                  ◀─     queue_done              always
+    prepare                       ─▶     prepared
+    audio_chunk (+ frames) …      ─▶     result                  one per processed unit
+    pause, resume                 ─▶     paused, resumed
+    stop                          ─▶     stopped | timeout       then close
+
+Source: duplex_details.txt; service.md 4.4 and 4.7.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from parley.errors import (
+    BadInput,
+    BadSessionId,
+    ContextFull,
+    InferenceFailed,
+    InvalidConfig,
+    InvalidJson,
+    InvalidPayload,
+    MissingField,
+    NotReady,
+    ParleyError,
+    SeatLost,
+    TooLarge,
+    WrongPhase,
+)
+from parley.protocol import codec, legacy
+from parley.protocol.legacy import CloseReason, Error, Queued, QueueDone, QueueUpdate, Stopped
+from parley.protocol.values import (
+    DEFAULT_SYSTEM_PROMPT,
+    PART_ALIASES,
+    VOICE_LIMIT_BYTES,
+    Answer,
+    DuplexConfig,
+    Frames,
+    Slices,
+    Text,
+    frame_files,
+)
+
+PATH: Final = "/ws/duplex/{session_id}"
+
+PAUSE_LEAST_S: Final = 1.0
+PAUSE_MOST_S: Final = 300.0
+
+# ---- client → server -----------------------------------------------------------------------
+
+
+class Prepare(msgspec.Struct, tag="prepare", frozen=True, kw_only=True):
+    """First message after `queue_done`: prompt, voices and options."""
+
+    system_prompt: Text = DEFAULT_SYSTEM_PROMPT
+    ref_audio_base64: str | None = None
+    tts_ref_audio_base64: str | None = None
+    ref_audio_path: (
+        Annotated[str, Meta(max_length=200, description="Id or name of a registered voice.")] | None
+    ) = None
+    config: DuplexConfig = DuplexConfig()
+    max_slice_nums: Slices = 1
+    deferred_finalize: bool = True
+    record: bool = True
+
+    def voice_bytes(self) -> bytes | None:
+        """What the language model hears as its voice: raw 16 kHz samples or a WAV file."""
+        return _voice(self.ref_audio_base64, "ref_audio_base64")
+
+    def tts_voice_bytes(self) -> bytes | None:
+        """What the vocoder imitates; falls back to `voice_bytes`."""
+        if self.tts_ref_audio_base64 is None:
+            return self.voice_bytes()
+        return _voice(self.tts_ref_audio_base64, "tts_ref_audio_base64")
+
+
+class AudioChunk(msgspec.Struct, tag="audio_chunk", frozen=True, kw_only=True):
+    """One unit: normally 16000 samples (base64 float32 PCM, 16 kHz mono) and up to four frames."""
+
+    audio_base64: str
+    frame_base64_list: Frames = ()
+    force_listen: bool = False
+    max_slice_nums: Slices | None = None
+
+    def audio_bytes(self) -> bytes:
+        """Raw float32 samples, at least one."""
+        data = codec.pcm_bytes(self.audio_base64, field="audio_base64")
+        if not data:
+            raise InvalidPayload("audio_base64 holds no samples.", field="audio_base64")
+        return data
+
+    def frame_bytes(self) -> tuple[bytes, ...]:
+        """The frames as image files."""
+        return frame_files(self.frame_base64_list, field="frame_base64_list")
+
+
+class VideoFrame(msgspec.Struct, tag="video_frame", frozen=True, kw_only=True):
+    """A frame (or several) for the next unit; the newest four are kept."""
+
+    frame: str | Frames
+
+    @property
+    def frames(self) -> tuple[str, ...]:
+        """One or more frames, still base64."""
+        return (self.frame,) if isinstance(self.frame, str) else self.frame
+
+    def frame_bytes(self) -> tuple[bytes, ...]:
+        """The frames as image files."""
+        return frame_files(self.frames, field="frame")
+
+
+class Pause(msgspec.Struct, tag="pause", frozen=True, kw_only=True):
+    """Rest after the unit in flight. `timeout`: seconds until the server ends the session."""
+
+    timeout: float | None = None
+
+    def seconds(self, default_s: float) -> float:
+        """How long the pause may last: as asked, within 1 to 300 s, else `default_s`."""
+        if self.timeout is None:
+            return default_s
+        return min(max(self.timeout, PAUSE_LEAST_S), PAUSE_MOST_S)
+
+
+class Resume(msgspec.Struct, tag="resume", frozen=True, kw_only=True):
+    """Go on after a pause."""
+
+
+class Stop(msgspec.Struct, tag="stop", frozen=True, kw_only=True):
+    """End the session."""
+
+
+class Interrupt(msgspec.Struct, tag="interrupt", frozen=True, kw_only=True):
+    """Deprecated: force one unit to listen. Use `force_listen` in `audio_chunk`."""
+
+
+class ClientDiagnostic(msgspec.Struct, tag="client_diagnostic", frozen=True, kw_only=True):
+    """Measurements of a page."""
+
+    metrics: Any = None
+
+
+ClientMessage = (
+    Prepare | AudioChunk | VideoFrame | Pause | Resume | Stop | Interrupt | ClientDiagnostic
+)
+
+
+# ---- server → client -----------------------------------------------------------------------
+
+
+class Prepared(msgspec.Struct, tag="prepared", frozen=True, kw_only=True):
+    """Ready: send units. `prompt_length` in tokens."""
+
+    prompt_length: int = 0
+    session_id: str = ""
+    recording_session_id: str | UnsetType = UNSET
+
+
+class Result(msgspec.Struct, tag="result", frozen=True, kw_only=True):
+    """What one unit came to. `current_time` is session time in ms, `server_send_ts` unix
+    seconds."""
+
+    is_listen: bool
+    text: str = ""
+    audio_data: (
+        Annotated[str, Meta(description="base64 float32 PCM, 24 kHz mono; empty when listening")]
+        | None
+    ) = ""
+    end_of_turn: bool = False
+    current_time: int = 0
+    unit_index: int = 0
+    cost_llm_ms: float = 0
+    cost_tts_prep_ms: float = 0
+    cost_tts_ms: float = 0
+    cost_token2wav_ms: float = 0
+    cost_all_ms: float = 0
+    wall_clock_ms: float = 0
+    n_tokens: int = 0
+    n_tts_tokens: int = 0
+    kv_cache_length: int = 0
+    vision_slices: int = 0
+    vision_tokens: int = 0
+    server_send_ts: float = 0
+
+
+class Paused(msgspec.Struct, tag="paused", frozen=True, kw_only=True):
+    """Resting for at most `timeout` seconds."""
+
+    timeout: float
+
+
+class Resumed(msgspec.Struct, tag="resumed", frozen=True, kw_only=True):
+    """Going on."""
+
+
+class Interrupted(msgspec.Struct, tag="interrupted", frozen=True, kw_only=True):
+    """Answer to the deprecated `interrupt`."""
+
+
+class Timeout(msgspec.Struct, tag="timeout", frozen=True, kw_only=True):
+    """The session ends because time ran out."""
+
+    reason: str = ""
+    elapsed_s: float = 0
+
+
+ServerMessage = (
+    Queued
+    | QueueUpdate
+    | QueueDone
+    | Prepared
+    | Result
+    | Paused
+    | Resumed
+    | Interrupted
+    | Stopped
+    | Timeout
+    | Error
+)
+
+
+# ---- phases --------------------------------------------------------------------------------
+
+Phase = Literal["queued", "connected", "active", "paused", "closed"]
+
+_ALWAYS = frozenset({"stop", "client_diagnostic"})
+
+ACCEPTS: Final[dict[Phase, frozenset[str]]] = {
+    "queued": _ALWAYS | {"prepare"},
+    "connected": _ALWAYS | {"prepare"},
+    "active": _ALWAYS | {"audio_chunk", "video_frame", "pause", "interrupt"},
+    "paused": _ALWAYS | {"resume"},
+    "closed": frozenset(),
+}
+"""A `prepare` that comes while queued is kept and applied after `queue_done`."""
+
+
+def check(phase: Phase, type_name: str) -> None:
+    """Refuse what `phase` does not accept. The session stays open after either error.
+
+    Raises:
+        NotReady: sound or a frame before `prepared`.
+        WrongPhase: anything else.
+    """
+    if type_name in ACCEPTS[phase]:
+        return
+    if phase in ("queued", "connected") and type_name in ("audio_chunk", "video_frame"):
+        raise NotReady(type_name, phase)
+    if phase == "paused" and type_name in ("audio_chunk", "video_frame"):
+        raise WrongPhase(type_name, phase, sentence="Worker is paused")
+    raise WrongPhase(type_name, phase)
+
+
+# ---- bytes ---------------------------------------------------------------------------------
+
+
+def _voice(text: str | None, field: str) -> bytes | None:
+    if text is None:
+        return None
+    return codec.voice_bytes(text, field=field, limit_bytes=VOICE_LIMIT_BYTES)
+
+
+def _refused(sentence: str, where: str) -> BadInput:
+    if where.split(".")[0] in ("config", "max_slice_nums"):
+        return InvalidConfig(sentence, field=where)
+    return InvalidPayload(sentence, field=where)
+
+
+def _missing(where: str) -> BadInput:
+    return MissingField(where, f"Missing {where}")
+
+
+def _adjust_prepare(value: dict[str, Any]) -> None:
+    _from_system_content(value)
+    config = value.get("config")
+    if isinstance(config, dict) and "max_slice_nums" in config:
+        value.setdefault("max_slice_nums", config.pop("max_slice_nums"))
+
+
+def _from_system_content(value: dict[str, Any]) -> None:
+    parts = value.pop("system_content", None)
+    if not isinstance(parts, list):
+        return
+    objects = [part for part in parts if isinstance(part, dict)]
+    texts = [
+        part["text"]
+        for part in objects
+        if part.get("type") == "text" and isinstance(part.get("text"), str)
+    ]
+    for part in objects:
+        codec.rename(part, PART_ALIASES)
+    sounds = [part["data"] for part in objects if part.get("type") == "audio" and "data" in part]
+    if texts:
+        value.setdefault("system_prompt", "\n".join(texts))
+    if sounds:
+        value.setdefault("ref_audio_base64", sounds[0])
+
+
+def _adjust_chunk(value: dict[str, Any]) -> None:
+    codec.as_list(value, "frame_base64_list")
+
+
+SHAPES: Final[dict[str, codec.Shape]] = {
+    "prepare": codec.Shape(
+        Prepare,
+        aliases={
+            "system_prompt": ("prefix_system_prompt", "instructions"),
+            "ref_audio_base64": ("ref_audio", "ref_audio_data"),
+            "tts_ref_audio_base64": ("tts_ref_audio",),
+            "config": ("voice_config",),
+        },
+        adjust=_adjust_prepare,
+        failed=_refused,
+    ),
+    "audio_chunk": codec.Shape(
+        AudioChunk,
+        aliases={
+            "audio_base64": ("audio", "audio_data"),
+            "frame_base64_list": ("video_frames", "frames", "frame_base64", "frame"),
+        },
+        adjust=_adjust_chunk,
+        absent=_missing,
+    ),
+    "video_frame": codec.Shape(
+        VideoFrame,
+        aliases={
+            "frame": ("frame_base64", "data", "frame_base64_list", "video_frames", "frames"),
+        },
+        absent=_missing,
+    ),
+    "pause": codec.Shape(Pause),
+    "resume": codec.Shape(Resume),
+    "stop": codec.Shape(Stop),
+    "interrupt": codec.Shape(Interrupt),
+    "client_diagnostic": codec.Shape(ClientDiagnostic),
+}
+
+
+def decode_client(raw: bytes | str) -> ClientMessage:
+    """Read one frame of a client.
+
+    Raises:
+        InvalidJson, UnknownEvent, MissingField, InvalidConfig, InvalidPayload.
+    """
+    message: ClientMessage = codec.read_typed(raw, SHAPES)
+    return message
+
+
+_server = msgspec.json.Decoder(ServerMessage)
+
+
+def decode_server(raw: bytes | str) -> ServerMessage:
+    """Read one frame of a server. Raises UnknownEvent for types of later versions."""
+    message: ServerMessage = codec.decode_with(_server, raw)
+    return message
+
+
+encode = codec.encode
+
+
+# ---- phrases -------------------------------------------------------------------------------
+
+
+def error(failure: ParleyError) -> Error:
+    """An error as a message."""
+    return legacy.error(failure)
+
+
+def answer(failure: ParleyError) -> Answer:
+    """What happens after `failure`.
+
+    Bad input and a failed unit leave the session open; a third failed unit in a row is for the
+    session to end with `closed("error")`.
+    """
+    match failure:
+        case ContextFull():
+            return Answer((error(failure), Stopped()), 1000)
+        case InvalidJson() | TooLarge() | BadSessionId() | SeatLost():
+            return Answer((error(failure),), failure.close_code)
+        case BadInput() | InferenceFailed():
+            return Answer((error(failure),))
+        case _:
+            return Answer((error(failure),), failure.close_code)
+
+
+def closed(reason: CloseReason, *, session_id: str = "", elapsed_s: float = 0.0) -> Answer:
+    """The end of a session for `reason`."""
+    match reason:
+        case "stopped":
+            return Answer((Stopped(session_id=session_id),), 1000)
+        case "timeout":
+            text = f"The session ended after {elapsed_s:.0f} seconds."
+            return Answer((Timeout(reason=text, elapsed_s=round(elapsed_s, 1)),), 1000)
+        case "context_full":
+            full = legacy.phrase("The context is full.", "context_full")
+            return Answer((full, Stopped(session_id=session_id)), 1000)
+        case "server_shutdown":
+            return Answer(
+                (legacy.phrase("The server is shutting down.", "service_unavailable"),), 1001
+            )
+        case "error":
+            return Answer((legacy.phrase("The session failed.", "inference_error"),), 1011)

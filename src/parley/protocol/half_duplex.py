@@ -1,0 +1,282 @@
+"""The half-duplex dialect: you speak, a pause ends your turn, the model answers, and so on.
+
+    client                         server
+    (connect)               ─▶     queued, queue_update*       only when there is a wait
+                            ◀─     queue_done                  always
+    prepare                 ─▶     prepared
+    audio_chunk …           ─▶     vad_state true … vad_state false, generating,
+                            ◀─     chunk*, turn_done           once per turn
+    stop                    ─▶     stopped | timeout | error   then close
+
+Source: half_duplex_api.txt; service.md 4.3 and 4.7.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from parley.errors import (
+    AlreadyPrepared,
+    BadInput,
+    InvalidConfig,
+    InvalidPayload,
+    NotPrepared,
+    ParleyError,
+    UnknownEvent,
+    WrongPhase,
+)
+from parley.protocol import codec, legacy
+from parley.protocol.legacy import CloseReason, Error, Queued, QueueDone, QueueUpdate, Stopped
+from parley.protocol.values import (
+    PART_ALIASES,
+    VOICE_LIMIT_BYTES,
+    Answer,
+    AudioPart,
+    Text,
+    TurnGeneration,
+    TurnSession,
+    TurnTts,
+    VadOptions,
+    VoicePart,
+)
+
+PATH: Final = "/ws/half_duplex/{session_id}"
+
+# ---- client → server -----------------------------------------------------------------------
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything a client may choose about its turns."""
+
+    vad: VadOptions = VadOptions()
+    generation: TurnGeneration = TurnGeneration()
+    tts: TurnTts = TurnTts()
+    session: TurnSession = TurnSession()
+
+
+class Prepare(msgspec.Struct, tag="prepare", frozen=True, kw_only=True):
+    """First message after `queue_done`. `system_content` wins over `system_prompt`; without either
+    the default prompt is used."""
+
+    system_prompt: Text | None = None
+    system_content: tuple[VoicePart, ...] | None = None
+    config: Config = Config()
+    ref_audio_base64: str | None = None
+    record: bool = True
+
+    def voice_bytes(self) -> bytes | None:
+        """The voice to imitate: `ref_audio_base64`, else the first sound of `system_content`.
+
+        Raw samples at 16 kHz or a WAV file; None when the client brought none.
+        """
+        if self.ref_audio_base64 is not None:
+            return codec.voice_bytes(
+                self.ref_audio_base64, field="ref_audio_base64", limit_bytes=VOICE_LIMIT_BYTES
+            )
+        for part in self.system_content or ():
+            if isinstance(part, AudioPart):
+                return part.audio_bytes()
+        return None
+
+
+class AudioChunk(msgspec.Struct, tag="audio_chunk", frozen=True, kw_only=True):
+    """About half a second of microphone: base64 float32 PCM, 16 kHz mono. Without sound it is
+    ignored."""
+
+    audio_base64: str = ""
+
+    def audio_bytes(self) -> bytes:
+        """Raw float32 samples; may be empty."""
+        return codec.pcm_bytes(self.audio_base64, field="audio_base64")
+
+
+class Stop(msgspec.Struct, tag="stop", frozen=True, kw_only=True):
+    """End the session."""
+
+
+ClientMessage = Prepare | AudioChunk | Stop
+
+
+# ---- server → client -----------------------------------------------------------------------
+
+
+class Prepared(msgspec.Struct, tag="prepared", frozen=True, kw_only=True):
+    """Ready: send sound. `recording_session_id` is there when the session is recorded."""
+
+    session_id: str
+    timeout_s: float
+    recording_session_id: str | UnsetType = UNSET
+
+
+class VadState(msgspec.Struct, tag="vad_state", frozen=True, kw_only=True):
+    """Someone began (true) or ceased (false) to speak."""
+
+    speaking: bool
+
+
+class Generating(msgspec.Struct, tag="generating", frozen=True, kw_only=True):
+    """The utterance is complete and the answer is being made."""
+
+    speech_duration_ms: int
+
+
+class Chunk(msgspec.Struct, tag="chunk", frozen=True, kw_only=True):
+    """The next piece of the answer; either part may be null."""
+
+    text_delta: str | None = None
+    audio_data: Annotated[str, Meta(description="base64 float32 PCM, 24 kHz mono")] | None = None
+    chunk_index: int = 0
+    audio_sample_rate: int = 24_000
+    is_final: bool = False
+    duration_ms: float = 0
+
+
+class TurnDone(msgspec.Struct, tag="turn_done", frozen=True, kw_only=True):
+    """The answer is complete: play it, wait about 800 ms, then send sound again."""
+
+    turn_index: int
+    text: str
+    interrupted: bool = False
+    failed: bool = False
+    audio_duration_ms: int = 0
+
+
+class Timeout(msgspec.Struct, tag="timeout", frozen=True, kw_only=True):
+    """No sound for too long, or the session reached its total limit."""
+
+    elapsed_s: float
+
+
+ServerMessage = (
+    Queued
+    | QueueUpdate
+    | QueueDone
+    | Prepared
+    | VadState
+    | Generating
+    | Chunk
+    | TurnDone
+    | Stopped
+    | Timeout
+    | Error
+)
+
+
+# ---- phases --------------------------------------------------------------------------------
+
+Phase = Literal["queued", "connected", "listening", "generating", "closed"]
+
+ACCEPTS: Final[dict[Phase, frozenset[str]]] = {
+    "queued": frozenset({"prepare", "stop"}),
+    "connected": frozenset({"prepare", "stop"}),
+    "listening": frozenset({"audio_chunk", "stop"}),
+    "generating": frozenset({"audio_chunk", "stop"}),
+    "closed": frozenset(),
+}
+"""A `prepare` that comes while queued is kept and applied after `queue_done`; an `audio_chunk` that
+comes while generating is read and discarded."""
+
+
+def check(phase: Phase, type_name: str) -> None:
+    """Refuse what `phase` does not accept.
+
+    Raises:
+        NotPrepared: sound before `prepare`.
+        AlreadyPrepared: a second `prepare`.
+        WrongPhase: anything else.
+    """
+    if type_name in ACCEPTS[phase]:
+        return
+    if phase in ("queued", "connected"):
+        raise NotPrepared(type_name, phase)
+    if phase in ("listening", "generating") and type_name == "prepare":
+        raise AlreadyPrepared(phase)
+    raise WrongPhase(type_name, phase)
+
+
+# ---- bytes ---------------------------------------------------------------------------------
+
+
+def _refused(sentence: str, where: str) -> BadInput:
+    if where.split(".")[0] == "config":
+        return InvalidConfig(sentence, field=where)
+    return InvalidPayload(sentence, field=where)
+
+
+def _adjust_prepare(value: dict[str, Any]) -> None:
+    parts = value.get("system_content")
+    for part in parts if isinstance(parts, list) else ():
+        if isinstance(part, dict) and part.get("type") == "audio":
+            codec.rename(part, PART_ALIASES)
+
+
+SHAPES: Final[dict[str, codec.Shape]] = {
+    "prepare": codec.Shape(
+        Prepare,
+        aliases={
+            "system_prompt": ("prefix_system_prompt", "instructions"),
+            "ref_audio_base64": ("ref_audio", "ref_audio_data"),
+        },
+        adjust=_adjust_prepare,
+        failed=_refused,
+    ),
+    "audio_chunk": codec.Shape(AudioChunk, aliases={"audio_base64": ("audio", "audio_data")}),
+    "stop": codec.Shape(Stop),
+}
+
+
+def decode_client(raw: bytes | str) -> ClientMessage:
+    """Read one frame of a client.
+
+    Raises:
+        InvalidJson, UnknownEvent, MissingField, InvalidConfig, InvalidPayload.
+    """
+    message: ClientMessage = codec.read_typed(raw, SHAPES)
+    return message
+
+
+_server = msgspec.json.Decoder(ServerMessage)
+
+
+def decode_server(raw: bytes | str) -> ServerMessage:
+    """Read one frame of a server. Raises UnknownEvent for types of later versions."""
+    message: ServerMessage = codec.decode_with(_server, raw)
+    return message
+
+
+encode = codec.encode
+
+
+# ---- phrases -------------------------------------------------------------------------------
+
+
+def error(failure: ParleyError) -> Error:
+    """An error as a message."""
+    if isinstance(failure, UnknownEvent):
+        return legacy.phrase(f"Unknown type: {failure.type_name[:80]}", failure.code)
+    return legacy.error(failure)
+
+
+def answer(failure: ParleyError) -> Answer:
+    """What happens after `failure`: the error, then always the end (half_duplex_api.txt)."""
+    return Answer((error(failure),), failure.close_code)
+
+
+def closed(reason: CloseReason, *, session_id: str = "", elapsed_s: float = 0.0) -> Answer:
+    """The end of a session for `reason`. `elapsed_s`: since the last sound, for `timeout`."""
+    match reason:
+        case "stopped":
+            return Answer((Stopped(session_id=session_id),), 1000)
+        case "timeout":
+            return Answer((Timeout(elapsed_s=round(elapsed_s, 1)),), 1000)
+        case "context_full":
+            return Answer((legacy.phrase("The context is full.", "context_full"),), 1000)
+        case "server_shutdown":
+            return Answer(
+                (legacy.phrase("The server is shutting down.", "service_unavailable"),), 1001
+            )
+        case "error":
+            return Answer((legacy.phrase("The session failed.", "inference_error"),), 1011)

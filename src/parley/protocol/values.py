@@ -1,0 +1,243 @@
+"""What the dialects share: content parts, options for generation, speech, images and duplex units.
+
+Ranges stand next to the fields and defaults are written here and nowhere else. `None` means "not
+given". The published names are kept even where the house uses other words.
+
+Source: chat_api.txt (common data types), half_duplex_api.txt (config fields), service.md 4.1-4.4.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from parley.errors import InvalidPayload
+from parley.protocol import codec
+
+DEFAULT_SYSTEM_PROMPT: Final = "You are a helpful assistant."
+
+TEXT_LIMIT_CHARS: Final = 65_536
+IMAGE_LIMIT_BYTES: Final = 20 * 1024 * 1024
+VIDEO_LIMIT_BYTES: Final = 64 * 1024 * 1024
+AUDIO_LIMIT_S: Final = 600
+AUDIO_LIMIT_BYTES: Final = AUDIO_LIMIT_S * 48_000 * codec.SAMPLE_BYTES
+"""Ten minutes at the highest rate anyone sends."""
+VOICE_LIMIT_BYTES: Final = 24 * 1024 * 1024
+"""Sixty seconds of 48 kHz stereo in 32-bit WAV; the length in seconds is checked after decoding."""
+FRAMES_LIMIT: Final = 4
+"""Frames in one duplex unit. Source: service.md 4.4, 4.5."""
+
+Text = Annotated[str, Meta(max_length=TEXT_LIMIT_CHARS)]
+Slices = Annotated[int, Meta(ge=1, le=9, description="Image slices per frame: 1 is fastest.")]
+Frames = Annotated[tuple[str, ...], Meta(max_length=FRAMES_LIMIT)]
+Temperature = Annotated[float, Meta(ge=0, le=2)]
+Probability = Annotated[float, Meta(ge=0, le=1)]
+LengthPenalty = Annotated[float, Meta(ge=0.1, le=5, description="Above 1 lengthens answers.")]
+
+
+# ---- content -------------------------------------------------------------------------------
+
+
+class TextPart(msgspec.Struct, tag="text", frozen=True, kw_only=True):
+    """Words."""
+
+    text: Text
+
+
+class ImagePart(msgspec.Struct, tag="image", frozen=True, kw_only=True):
+    """A still image: base64 of a JPEG, PNG or WebP file."""
+
+    data: str
+
+    def file_bytes(self) -> bytes:
+        """The image file."""
+        return codec.image_bytes(self.data, field="image.data", limit_bytes=IMAGE_LIMIT_BYTES)
+
+
+class AudioPart(msgspec.Struct, tag="audio", frozen=True, kw_only=True):
+    """Sound: base64 of mono float32 samples at `sample_rate`, or of a WAV file."""
+
+    data: str
+    sample_rate: Annotated[int, Meta(ge=4000, le=192_000)] = 16_000
+
+    def audio_bytes(self) -> bytes:
+        """Raw samples, or a WAV file (`codec.is_wav` tells)."""
+        return codec.voice_bytes(self.data, field="audio.data", limit_bytes=AUDIO_LIMIT_BYTES)
+
+
+class VideoPart(msgspec.Struct, tag="video", frozen=True, kw_only=True):
+    """A clip: base64 of a video file. Frames and sound are taken out by the server."""
+
+    data: str
+    stack_frames: Annotated[int, Meta(ge=1, le=16)] = 1
+
+    def file_bytes(self) -> bytes:
+        """The video file."""
+        return codec.image_bytes(self.data, field="video.data", limit_bytes=VIDEO_LIMIT_BYTES)
+
+
+PART_ALIASES: Final[codec.Aliases] = {"data": ("audio_base64", "audio_data", "audio")}
+"""Other names of an audio part's `data`."""
+
+Part = TextPart | ImagePart | AudioPart | VideoPart
+VoicePart = TextPart | AudioPart
+"""What may stand in a `system_content` list."""
+
+Role = Literal["system", "user", "assistant"]
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True):
+    """One turn of a chat history."""
+
+    role: Role
+    content: Text | tuple[Part, ...]
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The content as a list of parts, also when it came as a plain string."""
+        return (TextPart(text=self.content),) if isinstance(self.content, str) else self.content
+
+
+# ---- options -------------------------------------------------------------------------------
+
+
+class ChatGeneration(msgspec.Struct, frozen=True, kw_only=True):
+    """How a chat answer is chosen."""
+
+    max_new_tokens: Annotated[int, Meta(ge=1, le=4096)] = 512
+    temperature: Temperature = 0.7
+    top_p: Probability = 0.8
+    length_penalty: LengthPenalty = 1.0
+    top_k: Annotated[int, Meta(ge=0)] = 100
+    do_sample: bool = True
+
+
+TtsMode = Literal["default", "audio_assistant", "omni", "audio_roleplay", "voice_cloning"]
+
+
+class ChatTts(msgspec.Struct, frozen=True, kw_only=True):
+    """Speech of a chat answer. A given reference is used in every mode (service.md 4.7-12)."""
+
+    enabled: bool = True
+    mode: TtsMode = "default"
+    ref_audio_path: (
+        Annotated[str, Meta(max_length=200, description="Id or name of a registered voice.")] | None
+    ) = None
+    ref_audio_data: str | None = None
+    language: Annotated[str, Meta(max_length=32)] | None = None
+
+    def voice_bytes(self) -> bytes | None:
+        """The reference sound the client brought: raw samples at 16 kHz or a WAV file."""
+        if self.ref_audio_data is None:
+            return None
+        return codec.voice_bytes(
+            self.ref_audio_data, field="tts.ref_audio_data", limit_bytes=VOICE_LIMIT_BYTES
+        )
+
+
+class ImageOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How images are cut and numbered."""
+
+    max_slice_nums: Annotated[int, Meta(ge=1, le=16)] | None = None
+    use_image_id: bool | None = None
+
+    def numbers_images(self, images: int) -> bool:
+        """Whether `images` images get numbers: as asked, else only when there are several
+        (service.md 4.7-29)."""
+        return images > 1 if self.use_image_id is None else self.use_image_id
+
+
+class VadOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """When someone counts as speaking."""
+
+    threshold: Annotated[float, Meta(ge=0.05, le=0.99)] = 0.8
+    min_speech_duration_ms: Annotated[int, Meta(ge=0, le=5000)] = 128
+    min_silence_duration_ms: Annotated[int, Meta(ge=100, le=5000)] = 800
+    speech_pad_ms: Annotated[int, Meta(ge=0, le=1000)] = 30
+
+
+class TurnGeneration(msgspec.Struct, frozen=True, kw_only=True):
+    """How a half-duplex answer is chosen."""
+
+    max_new_tokens: Annotated[int, Meta(ge=1, le=2048)] = 256
+    length_penalty: LengthPenalty = 1.1
+    temperature: Temperature = 0.7
+
+
+class TurnTts(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a half-duplex answer is spoken."""
+
+    enabled: bool = True
+
+
+class TurnSession(msgspec.Struct, frozen=True, kw_only=True):
+    """How long a half-duplex session may stay without sound."""
+
+    timeout_s: Annotated[float, Meta(ge=10, le=1800)] = 180.0
+
+
+class DuplexConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How duplex units are decided. Nothing is carried over from an earlier session."""
+
+    generate_audio: bool = True
+    ls_mode: Literal["explicit", "implicit"] = "explicit"
+    force_listen_count: Annotated[int, Meta(ge=0)] = 3
+    max_new_speak_tokens_per_chunk: Annotated[int, Meta(ge=1)] = 20
+    decode_mode: Literal["sampling", "greedy"] = "sampling"
+    temperature: Temperature = 0.7
+    top_k: Annotated[int, Meta(ge=0)] = 20
+    top_p: Probability = 0.8
+    text_repetition_penalty: Annotated[float, Meta(ge=1)] = 1.05
+    text_repetition_window_size: Annotated[int, Meta(ge=1)] = 512
+    length_penalty: LengthPenalty = 1.1
+    listen_prob_scale: Annotated[float, Meta(ge=0)] = 1.0
+    listen_top_k: Annotated[int, Meta(ge=0)] | None = None
+    tts_temperature: Temperature = 0.8
+    chunk_ms: Annotated[int, Meta(ge=100, description="Only 1000 is trained.")] = 1000
+    sample_rate: Literal[16000] = 16000
+
+
+# ---- helpers of the message modules --------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a waiting client stands. `estimated_wait_s` None: unknown."""
+
+    position: int
+    estimated_wait_s: float | None
+    ticket_id: str
+    queue_length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a dialect does about something: messages to send, then perhaps a close code."""
+
+    messages: tuple[msgspec.Struct, ...]
+    close_code: int | None = None
+
+    def frames(self) -> tuple[str, ...]:
+        """The messages as frame texts."""
+        return tuple(codec.encode(message) for message in self.messages)
+
+
+def frame_files(frames: tuple[str, ...], *, field: str) -> tuple[bytes, ...]:
+    """Frames to image files; the first bad one is named."""
+    return tuple(
+        codec.image_bytes(frame, field=f"{field}[{index}]", limit_bytes=IMAGE_LIMIT_BYTES)
+        for index, frame in enumerate(frames)
+    )
+
+
+def check_length(data: bytes, *, field: str, least: int, most: int) -> bytes:
+    """Refuse sound of fewer than `least` or more than `most` samples."""
+    samples = len(data) // codec.SAMPLE_BYTES
+    if not least <= samples <= most:
+        raise InvalidPayload(
+            f"{field} holds {samples} samples; {least} to {most} are accepted.", field=field
+        )
+    return data
