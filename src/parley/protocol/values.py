@@ -119,7 +119,7 @@ TtsMode = Literal["default", "audio_assistant", "omni", "audio_roleplay", "voice
 
 
 class ChatTts(msgspec.Struct, frozen=True, kw_only=True):
-    """Speech of a chat answer. A given reference is used in every mode (service.md 4.7-12)."""
+    """Speech of a chat answer. A given reference is used in every mode."""
 
     enabled: bool = True
     mode: TtsMode = "default"
