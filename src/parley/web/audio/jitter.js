@@ -1,0 +1,269 @@
+/**
+ * What waits to be heard: a queue of speech that plays without gaps, and falls silent at once.
+ *
+ * Speech arrives in chunks, later than it should at times; the queue waits `delay` before it starts a
+ * turn so that a late chunk is still in time. When it runs dry in the middle of a turn it does not play
+ * each late chunk as it comes (one stall would become many) but fills up again, and waits longer from
+ * then on, 150 to 600 ms, as the arrivals require. A turn that follows another is appended behind its
+ * tail. All times are counted in samples read, so a test needs no clock.
+ *
+ * states: idle ─push→ filling ─delay over, or turn complete→ playing ─dry→ starved ─push→ filling
+ *                                                            playing ─turn's last sample→ idle (or the next turn)
+ *         any ─flush→ fading → idle, or filling when something new has come meanwhile
+ */
+
+/**
+ * @typedef {{type: 'started', turn: number}
+ *   | {type: 'gap', turn: number, index: number, ms: number}
+ *   | {type: 'drained', turn: number, played: number}
+ *   | {type: 'flushed', turn: number, played: number}} PlaybackEvent
+ */
+
+const MIN_DELAY_MS = 150;
+const MAX_DELAY_MS = 600;
+/** Fade at the edges of speech: shorter clicks, longer swallows consonants. */
+const EDGE_MS = 5;
+/** With this much more than the delay in hand there is nothing to wait for. */
+const PLENTY_MS = 1000;
+
+export class PlaybackBuffer {
+  /**
+   * @param {{rateHz?: number, delayMs?: number, onEvent?: (event: PlaybackEvent) => void}} [options]
+   */
+  constructor({ rateHz = 24000, delayMs = 200, onEvent = () => {} } = {}) {
+    this.rateHz = rateHz;
+    this.onEvent = onEvent;
+    this.baseDelayMs = delayMs;
+    this.lateMs = 0;
+    this.edge = Math.round((rateHz * EDGE_MS) / 1000);
+
+    /** @type {{turn: number, samples: Float32Array, from: number}[]} */
+    this.queue = [];
+    this.ahead = 0;
+    /** Turns whose last sample has been pushed. @type {Set<number>} */
+    this.complete = new Set();
+    /** @type {'idle' | 'filling' | 'playing' | 'starved' | 'fading'} */
+    this.state = 'idle';
+
+    this.clock = 0;
+    this.turn = -1;
+    this.played = 0;
+    this.gaps = 0;
+    this.shiftMs = 0;
+    this.waitedFrom = 0;
+    this.starvedFrom = 0;
+    this.turnBegan = -1;
+    this.turnPushed = 0;
+    this.pushTurn = -1;
+    this.fadeIn = 0;
+    this.fade = new Float32Array(0);
+    this.fadeAt = 0;
+    this.last = 0;
+    this.sumSquares = 0;
+    this.sumCount = 0;
+  }
+
+  /** What a turn waits before it starts. */
+  get delayMs() {
+    const wanted = Math.max(this.baseDelayMs, this.lateMs > 0 ? this.lateMs + 30 : 0);
+    const floor = Math.min(MIN_DELAY_MS, this.baseDelayMs);
+    return Math.max(floor, Math.min(Math.max(MAX_DELAY_MS, this.baseDelayMs), wanted));
+  }
+
+  get aheadMs() {
+    return (this.ahead / this.rateHz) * 1000;
+  }
+
+  get isSounding() {
+    return this.state !== 'idle';
+  }
+
+  /**
+   * Speech of a turn. Turns play in the order in which they first appear.
+   * @param {number} turn
+   * @param {Float32Array} samples
+   * @param {boolean} [last] nothing of this turn follows
+   */
+  push(turn, samples, last = false) {
+    this.#noteArrival(turn, samples.length);
+    if (samples.length > 0) {
+      this.queue.push({ turn, samples, from: 0 });
+      this.ahead += samples.length;
+      if (this.state === 'idle' || this.state === 'starved') {
+        if (this.state === 'idle') this.starvedFrom = -1;
+        this.state = 'filling';
+        this.waitedFrom = this.clock;
+      }
+    }
+    if (last) this.endTurn(turn);
+  }
+
+  /** Nothing of this turn follows. @param {number} turn */
+  endTurn(turn) {
+    if (turn < this.turn) return;
+    this.complete.add(turn);
+    if (this.state === 'starved' && turn === this.turn) this.#drained();
+  }
+
+  /**
+   * Fall silent now: what sounds fades out within `fadeMs`, what waits is dropped.
+   * @param {number} [fadeMs]
+   */
+  flush(fadeMs = 40) {
+    if (this.state === 'idle') return;
+    const { turn, played } = this;
+    const wasSounding = this.state === 'playing' || this.state === 'fading';
+    if (this.state === 'playing') this.fade = this.#takeFade(Math.round((this.rateHz * fadeMs) / 1000));
+    this.queue.length = 0;
+    this.ahead = 0;
+    this.complete.clear();
+    this.pushTurn = -1;
+    this.starvedFrom = -1;
+    this.state = wasSounding ? 'fading' : 'idle';
+    this.onEvent({ type: 'flushed', turn, played });
+  }
+
+  /** The next samples of the queue under a falling slope. @param {number} count */
+  #takeFade(count) {
+    const fade = new Float32Array(count);
+    let at = 0;
+    for (const { samples, from } of this.queue) {
+      for (let i = from; i < samples.length && at < count; i++, at++) fade[at] = samples[i] * (1 - at / count);
+    }
+    this.fadeAt = 0;
+    return fade;
+  }
+
+  /** Loudness of what was read since the last call. */
+  takeLevel() {
+    const level = this.sumCount ? Math.sqrt(this.sumSquares / this.sumCount) : 0;
+    this.sumSquares = this.sumCount = 0;
+    return level;
+  }
+
+  /**
+   * The next samples for the speaker, silence where there is nothing to play.
+   * @param {Float32Array} out
+   * @param {number} [count]
+   */
+  read(out, count = out.length) {
+    for (let i = 0; i < count; i++) {
+      out[i] = this.#next();
+      this.clock++;
+      this.sumSquares += out[i] * out[i];
+    }
+    this.sumCount += count;
+  }
+
+  #next() {
+    if (this.state === 'filling' && this.#mayStart()) this.#begin();
+    switch (this.state) {
+      case 'playing':
+        return this.#speech();
+      case 'fading':
+        return this.#fading();
+      default:
+        // A cut in mid-wave clicks: let the last value die away within the edge time.
+        this.last *= 1 - 3 / this.edge;
+        if (this.last < 1e-5 && this.last > -1e-5) this.last = 0;
+        return this.last;
+    }
+  }
+
+  #mayStart() {
+    const waitedMs = ((this.clock - this.waitedFrom) / this.rateHz) * 1000;
+    return (
+      waitedMs >= this.delayMs ||
+      this.complete.has(this.queue[0].turn) ||
+      this.aheadMs >= this.delayMs + PLENTY_MS
+    );
+  }
+
+  #begin() {
+    this.state = 'playing';
+    this.fadeIn = 0;
+    if (this.starvedFrom >= 0 && this.queue[0].turn === this.turn) {
+      const ms = ((this.clock - this.starvedFrom) / this.rateHz) * 1000;
+      this.gaps++;
+      this.shiftMs += ms;
+      this.lateMs = Math.max(this.lateMs, Math.min(ms, MAX_DELAY_MS));
+      this.onEvent({ type: 'gap', turn: this.turn, index: this.gaps, ms });
+    }
+    this.starvedFrom = -1;
+  }
+
+  #speech() {
+    const head = this.queue[0];
+    if (head.turn !== this.turn) {
+      this.turn = head.turn;
+      this.played = 0;
+      this.fadeIn = 0;
+      this.onEvent({ type: 'started', turn: head.turn });
+    }
+    let value = head.samples[head.from++];
+    this.ahead--;
+    this.played++;
+    if (this.fadeIn < this.edge) value *= ++this.fadeIn / this.edge;
+    const isLast = head.from >= head.samples.length;
+    const endsHere = this.queue.length === 1 || this.queue[1].turn !== head.turn;
+    if (endsHere && this.complete.has(head.turn)) {
+      const left = head.samples.length - head.from;
+      if (left < this.edge) value *= left / this.edge;
+    }
+    this.last = value;
+    if (isLast) {
+      this.queue.shift();
+      if (endsHere) this.#ranOut();
+    }
+    return value;
+  }
+
+  #ranOut() {
+    if (this.complete.has(this.turn)) {
+      this.#drained();
+    } else if (this.queue.length > 0) {
+      // The next turn is already here: nobody will complete this one.
+      this.complete.add(this.turn);
+      this.#drained();
+    } else {
+      this.state = 'starved';
+      this.starvedFrom = this.clock;
+    }
+  }
+
+  #drained() {
+    const { turn, played } = this;
+    for (const old of this.complete) if (old <= turn) this.complete.delete(old);
+    this.starvedFrom = -1;
+    // Late chunks of long ago should not slow every answer for ever.
+    this.lateMs *= 0.8;
+    if (this.queue.length === 0) {
+      this.state = 'idle';
+    } else if (this.state !== 'playing') {
+      this.state = 'filling';
+      this.waitedFrom = this.clock;
+    }
+    this.onEvent({ type: 'drained', turn, played });
+  }
+
+  #fading() {
+    if (this.fadeAt < this.fade.length) return this.fade[this.fadeAt++];
+    this.last = 0;
+    this.state = this.queue.length > 0 ? 'filling' : 'idle';
+    this.waitedFrom = this.clock;
+    return 0;
+  }
+
+  /** How late chunks come against the first of their turn. @param {number} turn @param {number} count */
+  #noteArrival(turn, count) {
+    if (turn !== this.pushTurn) {
+      this.pushTurn = turn;
+      this.turnBegan = this.clock;
+      this.turnPushed = count;
+      return;
+    }
+    const late = ((this.clock - this.turnBegan - this.turnPushed) / this.rateHz) * 1000;
+    this.lateMs = Math.max(this.lateMs * 0.95, Math.min(late, MAX_DELAY_MS), 0);
+    this.turnPushed += count;
+  }
+}

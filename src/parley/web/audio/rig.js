@@ -1,0 +1,342 @@
+/**
+ * The sound equipment of a page: one AudioContext, one ear, one mouth.
+ *
+ * Knows devices and worklets, nothing of conversations. `open()` must be called from a click or a key:
+ * browsers keep sound silent otherwise.
+ *
+ * Events (`CustomEvent.detail`):
+ *   level     {rms, peak}             microphone, 20 times a second
+ *   position  see playback-worklet.js, plus heardAt: samples of the turn that have left the speaker
+ *   started, gap, drained, flushed    see playback-worklet.js
+ *   mic-lost  {}                      the microphone went away; silence is captured until another is chosen
+ *   suspended {}                      the system took the sound away (a phone call); `open()` takes it back
+ *   devices   {}                      the lists of devices changed
+ */
+
+import { canChooseSpeaker, openMicrophone, release } from './devices.js';
+
+const PLAYBACK_HZ = 24000;
+
+/**
+ * @typedef {{turn: number, played: number, aheadMs: number, delayMs: number, gaps: number,
+ *   shiftMs: number, level: number, sounding: boolean, at: number, heard: number}} Position
+ */
+
+export class Rig extends EventTarget {
+  /** @type {AudioContext | null} */
+  context = null;
+  /** @type {Promise<void> | null} */
+  #opening = null;
+  /** @type {AudioWorkletNode | null} */
+  #ear = null;
+  /** @type {AudioWorkletNode | null} */
+  #mouth = null;
+  /** @type {GainNode | null} */
+  #voice = null;
+  /** @type {MediaStreamAudioSourceNode | null} */
+  #source = null;
+  /** @type {MediaStream | null} */
+  stream = null;
+  /** @type {HTMLAudioElement | null} */
+  #element = null;
+  /** @type {(audio: Float32Array<ArrayBuffer>, final: boolean) => void} */
+  #onUnit = () => {};
+  /** @type {(() => void) | null} */
+  #onStopped = null;
+
+  volume = 1;
+  speakerId = '';
+  playbackDelayMs = 200;
+
+  /** Ready to make sound. Safe to call often; call it from a user's gesture. */
+  async open() {
+    this.#opening ??= this.#build().catch((error) => {
+      this.#opening = null;
+      throw error;
+    });
+    await this.#opening;
+    if (this.context?.state !== 'running') await this.context?.resume();
+  }
+
+  async #build() {
+    const context = new AudioContext({ latencyHint: 'interactive' });
+    this.context = context;
+    context.addEventListener('statechange', () => {
+      if (context.state !== 'running' && context.state !== 'closed') this.#tell('suspended', {});
+    });
+    navigator.mediaDevices?.addEventListener?.('devicechange', () => this.#tell('devices', {}));
+    const here = (/** @type {string} */ file) => new URL(file, import.meta.url).href;
+    await Promise.all([
+      context.audioWorklet.addModule(here('./capture-worklet.js')),
+      context.audioWorklet.addModule(here('./playback-worklet.js')),
+    ]);
+
+    const mouth = new AudioWorkletNode(context, 'parley-playback', {
+      numberOfInputs: 0,
+      outputChannelCount: [1],
+      processorOptions: { delayMs: this.playbackDelayMs },
+    });
+    this.#voice = new GainNode(context, { gain: this.volume });
+    mouth.connect(this.#voice);
+    mouth.port.onmessage = ({ data }) => {
+      if (data.type === 'position') data.heard = this.#heard(data);
+      this.#tell(data.type, data);
+    };
+    this.#mouth = mouth;
+
+    const ear = new AudioWorkletNode(context, 'parley-capture', { outputChannelCount: [1] });
+    ear.port.onmessage = ({ data }) => {
+      if (data.type === 'unit') this.#onUnit(data.audio, data.final);
+      if (data.type === 'stopped') this.#onStopped?.();
+      if (data.type === 'level') this.#tell('level', data);
+    };
+    // The worklet's output is silence. Connected all the same: an unconnected node may not be run.
+    ear.connect(new GainNode(context, { gain: 0 })).connect(context.destination);
+    this.#ear = ear;
+    await this.#routeVoice();
+  }
+
+  /** @param {{played: number, sounding: boolean}} position */
+  #heard({ played, sounding }) {
+    if (!sounding) return played;
+    const latency = this.context?.outputLatency || this.context?.baseLatency || 0;
+    return Math.max(0, played - latency * PLAYBACK_HZ);
+  }
+
+  /** @param {string} type @param {unknown} detail */
+  #tell(type, detail) {
+    this.dispatchEvent(new CustomEvent(type, { detail }));
+  }
+
+  // The ear
+
+  /**
+   * Take the microphone. Units begin with `capture`.
+   * @param {{deviceId?: string, isStudio?: boolean}} [options]
+   */
+  async connectMicrophone(options) {
+    const stream = await openMicrophone(options);
+    await this.open();
+    this.#dropSource();
+    this.stream = stream;
+    stream.getAudioTracks()[0].addEventListener('ended', () => {
+      if (this.stream === stream) this.#tell('mic-lost', {});
+    });
+    this.#source = /** @type {AudioContext} */ (this.context).createMediaStreamSource(stream);
+    this.#source.connect(/** @type {AudioWorkletNode} */ (this.#ear));
+  }
+
+  #dropSource() {
+    this.#source?.disconnect();
+    this.#source = null;
+    release(this.stream);
+    this.stream = null;
+  }
+
+  /**
+   * Units of exactly `unitSamples` at 16 kHz, driven by the sound card's clock.
+   * @param {number} unitSamples
+   * @param {(audio: Float32Array<ArrayBuffer>, final: boolean) => void} onUnit give the buffer back with `recycle`
+   */
+  capture(unitSamples, onUnit) {
+    this.#onUnit = onUnit;
+    this.#ear?.port.postMessage({ type: 'start', unitSamples });
+  }
+
+  /** @param {Float32Array<ArrayBuffer>} audio */
+  recycle(audio) {
+    if (audio.buffer.byteLength > 0) this.#ear?.port.postMessage({ type: 'recycle', audio }, [audio.buffer]);
+  }
+
+  /** No more units; resolves when the remainder has been delivered. */
+  async stopCapture() {
+    const ear = this.#ear;
+    if (!ear || this.context?.state !== 'running') {
+      this.#onUnit = () => {};
+      return;
+    }
+    const onUnit = this.#onUnit;
+    await new Promise((resolve) => {
+      this.#onStopped = () => resolve(undefined);
+      ear.port.postMessage({ type: 'stop' });
+    });
+    // A new capture may have begun meanwhile: that one keeps its listener.
+    if (this.#onUnit === onUnit) this.#onUnit = () => {};
+  }
+
+  /** @param {boolean} on */
+  mute(on) {
+    this.#ear?.port.postMessage({ type: 'mute', on });
+  }
+
+  /** Let the microphone go; its sign in the browser goes out. */
+  releaseMicrophone() {
+    void this.stopCapture();
+    this.#dropSource();
+  }
+
+  // The mouth
+
+  /**
+   * @param {number} turn
+   * @param {Float32Array<ArrayBuffer>} audio 24 kHz; the buffer is transferred
+   * @param {boolean} [last]
+   */
+  play(turn, audio, last = false) {
+    this.#mouth?.port.postMessage({ type: 'push', turn, audio, last }, [audio.buffer]);
+  }
+
+  /** @param {number} turn */
+  endTurn(turn) {
+    this.#mouth?.port.postMessage({ type: 'end', turn });
+  }
+
+  /** @param {number} [fadeMs] */
+  flush(fadeMs = 40) {
+    this.#mouth?.port.postMessage({ type: 'flush', fadeMs });
+  }
+
+  /** @param {number} ms */
+  setPlaybackDelay(ms) {
+    this.playbackDelayMs = ms;
+    this.#mouth?.port.postMessage({ type: 'delay', ms });
+  }
+
+  /** @param {number} volume 0 to 1 */
+  setVolume(volume) {
+    this.volume = volume;
+    this.#glide(volume);
+  }
+
+  /** Lower the voice while a person may be interrupting. @param {boolean} on */
+  duck(on) {
+    this.#glide(on ? this.volume * 0.15 : this.volume);
+  }
+
+  /** @param {number} gain */
+  #glide(gain) {
+    if (!this.context || !this.#voice) return;
+    this.#voice.gain.setTargetAtTime(gain, this.context.currentTime, 0.015);
+  }
+
+  /** @param {string} deviceId '' for the system's choice */
+  async setSpeaker(deviceId) {
+    this.speakerId = deviceId;
+    if (this.context) await this.#routeVoice();
+  }
+
+  async #routeVoice() {
+    const context = /** @type {AudioContext & {setSinkId?: (id: string) => Promise<void>}} */ (this.context);
+    const voice = /** @type {GainNode} */ (this.#voice);
+    voice.disconnect();
+    if (context.setSinkId) {
+      voice.connect(context.destination);
+      await context.setSinkId(this.speakerId).catch(() => this.#tell('devices', {}));
+    } else if (this.speakerId && canChooseSpeaker()) {
+      // Firefox and Safari choose a loudspeaker per media element only.
+      const outlet = context.createMediaStreamDestination();
+      voice.connect(outlet);
+      this.#element ??= new Audio();
+      this.#element.srcObject = outlet.stream;
+      await this.#element.setSinkId(this.speakerId).catch(() => this.#tell('devices', {}));
+      await this.#element.play();
+    } else {
+      this.#element?.pause();
+      voice.connect(context.destination);
+    }
+    for (const listener of this.#listeners) voice.connect(listener.node, 0, listener.input);
+  }
+
+  // Listening in
+
+  /** @type {Set<{node: AudioNode, input: number}>} */
+  #listeners = new Set();
+
+  /**
+   * A node that hears the person on input 0 and the assistant on input 1, sample by sample in step.
+   * @returns {Promise<{node: AudioWorkletNode, close: () => void}>}
+   */
+  async listenIn() {
+    await this.open();
+    const context = /** @type {AudioContext} */ (this.context);
+    await context.audioWorklet.addModule(new URL('./recorder-worklet.js', import.meta.url).href);
+    const node = new AudioWorkletNode(context, 'parley-recorder', { numberOfInputs: 2, numberOfOutputs: 1, outputChannelCount: [1] });
+    const silent = new GainNode(context, { gain: 0 });
+    node.connect(silent).connect(context.destination);
+    const listener = { node, input: 1 };
+    this.#listeners.add(listener);
+    this.#voice?.connect(node, 0, 1);
+    const source = this.stream ? context.createMediaStreamSource(this.stream) : null;
+    source?.connect(node, 0, 0);
+    return {
+      node,
+      close: () => {
+        this.#listeners.delete(listener);
+        source?.disconnect();
+        silent.disconnect();
+        this.#voice?.disconnect(node);
+        node.disconnect();
+      },
+    };
+  }
+
+  /** Both sides as one media stream, for a browser recording: left the person, right the assistant. */
+  mixedStream() {
+    const context = /** @type {AudioContext} */ (this.context);
+    const merger = context.createChannelMerger(2);
+    const outlet = context.createMediaStreamDestination();
+    merger.connect(outlet);
+    const listener = { node: /** @type {AudioNode} */ (merger), input: 1 };
+    this.#listeners.add(listener);
+    this.#voice?.connect(merger, 0, 1);
+    const source = this.stream ? context.createMediaStreamSource(this.stream) : null;
+    source?.connect(merger, 0, 0);
+    return {
+      stream: outlet.stream,
+      close: () => {
+        this.#listeners.delete(listener);
+        source?.disconnect();
+        this.#voice?.disconnect(merger);
+        merger.disconnect();
+      },
+    };
+  }
+
+  /** Silence, devices released, context closed. The rig can be opened again. */
+  async close() {
+    this.releaseMicrophone();
+    this.#listeners.clear();
+    this.#element?.pause();
+    const { context } = this;
+    this.context = null;
+    this.#opening = null;
+    this.#ear = this.#mouth = this.#voice = null;
+    if (context && context.state !== 'closed') await context.close();
+  }
+}
+
+/** @type {Rig | null} */
+let shared = null;
+
+/** The page's rig: browsers limit the number of contexts, and echo cancellation works best with one. */
+export function theRig() {
+  shared ??= new Rig();
+  return shared;
+}
+
+/**
+ * A sound file as mono samples.
+ * @param {ArrayBuffer} bytes any format the browser can decode
+ * @param {number} [rateHz]
+ * @returns {Promise<Float32Array<ArrayBuffer>>}
+ */
+export async function decodeSound(bytes, rateHz = 16000) {
+  const decoder = new OfflineAudioContext(1, 1, rateHz);
+  const sound = await decoder.decodeAudioData(bytes);
+  const mono = new Float32Array(sound.length);
+  for (let c = 0; c < sound.numberOfChannels; c++) {
+    const channel = sound.getChannelData(c);
+    for (let i = 0; i < mono.length; i++) mono[i] += channel[i] / sound.numberOfChannels;
+  }
+  return mono;
+}
