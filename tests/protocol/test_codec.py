@@ -1,0 +1,95 @@
+"""Base64, PCM lengths, ids and the cheap look at a frame's type."""
+
+from __future__ import annotations
+
+import base64
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from parley.errors import InvalidJson, InvalidPayload, TooLarge, UnknownEvent
+from parley.protocol import codec, realtime
+
+
+@given(some.binary(max_size=64))
+def test_base64_comes_back_with_and_without_padding(data: bytes) -> None:
+    text = codec.to_base64(data)
+
+    assert codec.from_base64(text, field="x") == data
+    assert codec.from_base64(text.rstrip("="), field="x") == data
+
+
+@pytest.mark.parametrize(
+    "text", ["A", "AAAAA", "AA A", "AA\nAA", "AA-_", "AA==AA==", "=AAA", "AA===", "äöü=", "===="]
+)
+def test_anything_but_strict_base64_is_refused(text: str) -> None:
+    with pytest.raises(InvalidPayload, match="audio is not valid base64") as caught:
+        codec.from_base64(text, field="audio")
+
+    assert caught.value.field == "audio"
+
+
+def test_size_is_checked_before_decoding() -> None:
+    with pytest.raises(TooLarge):
+        codec.from_base64("A" * 400, field="image", limit_bytes=100)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 4001])
+def test_sound_is_a_whole_number_of_samples(size: int) -> None:
+    with pytest.raises(InvalidPayload, match="whole number"):
+        codec.pcm_bytes(codec.to_base64(bytes(size)), field="audio")
+
+
+def test_a_data_url_prefix_of_an_image_is_stripped() -> None:
+    text = "data:image/jpeg;base64," + codec.to_base64(b"jpeg")
+
+    assert codec.image_bytes(text, field="frame") == b"jpeg"
+
+
+def test_reference_sound_may_be_a_wav_file_of_any_length() -> None:
+    wav = b"RIFF" + struct.pack("<I", 33) + b"WAVE" + b"x"
+
+    assert codec.is_wav(codec.voice_bytes(codec.to_base64(wav), field="ref_audio"))
+    assert not codec.is_wav(bytes(64))
+    with pytest.raises(InvalidPayload):
+        codec.voice_bytes(codec.to_base64(bytes(13)), field="ref_audio")
+
+
+@pytest.mark.parametrize(
+    ("samples", "fits"), [(3999, False), (4000, True), (160_000, True), (160_001, False)]
+)
+def test_an_append_holds_between_a_quarter_second_and_ten(samples: int, fits: bool) -> None:
+    append = realtime.Append(audio=base64.b64encode(bytes(4 * samples)).decode())
+
+    if fits:
+        assert len(append.audio_bytes()) == 4 * samples
+    else:
+        with pytest.raises(InvalidPayload, match="4000 to 160000"):
+            append.audio_bytes()
+
+
+@pytest.mark.parametrize("name", ["a", "A_b-9", "x" * 64])
+def test_session_ids_of_letters_digits_and_two_signs_are_fine(name: str) -> None:
+    assert codec.is_session_id(name)
+
+
+@pytest.mark.parametrize("name", ["", "x" * 65, "a/b", "..", "a.b", "a b", "ä", "a\n", "a%2f", "٣"])
+def test_other_session_ids_are_refused(name: str) -> None:
+    assert not codec.is_session_id(name)
+
+
+def test_the_type_is_found_without_building_the_message() -> None:
+    assert codec.type_of('{"audio":"' + "A" * 100_000 + '","type":"audio_chunk"}') == "audio_chunk"
+
+
+@pytest.mark.parametrize("raw", ["[]", "3", "{}", '{"type":null}', '{"type":[1]}'])
+def test_no_type_is_an_unknown_event(raw: str) -> None:
+    with pytest.raises(UnknownEvent):
+        codec.type_of(raw)
+
+
+def test_no_json_is_invalid_json() -> None:
+    with pytest.raises(InvalidJson):
+        codec.type_of("{")

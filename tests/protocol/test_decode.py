@@ -1,0 +1,331 @@
+"""Tolerant input, exact defaults, and errors that name the field."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from parley.errors import (
+    BadInput,
+    InvalidConfig,
+    InvalidJson,
+    InvalidPayload,
+    InvalidRequest,
+    MissingField,
+    ParleyError,
+    UnknownEvent,
+)
+from parley.protocol import chat, duplex, half_duplex, realtime
+
+SOUND = "AAAAAA=="  # one float32 sample
+
+
+def frame(**fields: Any) -> str:
+    return json.dumps(fields)
+
+
+# ---- aliases -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["audio_base64", "audio", "audio_data"])
+def test_sound_is_accepted_under_every_documented_name(name: str) -> None:
+    assert half_duplex.decode_client(
+        frame(type="audio_chunk", **{name: SOUND})
+    ) == half_duplex.AudioChunk(audio_base64=SOUND)
+    assert duplex.decode_client(frame(type="audio_chunk", **{name: SOUND})) == duplex.AudioChunk(
+        audio_base64=SOUND
+    )
+    assert realtime.decode_client(
+        frame(type="input_audio_buffer.append", **{name: SOUND})
+    ) == realtime.Append(audio=SOUND)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"frame_base64_list": ["f"]},
+        {"video_frames": ["f"]},
+        {"frames": ["f"]},
+        {"frame": "f"},
+        {"frame_base64": "f"},
+        {"frames": "f"},
+    ],
+)
+def test_frames_are_accepted_single_or_as_a_list(fields: dict[str, Any]) -> None:
+    unit = duplex.decode_client(frame(type="audio_chunk", audio_base64=SOUND, **fields))
+    append = realtime.decode_client(frame(type="input_audio_buffer.append", audio=SOUND, **fields))
+
+    assert isinstance(unit, duplex.AudioChunk)
+    assert unit.frame_base64_list == ("f",)
+    assert isinstance(append, realtime.Append)
+    assert append.video_frames == ("f",)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"frame": "f"}, {"frame_base64": "f"}, {"data": "f"}, {"frames": ["f"]}]
+)
+def test_a_video_frame_message_takes_every_name(fields: dict[str, Any]) -> None:
+    message = duplex.decode_client(frame(type="video_frame", **fields))
+
+    assert isinstance(message, duplex.VideoFrame)
+    assert message.frames == ("f",)
+
+
+@pytest.mark.parametrize("name", ["system_prompt", "prefix_system_prompt", "instructions"])
+def test_the_prompt_is_accepted_under_every_name(name: str) -> None:
+    message = duplex.decode_client(frame(type="prepare", **{name: "Be brief."}))
+
+    assert message == duplex.Prepare(system_prompt="Be brief.")
+
+
+def test_duplex_takes_prompt_and_voice_out_of_system_content() -> None:
+    content = [
+        {"type": "text", "text": "Mimic this voice."},
+        {"type": "audio", "data": SOUND},
+        {"type": "text", "text": "Be brief."},
+    ]
+
+    message = duplex.decode_client(frame(type="prepare", system_content=content))
+
+    assert message == duplex.Prepare(
+        system_prompt="Mimic this voice.\nBe brief.", ref_audio_base64=SOUND
+    )
+
+
+def test_named_prompt_and_voice_win_over_system_content() -> None:
+    content = [{"type": "text", "text": "long"}, {"type": "audio", "data": "BBBBBB=="}]
+
+    message = duplex.decode_client(
+        frame(type="prepare", system_prompt="short", ref_audio=SOUND, system_content=content)
+    )
+
+    assert message == duplex.Prepare(system_prompt="short", ref_audio_base64=SOUND)
+
+
+def test_the_published_name_wins_over_an_alias() -> None:
+    message = duplex.decode_client(frame(type="audio_chunk", audio="BBBBBB==", audio_base64=SOUND))
+
+    assert message == duplex.AudioChunk(audio_base64=SOUND)
+
+
+def test_slices_are_accepted_inside_config_and_voice_config_as_config() -> None:
+    message = duplex.decode_client(
+        frame(type="prepare", voice_config={"max_slice_nums": 4, "length_penalty": 1.3})
+    )
+
+    assert isinstance(message, duplex.Prepare)
+    assert (message.max_slice_nums, message.config.length_penalty) == (4, 1.3)
+
+
+def test_unknown_fields_and_nulls_change_nothing() -> None:
+    plain = duplex.decode_client(frame(type="prepare"))
+
+    dressed = duplex.decode_client(
+        frame(
+            type="prepare",
+            use_tts_template=True,
+            config={"do_sample": True, "listen_top_k": None},
+            ref_audio_base64=None,
+            max_slice_nums=None,
+        )
+    )
+
+    assert dressed == plain == duplex.Prepare()
+
+
+def test_whole_floats_count_as_integers() -> None:
+    message = half_duplex.decode_client(
+        frame(type="prepare", config={"generation": {"max_new_tokens": 64.0, "temperature": 1}})
+    )
+
+    assert isinstance(message, half_duplex.Prepare)
+    assert message.config.generation.max_new_tokens == 64
+
+
+# ---- defaults, as in the published tables --------------------------------------------------
+
+
+def test_half_duplex_defaults_are_the_published_ones() -> None:
+    message = half_duplex.decode_client('{"type":"prepare"}')
+    assert isinstance(message, half_duplex.Prepare)
+    config = message.config
+
+    assert (
+        config.vad.threshold,
+        config.vad.min_speech_duration_ms,
+        config.vad.min_silence_duration_ms,
+        config.vad.speech_pad_ms,
+    ) == (0.8, 128, 800, 30)
+    generation = config.generation
+    assert (
+        generation.max_new_tokens,
+        generation.length_penalty,
+        generation.temperature,
+    ) == (256, 1.1, 0.7)
+    assert config.tts.enabled is True
+    assert config.session.timeout_s == 180
+
+
+def test_chat_defaults_are_the_published_ones() -> None:
+    request = chat.decode_client('{"messages":[{"role":"user","content":"x"}],"tts":{}}')
+    assert isinstance(request, chat.Request)
+
+    generation = request.generation
+    assert (generation.max_new_tokens, generation.temperature) == (512, 0.7)
+    assert (generation.top_p, generation.length_penalty) == (0.8, 1.0)
+    assert request.streaming is True
+    assert request.tts is not None
+    assert (request.wants_speech, request.tts.mode) == (True, "default")
+
+
+def test_duplex_defaults_are_the_published_ones() -> None:
+    prepare = duplex.decode_client('{"type":"prepare"}')
+    assert isinstance(prepare, duplex.Prepare)
+    config = prepare.config
+
+    assert prepare.system_prompt == "You are a helpful assistant."
+    assert (config.force_listen_count, config.max_new_speak_tokens_per_chunk) == (3, 20)
+    assert (config.temperature, config.top_k, config.top_p) == (0.7, 20, 0.8)
+    assert (config.text_repetition_penalty, config.text_repetition_window_size) == (1.05, 512)
+    assert (config.length_penalty, config.tts_temperature) == (1.1, 0.8)
+    assert prepare.deferred_finalize is True
+
+
+def test_a_chat_without_a_tts_object_is_text_only() -> None:
+    request = chat.decode_client('{"messages":[{"role":"user","content":"x"}]}')
+
+    assert isinstance(request, chat.Request)
+    assert request.wants_speech is False
+
+
+def test_a_clip_turns_omni_mode_on() -> None:
+    content = [{"type": "video", "data": "AAAA"}]
+    request = chat.request_from({"messages": [{"role": "user", "content": content}]})
+
+    assert request.is_omni
+
+
+@pytest.mark.parametrize(("asked", "images", "numbered"), [
+    (None, 1, False), (None, 2, True), (True, 1, True), (False, 2, False),
+])  # fmt: skip
+def test_images_are_numbered_when_there_are_several_or_on_request(
+    asked: bool | None, images: int, numbered: bool
+) -> None:
+    request = chat.request_from(
+        {"messages": [{"role": "user", "content": "x"}], "image": {"use_image_id": asked}}
+    )
+
+    assert request.image.numbers_images(images) is numbered
+
+
+@pytest.mark.parametrize(("asked", "seconds"), [(None, 60), (0, 1), (30, 30), (9999, 300)])
+def test_a_pause_lasts_as_asked_within_limits(asked: float | None, seconds: float) -> None:
+    assert duplex.Pause(timeout=asked).seconds(60) == seconds
+
+
+# ---- refusals ------------------------------------------------------------------------------
+
+HALF = half_duplex.decode_client
+FULL = duplex.decode_client
+REAL = realtime.decode_client
+CHAT = chat.decode_client
+APPEND = "input_audio_buffer.append"
+
+
+def user(content: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": content}]}
+
+
+@pytest.mark.parametrize(
+    ("decode", "fields", "error", "field"),
+    [
+        (CHAT, {}, InvalidRequest, "messages"),
+        (CHAT, {"messages": []}, InvalidRequest, "messages"),
+        (CHAT, {"messages": [{"role": "robot", "content": ""}]}, InvalidRequest,
+         "messages[0].role"),
+        (CHAT, user([{"type": "text"}]), InvalidRequest, "messages[0].content[0].text"),
+        (CHAT, user([{"type": "audio"}]), InvalidRequest, "messages[0].content[0].data"),
+        (CHAT, user([{"type": "smell"}]), InvalidRequest, "messages[0].content[0].type"),
+        (
+            CHAT,
+            user([{"type": "video", "data": "", "stack_frames": 0}]),
+            InvalidRequest,
+            "messages[0].content[0].stack_frames",
+        ),
+        (CHAT, user("x") | {"generation": {"top_p": 1.5}}, InvalidRequest, "generation.top_p"),
+        (CHAT, user("x") | {"image": {"max_slice_nums": 17}}, InvalidRequest,
+         "image.max_slice_nums"),
+        (HALF, {"type": "prepare", "config": 3}, InvalidConfig, "config"),
+        (HALF, {"type": "prepare", "config": {"vad": {"threshold": 0.01}}}, InvalidConfig,
+         "config.vad.threshold"),
+        (HALF, {"type": "prepare", "config": {"session": {"timeout_s": "60"}}}, InvalidConfig,
+         "config.session.timeout_s"),
+        (HALF, {"type": "prepare", "system_prompt": 3}, InvalidPayload, "system_prompt"),
+        (HALF, {"type": "prepare", "system_content": [{"type": "image", "data": ""}]},
+         InvalidPayload, "system_content[0].type"),
+        (HALF, {"type": "audio_chunk", "audio_base64": 5}, InvalidPayload, "audio_base64"),
+        (FULL, {"type": "audio_chunk"}, MissingField, "audio_base64"),
+        (FULL, {"type": "video_frame"}, MissingField, "frame"),
+        (FULL, {"type": "prepare", "config": {"sample_rate": 8000}}, InvalidConfig,
+         "config.sample_rate"),
+        (FULL, {"type": "prepare", "max_slice_nums": 10}, InvalidConfig, "max_slice_nums"),
+        (FULL, {"type": "audio_chunk", "audio": SOUND, "frames": list("abcde")}, InvalidPayload,
+         "frame_base64_list"),
+        (REAL, {"type": "session.update"}, MissingField, "session"),
+        (REAL, {"type": "session.update", "session": {}}, MissingField, "session.instructions"),
+        (REAL, {"type": "session.update", "session": {"instructions": "x", "max_slice_nums": 0}},
+         InvalidPayload, "session.max_slice_nums"),
+        (REAL, {"type": APPEND}, MissingField, "audio"),
+        (REAL, {"type": APPEND, "audio": None}, MissingField, "audio"),
+        (REAL, {"type": APPEND, "audio": SOUND, "force_listen": "yes"}, InvalidPayload,
+         "force_listen"),
+        (REAL, {"type": APPEND, "audio": SOUND, "max_slice_nums": 1.5}, InvalidPayload,
+         "max_slice_nums"),
+    ],
+)  # fmt: skip
+def test_a_wrong_value_is_refused_by_name(
+    decode: Any, fields: dict[str, Any], error: type[BadInput], field: str
+) -> None:
+    with pytest.raises(error) as caught:
+        decode(json.dumps(fields))
+
+    assert type(caught.value) is error
+    assert caught.value.field == field
+    assert field in str(caught.value)
+
+
+@pytest.mark.parametrize("decode", [CHAT, HALF, FULL, REAL])
+@pytest.mark.parametrize(
+    "raw", ["", "{", "nope", "NaN", '{"type":"stop"', b"\xff\xfe", b'{"type":"\xff"}', "[" * 9999]
+)
+def test_what_is_not_json_is_invalid_json(decode: Any, raw: bytes | str) -> None:
+    with pytest.raises(InvalidJson):
+        decode(raw)
+
+
+@pytest.mark.parametrize("decode", [HALF, FULL, REAL])
+@pytest.mark.parametrize("raw", ["[]", "5", '"stop"', "null", "{}", '{"type": 5}', '{"type":"x"}'])
+def test_json_without_a_known_type_is_an_unknown_event(decode: Any, raw: str) -> None:
+    with pytest.raises(UnknownEvent):
+        decode(raw)
+
+
+def test_deep_nesting_is_refused_and_not_walked() -> None:
+    deep = '{"type":"client_diagnostic","metrics":' + "[" * 200 + "]" * 200 + "}"
+
+    with pytest.raises(InvalidPayload, match="nested too deeply"):
+        FULL(deep)
+
+
+def test_a_long_type_name_is_not_echoed_back() -> None:
+    with pytest.raises(UnknownEvent) as caught:
+        FULL(json.dumps({"type": "x" * 10_000}))
+
+    assert len(str(caught.value)) < 150
+
+
+def test_an_error_sentence_reads_well() -> None:
+    with pytest.raises(ParleyError, match=r"^config\.vad\.threshold: expected float <= 0\.99$"):
+        HALF('{"type":"prepare","config":{"vad":{"threshold":2}}}')

@@ -1,0 +1,44 @@
+"""The generated schema and types are current, and say what they should."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from parley.protocol import export
+
+
+def test_generated_files_are_current() -> None:
+    stale = [str(path) for path in export.stale()]
+
+    assert stale == [], "run python -m parley.protocol.export"
+
+
+def test_a_client_may_leave_out_defaults_and_a_server_always_sends_them() -> None:
+    types = export.typescript()
+
+    assert "  interface Append {\n" in types
+    assert "    force_listen?: boolean;" in types
+    assert "    eta_seconds: number | null;" in types
+    assert "    recording_session_id?: string;" in types
+
+
+def test_the_schema_names_aliases() -> None:
+    book = next(book for book in export.BOOKS if book.name == "duplex")
+
+    chunk = export.schema(book)["$defs"]["AudioChunk"]
+
+    assert chunk["x-also-accepted"]["audio_base64"] == ["audio", "audio_data"]
+    assert chunk["required"] == ["type", "audio_base64"]
+
+
+def test_check_exits_clean_when_current() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "parley.protocol.export", "--check"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
