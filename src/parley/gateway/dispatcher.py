@@ -1,0 +1,168 @@
+"""The single place where a ticket becomes a lease.
+
+Nothing here awaits, so every decision is made on one consistent picture. It runs after an arrival,
+a cancellation, a release and every change of the fleet. Source: service.md 2.5-2.7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from parley.clock import Clock
+from parley.errors import ServiceUnavailable, WorkerConnectFailed
+from parley.gateway.eta import EtaTracker, estimate_waits
+from parley.gateway.fleet import Fleet, Lease
+from parley.gateway.queue import Queue, Ticket
+from parley.protocol.control import TaskType
+
+WORKERS_TO_TRY: Final = 2
+"""A ticket whose worker cannot be reached returns to the head once; then it is refused."""
+ESTIMATES_FRESH_S: Final = 0.2
+"""Estimates are recomputed no more often than this while clients ask."""
+
+
+class Owner(Protocol):
+    """Whose ticket it is: an `asyncio.Task`."""
+
+    def add_done_callback(self, callback: Callable[[Any], object], /) -> object:
+        """Call back when the owner has ended."""
+        ...
+
+
+class Dispatcher:
+    """Joins queue and fleet."""
+
+    def __init__(
+        self,
+        *,
+        queue: Queue,
+        fleet: Fleet,
+        eta: EtaTracker,
+        clock: Clock,
+        no_worker_refuse_s: float = 60.0,
+    ) -> None:
+        self.queue = queue
+        self.fleet = fleet
+        self.eta = eta
+        self._clock = clock
+        self._no_worker_refuse_s = no_worker_refuse_s
+        self._estimated_at = float("-inf")
+        self._is_closed = False
+        self._is_running = False
+        self._must_rerun = False
+        fleet.changed = self.run
+
+    def submit(
+        self, task: TaskType, *, session_id: str, address: str = "", owner: Owner | None = None
+    ) -> Ticket:
+        """Ask for a slot. The ticket may be leased when this returns.
+
+        When `owner` ends, however it ends, the ticket leaves and its lease is released.
+
+        Raises:
+            QueueFull, ServiceUnavailable.
+        """
+        if self._is_closed:
+            raise ServiceUnavailable("The server is shutting down.")
+        away_s = self._clock.monotonic() - self.fleet.last_alive_at
+        if away_s > self._no_worker_refuse_s:
+            raise ServiceUnavailable("No worker is connected.")
+        if not self.fleet.can_ever_serve(task):
+            raise ServiceUnavailable("No worker offers this way of talking.")
+        ticket = Ticket(
+            task=task,
+            session_id=session_id,
+            enqueued_at=self._clock.monotonic(),
+            enqueued_time=self._clock.time(),
+            address=address,
+        )
+        self.queue.join(ticket)
+        if owner is not None:
+            owner.add_done_callback(lambda _: self.cancel(ticket))
+        self.run()
+        return ticket
+
+    def cancel(self, ticket: Ticket) -> bool:
+        """The client is gone or wants no more. Whether the ticket was waiting; a lease it had in
+        the meantime is released. Safe to repeat."""
+        was_waiting = self.queue.leave(ticket)
+        if was_waiting:
+            ticket.state = "cancelled"
+            ticket.changed()
+            self.run()
+        elif ticket.lease is not None:
+            ticket.lease.release()
+        return was_waiting
+
+    def worker_failed(self, ticket: Ticket) -> None:
+        """The leased worker could not be reached: back to the head once, then refused."""
+        lease = ticket.lease
+        if lease is None or ticket.state != "leased":
+            return
+        ticket.failed_workers += 1
+        if not lease.is_lost:
+            self.fleet.unreachable(lease.worker)
+        # Before the release wakes the dispatcher, so that nobody overtakes.
+        if ticket.failed_workers < WORKERS_TO_TRY and not self._is_closed:
+            self.queue.put_back(ticket)
+        else:
+            ticket.state = "refused"
+            ticket.lease = None
+            ticket.refusal = WorkerConnectFailed()
+        lease.release()
+        self.run()
+        ticket.changed()
+
+    def close(self) -> None:
+        """Admit nobody any more."""
+        self._is_closed = True
+
+    def run(self) -> None:
+        """Give free slots to the head of the queue for as long as both are there."""
+        self._must_rerun = True
+        if self._is_running:
+            return
+        self._is_running = True
+        try:
+            while self._must_rerun:
+                self._must_rerun = False
+                self._match()
+        finally:
+            self._is_running = False
+        self._estimate()
+
+    def refresh(self) -> None:
+        """Bring the estimates up to date before they are told."""
+        if self._clock.monotonic() - self._estimated_at >= ESTIMATES_FRESH_S:
+            self._estimate()
+
+    def _match(self) -> None:
+        if self._is_closed:
+            return
+        for ticket in list(self.queue):
+            lease = self.fleet.lease(ticket.task, ticket.session_id)
+            if lease is None:
+                # Strict order: those behind wait too, unless nobody here can ever serve this one.
+                if self.fleet.can_ever_serve(ticket.task):
+                    return
+                continue
+            self._assign(ticket, lease)
+
+    def _assign(self, ticket: Ticket, lease: Lease) -> None:
+        ticket.lease = lease
+        ticket.state = "leased"
+        ticket.estimated_wait_s = 0.0
+        self.queue.leave(ticket)
+        ticket.changed()
+
+    def _estimate(self) -> None:
+        self._estimated_at = self._clock.monotonic()
+        waiting = list(self.queue)
+        if not waiting:
+            return
+        waits = estimate_waits(
+            self.fleet.free_in_s(), [ticket.task for ticket in waiting], self.eta
+        )
+        for ticket, wait_s in zip(waiting, waits, strict=True):
+            ticket.estimated_wait_s = wait_s
