@@ -1,0 +1,217 @@
+"""From speech logits to speech tokens, many rows with different rules at once.
+
+`R` rows, `V` speech codes (6562, the last one is end-of-speech), `K` candidates that filters may
+keep, `W` the penalty window (16). Temperature first, then the penalty, then top-p, then top-k, then
+the end-of-speech mask, then one draw. Every random draw is one number that the caller brings, made
+from the row's seed and a counter (`uniforms`): a row draws the same numbers whoever shares its
+batch, on any device, and a mark has to remember one integer only. Source: speech.md 2.4.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+PENALTY_WINDOW = 16
+"""Only this many newest tokens count for the repetition penalty. Source: speech.md 2.4."""
+
+_KEEP_AT_LEAST = 3
+"""top-p and top-k never leave fewer candidates. Source: speech.md 2.4."""
+
+NOTHING = -1
+"""Marks an unused place in a history."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechSampling:
+    """How speech tokens are chosen.
+
+    Args:
+        temperature: logits are divided by it, before anything else.
+        repetition_penalty: 1 switches it off; grows with the number of occurrences.
+        top_p: 1 switches it off.
+        top_k: 0 switches it off.
+        is_greedy: take the most probable entry instead of drawing.
+    """
+
+    temperature: float = 0.8
+    repetition_penalty: float = 1.05
+    top_p: float = 0.85
+    top_k: int = 25
+    is_greedy: bool = False
+
+    @property
+    def filters(self) -> bool:
+        """Whether top-p or top-k does anything."""
+        return self.top_p < 1 or self.top_k > 0
+
+    def without_filters(self) -> SpeechSampling:
+        """The same without top-p and top-k, as duplex units sample."""
+        return SpeechSampling(self.temperature, self.repetition_penalty, 1.0, 0, self.is_greedy)
+
+
+def uniforms(seed: int, start: int, count: int) -> npt.NDArray[np.float32]:
+    """Numbers `start` to `start + count` of the sequence that belongs to `seed`, in (0, 1).
+
+    SplitMix64 of a counter. 23 bits, so that each is exact in float32 and never 0 or 1.
+    """
+    mask = 0xFFFFFFFFFFFFFFFF
+    z = np.arange(start + 1, start + count + 1, dtype=np.uint64)
+    with np.errstate(over="ignore"):
+        z = z * np.uint64(0x9E3779B97F4A7C15) + np.uint64(_mix(seed & mask))
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        z = z ^ (z >> np.uint64(31))
+    return (((z >> np.uint64(41)).astype(np.float64) + 0.5) / 2**23).astype(np.float32)
+
+
+def _mix(seed: int) -> int:
+    """Spread neighbouring seeds, so that their sequences do not overlap by a small shift."""
+    mask = 0xFFFFFFFFFFFFFFFF
+    z = (seed + 0x9E3779B97F4A7C15) & mask
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & mask
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & mask
+    return z ^ (z >> 31)
+
+
+@dataclass(slots=True, eq=False)
+class RowRules:
+    """The rules of `R` rows as tensors, made once per step from values the host knows.
+
+    Args:
+        temperature, penalty, top_p: float32, shape (R,).
+        top_k: int64, shape (R,); 0 means off.
+        filters: bool, shape (R,): whether top-p and top-k apply.
+        greedy: bool, shape (R,).
+        any_filters, any_greedy, candidates: the same known to the host, so that a step never waits
+            for the device; `candidates` is the largest top-k.
+    """
+
+    temperature: Tensor
+    penalty: Tensor
+    top_p: Tensor
+    top_k: Tensor
+    filters: Tensor
+    greedy: Tensor
+    any_filters: bool
+    any_greedy: bool
+    candidates: int
+
+    @classmethod
+    def of(cls, rules: list[SpeechSampling], codes: int, device: torch.device) -> RowRules:
+        """Rules of the rows in order; `codes` is `V`."""
+        filters = [rule.filters for rule in rules]
+        numbers = torch.tensor(
+            [[rule.temperature, rule.repetition_penalty, rule.top_p] for rule in rules],
+            dtype=torch.float32,
+        ).to(device, non_blocking=True)
+        switches = torch.tensor(
+            [[rule.top_k, int(rule.filters), int(rule.is_greedy)] for rule in rules]
+        ).to(device, non_blocking=True)
+        sizes = [rule.top_k or codes for rule in rules if rule.filters]
+        return cls(
+            temperature=numbers[:, 0],
+            penalty=numbers[:, 1],
+            top_p=numbers[:, 2],
+            top_k=switches[:, 0],
+            filters=switches[:, 1].bool(),
+            greedy=switches[:, 2].bool(),
+            any_filters=any(filters),
+            any_greedy=any(rule.is_greedy for rule in rules),
+            candidates=min(codes, max(_KEEP_AT_LEAST, *sizes)) if sizes else 0,
+        )
+
+
+def penalised(logits: Tensor, history: Tensor, penalty: Tensor) -> Tensor:
+    """Push down what was said lately.
+
+    Args:
+        logits: float32, shape (R, V), already divided by the temperature.
+        history: int64, shape (R, W): the newest tokens of each row in any order, `NOTHING` where
+            there are fewer.
+        penalty: float32, shape (R,).
+    """
+    counts = torch.zeros_like(logits)
+    seen = history.clamp_min(0)
+    counts.scatter_add_(1, seen, (history >= 0).to(logits.dtype))
+    factor = penalty[:, None] ** counts
+    return torch.where(logits < 0, logits * factor, logits / factor)
+
+
+def kept_candidates(logits: Tensor, rules: RowRules) -> tuple[Tensor, Tensor]:
+    """top-p, then top-k.
+
+    Cutting by mass needs the probabilities of all `V` codes but the order of the best `K` only,
+    which makes one short selection of two sorts of the whole row.
+
+    Returns:
+        Logits in descending order with minus infinity where a filter cut, and their codes; both of
+        shape (R, K).
+    """
+    best, codes = torch.topk(logits, rules.candidates, dim=-1)
+    mass = torch.exp(best - torch.logsumexp(logits, dim=-1, keepdim=True))
+    before = mass.cumsum(-1) - mass
+    place = torch.arange(rules.candidates, device=logits.device)
+    limit = torch.where(rules.top_k > 0, rules.top_k.clamp_min(_KEEP_AT_LEAST), rules.candidates)
+    keep = ((before < rules.top_p[:, None]) | (rules.top_p >= 1)[:, None]) & (
+        place < limit[:, None]
+    )
+    keep |= place < _KEEP_AT_LEAST
+    return best.masked_fill(~keep, -torch.inf), codes
+
+
+def pick(
+    logits: Tensor,
+    history: Tensor,
+    exempt: Tensor,
+    masks_end: Tensor,
+    draws: Tensor,
+    rules: RowRules,
+) -> Tensor:
+    """One token per row.
+
+    Args:
+        logits: shape (R, V), any float type.
+        history: as in `penalised`.
+        exempt: bool, shape (R,): rows whose penalty and filters are skipped now.
+        masks_end: bool, shape (R,): rows that may not end now. Masking follows the filters; as
+            they keep at least three codes, something is always left.
+        draws: float32, shape (R,), in (0, 1).
+
+    Returns:
+        int64, shape (R,).
+    """
+    scaled = logits.float() / rules.temperature[:, None]
+    shaped = torch.where(exempt[:, None], scaled, penalised(scaled, history, rules.penalty))
+    end = shaped.shape[-1] - 1
+    token: Tensor | None = None
+    if rules.any_filters:
+        token = _pick_filtered(shaped, end, masks_end, draws, rules)
+    # Rows that are exempt now draw from the whole row, whatever their filters say later.
+    open_row = shaped.clone()
+    open_row[:, end] = torch.where(masks_end, -torch.inf, open_row[:, end])
+    free = _draw(torch.softmax(open_row, dim=-1), draws)
+    if token is not None:
+        free = torch.where(rules.filters & ~exempt, token, free)
+    if rules.any_greedy:
+        free = torch.where(rules.greedy, open_row.argmax(-1), free)
+    return free
+
+
+def _pick_filtered(
+    shaped: Tensor, end: int, masks_end: Tensor, draws: Tensor, rules: RowRules
+) -> Tensor:
+    best, codes = kept_candidates(shaped, rules)
+    best = best.masked_fill((codes == end) & masks_end[:, None], -torch.inf)
+    return codes.gather(1, _draw(torch.softmax(best, dim=-1), draws)[:, None])[:, 0]
+
+
+def _draw(probabilities: Tensor, draws: Tensor) -> Tensor:
+    """The entry at which the running sum passes the draw; entries of probability 0 never win."""
+    running = probabilities.double().cumsum(-1)
+    goal = draws.double()[:, None] * running[:, -1:]
+    return torch.searchsorted(running, goal, right=True)[:, 0]

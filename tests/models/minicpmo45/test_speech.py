@@ -1,0 +1,356 @@
+"""The mouth: several conversations in one batch, blocks, turns and what they forget."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+
+from parley.errors import SetupError
+from parley.models.minicpmo45.speech import (
+    BlockRule,
+    MiniCPMTTS,
+    SpeechBlock,
+    SpeechConfig,
+    SpeechRow,
+)
+from parley.models.minicpmo45.speech_sampling import SpeechSampling
+from parley.models.minicpmo45.speech_turns import (
+    Interleaved,
+    SpokenTurn,
+    SpokenUnits,
+    Utterance,
+)
+
+RAW: dict[str, Any] = {
+    "llm_dim": 24,
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "num_hidden_layers": 2,
+    "max_position_embeddings": 512,
+    "num_audio_tokens": 60,
+    "num_text_tokens": 100,
+    "audio_bos_token_id": 90,
+    "text_eos_token_id": 91,
+}
+
+
+@pytest.fixture(scope="module")
+def weights() -> dict[str, torch.Tensor]:
+    torch.manual_seed(3)
+    tts = MiniCPMTTS(SpeechConfig.from_json(RAW))
+    return {
+        name: tensor + torch.randn_like(tensor) * 0.3 for name, tensor in tts.state_dict().items()
+    }
+
+
+def make(weights: dict[str, torch.Tensor], *, slots: int = 1, **changes: Any) -> MiniCPMTTS:
+    columns = changes.pop("columns", None)
+    tts = MiniCPMTTS(SpeechConfig.from_json({**RAW, **changes}))
+    tts.load_state_dict(weights)
+    tts.rebuild_buffers()
+    tts.allocate(slots, columns)
+    return tts
+
+
+def rows_of(tts: MiniCPMTTS, seed: int, count: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    hidden = torch.randn(count, tts.config.llm_width, generator=generator)
+    return tts.condition([(seed * 7 + i) % 80 for i in range(count)], hidden)
+
+
+def finish(tts: MiniCPMTTS, block: SpeechBlock, tokens: int = 1) -> list[int]:
+    while not block.finished:
+        tts.step([block], tokens)
+    return block.tokens
+
+
+def speak_units(tts: MiniCPMTTS, row: SpeechRow, seed: int, units: int) -> list[list[int]]:
+    speech = SpokenUnits(tts, row)
+    spoken = []
+    for unit in range(units):
+        block = speech.begin(rows_of(tts, seed + unit, 3), ends_turn=unit == units - 1)
+        finish(tts, block)
+        spoken.append(speech.end(block))
+    return spoken
+
+
+def test_row_in_company_speaks_what_it_speaks_alone(weights: dict[str, torch.Tensor]) -> None:
+    alone = []
+    for index in range(4):
+        tts = make(weights, slots=4)
+        alone.append(speak_units(tts, tts.open(index, seed=index), 10 * index, 3))
+
+    tts = make(weights, slots=4)
+    talks = [SpokenUnits(tts, tts.open(index, seed=index)) for index in range(4)]
+    company: list[list[list[int]]] = [[] for _ in talks]
+    blocks: dict[int, SpeechBlock] = {}
+    tick = 0
+    while any(len(spoken) < 3 for spoken in company):
+        for index, talk in enumerate(talks):
+            unit = len(company[index])
+            # Rows join at different moments and never in step.
+            if index not in blocks and unit < 3 and tick >= 7 * index:
+                rows = rows_of(tts, 10 * index + unit, 3)
+                blocks[index] = talk.begin(rows, ends_turn=unit == 2)
+        tts.step(list(blocks.values()), tokens=1 + tick % 3)
+        for index in [i for i, block in blocks.items() if block.finished]:
+            company[index].append(talks[index].end(blocks.pop(index)))
+        tick += 1
+
+    assert company == alone
+
+
+def test_several_tokens_per_step_are_the_tokens_of_single_steps(
+    weights: dict[str, torch.Tensor],
+) -> None:
+    spoken = []
+    for tokens in (1, 5, 26, 100):
+        tts = make(weights)
+        speech = Utterance(tts, tts.open(0, seed=4))
+        block = speech.begin(rows_of(tts, 1, 4), min_new=0, max_new=120)
+        spoken.append((finish(tts, block, tokens), block.ended, tts.rows[0].position))
+
+    assert len(spoken[0][0]) > 5
+    assert spoken[1:] == [spoken[0]] * 3
+
+
+def test_middle_unit_has_exactly_25_tokens_and_the_cache_keeps_step(
+    weights: dict[str, torch.Tensor],
+) -> None:
+    tts = make(weights)
+    row = tts.open(0, seed=1)
+    speech = SpokenUnits(tts, row)
+    first = speech.begin(rows_of(tts, 1, 3), ends_turn=False)
+    finish(tts, first)
+    speech.end(first)
+    before = row.position
+
+    middle = speech.begin(None, ends_turn=False)
+    tokens = finish(tts, middle)
+    speech.end(middle)
+
+    assert middle.rule.min_new == 26
+    assert len(tokens) == 25
+    assert row.position == row.columns == before + 1 + 25
+    assert tts.config.end_code not in tokens
+
+
+def test_end_of_turn_frees_the_row(weights: dict[str, torch.Tensor]) -> None:
+    tts = make(weights)
+    row = tts.open(0, seed=1)
+
+    speak_units(tts, row, 1, 2)
+
+    assert (row.position, row.columns, row.history) == (0, 0, [])
+
+
+def test_interrupted_turn_does_not_leak_into_the_next(weights: dict[str, torch.Tensor]) -> None:
+    tts = make(weights)
+    row = tts.open(0, seed=1)
+    speech = SpokenUnits(tts, row)
+    finish(tts, speech.begin(rows_of(tts, 1, 3), ends_turn=False))
+    speech.interrupt()
+    block = speech.begin(rows_of(tts, 2, 3), ends_turn=False)
+    found = finish(tts, block)
+
+    fresh = make(weights)
+    other = SpokenUnits(fresh, fresh.open(0, seed=1))
+    fresh.rows[0].draws = row.draws - block.sampled
+    wanted = finish(fresh, other.begin(rows_of(fresh, 2, 3), ends_turn=False))
+
+    assert block.rule.min_new == 0
+    assert found == wanted
+
+
+def test_end_code_as_the_very_first_sample_is_a_block_without_tokens(
+    weights: dict[str, torch.Tensor],
+) -> None:
+    gain = "head_code.0.parametrizations.weight.original0"
+    ended = 0
+    # Of two opposite directions of the end code, one wins by far at the first sample.
+    for loudness in (1000.0, -1000.0):
+        loud = weights[gain].clone()
+        loud[-1] = loudness
+        tts = make({**weights, gain: loud})
+        speech = SpokenTurn(tts, tts.open(0, seed=0), SpeechSampling(is_greedy=True), block_limit=5)
+        block = speech.begin(rows_of(tts, 1, 2), is_last=True)
+        if finish(tts, block) == []:
+            ended += 1
+            ready = speech.end(block)
+            assert [(part.tokens, part.is_last) for part in ready] == [([], True)]
+    assert ended == 1
+
+
+def test_recompute_equals_full_attention_while_nothing_is_forgotten(
+    weights: dict[str, torch.Tensor],
+) -> None:
+    spoken = []
+    for attention in ("full_attention", "sliding_recompute", "reindex", "sliding_window"):
+        tts = make(weights)
+        row = tts.open(0, seed=2)
+        speech = SpokenTurn(tts, row, attention=attention, block_limit=20)
+        tokens = []
+        for number in range(2):
+            block = speech.begin(rows_of(tts, number, 10), is_last=number == 1)
+            # Greedy, because recomputing draws from logits that differ in the last bit.
+            block.rule = BlockRule(0, 20, False, True, SpeechSampling(is_greedy=True))
+            tokens.append(finish(tts, block))
+            speech.end(block)
+        spoken.append(tokens)
+
+    assert spoken[1:] == [spoken[0]] * 3
+
+
+def test_window_keeps_the_newest_columns_only(weights: dict[str, torch.Tensor]) -> None:
+    tts = make(weights, columns=200)
+    row = tts.open(0, seed=2)
+    speech = SpokenTurn(tts, row, attention="sliding_window", window=30, block_limit=40)
+
+    for number in range(12):
+        block = speech.begin(rows_of(tts, number, 10), is_last=False)
+        finish(tts, block)
+        speech.end(block)
+        assert row.columns <= 30
+
+    assert row.position > 200
+    assert row.length <= tts.capacity
+
+
+def test_turn_that_outgrows_the_cache_goes_on_from_its_last_block(
+    weights: dict[str, torch.Tensor],
+) -> None:
+    tts = make(weights, columns=160)
+    row = tts.open(0, seed=2)
+    speech = SpokenUnits(tts, row)
+    longest = 0
+
+    for unit in range(12):
+        block = speech.begin(rows_of(tts, unit, 6), ends_turn=False)
+        finish(tts, block)
+        speech.end(block)
+        longest = max(longest, len(block.condition))
+        assert row.length <= tts.capacity
+        assert unit == 0 or len(block.tokens) == 25
+
+    # A restart feeds the previous unit (7 rows, 25 tokens) and the new 7 rows.
+    assert longest == 7 + 25 + 7
+
+
+def test_recomputed_start_equals_a_fresh_row_fed_the_same(
+    weights: dict[str, torch.Tensor],
+) -> None:
+    tts = make(weights, slots=2)
+    rows = rows_of(tts, 1, 4)
+    rule = BlockRule(5, 5, True, True, SpeechSampling(is_greedy=True))
+    whole = SpeechBlock(tts.open(0, 0), torch.cat([rows, tts.audio_bos]), rule)
+    tokens = finish(tts, whole)
+
+    again = torch.cat([rows, tts.audio_bos, tts.code_rows(tokens)])
+    block = SpeechBlock(tts.open(1, 0), again, BlockRule(1, 1, False, True, rule.sampling))
+    following = finish(tts, block)
+    longer = SpeechBlock(
+        tts.open(0, 0),
+        torch.cat([rows, tts.audio_bos]),
+        BlockRule(5, 5, False, True, rule.sampling),
+    )
+
+    assert finish(tts, longer)[-1] == following[0]
+
+
+def test_step_that_fails_changes_no_row(
+    weights: dict[str, torch.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tts = make(weights, slots=2)
+    good = Utterance(tts, tts.open(0, seed=0))
+    block = good.begin(rows_of(tts, 1, 3), min_new=10, max_new=30)
+    tts.step([block], 4)
+    before = (copy.copy(tts.rows[0]), list(tts.rows[0].history), list(block.tokens))
+    twin = make(weights, slots=2)
+    other = Utterance(twin, twin.open(0, seed=0)).begin(rows_of(twin, 1, 3), min_new=10, max_new=30)
+    wanted = finish(twin, other)
+
+    def fail(*_: object) -> torch.Tensor:
+        raise RuntimeError("injected")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tts.model.layers[1].mlp, "forward", fail)
+        with pytest.raises(RuntimeError, match="injected"):
+            tts.step([block], 4)
+    after = tts.rows[0]
+
+    assert (after.position, after.length, after.draws) == (
+        before[0].position,
+        before[0].length,
+        before[0].draws,
+    )
+    assert (after.history, block.tokens) == before[1:]
+    assert finish(tts, block) == wanted
+
+
+def test_interleaved_blocks_recompute_in_their_rhythm(weights: dict[str, torch.Tensor]) -> None:
+    tts = make(weights)
+    speech = Interleaved(tts, tts.open(0, 1), attention="sliding_recompute", block_limit=10)
+    starts = []
+
+    for number in range(5):
+        block = speech.begin(rows_of(tts, number, 3), is_last=False)
+        starts.append(tts.rows[0].position)
+        finish(tts, block)
+        speech.end(block)
+
+    assert starts[0] == 0
+    assert starts[1] > 0
+    assert starts[2:] == [0, 0, 0]
+
+
+def test_yields_are_full_seconds_and_the_rest_comes_with_the_end(
+    weights: dict[str, torch.Tensor],
+) -> None:
+    tts = make(weights)
+    speech = SpokenTurn(tts, tts.open(0, 3), block_limit=20)
+    accepted: list[int] = []
+    handed: list[int] = []
+    for number in range(4):
+        block = speech.begin(rows_of(tts, number, 10), is_last=False)
+        finish(tts, block)
+        accepted += block.tokens
+        for part in speech.end(block):
+            assert (len(part.tokens), part.is_last) == (25, False)
+            handed += part.tokens
+
+    rest = speech.flush()
+
+    assert [part.is_last for part in rest] in ([], [True])
+    assert handed + [t for part in rest for t in part.tokens] == accepted
+    assert speech.flush() == []
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"attention_type": "telepathy"}, "attention_type 'telepathy'"),
+        ({"projector_type": "linear"}, "projector_type 'linear'"),
+        ({"num_vq": 4}, "num_vq 4"),
+        ({"attention_type": "sliding_recompute", "window_size": 1}, "window_size"),
+    ],
+)
+def test_configuration_we_cannot_follow_is_named(change: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(SetupError, match=sentence):
+        SpeechConfig.from_json({**RAW, **change})
+
+
+def test_absent_field_is_named() -> None:
+    raw = {name: value for name, value in RAW.items() if name != "num_audio_tokens"}
+
+    with pytest.raises(SetupError, match="lacks num_audio_tokens"):
+        SpeechConfig.from_json(raw)
+
+
+def test_width_of_another_language_model_is_refused() -> None:
+    with pytest.raises(SetupError, match="width 24"):
+        SpeechConfig.from_json(RAW, llm_width=25)
