@@ -1,17 +1,40 @@
 """Every setting, its default and its meaning, once.
 
 One frozen tree and one loader with one order: defaults < TOML file < environment (`PARLEY_…`,
-nesting by `__`) < flags. Nothing else reads the environment. Unknown keys in a file are reported,
-not fatal. Parts receive the values they need, never this tree. `docs/do/settings.md` and the
-command line's help are made from it.
+nesting by `__`) < flags. Nothing else reads the environment. Unknown keys are reported, not fatal.
+Parts receive the values they need, never this tree. `docs/do/settings.md` and the command line's
+help are made from it:
+
+    python -m parley.settings            write docs/do/settings.md
+    python -m parley.settings --check    exit 1 when it is not current
 """
 
 from __future__ import annotations
 
+import difflib
+import logging
+import os
+import sys
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Final, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic.fields import FieldInfo
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+
+from parley.errors import SetupError
+
+ENV_PREFIX: Final = "PARLEY_"
+DEFAULT_FILE: Final = Path("parley.toml")
+_SECRETS: Final = frozenset({"security.admin_token", "security.worker_secret"})
 
 
 class Part(BaseModel):
@@ -91,12 +114,18 @@ class QueueSettings(Part):
 class EtaSettings(Part):
     """Waiting-time estimates: baselines until enough has been seen."""
 
-    chat_s: float = Field(15.0, gt=0)
-    half_duplex_s: float = Field(180.0, gt=0)
-    audio_duplex_s: float = Field(120.0, gt=0)
-    omni_duplex_s: float = Field(90.0, gt=0)
-    ema_alpha: float = Field(0.3, gt=0, le=1)
-    ema_min_samples: int = Field(3, ge=1)
+    chat_s: float = Field(15.0, gt=0, description="Baseline of a chat request.")
+    half_duplex_s: float = Field(180.0, gt=0, description="Baseline of a half-duplex session.")
+    audio_duplex_s: float = Field(
+        120.0, gt=0, description="Baseline of a duplex session with sound alone."
+    )
+    omni_duplex_s: float = Field(90.0, gt=0, description="Baseline of a duplex session with video.")
+    ema_alpha: float = Field(
+        0.3, gt=0, le=1, description="Weight of the newest session in the average."
+    )
+    ema_min_samples: int = Field(
+        3, ge=1, description="Sessions seen before the average replaces the baseline."
+    )
 
 
 class LimitSettings(Part):
@@ -109,20 +138,26 @@ class LimitSettings(Part):
         600.0, gt=0, description="Total length of a realtime audio session."
     )
     realtime_counts_queue: bool = Field(True, description="The realtime limit counts waiting too.")
-    duplex_session_s: float = Field(1800.0, gt=0)
+    duplex_session_s: float = Field(1800.0, gt=0, description="Total length of a duplex session.")
     duplex_silence_s: float = Field(
         120.0, gt=0, description="Active duplex session without audio ends."
     )
-    half_duplex_session_s: float = Field(1800.0, gt=0)
+    half_duplex_session_s: float = Field(
+        1800.0, gt=0, description="Total length of a half-duplex session."
+    )
     pause_s: float = Field(
         60.0, gt=0, description="How long a duplex session may stay paused by default."
     )
     setup_s: float = Field(
         30.0, gt=0, description="From queue_done to a valid prepare / session.update."
     )
-    chat_first_message_s: float = Field(30.0, gt=0)
-    chat_frame_mb: float = Field(128.0, gt=0)
-    frame_mb: float = Field(16.0, gt=0)
+    chat_first_message_s: float = Field(
+        30.0, gt=0, description="How long a chat connection may stay without its request."
+    )
+    chat_frame_mb: float = Field(128.0, gt=0, description="Largest chat request, in MiB.")
+    frame_mb: float = Field(
+        16.0, gt=0, description="Largest message of the other dialects, in MiB."
+    )
     output_mb: float = Field(
         8.0, gt=0, description="A client with more unread output is disconnected."
     )
@@ -130,7 +165,7 @@ class LimitSettings(Part):
         10.0, gt=0, description="A client that reads nothing this long is disconnected."
     )
     sessions_per_client: int = Field(32, ge=1, description="Sessions and tickets per address.")
-    reference_audio_s: float = Field(60.0, gt=0)
+    reference_audio_s: float = Field(60.0, gt=0, description="Longest reference voice.")
     mailbox_units: int = Field(2, ge=1, description="Pending duplex units; the oldest is dropped.")
 
 
@@ -148,6 +183,14 @@ class SecuritySettings(Part):
     )
     trust_proxy: bool = Field(False, description="Take client addresses from X-Forwarded-For.")
 
+    @field_validator("allowed_origins", mode="before")
+    @classmethod
+    def _split(cls, value: Any) -> Any:
+        """The environment and flags write a list with commas."""
+        if isinstance(value, str):
+            return tuple(each.strip() for each in value.split(",") if each.strip())
+        return value
+
 
 class WorkerSettings(Part):
     """One process, one device."""
@@ -162,7 +205,7 @@ class WorkerSettings(Part):
     advertise_url: str | None = Field(
         None, description="How the gateway reaches this worker, if not host:port."
     )
-    index: int = Field(0, ge=0)
+    index: int = Field(0, ge=0, description="Number of this worker on its machine.")
     vad: Literal["silero", "energy"] = Field("silero", description="Voice detector.")
     cleanup_limit_s: float = Field(
         10.0, gt=0, description="How long an ending session may hold the model."
@@ -182,7 +225,9 @@ class StorageSettings(Part):
 class LogSettings(Part):
     """What is said about what happens."""
 
-    level: Literal["debug", "info", "warning", "error"] = "info"
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="How much is said."
+    )
     format: Literal["auto", "json", "text"] = Field(
         "auto", description="auto: text on a terminal, else JSON lines."
     )
@@ -203,3 +248,281 @@ class Settings(Part):
     )
     storage: StorageSettings = StorageSettings()
     log: LogSettings = LogSettings()
+
+
+# ---- loading -------------------------------------------------------------------------------
+
+_log = logging.getLogger(__name__)
+
+
+def load(
+    file: Path | None = None,
+    flags: Mapping[str, Any] | None = None,
+    *,
+    warn: Callable[[str], None] = _log.warning,
+) -> Settings:
+    """Read the settings: defaults < file < environment < flags.
+
+    Args:
+        file: a TOML file that must exist; None reads `parley.toml` in the working folder if there.
+        flags: from the command line, nested or with dotted keys; None values are not given.
+        warn: hears about keys that do not exist.
+
+    Raises:
+        SetupError: a file that cannot be read or a value that does not fit; the hint names the key.
+    """
+    path, from_file = _read_file(file)
+    from_flags = _nested(flags or {})
+    for name in _unknown(from_file):
+        warn(f"{path}: unknown setting '{name}' is ignored{_nearest(name)}")
+    for variable, name in _unknown_variables():
+        warn(f"{variable}: unknown setting '{name}' is ignored{_nearest(name)}")
+    try:
+        read = _reader(from_file)(**from_flags)
+    except ValidationError as error:
+        raise _explain(error, path, from_file, from_flags) from None
+    return Settings(**{name: getattr(read, name) for name in Settings.model_fields})
+
+
+def _reader(from_file: dict[str, Any]) -> type[BaseSettings]:
+    class Reader(Settings, BaseSettings):
+        model_config = SettingsConfigDict(
+            frozen=True,
+            extra="ignore",
+            env_prefix=ENV_PREFIX,
+            env_nested_delimiter="__",
+            # Lists are comma-separated text here, not JSON.
+            enable_decoding=False,
+        )
+
+        @classmethod
+        def settings_customise_sources(
+            cls,
+            settings_cls: type[BaseSettings],
+            init_settings: PydanticBaseSettingsSource,
+            env_settings: PydanticBaseSettingsSource,
+            dotenv_settings: PydanticBaseSettingsSource,
+            file_secret_settings: PydanticBaseSettingsSource,
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            return (
+                init_settings,
+                EnvSettingsSource(settings_cls),
+                InitSettingsSource(settings_cls, init_kwargs=from_file),
+            )
+
+    return Reader
+
+
+def _read_file(file: Path | None) -> tuple[Path, dict[str, Any]]:
+    path = DEFAULT_FILE if file is None else file
+    try:
+        return path, tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        if file is None:
+            return path, {}
+        raise SetupError(
+            f"The settings file {path} does not exist.",
+            hint="Check the path after --config, or leave it out.",
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise SetupError(f"The settings file {path} cannot be read.", hint=f"{error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise SetupError(f"The settings file {path} is not valid TOML.", hint=f"{error}") from None
+
+
+def _nested(flags: Mapping[str, Any]) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    for key, value in flags.items():
+        if value is None:
+            continue
+        *folders, name = key.split(".")
+        branch = tree
+        for folder in folders:
+            branch = branch.setdefault(folder, {})
+        if isinstance(value, Mapping):
+            branch.setdefault(name, {}).update(_nested(value))
+        else:
+            branch[name] = value
+    return tree
+
+
+def _leaves(part: type[BaseModel] = Settings, prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    """Every setting as a dotted name with its field."""
+    for name, field in part.model_fields.items():
+        inner = field.annotation
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            yield from _leaves(inner, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", field
+
+
+_NAMES: Final = tuple(name for name, _ in _leaves())
+
+
+def _unknown(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for key, value in tree.items():
+        name = f"{prefix}{key}"
+        if name in _NAMES:
+            continue
+        if isinstance(value, Mapping) and any(each.startswith(f"{name}.") for each in _NAMES):
+            yield from _unknown(value, f"{name}.")
+        else:
+            yield name
+
+
+def _unknown_variables() -> Iterator[tuple[str, str]]:
+    for variable in sorted(os.environ):
+        if variable.upper().startswith(ENV_PREFIX):
+            name = variable[len(ENV_PREFIX) :].lower().replace("__", ".")
+            if name not in _NAMES:
+                yield variable, name
+
+
+def _nearest(name: str) -> str:
+    near = difflib.get_close_matches(name, _NAMES, n=1, cutoff=0.6)
+    if not near:
+        last = name.rpartition(".")[2]
+        near = [each for each in _NAMES if each.rpartition(".")[2] == last][:1]
+    return f"; did you mean '{near[0]}'?" if near else ""
+
+
+def _explain(
+    error: ValidationError, path: Path, from_file: dict[str, Any], from_flags: dict[str, Any]
+) -> SetupError:
+    first = error.errors()[0]
+    parts = [str(part) for part in first["loc"]]
+    name = next((n for n in _NAMES if n.split(".") == parts[: n.count(".") + 1]), ".".join(parts))
+    variable = ENV_PREFIX + name.upper().replace(".", "__")
+    if _holds(from_flags, name):
+        place, change = "on the command line", "on the command line"
+    elif any(each.upper() == variable for each in os.environ):
+        place, change = f"in the environment ({variable})", f"as {variable}"
+    else:
+        place, change = f"in {path}", f"in {path}"
+    wrong = "" if name in _SECRETS else f" is {first['input']!r}"
+    reason = first["msg"][:1].lower() + first["msg"][1:]
+    default = dict(_leaves()).get(name)
+    rest = "" if default is None else f" or leave it out for the default, {_shown(default)}"
+    return SetupError(
+        f"The setting {name}{wrong} {place}: {reason}.", hint=f"Change {name} {change},{rest}."
+    )
+
+
+def _holds(tree: Mapping[str, Any], name: str) -> bool:
+    branch: Any = tree
+    for part in name.split("."):
+        if not isinstance(branch, Mapping) or part not in branch:
+            return False
+        branch = branch[part]
+    return True
+
+
+# ---- the page ------------------------------------------------------------------------------
+
+PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "do" / "settings.md"
+
+
+def page() -> str:
+    """`docs/do/settings.md`."""
+    lines = [
+        "# Settings",
+        "",
+        "<!-- Generated by `python -m parley.settings` from src/parley/settings.py. -->",
+        "",
+        "Every setting has a default. A file overrides it, the environment overrides the file, and",
+        "a flag on the command line overrides both. The file is `parley.toml` in the working",
+        "folder, or the one named by `--config`:",
+        "",
+        "```toml",
+        "[gateway]",
+        "port = 8443",
+        "",
+        "[model]",
+        'name = "parrot"',
+        "```",
+        "",
+        "In the environment the same is `PARLEY_GATEWAY__PORT=8443`; lists have commas.",
+        "A name that does not exist is reported and otherwise ignored.",
+    ]
+    section = None
+    for name, field in _leaves():
+        folder = name.rpartition(".")[0]
+        if folder != section:
+            section = folder
+            part = Settings.model_fields[folder].annotation if folder else Settings
+            summary = (part.__doc__ or "").split("\n")[0] if folder else "On their own."
+            lines += ["", f"## {folder or 'top level'}", "", summary, ""]
+            lines += ["| setting | default | values | meaning |", "|---|---|---|---|"]
+        lines.append(
+            f"| `{name}` | {_shown(field)} | {_values(field)} | {field.description or ''} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _shown(field: FieldInfo) -> str:
+    default = field.default
+    match default:
+        case None:
+            return "none"
+        case bool():
+            return f"`{str(default).lower()}`"
+        case ():
+            return "none"
+        case float() if default.is_integer():
+            return f"`{int(default)}`"
+        case _:
+            return f"`{default}`"
+
+
+def _values(field: FieldInfo) -> str:
+    named = _choices(field.annotation)
+    limits = {
+        "ge": "at least {}",
+        "gt": "above {}",
+        "le": "at most {}",
+        "lt": "below {}",
+    }
+    bounds = [
+        text.format(f"{getattr(each, key):g}")
+        for each in field.metadata
+        for key, text in limits.items()
+        if hasattr(each, key)
+    ]
+    return ", ".join([" or ".join(named), *bounds])
+
+
+def _choices(annotation: Any) -> list[str]:
+    plain = {
+        str: "text",
+        int: "whole number",
+        float: "number",
+        bool: "true or false",
+        Path: "path",
+        type(None): "",
+    }
+    if annotation in plain:
+        return [plain[annotation]] if plain[annotation] else []
+    if annotation == tuple[str, ...]:
+        return ["list of text"]
+    found: list[str] = []
+    for each in get_args(annotation):
+        found += [f"`{each}`"] if isinstance(each, str) else _choices(each)
+    return found
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Write the page, or check it with `--check`."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if "--check" in arguments:
+        is_current = PAGE.is_file() and PAGE.read_text(encoding="utf-8") == page()
+        if not is_current:
+            print(f"not current: {PAGE}; run python -m parley.settings", file=sys.stderr)
+        return 0 if is_current else 1
+    PAGE.parent.mkdir(parents=True, exist_ok=True)
+    PAGE.write_text(page(), encoding="utf-8")
+    print(PAGE)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,132 @@
+"""One order of sources, and mistakes that say where they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from parley import settings
+from parley.errors import SetupError
+from parley.settings import Settings, load
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def write(text: str, name: str = "parley.toml") -> Path:
+    path = Path(name)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_without_anything_the_defaults_rule() -> None:
+    assert load() == Settings()
+    assert load().gateway.port == 8006
+
+
+def test_file_beats_default_environment_beats_file_flag_beats_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    write("workers = 2\n[gateway]\nport = 1\nhttp = true\nhost = '::'\n[queue]\nmax_size = 7\n")
+    monkeypatch.setenv("PARLEY_GATEWAY__PORT", "2")
+    monkeypatch.setenv("PARLEY_GATEWAY__HOST", "127.0.0.1")
+
+    read = load(flags={"gateway.port": 3, "gateway.host": None, "model": {"name": "pocket"}})
+
+    assert (read.gateway.port, read.gateway.host, read.gateway.http) == (3, "127.0.0.1", True)
+    assert (read.queue.max_size, read.workers, read.model.name) == (7, 2, "pocket")
+
+
+def test_the_result_is_the_plain_frozen_tree() -> None:
+    read = load(flags={"model.slots": "auto"})
+
+    assert type(read) is Settings
+    assert read.model.slots == "auto"
+    with pytest.raises(ValueError, match="frozen"):
+        read.workers = 3  # type: ignore[misc]
+
+
+def test_the_environment_writes_lists_with_commas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PARLEY_SECURITY__ALLOWED_ORIGINS", "https://a.example, https://b.example")
+
+    assert load().security.allowed_origins == ("https://a.example", "https://b.example")
+
+
+def test_a_file_named_on_the_command_line_replaces_the_one_in_the_folder() -> None:
+    write("[gateway]\nport = 1\n")
+    other = write("[gateway]\nport = 2\n", "other.toml")
+
+    assert load(other).gateway.port == 2
+
+
+def test_unknown_names_are_reported_with_the_nearest_known_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    write("[eta]\neta_streaming_s = 20\n[gateway]\nprot = 1\n[wrong]\nport = 1\n")
+    monkeypatch.setenv("PARLEY_QUEUE__MAXSIZE", "9")
+    heard: list[str] = []
+
+    load(warn=heard.append)
+
+    text = "\n".join(heard)
+    assert "unknown setting 'eta.eta_streaming_s'" in text
+    assert "unknown setting 'gateway.prot' is ignored; did you mean 'gateway.port'?" in text
+    assert "unknown setting 'wrong'" in text
+    assert "PARLEY_QUEUE__MAXSIZE" in text
+    assert "did you mean 'queue.max_size'?" in text
+    assert len(heard) == 4
+
+
+@pytest.mark.parametrize(
+    ("where", "sentence"),
+    [
+        ("file", "The setting gateway.port is 99999 in parley.toml: input should be less"),
+        ("environment", "The setting gateway.port is '99999' in the environment (PARLEY_GATEWAY"),
+        ("flag", "The setting gateway.port is 99999 on the command line: input should be less"),
+    ],
+)
+def test_a_wrong_value_is_named_with_the_place_it_came_from(
+    where: str, sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags = {}
+    if where == "file":
+        write("[gateway]\nport = 99999\n")
+    elif where == "environment":
+        monkeypatch.setenv("PARLEY_GATEWAY__PORT", "99999")
+    else:
+        flags = {"gateway.port": 99999}
+
+    with pytest.raises(SetupError) as caught:
+        load(flags=flags)
+
+    assert str(caught.value).startswith(sentence)
+    assert "gateway.port" in caught.value.hint
+    assert "8006" in caught.value.hint
+
+
+def test_a_secret_is_not_repeated_in_an_error() -> None:
+    with pytest.raises(SetupError) as caught:
+        load(flags={"security.admin_token": ["hunter2"]})
+
+    assert "hunter2" not in str(caught.value) + caught.value.hint
+
+
+def test_a_missing_or_broken_file_is_a_plain_sentence() -> None:
+    with pytest.raises(SetupError, match="does not exist"):
+        load(Path("nowhere.toml"))
+    with pytest.raises(SetupError, match="not valid TOML") as caught:
+        load(write("[gateway\n"))
+    assert "line 1" in caught.value.hint
+
+
+def test_every_setting_has_a_meaning() -> None:
+    without = [name for name, field in settings._leaves() if not field.description]
+
+    assert without == []
+
+
+def test_the_page_is_current() -> None:
+    assert settings.main(["--check"]) == 0, "run python -m parley.settings"
