@@ -35,6 +35,13 @@ from parley.engine.work import Mode, Piece, Result, Stage, Work
 from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ
 
 
+class DeviceFault(Exception):
+    """Raised by a model when the device itself failed: nothing on it can be trusted any more.
+
+    The engine gives up every seat then; the process has to start anew.
+    """
+
+
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
     """What others need to know about a model without loading it a second time.

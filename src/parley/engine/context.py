@@ -1,0 +1,291 @@
+"""What one row remembers, counted in tokens: lengths, marks, and the sliding window.
+
+Pure arithmetic. A model tells the book what it appended and where entries end; the book answers
+what the window drops, as ranges of positions to keep, and the model moves its tensors. The book
+counts exactly what is in the context, so `length_tokens` always equals the model's cache.
+
+The context is a protected head (the system prompt) followed by entries: units in duplex, rounds
+(user and assistant together) otherwise. Only whole entries are dropped, oldest first, and never the
+open one. Source: sessions.md 5, with its "exact bookkeeping".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from parley.engine.work import Window
+from parley.errors import ContextFull
+
+Range = tuple[int, int]
+"""Positions from the first up to, not including, the second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A complete unit or round.
+
+    Args:
+        said: ids of what was spoken in it, specials left out; empty for a unit that listened.
+        is_kept: never dropped (a system prompt inside the conversation).
+    """
+
+    tokens: int
+    said: tuple[int, ...] = ()
+    is_kept: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Eviction:
+    """What the window makes of a context.
+
+    The new context is `keep[0]`, then, if `previous` is not None, the ids `marker + previous +
+    suffix` run through the model anew, then the other ranges; kept tokens move to the positions
+    that follow from that, so positions are compact again.
+
+    Args:
+        keep: ranges of old positions, in order.
+        previous: ids of what dropped units said, newest last, marker and suffix not included; None
+            when nothing has to be written.
+        length_tokens: length of the new context.
+        dropped_tokens: how many old positions are not kept (those of a replaced `previous` and
+            suffix not counted).
+        dropped_entries: how many units or rounds are gone.
+    """
+
+    keep: tuple[Range, ...]
+    previous: tuple[int, ...] | None
+    length_tokens: int
+    dropped_tokens: int
+    dropped_entries: int
+
+
+@dataclass(frozen=True, slots=True)
+class BookMark:
+    """A remembered point of a book. `serial` tells points of abandoned histories from living
+    ones."""
+
+    length_tokens: int
+    serial: int
+    evictions: int
+    entries: tuple[Entry, ...]
+    open_tokens: int
+    head_tokens: int
+    suffix_tokens: int
+    previous: tuple[int, ...]
+
+
+class Book:
+    """The bookkeeping of one conversation.
+
+    Args:
+        limit_tokens: where the context ends; `require` refuses what would go beyond.
+        marker_tokens: length of the text that introduces what dropped units said (`context`
+            window).
+    """
+
+    def __init__(
+        self, limit_tokens: int, window: Window | None = None, *, marker_tokens: int = 0
+    ) -> None:
+        self.limit_tokens = limit_tokens
+        self.window = window or Window()
+        self._marker_tokens = marker_tokens
+        self._head_tokens = 0
+        self._suffix_tokens = 0
+        self._previous: tuple[int, ...] = ()
+        self._entries: list[Entry] = []
+        self._open_tokens = 0
+        self._evictions = 0
+        self._serial = 0
+        self._abandoned: list[Range] = []
+
+    @property
+    def length_tokens(self) -> int:
+        """Everything in the context, the open entry included."""
+        return (
+            self.protected_tokens
+            + sum(entry.tokens for entry in self._entries)
+            + (self._open_tokens)
+        )
+
+    @property
+    def protected_tokens(self) -> int:
+        """The head that is never dropped, with what was carried over into it."""
+        return self._head_tokens + self._previous_tokens(self._previous) + self._suffix_tokens
+
+    @property
+    def entries(self) -> Sequence[Entry]:
+        """Complete entries, oldest first."""
+        return tuple(self._entries)
+
+    @property
+    def open_tokens(self) -> int:
+        """Tokens appended since the last entry was closed."""
+        return self._open_tokens
+
+    def require(self, tokens: int) -> None:
+        """Raises `ContextFull` when `tokens` more do not fit."""
+        if self.length_tokens + tokens > self.limit_tokens:
+            raise ContextFull(self.length_tokens + tokens, self.limit_tokens)
+
+    def append(self, tokens: int) -> None:
+        """`tokens` were added at the end of the context; they belong to the open entry."""
+        self._open_tokens += tokens
+
+    def cut(self, tokens: int) -> None:
+        """The last `tokens` of the open entry were taken back."""
+        if tokens > self._open_tokens:
+            raise ValueError(f"cannot take back {tokens} of {self._open_tokens} open tokens")
+        self._open_tokens -= tokens
+
+    def protect(self, *, suffix_tokens: int = 0) -> None:
+        """The open entry is the system prompt: it ends here and is never dropped.
+
+        Args:
+            suffix_tokens: length of its closing part; what dropped units said is written in front
+                of that (`context` window).
+        """
+        if self._open_tokens < suffix_tokens:
+            raise ValueError("the suffix is longer than the system prompt")
+        if self._entries:
+            self.end_entry(is_kept=True)
+            return
+        if self._head_tokens:
+            self._head_tokens += self._suffix_tokens
+        self._head_tokens += self._open_tokens - suffix_tokens
+        self._suffix_tokens = suffix_tokens
+        self._open_tokens = 0
+
+    def end_entry(self, said: Sequence[int] = (), *, is_kept: bool = False) -> None:
+        """The open entry is complete. Without anything in it nothing happens."""
+        if self._open_tokens:
+            self._entries.append(Entry(self._open_tokens, tuple(said), is_kept))
+            self._open_tokens = 0
+
+    def plan(self) -> Eviction | None:
+        """What the window drops now; None when it drops nothing."""
+        match self.window.kind:
+            case "off":
+                return None
+            case "basic":
+                count = self._over_the_mark()
+            case "context":
+                count = max(0, len(self._entries) - self.window.max_units)
+        if not count:
+            return None
+        return self._eviction(self._oldest(count))
+
+    def commit(self, eviction: Eviction) -> None:
+        """The model has done what `plan` said. Marks taken before are void."""
+        gone = set(self._oldest(eviction.dropped_entries))
+        if eviction.previous is not None:
+            self._previous = eviction.previous
+        self._entries = [entry for index, entry in enumerate(self._entries) if index not in gone]
+        self._evictions += 1
+        assert self.length_tokens == eviction.length_tokens
+
+    def mark(self) -> BookMark:
+        """Remember this point."""
+        self._serial += 1
+        return BookMark(
+            length_tokens=self.length_tokens,
+            serial=self._serial,
+            evictions=self._evictions,
+            entries=tuple(self._entries),
+            open_tokens=self._open_tokens,
+            head_tokens=self._head_tokens,
+            suffix_tokens=self._suffix_tokens,
+            previous=self._previous,
+        )
+
+    def can_roll_back(self, mark: BookMark) -> bool:
+        """Whether everything up to the mark is still in the context, at the same positions."""
+        return (
+            mark.evictions == self._evictions
+            and mark.serial <= self._serial
+            and not any(start < mark.serial <= stop for start, stop in self._abandoned)
+        )
+
+    def roll_back(self, mark: BookMark) -> int:
+        """Return to the mark; gives how many tokens at the end are forgotten.
+
+        Marks taken after it belong to a history that no longer is, and are void.
+        """
+        if not self.can_roll_back(mark):
+            raise ValueError("the context has moved past this mark")
+        dropped = self.length_tokens - mark.length_tokens
+        self._abandoned = [one for one in self._abandoned if one[0] < mark.serial]
+        self._abandoned.append((mark.serial, self._serial))
+        self._entries = list(mark.entries)
+        self._open_tokens = mark.open_tokens
+        self._head_tokens = mark.head_tokens
+        self._suffix_tokens = mark.suffix_tokens
+        self._previous = mark.previous
+        return dropped
+
+    def _over_the_mark(self) -> int:
+        """How many oldest entries have to go to come down from the high mark to the low one."""
+        length, count = self.length_tokens, 0
+        if length <= self.window.high_tokens:
+            return 0
+        for entry in self._entries:
+            if length <= self.window.low_tokens:
+                break
+            if not entry.is_kept:
+                length -= entry.tokens
+                count += 1
+        return count
+
+    def _oldest(self, count: int) -> list[int]:
+        """Indices of the `count` oldest entries that may be dropped."""
+        return [index for index, entry in enumerate(self._entries) if not entry.is_kept][:count]
+
+    def _eviction(self, gone: Sequence[int]) -> Eviction | None:
+        if not gone:
+            return None
+        said: list[int] = []
+        if self.window.kind == "context":
+            for index in gone:
+                said += self._entries[index].said
+        previous: tuple[int, ...] | None = None
+        if said or self._previous:
+            carried = [*self._previous, *said]
+            previous = tuple(carried[max(0, len(carried) - self.window.previous_max_tokens) :])
+        rewrites = bool(previous) and previous != self._previous
+        ranges: list[Range] = [(0, self._head_tokens if rewrites else self.protected_tokens)]
+        position, dropped = self.protected_tokens, 0
+        for index, entry in enumerate(self._entries):
+            if index in gone:
+                dropped += entry.tokens
+            else:
+                _extend(ranges, (position, position + entry.tokens), splits=rewrites)
+            position += entry.tokens
+        _extend(ranges, (position, position + self._open_tokens), splits=rewrites)
+        carried_tokens = (
+            self._previous_tokens(previous or ())
+            if rewrites
+            else (self._previous_tokens(self._previous))
+        )
+        kept = sum(entry.tokens for entry in self._entries) - dropped + self._open_tokens
+        return Eviction(
+            keep=tuple(ranges),
+            previous=previous if rewrites else None,
+            length_tokens=self._head_tokens + carried_tokens + self._suffix_tokens + kept,
+            dropped_tokens=dropped,
+            dropped_entries=len(gone),
+        )
+
+    def _previous_tokens(self, previous: Sequence[int]) -> int:
+        return self._marker_tokens + len(previous) if previous else 0
+
+
+def _extend(ranges: list[Range], new: Range, *, splits: bool) -> None:
+    """Add a range, joined to the one before where they touch; the first stays alone if it
+    `splits`."""
+    if new[0] == new[1]:
+        return
+    last = ranges[-1]
+    if last[1] == new[0] and not (splits and len(ranges) == 1):
+        ranges[-1] = (last[0], new[1])
+    else:
+        ranges.append(new)

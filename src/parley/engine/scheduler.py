@@ -1,0 +1,77 @@
+"""Which rows do which kind of work next.
+
+Pure bookkeeping: values and a clock reading. Knows nothing of tensors, threads or sockets, so a
+whole day of traffic can be replayed in a test.
+
+Rules, in this order:
+
+1. One stage per step. The most urgent row leads: earliest deadline first.
+2. Work without a deadline has patience instead: after `PATIENCE_S` without a step it is as urgent
+   as live work due now, so it never starves.
+3. Rows at the leader's stage join it. Where a step costs more with every row (encoding, prefill,
+   vocoding), work without a deadline does not join live work: a long prefill of somebody else
+   would make the live row wait for it. Decoding reads all weights once however many rows there
+   are, so there everybody joins.
+4. When the leader decodes and is in no danger of being late, live rows that still have to hear
+   their unit go first: two cheap steps later they share every decoding step with the leader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from parley.engine.work import Stage
+
+PATIENCE_S = 1.5
+"""Live work is due within a second; patience must be longer, or chats would delay live units, and
+short enough that a starved chat still moves about once a second."""
+
+MARGIN_S = 0.25
+"""A leader with less time than this is not asked to wait for others."""
+
+_SHARED = frozenset({Stage.DECODE, Stage.SPEECH})
+_CATCH_UP = frozenset({Stage.ENCODE, Stage.PREFILL})
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A row that can move.
+
+    Args:
+        due_s: monotonic deadline; None means no hurry.
+        waiting_since_s: when it was asked for or last moved.
+    """
+
+    row: int
+    stage: Stage
+    due_s: float | None
+    waiting_since_s: float
+
+    @property
+    def urgency_s(self) -> float:
+        """The deadline that counts."""
+        return self.waiting_since_s + PATIENCE_S if self.due_s is None else self.due_s
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One batched forward pass: these rows, most urgent first, at this stage."""
+
+    stage: Stage
+    rows: tuple[int, ...]
+
+
+def plan(ready: Sequence[Ready], now_s: float) -> Step | None:
+    """What to run next; None when nothing is ready."""
+    if not ready:
+        return None
+    in_order = sorted(ready, key=lambda one: (one.urgency_s, one.waiting_since_s, one.row))
+    leader = in_order[0]
+    if leader.stage is Stage.DECODE and leader.urgency_s - now_s >= MARGIN_S:
+        behind = [one for one in in_order if one.due_s is not None and one.stage in _CATCH_UP]
+        leader = behind[0] if behind else leader
+    joining = [one for one in in_order if one.stage is leader.stage]
+    if leader.stage not in _SHARED and leader.due_s is not None:
+        joining = [one for one in joining if one.due_s is not None]
+    return Step(leader.stage, tuple(one.row for one in joining))

@@ -1,0 +1,103 @@
+"""Who holds which slot, and what is asked of it.
+
+Pure bookkeeping of integers and queues. `Slots` lives on the event loop's side and says which rows
+are free; a generation number counts a row's tenants, so that what belongs to a departed one can be
+told apart. `Order` lives on the engine thread's side and keeps the work of each row in the order it
+was asked for.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, slots=True)
+class Tenancy:
+    """A row, and the how-manieth tenant holds it."""
+
+    row: int
+    generation: int
+
+
+class Slots:
+    """Free and held rows. The row that has been free longest is taken next."""
+
+    def __init__(self, rows: int) -> None:
+        if rows < 1:
+            raise ValueError(f"an engine needs at least one row, got {rows}")
+        self._generations = [0] * rows
+        self._free: deque[int] = deque(range(rows))
+
+    @property
+    def free(self) -> int:
+        """How many can be taken."""
+        return len(self._free)
+
+    @property
+    def rows(self) -> int:
+        return len(self._generations)
+
+    def take(self) -> Tenancy | None:
+        """A free row for a new tenant; None when all are held."""
+        if not self._free:
+            return None
+        row = self._free.popleft()
+        self._generations[row] += 1
+        return Tenancy(row, self._generations[row])
+
+    def is_current(self, tenancy: Tenancy) -> bool:
+        """Whether this tenant still holds the row."""
+        return (
+            self._generations[tenancy.row] == tenancy.generation and tenancy.row not in self._free
+        )
+
+    def release(self, tenancy: Tenancy) -> bool:
+        """Free the row; False, and nothing changes, when the tenant no longer holds it."""
+        if not self.is_current(tenancy):
+            return False
+        self._free.append(tenancy.row)
+        return True
+
+
+class Order(Generic[Item]):
+    """Work waiting per row, first come first served, one piece under way at a time."""
+
+    def __init__(self, rows: int) -> None:
+        self._waiting: list[deque[Item]] = [deque() for _ in range(rows)]
+        self._current: list[Item | None] = [None] * rows
+
+    def add(self, row: int, item: Item) -> None:
+        """Put at the end of the row's line."""
+        self._waiting[row].append(item)
+
+    def current(self, row: int) -> Item | None:
+        """What is under way."""
+        return self._current[row]
+
+    def advance(self, row: int) -> Item | None:
+        """Begin the row's next piece if none is under way; gives it, or None."""
+        if self._current[row] is not None or not self._waiting[row]:
+            return None
+        self._current[row] = self._waiting[row].popleft()
+        return self._current[row]
+
+    def finish(self, row: int) -> None:
+        """The piece under way is over."""
+        self._current[row] = None
+
+    def clear(self, row: int) -> list[Item]:
+        """Forget the row's work; gives what was under way and what waited."""
+        current = self._current[row]
+        dropped = ([] if current is None else [current]) + list(self._waiting[row])
+        self._current[row] = None
+        self._waiting[row].clear()
+        return dropped
+
+    @property
+    def idle(self) -> bool:
+        """Nothing under way and nothing waiting, on any row."""
+        return not any(self._waiting) and all(item is None for item in self._current)
