@@ -1,1 +1,105 @@
-"""Models that satisfy `parley.engine.model.Model`."""
+"""Models that satisfy `parley.engine.model.Model`, found by name.
+
+A name is one of `known_names()`, the folder of a checkpoint, or a hub id (`organisation/name`).
+Each model is a module with two functions, `load(settings) -> Model` and `describe(settings) ->
+ModelPlan`, imported only when that model is asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import re
+from pathlib import Path
+from typing import Protocol, cast
+
+from parley.engine.model import Model
+from parley.errors import SetupError
+from parley.models.plan import ModelPlan
+from parley.settings import ModelSettings
+
+_BY_NAME = {
+    "minicpmo45": "parley.models.minicpmo45",
+    "parrot": "parley.models.parrot",
+    "pocket": "parley.models.pocket",
+}
+_BY_MODEL_TYPE = {"minicpmo": "minicpmo45"}
+"""`model_type` in a checkpoint's config.json → model."""
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+
+
+class _Module(Protocol):
+    def load(self, settings: ModelSettings) -> Model: ...
+
+    def describe(self, settings: ModelSettings) -> ModelPlan: ...
+
+
+def known_names() -> list[str]:
+    """Names of the models that are installed here."""
+    return sorted(name for name, module in _BY_NAME.items() if importlib.util.find_spec(module))
+
+
+def resolve(name: str) -> str:
+    """Which known model a name, folder or hub id means.
+
+    Raises:
+        SetupError: there is none; the hint lists the known names.
+    """
+    if name in known_names():
+        return name
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        return _model_of(folder)
+    if _HUB_ID.fullmatch(name):
+        return "minicpmo45"
+    raise SetupError(
+        f"There is no model called '{name}'.",
+        hint=f"Known names: {', '.join(known_names())}; "
+        "or give the folder of a checkpoint, or a hub id such as organisation/name.",
+    )
+
+
+def load(settings: ModelSettings) -> Model:
+    """The model that `settings.name` means, loaded.
+
+    Raises:
+        SetupError: unknown, or it cannot be loaded; with a hint.
+    """
+    return _module(settings.name).load(settings)
+
+
+def describe(settings: ModelSettings) -> ModelPlan:
+    """What `load` would do, without doing it."""
+    return _module(settings.name).describe(settings)
+
+
+def _module(name: str) -> _Module:
+    model = resolve(name)
+    try:
+        return cast(_Module, importlib.import_module(_BY_NAME[model]))
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("parley"):
+            raise
+        raise SetupError(
+            f"The model '{model}' needs the package '{error.name}', which is not installed.",
+            hint="Install parley with the extra [worker].",
+        ) from error
+
+
+def _model_of(folder: Path) -> str:
+    config = folder / "config.json"
+    try:
+        model_type = json.loads(config.read_text(encoding="utf-8")).get("model_type")
+    except (OSError, ValueError, AttributeError) as error:
+        raise SetupError(
+            f"The folder {folder} is not a checkpoint.",
+            hint="It should hold a config.json and the weights next to it.",
+        ) from error
+    if model_type not in _BY_MODEL_TYPE:
+        raise SetupError(
+            f"The checkpoint in {folder} is of type '{model_type}', which is not known here.",
+            hint=f"Known types: {', '.join(sorted(_BY_MODEL_TYPE))}.",
+        )
+    return _BY_MODEL_TYPE[model_type]

@@ -1,0 +1,682 @@
+"""Answers with what it heard: the echo test, and the simplest model that satisfies the contract.
+
+Turn-based, it says in a sentence how long and how loud you spoke, what it saw and what you wrote,
+and plays your own voice back. In duplex it listens while you speak; one silent unit later it
+replays you second by second, and what you say meanwhile is not heard (without headphones it would
+answer itself for ever). No weights, no torch, every step at once, so whatever time passes is the
+house's own.
+
+Contexts are counted as MiniCPM-o would count them, near enough to run into the same limits: 10
+tokens per second of sound, 64 + 2 per picture or slice, one per word or Chinese character.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from parley.engine.context import Book, BookMark
+from parley.engine.model import ContextMark, Job, Memory, ModelSpec
+from parley.engine.segments import Audio, Image, Mark, Marker, Segment, Text
+from parley.engine.work import (
+    Answer,
+    Decoded,
+    Ending,
+    Opened,
+    Opening,
+    Piece,
+    Prefill,
+    Prefilled,
+    Reply,
+    Result,
+    Settle,
+    Settled,
+    Stage,
+    Work,
+)
+from parley.errors import InvalidRequest
+from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm, join, level_dbfs
+from parley.media.resample import resample
+from parley.models.plan import ModelPlan
+from parley.settings import ModelSettings
+
+UNIT_SAMPLES = OUTPUT_RATE_HZ
+"""One second of speech per step, and per unit."""
+
+VOICE_DBFS = -45.0
+"""Louder than this is somebody speaking."""
+
+WORDS_PER_SOUND = 4
+"""Words between two seconds of sound in a streamed reply: text leads sound."""
+
+SPEECH_TOKEN_SAMPLES = 960
+"""40 ms, as the real model's speech tokens. Source: sessions.md."""
+
+SLICE_PIXELS = 448 * 448
+IMAGE_TOKENS = 64
+CLOSING_TOKENS = 2
+"""Terminator and end of unit or turn."""
+
+_CJK = r"\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
+_WORD = re.compile(rf"(?:[{_CJK}]|[^\s{_CJK}]+)\s*")
+_MARKER_TOKENS = {Mark.TURN_START: 3, Mark.TURN_END: CLOSING_TOKENS, Mark.UNIT: 1}
+
+
+def words_of(text: str) -> tuple[str, ...]:
+    """The parrot's tokens: words, and Chinese, Japanese or Korean characters."""
+    return tuple(_WORD.findall(text.lstrip()))
+
+
+def count(segment: Segment, default_slices: int) -> int:
+    """Context tokens of a segment."""
+    match segment:
+        case Text(text):
+            return len(words_of(text))
+        case Audio(pcm):
+            return math.ceil(10 * len(pcm) / pcm.rate_hz)
+        case Image():
+            return (IMAGE_TOKENS + 2) * count_slices(segment, default_slices)
+        case Marker(mark):
+            return _MARKER_TOKENS[mark]
+
+
+def count_slices(image: Image, default_slices: int) -> int:
+    """The overview, and as many tiles as the picture's area and the limit call for."""
+    height, width = image.pixels.shape[:2]
+    limit = default_slices if image.max_slices is None else image.max_slices
+    tiles = min(math.ceil(height * width / SLICE_PIXELS), limit)
+    return 1 + tiles if tiles > 1 else 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Heard:
+    """What came in since the last answer. A value, so that a mark can keep an old one."""
+
+    sounds: tuple[Pcm, ...] = ()
+    sizes: tuple[tuple[int, int], ...] = ()
+    texts: tuple[str, ...] = ()
+
+    def and_also(self, segment: Segment) -> Heard:
+        """With one more segment."""
+        match segment:
+            case Audio(pcm):
+                return replace(self, sounds=(*self.sounds, pcm))
+            case Image(pixels):
+                size = (int(pixels.shape[1]), int(pixels.shape[0]))
+                return replace(self, sizes=(*self.sizes, size))
+            case Text(text) if text.strip():
+                return replace(self, texts=(*self.texts, text.strip()))
+            case _:
+                return self
+
+    def sentence(self) -> str:
+        """What the parrot says about it."""
+        parts = []
+        if self.sounds:
+            sound = join(self.sounds, INPUT_RATE_HZ)
+            level = level_dbfs(sound)
+            loudness = f"at {level:.0f} dB" if math.isfinite(level) else "in silence"
+            parts.append(f"You spoke for {sound.duration_s:.1f} seconds {loudness}.")
+        if self.sizes:
+            sizes = dict.fromkeys(f"{width} by {height}" for width, height in self.sizes)
+            noun = "picture" if len(self.sizes) == 1 else "pictures"
+            parts.append(f"I saw {len(self.sizes)} {noun} of {' and '.join(sizes)}.")
+        parts += [f"You wrote: {text}" for text in self.texts]
+        return " ".join(parts) or "I heard nothing."
+
+    def voice(self) -> Pcm:
+        """All sound, at the rate of speech."""
+        return resample(join(self.sounds, INPUT_RATE_HZ), OUTPUT_RATE_HZ)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Memo:
+    """What a row knows besides lengths; replaced as a whole.
+
+    Args:
+        role: whose turn is being taken in.
+        heard: turn-based: the last user turn; duplex: since the parrot last spoke.
+        has_replied: turn-based: the round has its answer, so the next turn begins another.
+        is_reply_open: turn-based: the answer's terminators are due before the next turn.
+        is_unit_silent: duplex: about the unit that awaits its decision; None when none does.
+        is_unsettled: duplex: the unit has its decision, terminators are due.
+        is_answering: duplex: a turn of the parrot is running.
+        sound, words: duplex: what is still to be said in it.
+        said: duplex: how many words the open unit said.
+        decisions: duplex: how many were made.
+    """
+
+    role: str | None = None
+    heard: Heard = Heard()
+    has_replied: bool = False
+    is_reply_open: bool = False
+    is_unit_silent: bool | None = None
+    is_unsettled: bool = False
+    is_answering: bool = False
+    sound: Pcm = field(default_factory=lambda: Pcm.empty(OUTPUT_RATE_HZ))
+    words: tuple[str, ...] = ()
+    said: int = 0
+    decisions: int = 0
+
+    def silent(self) -> Memo:
+        """With nothing left to say."""
+        return replace(self, is_answering=False, sound=Pcm.empty(OUTPUT_RATE_HZ), words=())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ParrotMark:
+    """A remembered point of one opening of one row."""
+
+    row: int
+    conversation: Conversation
+    book: BookMark
+    memo: Memo
+
+    @property
+    def context_tokens(self) -> int:
+        return self.book.length_tokens
+
+
+class Conversation:
+    """Everything that differs between two rows."""
+
+    def __init__(self, opening: Opening, limit_tokens: int) -> None:
+        self.opening = opening
+        self.book = Book(limit_tokens, opening.window, marker_tokens=2)
+        self.memo = Memo()
+
+    @property
+    def is_duplex(self) -> bool:
+        return self.opening.mode == "duplex"
+
+    def take_in(self, segment: Segment, tokens: int) -> None:
+        """A segment enters the context."""
+        match segment:
+            case Marker(Mark.TURN_START, role):
+                self._begin_turn(role)
+            case Marker(Mark.UNIT):
+                self.memo = replace(self.memo, is_unit_silent=True)
+            case Audio() | Image() | Text():
+                self._hear(segment)
+            case _:
+                pass
+        self.book.append(tokens)
+        if isinstance(segment, Marker) and segment.mark is Mark.TURN_END:
+            if self.memo.role == "system":
+                self.book.protect(suffix_tokens=CLOSING_TOKENS)
+            self.memo = replace(self.memo, role=None, has_replied=self.memo.role == "assistant")
+
+    def slide(self) -> int:
+        """Forget what the window says; gives how many tokens."""
+        eviction = self.book.plan()
+        if eviction is None:
+            return 0
+        self.book.commit(eviction)
+        return eviction.dropped_tokens
+
+    def _begin_turn(self, role: str | None) -> None:
+        if self.memo.has_replied or role == "system":
+            self.book.end_entry()
+        heard = Heard() if role == "user" else self.memo.heard
+        self.memo = replace(
+            self.memo, role=role, heard=heard, has_replied=False, is_reply_open=False
+        )
+
+    def _hear(self, segment: Segment) -> None:
+        memo = self.memo
+        if memo.is_unit_silent is None:
+            if memo.role not in ("system", "assistant"):
+                self.memo = replace(memo, heard=memo.heard.and_also(segment))
+            return
+        if isinstance(segment, Audio):
+            if level_dbfs(segment.pcm) <= VOICE_DBFS:
+                return
+            self.memo = memo = replace(memo, is_unit_silent=False)
+            if memo.is_answering:
+                return
+        self.memo = replace(memo, heard=memo.heard.and_also(segment))
+
+
+class ParrotJob(ABC):
+    """A piece of work as a row of steps.
+
+    `compute` works out one step and changes nothing; the function it gives changes the
+    conversation, and cannot fail. So a batch in which one row fails has advanced nobody.
+    """
+
+    def __init__(self, row: int, first: Stage | None) -> None:
+        self._row = row
+        self._stage = first
+        self._result: Result | None = None
+        self._pieces: list[Piece] = []
+
+    @property
+    def row(self) -> int:
+        return self._row
+
+    @property
+    def stage(self) -> Stage | None:
+        return self._stage
+
+    @property
+    def result(self) -> Result | None:
+        return self._result
+
+    def take_pieces(self) -> list[Piece]:
+        pieces, self._pieces = self._pieces, []
+        return pieces
+
+    def cancel(self) -> None:  # noqa: B027 - nothing to do is the rule, answers are the exception
+        """Work that says nothing is so short that it is simply finished."""
+
+    @abstractmethod
+    def compute(self) -> Callable[[], None]:
+        """One step."""
+
+    def finish(self, result: Result) -> None:
+        """No step is left."""
+        self._stage = None
+        self._result = result
+
+
+class OpenJob(ParrotJob):
+    """A new conversation; no voice to prepare."""
+
+    def __init__(self, parrot: Parrot, row: int, opening: Opening) -> None:
+        super().__init__(row, Stage.VOCODE)
+        self._parrot = parrot
+        self._opening = opening
+
+    def compute(self) -> Callable[[], None]:
+        seed = random.randrange(2**63) if self._opening.seed is None else self._opening.seed
+
+        def commit() -> None:
+            self._parrot.begin(self._row, self._opening)
+            self.finish(Opened(seed))
+
+        return commit
+
+
+class PrefillJob(ParrotJob):
+    """Encode if there is something to hear or see, then take in one piece per step."""
+
+    def __init__(
+        self, row: int, conversation: Conversation, work: Prefill, piece_tokens: int
+    ) -> None:
+        segments = _merge_texts(work.segments)
+        has_media = any(isinstance(segment, Audio | Image) for segment in segments)
+        super().__init__(row, Stage.ENCODE if has_media else Stage.PREFILL)
+        self._conversation = conversation
+        self._piece_tokens = piece_tokens
+        slices = 9 if conversation.opening.mode == "chat" else 1
+        self._parts = [(segment, count(segment, slices)) for segment in segments]
+        if conversation.memo.is_reply_open and _starts_turn(segments):
+            self._parts.insert(0, (Text(""), CLOSING_TOKENS))
+        self._slices = sum(
+            count_slices(segment, slices) for segment in segments if isinstance(segment, Image)
+        )
+        self._added = self._left = sum(tokens for _, tokens in self._parts)
+        if not conversation.is_duplex:
+            # What the window drops before this prefill makes room for it.
+            eviction = conversation.book.plan()
+            conversation.book.require(self._added - (eviction.dropped_tokens if eviction else 0))
+        else:
+            conversation.book.require(self._added)
+
+    def compute(self) -> Callable[[], None]:
+        return self._encode if self._stage is Stage.ENCODE else self._prefill
+
+    def _encode(self) -> None:
+        self._stage = Stage.PREFILL
+
+    def _prefill(self) -> None:
+        self._left = max(0, self._left - self._piece_tokens)
+        if self._left:
+            return
+        conversation = self._conversation
+        # Turn-based windows look before and after each prefill, duplex ones when a unit settles.
+        if not conversation.is_duplex:
+            conversation.slide()
+        for segment, tokens in self._parts:
+            conversation.take_in(segment, tokens)
+        if not conversation.is_duplex:
+            conversation.slide()
+        self.finish(
+            Prefilled(
+                self._added,
+                conversation.book.length_tokens,
+                vision_slices=self._slices,
+                vision_tokens=IMAGE_TOKENS * self._slices,
+            )
+        )
+
+
+class ReplyJob(ParrotJob):
+    """The sentence word by word, the voice second by second; some words always come first."""
+
+    def __init__(self, row: int, conversation: Conversation, work: Reply) -> None:
+        super().__init__(row, Stage.PREFILL)
+        conversation.book.require(_MARKER_TOKENS[Mark.TURN_START] + 1)
+        self._conversation = conversation
+        self._work = work
+        heard = conversation.memo.heard
+        self._words = words_of(heard.sentence())
+        self._said = 0
+        speaks = work.speak and conversation.opening.speak
+        self._voice = heard.voice() if speaks else Pcm.empty(OUTPUT_RATE_HZ)
+        self._played = 0
+        self._held: list[Piece] = []
+
+    def cancel(self) -> None:
+        if self._stage is not None:
+            self._end(Ending.CANCELLED)
+
+    def compute(self) -> Callable[[], None]:
+        match self._stage:
+            case Stage.PREFILL:
+                return self._prompt
+            case Stage.DECODE:
+                return self._say
+            case _:
+                return self._play
+
+    def _prompt(self) -> None:
+        self._conversation.book.append(_MARKER_TOKENS[Mark.TURN_START])
+        self._stage = Stage.DECODE
+
+    def _say(self) -> None:
+        self._conversation.book.append(1)
+        self._held.append(Piece(text=self._words[self._said]))
+        self._said += 1
+        sound_is_due = self._said % WORDS_PER_SOUND == 0 and self._played < len(self._voice)
+        self._go_on(Stage.VOCODE if sound_is_due else Stage.DECODE)
+
+    def _play(self) -> None:
+        chunk = self._voice.slice(self._played, self._played + UNIT_SAMPLES)
+        self._played += len(chunk)
+        self._held.append(Piece(pcm=chunk))
+        self._go_on(Stage.DECODE)
+
+    def _go_on(self, stage: Stage) -> None:
+        if self._work.streaming:
+            self._pieces += self._held
+            self._held = []
+        book = self._conversation.book
+        if self._said < len(self._words):
+            is_full = book.length_tokens >= book.limit_tokens
+            if stage is Stage.DECODE and (self._said >= self._work.max_new_tokens or is_full):
+                self._end(Ending.LIMIT)
+            else:
+                self._stage = stage
+        elif self._played < len(self._voice):
+            self._stage = Stage.VOCODE
+        else:
+            self._end(Ending.DONE)
+
+    def _end(self, ending: Ending) -> None:
+        if self._held:
+            self._pieces.append(_join_pieces(self._held))
+        conversation = self._conversation
+        conversation.memo = replace(conversation.memo, has_replied=True, is_reply_open=True)
+        self.finish(
+            Decoded(
+                ending,
+                "".join(self._words[: self._said]),
+                end_of_turn=ending is Ending.DONE,
+                text_tokens=self._said,
+                speech_tokens=math.ceil(self._played / SPEECH_TOKEN_SAMPLES),
+                context_tokens=conversation.book.length_tokens,
+            )
+        )
+
+
+class AnswerJob(ParrotJob):
+    """One unit: listen, or say the next second of what is pending."""
+
+    def __init__(self, row: int, conversation: Conversation, work: Answer) -> None:
+        is_due = conversation.memo.is_unit_silent is not None
+        super().__init__(row, Stage.DECODE if is_due else None)
+        self._conversation = conversation
+        self._work = work
+        self._chunk = Pcm.empty(OUTPUT_RATE_HZ)
+        self._text = ""
+        self._said = 0
+        self._is_last = False
+        if not is_due:
+            self._end(Ending.LISTEN)
+
+    def cancel(self) -> None:
+        if self._stage is Stage.DECODE:
+            self._decided(self._conversation.memo.silent())
+        if self._stage is not None:
+            self._chunk = Pcm.empty(OUTPUT_RATE_HZ)
+            self._end(Ending.CANCELLED)
+
+    def compute(self) -> Callable[[], None]:
+        return self._play if self._stage is Stage.VOCODE else self._choose()
+
+    def _choose(self) -> Callable[[], None]:
+        memo = self._conversation.memo
+        options = self._conversation.opening.duplex
+        if self._work.force_listen or memo.decisions < options.force_listen_count:
+            return lambda: self._listen(memo.silent())
+        if not memo.is_answering and memo.is_unit_silent and memo.heard.sounds:
+            speaks = self._conversation.opening.speak and options.generate_audio
+            memo = replace(
+                memo,
+                is_answering=True,
+                sound=memo.heard.voice() if speaks else memo.sound,
+                words=words_of(memo.heard.sentence()),
+                heard=Heard(),
+            )
+        if memo.is_answering:
+            return lambda: self._speak(memo)
+        return lambda: self._listen(memo)
+
+    def _listen(self, memo: Memo) -> None:
+        self._decided(memo)
+        self._end(Ending.LISTEN)
+
+    def _speak(self, memo: Memo) -> None:
+        book = self._conversation.book
+        seconds_left = max(1, math.ceil(len(memo.sound) / UNIT_SAMPLES))
+        room = book.limit_tokens - book.length_tokens - CLOSING_TOKENS - 1
+        limit = self._conversation.opening.duplex.max_new_speak_tokens_per_chunk - 2
+        taken = max(0, min(math.ceil(len(memo.words) / seconds_left), max(1, limit), room))
+        words, left = memo.words[:taken], memo.words[taken:]
+        chunk, rest = memo.sound.slice(0, UNIT_SAMPLES), memo.sound.slice(UNIT_SAMPLES)
+        self._is_last = not len(rest) and (not left or room <= taken)
+        if len(memo.sound) and not self._is_last and len(chunk) < UNIT_SAMPLES:
+            # Words outlast the sound: a delta in the middle is always a whole second.
+            silence = Pcm.silence(UNIT_SAMPLES - len(chunk), OUTPUT_RATE_HZ)
+            chunk = join([chunk, silence], OUTPUT_RATE_HZ)
+        self._chunk, self._text, self._said = chunk, "".join(words), taken
+        book.append(1 + taken)
+        self._pieces.append(Piece(text=self._text))
+        memo = replace(memo, sound=rest, words=left, said=taken)
+        self._decided(memo.silent() if self._is_last else memo)
+        if len(chunk):
+            self._stage = Stage.VOCODE
+        else:
+            self._end(Ending.SPOKE)
+
+    def _play(self) -> None:
+        self._pieces.append(Piece(pcm=self._chunk))
+        self._end(Ending.SPOKE)
+
+    def _decided(self, memo: Memo) -> None:
+        self._conversation.memo = replace(
+            memo, is_unit_silent=None, is_unsettled=True, decisions=memo.decisions + 1
+        )
+
+    def _end(self, ending: Ending) -> None:
+        self.finish(
+            Decoded(
+                ending,
+                self._text,
+                end_of_turn=self._is_last,
+                text_tokens=self._said,
+                speech_tokens=math.ceil(len(self._chunk) / SPEECH_TOKEN_SAMPLES),
+                context_tokens=self._conversation.book.length_tokens,
+            )
+        )
+
+
+class SettleJob(ParrotJob):
+    """Terminators of a unit, and its window."""
+
+    def __init__(self, row: int, conversation: Conversation) -> None:
+        is_due = conversation.memo.is_unsettled
+        super().__init__(row, Stage.SETTLE if is_due else None)
+        self._conversation = conversation
+        if not is_due:
+            self.finish(Settled(conversation.book.length_tokens))
+
+    def compute(self) -> Callable[[], None]:
+        return self._settle
+
+    def _settle(self) -> None:
+        conversation = self._conversation
+        conversation.book.append(CLOSING_TOKENS)
+        conversation.book.end_entry(said=range(conversation.memo.said))
+        conversation.memo = replace(conversation.memo, is_unsettled=False, said=0)
+        dropped = conversation.slide()
+        self.finish(Settled(conversation.book.length_tokens, dropped))
+
+
+class Parrot:
+    """See the module's text."""
+
+    def __init__(self, rows: int = 1, *, context_limit_tokens: int = 8192) -> None:
+        self._spec = ModelSpec(name="parrot", context_limit_tokens=context_limit_tokens)
+        self._conversations: list[Conversation | None] = [None] * rows
+
+    @property
+    def spec(self) -> ModelSpec:
+        return self._spec
+
+    @property
+    def rows(self) -> int:
+        return len(self._conversations)
+
+    def start(self, row: int, work: Work) -> Job:
+        if isinstance(work, Opening):
+            return OpenJob(self, row, work)
+        conversation = self._conversations[row]
+        if conversation is None:
+            raise InvalidRequest("The conversation has not been opened.")
+        match work:
+            case Prefill(segments):
+                if conversation.memo.is_unsettled:
+                    raise InvalidRequest("The last unit has not been settled.")
+                _check(segments)
+                return PrefillJob(row, conversation, work, self._spec.prefill_piece_tokens)
+            case Settle():
+                return SettleJob(row, conversation)
+            case Answer():
+                if not conversation.is_duplex:
+                    raise InvalidRequest("Units are answered in duplex only.")
+                return AnswerJob(row, conversation, work)
+            case Reply():
+                if conversation.is_duplex:
+                    raise InvalidRequest("Turns are answered in chat and half-duplex only.")
+                return ReplyJob(row, conversation, work)
+
+    def step(self, stage: Stage, jobs: Sequence[Job]) -> None:
+        ours = [job for job in jobs if isinstance(job, ParrotJob)]
+        assert len(ours) == len(jobs)
+        assert all(job.stage is stage for job in ours)
+        for commit in [job.compute() for job in ours]:
+            commit()
+
+    def begin(self, row: int, opening: Opening) -> None:
+        """A new conversation takes the row; marks of the old one are void."""
+        self._conversations[row] = Conversation(opening, self._spec.context_limit_tokens)
+
+    def mark(self, row: int) -> ContextMark:
+        conversation = self._conversations[row]
+        if conversation is None:
+            raise InvalidRequest("The conversation has not been opened.")
+        return ParrotMark(row, conversation, conversation.book.mark(), conversation.memo)
+
+    def can_roll_back(self, mark: ContextMark) -> bool:
+        return (
+            isinstance(mark, ParrotMark)
+            and self._conversations[mark.row] is mark.conversation
+            and mark.conversation.book.can_roll_back(mark.book)
+        )
+
+    def roll_back(self, mark: ContextMark) -> None:
+        assert isinstance(mark, ParrotMark)
+        mark.conversation.book.roll_back(mark.book)
+        mark.conversation.memo = mark.memo
+
+    def context_tokens(self, row: int) -> int:
+        conversation = self._conversations[row]
+        return 0 if conversation is None else conversation.book.length_tokens
+
+    def close(self, row: int) -> None:
+        self._conversations[row] = None
+
+    def warm_up(self) -> None:
+        resample(Pcm.silence(INPUT_RATE_HZ, INPUT_RATE_HZ), OUTPUT_RATE_HZ)
+
+    def memory(self) -> Memory:
+        sounds = [
+            sound
+            for conversation in self._conversations
+            if conversation is not None
+            for sound in (*conversation.memo.heard.sounds, conversation.memo.sound)
+        ]
+        return Memory(0, 0, sum(sound.samples.nbytes for sound in sounds))
+
+    def unload(self) -> None:
+        self._conversations = [None] * self.rows
+
+
+def load(settings: ModelSettings) -> Parrot:
+    """A parrot with as many rows as asked for; `auto` means eight."""
+    return Parrot(8 if settings.slots == "auto" else settings.slots)
+
+
+def describe(settings: ModelSettings) -> ModelPlan:
+    """Nothing to find, nothing to take."""
+    rows = 8 if settings.slots == "auto" else settings.slots
+    return ModelPlan("parrot", source="built in", device="none", slots=rows)
+
+
+def _check(segments: Sequence[Segment]) -> None:
+    for segment in segments:
+        if isinstance(segment, Audio) and segment.pcm.rate_hz != INPUT_RATE_HZ:
+            raise InvalidRequest(
+                f"Sound must have {INPUT_RATE_HZ} Hz here, got {segment.pcm.rate_hz} Hz."
+            )
+
+
+def _merge_texts(segments: Sequence[Segment]) -> list[Segment]:
+    """Neighbouring texts are one text."""
+    merged: list[Segment] = []
+    for segment in segments:
+        if isinstance(segment, Text) and merged and isinstance(merged[-1], Text):
+            merged[-1] = Text(merged[-1].text + segment.text)
+        else:
+            merged.append(segment)
+    return merged
+
+
+def _starts_turn(segments: Sequence[Segment]) -> bool:
+    return any(
+        isinstance(segment, Marker) and segment.mark is Mark.TURN_START for segment in segments
+    )
+
+
+def _join_pieces(pieces: Sequence[Piece]) -> Piece:
+    sounds = [piece.pcm for piece in pieces if piece.pcm is not None]
+    return Piece(
+        "".join(piece.text for piece in pieces),
+        join(sounds, OUTPUT_RATE_HZ) if sounds else None,
+    )
