@@ -1,0 +1,211 @@
+"""Keys and values of many conversations, allocated once.
+
+A `SlotCache` holds, per layer, one tensor of keys and one of values with a row per slot. What a row
+remembers is its first `lengths[row]` positions; everything behind is rubbish that the next append
+overwrites, so forgetting the newest positions is a change of a number. Positions are compact:
+the next one is always the length.
+
+Shapes: `R` rows, `K` key/value heads, `C` capacity in positions, `D` head width, `T` tokens of one
+append. Lengths live in Python integers: reading one never waits for a device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """`count` consecutive new positions of one row, beginning at `start`."""
+
+    row: int
+    start: int
+    count: int
+
+    @property
+    def end(self) -> int:
+        return self.start + self.count
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CacheCopy:
+    """What one row remembered, kept aside. Shapes (layers, K, length, D)."""
+
+    keys: Tensor
+    values: Tensor
+
+    @property
+    def length(self) -> int:
+        return int(self.keys.shape[2])
+
+
+class SlotCache:
+    """Key/value tensors of shape (R, K, C, D) per layer, and a length per row."""
+
+    def __init__(
+        self,
+        *,
+        layers: int,
+        rows: int,
+        heads: int,
+        capacity: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self.capacity = capacity
+        # Zeros, not empty: masked positions are multiplied by weight 0, and 0 * nan is nan.
+        shape = (layers, rows, heads, capacity, head_dim)
+        self.keys = torch.zeros(shape, dtype=dtype, device=device)
+        self.values = torch.zeros(shape, dtype=dtype, device=device)
+        self.lengths = [0] * rows
+
+    @property
+    def layers(self) -> int:
+        return int(self.keys.shape[0])
+
+    @property
+    def rows(self) -> int:
+        return int(self.keys.shape[1])
+
+    @property
+    def nbytes(self) -> int:
+        return 2 * self.keys.numel() * self.keys.element_size()
+
+    def room(self, row: int) -> int:
+        """Positions that still fit."""
+        return self.capacity - self.lengths[row]
+
+    def write(self, layer: int, span: Span, keys: Tensor, values: Tensor) -> None:
+        """Store keys and values of shape (K, T, D) at `span`; the length does not change yet."""
+        self.keys[layer, span.row, :, span.start : span.end] = keys
+        self.values[layer, span.row, :, span.start : span.end] = values
+
+    def view(self, layer: int, row: int, length: int) -> tuple[Tensor, Tensor]:
+        """The first `length` positions of a row, shapes (K, length, D), without a copy."""
+        return self.keys[layer, row, :, :length], self.values[layer, row, :, :length]
+
+    def commit(self, spans: Sequence[Span]) -> None:
+        """Make written spans part of what their rows remember."""
+        for span in spans:
+            self.lengths[span.row] = span.end
+
+    def truncate(self, row: int, length: int) -> None:
+        """Forget everything from position `length` on."""
+        if not 0 <= length <= self.lengths[row]:
+            raise ValueError(f"cannot cut row {row} of {self.lengths[row]} positions to {length}")
+        self.lengths[row] = length
+
+    def copy_row(self, row: int) -> CacheCopy:
+        """Keep aside what a row remembers."""
+        length = self.lengths[row]
+        return CacheCopy(
+            self.keys[:, row, :, :length].clone(), self.values[:, row, :, :length].clone()
+        )
+
+    def restore_row(self, row: int, copy: CacheCopy) -> None:
+        """Put back what was kept aside."""
+        self.keys[:, row, :, : copy.length] = copy.keys
+        self.values[:, row, :, : copy.length] = copy.values
+        self.lengths[row] = copy.length
+
+    def move(self, row: int, source: int, count: int, target: int, rope: RopeTable) -> None:
+        """Move `count` positions to begin at `target`, turning their keys to the new places.
+
+        A key that was rotated for position p is rotated once more by (target - source), in
+        float32, which equals having been rotated for its new position. Source: sessions.md 5.5.
+        The length is left to the caller.
+        """
+        if count <= 0 or source == target:
+            return
+        here = slice(source, source + count)
+        there = slice(target, target + count)
+        keys = self.keys[:, row, :, here].float()
+        cos, sin = rope.angles_of(target - source, keys.device)
+        self.keys[:, row, :, there] = (keys * cos + rotate_half(keys) * sin).to(self.keys.dtype)
+        self.values[:, row, :, there] = self.values[:, row, :, here].clone()
+
+    def drop(self, row: int, start: int, count: int, rope: RopeTable) -> None:
+        """Forget `count` positions from `start` on and close the gap."""
+        length = self.lengths[row]
+        if start < 0 or count < 0 or start + count > length:
+            raise ValueError(f"cannot drop [{start}, {start + count}) of {length} positions")
+        self.move(row, start + count, length - start - count, start, rope)
+        self.lengths[row] = length - count
+
+
+class RopeTable:
+    """Cosines and sines of rotary positions, float32, built once.
+
+    Args:
+        base: `rope_theta`.
+        rounds: round the frequencies to bfloat16, as the published demo does by casting the whole
+            module; logits then match it, increasingly noticeable with the position. Moving keys
+            always uses the same frequencies the keys were made with. Source: model.md 9.
+    """
+
+    def __init__(
+        self,
+        *,
+        head_dim: int,
+        base: float,
+        positions: int,
+        device: torch.device,
+        rounds: bool = False,
+    ) -> None:
+        steps = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
+        frequencies = 1.0 / (base**steps)
+        if rounds:
+            frequencies = frequencies.to(torch.bfloat16).float()
+        self.frequencies = frequencies.to(device)
+        angles = torch.arange(positions, dtype=torch.float32)[:, None] * frequencies
+        angles = torch.cat((angles, angles), dim=-1)
+        self.cos = angles.cos().to(device)
+        self.sin = angles.sin().to(device)
+
+    def at(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Tables for positions (T,): two tensors (T, D)."""
+        return self.cos[positions].to(dtype), self.sin[positions].to(dtype)
+
+    def angles_of(self, shift: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Cosine and sine of turning by `shift` positions (may be negative), (D,) each."""
+        angles = self.frequencies.to(device) * float(shift)
+        angles = torch.cat((angles, angles))
+        return angles.cos(), angles.sin()
+
+
+def rotate_half(x: Tensor) -> Tensor:
+    """(a, b) -> (-b, a) over the two halves of the last axis."""
+    half = x.shape[-1] // 2
+    return torch.cat((-x[..., half:], x[..., :half]), dim=-1)
+
+
+def attend(query: Tensor, keys: Tensor, values: Tensor, *, start: int | None) -> Tensor:
+    """Attention of one row's new tokens over what the row remembers.
+
+    Args:
+        query: (heads, T, D), heads a multiple of K.
+        keys, values: (K, L, D).
+        start: position of the first query; token t sees keys [0, start + t]. None: all see all.
+
+    Returns:
+        (heads, T, D).
+    """
+    heads, tokens, width = query.shape
+    groups = heads // keys.shape[0]
+    # The queries that share a key head become one longer query: no repeated keys in memory.
+    grouped = query.reshape(keys.shape[0], groups * tokens, width)
+    mask = None
+    if start is not None and tokens > 1:
+        seen = torch.arange(keys.shape[1], device=query.device)
+        mine = torch.arange(start, start + tokens, device=query.device)
+        mask = (seen[None, :] <= mine[:, None]).repeat(groups, 1)[None, None]
+    out = F.scaled_dot_product_attention(
+        grouped[None], keys[None], values[None], attn_mask=mask, dropout_p=0.0
+    )[0]
+    return out.reshape(heads, tokens, width)

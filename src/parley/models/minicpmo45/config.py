@@ -1,0 +1,295 @@
+"""The checkpoint's fields that this model relies on.
+
+`config.json` rules over every number in the specifications; what it does not say falls back to the
+value of the published model where one is known, and to a clear error where a guess would be silent
+nonsense. The language model's fields sit at the top level of the file, the other parts have objects
+of their own.
+
+Source: model.md 1, 1.1 and 13; field names are those of the published `config.json`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from transformers import Qwen3Config, SiglipVisionConfig, WhisperConfig
+
+from parley.errors import SetupError
+
+_FULL_SIZE: dict[str, Any] = {
+    "model_type": "minicpmo",
+    "architectures": ["MiniCPMO"],
+    "version": "4.5",
+    "vocab_size": 151748,
+    "hidden_size": 4096,
+    "intermediate_size": 12288,
+    "num_hidden_layers": 36,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "hidden_act": "silu",
+    "max_position_embeddings": 40960,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1_000_000,
+    "attention_bias": False,
+    "tie_word_embeddings": False,
+    "query_num": 64,
+    "drop_vision_last_layer": False,
+    "vision_batch_size": 16,
+    "audio_pool_step": 5,
+    "audio_chunk_length": 1.0,
+    "stream_input": True,
+    "vision_config": {
+        "hidden_size": 1152,
+        "image_size": 980,
+        "intermediate_size": 4304,
+        "num_attention_heads": 16,
+        "num_hidden_layers": 27,
+        "patch_size": 14,
+    },
+    "audio_config": {
+        "d_model": 1024,
+        "encoder_layers": 24,
+        "encoder_attention_heads": 16,
+        "encoder_ffn_dim": 4096,
+        "num_mel_bins": 80,
+        "max_source_positions": 1500,
+    },
+    "tts_config": {
+        "llm_dim": 4096,
+        "hidden_size": 768,
+        "intermediate_size": 3072,
+        "num_attention_heads": 12,
+        "num_key_value_heads": 12,
+        "num_hidden_layers": 20,
+        "max_position_embeddings": 4096,
+        "num_audio_tokens": 6562,
+        "num_text_tokens": 152064,
+        "num_vq": 1,
+        "audio_bos_token_id": 151687,
+        "text_eos_token_id": 151692,
+        "normalize_projected_hidden": True,
+        "attention_type": "full_attention",
+    },
+}
+"""Geometry of the published 4.5 model, for builds without a checkpoint. Source: model.md 1, 2.2."""
+
+
+@dataclass(frozen=True, slots=True)
+class SliceRules:
+    """How a picture is cut. Source: `preprocessor_config.json`; model.md 1, 4."""
+
+    max_slices: int = 9
+    resolution: int = 448
+    patch: int = 14
+    mean: tuple[float, ...] = (0.5, 0.5, 0.5)
+    std: tuple[float, ...] = (0.5, 0.5, 0.5)
+    use_image_id: bool = True
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MiniCPMOConfig:
+    """Everything about sizes and behaviour that the checkpoint decides.
+
+    Args:
+        language, vision, audio: the `transformers` configurations the parts are built from.
+        tts: the raw `tts_config` object; the speech decoder reads its own fields.
+        query_num: tokens per image piece.
+        vision_batch: pieces per forward of the vision tower; also decides padding.
+        drop_vision_last_layer: build one vision layer less.
+        pool_step: encoder frames averaged into one audio token.
+        audio_chunk_s: look-ahead-free chunk of the offline audio mask.
+        stream_input: spread the embeddings of merged clips over the placeholders.
+        raw: the file as read.
+    """
+
+    language: Qwen3Config
+    vision: SiglipVisionConfig
+    audio: WhisperConfig
+    tts: Mapping[str, Any]
+    query_num: int = 64
+    vision_batch: int = 16
+    drop_vision_last_layer: bool = False
+    pool_step: int = 5
+    audio_chunk_s: float = 1.0
+    stream_input: bool = True
+    has_tts: bool = True
+    slices: SliceRules = SliceRules()
+    raw: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def hidden_size(self) -> int:
+        """Width of the language model, `H`."""
+        return int(self.language.hidden_size)
+
+    @property
+    def rope_base(self) -> float:
+        """Base of the rotary frequencies; `transformers` 5 keeps it in `rope_parameters`."""
+        return float(self.language.rope_parameters["rope_theta"])
+
+    @property
+    def head_dim(self) -> int:
+        return int(self.language.head_dim)
+
+    @property
+    def audio_positions(self) -> int:
+        """Length of the audio encoder's position table."""
+        return int(self.audio.max_source_positions)
+
+    @property
+    def audio_chunk_frames(self) -> int:
+        """The offline mask's chunk in encoder frames (50 per second)."""
+        return int(self.audio_chunk_s * 50)
+
+
+def read_config(folder: Path) -> MiniCPMOConfig:
+    """Read a checkpoint folder's `config.json` (and `preprocessor_config.json` where present).
+
+    Raises:
+        SetupError: a file is absent or broken, or describes another model.
+    """
+    raw = _read_json(folder / "config.json")
+    preprocessor = folder / "preprocessor_config.json"
+    return make_config(raw, _read_json(preprocessor) if preprocessor.is_file() else None)
+
+
+def full_size_config() -> MiniCPMOConfig:
+    """The published geometry, for random weights."""
+    return make_config(_FULL_SIZE)
+
+
+def make_config(
+    raw: Mapping[str, Any], preprocessor: Mapping[str, Any] | None = None
+) -> MiniCPMOConfig:
+    """Make sense of a configuration as read from JSON."""
+    version = str(raw.get("version", ""))
+    if raw.get("model_type") != "minicpmo" or version != "4.5":
+        raise SetupError(
+            f"This is not a MiniCPM-o 4.5 checkpoint: model_type {raw.get('model_type')!r}, "
+            f"version {version!r}.",
+            hint="Use openbmb/MiniCPM-o-4_5 or a folder with its files.",
+        )
+    missing = [
+        name
+        for name in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
+        if name not in raw
+    ]
+    missing += [name for name in ("vision_config", "audio_config") if name not in raw]
+    if missing:
+        raise SetupError(f"config.json lacks {', '.join(missing)}.")
+    for flag in ("init_vision", "init_audio"):
+        if raw.get(flag) is False:
+            raise SetupError(f"config.json switches {flag} off; this model needs it.")
+    tts = dict(raw.get("tts_config") or {})
+    return MiniCPMOConfig(
+        language=_language(raw),
+        vision=_vision(raw["vision_config"]),
+        audio=_audio(raw["audio_config"]),
+        tts=tts,
+        query_num=int(raw.get("query_num", 64)),
+        vision_batch=int(raw.get("vision_batch_size", 16)),
+        # The class default of the public code is True; the published file says False, and its
+        # tensor count proves it (model.md 2.3). Only an explicit field may switch it on.
+        drop_vision_last_layer=bool(raw.get("drop_vision_last_layer", False)),
+        pool_step=int(raw.get("audio_pool_step", 5)),
+        audio_chunk_s=float(raw.get("audio_chunk_length", 1.0)),
+        stream_input=bool(raw.get("stream_input", True)),
+        has_tts=bool(raw.get("init_tts", True)) and bool(tts),
+        slices=_slices(preprocessor, raw),
+        raw=dict(raw),
+    )
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise SetupError(
+            f"{path.name} is missing in {path.parent}.",
+            hint="A checkpoint folder holds config.json next to the safetensors files.",
+        ) from None
+    except (OSError, ValueError) as error:
+        raise SetupError(f"{path} cannot be read: {error}") from error
+    if not isinstance(value, dict):
+        raise SetupError(f"{path} does not hold a JSON object.")
+    return value
+
+
+def _language(raw: Mapping[str, Any]) -> Qwen3Config:
+    scaling = raw.get("rope_scaling")
+    rope = dict(raw.get("rope_parameters") or {})
+    kind = rope.get("rope_type") or (scaling or {}).get("rope_type", "default")
+    if kind not in (None, "default"):
+        raise SetupError(f"config.json asks for rotary scaling '{kind}', which is not supported.")
+    base = rope.get("rope_theta", raw.get("rope_theta"))
+    if base is None:
+        raise SetupError("config.json says neither rope_theta nor rope_parameters.rope_theta.")
+    if raw.get("use_sliding_window"):
+        raise SetupError("config.json switches sliding-window attention on; it is not supported.")
+    heads = int(raw["num_attention_heads"])
+    width = int(raw["hidden_size"])
+    return Qwen3Config(
+        vocab_size=int(raw["vocab_size"]),
+        hidden_size=width,
+        intermediate_size=int(raw["intermediate_size"]),
+        num_hidden_layers=int(raw["num_hidden_layers"]),
+        num_attention_heads=heads,
+        num_key_value_heads=int(raw.get("num_key_value_heads", heads)),
+        head_dim=int(raw.get("head_dim") or width // heads),
+        hidden_act=raw.get("hidden_act", "silu"),
+        max_position_embeddings=int(raw.get("max_position_embeddings", 40960)),
+        rms_norm_eps=float(raw.get("rms_norm_eps", 1e-6)),
+        attention_bias=bool(raw.get("attention_bias", False)),
+        tie_word_embeddings=False,
+        rope_parameters={"rope_type": "default", "rope_theta": float(base)},
+    )
+
+
+def _vision(raw: Mapping[str, Any]) -> SiglipVisionConfig:
+    return SiglipVisionConfig(
+        hidden_size=int(raw["hidden_size"]),
+        intermediate_size=int(raw["intermediate_size"]),
+        num_hidden_layers=int(raw["num_hidden_layers"]),
+        num_attention_heads=int(raw["num_attention_heads"]),
+        num_channels=int(raw.get("num_channels", 3)),
+        image_size=int(raw.get("image_size", 980)),
+        patch_size=int(raw.get("patch_size", 14)),
+        hidden_act=raw.get("hidden_act", "gelu_pytorch_tanh"),
+        layer_norm_eps=float(raw.get("layer_norm_eps", 1e-6)),
+        attention_dropout=0.0,
+        attn_implementation="sdpa",
+    )
+
+
+def _audio(raw: Mapping[str, Any]) -> WhisperConfig:
+    return WhisperConfig(
+        d_model=int(raw["d_model"]),
+        encoder_layers=int(raw["encoder_layers"]),
+        encoder_attention_heads=int(raw["encoder_attention_heads"]),
+        encoder_ffn_dim=int(raw["encoder_ffn_dim"]),
+        num_mel_bins=int(raw.get("num_mel_bins", 80)),
+        max_source_positions=int(raw.get("max_source_positions", 1500)),
+        activation_function=raw.get("activation_function", "gelu"),
+        dropout=0.0,
+        attention_dropout=0.0,
+        activation_dropout=0.0,
+        attn_implementation="sdpa",
+    )
+
+
+def _slices(preprocessor: Mapping[str, Any] | None, raw: Mapping[str, Any]) -> SliceRules:
+    if preprocessor is None:
+        return SliceRules(use_image_id=bool(raw.get("use_image_id", True)))
+    defaults = SliceRules()
+    return SliceRules(
+        max_slices=int(preprocessor.get("max_slice_nums", defaults.max_slices)),
+        resolution=int(preprocessor.get("scale_resolution", defaults.resolution)),
+        patch=int(preprocessor.get("patch_size", defaults.patch)),
+        mean=tuple(preprocessor.get("norm_mean", defaults.mean)),
+        std=tuple(preprocessor.get("norm_std", defaults.std)),
+        use_image_id=bool(preprocessor.get("use_image_id", defaults.use_image_id)),
+    )

@@ -1,0 +1,156 @@
+"""The brain: Qwen3 over slot caches.
+
+Weights, norms and MLPs are `transformers`' Qwen3; attention runs over the preallocated caches of
+`caches.SlotCache`. We differ from `Qwen3ForCausalLM` in that one forward takes a *packed* sequence:
+new positions of several rows, any number of each, one after the other. Prefill of ragged lengths
+and decode of a few rows are the same call, and rows that are not in it are not touched.
+
+Shapes: `T` new positions of all rows together, `H` width, `V` vocabulary. Source: model.md 9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import Qwen3Config
+from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer, Qwen3RMSNorm
+
+from parley.models.minicpmo45.caches import RopeTable, SlotCache, Span, attend, rotate_half
+
+
+@dataclass(slots=True)
+class Probe:
+    """What an examination wants to see of a forward: states after the embedding and after each
+    layer (the last one after the final norm)."""
+
+    states: list[Tensor] = field(default_factory=list)
+
+
+class _Body(nn.Module):
+    def __init__(self, config: Qwen3Config) -> None:
+        super().__init__()
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.layers = nn.ModuleList(
+            [Qwen3DecoderLayer(config, index) for index in range(config.num_hidden_layers)]
+        )
+        self.norm = Qwen3RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+
+
+class LanguageModel(nn.Module):
+    """Parameter names are those below `llm.`."""
+
+    def __init__(self, config: Qwen3Config) -> None:
+        super().__init__()
+        self.config = config
+        self.model = _Body(config)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+
+    @property
+    def device(self) -> torch.device:
+        return self.lm_head.weight.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.model.embed_tokens.weight.dtype
+
+    def make_cache(self, rows: int, capacity: int) -> SlotCache:
+        """Caches for `rows` conversations of `capacity` positions."""
+        config = self.config
+        return SlotCache(
+            layers=config.num_hidden_layers,
+            rows=rows,
+            heads=config.num_key_value_heads,
+            capacity=capacity,
+            head_dim=config.head_dim,
+            dtype=self.dtype,
+            device=self.device,
+        )
+
+    def make_rope(self, positions: int, *, rounds: bool = False) -> RopeTable:
+        """Rotary tables for `positions` positions."""
+        return RopeTable(
+            head_dim=self.config.head_dim,
+            base=float(self.config.rope_parameters["rope_theta"]),
+            positions=positions,
+            device=self.device,
+            rounds=rounds,
+        )
+
+    def embed(self, ids: Sequence[int] | Tensor) -> Tensor:
+        """Token embeddings (n, H)."""
+        if not isinstance(ids, Tensor):
+            ids = torch.tensor(list(ids), dtype=torch.int64)
+        return self.model.embed_tokens(ids.to(self.device))
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Scores (n, V) of hidden states (n, H), in the model's dtype."""
+        return self.lm_head(hidden)
+
+    def forward(
+        self,
+        embeds: Tensor,
+        spans: Sequence[Span],
+        cache: SlotCache,
+        rope: RopeTable,
+        probe: Probe | None = None,
+    ) -> Tensor:
+        """Run new positions through all layers; extend the caches.
+
+        Args:
+            embeds: (T, H), the spans' positions one span after the other.
+            spans: which row and which positions; each begins at its row's length.
+
+        Returns:
+            States after the final norm, (T, H).
+        """
+        positions = torch.cat(
+            [torch.arange(span.start, span.end, dtype=torch.int64) for span in spans]
+        ).to(embeds.device)
+        cos, sin = rope.at(positions, embeds.dtype)
+        cos, sin = cos[:, None], sin[:, None]
+        x = embeds
+        if probe is not None:
+            probe.states.append(x)
+        for index, layer in enumerate(self.model.layers):
+            x = self._layer(index, layer, x, (cos, sin), spans, cache)
+            if probe is not None:
+                probe.states.append(x)
+        cache.commit(spans)
+        x = self.model.norm(x)
+        if probe is not None:
+            probe.states[-1] = x
+        return x
+
+    def _layer(
+        self,
+        index: int,
+        layer: Any,
+        x: Tensor,
+        turn: tuple[Tensor, Tensor],
+        spans: Sequence[Span],
+        cache: SlotCache,
+    ) -> Tensor:
+        attention = layer.self_attn
+        normed = layer.input_layernorm(x)
+        shape = (x.shape[0], -1, attention.head_dim)
+        query = attention.q_norm(attention.q_proj(normed).view(shape))
+        keys = attention.k_norm(attention.k_proj(normed).view(shape))
+        values = attention.v_proj(normed).view(shape)
+        cos, sin = turn
+        query = query * cos + rotate_half(query) * sin
+        keys = keys * cos + rotate_half(keys) * sin
+        mixed = torch.empty_like(query)
+        first = 0
+        for span in spans:
+            mine = slice(first, first + span.count)
+            first += span.count
+            cache.write(index, span, keys[mine].transpose(0, 1), values[mine].transpose(0, 1))
+            seen = cache.view(index, span.row, span.end)
+            heads = attend(query[mine].transpose(0, 1), *seen, start=span.start)
+            mixed[mine] = heads.transpose(0, 1)
+        x = x + attention.o_proj(mixed.reshape(x.shape[0], -1))
+        return x + layer.mlp(layer.post_attention_layernorm(x))
