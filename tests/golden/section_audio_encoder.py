@@ -1,0 +1,105 @@
+"""The audio encoder: whole with both masks, and live with its cache."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import torch
+from tests.golden import media, tiny
+from tests.golden.case import Case, Checker
+from tests.golden.section_mel import live_options, push_all
+
+from parley.models.minicpmo45.audio import LiveMel, token_count
+from parley.models.minicpmo45.caches import SlotCache
+
+
+def run(case: Case, check: Checker) -> None:
+    given = case.json["input"]
+    if "chunks" in case.json:
+        _live(case, check)
+    elif "audios" in given:
+        _batch(case, check)
+    elif "state0" in case.arrays:
+        _layers(case, check)
+    else:
+        _whole(case, check)
+
+
+def _whole(case: Case, check: Checker) -> None:
+    ears = tiny.ears(case.folder)
+    clip = media.audio(case.json["input"]["audio"])
+    pieces = ears.pieces([clip])
+    lengths = [[piece.shape[1] for piece in pieces]]
+    check.equal("audio_feature_lens", lengths, case.json["audio_feature_lens"])
+    for key, chunked in (("embed_full", False), ("embed_chunk1s", True)):
+        tokens = ears.hear([clip], chunked=chunked)
+        check.summary(key, tokens, case.json[key])
+        want = case.arrays[key]
+        every = 1 if want.shape[0] == tokens.shape[0] else -(-tokens.shape[0] // want.shape[0])
+        every = next((n for n in range(every, every + 3) if len(tokens[::n]) == len(want)), every)
+        check.close(key, tokens[::every], want)
+
+
+def _batch(case: Case, check: Checker) -> None:
+    given = case.json["input"]
+    ears = tiny.ears(case.folder)
+    clips = [media.audio(spec) for spec in given["audios"]]
+    counts = [token_count(len(clip)) for clip in clips]
+    check.equal("placeholders_unk", counts, case.json["placeholders_unk"])
+    pieces = ears.pieces(clips)
+    check.equal("lens", [piece.shape[1] for piece in pieces], case.arrays["lens"])
+    longest = max(piece.shape[1] for piece in pieces)
+    mel = torch.stack(
+        [torch.nn.functional.pad(piece, (0, longest - piece.shape[1])) for piece in pieces]
+    )
+    for key in case.arrays:
+        if found := re.fullmatch(r"mel_every(\d+)", key):
+            check.close(key, mel[..., :: int(found[1])], case.arrays[key])
+    for index, tokens in enumerate(ears.encode_pieces(pieces, chunked=given["chunk_length"] > 0)):
+        check.close(f"embed{index}", tokens, case.arrays[f"embed{index}"])
+
+
+def _layers(case: Case, check: Checker) -> None:
+    ears = tiny.ears(case.folder)
+    clip = media.audio(case.json["input"]["audio"])
+    (mel,) = ears.pieces([clip])
+    states: list[torch.Tensor] = []
+    last = ears.encoder.whole(mel[None], [mel.shape[1]], 0, states)
+    for index, state in enumerate(states):
+        if f"state{index}" in case.arrays:
+            check.close(f"state{index}", state[0, ::2], case.arrays[f"state{index}"])
+    check.close("projected", ears.projection(last)[0, ::5], case.arrays["projected"])
+    check.close("pooled", ears.pool(last)[0], case.arrays["pooled"])
+
+
+def _live(case: Case, check: Checker) -> None:
+    given = case.json["input"]
+    ears = tiny.ears(case.folder)
+    encoder = ears.encoder
+    cache = SlotCache(
+        layers=len(encoder.layers),
+        rows=1,
+        heads=encoder.heads,
+        capacity=encoder.positions,
+        head_dim=encoder.head_dim,
+        dtype=torch.float32,
+        device=torch.device("cpu"),
+    )
+    options = live_options(given)
+    stream = push_all(LiveMel(options), np.asarray(media.audio(given["audio"])), ears.extractor)
+    done = 0
+    for index, (_, _, mel) in enumerate(stream):
+        want = case.json["chunks"][index]
+        done = index + 1
+        extra = want["use_extra_context"]
+        prefix = want["prefix_extra_frames"] if extra else 0
+        suffix = want["suffix_extra_frames"] if extra else 0
+        ears.restart_if_full(0, cache, int(mel.shape[1]))
+        (tokens,) = ears.hear_live([mel], [0], cache, prefixes=[prefix], suffix=suffix)
+        check.summary(f"chunk {index}", tokens, want["embed"])
+        check.equal(f"chunk {index} cache", cache.lengths[0], want["encoder_cache_len"])
+        array = case.arrays[f"embed{index}"]
+        every = max(1, -(-tokens.shape[0] // array.shape[0]))
+        check.close(f"chunk {index}", tokens[::every], array)
+    check.equal("chunks", done, len(case.json["chunks"]))

@@ -1,0 +1,35 @@
+"""The language model alone: states, caches, and a gap closed in the middle."""
+
+from __future__ import annotations
+
+import torch
+from tests.golden import tiny
+from tests.golden.case import Case, Checker
+
+from parley.models.minicpmo45.caches import Span
+from parley.models.minicpmo45.language import Probe
+
+
+def run(case: Case, check: Checker) -> None:
+    llm = tiny.network(case.folder).llm
+    ids = case.arrays["ids"].astype("int64")
+    count = len(ids)
+    # A second row that stays empty shows that rows are apart.
+    cache, rope, probe = llm.make_cache(2, count + 8), llm.make_rope(count + 8), Probe()
+    hidden = llm(llm.embed(torch.from_numpy(ids)), [Span(1, 0, count)], cache, rope, probe)
+    for index, state in enumerate(probe.states):
+        check.close(f"hidden{index}", state, case.arrays[f"hidden{index}"])
+    logits = llm.logits(hidden)
+    check.top("top", logits[-1], case.arrays["top_ids"], case.arrays["top_logits"])
+    check.equal("argmax_each", logits.argmax(-1), case.arrays["argmax_each"])
+    for layer in range(cache.layers):
+        keys, values = cache.view(layer, 1, count)
+        check.close(f"key{layer}", keys, case.arrays[f"key{layer}"])
+        check.close(f"value{layer}", values, case.arrays[f"value{layer}"])
+    dropped = case.json.get("offset", 3)
+    cache.drop(1, 4, dropped, rope)
+    check.equal("cache after drop", cache.lengths[1], case.json["cache_len_after_drop"])
+    keys, _ = cache.view(1, 1, cache.lengths[1])
+    check.close("key1_after_drop", keys, case.arrays["key1_after_drop"])
+    after = llm(llm.embed(torch.from_numpy(ids[:1])), [Span(1, cache.lengths[1], 1)], cache, rope)
+    check.close("hidden_after_drop", after, case.arrays["hidden_after_drop"])

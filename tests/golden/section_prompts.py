@@ -1,0 +1,126 @@
+"""From messages to ids: template, placeholders, bounds, padding."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from tests.golden import media, tiny
+from tests.golden.case import Case, Checker
+
+from parley.engine.segments import Audio, Mark, Marker, Segment, Text
+from parley.models.minicpmo45.config import SliceRules
+from parley.models.minicpmo45.inputs import Media, chat_messages, fuse
+from parley.models.minicpmo45.tokens import Prompt, SpecialIds, as_text, expand, render
+from parley.models.minicpmo45.vision import Pieces
+
+
+@dataclass(eq=False)
+class Request:
+    """One request, ready for the language model."""
+
+    rendered: str
+    prompt: Prompt
+    pieces: list[Pieces]
+    mel_lengths: list[int]
+    signals: list[np.ndarray]
+
+    def embeds(self, case: Case, *, chunked: bool = True) -> torch.Tensor:
+        ears = tiny.ears(case.folder)
+        audio = ears.hear(self.signals, chunked=chunked) if self.signals else None
+        pictures = tiny.eyes(case.folder).look(self.pieces)
+        return fuse(tiny.network(case.folder).llm, self.prompt, pictures, audio)
+
+
+def read(
+    case: Case, messages: list[dict[str, Any]], args: dict[str, Any], *, answer: bool = True
+) -> Request:
+    """Messages of a case, by the product's own path from segments to ids.
+
+    Args:
+        answer: append the generation prompt.
+    """
+    glue = "" if args.get("omni_mode") or args.get("stream_input") else "\n"
+    segments: list[Segment] = []
+    has_audio = False
+    for spec in messages:
+        spoken = media.message(spec)
+        segments.append(Marker(Mark.TURN_START, spoken.role))
+        for index, part in enumerate(spoken.parts):
+            if index and glue:
+                segments.append(Text(glue))
+            if isinstance(part, str):
+                segments.append(Text(part))
+            else:
+                has_audio = has_audio or isinstance(part, Audio)
+                segments.append(part)
+        segments.append(Marker(Mark.TURN_END, spoken.role))
+    found = Media()
+    numbered = args.get("use_image_id")
+    listed = chat_messages(
+        segments,
+        found,
+        max_slices=args.get("max_slice_nums"),
+        with_id=True if numbered is None else numbered,
+        pool_step=5,
+        group=10 if args.get("stream_input") else None,
+    )
+    parts = render(
+        listed,
+        generation_prompt=answer and not args.get("teacher_forcing"),
+        enable_thinking=args.get("enable_thinking", False),
+        use_tts_template=args.get("use_tts_template", False) or has_audio,
+    )
+    prompt = expand(parts, tiny.words(case.folder), SliceRules())
+    prompt = prompt.truncated(args.get("max_inp_length", 8192))
+    signals = found.signals()
+    lengths = [piece.shape[1] for piece in tiny.ears(case.folder).pieces(signals)]
+    return Request(as_text(parts), prompt, found.cut_pictures(SliceRules()), lengths, signals)
+
+
+def run(case: Case, check: Checker) -> None:
+    given = case.json["input"]
+    messages, args = given["msgs"], given.get("chat_args", {})
+    batch = messages if isinstance(messages[0], list) else [messages]
+    requests = [read(case, sample, args) for sample in batch]
+    check.equal("rendered", [request.rendered for request in requests], case.json["rendered"])
+    longest = max(len(request.prompt.ids) for request in requests)
+    for index, request in enumerate(requests):
+        ids = list(request.prompt.ids)
+        pad = longest - len(ids)
+        check.equal(f"ids {index}", [0] * pad + ids, case.arrays["input_ids"][index])
+        mask = [0] * pad + [1] * len(ids)
+        check.equal(f"mask {index}", mask, case.arrays["attention_mask"][index].astype(int))
+        bounds = find_bounds(ids, pad)
+        for key, value in bounds.items():
+            check.equal(f"{key} {index}", value, case.json[key][index])
+        places = [
+            [place.start + pad, place.end + pad]
+            for place in request.prompt.places
+            if place.kind == "audio"
+        ]
+        check.equal(f"places {index}", places, case.json["audio_bounds"][index])
+        sizes = [size for pieces in request.pieces for size in pieces.sizes]
+        check.equal(f"tgt_sizes {index}", sizes, case.json["tgt_sizes"][index])
+        check.equal(f"mel {index}", request.mel_lengths, case.json["audio_feature_lens"][index])
+
+
+def find_bounds(ids: list[int], pad: int) -> dict[str, list[list[int]]]:
+    """Where media would be looked for by searching the ids, as the public code does (model.md
+    8.1). The product never searches; this only shows that the ids are the same."""
+    special = SpecialIds()
+
+    def pairs(opening: tuple[int, ...], closing: tuple[int, ...]) -> list[list[int]]:
+        starts = [place + 1 for place, token in enumerate(ids) if token in opening]
+        ends = [place for place, token in enumerate(ids) if token in closing]
+        return [[start + pad, end + pad] for start, end in zip(starts, ends, strict=False)]
+
+    return {
+        "image_bound": pairs(
+            (special.image, special.slice), (special.image_end, special.slice_end)
+        ),
+        "audio_bounds": pairs((special.audio_start,), (special.audio_end,)),
+        "spk_bounds": pairs((special.spk_bos,), (special.spk_eos,)),
+    }

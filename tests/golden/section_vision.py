@@ -1,0 +1,76 @@
+"""The vision tower and the resampler."""
+
+from __future__ import annotations
+
+import re
+
+import torch
+from tests.golden import media, tiny
+from tests.golden.case import Case, Checker
+
+from parley.models.minicpmo45.config import SliceRules
+from parley.models.minicpmo45.vision import Pieces, cut
+
+
+def run(case: Case, check: Checker) -> None:
+    given = case.json["input"]
+    specs = given["images"] if "images" in given else [given["image"]]
+    pictures = [cut(media.image(spec), given["max_slice_nums"], SliceRules()) for spec in specs]
+    sizes = [size for picture in pictures for size in picture.sizes]
+    want_sizes = case.json.get("tgt_sizes", case.arrays.get("tgt_sizes"))
+    check.equal("tgt_sizes", sizes, want_sizes)
+    if "emb" in case.arrays:
+        _layers(case, check, pictures)
+    else:
+        _outputs(case, check, pictures)
+
+
+def _outputs(case: Case, check: Checker, pictures: list[Pieces]) -> None:
+    eyes = tiny.eyes(case.folder)
+    patches = [piece for picture in pictures for piece in picture.patches]
+    sizes = [size for picture in pictures for size in picture.sizes]
+    features = eyes.features(patches, sizes)
+    tokens = eyes.resampler(features, sizes)
+    check.summary("resampler", tokens, case.json["resampler"])
+    for key, want in case.arrays.items():
+        if key == "tgt_sizes":
+            continue
+        if key == "resampler_full":
+            check.close(key, tokens, want)
+        elif key == "vpm_full":
+            check.close(key, features[0, : sizes[0][0] * sizes[0][1]], want)
+        elif found := re.fullmatch(r"resampler_every(\d+)", key):
+            check.close(key, tokens[:, :: int(found[1])], want)
+        elif found := re.fullmatch(r"vpm_slice(\d+)_every(\d+)", key):
+            index = int(found[1])
+            valid = features[index, : sizes[index][0] * sizes[index][1]]
+            check.close(key, valid[:: int(found[2])], want)
+        else:
+            check.note(f"unknown array {key}")
+
+
+def _layers(case: Case, check: Checker, pictures: list[Pieces]) -> None:
+    eyes = tiny.eyes(case.folder)
+    (picture,) = pictures
+    step = _step(case)
+    states: list = []
+    pixels = torch.from_numpy(picture.patches[0])[None]
+    features = eyes.tower(pixels, picture.sizes, states)
+    check.close("emb", states[0][0, ::step], case.arrays["emb"])
+    for index, state in enumerate(states[1:]):
+        if f"layer{index}" in case.arrays:
+            check.close(f"layer{index}", state[0, ::step], case.arrays[f"layer{index}"])
+    resampler = eyes.resampler
+    check.close("kv_proj", resampler.kv_proj(features)[0, ::step], case.arrays["kv_proj"])
+    attended = resampler.attention(features, picture.sizes)[0]
+    every = attended.shape[0] // case.arrays["resampler_attn"].shape[0]
+    check.close("resampler_attn", attended[::every], case.arrays["resampler_attn"])
+    out = resampler(features, picture.sizes)[0]
+    check.close("out", out[::every], case.arrays["out"])
+
+
+def _step(case: Case) -> int:
+    found = re.search(r"rows 0,(\d+),", case.json.get("note", ""))
+    if found is None:
+        raise ValueError("the case does not say which rows it holds")
+    return int(found[1])

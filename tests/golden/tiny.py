@@ -1,0 +1,72 @@
+"""The tiny model of the vectors: the product's own classes, filled by the weight rule.
+
+Parts are built when first needed and kept for the process, because filling them takes seconds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import torch
+from tests.golden.recorded import RecordedWords
+from tests.support import rule_weights
+from torch import Tensor
+
+from parley.models.minicpmo45 import weights
+from parley.models.minicpmo45.audio import Ears, MelExtractor
+from parley.models.minicpmo45.config import MiniCPMOConfig, make_config
+from parley.models.minicpmo45.tokens import Vocabulary, Words
+from parley.models.minicpmo45.vision import Eyes
+
+TOKENIZER = Path(__file__).parents[3] / "shared" / "tokenizer"
+"""Where the model's own tokenizer files may lie next to the repository."""
+
+
+@cache
+def config(folder: Path) -> MiniCPMOConfig:
+    return make_config(json.loads((folder / "config.json").read_text(encoding="utf-8")))
+
+
+@cache
+def network(folder: Path) -> weights.Network:
+    """All weights of the tiny model, float32, CPU."""
+    built = weights.build(config(folder))
+
+    def tensors() -> Iterator[tuple[str, Tensor]]:
+        for name, shape in weights.shapes_of(built).items():
+            yield name, torch.from_numpy(np.ascontiguousarray(rule_weights.weight(name, shape)))
+
+    weights.fill(built, tensors(), torch.device("cpu"))
+    return built
+
+
+@cache
+def eyes(folder: Path) -> Eyes:
+    net = network(folder)
+    return Eyes(net.vpm, net.resampler, batch=config(folder).vision_batch)
+
+
+@cache
+def ears(folder: Path) -> Ears:
+    settings = config(folder)
+    net = network(folder)
+    return Ears(
+        net.apm,
+        net.audio_projection_layer,
+        MelExtractor(settings.audio.num_mel_bins),
+        pool_step=settings.pool_step,
+        chunk_frames=settings.audio_chunk_frames,
+    )
+
+
+@cache
+def words(folder: Path, tokenizer: Path | None = None) -> Words:
+    """The real tokenizer where its files are, else the one recorded in the vectors."""
+    place = tokenizer or TOKENIZER
+    if (place / "vocab.json").is_file():
+        return Vocabulary(place)
+    return RecordedWords(folder)
