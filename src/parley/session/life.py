@@ -20,8 +20,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-import structlog
-
+from parley import logs
 from parley.clock import Clock
 from parley.errors import InferenceFailed, InvalidJson, ParleyError, SlowClient
 from parley.session.events import ClientEvent, Ended, Event, Failed, ServerEvent
@@ -38,7 +37,7 @@ SLOWEST_BYTES_PER_S = 131_072
 CLOSING_S = 2.0
 """How long the closing handshake may take."""
 
-_log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+_log = logs.get(__name__)
 
 
 class Disconnected(Exception):
@@ -376,11 +375,13 @@ class Life:
             self.end(Ended("disconnected"))
         except ParleyError as error:
             if not error.is_client_error:
-                _log.warning("session.failed", session=self.session_id, part=name, exc_info=True)
+                _log.warning("session.failed", session_id=self.session_id, part=name, exc_info=True)
             self.end(Ended("error", error))
         except Exception:
             error_id = secrets.token_hex(4)
-            _log.exception("session.broken", session=self.session_id, part=name, error_id=error_id)
+            _log.exception(
+                "session.broken", session_id=self.session_id, part=name, error_id=error_id
+            )
             self.end(Ended("error", InferenceFailed("The session failed.", error_id=error_id)))
 
     async def _drive(self, driver: Driver) -> None:

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from parley.media.pcm import Pcm
+from parley.session.events import Heard
+from parley.session.mailbox import Cutter, Mailbox, Unit
+
+
+def unit(value: float = 0.0, *, force_listen: bool = False) -> Unit:
+    return Unit(Heard(Pcm(np.full(4, value, np.float32), 16_000), force_listen=force_listen), 0.0)
+
+
+def values(mailbox: Mailbox) -> list[float]:
+    taken = []
+    while (each := mailbox.take()) is not None:
+        taken.append(float(each.heard.pcm.samples[0]))
+    return taken
+
+
+def ramp(samples: int, start: int = 0) -> Pcm:
+    return Pcm(np.arange(start, start + samples, dtype=np.float32), 16_000)
+
+
+def test_the_oldest_unit_is_dropped_when_a_third_one_comes():
+    mailbox = Mailbox(2)
+
+    for value in (1, 2, 3):
+        mailbox.put([unit(value)])
+
+    assert values(mailbox) == [2, 3]
+    assert mailbox.dropped == 1
+
+
+def test_the_wish_to_listen_of_a_dropped_unit_passes_to_the_next_one_taken_and_no_further():
+    mailbox = Mailbox(2)
+    mailbox.put([unit(1, force_listen=True)])
+    mailbox.put([unit(2)])
+    mailbox.put([unit(3)])
+
+    first, second = mailbox.take(), mailbox.take()
+
+    assert first is not None
+    assert second is not None
+    assert first.heard.force_listen
+    assert not second.heard.force_listen
+
+
+def test_clearing_keeps_the_wish_to_listen():
+    mailbox = Mailbox(2)
+    mailbox.put([unit(1, force_listen=True)])
+
+    mailbox.clear()
+    mailbox.put([unit(2)])
+
+    taken = mailbox.take()
+    assert taken is not None
+    assert taken.heard.force_listen
+
+
+def test_one_long_message_is_kept_whole_until_the_next_message_comes():
+    mailbox = Mailbox(2)
+
+    mailbox.put([unit(1), unit(2), unit(3)])
+    assert len(mailbox) == 3
+
+    mailbox.put([unit(4)])
+    assert values(mailbox) == [3, 4]
+
+
+@pytest.mark.parametrize(
+    ("samples", "lengths"),
+    [
+        (4000, [4000]),
+        (16_000, [16_000]),
+        (40_000, [16_000, 16_000, 8000]),
+        (17_600, [16_000]),
+        (1, [1]),
+    ],
+)
+def test_sound_is_cut_into_units_of_one_second(samples, lengths):
+    pieces = Cutter(16_000).cut(Heard(ramp(samples), frames=(b"jpeg",)))
+
+    assert [len(piece.pcm) for piece in pieces] == lengths
+    assert [piece.frames for piece in pieces] == [(b"jpeg",)] + [()] * (len(lengths) - 1)
+
+
+def test_a_short_rest_is_put_in_front_of_the_next_message():
+    cutter = Cutter(16_000)
+
+    pieces = cutter.cut(Heard(ramp(17_600))) + cutter.cut(Heard(ramp(16_000, 17_600)))
+
+    heard = np.concatenate([piece.pcm.samples for piece in pieces])
+    assert np.array_equal(heard, np.arange(32_000))
+    assert [len(piece.pcm) for piece in pieces] == [16_000, 16_000]

@@ -1,0 +1,80 @@
+"""A socket whose other end is the test."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from parley.session.life import Disconnected
+
+
+class FakeSocket:
+    """Messages in by `say`, out in `sent`; `close` is remembered, `hang_up` is the client leaving.
+
+    While `reads` is cleared the client reads nothing, and sends wait.
+    """
+
+    def __init__(self) -> None:
+        self.sent: list[dict[str, Any]] = []
+        self.closed: tuple[int, str] | None = None
+        self.reads = asyncio.Event()
+        self.reads.set()
+        self._incoming: asyncio.Queue[str | bytes | None] = asyncio.Queue()
+        self._changed = asyncio.Event()
+
+    # ---- the session's side ----
+
+    async def receive(self) -> str | bytes:
+        frame = await self._incoming.get()
+        if frame is None:
+            self._incoming.put_nowait(None)
+            raise Disconnected
+        return frame
+
+    async def send(self, text: str) -> None:
+        await self.reads.wait()
+        assert self.closed is None, "sent after close"
+        self.sent.append(json.loads(text))
+        self._changed.set()
+
+    async def close(self, code: int, reason: str) -> None:
+        if self.closed is None:
+            self.closed = (code, reason)
+        self._changed.set()
+
+    # ---- the client's side ----
+
+    def say(self, message: dict[str, Any] | str | bytes) -> None:
+        self._incoming.put_nowait(json.dumps(message) if isinstance(message, dict) else message)
+
+    def hang_up(self) -> None:
+        self._incoming.put_nowait(None)
+
+    @property
+    def types(self) -> list[str]:
+        return [message["type"] for message in self.sent]
+
+    @property
+    def close_code(self) -> int | None:
+        return self.closed[0] if self.closed else None
+
+    async def until(self, type_name: str, count: int = 1, limit_s: float = 10.0) -> dict[str, Any]:
+        """Wait for the `count`-th message of a type; fails when the socket closes without it."""
+        async with asyncio.timeout(limit_s):
+            while True:
+                found = [message for message in self.sent if message["type"] == type_name]
+                if len(found) >= count:
+                    return found[count - 1]
+                assert self.closed is None, (
+                    f"no {type_name}: closed {self.closed} after {self.sent}"
+                )
+                self._changed.clear()
+                await self._changed.wait()
+
+    async def until_closed(self, limit_s: float = 10.0) -> int:
+        async with asyncio.timeout(limit_s):
+            while self.closed is None:
+                self._changed.clear()
+                await self._changed.wait()
+        return self.closed[0]
