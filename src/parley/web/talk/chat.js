@@ -1,0 +1,229 @@
+/**
+ * A conversation by request and answer. The history lives here; every request carries all of it.
+ *
+ *   idle ─send→ connecting → (queued) → prefill → generating ─done→ idle
+ *
+ * Cancelling keeps what was said and marks it. A request is repeated, up to three times, only while
+ * nothing has been heard of the server. No DOM.
+ *
+ * Events: change (messages or state), delta {id}, finished {id}.
+ */
+
+import { join } from '../audio/wav.js';
+import { ChatClient } from '../wire/chat.js';
+
+/** @typedef {import('../wire/protocol.js').chat.Message} WireMessage */
+/** @typedef {Exclude<WireMessage['content'], string>[number]} WirePart */
+/**
+ * A piece of a message as the page keeps it; `data` is base64 as it goes out.
+ * @typedef {{type: 'text', text: string}
+ *  | {type: 'image' | 'audio' | 'video', data: string, name?: string, seconds?: number}} Part
+ */
+/**
+ * @typedef {object} ChatMessage
+ * @property {string} id
+ * @property {'user' | 'assistant'} role
+ * @property {Part[]} parts
+ * @property {boolean} [isInterrupted]
+ * @property {string} [error] code of what went wrong
+ * @property {Float32Array | null} [sound] 24 kHz
+ * @property {{firstMs: number | null, totalMs: number}} [timing]
+ * @property {{input: number, output: number}} [tokens]
+ * @property {string} [recordingId]
+ * @property {number} at
+ */
+/**
+ * @typedef {object} ChatSettings
+ * @property {Part[]} system
+ * @property {boolean} streaming
+ * @property {boolean} voice
+ * @property {string | null} ttsVoice base64
+ * @property {number} maxNewTokens
+ * @property {number} lengthPenalty
+ * @property {number} [temperature]
+ * @property {boolean} detailed
+ * @property {boolean} [thinking]
+ */
+/** @typedef {'idle' | 'connecting' | 'queued' | 'prefill' | 'generating'} ChatPhase */
+
+const newId = () => Math.random().toString(36).slice(2, 10);
+
+/** @param {Part} part @returns {WirePart} */
+function toWire(part) {
+  if (part.type === 'text') return { type: 'text', text: part.text };
+  return { type: part.type, data: part.data };
+}
+
+/**
+ * The request for the messages so far.
+ * @param {ChatMessage[]} messages
+ * @param {ChatSettings} settings
+ * @returns {import('../wire/protocol.js').chat.Request}
+ */
+export function buildRequest(messages, settings) {
+  /** @type {WireMessage[]} */
+  const wire = [];
+  const system = settings.system.filter((part) => part.type !== 'text' || part.text.trim());
+  if (system.length > 0) wire.push({ role: 'system', content: content(system) });
+  for (const { role, parts, error } of messages) {
+    const said = parts.filter((part) => part.type !== 'text' || part.text);
+    if (said.length > 0 && !(role === 'assistant' && error)) wire.push({ role, content: content(said) });
+  }
+  const hasVideo = wire.some((message) => Array.isArray(message.content) && message.content.some((part) => part.type === 'video'));
+  return {
+    messages: wire,
+    streaming: settings.streaming,
+    generation: { max_new_tokens: settings.maxNewTokens, length_penalty: settings.lengthPenalty, do_sample: true, ...(settings.temperature === undefined ? {} : { temperature: settings.temperature }) },
+    image: { max_slice_nums: hasVideo || !settings.detailed ? 1 : 2 },
+    omni_mode: hasVideo,
+    enable_thinking: settings.thinking ?? false,
+    use_tts_template: settings.voice,
+    tts: { enabled: settings.voice, mode: hasVideo ? 'omni' : 'audio_assistant', ref_audio_data: settings.voice ? settings.ttsVoice : null },
+  };
+}
+
+/** @param {Part[]} parts @returns {WireMessage['content']} */
+function content(parts) {
+  return parts.length === 1 && parts[0].type === 'text' ? parts[0].text : parts.map(toWire);
+}
+
+export class ChatTalk extends EventTarget {
+  /** @type {ChatMessage[]} */
+  messages = [];
+  /** @type {ChatPhase} */
+  phase = 'idle';
+  /** @type {import('../wire/connection.js').Place | null} */
+  queue = null;
+  /** @type {ChatClient | null} */
+  #client = null;
+
+  /**
+   * @param {{onSound?: (audio: Float32Array<ArrayBuffer>, id: string) => void, onSoundEnd?: (id: string) => void,
+   *   now?: () => number, connection?: object}} [outside]
+   */
+  constructor(outside = {}) {
+    super();
+    this.outside = outside;
+    this.now = outside.now ?? (() => performance.now());
+  }
+
+  get isBusy() {
+    return this.phase !== 'idle';
+  }
+
+  #changed() {
+    this.dispatchEvent(new Event('change'));
+  }
+
+  /** @param {ChatPhase} phase */
+  #enter(phase) {
+    this.phase = phase;
+    this.#changed();
+  }
+
+  /**
+   * Say something and have it answered.
+   * @param {Part[]} parts
+   * @param {ChatSettings} settings
+   */
+  send(parts, settings) {
+    if (this.isBusy || parts.length === 0) return;
+    this.messages.push({ id: newId(), role: 'user', parts, at: Date.now() });
+    this.#ask(settings);
+  }
+
+  /**
+   * Say the message `id` differently; what came after it is forgotten.
+   * @param {string} id
+   * @param {Part[]} parts
+   * @param {ChatSettings} settings
+   */
+  resend(id, parts, settings) {
+    const at = this.messages.findIndex((message) => message.id === id);
+    if (this.isBusy || at < 0) return;
+    this.messages.length = at;
+    this.send(parts, settings);
+  }
+
+  /** Answer the last question again. @param {ChatSettings} settings */
+  regenerate(settings) {
+    if (this.isBusy) return;
+    while (this.messages.at(-1)?.role === 'assistant') this.messages.pop();
+    if (this.messages.length > 0) this.#ask(settings);
+  }
+
+  /** @param {ChatSettings} settings */
+  #ask(settings) {
+    const request = buildRequest(this.messages, settings);
+    /** @type {ChatMessage} */
+    const answer = { id: newId(), role: 'assistant', parts: [{ type: 'text', text: '' }], at: Date.now(), sound: null };
+    this.messages.push(answer);
+    const text = /** @type {{type: 'text', text: string}} */ (answer.parts[0]);
+    const askedAt = this.now();
+    /** @type {number | null} */
+    let firstMs = null;
+    /** @type {Float32Array[]} */
+    const sounds = [];
+
+    const client = new ChatClient(request, this.outside.connection);
+    this.#client = client;
+    /** @param {string} type @param {(detail: any) => void} act */
+    const on = (type, act) => client.addEventListener(type, (event) => act(/** @type {CustomEvent} */ (event).detail));
+    /** @param {Float32Array<ArrayBuffer>} audio */
+    const hear = (audio) => {
+      if (audio.length === 0) return;
+      sounds.push(audio.slice());
+      this.outside.onSound?.(audio, answer.id);
+    };
+    on('phase', (phase) => {
+      if (phase === 'connecting' || phase === 'queued') this.#enter(phase);
+      if (phase === 'assigned') this.#enter('prefill');
+    });
+    on('queue', (queue) => {
+      this.queue = queue;
+      this.#changed();
+    });
+    on('prefilled', () => this.#enter('generating'));
+    on('delta', (delta) => {
+      firstMs ??= this.now() - askedAt;
+      text.text += delta.text;
+      hear(delta.audio);
+      this.dispatchEvent(new CustomEvent('delta', { detail: { id: answer.id } }));
+    });
+    on('trouble', ({ code }) => {
+      answer.error = code || 'failed';
+    });
+    on('done', (done) => {
+      text.text = done.text || text.text;
+      firstMs ??= this.now() - askedAt;
+      hear(done.audio);
+      answer.tokens = { input: done.inputTokens, output: done.generatedTokens };
+      answer.recordingId = done.recordingId;
+      answer.isInterrupted = done.wasStopped;
+    });
+    on('ended', (/** @type {import('../wire/connection.js').Ending} */ ending) => {
+      this.#client = null;
+      this.queue = null;
+      answer.timing = { firstMs, totalMs: this.now() - askedAt };
+      if (sounds.length > 0) answer.sound = join(sounds);
+      if (ending.reason !== 'stopped') answer.error ??= ending.code || ending.reason;
+      else if (!answer.tokens) answer.isInterrupted = true;
+      if (!text.text && !answer.sound && answer.isInterrupted) this.messages.pop();
+      this.outside.onSoundEnd?.(answer.id);
+      this.dispatchEvent(new CustomEvent('finished', { detail: { id: answer.id, ending } }));
+      this.#enter('idle');
+    });
+    this.#enter('connecting');
+    client.open();
+  }
+
+  cancel() {
+    this.#client?.cancel();
+  }
+
+  clear() {
+    this.cancel();
+    this.messages = [];
+    this.#changed();
+  }
+}

@@ -1,0 +1,332 @@
+/**
+ * A conversation in full duplex: one unit per second each way, both may speak at any time.
+ *
+ * Turns: the first speaking unit after listening, or after a unit marked as last, begins one. When the
+ * model listens again without having ended its turn it was interrupted: what waits in the mouth is
+ * dropped within 40 ms. When it had ended it, the tail plays out.
+ *
+ * Pause: the duplex dialect confirms it, and it is complete when the voice has ended too. Realtime has no
+ * word for it: units are simply not sent.
+ */
+
+import { CONTEXT_TOKENS, DuplexClient, UNIT_SAMPLES } from '../wire/duplex.js';
+import { RealtimeClient } from '../wire/realtime.js';
+import { Talk } from './talk.js';
+
+/**
+ * @typedef {object} DuplexMetrics
+ * @property {number} units sent
+ * @property {number} turns
+ * @property {number} contextTokens
+ * @property {number | null} responseMs from sending a unit to its answer
+ * @property {number | null} costMs the server's own measure
+ * @property {number | null} firstSpeechMs last listen to first speech
+ * @property {number | null} playDelayMs first result to sound
+ * @property {number | null} driftMs growth of the way back since the first result
+ * @property {number} aheadMs
+ * @property {number} gaps
+ * @property {number} shiftMs
+ * @property {number} dropped
+ * @property {number} slices
+ */
+
+/** Answers later than this come in the next unit's time. */
+const GOOD_MS = 700;
+const FAIR_MS = 1300;
+
+/**
+ * @typedef {object} DuplexSources
+ * @property {'mic' | 'file' | 'mixed'} [sound]
+ * @property {import('./files.js').FileFeed | null} [feed]
+ * @property {(() => Promise<string | null>) | null} [frame] the camera's picture now, base64 JPEG
+ * @property {() => number} [slices]
+ */
+
+export class DuplexTalk extends Talk {
+  /** @type {DuplexClient | RealtimeClient | null} */
+  client = null;
+  /** @type {DuplexMetrics} */
+  metrics = freshMetrics();
+  /** @type {DuplexSources} */
+  sources = {};
+  #isTurnOpen = false;
+  #isHushing = false;
+  #forceNext = false;
+  #lastListenAt = 0;
+  #turnFirstAt = 0;
+  #firstTransit = NaN;
+  /** When units that are not answered yet were sent. @type {number[]} */
+  #sentAt = [];
+  #isServerPaused = false;
+  /** @type {any} */
+  #timer = null;
+  #nextTick = 0;
+  /** Units leave in order although pictures take time. @type {Promise<void>} */
+  #outbox = Promise.resolve();
+
+  /**
+   * @param {'duplex' | 'realtime'} dialect
+   * @param {'audio' | 'video'} mode
+   * @param {import('../wire/duplex.js').DuplexOptions} options
+   * @param {{deviceId?: string, isStudio?: boolean, connection?: object} & DuplexSources} [with_]
+   */
+  async start(dialect, mode, options, { connection, sound = 'mic', feed = null, frame = null, slices, ...microphone } = {}) {
+    const Client = dialect === 'realtime' ? RealtimeClient : DuplexClient;
+    const client = new Client(options, mode, connection);
+    this.client = client;
+    this.metrics = freshMetrics();
+    this.sources = { sound, feed, frame, slices };
+    this.#isTurnOpen = this.#isHushing = this.#forceNext = this.#isServerPaused = false;
+    this.#sentAt = [];
+    this.#firstTransit = NaN;
+    return await this.begin(client, sound === 'file' ? null : microphone);
+  }
+
+  /** @param {DuplexClient | RealtimeClient} client @param {AbortSignal} signal */
+  wire(client, signal) {
+    /** @param {string} type @param {(detail: any) => void} act */
+    const on = (type, act) => client.addEventListener(type, (event) => act(/** @type {CustomEvent} */ (event).detail), { signal });
+    on('listen', (result) => this.#onListen(result));
+    on('speak', (result) => this.#onSpeak(result));
+    on('paused', () => {
+      this.#isServerPaused = true;
+      this.#settlePause();
+    });
+    on('resumed', () => this.#goOn());
+    on('dropped', (dropped) => {
+      this.metrics.dropped = dropped;
+    });
+  }
+
+  onReady() {
+    this.captions.note('note.connected');
+    this.#feed();
+  }
+
+  // Upwards
+
+  #feed() {
+    if (this.sources.sound === 'file') {
+      this.#nextTick = this.now() + 1000;
+      this.#tick();
+      return;
+    }
+    this.rig.capture(UNIT_SAMPLES, (audio, final) => {
+      if (!final && this.isLive) this.#unit(audio);
+      else this.rig.recycle(audio);
+    });
+  }
+
+  /** A file has no sound card: units follow a timer that does not drift. */
+  #tick() {
+    this.#timer = this.setTimer(
+      () => {
+        if (this.state.phase === 'ended') return;
+        this.#nextTick += 1000;
+        if (this.isLive) this.#unit(null);
+        this.#tick();
+      },
+      Math.max(0, this.#nextTick - this.now()),
+    );
+  }
+
+  /** @param {Float32Array<ArrayBuffer> | null} mic */
+  #unit(mic) {
+    const { feed, frame, slices } = this.sources;
+    const taken = feed?.next(this.sources.sound === 'file' ? null : mic, this.state.isMuted);
+    const audio = taken?.audio ?? mic;
+    if (!audio) return;
+    if (feed && !taken && this.sources.sound === 'file') return;
+    const picture = taken?.frame !== undefined ? Promise.resolve(taken.frame) : (frame?.() ?? Promise.resolve(null));
+    this.#outbox = this.#outbox.then(async () => {
+      // A camera that does not answer must not hold the voice back.
+      const image = await picture.catch(() => null);
+      if (!this.isLive) return;
+      const forceListen = this.state.isForcingListen || this.#forceNext;
+      this.#forceNext = false;
+      this.#sentAt.push(this.now());
+      if (this.#sentAt.length > 30) this.#sentAt.shift();
+      this.metrics.units++;
+      this.client?.sendUnitOf({ audio, frames: image ? [image] : undefined, forceListen, slices: slices?.() });
+      if (mic) this.rig.recycle(mic);
+      this.dispatchEvent(new CustomEvent('unit', { detail: { index: this.metrics.units, frame: image } }));
+    });
+  }
+
+  // Downwards
+
+  /** @param {{contextTokens: number, costs: import('../wire/duplex.js').Costs}} result */
+  #onListen(result) {
+    this.#account(result);
+    this.#lastListenAt = this.now();
+    this.#isHushing = false;
+    if (this.#isTurnOpen) {
+      this.#isTurnOpen = false;
+      this.rig.flush();
+      this.captions.interrupt(this.turn);
+      this.#activity('listening');
+    } else if (!this.position?.sounding) {
+      this.#activity('listening');
+    }
+  }
+
+  /** @param {{text: string, audio: Float32Array<ArrayBuffer>, isLast: boolean, contextTokens: number, costs: import('../wire/duplex.js').Costs}} result */
+  #onSpeak(result) {
+    this.#account(result);
+    // An answer to a unit that was on its way when silence was asked for.
+    if (this.#isHushing || this.state.isForcingListen) return;
+    if (!this.#isTurnOpen) {
+      this.#isTurnOpen = true;
+      this.turn++;
+      this.metrics.turns++;
+      this.#turnFirstAt = this.now();
+      if (this.#lastListenAt) this.metrics.firstSpeechMs = this.now() - this.#lastListenAt;
+    }
+    const { text, audio, isLast } = result;
+    this.captions.add(this.turn, text, audio.length);
+    if (audio.length > 0) this.rig.play(this.turn, audio, isLast);
+    else if (isLast) this.rig.endTurn(this.turn);
+    if (isLast) {
+      this.captions.complete(this.turn);
+      this.#isTurnOpen = false;
+    }
+    this.#activity('speaking');
+  }
+
+  /** @param {{contextTokens: number, costs: import('../wire/duplex.js').Costs}} result */
+  #account({ contextTokens, costs }) {
+    const { metrics } = this;
+    const sentAt = this.#sentAt.shift();
+    metrics.responseMs = sentAt === undefined ? null : this.now() - sentAt;
+    metrics.contextTokens = contextTokens;
+    metrics.costMs = costs.wallMs ?? costs.allMs ?? null;
+    metrics.slices = costs.slices ?? metrics.slices;
+    if (costs.sentAt) {
+      const transit = Date.now() - costs.sentAt * 1000;
+      if (Number.isNaN(this.#firstTransit)) this.#firstTransit = transit;
+      metrics.driftMs = transit - this.#firstTransit;
+    }
+    this.dispatchEvent(new CustomEvent('metrics', { detail: metrics }));
+  }
+
+  /** @param {import('./talk.js').Activity} activity */
+  #activity(activity) {
+    if (this.isLive && this.state.activity !== activity) this.set({ activity });
+  }
+
+  /** @param {import('../audio/rig.js').Position} position */
+  onPosition(position) {
+    this.metrics.aheadMs = position.aheadMs;
+    this.metrics.gaps = position.gaps;
+    this.metrics.shiftMs = position.shiftMs;
+  }
+
+  /** @param {number} turn */
+  onStarted(turn) {
+    if (turn === this.turn) this.metrics.playDelayMs = this.now() - this.#turnFirstAt;
+  }
+
+  /** @param {number} turn */
+  onDrained(turn) {
+    if (turn === this.turn && !this.#isTurnOpen) this.#activity('listening');
+    this.#settlePause();
+  }
+
+  // Wishes
+
+  /** Be silent and listen until told otherwise. @param {boolean} on */
+  forceListen(on) {
+    this.set({ isForcingListen: on });
+    if (on) this.#hush();
+  }
+
+  /** Be silent now, for this once. */
+  interrupt() {
+    this.#forceNext = true;
+    this.#hush();
+  }
+
+  #hush() {
+    this.rig.flush();
+    if (this.#isTurnOpen || this.position?.sounding) this.captions.interrupt(this.turn);
+    this.#isHushing = this.#isTurnOpen;
+    this.#isTurnOpen = false;
+    this.#activity('listening');
+  }
+
+  pause() {
+    if (!this.isLive) return;
+    this.#isServerPaused = !this.client?.canPause;
+    this.set({ phase: 'pausing' });
+    this.client?.pause();
+    this.#settlePause();
+  }
+
+  #settlePause() {
+    if (this.state.phase !== 'pausing' || !this.#isServerPaused || this.position?.sounding) return;
+    this.set({ phase: 'paused' });
+  }
+
+  resume() {
+    if (this.state.phase !== 'paused' && this.state.phase !== 'pausing') return;
+    if (this.client?.canPause) this.client.resume();
+    else this.#goOn();
+  }
+
+  #goOn() {
+    this.#isServerPaused = false;
+    this.#sentAt.length = 0;
+    if (this.state.phase === 'paused' || this.state.phase === 'pausing') this.set({ phase: 'live', activity: 'listening' });
+  }
+
+  /** Seconds left of the total limit; null when there is none to show. */
+  leftS() {
+    if (!this.client?.limitS || !this.client.isOpen) return null;
+    return Math.max(0, this.client.limitS - (this.now() - this.client.openedAt) / 1000);
+  }
+
+  get contextUsed() {
+    return this.metrics.contextTokens / CONTEXT_TOKENS;
+  }
+
+  /** One sign for everyone. @returns {'good' | 'fair' | 'poor' | null} */
+  quality() {
+    const { responseMs, gaps, dropped } = this.metrics;
+    if (responseMs === null) return null;
+    if (dropped > 0 || responseMs > FAIR_MS) return 'poor';
+    return gaps > 0 || responseMs > GOOD_MS ? 'fair' : 'good';
+  }
+
+  onEnded() {
+    this.clearTimer(this.#timer);
+    this.captions.note('note.ended');
+  }
+
+  stop() {
+    if (this.state.phase === 'opening') {
+      this.abandon();
+      return;
+    }
+    if (this.isBusy) this.client?.diagnose({ ...this.metrics });
+    this.client?.end();
+  }
+}
+
+/** @returns {DuplexMetrics} */
+function freshMetrics() {
+  return {
+    units: 0,
+    turns: 0,
+    contextTokens: 0,
+    responseMs: null,
+    costMs: null,
+    firstSpeechMs: null,
+    playDelayMs: null,
+    driftMs: null,
+    aheadMs: 0,
+    gaps: 0,
+    shiftMs: 0,
+    dropped: 0,
+    slices: 1,
+  };
+}

@@ -1,0 +1,64 @@
+/**
+ * A file in place of, or together with, the microphone: cut into units before the call begins.
+ *
+ * Pure: takes decoded samples and ready JPEGs. Padding freezes the first and last picture and is silent.
+ */
+
+import { mixInto } from '../audio/mixer.js';
+import { UNIT_SAMPLES } from '../wire/duplex.js';
+
+/** What pages accept. Source: web client spec 2.4 and 2.5. */
+export const VIDEO_LIMIT_S = 120;
+export const AUDIO_LIMIT_S = 300;
+
+/**
+ * @typedef {object} FileFeedOptions
+ * @property {Float32Array} samples 16 kHz
+ * @property {string[]} [frames] base64 JPEG, one per second; none for sound files
+ * @property {number} [beforeS] padding
+ * @property {number} [afterS]
+ * @property {{mic: number, file: number}} [gain]
+ * @property {'file' | 'mic' | 'mixed'} [source] whose sound the units carry
+ */
+
+export class FileFeed {
+  index = 0;
+
+  /** @param {FileFeedOptions} options */
+  constructor({ samples, frames, beforeS = 0, afterS = 2, gain = { mic: 1, file: 1 }, source = 'file' }) {
+    this.samples = samples;
+    this.frames = frames;
+    this.before = Math.round(beforeS);
+    this.gain = gain;
+    this.source = source;
+    this.playS = Math.max(Math.ceil(samples.length / UNIT_SAMPLES), frames?.length ?? 0);
+    this.totalS = this.before + this.playS + Math.round(afterS);
+  }
+
+  /** Seconds into the file; below 0 and beyond `playS` lies the padding. */
+  get at() {
+    return this.index - this.before;
+  }
+
+  get isOver() {
+    return this.index >= this.totalS;
+  }
+
+  /**
+   * The next second, or null when the file is over: the conversation goes on without it.
+   * @param {Float32Array<ArrayBuffer> | null} mic
+   * @param {boolean} [isMuted]
+   * @returns {{audio: Float32Array<ArrayBuffer>, frame: string | null | undefined} | null}
+   */
+  next(mic, isMuted = false) {
+    if (this.isOver) return null;
+    const { at } = this;
+    this.index++;
+    const frame = this.frames?.length ? this.frames[Math.max(0, Math.min(this.frames.length - 1, at))] : undefined;
+    const audio = new Float32Array(UNIT_SAMPLES);
+    const inFile = at >= 0 && at < this.playS && this.source !== 'mic';
+    const fromFile = inFile ? this.samples.subarray(at * UNIT_SAMPLES, (at + 1) * UNIT_SAMPLES) : null;
+    mixInto(audio, this.source === 'file' || isMuted ? null : mic, fromFile, this.gain);
+    return { audio, frame };
+  }
+}

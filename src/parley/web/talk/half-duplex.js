@@ -1,0 +1,149 @@
+/**
+ * A conversation in turns, hands free.
+ *
+ *   listening ─vad true→ hearing ─vad false→ listening
+ *   listening ─generating→ thinking ─first sound→ speaking ─turn done, last sample heard, 800 ms→ listening
+ *
+ * The microphone is sent only while listening or hearing: the assistant must not hear itself. The 800 ms
+ * let the room fall silent. Source: half_duplex_api.txt, phase 5.
+ */
+
+import { HalfDuplexClient, UNIT_SAMPLES } from '../wire/half-duplex.js';
+import { Talk } from './talk.js';
+
+const RESUME_AFTER_MS = 800;
+
+export class HalfDuplexTalk extends Talk {
+  /** @type {HalfDuplexClient | null} */
+  client = null;
+  lastSentAt = 0;
+  /** @type {{firstSoundMs: number | null, turns: number, speechMs: number}} */
+  metrics = { firstSoundMs: null, turns: 0, speechMs: 0 };
+  #isSending = false;
+  #hasSound = false;
+  #isTurnDone = true;
+  #isHeard = true;
+  #askedAt = 0;
+  /** @type {any} */
+  #timer = null;
+
+  /**
+   * @param {Omit<import('../wire/protocol.js').half_duplex.Prepare, 'type'>} options
+   * @param {{deviceId?: string, isStudio?: boolean} & {connection?: object}} [microphone]
+   */
+  async start(options, { connection, ...microphone } = {}) {
+    const client = new HalfDuplexClient(options, connection);
+    this.client = client;
+    this.metrics = { firstSoundMs: null, turns: 0, speechMs: 0 };
+    return await this.begin(client, microphone);
+  }
+
+  /** @param {HalfDuplexClient} client @param {AbortSignal} signal */
+  wire(client, signal) {
+    /** @param {string} type @param {(detail: any) => void} act */
+    const on = (type, act) => client.addEventListener(type, (event) => act(/** @type {CustomEvent} */ (event).detail), { signal });
+    on('hearing', (speaking) => {
+      if (this.#isSending) this.set({ activity: speaking ? 'hearing' : 'listening' });
+    });
+    on('generating', ({ speechMs }) => {
+      this.turn++;
+      this.#isSending = false;
+      this.#hasSound = false;
+      this.#isTurnDone = false;
+      this.#isHeard = false;
+      this.#askedAt = this.now();
+      this.metrics.speechMs = speechMs;
+      this.captions.you('caption.you_spoke', { seconds: speechMs / 1000 });
+      this.set({ activity: 'thinking' });
+    });
+    on('delta', ({ text, audio }) => {
+      if (this.#isTurnDone) return;
+      this.captions.add(this.turn, text, audio.length);
+      if (audio.length === 0) return;
+      this.#hasSound = true;
+      this.rig.play(this.turn, audio);
+    });
+    on('turn', ({ text, wasInterrupted, hasFailed }) => {
+      this.metrics.turns++;
+      this.#isTurnDone = true;
+      if (!this.#hasSound && text) this.captions.add(this.turn, '', 0);
+      if (wasInterrupted) this.captions.interrupt(this.turn);
+      else this.captions.complete(this.turn);
+      if (hasFailed) this.captions.note('note.turn_failed');
+      this.rig.endTurn(this.turn);
+      if (!this.#hasSound || this.#isHeard) this.#resumeAfter(this.#hasSound ? RESUME_AFTER_MS : 0);
+    });
+  }
+
+  onReady() {
+    this.captions.note('note.connected');
+    this.#listen();
+  }
+
+  #listen() {
+    if (!this.isLive) return;
+    this.#isSending = true;
+    this.lastSentAt = this.now();
+    // Starting anew drops what was gathered while the assistant was audible.
+    this.rig.capture(UNIT_SAMPLES, (audio) => {
+      if (this.#isSending && !this.state.isMuted && audio.length === UNIT_SAMPLES) {
+        this.client?.sendAudio(audio);
+        this.lastSentAt = this.now();
+      }
+      this.rig.recycle(audio);
+    });
+    this.set({ activity: 'listening' });
+  }
+
+  /** @param {number} ms */
+  #resumeAfter(ms) {
+    this.clearTimer(this.#timer);
+    this.#timer = this.setTimer(() => this.#listen(), ms);
+  }
+
+  /** @param {number} turn */
+  onStarted(turn) {
+    if (turn !== this.turn || !this.isLive) return;
+    this.metrics.firstSoundMs = this.now() - this.#askedAt;
+    this.set({ activity: 'speaking' });
+  }
+
+  /** @param {number} turn */
+  onDrained(turn) {
+    if (turn !== this.turn) return;
+    this.#isHeard = true;
+    if (this.#isTurnDone && this.isLive) this.#resumeAfter(RESUME_AFTER_MS);
+  }
+
+  /** Seconds until the server gives up waiting for sound; null while it is not counting. */
+  idleLeftS() {
+    if (!this.isLive || !this.client?.timeoutS) return null;
+    return Math.max(0, this.client.timeoutS - (this.now() - this.lastSentAt) / 1000);
+  }
+
+  /**
+   * Silence this answer and listen again.
+   * @param {(sessionId: string) => Promise<unknown>} stopTurn asks the server to stop making it
+   */
+  async skip(stopTurn) {
+    if (this.state.activity !== 'thinking' && this.state.activity !== 'speaking') return;
+    const { turn } = this;
+    const wasDone = this.#isTurnDone;
+    this.#isTurnDone = true;
+    this.#hasSound = false;
+    this.rig.flush();
+    this.captions.interrupt(turn);
+    if (!wasDone) await stopTurn(this.state.sessionId).catch(() => {});
+    if (this.turn === turn) this.#resumeAfter(0);
+  }
+
+  onEnded() {
+    this.#isSending = false;
+    this.clearTimer(this.#timer);
+  }
+
+  stop() {
+    if (this.state.phase === 'opening') this.abandon();
+    else this.client?.end();
+  }
+}

@@ -1,0 +1,65 @@
+/**
+ * The chat dialect: one request, one streamed answer, one connection.
+ *
+ * Events besides those of `Connection`: prefilled {inputTokens}, delta {text, audio: Float32Array},
+ * done {text, audio, inputTokens, generatedTokens, recordingId, wasStopped}.
+ */
+
+import { decodePcm } from './codec.js';
+import { socketUrl } from './connection.js';
+import { LegacyConnection } from './legacy.js';
+
+/** @typedef {import('./protocol.js').chat.Request} Request */
+/** @typedef {import('./protocol.js').chat.ServerMessage} ServerMessage */
+
+export class ChatClient extends LegacyConnection {
+  /**
+   * @param {Request} request
+   * @param {{base?: string} & import('./connection.js').Surroundings} [options]
+   */
+  constructor(request, { base, ...surroundings } = {}) {
+    super(socketUrl('/ws/chat', base), surroundings);
+    this.request = request;
+    this.text = '';
+  }
+
+  get mayRetry() {
+    return super.mayRetry && !this.hasHeard;
+  }
+
+  onOpen() {
+    this.send(this.request);
+  }
+
+  /** @param {ServerMessage} message */
+  onMessage(message) {
+    if (this.onShared(message)) return;
+    switch (message.type) {
+      case 'prefill_done':
+        this.assigned();
+        this.tell('prefilled', { inputTokens: message.input_tokens });
+        break;
+      case 'chunk':
+        this.text += message.text_delta ?? '';
+        this.tell('delta', { text: message.text_delta ?? '', audio: decodePcm(message.audio_data) });
+        break;
+      case 'done':
+        this.ready({ sessionId: message.recording_session_id ?? 'chat', recordingId: message.recording_session_id });
+        this.tell('done', {
+          text: message.text,
+          audio: decodePcm(message.audio_data),
+          inputTokens: message.input_tokens,
+          generatedTokens: message.generated_tokens,
+          recordingId: message.recording_session_id ?? '',
+          wasStopped: message.stopped ?? false,
+        });
+        this.finish({ reason: 'stopped' });
+        break;
+    }
+  }
+
+  /** Have the answer end here; what was said so far arrives as `done`. */
+  cancel() {
+    this.stop({ type: 'stop' });
+  }
+}

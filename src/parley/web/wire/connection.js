@@ -1,0 +1,317 @@
+/**
+ * The life of one conversation's socket, the same for every dialect: connecting, waiting in the queue,
+ * ready, over. Knows JSON and close codes, nothing of sound, and no DOM.
+ *
+ * Events (`CustomEvent.detail`):
+ *   phase    Phase
+ *   queue    Place, while waiting; null when the wait is over
+ *   ready    {sessionId, recordingId}       the conversation may begin
+ *   trouble  {code, sentence}               something failed, the conversation goes on
+ *   dropped  number                         units given up so far because the network is too slow
+ *   ended    Ending                         exactly once
+ *   wire     {out: boolean, message}        every message, for those who watch
+ * and what the dialect adds.
+ *
+ * A connection that breaks before the conversation is ready is made again, with growing pauses: nothing
+ * is lost by it but the place in the queue. After that a break is the end; the server frees the place at
+ * once and there is nothing to return to.
+ */
+
+/** @typedef {'new' | 'connecting' | 'queued' | 'assigned' | 'ready' | 'stopping' | 'ended'} Phase */
+/** @typedef {{position: number, length: number, waitS: number | null, ticketId: string}} Place */
+/**
+ * stopped: we asked · cancelled: someone took us out of the queue · busy: no room, try later ·
+ * refused: not allowed · bad: we said something the server could not use · failed: the server's fault ·
+ * lost: the network
+ * @typedef {'stopped' | 'cancelled' | 'timeout' | 'context_full' | 'server_shutdown' | 'busy' | 'refused' |
+ *   'bad' | 'failed' | 'lost'} Reason
+ */
+/** @typedef {{reason: Reason, code: string, sentence: string, wasReady: boolean}} Ending */
+
+/** How long a `stop` may take before the socket is closed from this side. Source: web client spec 5. */
+const STOP_WAIT_MS = 2000;
+/** A handshake that takes longer is a network without an answer. */
+const OPEN_WAIT_MS = 10000;
+const RETRY_MS = [500, 1000, 2000, 4000, 8000];
+/** What may wait in the socket before units are held back, and how many are held. */
+const BUFFER_UNITS = 3;
+const HELD_UNITS = 2;
+
+/**
+ * @typedef {object} Surroundings what tests replace
+ * @property {(url: string) => WebSocket} [connect]
+ * @property {(callback: () => void, ms: number) => unknown} [setTimer]
+ * @property {(timer: any) => void} [clearTimer]
+ * @property {() => number} [now] ms
+ */
+
+/** @param {number} code @param {string} serverCode @returns {Reason} */
+export function reasonOf(code, serverCode) {
+  if (serverCode === 'context_full') return 'context_full';
+  if (serverCode === 'cancelled') return 'cancelled';
+  switch (code) {
+    case 1000:
+      return 'stopped';
+    case 1001:
+      return 'server_shutdown';
+    case 1003:
+    case 1007:
+    case 1009:
+      return 'bad';
+    case 1008:
+      return ['invalid_payload', 'invalid_config', 'invalid_request', 'missing_field', 'unknown_event', 'invalid_event', 'not_prepared'].includes(serverCode)
+        ? 'bad'
+        : 'refused';
+    case 1013:
+      return 'busy';
+    case 1006:
+    case 1005:
+      return 'lost';
+    default:
+      return 'failed';
+  }
+}
+
+export class Connection extends EventTarget {
+  /** @type {Phase} */
+  phase = 'new';
+  sessionId = '';
+  recordingId = '';
+  dropped = 0;
+  /** Server clock readings of this connection begin here (ms of `now`). */
+  openedAt = 0;
+
+  /** @type {WebSocket | null} */
+  #socket = null;
+  /** @type {any} */
+  #timer = null;
+  #attempt = 0;
+  /** Set by the dialect from the last message: why the socket is about to close. @type {Partial<Ending>} */
+  #farewell = {};
+  #hasHeard = false;
+  /** @type {{text: string, message: any}[]} */
+  #held = [];
+
+  /**
+   * @param {string} url
+   * @param {Surroundings} [surroundings]
+   */
+  constructor(url, surroundings = {}) {
+    super();
+    this.url = url;
+    this.connect = surroundings.connect ?? ((/** @type {string} */ to) => new WebSocket(to));
+    this.setTimer = surroundings.setTimer ?? ((callback, ms) => setTimeout(callback, ms));
+    this.clearTimer = surroundings.clearTimer ?? ((timer) => clearTimeout(timer));
+    this.now = surroundings.now ?? (() => performance.now());
+  }
+
+  /** Whether a break of the line may be mended. Chat narrows it: only while nothing was received. */
+  get mayRetry() {
+    return this.phase === 'connecting' || this.phase === 'queued' || this.phase === 'assigned';
+  }
+
+  get hasHeard() {
+    return this.#hasHeard;
+  }
+
+  open() {
+    if (this.phase !== 'new') throw new Error(`a connection is opened once, this one is ${this.phase}`);
+    this.#dial();
+  }
+
+  #dial() {
+    this.#enter('connecting');
+    this.#farewell = {};
+    const socket = this.connect(this.url);
+    this.#socket = socket;
+    this.#timer = this.setTimer(() => this.#broken(socket, 1006, ''), OPEN_WAIT_MS);
+    socket.onopen = () => {
+      if (socket !== this.#socket) return;
+      this.clearTimer(this.#timer);
+      this.openedAt = this.now();
+      this.onOpen();
+    };
+    socket.onmessage = ({ data }) => {
+      if (socket === this.#socket) this.#receive(data);
+    };
+    socket.onclose = ({ code, reason }) => this.#broken(socket, code, reason);
+    // `close` follows every `error` and says more.
+    socket.onerror = () => {};
+  }
+
+  /** @param {Phase} phase */
+  #enter(phase) {
+    if (phase === this.phase) return;
+    this.phase = phase;
+    this.tell('phase', phase);
+  }
+
+  /** @param {string} type @param {unknown} detail */
+  tell(type, detail) {
+    this.dispatchEvent(new CustomEvent(type, { detail }));
+  }
+
+  /** @param {unknown} data */
+  #receive(data) {
+    if (typeof data !== 'string') return;
+    let message;
+    try {
+      message = JSON.parse(data);
+    } catch (error) {
+      console.warn('a message that is not JSON was ignored', error);
+      return;
+    }
+    if (this.phase === 'ended') return;
+    this.#hasHeard = true;
+    this.tell('wire', { out: false, message });
+    this.onMessage(message);
+  }
+
+  /** @param {WebSocket} socket @param {number} code @param {string} reason */
+  #broken(socket, code, reason) {
+    if (socket !== this.#socket || this.phase === 'ended') return;
+    this.clearTimer(this.#timer);
+    this.#socket = null;
+    socket.onmessage = socket.onclose = null;
+    if (socket.readyState < 2) socket.close();
+    const why = this.#farewell.reason ?? reasonOf(code, this.#farewell.code ?? '');
+    if (why === 'lost' && this.mayRetry && this.#attempt < RETRY_MS.length) {
+      const pause = RETRY_MS[this.#attempt++];
+      this.#enter('connecting');
+      this.tell('queue', null);
+      this.tell('retrying', { attempt: this.#attempt, inMs: pause });
+      this.#timer = this.setTimer(() => this.#dial(), pause);
+      return;
+    }
+    this.#end({ reason: this.phase === 'stopping' && why === 'lost' ? 'stopped' : why, code: this.#farewell.code ?? '', sentence: this.#farewell.sentence ?? reason });
+  }
+
+  /** @param {{reason: Reason, code: string, sentence: string}} ending */
+  #end(ending) {
+    if (this.phase === 'ended') return;
+    this.clearTimer(this.#timer);
+    this.#held.length = 0;
+    this.#enter('ended');
+    this.tell('ended', { ...ending, wasReady: this.sessionId !== '' });
+  }
+
+  // For the dialects
+
+  /** The socket is open. */
+  onOpen() {}
+
+  /** @param {any} _message */
+  onMessage(_message) {}
+
+  /** @param {Place & {}} place */
+  waiting(place) {
+    this.#attempt = 0;
+    this.#enter('queued');
+    this.tell('queue', place);
+  }
+
+  assigned() {
+    this.#enter('assigned');
+    this.tell('queue', null);
+  }
+
+  /** @param {{sessionId: string, recordingId?: string}} session */
+  ready({ sessionId, recordingId = '' }) {
+    this.sessionId = sessionId;
+    this.recordingId = recordingId;
+    this.#enter('ready');
+    this.tell('ready', { sessionId, recordingId });
+  }
+
+  /** Why the close that follows happens. @param {Partial<Ending>} why */
+  farewell(why) {
+    this.#farewell = why;
+  }
+
+  /** The dialect's last word has come: nobody waits for the close frame. @param {Partial<Ending>} why */
+  finish(why) {
+    const socket = this.#socket;
+    this.#socket = null;
+    this.#end({ reason: why.reason ?? 'stopped', code: why.code ?? '', sentence: why.sentence ?? '' });
+    if (socket && socket.readyState < 2) socket.close(1000);
+  }
+
+  get isOpen() {
+    return this.#socket?.readyState === 1;
+  }
+
+  /** @param {object} message @returns {boolean} whether it went out */
+  send(message) {
+    if (!this.isOpen) return false;
+    this.tell('wire', { out: true, message });
+    this.#socket?.send(JSON.stringify(message));
+    return true;
+  }
+
+  /**
+   * A unit of live sound: late sound is worth nothing, so while the network is behind the oldest goes.
+   * @param {any} message
+   */
+  sendUnit(message) {
+    if (!this.isOpen) return;
+    const text = JSON.stringify(message);
+    this.#held.push({ text, message });
+    const limit = text.length * BUFFER_UNITS;
+    while (this.#held.length > 0 && /** @type {WebSocket} */ (this.#socket).bufferedAmount < limit) {
+      const next = /** @type {{text: string, message: any}} */ (this.#held.shift());
+      this.tell('wire', { out: true, message: next.message });
+      this.#socket?.send(next.text);
+    }
+    while (this.#held.length > HELD_UNITS) {
+      const old = /** @type {{text: string, message: any}} */ (this.#held.shift());
+      // A request to be silent is not late sound: it moves to the unit that follows.
+      if (old.message.force_listen && this.#held[0]) {
+        this.#held[0].message = { ...this.#held[0].message, force_listen: true };
+        this.#held[0].text = JSON.stringify(this.#held[0].message);
+      }
+      this.tell('dropped', ++this.dropped);
+    }
+  }
+
+  /**
+   * End on purpose: say so, wait for the answer, close.
+   * @param {object | null} message the dialect's word for it; null where it has none
+   */
+  stop(message) {
+    if (this.phase === 'ended' || this.phase === 'stopping') return;
+    if (this.phase === 'new' || !this.isOpen || !message) {
+      this.finish({ reason: 'stopped' });
+      return;
+    }
+    this.send(message);
+    this.#enter('stopping');
+    this.#timer = this.setTimer(() => this.finish({ reason: 'stopped' }), STOP_WAIT_MS);
+  }
+}
+
+/** @param {any} message a queue event of any dialect @returns {Place} */
+export function placeOf(message) {
+  return {
+    position: message.position,
+    length: message.queue_length ?? message.position,
+    waitS: message.estimated_wait_s ?? message.eta_seconds ?? null,
+    ticketId: message.ticket_id ?? '',
+  };
+}
+
+/**
+ * The address of a socket on this page's host, or on another server.
+ * @param {string} path
+ * @param {string} [base] like `https://server:8006`; the page's own by default
+ */
+export function socketUrl(path, base = globalThis.location?.href) {
+  const url = new URL(path, base);
+  url.protocol = url.protocol.replace(/^http/, 'ws');
+  return url.href;
+}
+
+/** An id for a conversation: unguessable, because its recording can be asked for by it. @param {string} prefix */
+export function makeSessionId(prefix) {
+  const random = crypto.getRandomValues(new Uint8Array(12));
+  return prefix + Array.from(random, (byte) => (byte % 36).toString(36)).join('') + Date.now().toString(36);
+}

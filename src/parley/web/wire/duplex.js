@@ -1,0 +1,122 @@
+/**
+ * The duplex dialect: one unit per second each way, with a pause.
+ *
+ * `DuplexClient` and `RealtimeClient` are two ways to say the same and share their events:
+ *   listen  {contextTokens, costs}
+ *   speak   {text, audio: Float32Array, isLast, contextTokens, costs}
+ *   paused  {timeoutS}, resumed {}
+ */
+
+import { decodePcm, encodePcm } from './codec.js';
+import { makeSessionId, socketUrl } from './connection.js';
+import { LegacyConnection } from './legacy.js';
+
+/** @typedef {import('./protocol.js').duplex.Prepare} Prepare */
+/** @typedef {import('./protocol.js').duplex.ServerMessage} ServerMessage */
+/**
+ * @typedef {object} Unit
+ * @property {Float32Array} audio 16 kHz, normally 16000 samples
+ * @property {string[]} [frames] base64 JPEG
+ * @property {boolean} [forceListen]
+ * @property {number} [slices] 1 to 9
+ */
+/** @typedef {{allMs?: number, wallMs?: number, sentAt?: number, slices?: number, visionTokens?: number}} Costs */
+/**
+ * What a conversation in full duplex begins with.
+ * @typedef {object} DuplexOptions
+ * @property {string} instructions
+ * @property {string | null} [voice] base64 sound the language model hears as its voice
+ * @property {string | null} [ttsVoice] base64 sound the vocoder imitates; `voice` when absent
+ * @property {number} [slices]
+ * @property {import('./protocol.js').duplex.DuplexConfig} [config]
+ * @property {boolean} [record]
+ */
+
+export const UNIT_SAMPLES = 16000;
+/** Tokens a context can hold. Source: realtime_video_protocol.txt. */
+export const CONTEXT_TOKENS = 8192;
+
+export class DuplexClient extends LegacyConnection {
+  canPause = true;
+  /** The legacy dialect has no short total limit to show. @type {number | null} */
+  limitS = null;
+
+  /**
+   * @param {DuplexOptions} options
+   * @param {'audio' | 'video'} mode
+   * @param {{base?: string} & import('./connection.js').Surroundings} [where]
+   */
+  constructor(options, mode, { base, ...surroundings } = {}) {
+    const id = makeSessionId(mode === 'audio' ? 'adx_' : 'omni_');
+    super(socketUrl(`/ws/duplex/${id}`, base), surroundings);
+    this.options = options;
+    this.ownId = id;
+  }
+
+  onAssigned() {
+    const { instructions, voice, ttsVoice, slices = 1, config, record } = this.options;
+    /** @type {Prepare} */
+    const prepare = { type: 'prepare', system_prompt: instructions, max_slice_nums: slices, config };
+    if (voice) prepare.ref_audio_base64 = voice;
+    if (ttsVoice) prepare.tts_ref_audio_base64 = ttsVoice;
+    if (record === false) prepare.record = false;
+    this.send(prepare);
+  }
+
+  /** @param {ServerMessage} message */
+  onMessage(message) {
+    if (this.onShared(message)) return;
+    switch (message.type) {
+      case 'prepared':
+        this.ready({ sessionId: message.session_id || this.ownId, recordingId: message.recording_session_id });
+        break;
+      case 'result': {
+        const costs = {
+          allMs: message.cost_all_ms,
+          wallMs: message.wall_clock_ms,
+          sentAt: message.server_send_ts,
+          slices: message.vision_slices,
+          visionTokens: message.vision_tokens,
+        };
+        const contextTokens = message.kv_cache_length;
+        if (message.is_listen) this.tell('listen', { contextTokens, costs });
+        else this.tell('speak', { text: message.text, audio: decodePcm(message.audio_data), isLast: message.end_of_turn, contextTokens, costs });
+        break;
+      }
+      case 'paused':
+        this.tell('paused', { timeoutS: message.timeout });
+        break;
+      case 'resumed':
+        this.tell('resumed', {});
+        break;
+    }
+  }
+
+  /** @param {Unit} unit */
+  sendUnitOf({ audio, frames, forceListen, slices }) {
+    if (this.phase !== 'ready') return;
+    /** @type {import('./protocol.js').duplex.AudioChunk} */
+    const message = { type: 'audio_chunk', audio_base64: encodePcm(audio) };
+    if (frames?.length) message.frame_base64_list = frames;
+    if (forceListen) message.force_listen = true;
+    if (slices) message.max_slice_nums = slices;
+    this.sendUnit(message);
+  }
+
+  pause() {
+    this.send({ type: 'pause' });
+  }
+
+  resume() {
+    this.send({ type: 'resume' });
+  }
+
+  /** @param {object} metrics */
+  diagnose(metrics) {
+    if (this.phase === 'ready') this.send({ type: 'client_diagnostic', metrics });
+  }
+
+  end() {
+    this.stop({ type: 'stop' });
+  }
+}

@@ -1,0 +1,69 @@
+/**
+ * The half-duplex dialect: the server finds the turns, the client sends sound while it listens.
+ *
+ * Events besides those of `Connection`: hearing boolean, generating {speechMs},
+ * delta {text, audio: Float32Array}, turn {index, text, wasInterrupted, hasFailed}.
+ */
+
+import { decodePcm, encodePcm } from './codec.js';
+import { makeSessionId, socketUrl } from './connection.js';
+import { LegacyConnection } from './legacy.js';
+
+/** @typedef {import('./protocol.js').half_duplex.Prepare} Prepare */
+/** @typedef {import('./protocol.js').half_duplex.ServerMessage} ServerMessage */
+
+/** What the protocol asks for: half a second at 16 kHz. */
+export const UNIT_SAMPLES = 8000;
+
+export class HalfDuplexClient extends LegacyConnection {
+  /**
+   * @param {Omit<Prepare, 'type'>} options
+   * @param {{base?: string, sessionId?: string} & import('./connection.js').Surroundings} [where]
+   */
+  constructor(options, { base, sessionId = makeSessionId('hdx_'), ...surroundings } = {}) {
+    super(socketUrl(`/ws/half_duplex/${sessionId}`, base), surroundings);
+    this.options = options;
+    this.timeoutS = 0;
+  }
+
+  onAssigned() {
+    this.send({ type: 'prepare', ...this.options });
+  }
+
+  /** @param {ServerMessage} message */
+  onMessage(message) {
+    if (this.onShared(message)) return;
+    switch (message.type) {
+      case 'prepared':
+        this.timeoutS = message.timeout_s;
+        this.ready({ sessionId: message.session_id, recordingId: message.recording_session_id });
+        break;
+      case 'vad_state':
+        this.tell('hearing', message.speaking);
+        break;
+      case 'generating':
+        this.tell('generating', { speechMs: message.speech_duration_ms });
+        break;
+      case 'chunk':
+        this.tell('delta', { text: message.text_delta ?? '', audio: decodePcm(message.audio_data) });
+        break;
+      case 'turn_done':
+        this.tell('turn', {
+          index: message.turn_index,
+          text: message.text,
+          wasInterrupted: message.interrupted ?? false,
+          hasFailed: message.failed ?? false,
+        });
+        break;
+    }
+  }
+
+  /** @param {Float32Array} audio */
+  sendAudio(audio) {
+    if (this.phase === 'ready') this.sendUnit({ type: 'audio_chunk', audio_base64: encodePcm(audio) });
+  }
+
+  end() {
+    this.stop({ type: 'stop' });
+  }
+}

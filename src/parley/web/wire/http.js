@@ -1,0 +1,73 @@
+/** The REST side: small, with errors a page can explain. */
+
+import { decodePcm } from './codec.js';
+
+/** `code` is the server's word; `offline` when there was no answer at all. */
+export class HttpError extends Error {
+  /** @param {number} status @param {string} code @param {string} sentence */
+  constructor(status, code, sentence) {
+    super(sentence);
+    this.name = 'HttpError';
+    this.status = status;
+    this.code = code;
+  }
+}
+
+/**
+ * @param {string} path
+ * @param {RequestInit & {token?: string, base?: string}} [options]
+ * @returns {Promise<any>} parsed JSON
+ */
+export async function request(path, { token, base, ...init } = {}) {
+  const headers = new Headers(init.headers);
+  if (token) headers.set('authorization', `Bearer ${token}`);
+  if (typeof init.body === 'string') headers.set('content-type', 'application/json');
+  /** @type {Response} */
+  let response;
+  try {
+    response = await fetch(base ? new URL(path, base) : path, { ...init, headers });
+  } catch (error) {
+    throw new HttpError(0, 'offline', error instanceof Error ? error.message : 'no answer');
+  }
+  const isJson = response.headers.get('content-type')?.includes('json');
+  const body = isJson ? await response.json().catch(() => null) : null;
+  if (!response.ok) {
+    const detail = typeof body?.detail === 'string' ? body.detail : response.statusText;
+    throw new HttpError(response.status, body?.code ?? String(response.status), detail);
+  }
+  return body;
+}
+
+/**
+ * The same, for what a server may not have: null instead of an error when it is absent.
+ * @param {string} path
+ * @param {RequestInit & {token?: string, base?: string}} [options]
+ */
+export async function requestIfAny(path, options) {
+  try {
+    return await request(path, options);
+  } catch (error) {
+    if (error instanceof HttpError && [404, 405, 501].includes(error.status)) return null;
+    throw error;
+  }
+}
+
+/** @typedef {{id: string, name: string, durationMs: number, source: string}} VoiceInfo */
+
+/** @returns {Promise<VoiceInfo[]>} */
+export async function listVoices() {
+  const answer = await requestIfAny('/api/assets/ref_audio');
+  return (answer?.ref_audios ?? []).map((/** @type {any} */ voice) => ({
+    id: String(voice.id),
+    name: String(voice.name ?? voice.filename ?? voice.id),
+    durationMs: Number(voice.duration_ms ?? 0),
+    source: String(voice.source_type ?? ''),
+  }));
+}
+
+/** @param {string} id @returns {Promise<Float32Array<ArrayBuffer> | null>} 16 kHz */
+export async function fetchVoice(id) {
+  const answer = await requestIfAny(id === 'default' ? '/api/default_ref_audio' : `/api/assets/ref_audio/${encodeURIComponent(id)}`);
+  const text = answer?.base64 ?? answer?.audio_base64 ?? answer?.data;
+  return text ? decodePcm(text) : null;
+}

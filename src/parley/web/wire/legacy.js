@@ -1,0 +1,43 @@
+/** What the three older dialects say alike: the queue, the end, errors. */
+
+import { Connection, placeOf, reasonOf } from './connection.js';
+
+export class LegacyConnection extends Connection {
+  /** @param {any} message @returns {boolean} whether the message was one of these */
+  onShared(message) {
+    switch (message.type) {
+      case 'queued':
+      case 'queue_update':
+        this.waiting(placeOf(message));
+        return true;
+      case 'queue_done':
+        this.assigned();
+        this.onAssigned();
+        return true;
+      case 'stopped':
+        this.finish({ reason: 'stopped' });
+        return true;
+      case 'timeout':
+        this.finish({ reason: 'timeout', sentence: message.reason ?? '' });
+        return true;
+      case 'error':
+        this.onError({ code: message.code ?? '', sentence: message.message || message.error || '' });
+        return true;
+      default:
+        return false;
+    }
+  }
+
+  /** A place on a worker is ours. */
+  onAssigned() {}
+
+  /**
+   * The close that follows says how bad it is.
+   * @param {{code: string, sentence: string}} trouble
+   */
+  onError({ code, sentence }) {
+    const reason = sentence === 'Cancelled' ? 'cancelled' : undefined;
+    this.farewell({ code, sentence, ...(reason ? { reason } : {}) });
+    this.tell('trouble', { code, sentence, reason: reason ?? reasonOf(1008, code) });
+  }
+}

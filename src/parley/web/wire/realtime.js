@@ -1,0 +1,105 @@
+/** The realtime dialect: full duplex on `/v1/realtime`. Events as in duplex.js. */
+
+import { decodePcm, encodePcm } from './codec.js';
+import { Connection, placeOf, socketUrl } from './connection.js';
+
+/** @typedef {import('./protocol.js').realtime.ServerMessage} ServerMessage */
+/** @typedef {import('./duplex.js').Unit} Unit */
+
+/** Total seconds of a session, waiting included. Source: realtime_video_protocol.txt; audio: service spec 4.5. */
+const LIMIT_S = { video: 300, audio: 600 };
+
+export class RealtimeClient extends Connection {
+  /** Not sending is the pause: the protocol has no word for it. */
+  canPause = false;
+
+  /**
+   * @param {import('./duplex.js').DuplexOptions} options
+   * @param {'audio' | 'video'} mode
+   * @param {{base?: string} & import('./connection.js').Surroundings} [where]
+   */
+  constructor(options, mode, { base, ...surroundings } = {}) {
+    super(socketUrl(`/v1/realtime?mode=${mode}`, base), surroundings);
+    this.options = options;
+    this.mode = mode;
+    /** @type {number | null} */
+    this.limitS = LIMIT_S[mode];
+  }
+
+  /** @param {ServerMessage} message */
+  onMessage(message) {
+    switch (message.type) {
+      case 'session.queued':
+      case 'session.queue_update':
+        this.waiting(placeOf(message));
+        break;
+      case 'session.queue_done':
+        this.assigned();
+        this.#update();
+        break;
+      case 'session.created':
+        this.ready({ sessionId: message.session_id, recordingId: message.recording_session_id });
+        break;
+      case 'response.listen':
+        this.tell('listen', { contextTokens: message.kv_cache_length, costs: {} });
+        break;
+      case 'response.output_audio.delta':
+        this.tell('speak', {
+          text: message.text,
+          audio: decodePcm(message.audio),
+          isLast: message.end_of_turn,
+          contextTokens: message.kv_cache_length,
+          costs: {},
+        });
+        break;
+      case 'session.closed':
+        this.#closed(message.reason);
+        break;
+      case 'error': {
+        const { code, message: sentence } = message.error;
+        this.farewell({ code, sentence });
+        this.tell('trouble', { code, sentence });
+        break;
+      }
+    }
+  }
+
+  #update() {
+    const { instructions, voice, ttsVoice, slices = 1, config, record } = this.options;
+    /** @type {import('./protocol.js').realtime.SessionOptions} */
+    const session = { instructions, max_slice_nums: slices };
+    if (voice) session.ref_audio = voice;
+    if (ttsVoice) session.tts_ref_audio = ttsVoice;
+    if (config) session.voice_config = config;
+    if (record === false) session.record = false;
+    this.send({ type: 'session.update', session });
+  }
+
+  /** @param {string} reason */
+  #closed(reason) {
+    const known = /** @type {const} */ (['stopped', 'timeout', 'context_full', 'server_shutdown']).find((word) => word === reason);
+    this.finish({ reason: known ?? 'failed', code: reason });
+  }
+
+  /** @param {Unit} unit */
+  sendUnitOf({ audio, frames, forceListen, slices }) {
+    if (this.phase !== 'ready') return;
+    /** @type {import('./protocol.js').realtime.Append} */
+    const message = { type: 'input_audio_buffer.append', audio: encodePcm(audio) };
+    if (frames?.length) message.video_frames = frames;
+    if (forceListen) message.force_listen = true;
+    if (slices) message.max_slice_nums = slices;
+    this.sendUnit(message);
+  }
+
+  pause() {}
+
+  resume() {}
+
+  /** @param {object} _metrics */
+  diagnose(_metrics) {}
+
+  end() {
+    this.stop({ type: 'session.close', reason: 'user_stop' });
+  }
+}

@@ -1,0 +1,134 @@
+/** A socket, a clock and a rig that tests drive by hand. */
+
+export class FakeSocket {
+  readyState = 0;
+  bufferedAmount = 0;
+  sent = [];
+  constructor(url) {
+    this.url = url;
+  }
+  send(text) {
+    this.sent.push(JSON.parse(text));
+  }
+  close(code = 1000) {
+    if (this.readyState === 3) return;
+    this.readyState = 3;
+    this.closedWith = code;
+    this.onclose?.({ code, reason: '' });
+  }
+  // what the server does
+  accept() {
+    this.readyState = 1;
+    this.onopen?.();
+  }
+  say(...messages) {
+    for (const message of messages) this.onmessage?.({ data: typeof message === 'string' ? message : JSON.stringify(message) });
+  }
+  hangUp(code, reason = '') {
+    this.readyState = 3;
+    this.onclose?.({ code, reason });
+  }
+  types() {
+    return this.sent.map((message) => message.type);
+  }
+}
+
+export class FakeClock {
+  now = 0;
+  timers = new Set();
+  surroundings() {
+    return {
+      now: () => this.now,
+      setTimer: (callback, ms) => {
+        const timer = { callback, at: this.now + ms };
+        this.timers.add(timer);
+        return timer;
+      },
+      clearTimer: (timer) => this.timers.delete(timer),
+    };
+  }
+  pass(ms) {
+    const end = this.now + ms;
+    for (;;) {
+      const due = [...this.timers].filter((timer) => timer.at <= end).sort((a, b) => a.at - b.at)[0];
+      if (!due) break;
+      this.now = Math.max(this.now, due.at);
+      this.timers.delete(due);
+      due.callback();
+    }
+    this.now = end;
+  }
+}
+
+export class FakeRig extends EventTarget {
+  log = [];
+  onUnit = null;
+  permission = null;
+  async open() {}
+  async connectMicrophone() {
+    if (this.permission) throw this.permission;
+    this.log.push('mic');
+  }
+  releaseMicrophone() {
+    this.log.push('release');
+    this.onUnit = null;
+  }
+  capture(unitSamples, onUnit) {
+    this.unitSamples = unitSamples;
+    this.onUnit = onUnit;
+  }
+  stopCapture() {
+    this.onUnit = null;
+  }
+  recycle() {}
+  mute(on) {
+    this.log.push(on ? 'mute' : 'unmute');
+  }
+  play(turn, audio, last = false) {
+    this.log.push(`play ${turn} ${audio.length}${last ? ' last' : ''}`);
+  }
+  endTurn(turn) {
+    this.log.push(`end ${turn}`);
+  }
+  flush() {
+    this.log.push('flush');
+  }
+  duck() {}
+  // what the sound card does
+  unit(value = 0.1) {
+    this.onUnit?.(new Float32Array(this.unitSamples).fill(value), false);
+  }
+  tell(type, detail) {
+    this.dispatchEvent(new CustomEvent(type, { detail }));
+  }
+  position(turn, played, sounding = true) {
+    this.tell('position', { turn, played, heard: played, sounding, level: 0.2, aheadMs: 500, gaps: 0, shiftMs: 0, delayMs: 200, at: 0 });
+  }
+  plays() {
+    return this.log.filter((line) => line.startsWith('play'));
+  }
+}
+
+/** Sockets a test can find again, the newest last, and a clock. */
+export function surroundings() {
+  const clock = new FakeClock();
+  const sockets = [];
+  const connection = {
+    base: 'http://parley.test',
+    connect: (url) => {
+      const socket = new FakeSocket(url);
+      sockets.push(socket);
+      return socket;
+    },
+    ...clock.surroundings(),
+  };
+  return { clock, sockets, connection };
+}
+
+/** @param {number} count samples of quiet sound as they travel */
+export function sound(count) {
+  return Buffer.from(new Float32Array(count).fill(0.1).buffer).toString('base64');
+}
+
+/** Let promises that are ready go on. */
+export const settle = () => new Promise((resolve) => setImmediate(resolve));

@@ -1,0 +1,410 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+
+import { MediaError } from '../../../src/parley/web/audio/devices.js';
+import { CaptionTrack } from '../../../src/parley/web/talk/captions.js';
+import { buildRequest, ChatTalk } from '../../../src/parley/web/talk/chat.js';
+import { Countdown } from '../../../src/parley/web/talk/countdown.js';
+import { DuplexTalk } from '../../../src/parley/web/talk/duplex.js';
+import { FileFeed } from '../../../src/parley/web/talk/files.js';
+import { HalfDuplexTalk } from '../../../src/parley/web/talk/half-duplex.js';
+import { FakeRig, settle, sound, surroundings } from '../support/fakes.mjs';
+
+async function halfDuplex(options = {}) {
+  const { clock, sockets, connection } = surroundings();
+  const rig = new FakeRig();
+  const talk = new HalfDuplexTalk(rig, clock.surroundings());
+  const seen = [];
+  talk.addEventListener('change', ({ detail }) => {
+    const now = detail.phase === 'live' ? detail.activity : detail.phase;
+    if (seen.at(-1) !== now) seen.push(now);
+  });
+  await talk.start(options, { connection });
+  const socket = sockets[0];
+  return { clock, rig, talk, seen, socket, sockets, connection };
+}
+
+async function listening(options) {
+  const all = await halfDuplex(options);
+  all.socket.accept();
+  all.socket.say({ type: 'queue_done' }, { type: 'prepared', session_id: 'hdx_1', timeout_s: 180 });
+  return all;
+}
+
+const chunks = (socket) => socket.types().filter((type) => type === 'audio_chunk').length;
+
+test('two turns of half-duplex: the microphone rests until the voice has ended and the room is quiet', async () => {
+  const { clock, rig, talk, seen, socket } = await listening();
+  rig.unit();
+  socket.say({ type: 'vad_state', speaking: true });
+  rig.unit();
+  socket.say({ type: 'vad_state', speaking: false }, { type: 'generating', speech_duration_ms: 900 });
+  rig.unit();
+  assert.equal(chunks(socket), 2);
+  socket.say({ type: 'chunk', text_delta: 'Hello', audio_data: sound(24000) }, { type: 'chunk', text_delta: ' you', audio_data: null });
+  rig.tell('started', { turn: talk.turn });
+  socket.say({ type: 'turn_done', turn_index: 0, text: 'Hello you' });
+  clock.pass(5000);
+  rig.unit();
+  assert.equal(chunks(socket), 2, 'the voice is still heard');
+  rig.tell('drained', { turn: talk.turn });
+  clock.pass(799);
+  rig.unit();
+  assert.equal(chunks(socket), 2, 'the room is not quiet yet');
+  clock.pass(1);
+  rig.unit();
+
+  assert.equal(chunks(socket), 3);
+  assert.deepEqual(seen, ['opening', 'connecting', 'preparing', 'listening', 'hearing', 'listening', 'thinking', 'speaking', 'listening']);
+  assert.deepEqual(rig.plays(), [`play ${talk.turn} 24000`]);
+});
+
+test('the voice may end before the server says so', async () => {
+  const { clock, rig, talk, socket } = await listening();
+  socket.say({ type: 'generating', speech_duration_ms: 900 }, { type: 'chunk', text_delta: 'a', audio_data: sound(240) });
+  rig.tell('started', { turn: talk.turn });
+  rig.tell('drained', { turn: talk.turn });
+  clock.pass(2000);
+  rig.unit();
+  assert.equal(chunks(socket), 0);
+  socket.say({ type: 'turn_done', turn_index: 0, text: 'a' });
+  clock.pass(800);
+  rig.unit();
+  assert.equal(chunks(socket), 1);
+});
+
+test('an answer without a voice does not make anyone wait', async () => {
+  const { clock, rig, talk, socket } = await listening();
+  socket.say({ type: 'generating', speech_duration_ms: 900 }, { type: 'chunk', text_delta: 'words', audio_data: null }, { type: 'turn_done', turn_index: 0, text: 'words' });
+  clock.pass(0);
+  rig.unit();
+  assert.equal(chunks(socket), 1);
+  assert.equal(talk.captions.list.at(-1).heard, 5);
+});
+
+test('skipping silences at once, asks the server, and listens again', async () => {
+  const { clock, rig, talk, socket } = await listening();
+  const asked = [];
+  socket.say({ type: 'generating', speech_duration_ms: 900 }, { type: 'chunk', text_delta: 'a long story', audio_data: sound(24000) });
+  rig.tell('started', { turn: talk.turn });
+  rig.position(talk.turn, 4000);
+  await talk.skip(async (id) => asked.push(id));
+  socket.say({ type: 'chunk', text_delta: ' more', audio_data: sound(24000) }, { type: 'turn_done', turn_index: 0, text: 'a long', interrupted: true });
+  clock.pass(0);
+  rig.unit();
+
+  assert.deepEqual(asked, ['hdx_1']);
+  assert.equal(rig.plays().length, 1);
+  assert.ok(rig.log.includes('flush'));
+  assert.equal(chunks(socket), 1);
+  assert.equal(talk.captions.list.find((caption) => caption.who === 'assistant').isInterrupted, true);
+});
+
+test('muted, half-duplex sends nothing', async () => {
+  const { rig, talk, socket } = await listening();
+  talk.mute(true);
+  rig.unit();
+  assert.equal(chunks(socket), 0);
+});
+
+test('a refused microphone costs no place in the queue', async () => {
+  const { sockets, connection, clock } = surroundings();
+  const rig = new FakeRig();
+  rig.permission = new MediaError('denied', 'microphone');
+  const talk = new HalfDuplexTalk(rig, clock.surroundings());
+  const started = await talk.start({}, { connection });
+
+  assert.equal(started, false);
+  assert.equal(sockets.length, 0);
+  assert.deepEqual(talk.state.trouble, { kind: 'media', trouble: 'denied', device: 'microphone' });
+  assert.equal(talk.state.phase, 'idle');
+});
+
+test('a lost server lets the last sentence finish, hanging up does not', async () => {
+  const lost = await listening();
+  lost.socket.hangUp(1011);
+  assert.equal(lost.rig.log.includes('flush'), false);
+  assert.equal(lost.talk.state.ending.reason, 'failed');
+
+  const left = await listening();
+  left.talk.stop();
+  left.socket.say({ type: 'stopped', session_id: 'hdx_1' });
+  assert.ok(left.rig.log.includes('flush'));
+  assert.ok(left.rig.log.includes('release'));
+  assert.equal(left.talk.state.ending.reason, 'stopped');
+});
+
+test('a second call uses the same page', async () => {
+  const { rig, talk, socket, sockets, connection } = await listening();
+  talk.stop();
+  socket.say({ type: 'stopped' });
+  await talk.start({}, { connection });
+  sockets[1].accept();
+  sockets[1].say({ type: 'queue_done' }, { type: 'prepared', session_id: 'hdx_2', timeout_s: 9 });
+  rig.unit();
+  assert.equal(talk.state.sessionId, 'hdx_2');
+  assert.equal(chunks(sockets[1]), 1);
+});
+
+// Full duplex
+
+const say = {
+  duplex: {
+    hello: [{ type: 'queue_done' }, { type: 'prepared', session_id: 'adx_1', prompt_length: 5 }],
+    listen: (kv = 10) => ({ type: 'result', is_listen: true, text: '', audio_data: '', end_of_turn: false, kv_cache_length: kv, wall_clock_ms: 90 }),
+    speak: (text, count, last = false) => ({ type: 'result', is_listen: false, text, audio_data: count ? sound(count) : '', end_of_turn: last, kv_cache_length: 20 }),
+    units: (socket) => socket.sent.filter((message) => message.type === 'audio_chunk'),
+  },
+  realtime: {
+    hello: [{ type: 'session.queue_done' }, { type: 'session.created', session_id: 'rt_1', prompt_length: 5 }],
+    listen: (kv = 10) => ({ type: 'response.listen', kv_cache_length: kv }),
+    speak: (text, count, last = false) => ({ type: 'response.output_audio.delta', text, audio: count ? sound(count) : '', end_of_turn: last, kv_cache_length: 20 }),
+    units: (socket) => socket.sent.filter((message) => message.type === 'input_audio_buffer.append'),
+  },
+};
+
+async function call(dialect, options = {}) {
+  const { clock, sockets, connection } = surroundings();
+  const rig = new FakeRig();
+  const talk = new DuplexTalk(rig, clock.surroundings());
+  await talk.start(dialect, 'audio', { instructions: 'x' }, { connection, ...options });
+  const socket = sockets[0];
+  socket.accept();
+  socket.say(...say[dialect].hello);
+  return { clock, rig, talk, socket, words: say[dialect] };
+}
+
+for (const dialect of ['duplex', 'realtime']) {
+  test(`${dialect}: an interrupted turn falls silent, a finished one plays out`, async () => {
+    const { rig, talk, socket, words } = await call(dialect);
+    socket.say(words.listen(), words.speak('One', 24000), words.speak(' two', 24000, true));
+    rig.position(talk.turn, 1000);
+    socket.say(words.listen());
+    assert.equal(rig.log.includes('flush'), false);
+    assert.equal(talk.state.activity, 'speaking');
+    rig.position(talk.turn, 48000, false);
+    rig.tell('drained', { turn: talk.turn });
+    assert.equal(talk.state.activity, 'listening');
+
+    socket.say(words.speak('Three four five', 24000));
+    rig.position(talk.turn, 6000);
+    socket.say(words.listen());
+    assert.ok(rig.log.includes('flush'));
+    assert.equal(talk.state.activity, 'listening');
+    const spoken = talk.captions.list.filter((caption) => caption.who === 'assistant');
+    assert.deepEqual(spoken.map((caption) => [caption.text, caption.isInterrupted]), [['One two', false], ['Three four five', true]]);
+    assert.deepEqual(rig.plays().map((line) => line.split(' ')[1]), ['1', '1', '2']);
+  });
+
+  test(`${dialect}: forcing to listen silences now and marks every unit`, async () => {
+    const { rig, talk, socket, words } = await call(dialect);
+    socket.say(words.speak('Never ending', 24000));
+    talk.forceListen(true);
+    socket.say(words.speak(' story', 24000));
+    rig.unit();
+    await settle();
+    talk.forceListen(false);
+    socket.say(words.listen(), words.speak('Fine', 24000));
+    rig.unit();
+    await settle();
+
+    assert.deepEqual(words.units(socket).map((unit) => unit.force_listen ?? false), [true, false]);
+    assert.deepEqual(rig.plays(), ['play 1 24000', 'play 2 24000']);
+  });
+
+  test(`${dialect}: one tap interrupts once`, async () => {
+    const { rig, talk, socket, words } = await call(dialect);
+    socket.say(words.speak('Never ending', 24000));
+    talk.interrupt();
+    for (let i = 0; i < 2; i++) {
+      rig.unit();
+      await settle();
+    }
+    socket.say(words.speak(' story', 24000), words.listen());
+
+    assert.deepEqual(words.units(socket).map((unit) => unit.force_listen ?? false), [true, false]);
+    assert.equal(rig.plays().length, 1);
+  });
+
+  test(`${dialect}: units keep their order although pictures take time`, async () => {
+    const waiting = [];
+    const frame = () => new Promise((resolve) => waiting.push(resolve));
+    const { rig, socket, words } = await call(dialect, { frame });
+    rig.unit(0.1);
+    rig.unit(0.2);
+    waiting[1]('Mg==');
+    waiting[0]('MQ==');
+    await settle();
+
+    const frames = words.units(socket).map((unit) => unit.frame_base64_list ?? unit.video_frames);
+    assert.deepEqual(frames, [['MQ=='], ['Mg==']]);
+  });
+}
+
+test('pause is complete when the server agrees and the voice has ended', async () => {
+  const { rig, talk, socket, words } = await call('duplex');
+  socket.say(words.speak('Last words', 24000, true));
+  rig.position(talk.turn, 100);
+  talk.pause();
+  rig.unit();
+  await settle();
+  assert.equal(socket.types().at(-1), 'pause');
+  socket.say({ type: 'paused', timeout: 60 });
+  assert.equal(talk.state.phase, 'pausing');
+  rig.position(talk.turn, 24000, false);
+  rig.tell('drained', { turn: talk.turn });
+  assert.equal(talk.state.phase, 'paused');
+  talk.resume();
+  socket.say({ type: 'resumed' });
+  rig.unit();
+  await settle();
+  assert.equal(talk.state.phase, 'live');
+  assert.equal(words.units(socket).length, 1);
+});
+
+test('realtime pauses by not sending', async () => {
+  const { rig, talk, socket, words, clock } = await call('realtime');
+  talk.pause();
+  assert.equal(talk.state.phase, 'paused');
+  rig.unit();
+  await settle();
+  assert.equal(words.units(socket).length, 0);
+  clock.pass(100000);
+  assert.equal(talk.leftS(), 500);
+  talk.resume();
+  rig.unit();
+  await settle();
+  assert.equal(words.units(socket).length, 1);
+});
+
+test('a file is sent by the clock, padded, and its end is not the end of the call', async () => {
+  const feed = new FileFeed({ samples: new Float32Array(16000 + 8000).fill(0.5), frames: ['QQ==', 'Qg=='], beforeS: 1, afterS: 1 });
+  const { clock, talk, socket, words, rig } = await call('duplex', { sound: 'file', feed });
+  for (let i = 0; i < 7; i++) {
+    clock.pass(1000);
+    await settle();
+  }
+  const units = words.units(socket);
+  const first = (unit) => Buffer.from(unit.audio_base64, 'base64').readFloatLE(0);
+  assert.deepEqual(units.map((unit) => [first(unit), unit.frame_base64_list[0]]), [[0, 'QQ=='], [0.5, 'QQ=='], [0.5, 'Qg=='], [0, 'Qg==']]);
+  assert.equal(talk.state.phase, 'live');
+  assert.equal(rig.log.includes('mic'), false, 'a file needs no microphone');
+});
+
+test('metrics say how the line is', async () => {
+  const { clock, rig, talk, socket, words } = await call('duplex');
+  assert.equal(talk.quality(), null);
+  rig.unit();
+  await settle();
+  clock.pass(300);
+  socket.say(words.listen(4096));
+  assert.equal(talk.metrics.responseMs, 300);
+  assert.equal(talk.contextUsed, 0.5);
+  assert.equal(talk.quality(), 'good');
+  rig.unit();
+  await settle();
+  clock.pass(1500);
+  socket.say(words.listen());
+  assert.equal(talk.quality(), 'poor');
+});
+
+// Smaller things
+
+test('captions follow the voice, whole words at a time', () => {
+  const track = new CaptionTrack();
+  track.add('The weather ', 0);
+  track.add('is nice', 24000);
+  track.add(' today', 24000);
+  track.complete();
+
+  assert.equal(track.text.slice(0, track.hear(0)), '');
+  assert.equal(track.text.slice(0, track.hear(6000)), 'The weather');
+  assert.equal(track.text.slice(0, track.hear(24000)), 'The weather is nice');
+  assert.equal(track.text.slice(0, track.hear(48000)), 'The weather is nice today');
+});
+
+test('chinese captions go sign by sign', () => {
+  const track = new CaptionTrack();
+  track.add('今天天气很好', 24000);
+  assert.equal(track.text.slice(0, track.hear(12000)), '今天天');
+});
+
+test('an estimate falls, and rises only when the place changes', () => {
+  let now = 0;
+  const countdown = new Countdown(() => now);
+  const at = (position, waitS) => countdown.update({ position, length: 5, waitS, ticketId: '' });
+  at(3, 60);
+  now = 10000;
+  at(3, 70);
+  assert.equal(countdown.read().leftS, 50);
+  at(3, 20);
+  assert.equal(countdown.read().leftS, 20);
+  at(2, 40);
+  assert.equal(countdown.read().leftS, 40);
+  now = 55000;
+  assert.equal(countdown.read().leftS, -5);
+  at(2, null);
+  assert.equal(countdown.read().leftS, -5);
+  countdown.update(null);
+  assert.equal(countdown.read(), null);
+});
+
+const settings = { system: [{ type: 'text', text: 'Be kind.' }], streaming: true, voice: true, ttsVoice: 'VVVV', maxNewTokens: 256, lengthPenalty: 1.1, detailed: true };
+
+test('a chat request carries the history, the voice and the pictures', () => {
+  const user = { id: 'a', role: 'user', at: 0, parts: [{ type: 'image', data: 'SQ==' }, { type: 'text', text: 'What is this?' }] };
+  const request = buildRequest([user], settings);
+
+  assert.deepEqual(request.messages, [
+    { role: 'system', content: 'Be kind.' },
+    { role: 'user', content: [{ type: 'image', data: 'SQ==' }, { type: 'text', text: 'What is this?' }] },
+  ]);
+  assert.deepEqual(request.tts, { enabled: true, mode: 'audio_assistant', ref_audio_data: 'VVVV' });
+  assert.deepEqual(request.image, { max_slice_nums: 2 });
+  const video = buildRequest([{ ...user, parts: [{ type: 'video', data: 'Vg==' }] }], settings);
+  assert.deepEqual([video.omni_mode, video.image.max_slice_nums, video.tts.mode], [true, 1, 'omni']);
+});
+
+test('an answer streams in, is kept when cancelled, and can be asked for again', () => {
+  const { sockets, connection, clock } = surroundings();
+  const heard = [];
+  const talk = new ChatTalk({ connection, now: () => clock.now, onSound: (audio) => heard.push(audio.length) });
+  talk.send([{ type: 'text', text: 'Hi' }], settings);
+  sockets[0].accept();
+  sockets[0].say({ type: 'prefill_done', input_tokens: 7 });
+  clock.pass(100);
+  sockets[0].say({ type: 'chunk', text_delta: 'Hel', audio_data: sound(100) }, { type: 'chunk', text_delta: 'lo', audio_data: null });
+  sockets[0].say({ type: 'done', text: 'Hello', generated_tokens: 2, input_tokens: 7, audio_data: null, recording_session_id: 'chat_1' });
+  sockets[0].hangUp(1000);
+
+  const answer = talk.messages[1];
+  assert.equal(answer.parts[0].text, 'Hello');
+  assert.deepEqual([answer.timing.firstMs, answer.tokens, answer.sound.length, answer.recordingId], [100, { input: 7, output: 2 }, 100, 'chat_1']);
+  assert.deepEqual(heard, [100]);
+  assert.equal(talk.phase, 'idle');
+
+  talk.send([{ type: 'text', text: 'And?' }], settings);
+  sockets[1].accept();
+  sockets[1].say({ type: 'prefill_done', input_tokens: 9 }, { type: 'chunk', text_delta: 'Half', audio_data: null });
+  talk.cancel();
+  assert.deepEqual(sockets[1].types().at(-1), 'stop');
+  sockets[1].say({ type: 'done', text: 'Half', generated_tokens: 1, input_tokens: 9, audio_data: null, stopped: true });
+  assert.equal(talk.messages[3].isInterrupted, true);
+  assert.equal(sockets[1].sent[0].messages.length, 4);
+
+  talk.regenerate(settings);
+  assert.deepEqual(talk.messages.map((message) => message.role), ['user', 'assistant', 'user', 'assistant']);
+  assert.equal(sockets[2].url, 'ws://parley.test/ws/chat');
+});
+
+test('a refused chat leaves its error in the answer', () => {
+  const { sockets, connection } = surroundings();
+  const talk = new ChatTalk({ connection });
+  talk.send([{ type: 'text', text: 'Hi' }], settings);
+  sockets[0].accept();
+  sockets[0].say({ type: 'error', error: 'Queue full (3 requests)', message: '', code: 'queue_full' });
+  sockets[0].hangUp(1013);
+
+  assert.equal(talk.messages[1].error, 'queue_full');
+  assert.equal(buildRequest(talk.messages, settings).messages.length, 2);
+});

@@ -1,0 +1,233 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+
+import { decodePcm, encodePcm } from '../../../src/parley/web/wire/codec.js';
+import { makeSessionId, reasonOf, socketUrl } from '../../../src/parley/web/wire/connection.js';
+import { HalfDuplexClient } from '../../../src/parley/web/wire/half-duplex.js';
+import { RealtimeClient } from '../../../src/parley/web/wire/realtime.js';
+import { DuplexClient } from '../../../src/parley/web/wire/duplex.js';
+import { ChatClient } from '../../../src/parley/web/wire/chat.js';
+import { sound, surroundings } from '../support/fakes.mjs';
+
+function watch(client, ...types) {
+  const seen = [];
+  for (const type of types) client.addEventListener(type, ({ detail }) => seen.push([type, detail]));
+  return seen;
+}
+
+test('samples survive the way through text, at any length', () => {
+  for (const count of [0, 1, 16000, 50001]) {
+    const samples = Float32Array.from({ length: count }, (_, i) => Math.sin(i));
+    assert.deepEqual(decodePcm(encodePcm(samples)), samples);
+  }
+});
+
+test('the code does the same without native base64', () => {
+  const samples = Float32Array.from({ length: 20001 }, (_, i) => Math.sin(i));
+  assert.equal(encodePcm(samples), Buffer.from(samples.buffer).toString('base64'));
+});
+
+test('a damaged sound loses its odd bytes, and nonsense is silence', (t) => {
+  t.mock.method(console, 'warn', () => {});
+  assert.equal(decodePcm(Buffer.from([0, 0, 0, 0, 1]).toString('base64')).length, 1);
+  assert.equal(decodePcm('§').length, 0);
+  assert.equal(decodePcm(null).length, 0);
+});
+
+test('addresses keep the host and become sockets', () => {
+  assert.equal(socketUrl('/ws/chat', 'https://a.test:8006/omni?x=1'), 'wss://a.test:8006/ws/chat');
+  assert.match(makeSessionId('hdx_'), /^hdx_[0-9a-z]{15,40}$/);
+});
+
+test('close codes have words', () => {
+  assert.deepEqual([1000, 1001, 1003, 1006, 1011, 1013].map((code) => reasonOf(code, '')), ['stopped', 'server_shutdown', 'bad', 'lost', 'failed', 'busy']);
+  assert.equal(reasonOf(1008, 'app_disabled'), 'refused');
+  assert.equal(reasonOf(1008, 'invalid_config'), 'bad');
+});
+
+test('half-duplex sends its configuration after the queue, not on opening', () => {
+  const { sockets, connection } = surroundings();
+  const client = new HalfDuplexClient({ system_prompt: 'Hi.' }, { ...connection, sessionId: 'hdx_1' });
+  const seen = watch(client, 'queue', 'ready', 'ended');
+  client.open();
+  sockets[0].accept();
+  sockets[0].say({ type: 'queued', position: 2, estimated_wait_s: 40, ticket_id: 'q_1', queue_length: 3 });
+  assert.deepEqual(sockets[0].sent, []);
+  sockets[0].say({ type: 'queue_done' });
+  assert.deepEqual(sockets[0].sent, [{ type: 'prepare', system_prompt: 'Hi.' }]);
+  sockets[0].say({ type: 'prepared', session_id: 'hdx_1', timeout_s: 180, recording_session_id: 'r1' });
+  sockets[0].say({ type: 'stopped', session_id: 'hdx_1' });
+
+  assert.equal(sockets[0].url, 'ws://parley.test/ws/half_duplex/hdx_1');
+  assert.deepEqual(seen, [
+    ['queue', { position: 2, length: 3, waitS: 40, ticketId: 'q_1' }],
+    ['queue', null],
+    ['ready', { sessionId: 'hdx_1', recordingId: 'r1' }],
+    ['ended', { reason: 'stopped', code: '', sentence: '', wasReady: true }],
+  ]);
+});
+
+test('a line that breaks in the queue is mended, with growing pauses', () => {
+  const { clock, sockets, connection } = surroundings();
+  const client = new HalfDuplexClient({}, connection);
+  const seen = watch(client, 'ended');
+  client.open();
+  sockets[0].accept();
+  sockets[0].say({ type: 'queued', position: 1, estimated_wait_s: 5 });
+  sockets[0].hangUp(1006);
+  clock.pass(499);
+  assert.equal(sockets.length, 1);
+  clock.pass(1);
+  assert.equal(sockets.length, 2);
+  sockets[1].hangUp(1006);
+  clock.pass(1000);
+  assert.equal(sockets.length, 3);
+  assert.deepEqual(seen, []);
+});
+
+test('it does not try for ever', () => {
+  const { clock, sockets, connection } = surroundings();
+  const client = new DuplexClient({ instructions: 'x' }, 'audio', connection);
+  const seen = watch(client, 'ended');
+  client.open();
+  for (let i = 0; i < 20; i++) {
+    sockets.at(-1).hangUp?.(1006);
+    clock.pass(60000);
+  }
+  assert.equal(sockets.length, 6);
+  assert.equal(seen[0][1].reason, 'lost');
+  assert.equal(seen.length, 1);
+});
+
+test('a network without an answer counts as broken', () => {
+  const { clock, sockets, connection } = surroundings();
+  new DuplexClient({ instructions: 'x' }, 'video', connection).open();
+  clock.pass(10500);
+  assert.equal(sockets.length, 2);
+  assert.equal(sockets[0].readyState, 3);
+});
+
+test('a break in mid-call is the end', () => {
+  const { clock, sockets, connection } = surroundings();
+  const client = new RealtimeClient({ instructions: 'x' }, 'audio', connection);
+  const seen = watch(client, 'ended');
+  client.open();
+  sockets[0].accept();
+  sockets[0].say({ type: 'session.queue_done' }, { type: 'session.created', session_id: 'rt_1', prompt_length: 3 });
+  sockets[0].hangUp(1006);
+  clock.pass(60000);
+
+  assert.equal(sockets.length, 1);
+  assert.deepEqual(seen, [['ended', { reason: 'lost', code: '', sentence: '', wasReady: true }]]);
+});
+
+test('the server says why before it closes', () => {
+  const { sockets, connection } = surroundings();
+  const full = new DuplexClient({ instructions: 'x' }, 'audio', connection);
+  const seen = watch(full, 'ended');
+  full.open();
+  sockets[0].accept();
+  sockets[0].say({ type: 'error', error: 'Queue full (9 requests)', message: 'Queue full (9 requests)', code: 'queue_full' });
+  sockets[0].hangUp(1013);
+
+  assert.deepEqual(seen, [['ended', { reason: 'busy', code: 'queue_full', sentence: 'Queue full (9 requests)', wasReady: false }]]);
+});
+
+for (const [reason, want] of [['timeout', 'timeout'], ['context_full', 'context_full'], ['error', 'failed'], ['server_shutdown', 'server_shutdown']]) {
+  test(`realtime ends with ${reason}`, () => {
+    const { sockets, connection } = surroundings();
+    const client = new RealtimeClient({ instructions: 'x' }, 'video', connection);
+    const seen = watch(client, 'ended');
+    client.open();
+    sockets[0].accept();
+    sockets[0].say({ type: 'session.closed', reason });
+    sockets[0].hangUp(1000);
+    assert.deepEqual(seen.map(([, ending]) => ending.reason), [want]);
+  });
+}
+
+test('stopping waits for the answer, but not longer than two seconds', () => {
+  const { clock, sockets, connection } = surroundings();
+  const client = new RealtimeClient({ instructions: 'x' }, 'audio', connection);
+  const seen = watch(client, 'ended');
+  client.open();
+  sockets[0].accept();
+  sockets[0].say({ type: 'session.queue_done' }, { type: 'session.created', session_id: 'rt_1' });
+  client.end();
+  assert.equal(sockets[0].types().at(-1), 'session.close');
+  clock.pass(1999);
+  assert.equal(seen.length, 0);
+  clock.pass(1);
+  assert.equal(seen[0][1].reason, 'stopped');
+  assert.equal(sockets[0].closedWith, 1000);
+});
+
+test('a slow network loses old units and keeps the wish to be silent', () => {
+  const { sockets, connection } = surroundings();
+  const client = new DuplexClient({ instructions: 'x' }, 'audio', connection);
+  const seen = watch(client, 'dropped');
+  client.open();
+  const socket = sockets[0];
+  socket.accept();
+  socket.say({ type: 'queue_done' }, { type: 'prepared', session_id: 'adx_1', prompt_length: 1 });
+  socket.bufferedAmount = 1e9;
+  for (let i = 0; i < 4; i++) client.sendUnitOf({ audio: new Float32Array(16).fill(i), forceListen: i === 0 });
+  socket.bufferedAmount = 0;
+  client.sendUnitOf({ audio: new Float32Array(16).fill(9) });
+
+  const units = socket.sent.filter((message) => message.type === 'audio_chunk');
+  assert.deepEqual(units.map((unit) => [decodePcm(unit.audio_base64)[0], unit.force_listen ?? false]), [[2, true], [3, false], [9, false]]);
+  assert.deepEqual(seen, [['dropped', 1], ['dropped', 2]]);
+});
+
+test('the duplex dialects carry the same unit under their own names', () => {
+  const { sockets, connection } = surroundings();
+  for (const [Client, hello] of [
+    [DuplexClient, [{ type: 'queue_done' }, { type: 'prepared', session_id: 'omni_1', prompt_length: 2 }]],
+    [RealtimeClient, [{ type: 'session.queue_done' }, { type: 'session.created', session_id: 'rt_1' }]],
+  ]) {
+    const client = new Client({ instructions: 'Be kind.', voice: 'AAAA', slices: 2 }, 'video', connection);
+    client.open();
+    const socket = sockets.at(-1);
+    socket.accept();
+    socket.say(...hello);
+    client.sendUnitOf({ audio: new Float32Array(4), frames: ['QQ=='], forceListen: true, slices: 2 });
+  }
+  const [legacy, realtime] = sockets;
+  assert.deepEqual(legacy.sent, [
+    { type: 'prepare', system_prompt: 'Be kind.', max_slice_nums: 2, ref_audio_base64: 'AAAA' },
+    { type: 'audio_chunk', audio_base64: 'AAAAAAAAAAAAAAAAAAAAAA==', frame_base64_list: ['QQ=='], force_listen: true, max_slice_nums: 2 },
+  ]);
+  assert.deepEqual(realtime.sent, [
+    { type: 'session.update', session: { instructions: 'Be kind.', max_slice_nums: 2, ref_audio: 'AAAA' } },
+    { type: 'input_audio_buffer.append', audio: 'AAAAAAAAAAAAAAAAAAAAAA==', video_frames: ['QQ=='], force_listen: true, max_slice_nums: 2 },
+  ]);
+  assert.match(legacy.url, /\/ws\/duplex\/omni_/);
+  assert.match(realtime.url, /\/v1\/realtime\?mode=video$/);
+});
+
+test('a chat is asked again only while nothing was heard', () => {
+  const { clock, sockets, connection } = surroundings();
+  const client = new ChatClient({ messages: [{ role: 'user', content: 'Hi' }] }, connection);
+  const seen = watch(client, 'ended');
+  client.open();
+  sockets[0].hangUp(1006);
+  clock.pass(500);
+  sockets[1].accept();
+  sockets[1].say({ type: 'prefill_done', input_tokens: 3 });
+  sockets[1].hangUp(1006);
+  clock.pass(60000);
+
+  assert.equal(sockets.length, 2);
+  assert.equal(seen[0][1].reason, 'lost');
+});
+
+test('an unknown message is not an accident', (t) => {
+  t.mock.method(console, 'warn', () => {});
+  const { sockets, connection } = surroundings();
+  const client = new RealtimeClient({ instructions: 'x' }, 'audio', connection);
+  client.open();
+  sockets[0].accept();
+  sockets[0].say('not json', { type: 'session.warning' }, { type: 'response.output_audio.delta', text: 'a', audio: sound(10), end_of_turn: true, kv_cache_length: 1 });
+  assert.notEqual(client.phase, 'ended');
+});
