@@ -1,0 +1,116 @@
+"""Chat: a whole request is prefilled into an empty context and answered once."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+
+from parley.engine.work import Decoded, Opening, Prefilled
+from parley.errors import InvalidRequest
+from parley.media.pcm import OUTPUT_RATE_HZ, Pcm, join
+from parley.views.content import Layout, Message
+from parley.views.prompts import SpeechMode, system_message
+from parley.views.turns import Generation, StreamingChunk, TurnView
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChatAnswer:
+    """A complete answer.
+
+    Args:
+        audio: 24 kHz; None when nothing was spoken.
+    """
+
+    text: str
+    audio: Pcm | None
+    decoded: Decoded
+
+
+class ChatView(TurnView):
+    """`prefill`, then `streaming_generate` or `generate`. Every prefill begins anew."""
+
+    async def prefill(
+        self,
+        session_id: str,
+        msgs: Sequence[Message],
+        *,
+        omni_mode: bool = False,
+        max_slice_nums: int | None = None,
+        use_image_id: bool | None = True,
+        voice: Pcm | None = None,
+        speak: bool = True,
+        tts_mode: SpeechMode = "default",
+        language: str | None = None,
+        seed: int | None = None,
+        due_s: float | None = None,
+    ) -> Prefilled:
+        """Put all messages into an empty context.
+
+        Args:
+            omni_mode: nothing between the parts of a message, instead of line breaks.
+            voice: reference for the vocoder, 16 kHz; None takes the model's own.
+            speak: whether the answer may have sound; the voice is prepared here.
+            tts_mode, language: choose the system message that is put in front when there is none
+                (see `prompts`).
+
+        Raises:
+            InvalidRequest: no messages, or the first is neither of the system nor of the user.
+            ContextFull: too much for one context.
+        """
+        messages = self._with_system(msgs, voice, tts_mode if speak else "default", language)
+        layout = Layout("clip", not omni_mode, max_slice_nums, use_image_id)
+        segments = [segment for message in messages for segment in layout.message(message)]
+        self._session_id = None
+        await self._seat.open(Opening("chat", voice=voice, speak=speak, seed=seed))
+        prefilled = await self._seat.prefill(segments, due_s=due_s)
+        self._session_id = session_id
+        return prefilled
+
+    async def streaming_generate(
+        self,
+        session_id: str,
+        generation: Generation | None = None,
+        *,
+        generate_audio: bool = True,
+        due_s: float | None = None,
+    ) -> AsyncIterator[StreamingChunk]:
+        """The answer as it comes. `decoded` says afterwards what it came to.
+
+        Leaving the loop early stops the model.
+        """
+        self._check_session(session_id)
+        reply = (generation or Generation()).reply(speak=generate_audio, streaming=True)
+        async for chunk in self._stream(reply, due_s):
+            yield chunk
+
+    async def generate(
+        self,
+        session_id: str,
+        generation: Generation | None = None,
+        *,
+        generate_audio: bool = True,
+        due_s: float | None = None,
+    ) -> ChatAnswer:
+        """The answer in one piece."""
+        self._check_session(session_id)
+        reply = (generation or Generation()).reply(speak=generate_audio, streaming=False)
+        sounds = [
+            chunk.audio async for chunk in self._stream(reply, due_s) if chunk.audio is not None
+        ]
+        assert self._decoded is not None
+        audio = join(sounds, OUTPUT_RATE_HZ) if sounds else None
+        return ChatAnswer(self._decoded.text, audio, self._decoded)
+
+    def _with_system(
+        self, msgs: Sequence[Message], voice: Pcm | None, mode: SpeechMode, language: str | None
+    ) -> list[Message]:
+        if not msgs:
+            raise InvalidRequest("There are no messages.", field="messages")
+        if msgs[0].role == "assistant":
+            raise InvalidRequest(
+                "The first message must be of the system or of the user.", field="messages"
+            )
+        if any(message.role == "system" for message in msgs):
+            return list(msgs)
+        extra = system_message(mode, voice, language)
+        return [*([extra] if extra else []), *msgs]

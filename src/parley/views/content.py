@@ -1,0 +1,119 @@
+"""What people put into a message, and how it is laid out for a model.
+
+Values only; bytes have been decoded by whoever made them. Layout rules: sessions.md 2.2 and 3.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from parley.engine.segments import Audio, Hearing, Image, Mark, Marker, Role, Segment, Text
+from parley.media.image import Pixels
+from parley.media.pcm import INPUT_RATE_HZ, Pcm
+from parley.media.resample import resample
+from parley.media.video import VideoClip
+
+
+@dataclass(frozen=True, slots=True)
+class TextPart:
+    """Words."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AudioPart:
+    """Sound, any rate."""
+
+    pcm: Pcm
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ImagePart:
+    """A picture, uint8 (height, width, 3)."""
+
+    pixels: Pixels
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class VideoPart:
+    """A clip, taken apart."""
+
+    clip: VideoClip
+
+
+Part = TextPart | AudioPart | ImagePart | VideoPart
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Message:
+    """One contribution to a conversation."""
+
+    role: Role
+    parts: tuple[Part, ...]
+
+    @classmethod
+    def of(cls, role: Role, *parts: Part | str) -> Message:
+        """A message of parts; strings stand for words."""
+        return cls(role, tuple(TextPart(part) if isinstance(part, str) else part for part in parts))
+
+    @property
+    def has_audio(self) -> bool:
+        """Whether there is anything to hear in it."""
+        return any(
+            isinstance(part, AudioPart) or (isinstance(part, VideoPart) and bool(part.clip.sounds))
+            for part in self.parts
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How parts become segments.
+
+    Args:
+        hearing: how sound is heard.
+        joins_lines: put a line break between parts; the omni layout puts nothing.
+        max_slices, with_id: for pictures; None leaves it to the model.
+    """
+
+    hearing: Hearing
+    joins_lines: bool
+    max_slices: int | None = None
+    with_id: bool | None = None
+
+    def message(self, message: Message, *, is_closed: bool = True) -> list[Segment]:
+        """A turn: its beginning, its content and, unless more may follow, its end."""
+        segments: list[Segment] = [Marker(Mark.TURN_START, message.role)]
+        segments += self.content(message.parts)
+        if is_closed:
+            segments.append(Marker(Mark.TURN_END, message.role))
+        return segments
+
+    def content(self, parts: Sequence[Part]) -> list[Segment]:
+        """Parts one after the other; clips are expanded first."""
+        segments: list[Segment] = []
+        for segment in self._expanded(parts):
+            if segments and self.joins_lines:
+                segments.append(Text("\n"))
+            segments.append(segment)
+        return segments
+
+    def _expanded(self, parts: Sequence[Part]) -> Iterable[Segment]:
+        for part in parts:
+            match part:
+                case TextPart(text):
+                    yield Text(text)
+                case AudioPart(pcm):
+                    yield self._audio(pcm)
+                case ImagePart(pixels):
+                    yield self._image(pixels)
+                case VideoPart(clip):
+                    for piece in clip.parts():
+                        yield self._audio(piece) if isinstance(piece, Pcm) else self._image(piece)
+
+    def _audio(self, pcm: Pcm) -> Audio:
+        return Audio(resample(pcm, INPUT_RATE_HZ), self.hearing)
+
+    def _image(self, pixels: Pixels) -> Image:
+        return Image(pixels, self.max_slices, self.with_id)

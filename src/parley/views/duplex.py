@@ -1,0 +1,333 @@
+"""Duplex: one unit per second, in which the model listens or speaks.
+
+Per unit: `prefill`, `generate`, and `finalize` before the next `prefill`. The seat keeps the order,
+so `finalize` may run as a task while the answer is on its way to the client. When the model fails
+on a unit, the context is as before the unit, and the next one may follow.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from parley.engine.model import ContextMark, ModelSpec
+from parley.engine.seat import Decoding, Seat
+from parley.engine.segments import Audio, Image, Mark, Marker, Segment, Text
+from parley.engine.work import (
+    Answer,
+    DuplexOptions,
+    Ending,
+    Opening,
+    Prefilled,
+    Settled,
+    Stage,
+    Window,
+)
+from parley.errors import InferenceFailed, InvalidRequest, SeatLost
+from parley.media.image import Pixels
+from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm, join
+from parley.media.resample import resample
+
+log = logging.getLogger(__name__)
+
+DEFAULT_PROMPT = "Streaming Omni Conversation."
+"""Source: sessions.md 4.1, view level."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnitHeard:
+    """What came of a unit's prefill.
+
+    Args:
+        success: False when nothing was fed; `reason` says why.
+    """
+
+    success: bool
+    reason: str = ""
+    prefilled: Prefilled | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UnitResult:
+    """What the model made of a unit. Source of the fields: sessions.md 4.8.
+
+    Args:
+        audio: 24 kHz; None when listening, or when there is none (yet).
+        end_of_turn: the model has finished what it was saying. After `stop` true with `is_listen`.
+        current_time: units so far.
+        kv_cache_length: context tokens before settling.
+        timings: milliseconds per stage, prefill included.
+    """
+
+    is_listen: bool
+    text: str
+    audio: Pcm | None
+    end_of_turn: bool
+    current_time: int
+    kv_cache_length: int
+    n_tokens: int = 0
+    n_tts_tokens: int = 0
+    vision_slices: int = 0
+    vision_tokens: int = 0
+    timings: Mapping[Stage, float] = field(default_factory=dict)
+
+    @property
+    def cost_llm_ms(self) -> float:
+        return self.timings.get(Stage.PREFILL, 0.0) + self.timings.get(Stage.DECODE, 0.0)
+
+    @property
+    def cost_encode_ms(self) -> float:
+        return self.timings.get(Stage.ENCODE, 0.0)
+
+    @property
+    def cost_tts_ms(self) -> float:
+        return self.timings.get(Stage.SPEECH, 0.0)
+
+    @property
+    def cost_token2wav_ms(self) -> float:
+        return self.timings.get(Stage.VOCODE, 0.0)
+
+    @property
+    def cost_all_ms(self) -> float:
+        return sum(self.timings.values())
+
+
+class DuplexView:
+    """`prepare`, then units, then `cleanup`."""
+
+    def __init__(self, seat: Seat) -> None:
+        self._seat = seat
+        self._max_slices: int | Sequence[int] = 1
+        self._unit_start: ContextMark | None = None
+        self._heard: Prefilled | None = None
+        self._decoding: Decoding | None = None
+        self._needs_finalize = False
+        self._is_prepared = False
+        self._is_stopped = False
+        self._has_break = False
+        self._units = 0
+
+    @property
+    def spec(self) -> ModelSpec:
+        """What the model is."""
+        return self._seat.spec
+
+    @property
+    def kv_cache_length(self) -> int:
+        """Tokens in the context."""
+        return self._seat.context_tokens
+
+    async def prepare(
+        self,
+        system_prompt: str | None = None,
+        ref_audio: Pcm | None = None,
+        tts_audio: Pcm | None = None,
+        *,
+        options: DuplexOptions | None = None,
+        max_slice_nums: int = 1,
+        window: Window | None = None,
+        seed: int | None = None,
+    ) -> int:
+        """Begin a conversation; gives the prompt's length in tokens.
+
+        Args:
+            ref_audio: a voice for the model to hear in its prompt.
+            tts_audio: a voice for the vocoder; `ref_audio` when absent.
+            max_slice_nums: for pictures of units that do not say otherwise.
+        """
+        options = options or DuplexOptions()
+        self.forget()
+        self._is_stopped = self._has_break = False
+        self._max_slices = max_slice_nums
+        voice = tts_audio if tts_audio is not None else ref_audio
+        await self._seat.open(
+            Opening(
+                "duplex",
+                voice=None if voice is None else resample(voice, INPUT_RATE_HZ),
+                speak=options.generate_audio,
+                seed=seed,
+                window=window or Window(),
+                duplex=options,
+            )
+        )
+        prompt: list[Segment] = [
+            Marker(Mark.TURN_START, "system"),
+            Text(DEFAULT_PROMPT if system_prompt is None else system_prompt),
+        ]
+        if ref_audio is not None:
+            prompt.append(Audio(resample(ref_audio, INPUT_RATE_HZ), "voice"))
+        prompt.append(Marker(Mark.TURN_END, "system"))
+        prefilled = await self._seat.prefill(prompt)
+        self._is_prepared = True
+        return prefilled.context_tokens
+
+    async def prefill(
+        self,
+        audio: Pcm | None,
+        frames: Sequence[Pixels] = (),
+        *,
+        max_slice_nums: int | Sequence[int] | None = None,
+        due_s: float | None = None,
+    ) -> UnitHeard:
+        """Take in one unit: pictures, then sound.
+
+        Args:
+            audio: 16 kHz, about a second.
+            max_slice_nums: for all frames, or one per frame; None keeps what `prepare` was given.
+            due_s: when the answer to this unit is due (monotonic).
+
+        Raises:
+            RuntimeError: the unit before was not finalized.
+        """
+        if not self._is_prepared:
+            raise InvalidRequest("The conversation has not been prepared.")
+        if self._needs_finalize:
+            raise RuntimeError("finalize must run before the next prefill")
+        if self._is_stopped:
+            return UnitHeard(False, "stopped")
+        if (audio is None or not len(audio)) and not frames:
+            return UnitHeard(False, "there is neither sound nor a picture")
+        segments: list[Segment] = [Marker(Mark.UNIT)]
+        limits = self._max_slices if max_slice_nums is None else max_slice_nums
+        for index, frame in enumerate(frames):
+            limit = limits if isinstance(limits, int) else limits[min(index, len(limits) - 1)]
+            segments.append(Image(frame, max_slices=limit, with_id=False))
+        if audio is not None and len(audio):
+            segments.append(Audio(resample(audio, INPUT_RATE_HZ), "live"))
+        self._unit_start = await self._seat.mark()
+        self._heard = None
+        try:
+            self._heard = await self._seat.prefill(segments, due_s=due_s)
+        except InferenceFailed as failure:
+            await self._back_to_unit_start(failure)
+            raise
+        self._units += 1
+        return UnitHeard(True, prefilled=self._heard)
+
+    async def generate(
+        self, force_listen: bool = False, *, due_s: float | None = None
+    ) -> UnitResult:
+        """Let the model decide about the unit: listen, or speak for about a second."""
+        if self._is_stopped:
+            return self._nothing(end_of_turn=True)
+        heard, self._heard = self._heard, None
+        if heard is None:
+            return self._nothing(end_of_turn=False)
+        decoding = self._decoding = self._seat.answer(Answer(force_listen), due_s=due_s)
+        try:
+            pieces = [piece async for piece in decoding]
+            decoded = await decoding.result()
+        except InferenceFailed as failure:
+            await self._back_to_unit_start(failure)
+            raise
+        finally:
+            decoding.cancel()
+            self._decoding = None
+        self._needs_finalize = True
+        sounds = [piece.pcm for piece in pieces if piece.pcm is not None and len(piece.pcm)]
+        is_listen = decoded.ending is not Ending.SPOKE
+        was_stopped = decoded.ending is Ending.CANCELLED
+        return UnitResult(
+            is_listen=is_listen,
+            text="" if is_listen else decoded.text,
+            audio=join(sounds, OUTPUT_RATE_HZ) if sounds and not is_listen else None,
+            end_of_turn=decoded.end_of_turn or was_stopped,
+            current_time=self._units,
+            kv_cache_length=decoded.context_tokens,
+            n_tokens=decoded.text_tokens,
+            n_tts_tokens=decoded.speech_tokens,
+            vision_slices=heard.vision_slices,
+            vision_tokens=heard.vision_tokens,
+            timings=_add(heard.timings, decoded.timings),
+        )
+
+    async def finalize(self, *, due_s: float | None = None) -> Settled | None:
+        """Close the unit: terminators, window. None, and harmless, when there is nothing to close.
+
+        May run as a task: once it has started, the next `prefill` is welcome and waits its turn.
+        A failure leaves the unit open; the conversation cannot go on then.
+        """
+        if not self._needs_finalize:
+            return None
+        self._needs_finalize = False
+        return await self._seat.settle(due_s=due_s)
+
+    def set_break(self) -> None:
+        """Kept for those who ask for it; interrupting is `force_listen`'s matter."""
+        self._has_break = True
+
+    def clear_break(self) -> None:
+        self._has_break = False
+
+    def is_break_set(self) -> bool:
+        return self._has_break
+
+    def stop(self) -> None:
+        """End the unit that runs and answer no further ones, until the next `prepare`."""
+        self._is_stopped = self._has_break = True
+        if self._decoding is not None:
+            self._decoding.cancel()
+
+    def is_stopped(self) -> bool:
+        return self._is_stopped
+
+    def forget(self) -> None:
+        """The seat is about to serve another view: what this one knew of it is void."""
+        if self._decoding is not None:
+            self._decoding.cancel()
+        self._is_prepared = self._needs_finalize = False
+        self._unit_start = self._heard = None
+        self._units = 0
+
+    async def cleanup(self) -> None:
+        """Give back what the conversation took; the seat stays. Safe to repeat, at any time."""
+        self.forget()
+        try:
+            await self._seat.clear()
+        except SeatLost:
+            log.debug("cleanup of a seat that is gone already")
+
+    async def offline_inference(
+        self,
+        audio: Pcm,
+        frames: Sequence[Pixels] = (),
+        *,
+        ends_with_turn: bool = True,
+    ) -> list[UnitResult]:
+        """A whole recording unit by unit, the last one padded with silence. `prepare` comes first.
+
+        Args:
+            frames: the i-th goes with the i-th unit.
+            ends_with_turn: stop at the first `end_of_turn`.
+        """
+        sound = resample(audio, INPUT_RATE_HZ)
+        unit = round(self.spec.unit_s * INPUT_RATE_HZ)
+        results: list[UnitResult] = []
+        for index, start in enumerate(range(0, len(sound), unit)):
+            piece = sound.slice(start, start + unit)
+            padding = Pcm.silence(unit - len(piece), INPUT_RATE_HZ)
+            await self.prefill(join([piece, padding], INPUT_RATE_HZ), frames[index : index + 1])
+            results.append(await self.generate())
+            await self.finalize()
+            if ends_with_turn and results[-1].end_of_turn:
+                break
+        return results
+
+    def _nothing(self, *, end_of_turn: bool) -> UnitResult:
+        return UnitResult(True, "", None, end_of_turn, self._units, self.kv_cache_length)
+
+    async def _back_to_unit_start(self, failure: InferenceFailed) -> None:
+        mark, self._unit_start = self._unit_start, None
+        if isinstance(failure, SeatLost) or mark is None:
+            return
+        if await self._seat.can_roll_back(mark):
+            await self._seat.roll_back(mark)
+
+
+def _add(first: Mapping[Stage, float], second: Mapping[Stage, float]) -> dict[Stage, float]:
+    return {
+        stage: first.get(stage, 0.0) + second.get(stage, 0.0)
+        for stage in Stage
+        if stage in first or stage in second
+    }

@@ -1,0 +1,182 @@
+"""Half-duplex: a lasting context, one turn after the other.
+
+The system prompt is prefilled once; then, turn by turn, what the user said, and an answer. A point
+to return to is remembered after the system prompt and again before each answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from parley.engine.model import ContextMark
+from parley.engine.seat import Seat
+from parley.engine.segments import Segment
+from parley.engine.work import Opening, Prefilled, Window
+from parley.errors import InferenceFailed, InvalidRequest, SeatLost
+from parley.media.pcm import INPUT_RATE_HZ, Pcm
+from parley.media.reference import decode_reference
+from parley.media.resample import resample
+from parley.views.content import Layout, Message
+from parley.views.turns import Generation, StreamingChunk, TurnView
+
+WINDOW = Window(kind="basic", high_tokens=8000, low_tokens=6000)
+"""Source: sessions.md 5.4."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TurnRequest:
+    """Messages to take in, one after the other.
+
+    Args:
+        session_id: another one than before begins a new conversation.
+        omni_mode: nothing between the parts of a message, instead of line breaks.
+        max_slice_nums: for pictures; None leaves it to the model.
+    """
+
+    session_id: str
+    messages: tuple[Message, ...]
+    omni_mode: bool = True
+    max_slice_nums: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rollback:
+    """What came of a rollback.
+
+    Args:
+        reason: why not, "" on success.
+        restored_position: context length now.
+    """
+
+    success: bool
+    reason: str
+    restored_position: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Point:
+    mark: ContextMark
+    turn_is_open: bool
+
+
+class HalfDuplexView(TurnView):
+    """`init_ref_audio…`, `prefill` the system prompt, then per turn `prefill` and `generate`."""
+
+    def __init__(self, seat: Seat) -> None:
+        super().__init__(seat)
+        self._voice: Pcm | None = None
+        self._point: _Point | None = None
+        self._turn_is_open = False
+
+    def init_ref_audio(self, path: Path | str) -> None:
+        """Take the voice for what follows from a file."""
+        self.init_ref_audio_from_data(decode_reference(Path(path).read_bytes()))
+
+    def init_ref_audio_from_data(self, voice: Pcm | None) -> None:
+        """The voice of conversations begun from now on; None means the model's own."""
+        self._voice = None if voice is None else resample(voice, INPUT_RATE_HZ)
+
+    async def reset_session(
+        self,
+        session_id: str,
+        *,
+        speak: bool = True,
+        seed: int | None = None,
+        window: Window = WINDOW,
+    ) -> None:
+        """Begin a conversation: an empty context and a fresh voice.
+
+        Args:
+            speak: False prepares no voice; answers are text then.
+        """
+        self.forget()
+        await self._seat.open(
+            Opening("half_duplex", voice=self._voice, speak=speak, seed=seed, window=window)
+        )
+        self._session_id = session_id
+
+    async def prefill(self, request: TurnRequest, *, due_s: float | None = None) -> Prefilled:
+        """Take in messages; a system message makes a point to return to.
+
+        User turns stay open: more of the same role continues them until an answer was given. When
+        the model fails, the context is as before the call.
+        """
+        if not request.messages:
+            raise InvalidRequest("There are no messages.", field="messages")
+        if request.session_id != self._session_id:
+            await self.reset_session(request.session_id)
+        before = await self._seat.mark()
+        was_open = self._turn_is_open
+        added = slices = tokens = 0
+        try:
+            for message in request.messages:
+                prefilled = await self._seat.prefill(self._lay_out(message, request), due_s=due_s)
+                added += prefilled.added_tokens
+                slices += prefilled.vision_slices
+                tokens += prefilled.vision_tokens
+                self._turn_is_open = message.role == "user"
+        except InferenceFailed as failure:
+            self._turn_is_open = was_open
+            if not isinstance(failure, SeatLost) and await self._seat.can_roll_back(before):
+                await self._seat.roll_back(before)
+            raise
+        if request.messages[-1].role == "system":
+            self._point = _Point(await self._seat.mark(), self._turn_is_open)
+        return Prefilled(added, prefilled.context_tokens, slices, tokens, prefilled.timings)
+
+    async def generate(
+        self,
+        session_id: str,
+        generation: Generation | None = None,
+        *,
+        generate_audio: bool = True,
+        due_s: float | None = None,
+    ) -> AsyncIterator[StreamingChunk]:
+        """The answer as it comes, then one empty chunk that `is_final`.
+
+        After a failure: `can_rollback`, `rollback`, and ask again or go on.
+        """
+        self._check_session(session_id)
+        self._point = _Point(await self._seat.mark(), self._turn_is_open)
+        reply = (generation or Generation()).reply(speak=generate_audio, streaming=True)
+        index = -1
+        # Also when the reader leaves early: what was said until then ends the user's turn.
+        self._turn_is_open = False
+        async for chunk in self._stream(reply, due_s):
+            index = chunk.chunk_index
+            yield chunk
+        yield StreamingChunk(index + 1, is_final=True)
+
+    async def can_rollback(self) -> bool:
+        """Whether there is a point to return to that the window has not moved past."""
+        return self._point is not None and await self._seat.can_roll_back(self._point.mark)
+
+    async def rollback(self) -> Rollback:
+        """Return to the point; it is used up then. Never raises for want of one."""
+        point, self._point = self._point, None
+        if point is None:
+            return Rollback(False, "there is no point to return to", self.kv_cache_length)
+        if not await self._seat.can_roll_back(point.mark):
+            return Rollback(False, "the context has moved past it", self.kv_cache_length)
+        length = await self._seat.roll_back(point.mark)
+        self._turn_is_open = point.turn_is_open
+        return Rollback(True, "", length)
+
+    def clear_rollback_point(self) -> None:
+        """The turn went well; nobody will want to return."""
+        self._point = None
+
+    def forget(self) -> None:
+        super().forget()
+        self._point = None
+        self._turn_is_open = False
+
+    def _lay_out(self, message: Message, request: TurnRequest) -> list[Segment]:
+        layout = Layout("turn", not request.omni_mode, request.max_slice_nums)
+        if message.role != "user":
+            return layout.message(message)
+        if self._turn_is_open:
+            return layout.content(message.parts)
+        return layout.message(message, is_closed=False)

@@ -1,0 +1,16 @@
+import pytest
+
+from parley.engine import Engine
+from parley.models.parrot import Parrot
+
+
+@pytest.fixture
+async def engine():
+    async with Engine(Parrot(2)) as engine:
+        yield engine
+
+
+@pytest.fixture
+async def seat(engine):
+    async with await engine.take_seat() as seat:
+        yield seat

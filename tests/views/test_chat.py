@@ -1,0 +1,141 @@
+import numpy as np
+import pytest
+from tests.support.sounds import speak
+
+from parley.engine.work import Ending
+from parley.errors import ContextFull, InvalidRequest
+from parley.views.chat import ChatView
+from parley.views.content import AudioPart, ImagePart, Message
+from parley.views.turns import Generation
+
+
+async def test_a_request_is_answered_as_it_comes(seat):
+    view = ChatView(seat)
+    prefilled = await view.prefill("s", [Message.of("user", "Hello", AudioPart(speak(1.5)))])
+
+    chunks = [chunk async for chunk in view.streaming_generate("s")]
+
+    assert prefilled.context_tokens == view.decoded.context_tokens - 3 - view.decoded.text_tokens
+    text = "".join(chunk.text_delta or "" for chunk in chunks)
+    assert text == view.decoded.text == "You spoke for 1.5 seconds at -13 dB. You wrote: Hello"
+    assert sum(len(chunk.audio) for chunk in chunks if chunk.audio) == 36_000
+    assert [chunk.chunk_index for chunk in chunks] == list(range(len(chunks)))
+    assert chunks[0].audio is None
+    assert len(chunks) > 5
+
+
+async def test_one_piece_says_the_same_as_many(seat):
+    view = ChatView(seat)
+    message = Message.of("user", "Hello", AudioPart(speak(1.5)), ImagePart(picture(480, 640)))
+    await view.prefill("a", [message])
+    chunks = [chunk async for chunk in view.streaming_generate("a")]
+
+    await view.prefill("b", [message])
+    answer = await view.generate("b")
+
+    assert answer.text == "".join(chunk.text_delta or "" for chunk in chunks)
+    streamed = np.concatenate([chunk.audio.samples for chunk in chunks if chunk.audio])
+    np.testing.assert_array_equal(answer.audio.samples, streamed)
+
+
+async def test_every_request_begins_anew(seat):
+    view = ChatView(seat)
+    first = await view.prefill("a", [Message.of("user", "one two three")])
+    await view.generate("a")
+
+    second = await view.prefill("b", [Message.of("user", "one two three")])
+
+    assert second.context_tokens == first.context_tokens
+
+
+async def test_silence_can_be_asked_for(seat):
+    view = ChatView(seat)
+    await view.prefill("s", [Message.of("user", AudioPart(speak(1)))])
+
+    answer = await view.generate("s", generate_audio=False)
+
+    assert answer.audio is None
+
+
+async def test_the_limit_is_kept(seat):
+    view = ChatView(seat)
+    await view.prefill("s", [Message.of("user", "one two three four")])
+
+    answer = await view.generate("s", Generation(max_new_tokens=3))
+
+    assert answer.text == "You wrote: one "
+    assert answer.decoded.ending is Ending.LIMIT
+
+
+async def test_a_stopped_answer_ends_early(seat):
+    view = ChatView(seat)
+    await view.prefill("s", [Message.of("user", AudioPart(speak(600)))])
+
+    chunks = []
+    async for chunk in view.streaming_generate("s"):
+        chunks.append(chunk)
+        view.stop_generation()
+
+    assert view.decoded.ending is Ending.CANCELLED
+    assert sum(len(chunk.audio) for chunk in chunks if chunk.audio) < 600 * 24_000
+    assert not view.is_generating
+
+
+async def test_a_reader_who_leaves_stops_the_model(seat):
+    view = ChatView(seat)
+    await view.prefill("s", [Message.of("user", AudioPart(speak(100)))])
+
+    stream = view.streaming_generate("s")
+    await anext(stream)
+    await stream.aclose()
+
+    await view.prefill("t", [Message.of("user", "again")])
+    assert (await view.generate("t")).text == "You wrote: again"
+
+
+async def test_a_system_message_is_put_in_front_for_a_voice(seat):
+    view = ChatView(seat)
+    plain = await view.prefill("a", [Message.of("user", "hi")])
+
+    voiced = await view.prefill(
+        "b", [Message.of("user", "hi")], tts_mode="audio_assistant", voice=speak(2)
+    )
+    own = await view.prefill(
+        "c",
+        [Message.of("system", "Be."), Message.of("user", "hi")],
+        tts_mode="audio_assistant",
+        voice=speak(2),
+    )
+
+    assert voiced.context_tokens >= plain.context_tokens + 20 + 5
+    assert own.context_tokens == plain.context_tokens + 6
+
+
+@pytest.mark.parametrize("messages", [[], [Message.of("assistant", "hi")]])
+async def test_a_request_needs_a_beginning(seat, messages):
+    with pytest.raises(InvalidRequest):
+        await ChatView(seat).prefill("s", messages)
+
+
+async def test_too_much_is_refused(seat):
+    view = ChatView(seat)
+
+    with pytest.raises(ContextFull, match="the limit is 8192"):
+        await view.prefill("s", [Message.of("user", "word " * 9000)])
+    with pytest.raises(InvalidRequest, match="Nothing has been prefilled"):
+        await view.generate("s")
+
+
+async def test_pictures_are_cut_as_asked(seat):
+    view = ChatView(seat)
+    message = Message.of("user", ImagePart(picture(1344, 1344)))
+
+    fine = await view.prefill("a", [message])
+    coarse = await view.prefill("b", [message], max_slice_nums=1)
+
+    assert (fine.vision_slices, coarse.vision_slices) == (10, 1)
+    assert fine.vision_tokens == 640
+
+
+def picture(height, width):
+    return np.zeros((height, width, 3), np.uint8)

@@ -1,0 +1,90 @@
+import numpy as np
+from tests.support.sounds import speak
+
+from parley.engine.segments import Audio, Image, Mark, Marker, Text
+from parley.media.pcm import Pcm
+from parley.media.video import VideoClip
+from parley.views.content import AudioPart, ImagePart, Layout, Message, VideoPart
+from parley.views.prompts import system_message
+
+PIXELS = np.zeros((4, 6, 3), np.uint8)
+
+
+def kinds(segments):
+    return [
+        segment.text if isinstance(segment, Text) else type(segment).__name__
+        for segment in segments
+    ]
+
+
+def test_parts_are_lines_of_a_turn():
+    message = Message.of("user", "Look:", ImagePart(PIXELS), "Well?")
+
+    segments = Layout("clip", joins_lines=True).message(message)
+
+    assert segments[0] == Marker(Mark.TURN_START, "user")
+    assert kinds(segments[1:-1]) == ["Look:", "\n", "Image", "\n", "Well?"]
+    assert segments[-1] == Marker(Mark.TURN_END, "user")
+
+
+def test_the_omni_layout_puts_nothing_between():
+    message = Message.of("user", "a", AudioPart(speak(0.1)), "b")
+
+    segments = Layout("turn", joins_lines=False).message(message, is_closed=False)
+
+    assert kinds(segments) == ["Marker", "a", "Audio", "b"]
+    assert segments[2].hearing == "turn"
+
+
+def test_a_clip_becomes_frames_and_sounds():
+    clip = VideoClip((PIXELS, PIXELS), (0.0, 1.0), (speak(1), speak(1)), (None, PIXELS), 2.0)
+
+    segments = Layout("clip", joins_lines=False, max_slices=2, with_id=False).content(
+        [VideoPart(clip)]
+    )
+
+    assert kinds(segments) == ["Image", "Audio", "Image", "Audio", "Image"]
+    assert isinstance(segments[0], Image)
+    assert (segments[0].max_slices, segments[0].with_id) == (2, False)
+
+
+def test_sound_of_any_rate_reaches_the_model_at_its_rate():
+    sound = AudioPart(Pcm(np.zeros(8000, np.float32), 8000))
+
+    (segment,) = Layout("clip", joins_lines=False).content([sound])
+
+    assert isinstance(segment, Audio)
+    assert (segment.pcm.rate_hz, len(segment.pcm)) == (16_000, 16_000)
+
+
+def texts(message):
+    return [getattr(part, "text", "<audio>") for part in message.parts]
+
+
+def test_voice_prompts_surround_the_reference():
+    english = system_message("audio_assistant", speak(1), "en")
+    chinese = system_message("omni", speak(1), "zh-CN")
+
+    assert texts(english) == [
+        "Use the voice in the audio prompt to synthesize new content.",
+        "<audio>",
+        "You are a helpful assistant with the above voice style.",
+    ]
+    assert texts(chinese)[0] == "模仿音频样本的音色并生成新的内容。"
+
+
+def test_voice_prompts_without_a_reference():
+    assert texts(system_message("audio_roleplay", None, None)) == [
+        "Use the <reserved_53> voice."
+        "Try to role-play the character based on the audio prompt above."
+    ]
+    assert texts(system_message("omni", None, "en")) == [""]
+    assert system_message("voice_cloning", None, "en") is None
+    assert system_message("default", speak(1), "en") is None
+
+
+def test_cloning_says_nothing_after_the_voice():
+    assert texts(system_message("voice_cloning", speak(1), "en")) == [
+        "Clone the voice in the provided audio prompt.",
+        "<audio>",
+    ]

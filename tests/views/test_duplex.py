@@ -1,0 +1,211 @@
+import numpy as np
+import pytest
+from tests.support.faults import Faulty
+from tests.support.sounds import sequence, silence, speak
+
+from parley.engine import Engine
+from parley.engine.work import DuplexOptions, Stage
+from parley.errors import InferenceFailed, InvalidRequest
+from parley.models.parrot import Parrot
+from parley.views.duplex import DuplexView
+
+READY = DuplexOptions(force_listen_count=0)
+FRAME = np.zeros((480, 640, 3), np.uint8)
+
+
+async def unit(view, sound, frames=(), force_listen=False):
+    await view.prefill(sound, frames)
+    result = await view.generate(force_listen)
+    await view.finalize()
+    return result
+
+
+async def test_it_listens_while_you_speak_and_answers_when_you_are_silent(seat):
+    view = DuplexView(seat)
+    await view.prepare(options=READY)
+
+    results = [await unit(view, sound) for sound in [speak(1)] * 3 + [silence(1)] * 5]
+
+    assert [result.is_listen for result in results] == [True] * 3 + [False] * 3 + [True] * 2
+    assert [result.end_of_turn for result in results] == [False] * 5 + [True] + [False] * 2
+    assert [len(result.audio) for result in results[3:6]] == [24_000] * 3
+    assert "".join(result.text for result in results) == "You spoke for 3.0 seconds at -13 dB."
+
+
+async def test_lengths_are_counted_to_the_token(seat):
+    view = DuplexView(seat)
+
+    prompt = await view.prepare("Be kind.", ref_audio=speak(2.0), options=READY)
+    lengths = [(await unit(view, speak(1))).kv_cache_length for _ in range(3)]
+    with_frame = await unit(view, speak(1), [FRAME])
+
+    assert prompt == 3 + 2 + 20 + 2
+    assert lengths == [prompt + 11, prompt + 24, prompt + 37]
+    assert view.kv_cache_length == prompt + 3 * 13 + 79
+    assert (with_frame.vision_slices, with_frame.vision_tokens) == (1, 64)
+
+
+async def test_units_are_counted(seat):
+    view = DuplexView(seat)
+    await view.prepare()
+
+    assert [(await unit(view, silence(1))).current_time for _ in range(3)] == [1, 2, 3]
+
+
+async def test_the_first_units_listen_whatever_happens(seat):
+    view = DuplexView(seat)
+    await view.prepare(options=DuplexOptions(force_listen_count=3))
+
+    results = [await unit(view, sound) for sound in [speak(1)] + [silence(1)] * 3]
+
+    assert [result.is_listen for result in results] == [True, True, True, False]
+
+
+async def test_forcing_to_listen_interrupts_at_once(seat):
+    view = DuplexView(seat)
+    await view.prepare(options=READY)
+    for sound in [speak(1)] * 3 + [silence(1)]:
+        await unit(view, sound)
+
+    forced = await unit(view, silence(1), force_listen=True)
+    after = await unit(view, silence(1))
+
+    assert (forced.is_listen, forced.audio, forced.end_of_turn) == (True, None, False)
+    assert after.is_listen
+
+
+async def test_the_next_prefill_waits_for_a_finalize(seat):
+    view = DuplexView(seat)
+    await view.prepare()
+    await view.prefill(speak(1))
+    await view.generate()
+
+    with pytest.raises(RuntimeError, match="finalize must run"):
+        await view.prefill(speak(1))
+
+    assert (await view.finalize()) is not None
+    assert (await view.finalize()) is None
+    assert (await view.prefill(speak(1))).success
+
+
+async def test_nothing_in_nothing_out(seat):
+    view = DuplexView(seat)
+    prompt = await view.prepare()
+
+    heard = await view.prefill(None)
+    result = await view.generate()
+
+    assert (heard.success, heard.reason) == (False, "there is neither sound nor a picture")
+    assert result.is_listen
+    assert await view.finalize() is None
+    assert view.kv_cache_length == prompt
+
+
+async def test_pictures_alone_make_a_unit(seat):
+    view = DuplexView(seat)
+    prompt = await view.prepare(options=READY)
+
+    result = await unit(view, None, [FRAME, FRAME])
+
+    assert result.is_listen
+    assert view.kv_cache_length == prompt + 1 + 2 * 66 + 2
+
+
+async def test_slices_may_differ_per_frame(seat):
+    view = DuplexView(seat)
+    await view.prepare(max_slice_nums=1)
+    big = np.zeros((1344, 1344, 3), np.uint8)
+
+    counts = []
+    for limits in (None, 4, [9, 1]):
+        heard = await view.prefill(speak(1), [big, big], max_slice_nums=limits)
+        counts.append(heard.prefilled.vision_slices)
+        await view.generate()
+        await view.finalize()
+
+    assert counts == [2, 10, 11]
+
+
+async def test_text_only_on_request(seat):
+    view = DuplexView(seat)
+    await view.prepare(options=DuplexOptions(force_listen_count=0, generate_audio=False))
+    await unit(view, speak(1))
+
+    result = await unit(view, silence(1))
+
+    assert (result.is_listen, result.audio, result.end_of_turn) == (False, None, True)
+    assert result.text == "You spoke for 1.0 seconds at -13 dB."
+
+
+async def test_stop_ends_the_answers(seat):
+    view = DuplexView(seat)
+    await view.prepare()
+
+    view.stop()
+    heard = await view.prefill(speak(1))
+    result = await view.generate()
+
+    assert view.is_stopped()
+    assert view.is_break_set()
+    assert (heard.success, heard.reason) == (False, "stopped")
+    assert (result.is_listen, result.end_of_turn) == (True, True)
+    await view.prepare()
+    assert not view.is_stopped()
+    assert not view.is_break_set()
+
+
+async def test_a_conversation_has_to_be_prepared(seat):
+    with pytest.raises(InvalidRequest, match="has not been prepared"):
+        await DuplexView(seat).prefill(speak(1))
+
+
+async def test_cleanup_forgets_everything_and_can_be_repeated(engine, seat):
+    view = DuplexView(seat)
+    await view.prepare()
+    await unit(view, speak(1))
+
+    await view.cleanup()
+    await view.cleanup()
+
+    assert view.kv_cache_length == 0
+    assert (await engine.memory()).used_bytes == 0
+    with pytest.raises(InvalidRequest):
+        await view.prefill(speak(1))
+
+
+@pytest.mark.parametrize("stage", [Stage.ENCODE, Stage.PREFILL, Stage.DECODE, Stage.VOCODE])
+async def test_a_unit_that_fails_is_as_if_it_had_not_been(stage):
+    model = Faulty(Parrot(1))
+    async with Engine(model) as engine, await engine.take_seat() as seat:
+        view = DuplexView(seat)
+        await view.prepare(options=READY)
+        await unit(view, speak(1))
+        before = view.kv_cache_length
+
+        model.fail_at(stage)
+        with pytest.raises(InferenceFailed):
+            await unit(view, silence(1))
+
+        assert view.kv_cache_length == before
+        result = await unit(view, silence(1))
+        assert result.text == "You spoke for 1.0 seconds at -13 dB."
+
+
+async def test_a_recording_can_be_run_through(seat):
+    view = DuplexView(seat)
+    await view.prepare(options=READY)
+
+    results = await view.offline_inference(sequence(speak(1.5), silence(3.2)))
+
+    assert [result.is_listen for result in results] == [True, True, False, False]
+    assert results[-1].end_of_turn
+
+
+async def test_timings_say_where_the_time_went(seat):
+    view = DuplexView(seat)
+    await view.prepare()
+
+    result = await unit(view, speak(1))
+
+    assert set(result.timings) == {Stage.ENCODE, Stage.PREFILL, Stage.DECODE}
+    assert result.cost_all_ms >= result.cost_llm_ms

@@ -1,0 +1,190 @@
+import pytest
+from tests.support.faults import Faulty
+from tests.support.sounds import speak
+
+from parley.engine import Engine
+from parley.engine.work import Ending, Stage, Window
+from parley.errors import InferenceFailed, InvalidRequest
+from parley.models.parrot import Parrot
+from parley.views.content import AudioPart, Message
+from parley.views.half_duplex import HalfDuplexView, TurnRequest
+from parley.views.turns import Generation
+
+SYSTEM = Message.of("system", "You are kind.")
+
+
+def said(seconds):
+    return Message.of("user", AudioPart(speak(seconds)))
+
+
+async def take_turn(view, seconds, generation=None):
+    await view.prefill(TurnRequest("s", (said(seconds),)))
+    return [chunk async for chunk in view.generate("s", generation)]
+
+
+async def test_turns_add_up_in_one_context(seat):
+    view = HalfDuplexView(seat)
+    await view.prefill(TurnRequest("s", (SYSTEM,)))
+    assert view.kv_cache_length == 3 + 3 + 2
+
+    await take_turn(view, 1.0)
+    first = view.kv_cache_length
+    chunks = await take_turn(view, 2.0)
+
+    assert first == 8 + 3 + 10 + 3 + 8
+    assert view.kv_cache_length == first + 2 + 3 + 20 + 3 + 8
+    assert view.decoded.text == "You spoke for 2.0 seconds at -13 dB."
+    assert sum(len(chunk.audio) for chunk in chunks if chunk.audio) == 48_000
+
+
+async def test_an_answer_ends_with_an_empty_final_chunk(seat):
+    view = HalfDuplexView(seat)
+
+    chunks = await take_turn(view, 1.0)
+
+    assert [chunk.is_final for chunk in chunks] == [False] * (len(chunks) - 1) + [True]
+    last = chunks[-1]
+    assert (last.text_delta, last.audio, last.chunk_index) == (None, None, len(chunks) - 1)
+
+
+async def test_more_of_a_turn_continues_it(seat):
+    view = HalfDuplexView(seat)
+    await view.prefill(TurnRequest("s", (said(1.0),)))
+
+    more = await view.prefill(TurnRequest("s", (said(0.5),)))
+    [chunk async for chunk in view.generate("s")]
+
+    assert more.added_tokens == 5
+    assert view.decoded.text == "You spoke for 1.5 seconds at -13 dB."
+
+
+async def test_another_session_begins_anew(seat):
+    view = HalfDuplexView(seat)
+    await take_turn(view, 3.0)
+
+    await view.prefill(TurnRequest("t", (SYSTEM,)))
+
+    assert view.kv_cache_length == 8
+    with pytest.raises(InvalidRequest, match="Nothing has been prefilled"):
+        await anext(view.generate("s"))
+
+
+async def test_there_is_a_point_to_return_to_after_the_system_prompt(seat):
+    view = HalfDuplexView(seat)
+    assert not await view.can_rollback()
+    await view.prefill(TurnRequest("s", (SYSTEM,)))
+    await view.prefill(TurnRequest("s", (said(1.0),)))
+
+    assert await view.can_rollback()
+    back = await view.rollback()
+
+    assert (back.success, back.restored_position) == (True, 8)
+    assert not await view.can_rollback()
+    assert (await view.rollback()).reason == "there is no point to return to"
+
+
+async def test_an_answer_can_be_taken_back_and_given_again(seat):
+    view = HalfDuplexView(seat)
+    await view.prefill(TurnRequest("s", (SYSTEM, said(1.0))))
+    before = view.kv_cache_length
+    first = [chunk.text_delta async for chunk in view.generate("s")]
+
+    back = await view.rollback()
+    again = [chunk.text_delta async for chunk in view.generate("s")]
+
+    assert (back.success, back.restored_position) == (True, before)
+    assert again == first
+
+
+async def test_a_successful_turn_may_drop_the_point(seat):
+    view = HalfDuplexView(seat)
+    await take_turn(view, 1.0)
+
+    view.clear_rollback_point()
+
+    assert not await view.can_rollback()
+
+
+async def test_a_failing_prefill_leaves_the_context_as_it_was():
+    model = Faulty(Parrot(1))
+    async with Engine(model) as engine, await engine.take_seat() as seat:
+        view = HalfDuplexView(seat)
+        await view.prefill(TurnRequest("s", (SYSTEM,)))
+        await take_turn(view, 1.0)
+        before = view.kv_cache_length
+
+        model.fail_at(Stage.PREFILL, after=1)
+        with pytest.raises(InferenceFailed):
+            await view.prefill(TurnRequest("s", (said(1.0), said(1.0))))
+
+        assert view.kv_cache_length == before
+        assert (await take_turn(view, 2.0))[-1].is_final
+        assert view.decoded.text == "You spoke for 2.0 seconds at -13 dB."
+
+
+async def test_a_failing_answer_can_be_rolled_back():
+    model = Faulty(Parrot(1))
+    async with Engine(model) as engine, await engine.take_seat() as seat:
+        view = HalfDuplexView(seat)
+        await view.prefill(TurnRequest("s", (SYSTEM, said(1.0))))
+        before = view.kv_cache_length
+
+        model.fail_at(Stage.DECODE, after=3)
+        with pytest.raises(InferenceFailed, match=r"The model failed\. \(error "):
+            async for _ in view.generate("s"):
+                pass
+
+        assert await view.can_rollback()
+        assert (await view.rollback()).restored_position == before
+        [chunk async for chunk in view.generate("s")]
+        assert view.decoded.ending is Ending.DONE
+
+
+async def test_stopping_keeps_what_was_said(seat):
+    view = HalfDuplexView(seat)
+    await view.prefill(TurnRequest("s", (said(500.0),)))
+
+    async for _ in view.generate("s"):
+        view.stop_generation()
+
+    assert view.decoded.ending is Ending.CANCELLED
+    assert "You spoke for 500.0 seconds at -13 dB.".startswith(view.decoded.text)
+    await take_turn(view, 1.0)
+    assert view.decoded.text == "You spoke for 1.0 seconds at -13 dB."
+
+
+async def test_old_rounds_slide_out_and_the_system_prompt_stays(seat):
+    view = HalfDuplexView(seat)
+    await view.reset_session("s", window=Window("basic", high_tokens=150, low_tokens=110))
+    await view.prefill(TurnRequest("s", (SYSTEM,)))
+
+    lengths = []
+    for _ in range(12):
+        await take_turn(view, 1.0, Generation(max_new_tokens=8))
+        lengths.append(view.kv_cache_length)
+
+    assert max(lengths) <= 150 + 11
+    assert len(set(lengths)) > 1
+    assert view.decoded.text == "You spoke for 1.0 seconds at -13 dB."
+
+
+async def test_cleanup_gives_the_memory_back(engine, seat):
+    view = HalfDuplexView(seat)
+    await take_turn(view, 10.0)
+    assert (await engine.memory()).used_bytes >= 640_000
+
+    await view.cleanup()
+
+    assert (await engine.memory()).used_bytes == 0
+    assert view.kv_cache_length == 0
+
+
+async def test_a_voice_can_come_from_a_file(seat, tmp_path):
+    from parley.media.wav import save
+
+    save(tmp_path / "v.wav", speak(1.0))
+    view = HalfDuplexView(seat)
+
+    view.init_ref_audio(tmp_path / "v.wav")
+
+    assert (await take_turn(view, 1.0))[-1].is_final
