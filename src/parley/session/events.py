@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from parley.engine.segments import Role
-from parley.engine.work import DuplexOptions, Sampling
+from parley.engine.work import DuplexOptions
 from parley.errors import ParleyError
 from parley.media.pcm import Pcm
 from parley.vad import VadOptions
+from parley.views.turns import Generation
 
 # ---- content -------------------------------------------------------------------------------
 
@@ -85,12 +86,10 @@ class ChatAsked:
     voice_name: str | None = None
     tts_mode: TtsMode = "default"
     language: str | None = None
-    max_new_tokens: int = 512
-    sampling: Sampling = field(default_factory=Sampling)
+    generation: Generation = field(default_factory=Generation)
     max_slices: int | None = None
     numbers_images: bool | None = None
     is_omni: bool = False
-    enable_thinking: bool = False
     wants_recording: bool = True
 
 
@@ -102,8 +101,7 @@ class TurnsPrepared:
     voice: Sound | None = None
     wants_speech: bool = True
     vad: VadOptions = field(default_factory=VadOptions)
-    max_new_tokens: int = 256
-    sampling: Sampling = field(default_factory=lambda: Sampling(length_penalty=1.1))
+    generation: Generation = field(default_factory=Generation)
     idle_s: float = 180.0
     wants_recording: bool = True
 

@@ -14,9 +14,10 @@ from parley.media.image import LIMIT_PIXELS, Pixels, decode_image
 from parley.media.pcm import INPUT_RATE_HZ, Pcm, from_float32_bytes
 from parley.media.reference import decode_reference
 from parley.media.resample import resample
-from parley.media.video import VideoClip, decode_video
+from parley.media.video import decode_video
 from parley.media.wav import decode_wav, is_wav
 from parley.session.events import Clip, Content, Message, Picture, Sound, Words
+from parley.views import content
 
 SOUND_LIMIT_S = 600.0
 """One sound of a chat message. Source: service.md 4.1."""
@@ -29,8 +30,6 @@ FRAME_PIXELS = 16_000_000
 
 Voices = Callable[[str], Pcm | None]
 """Finds a registered voice by id or name; None when there is no such voice."""
-
-OpenedContent = str | Pcm | Pixels | VideoClip
 
 
 def no_voices(name: str) -> Pcm | None:
@@ -68,10 +67,8 @@ async def open_frames(files: Sequence[bytes]) -> list[Pixels]:
     return await asyncio.to_thread(_open_frames, files)
 
 
-async def open_messages(
-    messages: Sequence[Message],
-) -> list[tuple[Message, list[OpenedContent]]]:
-    """A chat history with its content opened.
+async def open_messages(messages: Sequence[Message]) -> list[content.Message]:
+    """A chat history as a view takes it.
 
     Raises:
         InvalidPayload, TooLarge.
@@ -79,9 +76,14 @@ async def open_messages(
     return await asyncio.to_thread(_open_messages, messages)
 
 
-async def open_sound(sound: Sound) -> Pcm:
-    """Sound in a prompt or a message, 16 kHz mono."""
-    return await asyncio.to_thread(_open_sound, sound)
+async def open_system(parts: Sequence[Words | Sound]) -> content.Message:
+    """A system message of words and sounds.
+
+    Raises:
+        InvalidPayload: a sound cannot be read.
+    """
+    (message,) = await open_messages([Message("system", tuple(parts))])
+    return message
 
 
 def _open_reference(sound: Sound, limit_s: float) -> Pcm:
@@ -113,29 +115,28 @@ def _open_frames(files: Sequence[bytes]) -> list[Pixels]:
         raise InvalidPayload(str(error)) from error
 
 
-def _open_messages(
-    messages: Sequence[Message],
-) -> list[tuple[Message, list[OpenedContent]]]:
+def _open_messages(messages: Sequence[Message]) -> list[content.Message]:
     room = REQUEST_PIXELS
-    opened: list[tuple[Message, list[OpenedContent]]] = []
+    opened: list[content.Message] = []
     for message in messages:
-        contents: list[OpenedContent] = []
-        for part in message.content:
-            content = _open(part, room)
-            if isinstance(part, Picture) and not isinstance(content, str | Pcm | VideoClip):
-                room -= content.shape[0] * content.shape[1]
-            contents.append(content)
-        opened.append((message, contents))
+        parts: list[content.Part] = []
+        for each in message.content:
+            part = _open(each, room)
+            if isinstance(part, content.ImagePart):
+                room -= part.pixels.shape[0] * part.pixels.shape[1]
+            parts.append(part)
+        opened.append(content.Message(message.role, tuple(parts)))
     return opened
 
 
-def _open(part: Content, room_pixels: int) -> OpenedContent:
+def _open(part: Content, room_pixels: int) -> content.Part:
     match part:
         case Words(text):
-            return text
+            return content.TextPart(text)
         case Picture(file):
-            return decode_image(file, limit_pixels=min(LIMIT_PIXELS, room_pixels))
+            pixels = decode_image(file, limit_pixels=min(LIMIT_PIXELS, room_pixels))
+            return content.ImagePart(pixels)
         case Sound():
-            return _open_sound(part)
+            return content.AudioPart(_open_sound(part))
         case Clip(file, stack_frames):
-            return decode_video(file, stack_frames=stack_frames)
+            return content.VideoPart(decode_video(file, stack_frames=stack_frames))

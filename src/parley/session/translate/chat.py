@@ -6,7 +6,6 @@ from typing import assert_never
 
 import msgspec
 
-from parley.engine.work import Sampling
 from parley.errors import ParleyError
 from parley.protocol import chat, codec, values
 from parley.session.events import (
@@ -28,6 +27,7 @@ from parley.session.events import (
 )
 from parley.session.life import Outgoing, Phase
 from parley.session.translate.wire import closing, pcm_text, spoken
+from parley.views.turns import Generation
 
 
 class ChatTranslator:
@@ -112,18 +112,18 @@ def asked(request: chat.Request) -> ChatAsked:
         voice_name=tts.ref_audio_path if tts else None,
         tts_mode=tts.mode if tts else "default",
         language=tts.language if tts else None,
-        max_new_tokens=generation.max_new_tokens,
-        sampling=Sampling(
+        generation=Generation(
+            max_new_tokens=generation.max_new_tokens,
+            do_sample=generation.do_sample,
             temperature=generation.temperature,
             top_p=generation.top_p,
             top_k=generation.top_k,
             length_penalty=generation.length_penalty,
-            is_greedy=not generation.do_sample,
+            enable_thinking=request.enable_thinking,
         ),
         max_slices=request.image.max_slice_nums,
         numbers_images=request.image.numbers_images(images),
         is_omni=request.is_omni,
-        enable_thinking=request.enable_thinking,
         wants_recording=request.record,
     )
 

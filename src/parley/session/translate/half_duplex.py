@@ -6,7 +6,6 @@ from typing import Final, assert_never
 
 import msgspec
 
-from parley.engine.work import Sampling
 from parley.errors import AlreadyPrepared
 from parley.media.pcm import from_float32_bytes
 from parley.protocol import codec, half_duplex, values
@@ -29,6 +28,7 @@ from parley.session.events import (
 from parley.session.life import Outgoing, Phase
 from parley.session.translate.wire import closing, pcm_text, spoken
 from parley.vad import VadOptions
+from parley.views.turns import Generation
 
 PHASES: Final[dict[Phase, half_duplex.Phase]] = {
     "connected": "connected",
@@ -142,8 +142,8 @@ def _prepared(message: half_duplex.Prepare) -> TurnsPrepared:
             min_silence_duration_ms=config.vad.min_silence_duration_ms,
             speech_pad_ms=config.vad.speech_pad_ms,
         ),
-        max_new_tokens=config.generation.max_new_tokens,
-        sampling=Sampling(
+        generation=Generation(
+            max_new_tokens=config.generation.max_new_tokens,
             temperature=config.generation.temperature,
             length_penalty=config.generation.length_penalty,
         ),
