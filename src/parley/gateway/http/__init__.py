@@ -1,1 +1,1 @@
-"""REST routes, one file per subject."""
+"""The REST side: one module per subject, each a function from the house to its routes."""

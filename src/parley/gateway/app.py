@@ -1,0 +1,82 @@
+"""The gateway as one ASGI application: sockets, REST, pages."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI
+from starlette.routing import WebSocketRoute
+from starlette.staticfiles import StaticFiles
+from starlette.websockets import WebSocket
+
+from parley import __version__
+from parley.gateway.house import MIB, House
+from parley.gateway.http import (
+    apps,
+    chat,
+    errors,
+    frontend,
+    half_duplex,
+    pages,
+    queue,
+    shield,
+    status,
+)
+from parley.protocol.control import CONTROL_PATH
+from parley.protocol.dialects import DIALECTS, Dialect
+from parley.settings import Settings
+
+DESCRIPTION = """One model, three ways to talk to it, many people.
+
+Conversations happen on WebSockets (`/ws/chat`, `/ws/half_duplex/{session_id}`,
+`/ws/duplex/{session_id}`, `/v1/realtime`); what is listed here is everything around them."""
+
+
+def make_app(
+    settings: Settings,
+    *,
+    make_house: Callable[[Settings], House] = House,
+    web: Path = pages.WEB,
+) -> FastAPI:
+    """The application. Its house is built when the server starts, and is `app.state.house` then."""
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[Mapping[str, Any]]:
+        house = make_house(settings)
+        app.state.house = house
+        _add_routes(app, house, web)
+        async with house.run() as state:
+            yield state
+
+    app = FastAPI(
+        title="parley",
+        version=__version__,
+        description=DESCRIPTION,
+        lifespan=lifespan,
+        redoc_url=None,
+    )
+    limits = {"/api/chat": int(settings.limits.chat_frame_mb * MIB)}
+    errors.install(app)
+    app.add_middleware(shield.Shield, body_limits=limits)
+    return app
+
+
+def _add_routes(app: FastAPI, house: House, web: Path) -> None:
+    for module in (status, queue, chat, half_duplex, frontend, apps):
+        app.include_router(module.routes(house))
+    app.include_router(pages.routes(house, web))
+    for dialect in DIALECTS.values():
+        app.router.routes.append(WebSocketRoute(dialect.path, _socket(house, dialect)))
+    app.router.routes.append(WebSocketRoute(CONTROL_PATH, house.desk.serve))
+    if web.is_dir():
+        app.mount("/static", StaticFiles(directory=web, follow_symlink=False), name="static")
+
+
+def _socket(house: House, dialect: Dialect) -> Callable[[WebSocket], Any]:
+    async def serve(websocket: WebSocket) -> None:
+        await house.reception.serve(websocket, dialect)
+
+    return serve

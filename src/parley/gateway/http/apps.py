@@ -1,0 +1,108 @@
+"""`/api/apps`: which ways of talking are offered, and switching them on and off."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Depends
+from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
+
+from parley.gateway.apps import App
+from parley.gateway.house import House
+from parley.gateway.http.admin import admin_only
+from parley.gateway.http.errors import problems
+
+
+class AppInfo(BaseModel):
+    """One way of talking."""
+
+    app_id: str = Field(examples=["omni"])
+    name: str
+    route: str
+
+
+class AdminAppInfo(AppInfo):
+    """The same, and whether it is on."""
+
+    enabled: bool
+
+
+class AppList(BaseModel):
+    """What is switched on, in fixed order."""
+
+    apps: list[AppInfo]
+
+
+class AdminAppList(BaseModel):
+    """Everything, in fixed order."""
+
+    apps: list[AdminAppInfo]
+
+
+class Switch(BaseModel):
+    """On or off."""
+
+    enabled: bool
+
+
+class NamedSwitch(Switch):
+    """Which one, on or off."""
+
+    app_id: str
+
+
+class Switched(BaseModel):
+    """The app as it is now."""
+
+    success: bool = True
+    app: AdminAppInfo
+
+
+def routes(house: House) -> APIRouter:
+    """The routes. Switches hold until the next start."""
+    router = APIRouter(tags=["apps"])
+    admin = APIRouter(
+        prefix="/api/admin/apps",
+        dependencies=[Depends(admin_only(house))],
+        responses=problems(401, 404),
+    )
+
+    def describe(app: App) -> AdminAppInfo:
+        return AdminAppInfo(
+            app_id=app.app_id, name=app.name, route=app.route, enabled=app.is_enabled
+        )
+
+    def switch(app_id: str, is_on: bool) -> Switched:
+        app = house.apps.find(app_id)
+        if app is None:
+            raise HTTPException(404, "No such app.")
+        app.is_enabled = is_on
+        return Switched(app=describe(app))
+
+    @router.get("/api/apps")
+    async def apps() -> AppList:
+        """What is switched on."""
+        return AppList(
+            apps=[
+                AppInfo(app_id=app.app_id, name=app.name, route=app.route)
+                for app in house.apps
+                if app.is_enabled
+            ]
+        )
+
+    @admin.get("")
+    async def all_apps() -> AdminAppList:
+        """Everything, switched on or not."""
+        return AdminAppList(apps=[describe(app) for app in house.apps])
+
+    @admin.put("")
+    async def switch_named(change: NamedSwitch) -> Switched:
+        """Switch one on or off; running sessions go on."""
+        return switch(change.app_id, change.enabled)
+
+    @admin.put("/{app_id}")
+    async def switch_one(app_id: str, change: Switch) -> Switched:
+        """Switch one on or off; running sessions go on."""
+        return switch(app_id, change.enabled)
+
+    router.include_router(admin)
+    return router

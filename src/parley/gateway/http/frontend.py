@@ -1,0 +1,78 @@
+"""What pages ask for when they load: defaults, and the voice used when none is brought."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from typing import Any
+
+from fastapi import APIRouter
+from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
+
+from parley import logs
+from parley.errors import BadInput
+from parley.gateway.house import House
+from parley.gateway.http.errors import problems
+from parley.library.voices import Voice, read_voice
+from parley.media.pcm import to_float32_bytes
+
+log = logs.get(__name__)
+
+
+class VoiceInfo(BaseModel):
+    """A voice: mono float32 samples at 16 kHz, base64."""
+
+    name: str
+    duration: float = Field(description="seconds")
+    sample_rate: int
+    samples: int
+    base64: str
+
+
+def describe(voice: Voice) -> VoiceInfo:
+    """A voice with its sound."""
+    return VoiceInfo(
+        name=voice.name,
+        duration=round(voice.pcm.duration_s, 3),
+        sample_rate=voice.pcm.rate_hz,
+        samples=len(voice.pcm),
+        base64=base64.b64encode(to_float32_bytes(voice.pcm)).decode("ascii"),
+    )
+
+
+def routes(house: House) -> APIRouter:
+    """The routes."""
+    router = APIRouter(tags=["pages"])
+    default_voice: list[VoiceInfo] = []
+
+    @router.get("/api/frontend_defaults")
+    async def defaults() -> dict[str, Any]:
+        """Playback delay, vocoder, and the language pages start in if one is set."""
+        gateway = house.settings.gateway
+        found: dict[str, Any] = {
+            "playback_delay_ms": gateway.playback_delay_ms,
+            "chat_vocoder": "token2wav",
+        }
+        if gateway.lang is not None:
+            found["default_lang"] = gateway.lang
+        return found
+
+    @router.get("/api/default_ref_audio", responses=problems(404))
+    async def voice() -> VoiceInfo:
+        """The voice of clients that bring none; 404 when there is none."""
+        path = house.settings.model.default_voice
+        if path is None:
+            raise HTTPException(404, "There is no default voice.")
+        if not default_voice:
+            limit_s = house.settings.limits.reference_audio_s
+            try:
+                # Decoding takes a while, and the loop carries live calls.
+                read = await asyncio.to_thread(read_voice, path, limit_s=limit_s)
+            except (OSError, BadInput) as error:
+                log.error("default voice cannot be read", why=str(error))
+                raise HTTPException(404, "There is no default voice.") from None
+            default_voice[:] = [describe(read)]
+        return default_voice[0]
+
+    return router

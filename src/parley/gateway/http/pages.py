@@ -1,0 +1,66 @@
+"""Pages and their files, served as they are.
+
+Where the pages are not installed, `/` still says what this server is and where to look.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from fastapi import APIRouter
+from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse, Response
+from starlette.exceptions import HTTPException
+
+from parley.gateway.house import House
+
+WEB: Final = Path(__file__).parents[2] / "web"
+
+PAGES: Final = {
+    "/turnbased": ("chat.html", "turnbased"),
+    "/half_duplex": ("half-duplex.html", "half_duplex_audio"),
+    "/omni": ("duplex.html", "omni"),
+    "/audio_duplex": ("duplex.html", "audio_duplex"),
+    "/realtime": ("duplex.html", "realtime"),
+    "/admin": ("admin.html", None),
+}
+"""Route → file in the web folder and the app that must be on."""
+
+INDEX: Final = """<!doctype html>
+<html lang="en">
+<head><meta charset="utf-8"><title>parley</title></head>
+<body>
+<h1>parley</h1>
+<p>This server is running. It has no pages installed; programs talk to it.</p>
+<ul>
+<li><a href="/docs">REST interface</a></li>
+<li><a href="/status">Status</a></li>
+<li><a href="/api/queue">Queue</a></li>
+</ul>
+</body>
+</html>
+"""
+
+
+def routes(house: House, web: Path = WEB) -> APIRouter:
+    """The routes."""
+    router = APIRouter(include_in_schema=False)
+
+    @router.get("/")
+    async def index() -> Response:
+        page = web / "index.html"
+        return FileResponse(page) if page.is_file() else HTMLResponse(INDEX)
+
+    def add(path: str, file: str, app_id: str | None) -> None:
+        @router.get(path)
+        async def page() -> Response:
+            app = house.apps.find(app_id) if app_id else None
+            if app is not None and not app.is_enabled:
+                return RedirectResponse("/", 302)
+            if not (web / file).is_file():
+                raise HTTPException(404, "This page is not installed.")
+            return FileResponse(web / file)
+
+    for path, (file, app_id) in PAGES.items():
+        add(path, file, app_id)
+    return router

@@ -1,0 +1,198 @@
+"""`/api/queue` and `/api/config/eta`: who waits, and how long that is expected to take."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request
+from pydantic import BaseModel, ConfigDict, Field
+
+from parley.errors import InvalidConfig
+from parley.gateway.eta import SHORT_NAMES
+from parley.gateway.house import House
+from parley.gateway.http.admin import admin_only
+from parley.gateway.http.errors import problems
+from parley.gateway.http.status import RunningTask, iso, running_task
+from parley.gateway.queue import Ticket
+
+
+class TicketInfo(BaseModel):
+    """A waiting ticket; the session id is there for admins only."""
+
+    ticket_id: str = Field(examples=["q_0123456789ab"])
+    position: int
+    request_type: str = Field(examples=["omni_duplex"])
+    task_type: str
+    session_id: str | None
+    estimated_wait_s: float | None = Field(description="null: unknown")
+    eta_seconds: float | None
+    enqueued_at: str
+    wait_elapsed_s: float
+
+
+class QueueInfo(BaseModel):
+    """The line and what runs. `items` and `entries` are the same, as are the last two."""
+
+    queue_length: int
+    max_queue_size: int
+    items: list[TicketInfo]
+    entries: list[TicketInfo]
+    running_tasks: list[RunningTask]
+    running: list[RunningTask]
+
+
+class TicketFound(BaseModel):
+    """Whether a ticket waits."""
+
+    found: bool
+    ticket: TicketInfo | None = None
+    message: str | None = None
+
+
+class Success(BaseModel):
+    """Whether it was done."""
+
+    success: bool
+
+
+class EtaInfo(BaseModel):
+    """Baselines, and what was learned: averages are null until sampled."""
+
+    eta_chat_s: float
+    eta_half_duplex_s: float
+    eta_audio_duplex_s: float
+    eta_omni_duplex_s: float
+    eta_ema_alpha: float
+    eta_ema_min_samples: int
+    config: dict[str, float]
+    ema_alpha: float
+    ema_chat_s: float | None
+    ema_half_duplex_s: float | None
+    ema_audio_duplex_s: float | None
+    ema_omni_duplex_s: float | None
+    ema_chat_samples: int
+    ema_half_duplex_samples: int
+    ema_audio_duplex_samples: int
+    ema_omni_duplex_samples: int
+
+
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class EtaChange(BaseModel):
+    """Any subset; what is omitted stays."""
+
+    model_config = ConfigDict(json_schema_extra={"example": {"eta_chat_s": 12, "ema_alpha": 0.3}})
+
+    eta_chat_s: Seconds | None = None
+    eta_half_duplex_s: Seconds | None = None
+    eta_audio_duplex_s: Seconds | None = None
+    eta_omni_duplex_s: Seconds | None = None
+    eta_ema_alpha: Annotated[float, Field(gt=0, le=1)] | None = None
+    ema_alpha: Annotated[float, Field(gt=0, le=1)] | None = None
+    eta_ema_min_samples: Annotated[int, Field(ge=1)] | None = None
+
+
+def routes(house: House) -> APIRouter:
+    """The routes."""
+    router = APIRouter(tags=["queue"])
+
+    def info(ticket: Ticket, *, is_admin: bool) -> TicketInfo:
+        return TicketInfo(
+            ticket_id=ticket.ticket_id,
+            position=ticket.position,
+            request_type=ticket.task,
+            task_type=ticket.task,
+            session_id=ticket.session_id if is_admin else None,
+            estimated_wait_s=ticket.estimated_wait_s,
+            eta_seconds=ticket.estimated_wait_s,
+            enqueued_at=iso(ticket.enqueued_time),
+            wait_elapsed_s=round(house.clock.monotonic() - ticket.enqueued_at, 1),
+        )
+
+    def is_admin(request: Request) -> bool:
+        return house.door.is_admin(request.client.host if request.client else None, request.headers)
+
+    def eta_info() -> EtaInfo:
+        eta = house.eta
+        fields: dict[str, float | int | None] = {}
+        baselines: dict[str, float] = {}
+        for task, name in SHORT_NAMES.items():
+            baselines[f"eta_{name}_s"] = eta.baselines[task]
+            fields[f"ema_{name}_s"] = eta.averages.get(task)
+            fields[f"ema_{name}_samples"] = eta.samples[task]
+        shared = {"eta_ema_alpha": eta.alpha, "eta_ema_min_samples": eta.min_samples}
+        return EtaInfo.model_validate(
+            {
+                **baselines,
+                **shared,
+                **fields,
+                "config": {**baselines, **shared},
+                "ema_alpha": eta.alpha,
+            }
+        )
+
+    @router.get("/api/queue")
+    async def queue(request: Request) -> QueueInfo:
+        """Who waits, from the head, and what runs."""
+        house.dispatcher.refresh()
+        admin = is_admin(request)
+        items = [info(ticket, is_admin=admin) for ticket in house.queue]
+        running = [running_task(house, lease) for lease in house.fleet.leases]
+        return QueueInfo(
+            queue_length=len(items),
+            max_queue_size=house.queue.limit,
+            items=items,
+            entries=items,
+            running_tasks=running,
+            running=running,
+        )
+
+    @router.get("/api/queue/{ticket_id}", response_model_exclude_none=False)
+    async def ticket(ticket_id: str, request: Request) -> TicketFound:
+        """One ticket, if it still waits."""
+        house.dispatcher.refresh()
+        found = house.queue.find(ticket_id)
+        if found is None:
+            return TicketFound(found=False, message="No such ticket is waiting.")
+        return TicketFound(found=True, ticket=info(found, is_admin=is_admin(request)))
+
+    @router.delete("/api/queue/{ticket_id}", responses=problems(401))
+    async def cancel(ticket_id: str, request: Request) -> Success:
+        """Give a place up. Only for whoever waits there (same address) and admins."""
+        found = house.queue.find(ticket_id)
+        if found is None:
+            return Success(success=False)
+        peer = request.client.host if request.client else None
+        if house.door.address_of(peer, request.headers) != found.address:
+            house.door.check_admin(peer, request.headers)
+        return Success(success=house.dispatcher.cancel(found))
+
+    @router.get("/api/config/eta")
+    async def eta() -> EtaInfo:
+        """Expected durations by kind of task."""
+        return eta_info()
+
+    @router.put(
+        "/api/config/eta",
+        responses=problems(400, 401, 422),
+        dependencies=[Depends(admin_only(house))],
+    )
+    async def change_eta(change: EtaChange) -> EtaInfo:
+        """Change baselines or the average's settings, until the next start."""
+        alphas = [a for a in (change.eta_ema_alpha, change.ema_alpha) if a is not None]
+        if len(set(alphas)) > 1:
+            raise InvalidConfig("ema_alpha and eta_ema_alpha differ.", field="ema_alpha")
+        house.eta.adjust(
+            baselines={
+                task: seconds
+                for task, name in SHORT_NAMES.items()
+                if (seconds := getattr(change, f"eta_{name}_s")) is not None
+            },
+            alpha=alphas[0] if alphas else None,
+            min_samples=change.eta_ema_min_samples,
+        )
+        house.dispatcher.run()
+        return eta_info()
+
+    return router

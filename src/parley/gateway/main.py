@@ -1,0 +1,234 @@
+"""Settings → a running gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import socket
+import ssl
+import sys
+from collections.abc import Callable
+from typing import Any, Final
+
+import uvicorn
+from fastapi import FastAPI
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from parley import logs
+from parley.errors import SetupError
+from parley.gateway.app import make_app
+from parley.gateway.house import House
+from parley.gateway.server_port import ServerPort
+from parley.gateway.tls import ensure_certificate
+from parley.settings import Settings
+
+log = logs.get(__name__)
+
+BACKLOG: Final = 2048
+
+
+class Gateway:
+    """One gateway: its listening socket, its server, its house.
+
+    `serve()` runs until `stop()`; signals are the caller's affair.
+    """
+
+    def __init__(
+        self, settings: Settings, *, make_house: Callable[[Settings], House] = House
+    ) -> None:
+        self.settings = settings
+        self._listener = listen(settings.gateway.host, settings.gateway.port)
+        self.port: int = self._listener.getsockname()[1]
+        self.app: FastAPI = make_app(settings, make_house=make_house)
+        self._server = _Server(self._config())
+        self._server.drain = self._drain
+        self._internal: asyncio.Server | None = None
+
+    @property
+    def url(self) -> str:
+        """Where people reach us from this machine."""
+        scheme = "http" if self.settings.gateway.http else "https"
+        host = self.settings.gateway.host
+        host = "localhost" if host in ("0.0.0.0", "::", "") else host
+        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.port}"
+
+    @property
+    def house(self) -> House:
+        """There once the server has started."""
+        house: House = self.app.state.house
+        return house
+
+    @property
+    def is_started(self) -> bool:
+        return self._server.started
+
+    async def serve(self, started: Callable[[], Any] | None = None) -> None:
+        """Serve until stopped. `started` is called once clients can connect.
+
+        Raises:
+            SetupError: the application could not start.
+        """
+        serving = asyncio.create_task(self._server.serve_until_told([self._listener]))
+        try:
+            await asyncio.wait(
+                {serving, asyncio.ensure_future(self._server.ready.wait())},
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            if self._server.ready.is_set() and started is not None:
+                started()
+            await asyncio.shield(serving)
+        except asyncio.CancelledError:
+            self.stop()
+            await serving
+            raise
+        finally:
+            await self._close_internal()
+            self._listener.close()
+
+    def stop(self) -> None:
+        """Begin a graceful end."""
+        self._server.should_exit = True
+
+    def stop_now(self) -> None:
+        """End without waiting for anybody."""
+        self._server.should_exit = True
+        self._server.hurry.set()
+
+    async def open_internal(self) -> str:
+        """A second, plain HTTP listener on loopback for workers of this machine, which so need not
+        trust our certificate. Returns its url."""
+        if self.settings.gateway.http:
+            return f"http://127.0.0.1:{self.port}"
+        config = uvicorn.Config(self.app, ws=ServerPort, http="httptools", log_config=None)
+        config.load()
+        config.loaded_app = self._server.config.loaded_app
+
+        def protocol() -> asyncio.Protocol:
+            return HttpToolsProtocol(
+                config=config,
+                server_state=self._server.server_state,
+                app_state=self._server.lifespan.state,
+            )
+
+        loop = asyncio.get_running_loop()
+        self._internal = await loop.create_server(protocol, "127.0.0.1", 0)
+        return f"http://127.0.0.1:{self._internal.sockets[0].getsockname()[1]}"
+
+    async def _close_internal(self) -> None:
+        if self._internal is not None:
+            self._internal.close()
+            self._internal = None
+
+    async def _drain(self) -> None:
+        draining = asyncio.create_task(self.house.shut_down())
+        hurry = asyncio.create_task(self._server.hurry.wait())
+        await asyncio.wait({draining, hurry}, return_when=asyncio.FIRST_COMPLETED)
+        for task in (draining, hurry):
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        for connection in list(self.house.reception.live):
+            connection.cancel()
+
+    def _config(self) -> uvicorn.Config:
+        gateway = self.settings.gateway
+        certificate: dict[str, Any] = {}
+        if not gateway.http:
+            if ensure_certificate(gateway.ssl_certfile, gateway.ssl_keyfile):
+                log.info("certificate made", file=str(gateway.ssl_certfile))
+            certificate = {
+                "ssl_certfile": str(gateway.ssl_certfile),
+                "ssl_keyfile": str(gateway.ssl_keyfile),
+            }
+        config = uvicorn.Config(
+            self.app,
+            http="httptools",
+            ws=ServerPort,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            backlog=BACKLOG,
+            timeout_graceful_shutdown=5,
+            **certificate,
+        )
+        try:
+            config.load()
+        except (OSError, ssl.SSLError) as error:
+            raise SetupError(
+                f"The certificate {gateway.ssl_certfile} cannot be used: {error}.",
+                hint="Remove both files to have a new pair made, or use --http.",
+            ) from error
+        return config
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, except that clients are told before their connections are closed, and that signals
+    are left to whoever runs us."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.ready = asyncio.Event()
+        self.hurry = asyncio.Event()
+        self.drain: Callable[[], Any] | None = None
+
+    async def serve_until_told(self, sockets: list[socket.socket]) -> None:
+        try:
+            await self._serve(sockets)
+        except SystemExit as error:
+            raise SetupError("The gateway could not start; the log says why.") from error
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.ready.set()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self.drain is not None:
+            await self.drain()
+        await super().shutdown(sockets)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket.
+
+    Raises:
+        SetupError: the address is taken or not ours.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except socket.gaierror as error:
+        raise SetupError(
+            f"'{host}' is not an address of this machine.",
+            hint="Use --host 0.0.0.0 for all addresses or --host 127.0.0.1 for this machine only.",
+        ) from error
+    listener = socket.socket(family, kind, protocol)
+    try:
+        if sys.platform != "win32":
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise _cannot_listen(host, port, error) from error
+    listener.setblocking(False)
+    return listener
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> SetupError:
+    if error.errno == errno.EADDRINUSE:
+        return SetupError(
+            f"Port {port} is in use.",
+            hint=f"Stop the other program, or choose a port: --port {port + 1}",
+        )
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return SetupError(
+            f"Port {port} may not be used by this user.",
+            hint="Choose a port above 1023: --port 8006",
+        )
+    return SetupError(
+        f"Cannot listen on {host}:{port}: {error.strerror}.",
+        hint="Use --host 0.0.0.0 for all addresses or --host 127.0.0.1 for this machine only.",
+    )

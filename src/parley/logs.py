@@ -1,0 +1,81 @@
+"""How the house keeps its log: one place, for gateway and workers alike.
+
+Lines are structured and carry the session id where there is one (`bind_session`). Prompts, sound
+and pictures are never logged, at any level.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
+from typing import Any, Literal, TextIO
+
+import structlog
+
+LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+
+
+def configure(
+    *,
+    level: Literal["debug", "info", "warning", "error"] = "info",
+    style: Literal["auto", "json", "text"] = "auto",
+    stream: TextIO | None = None,
+) -> None:
+    """Set up structlog and the standard library's logging. `auto`: text on a terminal, else JSON.
+
+    Safe to repeat; the last call rules.
+    """
+    out = stream or sys.stderr
+    is_text = style == "text" or (style == "auto" and out.isatty())
+    shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.processors.TimeStamper(fmt="iso", utc=not is_text),
+        structlog.processors.StackInfoRenderer(),
+    ]
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
+        cache_logger_on_first_use=False,
+    )
+    renderer: structlog.typing.Processor = (
+        structlog.dev.ConsoleRenderer(colors=out.isatty())
+        if is_text
+        else structlog.processors.JSONRenderer(ensure_ascii=False)
+    )
+    last: list[structlog.typing.Processor] = [
+        structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+        *([] if is_text else [structlog.processors.dict_tracebacks]),
+        renderer,
+    ]
+    handler = logging.StreamHandler(out)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=last)
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(LEVELS[level])
+    for name in ("uvicorn", "uvicorn.error", "uvicorn.access", "asyncio"):
+        logger = logging.getLogger(name)
+        logger.handlers.clear()
+        logger.propagate = True
+    # One line per request would drown the sessions, and request lines of pages reveal nothing new.
+    logging.getLogger("uvicorn.access").setLevel(logging.WARNING)
+    logging.getLogger("uvicorn.error").setLevel(max(LEVELS[level], logging.WARNING))
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+
+
+def get(name: str) -> Any:
+    """A logger: `log.info("session began", dialect="chat")`."""
+    return structlog.stdlib.get_logger(name)
+
+
+@contextmanager
+def bind_session(session_id: str, **more: str) -> Iterator[MutableMapping[str, Any]]:
+    """Every line logged inside, also by tasks started inside, names the session."""
+    with structlog.contextvars.bound_contextvars(session_id=session_id, **more):
+        yield structlog.contextvars.get_contextvars()
