@@ -1,0 +1,268 @@
+"""Chat: one request, one answer, nothing kept on the server.
+
+answer = await ChatClient("https://localhost:8006").ask("Hello!")
+async for event in client.stream("Tell me a story."): ...
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Final, TypedDict, Unpack
+
+from parley.client.connection import (
+    Access,
+    AccessOptions,
+    ConnectionLost,
+    Link,
+    Unreachable,
+    as_error,
+)
+from parley.client.events import (
+    Answer,
+    Assigned,
+    Ended,
+    Event,
+    Piece,
+    Reconnecting,
+    Understood,
+    Waiting,
+)
+from parley.client.live import BACKOFF_S, TRY_AGAIN_CODES, given, sound_in, sound_out, voice_out
+from parley.clock import Clock, SystemClock
+from parley.errors import UnknownEvent
+from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm, join
+from parley.protocol import chat as wire
+from parley.protocol import codec, legacy
+from parley.protocol.chat import Request
+from parley.protocol.values import (
+    AudioPart,
+    ChatGeneration,
+    ChatTts,
+    ImageOptions,
+    ImagePart,
+    Message,
+    Part,
+    TextPart,
+    VideoPart,
+)
+
+_HOW_IT_SOUNDS: Final = "Mimic the voice from the audio sample."
+
+
+class Attached(TypedDict, total=False):
+    """What may go with a question: image files, sounds, clips, and how to answer."""
+
+    images: Sequence[bytes]
+    sounds: Sequence[Pcm]
+    clips: Sequence[bytes]
+    streaming: bool
+    enable_thinking: bool
+
+
+class ChatClient:
+    """A server to ask. Holds no connection and no history: each request opens its own.
+
+    Args:
+        url: the server, e.g. `https://localhost:8006`.
+        system: who the model is; goes before the messages that do not bring their own.
+        voice: what it sounds like: sound, or the bytes of a WAV file.
+        speech: whether answers are spoken.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        system: str | None = None,
+        voice: Pcm | bytes | None = None,
+        speech: bool = False,
+        generation: ChatGeneration | None = None,
+        clock: Clock | None = None,
+        **access: Unpack[AccessOptions],
+    ) -> None:
+        self._access = Access(url, **access)
+        self._clock = clock or SystemClock()
+        self._system = _system(system, voice)
+        self._tts = ChatTts(enabled=True, ref_audio_data=voice_out(voice)) if speech else None
+        self._generation = generation or ChatGeneration()
+
+    def request(
+        self,
+        ask: str | Sequence[Message],
+        *,
+        images: Sequence[bytes] = (),
+        sounds: Sequence[Pcm] = (),
+        clips: Sequence[bytes] = (),
+        streaming: bool = True,
+        enable_thinking: bool = False,
+    ) -> Request:
+        """Build a request: words with attachments, or a whole history of messages."""
+        messages = (_user(ask, images, sounds, clips),) if isinstance(ask, str) else tuple(ask)
+        if self._system is not None and (not messages or messages[0].role != "system"):
+            messages = (self._system, *messages)
+        return Request(
+            messages=messages,
+            streaming=streaming,
+            generation=self._generation,
+            tts=self._tts,
+            image=ImageOptions(),
+            omni_mode=bool(clips),
+            enable_thinking=enable_thinking,
+        )
+
+    async def ask(
+        self, ask: str | Sequence[Message] | Request, **attached: Unpack[Attached]
+    ) -> Answer:
+        """The whole answer at once; `attached` as in `request`.
+
+        Raises:
+            ParleyError: refused or failed; the class says why.
+        """
+        async with aclosing(self.stream(ask, **attached)) as events:
+            async for event in events:
+                if isinstance(event, Answer):
+                    return event
+        raise ConnectionLost(1000, "no answer came", 0)
+
+    async def stream(
+        self, ask: str | Sequence[Message] | Request, **attached: Unpack[Attached]
+    ) -> AsyncGenerator[Event, None]:
+        """The events of one answer: `Waiting`…, `Understood`, `Piece`…, `Answer` (or `Ended` when
+        stopped while waiting).
+
+        Leaving early disconnects, which stops the server. A connection that breaks before the first
+        piece is opened again, as the request has had no effect yet.
+
+        Raises:
+            ParleyError: refused or failed; the class says why.
+        """
+        request = ask if isinstance(ask, Request) else self.request(ask, **attached)
+        attempt = 1
+        while True:
+            talk = _Exchange(self._clock)
+            try:
+                async with aclosing(talk.run(self._access, request)) as events:
+                    async for event in events:
+                        yield event
+                return
+            except (ConnectionLost, Unreachable) as error:
+                if talk.has_begun or attempt >= self._access.attempts or not _may_repeat(error):
+                    raise
+                await asyncio.sleep(BACKOFF_S * 2 ** (attempt - 1))
+                attempt += 1
+                yield Reconnecting(attempt, error)
+
+
+def _may_repeat(error: ConnectionLost | Unreachable) -> bool:
+    if isinstance(error, ConnectionLost):
+        return error.ended_with in TRY_AGAIN_CODES
+    return error.may_pass
+
+
+class _Exchange:
+    """One connection with one request."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._sounds: list[Pcm] = []
+        self._asked_s = 0.0
+        self._first_piece_ms: float | None = None
+        self.has_begun = False
+
+    async def run(self, access: Access, request: Request) -> AsyncGenerator[Event, None]:
+        link = await Link.open(access, wire.PATH)
+        try:
+            link.post(request)
+            self._asked_s = self._clock.monotonic()
+            while True:
+                try:
+                    message = wire.decode_server(await link.receive())
+                except UnknownEvent:
+                    continue
+                event = self._event(message)
+                if event is not None:
+                    yield event
+                if isinstance(event, Answer | Ended):
+                    return
+        finally:
+            await link.close()
+
+    def _event(self, message: wire.ServerMessage) -> Event | None:
+        match message:
+            case legacy.Queued() | legacy.QueueUpdate():
+                return Waiting(
+                    message.position,
+                    message.estimated_wait_s,
+                    message.ticket_id,
+                    message.queue_length,
+                )
+            case legacy.QueueDone():
+                return Assigned()
+            case wire.PrefillDone(input_tokens=tokens):
+                return Understood(tokens)
+            case wire.Chunk():
+                return self._piece(message)
+            case wire.Done():
+                return self._answer(message)
+            case legacy.Stopped():
+                return Ended("stopped")
+            case legacy.Error():
+                raise as_error(message.code, message.error or message.message)
+
+    def _piece(self, message: wire.Chunk) -> Piece:
+        self._note_piece()
+        sound = sound_in(message.audio_data, field="audio_data")
+        if sound is not None:
+            self._sounds.append(sound)
+        return Piece(message.text_delta or "", sound)
+
+    def _answer(self, message: wire.Done) -> Answer:
+        self._note_piece()
+        # Streamed sound is all in the pieces; a server that repeats it here adds nothing.
+        if not self._sounds:
+            whole = sound_in(message.audio_data, field="audio_data")
+            self._sounds = [] if whole is None else [whole]
+        return Answer(
+            text=message.text,
+            sound=join(self._sounds, OUTPUT_RATE_HZ) if self._sounds else None,
+            input_tokens=message.input_tokens,
+            generated_tokens=message.generated_tokens,
+            was_stopped=message.stopped,
+            recording_id=given(message.recording_session_id),
+            first_piece_ms=self._first_piece_ms,
+        )
+
+    def _note_piece(self) -> None:
+        self.has_begun = True
+        if self._first_piece_ms is None:
+            self._first_piece_ms = 1000 * (self._clock.monotonic() - self._asked_s)
+
+
+def _system(prompt: str | None, voice: Pcm | bytes | None) -> Message | None:
+    """The published best practice for a voice: text, sample, text."""
+    sample = voice_out(voice)
+    if sample is None:
+        return None if prompt is None else Message(role="system", content=prompt)
+    return Message(
+        role="system",
+        content=(
+            TextPart(text=_HOW_IT_SOUNDS),
+            AudioPart(data=sample),
+            TextPart(text=prompt or "You are a helpful assistant. Reply naturally."),
+        ),
+    )
+
+
+def _user(
+    text: str, images: Sequence[bytes], sounds: Sequence[Pcm], clips: Sequence[bytes]
+) -> Message:
+    if not (images or sounds or clips):
+        return Message(role="user", content=text)
+    parts: list[Part] = [ImagePart(data=codec.to_base64(each)) for each in images]
+    parts += [VideoPart(data=codec.to_base64(each)) for each in clips]
+    parts += [AudioPart(data=sound_out(each), sample_rate=INPUT_RATE_HZ) for each in sounds]
+    if text:
+        parts.append(TextPart(text=text))
+    return Message(role="user", content=tuple(parts))

@@ -1,0 +1,178 @@
+"""Duplex: one unit of sound (and frames) per second; the model listens or speaks as it sees fit.
+
+async with DuplexClient("https://localhost:8006", video=False) as talk:
+    await talk.ready()
+    talk.send_unit(pcm, frames=[jpeg])
+    async for event in talk: ...
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import Any, Unpack
+
+import msgspec
+
+from parley.client.connection import Access, AccessOptions, as_error
+from parley.client.events import Ended, Event, Listening, Paused, Problem, Ready, Resumed, Speaking
+from parley.client.live import LiveClient, given, sound_in, sound_out, voice_out
+from parley.clock import Clock
+from parley.media.pcm import Pcm
+from parley.protocol import codec, legacy
+from parley.protocol import duplex as wire
+from parley.protocol.dialects import DUPLEX, check_session_id
+from parley.protocol.values import DEFAULT_SYSTEM_PROMPT, DuplexConfig
+
+
+class UnitClient(LiveClient):
+    """A live conversation in units: what `duplex` and `realtime` have in common."""
+
+    _live_limit = 3
+    _sent_s: float | None = None
+
+    def send_unit(
+        self,
+        pcm: Pcm,
+        *,
+        frames: Sequence[bytes] = (),
+        force_listen: bool = False,
+        max_slice_nums: int | None = None,
+    ) -> None:
+        """Send one unit, normally one second.
+
+        When the network cannot keep up, the oldest waiting unit is dropped (`dropped`); a
+        `force_listen` it carried moves to the next.
+
+        Args:
+            pcm: sound of any rate.
+            frames: up to four JPEG (or PNG, WebP) files.
+            force_listen: this unit must end in listening; interrupts speech.
+            max_slice_nums: image slices for this unit, 1 to 9.
+
+        Raises:
+            NotReady: before `Ready`.
+            ConnectionLost: the connection is gone.
+        """
+        unit = self._unit(
+            sound_out(pcm),
+            tuple(codec.to_base64(frame) for frame in frames),
+            force_listen,
+            max_slice_nums,
+        )
+        link = self._active("unit")
+        dropped = link.post_live(unit)
+        if getattr(dropped, "force_listen", False):
+            link.amend_next(lambda kept: msgspec.structs.replace(kept, force_listen=True))
+        self._sent_s = self._clock.monotonic()
+
+    def _unit(
+        self, audio: str, frames: tuple[str, ...], force_listen: bool, slices: int | None
+    ) -> msgspec.Struct:
+        raise NotImplementedError
+
+    def _latency_ms(self) -> float | None:
+        if self._sent_s is None:
+            return None
+        return 1000 * (self._clock.monotonic() - self._sent_s)
+
+
+class DuplexClient(UnitClient):
+    """A duplex conversation.
+
+    Args:
+        url: the server, e.g. `https://localhost:8006`.
+        video: whether frames will be sent; chooses the queue's task type.
+        session_id: made up when absent; then its prefix follows `video`.
+        system_prompt: who the model is.
+        voice, tts_voice: what it sounds like: sound, or the bytes of a WAV file.
+        config: how units are decided.
+        record: False asks the server not to keep the session.
+    """
+
+    _dialect = DUPLEX
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        video: bool = False,
+        session_id: str | None = None,
+        system_prompt: str = DEFAULT_SYSTEM_PROMPT,
+        voice: Pcm | bytes | None = None,
+        tts_voice: Pcm | bytes | None = None,
+        config: DuplexConfig | None = None,
+        max_slice_nums: int = 1,
+        record: bool = True,
+        clock: Clock | None = None,
+        **access: Unpack[AccessOptions],
+    ) -> None:
+        made = f"{'omni' if video else 'adx'}_{secrets.token_hex(8)}"
+        self.session_id = check_session_id(session_id or made)
+        super().__init__(
+            Access(url, **access), wire.PATH.format(session_id=self.session_id), clock=clock
+        )
+        self._prepare = wire.Prepare(
+            system_prompt=system_prompt,
+            ref_audio_base64=voice_out(voice),
+            tts_ref_audio_base64=voice_out(tts_voice),
+            config=config or DuplexConfig(),
+            max_slice_nums=max_slice_nums,
+            record=record,
+        )
+
+    async def pause(self, timeout_s: float | None = None) -> None:
+        """Rest after the unit in flight; `Paused` confirms."""
+        self._active("pause").post(wire.Pause(timeout=timeout_s))
+
+    async def resume(self) -> None:
+        """Go on; `Resumed` confirms."""
+        self._active("resume").post(wire.Resume())
+
+    def _opening(self) -> msgspec.Struct:
+        return self._prepare
+
+    def _closing(self) -> msgspec.Struct:
+        return wire.Stop()
+
+    def _unit(
+        self, audio: str, frames: tuple[str, ...], force_listen: bool, slices: int | None
+    ) -> msgspec.Struct:
+        return wire.AudioChunk(
+            audio_base64=audio,
+            frame_base64_list=frames,
+            force_listen=force_listen,
+            max_slice_nums=slices,
+        )
+
+    def _translate(self, message: Any) -> Event | None:
+        match message:
+            case wire.Prepared():
+                return Ready(
+                    message.session_id or self.session_id,
+                    given(message.recording_session_id),
+                    prompt_tokens=message.prompt_length,
+                )
+            case wire.Result(is_listen=True):
+                return Listening(message.kv_cache_length, self._latency_ms())
+            case wire.Result():
+                return Speaking(
+                    message.text,
+                    sound_in(message.audio_data, field="audio_data"),
+                    message.end_of_turn,
+                    message.kv_cache_length,
+                    self._latency_ms(),
+                )
+            case wire.Paused(timeout=timeout_s):
+                return Paused(timeout_s)
+            case wire.Resumed():
+                return Resumed()
+            case legacy.Stopped():
+                full = self._problem is not None and self._problem.code == "context_full"
+                return Ended("context_full" if full else "stopped")
+            case wire.Timeout(elapsed_s=elapsed_s):
+                return Ended("timeout", elapsed_s)
+            case legacy.Error():
+                return Problem(as_error(message.code, message.error or message.message))
+            case _:
+                return None

@@ -1,0 +1,170 @@
+"""What a conversation tells its client, the same words in every dialect.
+
+Sound is `Pcm` at 24 kHz; times are in the unit their names say.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from parley.errors import ParleyError
+from parley.media.pcm import Pcm
+
+EndReason = Literal["stopped", "timeout", "context_full", "server_shutdown", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """In the queue. `estimated_wait_s` None: unknown."""
+
+    position: int
+    estimated_wait_s: float | None
+    ticket_id: str
+    queue_length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """The wait is over, or there was none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reconnecting:
+    """The connection broke before anything was lost by it; attempt `attempt` begins."""
+
+    attempt: int
+    why: ParleyError
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The session is prepared: speak. `recording_id` None: nothing is recorded."""
+
+    session_id: str
+    recording_id: str | None = None
+    timeout_s: float | None = None
+    prompt_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Understood:
+    """Chat: the request is in the context; the answer begins."""
+
+    input_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Voice:
+    """Half-duplex: the server hears someone begin or cease to speak."""
+
+    is_speaking: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Thinking:
+    """Half-duplex: an utterance of `speech_ms` is complete and being answered."""
+
+    speech_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The next piece of an answer; text and sound may each be missing."""
+
+    text: str
+    sound: Pcm | None
+
+
+@dataclass(frozen=True, slots=True)
+class TurnDone:
+    """Half-duplex: the answer is complete.
+
+    `first_sound_ms`: from the end of the utterance to the first sound, as seen here.
+    """
+
+    turn: int
+    text: str
+    was_interrupted: bool
+    has_failed: bool
+    sound_ms: int
+    first_sound_ms: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """Duplex: the model listened. `latency_ms`: since the newest unit left here."""
+
+    context_tokens: int
+    latency_ms: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Speaking:
+    """Duplex: the model speaks. Text runs ahead of sound; either may be empty."""
+
+    text: str
+    sound: Pcm | None
+    end_of_turn: bool
+    context_tokens: int
+    latency_ms: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Paused:
+    """Duplex: resting; the session ends after `timeout_s`."""
+
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """Duplex: going on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something was refused or failed, and the session goes on."""
+
+    error: ParleyError
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Chat: the whole answer. `sound` holds everything, streamed or not."""
+
+    text: str
+    sound: Pcm | None
+    input_tokens: int
+    generated_tokens: int
+    was_stopped: bool
+    recording_id: str | None
+    first_piece_ms: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The last event of a session."""
+
+    reason: EndReason
+    elapsed_s: float | None = None
+
+
+Event = (
+    Waiting
+    | Assigned
+    | Reconnecting
+    | Ready
+    | Understood
+    | Voice
+    | Thinking
+    | Piece
+    | TurnDone
+    | Listening
+    | Speaking
+    | Paused
+    | Resumed
+    | Problem
+    | Answer
+    | Ended
+)

@@ -1,0 +1,248 @@
+"""What the three live clients share: open, wait, get ready, talk, leave.
+
+    async with HalfDuplexClient("https://localhost:8006") as talk:
+        async for event in talk:
+            ...
+
+Iterating drives everything: events arrive as the server sends them, and the opening message goes
+out by itself when a worker is assigned. While nothing is prepared yet a broken connection is opened
+again (`Reconnecting`); afterwards the conversation lives on the worker, so it raises
+`ConnectionLost`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from types import TracebackType
+from typing import Any, Final, Self
+
+import msgspec
+
+from parley.client.connection import Access, ConnectionLost, Link, Unreachable
+from parley.client.events import Assigned, Ended, Event, Problem, Ready, Reconnecting, Waiting
+from parley.clock import Clock, SystemClock
+from parley.errors import NotReady, ParleyError, Refused, UnknownEvent
+from parley.media.pcm import (
+    INPUT_RATE_HZ,
+    OUTPUT_RATE_HZ,
+    Pcm,
+    from_float32_bytes,
+    to_float32_bytes,
+)
+from parley.media.resample import resample
+from parley.protocol import codec, legacy, realtime
+from parley.protocol.dialects import Dialect
+
+BACKOFF_S: Final = 0.5
+TRY_AGAIN_CODES: Final = frozenset({1001, 1006, 1011, 1012})
+"""Closes that say nothing against trying again: going away, lost, failed, restarting."""
+
+_QUEUED = legacy.Queued | legacy.QueueUpdate | realtime.SessionQueued | realtime.SessionQueueUpdate
+_ASSIGNED = legacy.QueueDone | realtime.SessionQueueDone
+
+
+class LiveClient(ABC):
+    """A live conversation. Use one of the subclasses."""
+
+    _dialect: Dialect
+    _live_limit = 4
+    _error_ends = False
+    """Whether every error is the last message of this dialect."""
+
+    def __init__(self, access: Access, path: str, *, clock: Clock | None = None) -> None:
+        self._access = access
+        self._path = path
+        self._clock = clock or SystemClock()
+        self._link: Link | None = None
+        self._problem: ParleyError | None = None
+        self._attempt = 1
+        self._leaving = False
+        self.phase: str = "closed"
+        """`queued`, `connected`, `active` or `closed`, as the server sees it."""
+
+    # -- what dialects add --
+
+    @abstractmethod
+    def _opening(self) -> msgspec.Struct:
+        """The message that prepares the session."""
+
+    @abstractmethod
+    def _closing(self) -> msgspec.Struct:
+        """The message that asks for the end."""
+
+    @abstractmethod
+    def _translate(self, message: Any) -> Event | None:
+        """A message of this dialect as an event; None for what needs no telling."""
+
+    # -- life --
+
+    async def __aenter__(self) -> Self:
+        await self._open()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Event:
+        """The next event.
+
+        Raises:
+            ParleyError: the server refused or ended the conversation; the class says why.
+            ConnectionLost: the connection broke in mid-conversation.
+        """
+        while True:
+            if self.phase == "closed":
+                raise StopAsyncIteration
+            try:
+                event = await self._next()
+            except ConnectionLost as lost:
+                event = await self._after(lost)
+            if event is not None:
+                return event
+
+    async def ready(self) -> Ready:
+        """Wait until the session is prepared, letting queue events pass.
+
+        Raises:
+            ParleyError: it never came to that.
+        """
+        async for event in self:
+            if isinstance(event, Ready):
+                return event
+            if isinstance(event, Problem):
+                raise event.error
+        raise ConnectionLost(1000, "the session ended before it was ready", 0)
+
+    async def stop(self) -> None:
+        """Ask the server to end the session; keep iterating until `Ended`."""
+        self._leaving = True
+        self._connected().post(self._closing())
+
+    async def close(self) -> None:
+        """Leave. Asks for the end first if nobody has; safe to repeat."""
+        link, self._link = self._link, None
+        if link is None:
+            return
+        if self.phase != "closed" and not self._leaving:
+            try:
+                link.post(self._closing())
+            except ConnectionLost:
+                self._leaving = True  # Nobody is there to be told.
+        self.phase = "closed"
+        await link.close()
+
+    @property
+    def dropped(self) -> int:
+        """Live messages given up here because the network did not keep pace."""
+        return 0 if self._link is None else self._link.dropped
+
+    # -- inside --
+
+    async def _open(self) -> None:
+        while True:
+            try:
+                self._link = await Link.open(self._access, self._path, live_limit=self._live_limit)
+                self.phase = "queued"
+                return
+            except Unreachable as error:
+                if self._attempt >= self._access.attempts or not error.may_pass:
+                    raise
+                await self._back_off()
+
+    async def _back_off(self) -> None:
+        await asyncio.sleep(BACKOFF_S * 2 ** (self._attempt - 1))
+        self._attempt += 1
+
+    def _connected(self) -> Link:
+        if self._link is None:
+            raise NotReady("message", self.phase)
+        return self._link
+
+    async def _next(self) -> Event | None:
+        link = self._connected()
+        try:
+            message = self._dialect.decode_server(await link.receive())
+        except UnknownEvent:
+            return None  # A later version says more than we know.
+        match message:
+            case _ if isinstance(message, _QUEUED):
+                return Waiting(
+                    message.position,
+                    message.estimated_wait_s,
+                    message.ticket_id,
+                    message.queue_length,
+                )
+            case _ if isinstance(message, _ASSIGNED):
+                self.phase = "connected"
+                link.post(self._opening())
+                return Assigned()
+        event = self._translate(message)
+        match event:
+            case Ready():
+                self.phase = "active"
+                self._problem = None
+            case Ended():
+                self.phase = "closed"
+            case Problem(error):
+                if self._error_ends or isinstance(error, Refused):
+                    self.phase = "closed"
+                    raise error
+                # If the connection closes next, this is why.
+                self._problem = error
+            case _ if event is not None:
+                self._problem = None
+        return event
+
+    async def _after(self, lost: ConnectionLost) -> Event | None:
+        link, self._link = self._link, None
+        phase, self.phase = self.phase, "closed"
+        if link is not None:
+            await link.close()
+        if self._problem is not None:
+            raise self._problem from None
+        if self._leaving or lost.ended_with == 1000:
+            return None
+        retry = phase in ("queued", "connected") and lost.ended_with in TRY_AGAIN_CODES
+        if not retry or self._attempt >= self._access.attempts:
+            raise lost from None
+        await self._back_off()
+        await self._open()
+        return Reconnecting(self._attempt, lost)
+
+    def _active(self, what: str) -> Link:
+        if self.phase != "active":
+            raise NotReady(what, self.phase)
+        return self._connected()
+
+
+def sound_out(pcm: Pcm) -> str:
+    """Sound as the wire wants it: base64 of float32 at 16 kHz."""
+    return codec.to_base64(to_float32_bytes(resample(pcm, INPUT_RATE_HZ)))
+
+
+def sound_in(text: str | None, *, field: str) -> Pcm | None:
+    """Sound from the wire, 24 kHz; None when there is none."""
+    if not text:
+        return None
+    return from_float32_bytes(codec.pcm_bytes(text, field=field), OUTPUT_RATE_HZ)
+
+
+def voice_out(voice: Pcm | bytes | None) -> str | None:
+    """A reference voice as the wire wants it; bytes are a WAV file and go as they are."""
+    if voice is None or isinstance(voice, bytes):
+        return None if voice is None else codec.to_base64(voice)
+    return sound_out(voice)
+
+
+def given(value: str | msgspec.UnsetType) -> str | None:
+    """A field that may be absent."""
+    return value if isinstance(value, str) else None

@@ -1,0 +1,104 @@
+"""Realtime: full duplex on `/v1/realtime`, with sound alone or with video frames.
+
+async with RealtimeClient("https://localhost:8006", mode="audio") as talk:
+    await talk.ready()
+    talk.send_unit(pcm)
+    async for event in talk: ...
+"""
+
+from __future__ import annotations
+
+from typing import Any, Unpack
+
+import msgspec
+
+from parley.client.connection import Access, AccessOptions, as_error
+from parley.client.duplex import UnitClient
+from parley.client.events import Ended, Event, Listening, Problem, Ready, Speaking
+from parley.client.live import given, sound_in, voice_out
+from parley.clock import Clock
+from parley.media.pcm import Pcm
+from parley.protocol import realtime as wire
+from parley.protocol.dialects import REALTIME
+from parley.protocol.values import DEFAULT_SYSTEM_PROMPT, DuplexConfig
+
+
+class RealtimeClient(UnitClient):
+    """A realtime conversation.
+
+    Args:
+        url: the server, e.g. `https://localhost:8006`.
+        mode: `video` or `audio`; cannot change within a session.
+        instructions: who the model is.
+        voice, tts_voice: what it sounds like: sound, or the bytes of a WAV file.
+        config: how units are decided.
+        record: False asks the server not to keep the session.
+    """
+
+    _dialect = REALTIME
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        mode: wire.Mode = "video",
+        instructions: str = DEFAULT_SYSTEM_PROMPT,
+        voice: Pcm | bytes | None = None,
+        tts_voice: Pcm | bytes | None = None,
+        config: DuplexConfig | None = None,
+        max_slice_nums: int = 1,
+        record: bool = True,
+        clock: Clock | None = None,
+        **access: Unpack[AccessOptions],
+    ) -> None:
+        super().__init__(Access(url, **access), f"{wire.PATH}?mode={mode}", clock=clock)
+        self.session_id: str | None = None
+        self._update = wire.SessionUpdate(
+            session=wire.SessionOptions(
+                instructions=instructions,
+                max_slice_nums=max_slice_nums,
+                ref_audio=voice_out(voice),
+                tts_ref_audio=voice_out(tts_voice),
+                voice_config=config or DuplexConfig(),
+                record=record,
+            )
+        )
+
+    def _opening(self) -> msgspec.Struct:
+        return self._update
+
+    def _closing(self) -> msgspec.Struct:
+        return wire.SessionClose(reason="user_stop")
+
+    def _unit(
+        self, audio: str, frames: tuple[str, ...], force_listen: bool, slices: int | None
+    ) -> msgspec.Struct:
+        return wire.Append(
+            audio=audio, video_frames=frames, force_listen=force_listen, max_slice_nums=slices
+        )
+
+    def _translate(self, message: Any) -> Event | None:
+        match message:
+            case wire.SessionCreated():
+                self.session_id = message.session_id
+                return Ready(
+                    message.session_id,
+                    given(message.recording_session_id),
+                    prompt_tokens=message.prompt_length,
+                )
+            case wire.Listen(kv_cache_length=tokens):
+                return Listening(tokens, self._latency_ms())
+            case wire.AudioDelta():
+                return Speaking(
+                    message.text,
+                    sound_in(message.audio, field="audio"),
+                    message.end_of_turn,
+                    message.kv_cache_length,
+                    self._latency_ms(),
+                )
+            case wire.SessionClosed(reason=reason):
+                return Ended(reason)
+            case wire.Error(error=body):
+                return Problem(as_error(body.code, body.message))
+            case _:
+                return None

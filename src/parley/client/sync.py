@@ -1,0 +1,209 @@
+"""The client for scripts that know nothing of asyncio.
+
+    from parley.client import sync
+
+    with sync.connect("https://localhost:8006", insecure=True) as server:
+        print(server.ask("Hello!").text)
+        with server.half_duplex() as talk:
+            talk.ready()
+            talk.send_audio(pcm)
+            for event in talk: ...
+
+One thread with an event loop runs behind each connected server, so sound leaves while the script
+does something else. Every method waits for its result; errors are those of the asynchronous client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar, Unpack
+
+from parley.client import chat as chats
+from parley.client.admin import Server
+from parley.client.connection import AccessOptions
+from parley.client.duplex import DuplexClient, UnitClient
+from parley.client.events import Answer, Event, Ready
+from parley.client.half_duplex import HalfDuplexClient
+from parley.client.live import LiveClient
+from parley.client.realtime import RealtimeClient
+from parley.media.pcm import Pcm
+from parley.protocol.values import Message
+
+T = TypeVar("T")
+
+
+class _Portal:
+    """A thread that runs coroutines for others. Closing it twice is harmless."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="parley-client", daemon=True
+        )
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run `work` over there and wait; an interrupt here cancels it there."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def close(self) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            self._loop.close()
+
+
+async def _awaited(work: Awaitable[T]) -> T:
+    return await work
+
+
+async def _called(work: Callable[[], T]) -> T:
+    return work()
+
+
+class Talk:
+    """A live conversation. Iterate for events; use as `with`."""
+
+    def __init__(self, portal: _Portal, client: LiveClient) -> None:
+        self._portal = portal
+        self._client = client
+
+    def __enter__(self) -> Self:
+        self._portal.run(self._client.__aenter__())
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._portal.run(self._client.close())
+
+    def __iter__(self) -> Iterator[Event]:
+        return self
+
+    def __next__(self) -> Event:
+        try:
+            return self._portal.run(_awaited(self._client.__anext__()))
+        except StopAsyncIteration:
+            raise StopIteration from None
+
+    def ready(self) -> Ready:
+        """Wait until the session is prepared."""
+        return self._portal.run(self._client.ready())
+
+    def stop(self) -> None:
+        """Ask for the end; keep iterating until `Ended`."""
+        self._portal.run(self._client.stop())
+
+    @property
+    def dropped(self) -> int:
+        """Live messages given up because the network did not keep pace."""
+        return self._client.dropped
+
+
+class HalfDuplexTalk(Talk):
+    """A half-duplex conversation."""
+
+    _client: HalfDuplexClient
+
+    def send_audio(self, pcm: Pcm) -> None:
+        """About half a second of sound."""
+        self._portal.run(_called(lambda: self._client.send_audio(pcm)))
+
+    @property
+    def is_my_turn(self) -> bool:
+        """Whether to send sound now."""
+        return self._client.is_my_turn
+
+
+class UnitTalk(Talk):
+    """A duplex or realtime conversation."""
+
+    _client: UnitClient
+
+    def send_unit(
+        self, pcm: Pcm, *, frames: Sequence[bytes] = (), force_listen: bool = False
+    ) -> None:
+        """One second of sound, with up to four frames."""
+        self._portal.run(
+            _called(lambda: self._client.send_unit(pcm, frames=frames, force_listen=force_listen))
+        )
+
+
+class SyncServer:
+    """A server, seen from a script. Make one with `connect`."""
+
+    def __init__(self, url: str, **access: Unpack[AccessOptions]) -> None:
+        self._url = url
+        self._access = access
+        self._portal = _Portal()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the thread behind; safe to repeat."""
+        self._portal.close()
+
+    def ask(
+        self,
+        ask: str | Sequence[Message],
+        *,
+        system: str | None = None,
+        voice: Pcm | bytes | None = None,
+        speech: bool = False,
+        **attached: Unpack[chats.Attached],
+    ) -> Answer:
+        """One question, one answer; see `ChatClient`."""
+        client = chats.ChatClient(
+            self._url, system=system, voice=voice, speech=speech, **self._access
+        )
+        return self._portal.run(client.ask(ask, **attached))
+
+    def half_duplex(self, **options: Any) -> HalfDuplexTalk:
+        """A half-duplex conversation; options as in `HalfDuplexClient`."""
+        return HalfDuplexTalk(self._portal, HalfDuplexClient(self._url, **self._access, **options))
+
+    def duplex(self, **options: Any) -> UnitTalk:
+        """A duplex conversation; options as in `DuplexClient`."""
+        return UnitTalk(self._portal, DuplexClient(self._url, **self._access, **options))
+
+    def realtime(self, **options: Any) -> UnitTalk:
+        """A realtime conversation; options as in `RealtimeClient`."""
+        return UnitTalk(self._portal, RealtimeClient(self._url, **self._access, **options))
+
+    def status(self) -> dict[str, Any]:
+        """Workers and queue in numbers."""
+        return self._portal.run(self._with_server(lambda server: server.status()))
+
+    def queue(self) -> dict[str, Any]:
+        """Who waits, and what runs."""
+        return self._portal.run(self._with_server(lambda server: server.queue()))
+
+    async def _with_server(self, work: Callable[[Server], Awaitable[T]]) -> T:
+        async with Server(self._url, **self._access) as server:
+            return await work(server)
+
+
+def connect(url: str, **access: Unpack[AccessOptions]) -> SyncServer:
+    """A server to talk to from a script; use as `with`."""
+    return SyncServer(url, **access)

@@ -1,0 +1,484 @@
+"""The clients against recorded conversations."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.support.fake_server import Drop, FakeServer
+from tests.support.transcripts import find
+
+import parley
+from parley.client import ChatClient, DuplexClient, HalfDuplexClient, RealtimeClient
+from parley.client.connection import ConnectionLost, RemoteError, Unreachable, as_error
+from parley.client.events import (
+    Answer,
+    Assigned,
+    Ended,
+    Event,
+    Listening,
+    Paused,
+    Piece,
+    Problem,
+    Ready,
+    Reconnecting,
+    Resumed,
+    Speaking,
+    Thinking,
+    TurnDone,
+    Understood,
+    Voice,
+    Waiting,
+)
+from parley.clock import ManualClock
+from parley.errors import (
+    BadSessionId,
+    InferenceFailed,
+    InvalidConfig,
+    InvalidRequest,
+    NotReady,
+    ParleyError,
+    QueueFull,
+)
+from parley.media.pcm import Pcm
+
+HALF_SECOND = Pcm.silence(8_000, 16_000)
+SECOND = Pcm.silence(16_000, 16_000)
+JPEG = b"\xff\xd8jpeg"
+
+
+async def collect(events: AsyncIterator[Event]) -> list[Event]:
+    async with asyncio.timeout(10):
+        return [event async for event in events]
+
+
+def kinds(events: list[Event]) -> list[type]:
+    return [type(event) for event in events]
+
+
+# ---- chat ----------------------------------------------------------------------------------
+
+
+async def test_a_streamed_answer_comes_in_pieces_and_as_a_whole() -> None:
+    async with FakeServer(find("chat", "streamed")) as server:
+        client = ChatClient(server.url, system="Be kind.", voice=HALF_SECOND, speech=True)
+
+        events = await collect(client.stream("Hello!"))
+
+    assert kinds(events) == [Understood, Piece, Piece, Piece, Answer]
+    answer = events[-1]
+    assert isinstance(answer, Answer)
+    assert answer.text == "Hello! How can I help?"
+    assert answer.sound is not None
+    assert (len(answer.sound), answer.sound.rate_hz) == (480, 24_000)
+    assert (answer.input_tokens, answer.generated_tokens) == (42, 15)
+    assert answer.recording_id == "chat_abc123"
+    (request,) = server.heard[0]
+    system = request["messages"][0]
+    assert [part["type"] for part in system["content"]] == ["text", "audio", "text"]
+    assert request["tts"]["enabled"] is True
+    assert server.paths == ["/ws/chat"]
+
+
+async def test_asking_sends_pictures_sounds_and_words() -> None:
+    async with FakeServer(find("chat", "one shot")) as server:
+        answer = await ChatClient(server.url).ask(
+            "What is this?", images=[JPEG], sounds=[Pcm.silence(44_100, 44_100)], streaming=False
+        )
+
+    assert answer.text == "A grey square."
+    assert answer.sound is None
+    (request,) = server.heard[0]
+    image, sound, text = request["messages"][0]["content"]
+    assert (image["type"], text["text"]) == ("image", "What is this?")
+    assert sound["sample_rate"] == 16_000
+    assert abs(len(sound["data"]) * 3 / 4 / 4 - 16_000) < 8
+
+
+async def test_a_refused_request_raises_the_error_with_its_class() -> None:
+    async with FakeServer(find("chat", "no messages")) as server:
+        with pytest.raises(InvalidRequest, match="messages: expected array of length >= 1"):
+            await ChatClient(server.url).ask("Hello!")
+
+
+async def test_a_full_queue_is_told_apart() -> None:
+    async with FakeServer(find("queue", "chat: the queue is full")) as server:
+        with pytest.raises(QueueFull, match="1000 requests"):
+            await ChatClient(server.url).ask("Hello!")
+
+
+async def test_waiting_shows_place_and_estimate() -> None:
+    async with FakeServer(find("queue", "chat waits")) as server:
+        events = await collect(ChatClient(server.url).stream("Hello!"))
+
+    assert kinds(events) == [Waiting, Waiting, Assigned, Understood, Answer]
+    assert events[0] == Waiting(2, 30.0, "q_0123456789ab", 2)
+
+
+async def test_a_chat_that_broke_before_any_answer_is_asked_again() -> None:
+    talk = find("queue", "chat waits")
+    async with FakeServer(Drop(talk, after=2), talk) as server:
+        events = await collect(ChatClient(server.url).stream("Hello!"))
+
+    assert Reconnecting in kinds(events)
+    assert isinstance(events[-1], Answer)
+    assert [len(heard) for heard in server.heard] == [1, 1]
+
+
+async def test_a_chat_that_broke_in_mid_answer_is_not_asked_again() -> None:
+    async with FakeServer(Drop(find("chat", "streamed"), after=3)) as server:
+        with pytest.raises(ConnectionLost, match="closed with code 1006"):
+            await collect(ChatClient(server.url).stream("Hello!"))
+
+    assert len(server.heard) == 1
+
+
+# ---- half-duplex ---------------------------------------------------------------------------
+
+
+async def test_a_half_duplex_conversation_reads_like_one() -> None:
+    async with (
+        FakeServer(find("half_duplex", "two turns")) as server,
+        HalfDuplexClient(server.url, session_id="hdx_demo", voice=HALF_SECOND) as talk,
+    ):
+        ready = await talk.ready()
+        events = []
+        talk.send_audio(HALF_SECOND)
+        async for event in talk:
+            events.append(event)
+            if isinstance(event, Voice) and event.is_speaking:
+                talk.send_audio(HALF_SECOND)
+            if isinstance(event, TurnDone) and event.turn == 0:
+                talk.send_audio(HALF_SECOND)
+            if isinstance(event, TurnDone) and event.turn == 1:
+                await talk.stop()
+
+    assert (ready.session_id, ready.timeout_s, ready.recording_id) == (
+        "hdx_demo",
+        180.0,
+        "hdx_demo",
+    )
+    assert kinds(events) == [Voice, Voice, Thinking, Piece, TurnDone] * 2 + [Ended]
+    assert events[-1] == Ended("stopped")
+    assert server.paths == ["/ws/half_duplex/hdx_demo"]
+    content = server.heard[0][0]["system_content"]
+    assert [part["type"] for part in content] == ["text", "audio", "text"]
+
+
+async def test_sound_is_not_sent_while_the_answer_plays_nor_shortly_after() -> None:
+    clock = ManualClock()
+    async with (
+        FakeServer(find("half_duplex", "two turns")) as server,
+        HalfDuplexClient(server.url, clock=clock) as talk,
+    ):
+        await talk.ready()
+        talk.send_audio(HALF_SECOND)
+        my_turn = []
+        async for event in talk:
+            if isinstance(event, Voice) and event.is_speaking:
+                talk.send_audio(HALF_SECOND)
+            if isinstance(event, Thinking):
+                my_turn.append(talk.is_my_turn)
+            if isinstance(event, TurnDone):
+                my_turn.append(talk.is_my_turn)
+                clock.advance(0.80)
+                my_turn.append(talk.is_my_turn)
+                clock.advance(0.02)
+                my_turn.append(talk.is_my_turn)
+                break
+
+    assert my_turn == [False, False, False, True]
+
+
+async def test_latency_runs_from_the_end_of_speech_to_the_first_sound() -> None:
+    clock = ManualClock()
+    async with (
+        FakeServer(find("half_duplex", "two turns")) as server,
+        HalfDuplexClient(server.url, clock=clock) as talk,
+    ):
+        await talk.ready()
+        talk.send_audio(HALF_SECOND)
+        async for event in talk:
+            if isinstance(event, Voice) and event.is_speaking:
+                talk.send_audio(HALF_SECOND)
+            if isinstance(event, Thinking):
+                clock.advance(0.25)
+            if isinstance(event, TurnDone):
+                done = event
+                break
+
+    assert done.first_sound_ms == pytest.approx(250)
+
+
+async def test_sound_before_ready_is_refused_here() -> None:
+    async with (
+        FakeServer(find("half_duplex", "two turns")) as server,
+        HalfDuplexClient(server.url) as talk,
+    ):
+        with pytest.raises(NotReady):
+            talk.send_audio(HALF_SECOND)
+
+
+async def test_a_silent_session_ends_with_a_timeout() -> None:
+    async with (
+        FakeServer(find("half_duplex", "a click")) as server,
+        HalfDuplexClient(server.url) as talk,
+    ):
+        await talk.ready()
+        talk.send_audio(HALF_SECOND)
+        events = await collect(talk)
+
+    assert events == [Voice(True), Voice(False), Ended("timeout", 10.0)]
+
+
+async def test_an_error_of_half_duplex_is_raised_with_its_class() -> None:
+    async with (
+        FakeServer(find("half_duplex", "threshold")) as server,
+        HalfDuplexClient(server.url) as talk,
+    ):
+        with pytest.raises(InvalidConfig, match=r"config\.vad\.threshold"):
+            await collect(talk)
+
+
+async def test_a_connection_that_breaks_while_waiting_is_opened_again() -> None:
+    talk = find("queue", "half-duplex waits")
+    async with (
+        FakeServer(Drop(talk, after=1), Drop(talk, after=4), talk) as server,
+        HalfDuplexClient(server.url, session_id="hdx_q") as client,
+    ):
+        async with asyncio.timeout(10):
+            events = [event async for event in _until_ready(client)]
+
+    assert [type(e) for e in events].count(Reconnecting) == 2
+    assert isinstance(events[-1], Ready)
+    assert len(server.heard) == 3
+
+
+async def _until_ready(client: HalfDuplexClient) -> AsyncIterator[Event]:
+    async for event in client:
+        yield event
+        if isinstance(event, Ready):
+            return
+
+
+async def test_a_connection_that_breaks_in_conversation_is_an_error() -> None:
+    async with (
+        FakeServer(Drop(find("half_duplex", "two turns"), after=5)) as server,
+        HalfDuplexClient(server.url) as talk,
+    ):
+        await talk.ready()
+        talk.send_audio(HALF_SECOND)
+        with pytest.raises(ConnectionLost):
+            await collect(talk)
+
+    assert len(server.heard) == 1
+
+
+async def test_leaving_says_stop() -> None:
+    async with (
+        FakeServer(find("queue", "half-duplex waits")) as server,
+        HalfDuplexClient(server.url) as talk,
+    ):
+        await talk.ready()
+
+    assert [message["type"] for message in server.heard[0]] == ["prepare", "stop"]
+
+
+def test_a_session_id_with_odd_characters_is_refused_at_once() -> None:
+    with pytest.raises(BadSessionId):
+        HalfDuplexClient("http://127.0.0.1:1", session_id="../x")
+
+
+# ---- duplex and realtime -------------------------------------------------------------------
+
+
+async def test_a_duplex_conversation_listens_speaks_pauses_and_stops() -> None:
+    transcript = find("duplex", "listening, speaking")
+    transcript.lines = [line for line in transcript.lines if "video_frame" not in line.raw]
+    async with (
+        FakeServer(transcript) as server,
+        DuplexClient(server.url, video=True, session_id="omni_demo") as talk,
+    ):
+        ready = await talk.ready()
+        events: list[Event] = []
+        talk.send_unit(SECOND, frames=[JPEG])
+        units = 1
+        async for event in talk:
+            events.append(event)
+            if isinstance(event, Listening | Speaking) and units < 3:
+                talk.send_unit(SECOND, frames=[JPEG])
+                units += 1
+            elif isinstance(event, Speaking) and event.end_of_turn:
+                await talk.pause(30)
+            elif isinstance(event, Paused):
+                talk.send_unit(SECOND)
+            elif isinstance(event, Problem):
+                await talk.resume()
+            elif isinstance(event, Resumed):
+                talk.send_unit(SECOND, force_listen=True)
+            elif isinstance(event, Listening):
+                await talk.stop()
+
+    assert ready.prompt_tokens == 200
+    assert kinds(events) == [
+        Listening, Speaking, Speaking, Paused, Problem, Resumed, Listening, Ended,
+    ]  # fmt: skip
+    speaking = events[1]
+    assert isinstance(speaking, Speaking)
+    assert speaking.sound is not None
+    assert (speaking.text, len(speaking.sound)) == ("Hello", 240)
+    assert server.paths == ["/ws/duplex/omni_demo"]
+    assert server.heard[0][-2]["force_listen"] is True
+
+
+async def test_a_full_context_says_so_at_the_end() -> None:
+    async with (
+        FakeServer(find("duplex", "context is full")) as server,
+        DuplexClient(server.url) as talk,
+    ):
+        await talk.ready()
+        talk.send_unit(SECOND)
+        events = await collect(talk)
+
+    assert kinds(events) == [Listening, Problem, Ended]
+    assert events[-1] == Ended("context_full")
+
+
+async def test_a_realtime_conversation_with_video() -> None:
+    async with (
+        FakeServer(find("realtime_video", "listening, speaking")) as server,
+        RealtimeClient(server.url, mode="video") as talk,
+    ):
+        ready = await talk.ready()
+        talk.send_unit(SECOND, frames=[JPEG])
+        events: list[Event] = []
+        async for event in talk:
+            events.append(event)
+            if len(events) < 4:
+                talk.send_unit(SECOND, frames=[JPEG])
+            elif len(events) == 4:
+                await talk.stop()
+
+    assert ready.session_id == "rt_1714200000000"
+    assert kinds(events) == [Listening, Speaking, Speaking, Listening, Ended]
+    assert server.paths == ["/v1/realtime?mode=video"]
+    assert server.heard[0][1]["video_frames"]
+    assert server.heard[0][-1] == {"type": "session.close", "reason": "user_stop"}
+
+
+async def test_a_realtime_session_that_keeps_failing_ends_with_its_reason() -> None:
+    async with (
+        FakeServer(find("realtime_video", "keeps failing")) as server,
+        RealtimeClient(server.url) as talk,
+    ):
+        await talk.ready()
+        talk.send_unit(SECOND)
+        events = await collect(talk)
+
+    assert kinds(events) == [Problem, Ended]
+    assert isinstance(events[0], Problem)
+    assert isinstance(events[0].error, InferenceFailed)
+    assert events[1] == Ended("error")
+
+
+async def test_a_ticket_cancelled_from_outside_ends_the_wait() -> None:
+    async with (
+        FakeServer(find("queue", "duplex: cancelled")) as server,
+        DuplexClient(server.url) as talk,
+    ):
+        with pytest.raises(RemoteError, match="Cancelled") as caught:
+            await talk.ready()
+
+    assert caught.value.wire_code == "cancelled"
+
+
+async def test_when_the_network_lags_the_oldest_units_go_and_force_listen_stays() -> None:
+    async with (
+        FakeServer(find("realtime_audio", "listening, speaking")) as server,
+        RealtimeClient(server.url, mode="audio") as talk,
+    ):
+        await talk.ready()
+        # Nothing is sent between these calls: they share one turn of the loop.
+        talk.send_unit(SECOND, force_listen=True)
+        for _ in range(5):
+            talk.send_unit(SECOND)
+        dropped = talk.dropped
+        assert isinstance(await anext(talk), Listening)
+
+    assert dropped == 3
+    assert server.heard[0][1]["force_listen"] is True
+
+
+# ---- reaching a server ---------------------------------------------------------------------
+
+
+async def test_nobody_there_is_a_plain_sentence_with_a_hint() -> None:
+    with pytest.raises(
+        Unreachable, match=r"No connection to ws://127\.0\.0\.1:1/ws/chat"
+    ) as caught:
+        await ChatClient("http://127.0.0.1:1", attempts=1).ask("Hello!")
+
+    assert "Is the server running" in caught.value.hint
+
+
+async def test_what_is_no_address_is_said_at_once() -> None:
+    with pytest.raises(Unreachable, match="no address of a server"):
+        await ChatClient("ftp://x").ask("Hello!")
+
+
+async def test_the_token_goes_into_the_header() -> None:
+    async with FakeServer(find("chat", "one shot")) as server:
+        await ChatClient(server.url, token="s3cret").ask("Hello!")
+
+    assert server.headers[0]["Authorization"] == "Bearer s3cret"
+
+
+async def test_a_certificate_is_checked_unless_trusted_or_told_not_to(tmp_path: Path) -> None:
+    from tests.support.certificates import self_signed
+
+    context, certificate = self_signed(tmp_path)
+    talk = find("chat", "one shot")
+    async with FakeServer(talk, ssl=context) as server:
+        with pytest.raises(Unreachable, match="certificate is not trusted") as caught:
+            await ChatClient(server.url, attempts=1).ask("Hello!")
+        trusted = await ChatClient(server.url, ca=certificate).ask("Hello!")
+        unchecked = await ChatClient(server.url, insecure=True).ask("Hello!")
+
+    assert "--ca" in caught.value.hint
+    assert trusted.text == unchecked.text == "A grey square."
+
+
+def test_unknown_codes_keep_their_name() -> None:
+    error = as_error("hologram_jam", "The hologram jammed.")
+
+    assert isinstance(error, RemoteError)
+    assert (error.wire_code, str(error)) == ("hologram_jam", "The hologram jammed.")
+
+
+@pytest.mark.parametrize("code", ["inference_error", "queue_full", "missing_field", "too_large"])
+def test_known_codes_become_their_class(code: str) -> None:
+    error = as_error(code, "A sentence.")
+
+    assert type(error) is not ParleyError
+    assert (error.code, str(error)) == (code, "A sentence.")
+
+
+def test_importing_parley_offers_the_client() -> None:
+    assert parley.HalfDuplexClient is HalfDuplexClient
+    assert parley.Pcm is Pcm
+    with pytest.raises(AttributeError):
+        _ = parley.hologram
+
+
+def test_sound_survives_the_way_out_and_back() -> None:
+    from parley.client.live import sound_in, sound_out
+
+    pcm = Pcm(np.linspace(-1, 1, 160, dtype=np.float32), 16_000)
+
+    back = sound_in(sound_out(pcm), field="x")
+
+    assert back is not None
+    np.testing.assert_array_equal(back.samples, pcm.samples)

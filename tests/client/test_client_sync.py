@@ -1,0 +1,92 @@
+"""The synchronous facade: same conversations, no asyncio in sight."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import pytest
+from tests.support.fake_server import FakeServer
+from tests.support.transcripts import Conversation, find
+
+from parley.client import sync
+from parley.client.events import Ended, Listening, Ready, TurnDone, Voice
+from parley.errors import QueueFull
+from parley.media.pcm import Pcm
+
+
+class Elsewhere:
+    """A FakeServer in a thread of its own."""
+
+    def __init__(self, *talks: Conversation) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+        self.server = FakeServer(*talks)
+        asyncio.run_coroutine_threadsafe(self.server.__aenter__(), self._loop).result(10)
+
+    def close(self) -> None:
+        asyncio.run_coroutine_threadsafe(self.server.__aexit__(), self._loop).result(10)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+@pytest.fixture
+def playing(request: pytest.FixtureRequest) -> Iterator[FakeServer]:
+    elsewhere = Elsewhere(find(*request.param))
+    yield elsewhere.server
+    elsewhere.close()
+
+
+@pytest.mark.parametrize("playing", [("chat", "streamed")], indirect=True)
+def test_a_script_asks_and_gets_an_answer(playing: FakeServer) -> None:
+    with sync.connect(playing.url) as server:
+        answer = server.ask("Hello!", speech=True)
+
+    assert answer.text == "Hello! How can I help?"
+    assert answer.sound is not None
+
+
+@pytest.mark.parametrize("playing", [("half_duplex", "two turns")], indirect=True)
+def test_a_script_holds_a_half_duplex_conversation(playing: FakeServer) -> None:
+    sound = Pcm.silence(8_000, 16_000)
+    seen = []
+
+    with sync.connect(playing.url) as server, server.half_duplex() as talk:
+        assert isinstance(talk.ready(), Ready)
+        talk.send_audio(sound)
+        for event in talk:
+            seen.append(event)
+            if event == Voice(True) or (isinstance(event, TurnDone) and event.turn == 0):
+                talk.send_audio(sound)
+            if isinstance(event, TurnDone) and event.turn == 1:
+                talk.stop()
+
+    assert seen[-1] == Ended("stopped")
+
+
+@pytest.mark.parametrize("playing", [("realtime_audio", "listening, speaking")], indirect=True)
+def test_a_script_sends_units(playing: FakeServer) -> None:
+    with sync.connect(playing.url) as server, server.realtime(mode="audio") as talk:
+        talk.ready()
+        talk.send_unit(Pcm.silence(16_000, 16_000))
+
+        assert isinstance(next(talk), Listening)
+
+
+@pytest.mark.parametrize("playing", [("queue", "chat: the queue is full")], indirect=True)
+def test_errors_arrive_in_the_script(playing: FakeServer) -> None:
+    with sync.connect(playing.url) as server, pytest.raises(QueueFull):
+        server.ask("Hello!")
+
+
+def test_closing_twice_is_harmless_and_ends_the_thread() -> None:
+    before = threading.active_count()
+    server = sync.connect("http://127.0.0.1:1")
+
+    server.close()
+    server.close()
+
+    assert threading.active_count() == before

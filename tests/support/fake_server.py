@@ -1,0 +1,99 @@
+"""A server that plays recorded conversations, for testing clients without a house.
+
+    async with FakeServer(find("half_duplex", "two turns")) as server:
+        client = HalfDuplexClient(server.url)
+
+Each connection plays the next conversation of the list (the last one again and again): server
+lines are sent, client lines are awaited and must have the recorded type. What clients really sent
+is kept in `heard`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass
+from typing import Any, Self
+
+from tests.support.transcripts import Conversation
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.exceptions import ConnectionClosed
+
+
+@dataclass
+class Drop:
+    """Instead of a conversation: cut the connection after `after` frames of one, or at once."""
+
+    talk: Conversation | None = None
+    after: int = 0
+
+
+GOODBYES = {"stop", "session.close"}
+
+
+class _Left(Exception):
+    """The client said goodbye before the recorded end."""
+
+
+class FakeServer:
+    """Plays `talks`, one per connection, on a free loopback port."""
+
+    def __init__(self, *talks: Conversation | Drop, ssl: Any = None) -> None:
+        self._talks = list(talks)
+        self._ssl = ssl
+        self.heard: list[list[dict[str, Any]]] = []
+        self.paths: list[str] = []
+        self.headers: list[dict[str, str]] = []
+        self.mistakes: list[str] = []
+
+    async def __aenter__(self) -> Self:
+        self._server = await serve(self._play, "127.0.0.1", 0, ssl=self._ssl, max_size=None)
+        self.port = next(iter(self._server.sockets)).getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        await self._server.wait_closed()
+        assert self.mistakes == []
+
+    @property
+    def url(self) -> str:
+        return f"{'https' if self._ssl else 'http'}://127.0.0.1:{self.port}"
+
+    async def _play(self, socket: ServerConnection) -> None:
+        item = self._talks.pop(0) if len(self._talks) > 1 else self._talks[0]
+        heard: list[dict[str, Any]] = []
+        self.heard.append(heard)
+        assert socket.request is not None
+        self.paths.append(socket.request.path)
+        self.headers.append(dict(socket.request.headers.raw_items()))
+        talk = item.talk if isinstance(item, Drop) else item
+        limit = item.after if isinstance(item, Drop) else None
+        try:
+            for index, line in enumerate(talk.lines if talk else ()):
+                if limit is not None and index >= limit:
+                    break
+                if line.sender == "server":
+                    await socket.send(line.raw)
+                else:
+                    await self._hear(socket, line.message, heard)
+            if isinstance(item, Drop):
+                socket.transport.abort()
+            else:
+                await socket.close(item.close_code or 1000)
+        except ConnectionClosed:
+            return  # The client left in the middle, as clients do.
+        except _Left:
+            await socket.close(1000)
+
+    async def _hear(
+        self, socket: ServerConnection, expected: dict[str, Any] | None, heard: list[dict[str, Any]]
+    ) -> None:
+        assert expected is not None, "only well-formed conversations can be played to a client"
+        async with asyncio.timeout(10):
+            message = json.loads(await socket.recv())
+        heard.append(message)
+        if message.get("type") in GOODBYES and expected.get("type") not in GOODBYES:
+            raise _Left
+        if message.get("type") != expected.get("type"):
+            self.mistakes.append(f"expected {expected.get('type')}, heard {message.get('type')}")
