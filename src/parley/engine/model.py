@@ -16,8 +16,8 @@ Obligations that `tests/contracts/model.py` checks for every model:
 - streaming equals one-shot: the pieces of a streamed reply join to the reply that is not streamed;
 - marks: after `roll_back(row, mark)` the row behaves as if nothing since `mark` had happened,
   random state included;
-- a failed or dropped job harms its own row only, and `open`ing (work `Opening`) makes any row
-  usable again;
+- a failed or dropped job harms its own row only; it is never stepped again, the next `start` on its
+  row replaces it, and `open`ing (work `Opening`) makes any row usable again;
 - lengths commit last: a `step` that raises has not advanced any row, so it may be repeated with
   fewer jobs;
 - `close` gives back what a conversation took; a thousand conversations take no more memory than

@@ -1,0 +1,372 @@
+import asyncio
+import gc
+import logging
+import threading
+
+import pytest
+from tests.support.scripted_model import ScriptedModel
+
+from parley.engine import Engine
+from parley.engine.model import DeviceFault
+from parley.engine.segments import Text
+from parley.engine.work import Answer, Ending, Opening, Reply
+from parley.errors import InferenceFailed, SeatLost, ServiceUnavailable, SetupError
+
+HELLO = [Text("hello")]
+
+
+class Gate:
+    """Lets the engine thread take its steps one by one."""
+
+    def __init__(self):
+        self.entered = threading.Semaphore(0)
+        self.open = threading.Semaphore(0)
+
+    def __call__(self, stage, rows):
+        self.entered.release()
+        assert self.open.acquire(timeout=30)
+
+    async def wait_entered(self):
+        assert await asyncio.to_thread(self.entered.acquire, timeout=30)
+
+    def let_go(self, steps=1):
+        for _ in range(steps):
+            self.open.release()
+
+
+async def test_a_conversation_runs_from_open_to_close():
+    model = ScriptedModel(1)
+    async with Engine(model) as engine:
+        seat = await engine.take_seat()
+        assert (await seat.open(Opening("chat", seed=7))).seed == 7
+        prefilled = await seat.prefill(HELLO * 3)
+        decoding = seat.reply(Reply())
+        texts = [piece.text async for piece in decoding]
+        decoded = await decoding.result()
+        await seat.settle()
+        await seat.close()
+
+    assert prefilled.context_tokens == 3
+    assert texts == ["x"] * 5
+    assert (decoded.ending, decoded.text) == (Ending.DONE, "xxxxx")
+    assert model.is_unloaded
+
+
+async def test_pieces_stay_readable_after_the_end():
+    async with Engine(ScriptedModel(1)) as engine, await engine.take_seat() as seat:
+        decoding = seat.reply(Reply())
+        await decoding.result()
+
+        assert len([piece async for piece in decoding]) == 5
+        assert len([piece async for piece in decoding]) == 5
+
+
+async def test_the_length_is_that_of_the_last_completed_work():
+    async with Engine(ScriptedModel(1)) as engine, await engine.take_seat() as seat:
+        assert seat.context_tokens == 0
+        await seat.prefill(HELLO * 4)
+        assert seat.context_tokens == engine.context_tokens == 4
+        mark = await seat.mark()
+        await seat.prefill(HELLO)
+        assert await seat.can_roll_back(mark)
+        assert await seat.roll_back(mark) == seat.context_tokens == 4
+        await seat.clear()
+        assert seat.context_tokens == 0
+
+
+async def test_seats_are_given_first_come_first_served():
+    async with Engine(ScriptedModel(1)) as engine:
+        first = await engine.take_seat()
+        assert engine.try_take_seat() is None
+        order = []
+
+        async def wait(name):
+            seat = await engine.take_seat()
+            order.append(name)
+            await seat.close()
+
+        async with asyncio.TaskGroup() as group:
+            for name in ("a", "b", "c"):
+                group.create_task(wait(name))
+                await asyncio.sleep(0)
+            await first.close()
+
+        assert order == ["a", "b", "c"]
+        assert engine.free_slots == 1
+
+
+async def test_who_stops_waiting_takes_no_seat():
+    async with Engine(ScriptedModel(1)) as engine:
+        first = await engine.take_seat()
+        waiting = asyncio.create_task(engine.take_seat())
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+
+        await first.close()
+
+        assert engine.free_slots == 1
+
+
+async def test_a_seat_that_arrives_as_its_waiter_leaves_is_passed_on():
+    async with Engine(ScriptedModel(1)) as engine:
+        first = await engine.take_seat()
+        waiting = asyncio.create_task(engine.take_seat())
+        await asyncio.sleep(0)
+        give_back = engine._give_back
+
+        def give_back_and_leave(seat):
+            give_back(seat)
+            waiting.cancel()
+
+        engine._give_back = give_back_and_leave
+        await first.close()
+        await asyncio.wait([waiting])
+
+        assert waiting.cancelled()
+        assert engine.free_slots == 1
+
+
+async def test_close_returns_when_the_model_has_let_go():
+    gate = Gate()
+    model = ScriptedModel(1, on_step=gate)
+    async with Engine(model) as engine:
+        seat = await engine.take_seat()
+        decoding = seat.reply(Reply())
+        await gate.wait_entered()
+
+        closing = asyncio.create_task(seat.close())
+        await asyncio.sleep(0)
+        assert not closing.done()
+        assert (model.closed, engine.free_slots) == ([], 0)
+        gate.let_go()
+        await closing
+
+        assert (model.closed, engine.free_slots) == ([0], 1)
+        with pytest.raises(SeatLost):
+            await decoding.result()
+        await seat.close()
+        assert engine.free_slots == 1
+
+
+async def test_a_late_result_never_reaches_the_next_tenant():
+    gate = Gate()
+    async with Engine(ScriptedModel(1, on_step=gate)) as engine:
+        old = await engine.take_seat()
+        old_decoding = old.reply(Reply())
+        await gate.wait_entered()
+        closing = asyncio.create_task(old.close())
+        gate.let_go()
+        await closing
+
+        new = await engine.take_seat()
+        new_decoding = new.reply(Reply())
+        gate.let_go(5)
+
+        assert (new.row, new.generation) == (old.row, old.generation + 1)
+        assert (await new_decoding.result()).text == "xxxxx"
+        assert len([piece async for piece in new_decoding]) == 5
+        with pytest.raises(SeatLost):
+            [piece async for piece in old_decoding]
+
+
+async def test_a_closed_seat_takes_no_work():
+    async with Engine(ScriptedModel(1)) as engine:
+        seat = await engine.take_seat()
+        await seat.close()
+
+        with pytest.raises(SeatLost, match="no longer has a place"):
+            await seat.prefill(HELLO)
+        with pytest.raises(SeatLost):
+            seat.answer(Answer())
+
+
+async def test_abandoning_the_wait_does_not_change_the_order():
+    gate = Gate()
+    model = ScriptedModel(1, on_step=gate)
+    async with Engine(model) as engine, await engine.take_seat() as seat:
+        waiting = asyncio.create_task(seat.prefill(HELLO))
+        await gate.wait_entered()
+        waiting.cancel()
+        gate.let_go(4)
+
+        prefilled = await seat.prefill(HELLO)
+
+        assert waiting.cancelled()
+        assert prefilled.context_tokens == 2
+
+
+async def test_cancel_ends_an_answer_and_keeps_its_pieces():
+    gate = Gate()
+    async with Engine(ScriptedModel(1, on_step=gate)) as engine, await engine.take_seat() as seat:
+        decoding = seat.reply(Reply())
+        await gate.wait_entered()
+        decoding.cancel()
+        decoding.cancel()
+        gate.let_go()
+
+        decoded = await decoding.result()
+
+        assert (decoded.ending, decoded.text) == (Ending.CANCELLED, "x")
+        assert [piece.text async for piece in decoding] == ["x"]
+        decoding.cancel()
+
+
+async def test_a_failure_reaches_the_reader_and_the_seat_goes_on():
+    failures = [RuntimeError("once")]
+
+    def fail(stage, rows):
+        if failures:
+            raise failures.pop()
+
+    async with Engine(ScriptedModel(1, on_step=fail)) as engine, await engine.take_seat() as seat:
+        with pytest.raises(InferenceFailed, match="The model failed"):
+            async for _ in seat.reply(Reply()):
+                pass
+        assert (await seat.prefill(HELLO)).context_tokens == 1
+
+
+async def test_a_failure_nobody_waits_for_is_no_noise(caplog):
+    def fail(stage, rows):
+        raise RuntimeError("always")
+
+    async with Engine(ScriptedModel(1, on_step=fail)) as engine, await engine.take_seat() as seat:
+        seat.reply(Reply())
+        with pytest.raises(InferenceFailed):
+            await seat.prefill(HELLO)
+    gc.collect()
+
+    assert "never retrieved" not in caplog.text
+
+
+async def test_a_device_fault_takes_every_seat():
+    def fail(stage, rows):
+        raise DeviceFault("gone")
+
+    engine = Engine(ScriptedModel(2, on_step=fail))
+    engine.start()
+    first, second = await engine.take_seat(), await engine.take_seat()
+    waiting = asyncio.create_task(engine.take_seat())
+    await asyncio.sleep(0)
+
+    with pytest.raises(InferenceFailed):
+        await first.prefill(HELLO)
+    await engine.wait_broken()
+
+    assert not engine.is_running
+    assert engine.free_slots == 0
+    with pytest.raises(SeatLost):
+        await second.prefill(HELLO)
+    with pytest.raises(ServiceUnavailable):
+        await waiting
+    with pytest.raises(ServiceUnavailable):
+        await engine.take_seat()
+    await first.close()
+    await engine.stop()
+
+
+async def test_stop_fails_what_runs_and_frees_everything():
+    gate = Gate()
+    model = ScriptedModel(2, on_step=gate)
+    engine = Engine(model)
+    engine.start()
+    seat = await engine.take_seat()
+    await engine.take_seat()
+    running = asyncio.create_task(seat.prefill(HELLO))
+    waiting = asyncio.create_task(engine.take_seat())
+    await gate.wait_entered()
+
+    stopping = asyncio.create_task(engine.stop(unload=False))
+    await asyncio.sleep(0)
+    gate.let_go()
+    await stopping
+
+    with pytest.raises(SeatLost):
+        await running
+    with pytest.raises(ServiceUnavailable):
+        await waiting
+    assert sorted(model.closed) == [0, 1]
+    assert not model.is_unloaded
+    assert not any(thread.name == "engine" for thread in threading.enumerate())
+    await engine.stop()
+    await seat.close()
+
+
+async def test_a_stuck_step_does_not_keep_stop_from_returning(caplog):
+    gate = Gate()
+    engine = Engine(ScriptedModel(1, on_step=gate))
+    engine.start()
+    seat = await engine.take_seat()
+    running = asyncio.create_task(seat.prefill(HELLO))
+    await gate.wait_entered()
+
+    with caplog.at_level(logging.ERROR):
+        await engine.stop(limit_s=0.01)
+
+    assert "did not end" in caplog.text
+    with pytest.raises(SeatLost):
+        await running
+    gate.let_go(10)
+
+
+async def test_warm_up_and_memory_run_on_the_engine_thread():
+    model = ScriptedModel(1)
+    async with Engine(model) as engine:
+        await engine.warm_up()
+        async with await engine.take_seat() as seat:
+            await seat.prefill(HELLO * 9)
+            assert (await engine.memory()).used_bytes == 9
+    assert model.is_warm
+
+
+async def test_a_model_that_cannot_warm_up_says_so():
+    model = ScriptedModel(1)
+    model.warm_up = lambda: (_ for _ in ()).throw(RuntimeError("no kernel"))
+    async with Engine(model) as engine:
+        with pytest.raises(SetupError, match="failed while warming up: no kernel"):
+            await engine.warm_up()
+
+
+async def test_an_engine_starts_once():
+    async with Engine(ScriptedModel(1)) as engine:
+        with pytest.raises(SetupError, match="started before"):
+            engine.start()
+
+
+async def test_a_seat_has_a_bounded_number_of_requests():
+    gate = Gate()
+    async with Engine(ScriptedModel(1, on_step=gate)) as engine:
+        seat = await engine.take_seat()
+        for _ in range(64):
+            seat.reply(Reply())
+
+        with pytest.raises(InferenceFailed, match="Too much work"):
+            seat.reply(Reply())
+
+        await gate.wait_entered()
+        gate.let_go()
+        await seat.close()
+
+
+async def test_a_thousand_tenants_leave_nothing_behind():
+    model = ScriptedModel(4)
+    async with Engine(model) as engine:
+
+        async def live(index):
+            async with await engine.take_seat() as seat:
+                await seat.open(Opening("chat"))
+                await seat.prefill(HELLO * 5)
+                decoding = seat.reply(Reply())
+                if index % 3 == 0:
+                    decoding.cancel()
+                elif index % 3 == 1:
+                    await decoding.result()
+
+        async with asyncio.TaskGroup() as group:
+            for index in range(1000):
+                group.create_task(live(index))
+
+        assert engine.free_slots == 4
+        assert engine.context_tokens == 0
+        assert model.lengths == [0] * 4
+        assert len(model.closed) == 1000

@@ -1,0 +1,189 @@
+"""A model without a mind: every piece of work passes through the stages its script says.
+
+It checks what the engine owes a model (one job per row, distinct rows in a step, calls from one
+thread) and writes down every step it takes.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from parley.clock import ManualClock
+from parley.engine.model import Memory, ModelSpec
+from parley.engine.work import (
+    Answer,
+    Decoded,
+    Ending,
+    Opened,
+    Opening,
+    Piece,
+    Prefill,
+    Prefilled,
+    Reply,
+    Settle,
+    Settled,
+    Stage,
+    Work,
+)
+
+STEPS: dict[type, tuple[Stage, ...]] = {
+    Opening: (Stage.VOCODE,),
+    Prefill: (Stage.ENCODE, Stage.PREFILL),
+    Reply: (Stage.DECODE,) * 5,
+    Answer: (Stage.DECODE, Stage.DECODE, Stage.SPEECH, Stage.VOCODE),
+    Settle: (Stage.SETTLE,),
+}
+
+
+@dataclass(eq=False)
+class ScriptedJob:
+    row: int
+    work: Work
+    left: list[Stage]
+    model: ScriptedModel
+    result: object = None
+    pieces: list[Piece] = field(default_factory=list)
+    is_cancelled: bool = False
+    steps: int = 0
+
+    @property
+    def stage(self):
+        return self.left[0] if self.left else None
+
+    def take_pieces(self):
+        pieces, self.pieces = self.pieces, []
+        return pieces
+
+    def cancel(self):
+        self.is_cancelled = True
+        if self.left:
+            self.left = []
+            self.finish()
+
+    def finish(self):
+        length = self.model.lengths[self.row]
+        match self.work:
+            case Opening():
+                self.result = Opened(seed=self.work.seed or 0)
+            case Prefill(segments):
+                self.model.lengths[self.row] = length + len(segments)
+                self.result = Prefilled(len(segments), length + len(segments))
+            case Settle():
+                self.result = Settled(length)
+            case _:
+                ending = Ending.CANCELLED if self.is_cancelled else Ending.DONE
+                self.result = Decoded(ending, "x" * self.steps, True, self.steps, 0, length)
+
+
+class ScriptedModel:
+    """See the module's text.
+
+    Args:
+        clock: moved by `costs_s` of the stage at every step.
+        scripts: stages per kind of work, where they differ from `STEPS`.
+        on_step: called in every step before anything happens; may raise or block.
+    """
+
+    def __init__(
+        self,
+        rows: int = 2,
+        *,
+        clock: ManualClock | None = None,
+        costs_s: dict[Stage, float] | None = None,
+        scripts: dict[type, tuple[Stage, ...]] | None = None,
+        on_step: Callable[[Stage, list[int]], None] | None = None,
+    ) -> None:
+        self.rows = rows
+        self.spec = ModelSpec(name="scripted")
+        self.lengths = [0] * rows
+        self.steps: list[tuple[Stage, tuple[int, ...]]] = []
+        self.closed: list[int] = []
+        self.started: list[tuple[int, Work]] = []
+        self.is_unloaded = False
+        self.is_warm = False
+        self.on_step = on_step
+        self._scripts = STEPS | (scripts or {})
+        self._clock = clock
+        self._costs_s = costs_s or {}
+        self._threads: set[int] = set()
+        self._jobs: dict[int, ScriptedJob] = {}
+
+    def start(self, row: int, work: Work) -> ScriptedJob:
+        self._check_thread()
+        previous = self._jobs.get(row)
+        assert previous is None or previous.stage is None, "one piece of work per row at a time"
+        self.started.append((row, work))
+        if isinstance(work, Opening):
+            self.lengths[row] = 0
+        job = ScriptedJob(row, work, list(self._scripts[type(work)]), self)
+        if not job.left:
+            job.finish()
+        self._jobs[row] = job
+        return job
+
+    def step(self, stage: Stage, jobs: Sequence[ScriptedJob]) -> None:
+        self._check_thread()
+        rows = [job.row for job in jobs]
+        assert len(set(rows)) == len(rows), "rows of a step are distinct"
+        assert all(job.stage is stage for job in jobs), "all jobs are at the stage"
+        try:
+            if self.on_step is not None:
+                self.on_step(stage, rows)
+        except Exception:
+            if len(jobs) == 1:
+                # The engine drops it now.
+                self._jobs.pop(rows[0], None)
+            raise
+        self.steps.append((stage, tuple(rows)))
+        if self._clock is not None:
+            self._clock.advance(self._costs_s.get(stage, 0.001))
+        for job in jobs:
+            job.left.pop(0)
+            job.steps += 1
+            if isinstance(job.work, Reply | Answer):
+                job.pieces.append(Piece(text="x"))
+            if not job.left:
+                job.finish()
+
+    def mark(self, row: int):
+        self._check_thread()
+        return _Mark(row, self.lengths[row])
+
+    def can_roll_back(self, mark) -> bool:
+        return self.lengths[mark.row] >= mark.context_tokens
+
+    def roll_back(self, mark) -> None:
+        self._jobs.pop(mark.row, None)
+        self.lengths[mark.row] = mark.context_tokens
+
+    def context_tokens(self, row: int) -> int:
+        return self.lengths[row]
+
+    def close(self, row: int) -> None:
+        self._check_thread()
+        self._jobs.pop(row, None)
+        self.lengths[row] = 0
+        self.closed.append(row)
+
+    def warm_up(self) -> None:
+        self._check_thread()
+        self.is_warm = True
+
+    def memory(self) -> Memory:
+        return Memory(0, 0, sum(self.lengths))
+
+    def unload(self) -> None:
+        self._check_thread()
+        self.is_unloaded = True
+
+    def _check_thread(self) -> None:
+        self._threads.add(threading.get_ident())
+        assert len(self._threads) == 1, "the model belongs to one thread"
+
+
+@dataclass(frozen=True)
+class _Mark:
+    row: int
+    context_tokens: int
