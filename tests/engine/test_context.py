@@ -1,3 +1,5 @@
+# mypy: disable-error-code="union-attr, arg-type, method-assign, var-annotated"
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -211,7 +213,7 @@ def test_no_more_than_the_open_entry_can_be_taken_back():
 def test_plans_describe_exactly_what_is_left(window, units):
     """A list of positions stands for the cache: after every plan its length is the book's."""
     book = book_with(window)
-    cache = ["system"] * 18 + ["suffix"] * 2
+    cache: list[object] = [*["system"] * 18, *["suffix"] * 2]
     for index, (tokens, said) in enumerate(units):
         cache += [index] * tokens
         unit(book, tokens, tuple(said))
@@ -220,7 +222,7 @@ def test_plans_describe_exactly_what_is_left(window, units):
             continue
         kept = [cache[start:stop] for start, stop in plan.keep]
         if plan.previous is not None:
-            kept.insert(1, ["marker"] * 4 + list(plan.previous) + ["suffix"] * 2)
+            kept.insert(1, [*["marker"] * 4, *plan.previous, *["suffix"] * 2])
         cache = [position for part in kept for position in part]
         book.commit(plan)
         assert len(cache) == plan.length_tokens == book.length_tokens

@@ -1,3 +1,5 @@
+# mypy: disable-error-code="union-attr, arg-type, method-assign, var-annotated"
+
 import asyncio
 import gc
 import logging

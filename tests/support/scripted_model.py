@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from parley.clock import ManualClock
-from parley.engine.model import Memory, ModelSpec
+from parley.engine.model import ContextMark, Job, Memory, ModelSpec
 from parley.engine.work import (
     Answer,
     Decoded,
@@ -22,6 +22,7 @@ from parley.engine.work import (
     Prefill,
     Prefilled,
     Reply,
+    Result,
     Settle,
     Settled,
     Stage,
@@ -43,7 +44,7 @@ class ScriptedJob:
     work: Work
     left: list[Stage]
     model: ScriptedModel
-    result: object = None
+    result: Result | None = None
     pieces: list[Piece] = field(default_factory=list)
     is_cancelled: bool = False
     steps: int = 0
@@ -95,8 +96,8 @@ class ScriptedModel:
         scripts: dict[type, tuple[Stage, ...]] | None = None,
         on_step: Callable[[Stage, list[int]], None] | None = None,
     ) -> None:
-        self.rows = rows
-        self.spec = ModelSpec(name="scripted")
+        self._rows = rows
+        self._spec = ModelSpec(name="scripted")
         self.lengths = [0] * rows
         self.steps: list[tuple[Stage, tuple[int, ...]]] = []
         self.closed: list[int] = []
@@ -110,7 +111,15 @@ class ScriptedModel:
         self._threads: set[int] = set()
         self._jobs: dict[int, ScriptedJob] = {}
 
-    def start(self, row: int, work: Work) -> ScriptedJob:
+    @property
+    def rows(self) -> int:
+        return self._rows
+
+    @property
+    def spec(self) -> ModelSpec:
+        return self._spec
+
+    def start(self, row: int, work: Work) -> Job:
         self._check_thread()
         previous = self._jobs.get(row)
         assert previous is None or previous.stage is None, "one piece of work per row at a time"
@@ -123,7 +132,7 @@ class ScriptedModel:
         self._jobs[row] = job
         return job
 
-    def step(self, stage: Stage, jobs: Sequence[ScriptedJob]) -> None:
+    def step(self, stage: Stage, jobs: Sequence[Job]) -> None:
         self._check_thread()
         rows = [job.row for job in jobs]
         assert len(set(rows)) == len(rows), "rows of a step are distinct"
@@ -140,6 +149,7 @@ class ScriptedModel:
         if self._clock is not None:
             self._clock.advance(self._costs_s.get(stage, 0.001))
         for job in jobs:
+            assert isinstance(job, ScriptedJob)
             job.left.pop(0)
             job.steps += 1
             if isinstance(job.work, Reply | Answer):
@@ -147,14 +157,14 @@ class ScriptedModel:
             if not job.left:
                 job.finish()
 
-    def mark(self, row: int):
+    def mark(self, row: int) -> ContextMark:
         self._check_thread()
         return _Mark(row, self.lengths[row])
 
-    def can_roll_back(self, mark) -> bool:
+    def can_roll_back(self, mark: ContextMark) -> bool:
         return self.lengths[mark.row] >= mark.context_tokens
 
-    def roll_back(self, mark) -> None:
+    def roll_back(self, mark: ContextMark) -> None:
         self._jobs.pop(mark.row, None)
         self.lengths[mark.row] = mark.context_tokens
 

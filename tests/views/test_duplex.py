@@ -1,3 +1,5 @@
+# mypy: disable-error-code="union-attr, arg-type, method-assign, var-annotated"
+
 import numpy as np
 import pytest
 from tests.support.faults import Faulty

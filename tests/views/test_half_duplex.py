@@ -1,3 +1,5 @@
+# mypy: disable-error-code="union-attr, arg-type, method-assign, var-annotated"
+
 import pytest
 from tests.support.faults import Faulty
 from tests.support.sounds import speak

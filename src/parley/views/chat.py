@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 
 from parley.engine.work import Decoded, Opening, Prefilled
@@ -73,7 +73,7 @@ class ChatView(TurnView):
         *,
         generate_audio: bool = True,
         due_s: float | None = None,
-    ) -> AsyncIterator[StreamingChunk]:
+    ) -> AsyncGenerator[StreamingChunk, None]:
         """The answer as it comes. `decoded` says afterwards what it came to.
 
         Leaving the loop early stops the model.

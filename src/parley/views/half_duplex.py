@@ -6,7 +6,7 @@ to return to is remembered after the system prompt and again before each answer.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -133,7 +133,7 @@ class HalfDuplexView(TurnView):
         *,
         generate_audio: bool = True,
         due_s: float | None = None,
-    ) -> AsyncIterator[StreamingChunk]:
+    ) -> AsyncGenerator[StreamingChunk, None]:
         """The answer as it comes, then one empty chunk that `is_final`.
 
         After a failure: `can_rollback`, `rollback`, and ask again or go on.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
 from parley.engine.model import ModelSpec
@@ -127,7 +127,9 @@ class TurnView:
         if session_id != self._session_id:
             raise InvalidRequest("Nothing has been prefilled for this session.")
 
-    async def _stream(self, reply: Reply, due_s: float | None) -> AsyncIterator[StreamingChunk]:
+    async def _stream(
+        self, reply: Reply, due_s: float | None
+    ) -> AsyncGenerator[StreamingChunk, None]:
         self._decoded = None
         decoding = self._decoding = self._seat.reply(reply, due_s=due_s)
         index = 0
