@@ -169,6 +169,8 @@ class Fleet:
         self.last_alive_at = clock.monotonic()
         """When a worker (or one being loaded) was last there."""
         self.changed: Callable[[], None] = lambda: None
+        self.joined: Callable[[Worker], None] = lambda worker: None
+        """Called when a worker has said hello."""
 
     def __iter__(self) -> Iterator[Worker]:
         return iter(sorted(self._workers.values(), key=lambda w: (w.hello.index, w.worker_id)))
@@ -203,6 +205,7 @@ class Fleet:
         self._workers[hello.worker_id] = worker
         self.last_alive_at = now
         self.changed()
+        self.joined(worker)
         return worker
 
     def heard(self, worker: Worker, beat: Beat) -> None:

@@ -1,0 +1,52 @@
+"""How a local worker process begins: `python -m parley.executor.child PARENT_PID VERB …`.
+
+It makes sure that it does not outlive whoever started it, also when that is killed outright, and
+then becomes `python -m parley VERB …`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import runpy
+import signal
+import sys
+import threading
+import time
+from typing import Final
+
+CHECK_EVERY_S: Final = 1.0
+GRACE_S: Final = 15.0
+"""How long it may take to finish its sessions once the parent is gone."""
+
+_PR_SET_PDEATHSIG: Final = 1
+
+
+def follow(parent: int) -> None:
+    """End soon after process `parent` has ended."""
+    if sys.platform == "linux":
+        # Immediate, but bound to the parent's starting thread and lost on setuid: the watch below
+        # is what can be relied on.
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    threading.Thread(target=_watch, args=(parent,), name="parent watch", daemon=True).start()
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(CHECK_EVERY_S)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(GRACE_S)
+    os.kill(os.getpid(), signal.SIGKILL if hasattr(signal, "SIGKILL") else signal.SIGTERM)
+
+
+def main() -> None:
+    """Follow the parent, then run the command line."""
+    follow(int(sys.argv[1]))
+    sys.argv = ["parley", *sys.argv[2:]]
+    runpy.run_module("parley", run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,202 @@
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import psutil
+import pytest
+
+from parley.executor.base import WorkerNews
+from parley.executor.local import LocalExecutor, as_environment, local_environments, visible_gpus
+from parley.settings import ModelSettings, SecuritySettings, Settings, load
+
+
+class House:
+    """An executor over small Python children, and what became of them."""
+
+    def __init__(self, program: str, *, workers: int = 1, **environment: str) -> None:
+        self.news: asyncio.Queue[WorkerNews] = asyncio.Queue()
+        self.lines: asyncio.Queue[str] = asyncio.Queue()
+        self.executor = LocalExecutor(
+            [{"N": str(index), **environment} for index in range(workers)],
+            command=[sys.executable, "-c", textwrap.dedent(program)],
+            news=self.news.put_nowait,
+            write=self.lines.put_nowait,
+            first_retry_s=0.01,
+        )
+
+    async def next_news(self, kind: str) -> WorkerNews:
+        async with asyncio.timeout(10):
+            while (news := await self.news.get()).kind != kind:
+                pass
+            return news
+
+    async def next_line(self) -> str:
+        async with asyncio.timeout(10):
+            return await self.lines.get()
+
+    @contextlib.asynccontextmanager
+    async def running(self):
+        await self.executor.start()
+        watching = asyncio.create_task(self.executor.watch())
+        try:
+            yield watching
+        finally:
+            await self.executor.stop(2.0)
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+
+
+WAITER = "import os, signal; print('up', os.environ['N'], flush=True); signal.pause()"
+
+
+async def test_output_appears_with_the_workers_name_in_front():
+    house = House(WAITER, workers=2)
+
+    async with house.running():
+        lines = {await house.next_line(), await house.next_line()}
+
+    assert lines == {"worker 0 │ up 0", "worker 1 │ up 1"}
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])
+async def test_a_worker_killed_by_any_signal_is_replaced(number: signal.Signals):
+    house = House(WAITER)
+
+    async with house.running():
+        await house.next_line()
+        first = house.executor.pids[0]
+        os.kill(first, number)
+        ended = await house.next_news("ended")
+        await house.next_line()
+        second = house.executor.pids[0]
+
+    assert ended.why == f"killed by {number.name}"
+    assert second != first
+
+
+async def test_a_worker_whose_set_up_is_wrong_is_not_started_again():
+    house = House("import sys; print('no such model'); sys.exit(2)")
+
+    async with house.running() as watching:
+        await asyncio.wait_for(watching, 10)
+
+    assert (await house.next_news("given_up")).why == "exit code 2"
+    assert await house.next_line() == "worker 0 │ no such model"
+
+
+async def test_a_worker_that_keeps_dying_is_started_later_and_later():
+    house = House("raise SystemExit(1)")
+
+    async with house.running():
+        waits = [(await house.next_news("ended")).retry_in_s for _ in range(4)]
+
+    assert waits == pytest.approx([0.01, 0.02, 0.04, 0.08])
+
+
+async def test_stopping_leaves_no_process_not_even_a_stubborn_helper():
+    house = House(
+        """
+        import signal, subprocess, sys
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        helper = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
+        print(helper.pid, flush=True)
+        while True: signal.pause()
+        """
+    )
+
+    await house.executor.start()
+    watching = asyncio.create_task(house.executor.watch())
+    helper = int((await house.next_line()).rpartition(" ")[2])
+    worker = house.executor.pids[0]
+    await house.executor.stop(0.1)
+    await asyncio.gather(watching)
+
+    assert not psutil.pid_exists(worker)
+    assert await asyncio.to_thread(_is_gone, helper)
+
+
+async def test_a_very_long_line_does_not_stop_the_copying():
+    house = House("import os; print('x' * 200_000); print('after', flush=True); os._exit(2)")
+
+    async with house.running() as watching:
+        await asyncio.wait_for(watching, 10)
+
+    lines = [house.lines.get_nowait() for _ in range(house.lines.qsize())]
+    assert lines[-1] == "worker 0 │ after"
+
+
+def test_a_child_does_not_outlive_a_parent_that_is_killed_outright(tmp_path: Path):
+    child = tmp_path / "child.py"
+    child.write_text(
+        "import os, signal\n"
+        "from parley.executor.child import follow\n"
+        "follow(int(os.environ['PARENT']))\n"
+        "print(os.getpid(), flush=True)\n"
+        "while True: signal.pause()\n"
+    )
+    parent = tmp_path / "parent.py"
+    parent.write_text(
+        "import os, subprocess, sys\n"
+        "os.environ['PARENT'] = str(os.getpid())\n"
+        f"subprocess.Popen([sys.executable, {str(child)!r}], start_new_session=True).wait()\n"
+    )
+    process = subprocess.Popen([sys.executable, str(parent)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    pid = int(process.stdout.readline())
+
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+    assert _is_gone(pid)
+
+
+def test_settings_survive_the_way_through_the_environment(monkeypatch: pytest.MonkeyPatch):
+    settings = Settings(
+        model=ModelSettings(name="/models/o 4.5", slots="auto", default_voice=Path("v.wav")),
+        security=SecuritySettings(allowed_origins=("https://a", "https://b"), worker_secret="s"),
+    )
+
+    for name, value in as_environment(settings).items():
+        monkeypatch.setenv(name, value)
+
+    assert load() == settings
+
+
+def test_one_worker_per_gpu_unless_told_otherwise():
+    one_each = local_environments(Settings(), ["0", "3"])
+    three = local_environments(Settings(workers=3), ["0", "3"])
+    none = local_environments(Settings(), [])
+
+    assert [e["CUDA_VISIBLE_DEVICES"] for e in one_each] == ["0", "3"]
+    assert [e["CUDA_VISIBLE_DEVICES"] for e in three] == ["0", "3", "0"]
+    assert [e["PARLEY_WORKER__INDEX"] for e in three] == ["0", "1", "2"]
+    assert len(none) == 1
+    assert "CUDA_VISIBLE_DEVICES" not in none[0]
+
+
+def test_visible_gpus_follow_the_environment_then_the_driver(tmp_path: Path):
+    (tmp_path / "0000:01:00.0").mkdir()
+    (tmp_path / "0000:02:00.0").mkdir()
+
+    assert visible_gpus({"CUDA_VISIBLE_DEVICES": "2,GPU-abc"}, tmp_path) == ["2", "GPU-abc"]
+    assert visible_gpus({"CUDA_VISIBLE_DEVICES": ""}, tmp_path) == []
+    assert visible_gpus({}, tmp_path) == ["0", "1"]
+    assert visible_gpus({}, tmp_path / "absent") == []
+
+
+def _is_gone(pid: int) -> bool:
+    """Whether a process that is not ours ends within some seconds."""
+    try:
+        process = psutil.Process(pid)
+        process.wait(8)
+    except psutil.NoSuchProcess:
+        return True
+    except psutil.TimeoutExpired:
+        return process.status() == psutil.STATUS_ZOMBIE
+    return True
