@@ -11,7 +11,15 @@ from tests.support.sockets import FakeSocket
 
 from parley.clock import ManualClock
 from parley.errors import InferenceFailed, InvalidPayload, SlowClient, WrongPhase
-from parley.session.events import ClientEvent, Ended, Failed, Interrupted, ServerEvent, StopAsked
+from parley.session.events import (
+    ClientEvent,
+    Ended,
+    Event,
+    Failed,
+    Interrupted,
+    ServerEvent,
+    StopAsked,
+)
 from parley.session.life import Deadlines, Life, Outbox, Outgoing, OutputLimits, Phase
 
 
@@ -90,7 +98,9 @@ class Stage:
 async def staged(
     body: Callable[[Life], object] | None = None, output: OutputLimits | None = None
 ) -> AsyncIterator[Stage]:
-    socket, clock, seen, phases = FakeSocket(), ManualClock(), [], []
+    socket, clock = FakeSocket(), ManualClock()
+    seen: list[Event] = []
+    phases: list[Phase] = []
 
     class Watcher:
         def observe(self, event, at_s):

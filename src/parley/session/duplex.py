@@ -272,13 +272,19 @@ class DuplexDriver:
         tts_voice = await open_voice(
             asked.tts_voice, None, voices=self._voices, limit_s=limits.voice_s
         )
-        prompt_tokens = await self._view.prepare(
-            asked.prompt,
-            voice,
-            tts_voice,
-            options=asked.options,
-            max_slice_nums=asked.max_slices,
-        )
+        try:
+            prompt_tokens = await self._view.prepare(
+                asked.prompt,
+                voice,
+                tts_voice,
+                options=asked.options,
+                max_slice_nums=asked.max_slices,
+            )
+        except ContextFull as error:
+            # A full context would end the session; this one is still empty.
+            raise InvalidPayload(
+                f"The prompt is too long: it takes {error.needed} of {error.limit} tokens."
+            ) from error
         if limits.context_tokens is not None:
             room = limits.context_tokens - prompt_tokens
             if room < limits.prompt_room_tokens:

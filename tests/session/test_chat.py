@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import base64
+
+import pytest
+from tests.support.sessions import heard, house, loud, quiet
+
+from parley.clock import ManualClock
+from parley.engine.work import Stage
+
+HELLO = {"messages": [{"role": "user", "content": "Hello there, parrot!"}]}
+SPOKEN = {
+    "messages": [{"role": "user", "content": [{"type": "audio", "data": loud(2.0)}]}],
+    "tts": {},
+}
+
+
+async def test_a_streamed_answer_is_prefill_done_then_chunks_then_done():
+    async with house() as home:
+        talk = home.begin("chat")
+        talk.say(SPOKEN)
+
+        assert await talk.over() == 1000
+
+        assert talk.types[0] == "prefill_done"
+        assert talk.types[-1] == "done"
+        assert set(talk.types[1:-1]) == {"chunk"}
+
+
+async def test_chunks_join_to_the_text_of_done_and_carry_all_the_sound():
+    async with house() as home:
+        talk = home.begin("chat")
+        talk.say(SPOKEN)
+        await talk.over()
+
+        done, chunks = talk.socket.sent[-1], talk.socket.sent[1:-1]
+        assert "".join(chunk["text_delta"] or "" for chunk in chunks) == done["text"]
+        assert "You spoke for 2.0 seconds" in done["text"]
+        sounds = [heard(chunk["audio_data"]) for chunk in chunks if chunk["audio_data"]]
+        assert sum(map(len, sounds)) == pytest.approx(2 * 24_000, abs=100)
+        assert done["audio_data"] is None
+        assert done["stopped"] is False
+        assert done["input_tokens"] == talk.socket.sent[0]["input_tokens"] > 20
+        assert done["generated_tokens"] > 5
+
+
+async def test_an_answer_in_one_piece_has_its_sound_in_done():
+    async with house() as home:
+        talk = home.begin("chat")
+        talk.say({**SPOKEN, "streaming": False})
+        await talk.over()
+
+        assert talk.types == ["prefill_done", "done"]
+        assert len(heard(talk.socket.sent[-1]["audio_data"])) == pytest.approx(48_000, abs=100)
+
+
+async def test_without_a_tts_object_the_answer_is_text_only():
+    async with house() as home:
+        talk = home.begin("chat")
+        talk.say({"messages": SPOKEN["messages"]})
+        await talk.over()
+
+        assert all(not message.get("audio_data") for message in talk.socket.sent)
+        assert talk.socket.sent[-1]["text"]
+
+
+async def test_stop_ends_the_answer_with_what_there_is():
+    async with house() as home:
+        home.gate.shut(Stage.DECODE)
+        talk = home.begin("chat")
+        talk.say(HELLO)
+        await talk.until("prefill_done")
+        await home.gate.arrived()
+
+        talk.say({"type": "stop"})
+        await talk.until("done")
+        home.gate.open()
+
+        assert await talk.over() == 1000
+        assert talk.socket.sent[-1]["stopped"] is True
+
+
+async def test_what_follows_the_request_is_ignored():
+    async with house() as home:
+        home.gate.shut(Stage.DECODE)
+        talk = home.begin("chat")
+        talk.say(HELLO)
+        await talk.until("prefill_done")
+
+        for frame in ("{", '{"type": "whatever"}', "[]", HELLO):
+            talk.say(frame)
+        home.gate.open()
+
+        assert await talk.over() == 1000
+        assert talk.types[-1] == "done"
+
+
+async def test_a_client_that_leaves_during_the_answer_frees_the_slot():
+    async with house() as home:
+        home.gate.shut(Stage.DECODE)
+        talk = home.begin("chat")
+        talk.say(HELLO)
+        await home.gate.arrived()
+
+        talk.socket.hang_up()
+        home.gate.open()
+        await talk.over()
+
+        assert home.engine.free_slots == 1
+
+
+async def test_a_request_that_never_comes_ends_in_a_timeout():
+    async with house(clock=ManualClock()) as home:
+        talk = home.begin("chat")
+        await home.pass_time(31, due="setup")
+
+        assert await talk.over() == 1008
+        assert talk.socket.sent[-1]["code"] == "timeout"
+
+
+def picture(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def user(*parts: dict) -> dict:
+    return {"messages": [{"role": "user", "content": list(parts)}]}
+
+
+@pytest.mark.parametrize(
+    ("frame", "code", "close_code"),
+    [
+        ("{", "invalid_json", 1003),
+        (b"\x00\x01", "invalid_json", 1003),
+        ("[]", "invalid_request", 1008),
+        ({"type": "stop"}, "invalid_request", 1008),
+        ({}, "invalid_request", 1008),
+        ({"messages": []}, "invalid_request", 1008),
+        ({"messages": [{"role": "robot", "content": "x"}]}, "invalid_request", 1008),
+        ({"messages": [{"role": "assistant", "content": "x"}]}, "invalid_request", 1008),
+        (user({"type": "image"}), "invalid_request", 1008),
+        (user({"type": "image", "data": "?"}), "invalid_payload", 1008),
+        (user({"type": "image", "data": picture(b"no picture")}), "invalid_payload", 1008),
+        (user({"type": "audio", "data": "AAAAA"}), "invalid_payload", 1008),
+        (user({"type": "audio", "data": picture(b"12345")}), "invalid_payload", 1008),
+        (user({"type": "audio", "data": picture(b"\0\0\xc0\x7f" * 99)}), "invalid_payload", 1008),
+        (user({"type": "video", "data": picture(b"no clip")}), "invalid_payload", 1008),
+        ({**HELLO, "tts": {"ref_audio_data": quiet(70)}}, "invalid_payload", 1008),
+        ({**HELLO, "tts": {"ref_audio_path": "/etc/passwd"}}, "invalid_payload", 1008),
+        ({**HELLO, "generation": {"max_new_tokens": 0}}, "invalid_request", 1008),
+        (
+            {"messages": [{"role": "user", "content": "word " * 9000}]},
+            "context_full",
+            1008,
+        ),
+    ],
+)
+async def test_bad_input_is_answered_with_its_code_and_close_code(frame, code, close_code):
+    async with house() as home:
+        talk = home.begin("chat")
+        talk.say(frame)
+
+        assert await talk.over() == close_code
+        assert talk.types == ["error"]
+        error = talk.socket.sent[0]
+        assert error["code"] == code
+        assert error["error"] == error["message"] != ""
+
+
+async def test_a_model_that_fails_gives_an_error_without_telling_internals():
+    async with house() as home:
+        home.faults.fail_at(Stage.DECODE, times=5)
+        talk = home.begin("chat")
+        talk.say(HELLO)
+
+        assert await talk.over() == 1011
+        assert talk.socket.sent[-1]["code"] == "inference_error"
+        assert "injected" not in talk.socket.sent[-1]["error"]

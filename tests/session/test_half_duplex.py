@@ -1,0 +1,391 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.support.sessions import House, Talk, heard, house, loud, pcm64, quiet
+from tests.support.timeline import Script, chunks, click, silence, sound, speak, windows
+
+from parley.clock import ManualClock
+from parley.engine.work import Stage
+from parley.media.pcm import Pcm
+from parley.protocol.control import StopTurn
+
+SENTENCE = sound(silence(0.5), speak(1.5), silence(1.2))
+
+
+def tell(talk: Talk, pcm: Pcm, chunk_s: float = 0.5) -> None:
+    for chunk in chunks(pcm, chunk_s):
+        talk.say({"type": "audio_chunk", "audio_base64": pcm64(chunk)})
+
+
+async def begun(home: House, **config) -> Talk:
+    return await home.ready("half_duplex", config=config)
+
+
+async def test_a_spoken_turn_is_answered_in_the_documented_order():
+    async with house() as home:
+        talk = await begun(home)
+        tell(talk, SENTENCE)
+        done = await talk.until("turn_done")
+
+        assert talk.socket.sent[0] == {
+            "type": "prepared",
+            "session_id": "session",
+            "timeout_s": 180.0,
+        }
+        assert talk.types[1:4] == ["vad_state", "vad_state", "generating"]
+        assert [m["speaking"] for m in talk.socket.sent[1:3]] == [True, False]
+        assert set(talk.types[4:-1]) == {"chunk"}
+        assert done["turn_index"] == 0
+        assert "You spoke for" in done["text"]
+        assert done["interrupted"] is False
+
+
+async def test_chunks_join_to_the_text_and_sound_of_the_turn():
+    async with house() as home:
+        talk = await begun(home)
+        tell(talk, SENTENCE)
+        done = await talk.until("turn_done")
+
+        said = [m for m in talk.socket.sent if m["type"] == "chunk"]
+        assert "".join(m["text_delta"] or "" for m in said) == done["text"]
+        total = sum(len(heard(m["audio_data"])) for m in said if m["audio_data"])
+        assert 1000 * total / 24_000 == pytest.approx(done["audio_duration_ms"], abs=1)
+        assert [m["chunk_index"] for m in said] == list(range(len(said)))
+        assert [m["is_final"] for m in said] == [False] * (len(said) - 1) + [True]
+
+
+async def test_speech_duration_and_pre_roll_reach_the_model():
+    async with house(detectors=lambda: Script(windows(10, 0.0), windows(20, 0.95))) as home:
+        talk = await begun(home)
+        tell(talk, sound(silence(0.64), speak(1.28), silence(1.0)))
+        done = await talk.until("turn_done")
+
+        generating = await talk.until("generating")
+        assert generating["speech_duration_ms"] == 1280 + 60
+        # 300 ms before the trigger and 30 ms behind the pause are heard, too.
+        assert "You spoke for 1.6 seconds" in done["text"]
+
+
+async def test_a_click_gives_two_transitions_and_nothing_else():
+    async with house() as home:
+        talk = await begun(home)
+        tell(talk, sound(silence(0.512), click(0.1), silence(2)))
+        tell(talk, SENTENCE)
+        await talk.until("turn_done")
+
+        states = [m["speaking"] for m in talk.socket.sent if m["type"] == "vad_state"]
+        assert states == [True, False, True, False]
+        assert talk.types.count("generating") == 1
+
+
+async def test_two_utterances_in_one_chunk_are_two_turns_one_after_the_other():
+    async with house() as home:
+        talk = await begun(home)
+        both = sound(speak(1.0), silence(1.2), speak(2.0), silence(1.2))
+        tell(talk, both, chunk_s=60)
+        await talk.until("turn_done", 2)
+
+        order = [name for name in talk.types if name != "chunk"]
+        turn = ["vad_state", "vad_state", "generating", "turn_done"]
+        assert order == ["prepared", *turn, *turn]
+        assert [m["turn_index"] for m in talk.socket.sent if m["type"] == "turn_done"] == [0, 1]
+
+
+async def test_sound_during_an_answer_is_thrown_away():
+    async with house() as home:
+        home.gate.shut(Stage.DECODE)
+        talk = await begun(home)
+        tell(talk, SENTENCE)
+        await talk.until("generating")
+
+        tell(talk, SENTENCE)
+        talk.say({"type": "audio_chunk"})
+        await drained(talk)
+        home.gate.open()
+        await talk.until("turn_done")
+        tell(talk, SENTENCE)
+        await talk.until("turn_done", 2)
+
+        assert talk.types.count("generating") == 2
+
+
+async def drained(talk: Talk) -> None:
+    """Until the session has read everything that was said."""
+    async with asyncio.timeout(10):
+        while not talk.socket._incoming.empty():  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+
+async def test_the_detector_begins_anew_after_a_turn():
+    scripts: list[Script] = []
+
+    def detectors() -> Script:
+        scripts.append(Script(windows(20, 0.95), is_looping=True))
+        return scripts[-1]
+
+    async with house(detectors=detectors) as home:
+        talk = await begun(home)
+        tell(talk, sound(speak(1.28), silence(0.9)))
+        await talk.until("turn_done")
+        tell(talk, sound(speak(1.28), silence(0.9)))
+        await talk.until("turn_done", 2)
+
+        assert scripts[0].resets == 3  # at the beginning, and after each turn
+
+
+async def test_nothing_is_heard_in_the_first_half_second():
+    clock = ManualClock()
+    async with house(clock=clock, guard_s=0.5) as home:
+        talk = await begun(home)
+        tell(talk, sound(speak(1.0), silence(1.0)))
+        await drained(talk)
+        clock.advance(0.5)
+        tell(talk, sound(silence(1.0), speak(1.0), silence(1.0)))
+        await talk.until("turn_done")
+
+        assert talk.types.count("generating") == 1
+
+
+async def test_stop_while_listening_is_answered_and_closes():
+    async with house() as home:
+        talk = await begun(home)
+        talk.say({"type": "stop"})
+
+        assert await talk.over() == 1000
+        assert talk.socket.sent[-1] == {"type": "stopped", "session_id": "session"}
+
+
+async def test_stop_in_the_middle_of_an_answer_ends_the_turn_then_the_session():
+    async with house() as home:
+        home.gate.shut(Stage.DECODE)
+        talk = await begun(home)
+        tell(talk, SENTENCE)
+        await talk.until("generating")
+        await home.gate.arrived()
+
+        talk.say({"type": "stop"})
+        done = await talk.until("turn_done")
+        await talk.until("stopped")
+        home.gate.open()
+
+        assert await talk.over() == 1000
+        assert done["interrupted"] is True
+        assert talk.types[-2:] == ["turn_done", "stopped"]
+
+
+async def test_a_model_that_stops_late_does_not_keep_the_client_waiting():
+    clock = ManualClock()
+    async with house(clock=clock) as home:
+        home.gate.shut(Stage.DECODE)
+        talk = await begun(home)
+        tell(talk, SENTENCE)
+        await home.gate.arrived()
+
+        talk.say({"type": "stop"})
+        await home.pass_time(0.25, due="stop")
+
+        assert await talk.socket.until_closed() == 1000
+        assert talk.types[-2:] == ["turn_done", "stopped"]
+        assert home.host.state == "cleanup"
+        assert home.engine.free_slots == 0
+
+
+async def test_an_external_stop_of_a_turn_keeps_the_session():
+    async with house() as home:
+        home.gate.shut(Stage.DECODE)
+        talk = await begun(home)
+        tell(talk, SENTENCE)
+        await home.gate.arrived()
+
+        assert home.host.stop_turn(StopTurn("r", "session", "turn"))
+        home.gate.open()
+        first = await talk.until("turn_done")
+        tell(talk, SENTENCE)
+        second = await talk.until("turn_done", 2)
+
+        assert first["interrupted"] is True
+        assert second["interrupted"] is False
+        assert second["turn_index"] == 1
+
+
+async def test_an_external_stop_of_a_session_ends_this_session_only():
+    async with house(slots=2) as home:
+        talk = await home.ready("half_duplex", "one")
+        other = await home.ready("half_duplex", "two")
+
+        assert home.host.stop_turn(StopTurn("r", "one"))
+        assert not home.host.stop_turn(StopTurn("r", "three"))
+
+        assert await talk.over() == 1000
+        assert talk.types[-1] == "stopped"
+        assert other.socket.closed is None
+
+
+async def test_idle_time_is_counted_from_the_last_chunk():
+    async with house(clock=ManualClock()) as home:
+        talk = await begun(home, session={"timeout_s": 20})
+        await home.pass_time(15, due="idle")
+        talk.say({"type": "audio_chunk", "audio_base64": quiet(0.1)})
+        await drained(talk)
+        await home.pass_time(15, due="idle")
+        assert talk.socket.closed is None
+
+        await home.pass_time(5, due="idle")
+
+        assert await talk.over() == 1000
+        assert talk.socket.sent[-1] == {"type": "timeout", "elapsed_s": 20.0}
+
+
+async def test_idle_time_waits_until_the_answer_has_been_played():
+    clock = ManualClock()
+    async with house(clock=clock) as home:
+        talk = await begun(home, session={"timeout_s": 10})
+        tell(talk, sound(speak(8.0), silence(1.0)))
+        done = await talk.until("turn_done")
+        assert done["audio_duration_ms"] > 8000
+
+        await home.pass_time(17.0, due="idle")
+        assert talk.socket.closed is None
+        await home.pass_time(2.0, due="idle")
+
+        assert await talk.over() == 1000
+        assert talk.types[-1] == "timeout"
+
+
+async def test_no_timeout_while_an_answer_is_being_made():
+    clock = ManualClock()
+    async with house(clock=clock) as home:
+        talk = await begun(home, session={"timeout_s": 10})
+        home.gate.shut(Stage.DECODE)
+        tell(talk, SENTENCE)
+        await home.gate.arrived()
+
+        await home.pass_time(100, due="session")
+
+        assert talk.socket.closed is None
+
+
+async def test_the_whole_session_has_a_limit():
+    async with house(clock=ManualClock(), half_duplex_session_s=60) as home:
+        talk = await begun(home)
+        await home.pass_time(61, due="session")
+
+        assert await talk.over() == 1000
+        assert talk.socket.sent[-1]["elapsed_s"] == 61.0
+
+
+async def test_setting_up_has_a_limit():
+    async with house(clock=ManualClock()) as home:
+        talk = home.begin("half_duplex")
+        await home.pass_time(31, due="setup")
+
+        assert await talk.over() == 1000
+        assert talk.types == ["timeout"]
+
+
+@pytest.mark.parametrize("stage", [Stage.ENCODE, Stage.PREFILL, Stage.DECODE])
+async def test_a_failed_turn_is_rolled_back_and_the_session_goes_on(stage):
+    async with house() as home:
+        talk = await begun(home)
+        home.faults.fail_at(stage)
+        tell(talk, SENTENCE)
+        failed = await talk.until("turn_done")
+        tell(talk, SENTENCE)
+        answered = await talk.until("turn_done", 2)
+
+        assert failed["failed"] is True
+        assert answered["failed"] is False
+        assert "You spoke for" in answered["text"]
+
+
+async def test_a_failed_turn_that_cannot_be_rolled_back_ends_the_session(monkeypatch):
+    async with house() as home:
+        monkeypatch.setattr(home.faults._model, "can_roll_back", lambda mark: False)
+        talk = await begun(home)
+        home.faults.fail_at(Stage.DECODE)
+        tell(talk, SENTENCE)
+
+        assert await talk.over() == 1011
+        assert talk.socket.sent[-1]["code"] == "inference_error"
+
+
+async def test_text_only_turns_have_no_sound():
+    async with house() as home:
+        talk = await begun(home, tts={"enabled": False})
+        tell(talk, SENTENCE)
+        done = await talk.until("turn_done")
+
+        assert done["audio_duration_ms"] == 0
+        assert all(not message.get("audio_data") for message in talk.socket.sent)
+
+
+PREPARE = {"type": "prepare"}
+
+
+@pytest.mark.parametrize(
+    ("frames", "code", "close_code"),
+    [
+        (["{"], "invalid_json", 1003),
+        ([b"{}"], "invalid_json", 1003),
+        ([{"type": "audio_chunk", "audio_base64": loud(0.1)}], "not_prepared", 1008),
+        ([PREPARE, PREPARE], "already_prepared", 1008),
+        ([{**PREPARE, "config": {"vad": {"threshold": 2}}}], "invalid_config", 1008),
+        ([{**PREPARE, "config": {"generation": {"temperature": "hot"}}}], "invalid_config", 1008),
+        ([{**PREPARE, "ref_audio_base64": "!"}], "invalid_payload", 1008),
+        ([{**PREPARE, "ref_audio_base64": quiet(61)}], "invalid_payload", 1008),
+        ([PREPARE, {"type": "audio_chunk", "audio_base64": "AAA"}], "invalid_payload", 1008),
+        ([PREPARE, {"type": "audio_chunk", "audio_base64": "AADAfw=="}], "invalid_payload", 1008),
+        ([PREPARE, {"type": "sing"}], "unknown_event", 1008),
+        ([{"type": "sing"}], "unknown_event", 1008),
+        (['"prepare"'], "unknown_event", 1008),
+    ],
+)
+async def test_bad_input_is_answered_with_its_code_and_close_code(frames, code, close_code):
+    async with house() as home:
+        talk = home.begin("half_duplex")
+        for frame in frames[:-1]:
+            talk.say(frame)
+            await talk.until("prepared")
+        talk.say(frames[-1])
+
+        assert await talk.over() == close_code
+        assert talk.types[-1] == "error"
+        assert talk.socket.sent[-1]["code"] == code
+
+
+async def test_sound_or_a_second_prepare_during_the_preparation_is_refused():
+    for frame, code in [
+        ({"type": "audio_chunk", "audio_base64": loud(0.1)}, "not_prepared"),
+        (PREPARE, "already_prepared"),
+    ]:
+        async with house() as home:
+            home.gate.shut(Stage.PREFILL)
+            talk = home.begin("half_duplex")
+            talk.say(PREPARE)
+            await home.gate.arrived()
+            talk.say(frame)
+
+            assert await talk.socket.until_closed() == 1008
+            assert talk.socket.sent[-1]["code"] == code
+
+
+async def test_an_unknown_type_is_named():
+    async with house() as home:
+        talk = await begun(home)
+        talk.say({"type": "sing"})
+        await talk.over()
+
+        assert talk.socket.sent[-1]["error"] == "Unknown type: sing"
+
+
+async def test_a_chunk_without_sound_is_ignored():
+    async with house() as home:
+        talk = await begun(home)
+        talk.say({"type": "audio_chunk"})
+        talk.say({"type": "audio_chunk", "audio_base64": ""})
+        talk.say({"type": "stop"})
+
+        assert await talk.over() == 1000
+        assert talk.types == ["prepared", "stopped"]

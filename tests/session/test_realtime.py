@@ -1,0 +1,277 @@
+from __future__ import annotations
+
+import asyncio
+import base64
+
+import pytest
+from tests.session.test_duplex import JPEG
+from tests.support.sessions import Talk, heard, house, loud, pcm64, quiet
+from tests.support.timeline import silence, sound, speak
+
+from parley.clock import ManualClock
+from parley.engine.work import Stage
+
+
+def append(audio: str | None = None, **more) -> dict:
+    return {"type": "input_audio_buffer.append", "audio": audio or loud(), **more}
+
+
+def update(**session) -> dict:
+    return {"type": "session.update", "session": {"instructions": "Be kind.", **session}}
+
+
+def responses(talk: Talk) -> list[dict]:
+    return [message for message in talk.socket.sent if message["type"].startswith("response.")]
+
+
+async def one_by_one(talk: Talk, *messages: dict) -> list[dict]:
+    for message in messages:
+        before = len(responses(talk))
+        talk.say(message)
+        assert not await answered_or_closed(talk, before), talk.socket.sent
+    return responses(talk)
+
+
+async def answered_or_closed(talk: Talk, before: int | None = None) -> bool:
+    """Until one more response is there, or the socket is closed: then True."""
+    before = len(responses(talk)) if before is None else before
+    async with asyncio.timeout(10):
+        while len(responses(talk)) == before and talk.socket.closed is None:
+            talk.socket._changed.clear()
+            await talk.socket._changed.wait()
+    return talk.socket.closed is not None
+
+
+async def test_every_append_is_answered_by_exactly_one_response():
+    async with house() as home:
+        talk = await home.ready("realtime", "rt_1")
+        appends = [append(video_frames=[JPEG])] * 3 + [append(quiet())] * 6
+        answers = await one_by_one(talk, *appends)
+
+        assert talk.socket.sent[0]["session_id"] == "rt_1"
+        assert talk.socket.sent[0]["prompt_length"] > 0
+        assert len(answers) == 9
+        assert answers[0] == {
+            "type": "response.listen",
+            "kv_cache_length": answers[0]["kv_cache_length"],
+        }
+        deltas = [m for m in answers if m["type"] == "response.output_audio.delta"]
+        assert "You spoke for 3.0 seconds" in "".join(m["text"] for m in deltas)
+        assert all(isinstance(m["audio"], str) for m in deltas)
+        assert [m["end_of_turn"] for m in deltas].count(True) == 1
+        assert all(len(heard(m["audio"])) == 24_000 for m in deltas[1:-1])
+
+
+async def test_close_is_answered_with_stopped_as_the_last_event():
+    async with house() as home:
+        talk = await home.ready("realtime")
+        home.gate.shut(Stage.DECODE)
+        talk.say(append())
+        await home.gate.arrived()
+        talk.say({"type": "session.close", "reason": "user_stop"})
+
+        assert await talk.socket.until_closed() == 1000
+        home.gate.open()
+        await talk.over()
+        assert talk.socket.sent[-1] == {"type": "session.closed", "reason": "stopped"}
+        assert talk.types.count("session.closed") == 1
+
+
+@pytest.mark.parametrize(("task", "limit_s"), [("omni_duplex", 300.0), ("audio_duplex", 600.0)])
+async def test_the_total_limit_counts_from_the_gateways_accept(task, limit_s):
+    clock = ManualClock()
+    async with house(clock=clock) as home:
+        talk = home.begin("realtime", task=task, accepted_s=clock.time() - 200)
+        talk.say(update())
+        await talk.until("session.created")
+        await home.pass_time(limit_s - 200 - 1, due="total")
+        assert talk.socket.closed is None
+        await home.pass_time(1, due="total")
+
+        assert await talk.over() == 1000
+        assert talk.socket.sent[-1] == {"type": "session.closed", "reason": "timeout"}
+
+
+async def test_the_total_limit_can_leave_the_queue_out():
+    clock = ManualClock()
+    async with house(clock=clock, realtime_counts_queue=False) as home:
+        talk = home.begin("realtime", accepted_s=clock.time() - 200)
+        await home.pass_time(299, due="total")
+        assert talk.socket.closed is None
+
+
+async def test_a_limit_that_has_passed_already_ends_the_session_at_once():
+    async with house() as home:
+        talk = home.begin("realtime", accepted_s=home.host.clock.time() - 1000)
+
+        assert await talk.over() == 1000
+        assert talk.socket.sent == [{"type": "session.closed", "reason": "timeout"}]
+
+
+async def test_context_full_comes_once_after_the_event_that_carries_the_length(monkeypatch):
+    monkeypatch.setattr("parley.worker.host.REALTIME_CONTEXT_TOKENS", 60)
+    monkeypatch.setattr("parley.worker.host.PROMPT_ROOM_TOKENS", 10)
+    async with house() as home:
+        talk = await home.ready("realtime")
+        for _ in range(8):
+            talk.say(append())
+            if await answered_or_closed(talk):
+                break
+
+        assert await talk.over() == 1000
+        assert talk.types[-1] == "session.closed"
+        assert talk.types.count("session.closed") == 1
+        assert talk.socket.sent[-1]["reason"] == "context_full"
+        assert talk.types[-2].startswith("response.")
+        assert talk.socket.sent[-2]["kv_cache_length"] + 2 >= 60
+
+
+async def test_a_prompt_that_leaves_no_room_is_refused_and_another_may_follow():
+    async with house() as home:
+        talk = home.begin("realtime")
+        talk.say(update(instructions="word " * 7500))
+        refused = await talk.until("error")
+        talk.say(update())
+        await talk.until("session.created")
+
+        assert refused["error"]["code"] == "invalid_payload"
+        assert "1024" in refused["error"]["message"]
+
+
+async def test_a_prompt_longer_than_the_context_is_refused_and_another_may_follow():
+    async with house() as home:
+        talk = home.begin("realtime")
+        talk.say(update(instructions="word " * 9000))
+        refused = await talk.until("error")
+        talk.say(update())
+        await talk.until("session.created")
+
+        assert refused["error"]["code"] == "invalid_payload"
+
+
+async def test_frames_are_ignored_in_audio_mode():
+    async with house() as home:
+        talk = await home.ready("realtime", task="audio_duplex")
+        (answer,) = await one_by_one(talk, append(video_frames=["not even base64"]))
+
+        assert answer["type"] == "response.listen"
+
+
+async def test_appends_longer_than_a_second_are_split():
+    async with house() as home:
+        talk = await home.ready("realtime")
+        talk.say(append(pcm64(sound(speak(2.5)))))
+        await talk.until("response.listen", 3)
+        talk.say({"type": "session.close"})
+        await talk.over()
+
+        assert len(responses(talk)) == 3
+
+
+@pytest.mark.parametrize(
+    ("frame", "code"),
+    [
+        ({"type": "input_audio_buffer.append"}, "missing_field"),
+        (append(pcm64(sound(speak(0.2)))), "invalid_payload"),
+        (append(pcm64(sound(silence(10.1)))), "invalid_payload"),
+        (append("AAA"), "invalid_payload"),
+        (append(base64.b64encode(b"\0" * 16_001).decode()), "invalid_payload"),
+        (append("!" * 100), "invalid_payload"),
+        (append(base64.b64encode(b"\0\0\xc0\x7f" * 4000).decode()), "invalid_payload"),
+        (append(video_frames=["?"]), "invalid_payload"),
+        (append(video_frames=[base64.b64encode(b"nothing").decode()]), "invalid_payload"),
+        (append(video_frames=[JPEG] * 5), "invalid_payload"),
+        (append(max_slice_nums=0), "invalid_payload"),
+        (append(force_listen="yes"), "invalid_payload"),
+        (update(), "invalid_event"),
+        ({"type": "response.create"}, "unknown_event"),
+        ({}, "unknown_event"),
+        ("[1, 2]", "unknown_event"),
+    ],
+)
+async def test_client_errors_have_their_code_and_leave_the_session_open(frame, code):
+    async with house() as home:
+        talk = await home.ready("realtime")
+        talk.say(frame)
+        error = (await talk.until("error"))["error"]
+        await one_by_one(talk, append())
+
+        assert error["code"] == code
+        assert error["type"] == "client_error"
+
+
+@pytest.mark.parametrize(
+    ("frame", "code"),
+    [
+        (append(), "not_ready"),
+        ({"type": "session.update"}, "missing_field"),
+        ({"type": "session.update", "session": {}}, "missing_field"),
+        (update(instructions=""), "invalid_payload"),
+        (update(instructions=7), "invalid_payload"),
+        (update(max_slice_nums=10), "invalid_payload"),
+        (update(ref_audio="?"), "invalid_payload"),
+        (update(ref_audio=quiet(61)), "invalid_payload"),
+        (update(voice_config={"temperature": -1}), "invalid_payload"),
+    ],
+)
+async def test_errors_before_the_session_is_created_leave_it_open_for_another_try(frame, code):
+    async with house() as home:
+        talk = home.begin("realtime")
+        talk.say(frame)
+        error = (await talk.until("error"))["error"]
+        talk.say(update())
+        await talk.until("session.created")
+
+        assert error["code"] == code
+
+
+async def test_a_second_update_during_the_preparation_is_an_invalid_event():
+    async with house() as home:
+        home.gate.shut(Stage.PREFILL)
+        talk = home.begin("realtime")
+        talk.say(update())
+        await home.gate.arrived()
+        talk.say(update())
+        talk.say(append())
+        await talk.until("error", 2)
+        home.gate.open()
+        await talk.until("session.created")
+
+        codes = [m["error"]["code"] for m in talk.socket.sent if m["type"] == "error"]
+        assert codes == ["invalid_event", "not_ready"]
+
+
+@pytest.mark.parametrize("frame", ["{", "", b"{}"])
+async def test_what_is_no_json_closes_with_1003_and_nothing_else(frame):
+    async with house() as home:
+        talk = await home.ready("realtime")
+        talk.say(frame)
+
+        assert await talk.over() == 1003
+        assert talk.types == ["session.created"]
+
+
+async def test_a_failed_unit_is_a_server_error_and_three_in_a_row_close_the_session():
+    async with house() as home:
+        talk = await home.ready("realtime")
+        home.faults.fail_at(Stage.DECODE, times=1)
+        talk.say(append())
+        error = (await talk.until("error"))["error"]
+        await one_by_one(talk, append())
+        home.faults.fail_at(Stage.DECODE, times=9)
+        for index in range(3):
+            talk.say(append())
+            await talk.until("error", 2 + index)
+
+        assert await talk.over() == 1011
+        assert (error["code"], error["type"]) == ("inference_error", "server_error")
+        assert talk.socket.sent[-1] == {"type": "session.closed", "reason": "error"}
+
+
+async def test_shutdown_is_told_in_the_dialects_words():
+    async with house() as home:
+        talk = await home.ready("realtime")
+        home.host.leave(1.0)
+
+        assert await talk.over() == 1001
+        assert talk.socket.sent[-1] == {"type": "session.closed", "reason": "server_shutdown"}
