@@ -325,7 +325,8 @@ class PrefillJob(ParrotJob):
             eviction = conversation.book.plan()
             conversation.book.require(self._added - (eviction.dropped_tokens if eviction else 0))
         else:
-            conversation.book.require(self._added)
+            # A unit also needs room for the token that decides it and for its terminators.
+            conversation.book.require(self._added + 1 + CLOSING_TOKENS)
 
     def compute(self) -> Callable[[], None]:
         return self._encode if self._stage is Stage.ENCODE else self._prefill
