@@ -1,12 +1,10 @@
-"""Golden section `tts`: the speech-token decoder.
+"""Section `tts`: the speech-token decoder.
 
-`run_case(root, "tts", case)` returns the differences of one case, empty when it passes. `root` is
-any folder of the layout that the README of the golden vectors describes; every input comes from the
-case's files, nothing is assumed about which cases exist. Names that rules refer to ("uniform(...)")
-are parsed out of the files' own text.
+Every input comes from the case's own files; names that rules refer to ("uniform(...)") are parsed
+out of their text, so a folder with other inputs works as well.
 
 `teacher_forcing_speech` is checked from the recorded decoder input on (speech tokens, vocoder
-pieces, samples); the text half of that case belongs to the section of the whole model.
+pieces, samples); its text half needs the language model and is checked where that is.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from tests.support.differences import Differences
+from tests.golden.case import Case, Checker
 from tests.support.rule_weights import shaped, uniform, weight
 from torch import Tensor
 
@@ -40,34 +38,17 @@ from parley.models.minicpmo45.speech_turns import (
     Utterance,
 )
 
-SECTION = "tts"
 
-Arrays = Mapping[str, np.ndarray]
-
-
-def run_case(root: Path, section: str, case: str) -> list[str]:
-    """Differences between our decoder and a recorded case."""
-    folder = root / section
-    facts = json.loads((folder / f"{case}.json").read_text(encoding="utf-8"))
-    arrays: Arrays = {}
-    if (folder / f"{case}.npz").is_file():
-        with np.load(folder / f"{case}.npz") as stored:
-            arrays = {name: stored[name] for name in stored.files}
-    found = Differences()
+def run(case: Case, check: Checker) -> None:
+    """Compare our decoder with a recorded case."""
     with torch.inference_mode():
-        _handler(case)(root, facts, arrays, found)
-    return found.lines
+        _handler(case.name)(case, check)
 
 
-def cases(root: Path, section: str = SECTION) -> list[str]:
-    """Names of the cases in a folder."""
-    return sorted(path.stem for path in (root / section).glob("*.json"))
+Handler = Callable[[Case, Checker], None]
 
 
-Handler = Callable[[Path, Mapping[str, Any], Arrays, Differences], None]
-
-
-def _handler(case: str) -> Handler:
+def _handler(name: str) -> Handler:
     known: dict[str, Handler] = {
         "condition": _condition,
         "generate_chunk": _units,
@@ -78,9 +59,9 @@ def _handler(case: str) -> Handler:
         "teacher_forcing_speech": _forced,
     }
     for prefix, handler in known.items():
-        if case.startswith(prefix):
+        if name.startswith(prefix):
             return handler
-    raise ValueError(f"no handler for case {case!r}")
+    raise ValueError(f"nothing here knows the case {name!r}")
 
 
 @lru_cache(maxsize=2)
@@ -136,49 +117,49 @@ def finish(tts: MiniCPMTTS, block: SpeechBlock) -> list[Fed]:
     return seen
 
 
-def _inputs(root: Path, facts: Mapping[str, Any]) -> tuple[list[int], Tensor]:
-    rules = facts["input"]
+def _inputs(case: Case) -> tuple[list[int], Tensor]:
+    rules = case.json["input"]
     ids = rules["ids"] if isinstance(rules["ids"], list) else ids_of(rules["ids"])
-    return ids, hidden_of(rules["hidden"], len(ids), decoder(root).config.llm_width)
+    return ids, hidden_of(rules["hidden"], len(ids), decoder(case.folder).config.llm_width)
 
 
-def _condition(root: Path, facts: Mapping[str, Any], arrays: Arrays, found: Differences) -> None:
-    tts = decoder(root)
-    ids, hidden = _inputs(root, facts)
-    found.same("text_ids", ids, arrays["text_ids"])
+def _condition(case: Case, check: Checker) -> None:
+    tts = decoder(case.folder)
+    ids, hidden = _inputs(case)
+    check.equal("text_ids", ids, case.arrays["text_ids"])
     for name, normalize in (("condition_normalized", True), ("condition_plain", False)):
-        found.close(name, tts.condition(ids, hidden, normalize=normalize), arrays[name])
-    found.close("audio_bos", tts.audio_bos, arrays["audio_bos"])
-    found.close("text_eos", tts.text_eos, arrays["text_eos"])
+        check.close(name, tts.condition(ids, hidden, normalize=normalize), case.arrays[name])
+    check.close("audio_bos", tts.audio_bos, case.arrays["audio_bos"])
+    check.close("text_eos", tts.text_eos, case.arrays["text_eos"])
 
 
-def _utterance(root: Path, facts: Mapping[str, Any], arrays: Arrays, found: Differences) -> None:
+def _utterance(case: Case, check: Checker) -> None:
     """The condition is that of the case named in `input`, found beside this one."""
-    tts = decoder(root)
-    with np.load(root / SECTION / "condition.npz") as stored:
+    tts = decoder(case.folder)
+    with np.load(case.folder / case.section / "condition.npz") as stored:
         rows = torch.from_numpy(stored["condition_normalized"])
-    settings = facts["settings"]
+    settings = case.json["settings"]
     speech = Utterance(tts, tts.open(0, 0), greedy(settings))
     block = speech.begin(rows, min_new=settings["min_new_token"], max_new=settings["max_new_token"])
     seen = finish(tts, block)
-    found.same("tokens", block.tokens, arrays["tokens"])
-    found.same("finished", block.ended, facts["finished"])
-    if "first_hidden" in arrays:
-        found.close("first_hidden", seen[0].hidden, arrays["first_hidden"])
-    for name in arrays:
+    check.equal("tokens", block.tokens, case.arrays["tokens"])
+    check.equal("finished", block.ended, case.json["finished"])
+    if "first_hidden" in case.arrays:
+        check.close("first_hidden", seen[0].hidden, case.arrays["first_hidden"])
+    for name in case.arrays:
         limit = re.fullmatch(r"tokens_no_stop_max(\d+)", name)
         if limit:
             most = int(limit.group(1))
             block = speech.begin(rows, min_new=most, max_new=most)
             finish(tts, block)
-            found.same(name, block.tokens, arrays[name])
+            check.equal(name, block.tokens, case.arrays[name])
 
 
-def _units(root: Path, facts: Mapping[str, Any], arrays: Arrays, found: Differences) -> None:
-    tts = decoder(root)
+def _units(case: Case, check: Checker) -> None:
+    tts = decoder(case.folder)
     row = tts.open(0, 0)
-    speech = SpokenUnits(tts, row, greedy(facts))
-    for number, unit in enumerate(facts["chunks"]):
+    speech = SpokenUnits(tts, row, greedy(case.json))
+    for number, unit in enumerate(case.json["chunks"]):
         ids = unit["text_ids"]
         rows = None
         if ids:
@@ -187,85 +168,85 @@ def _units(root: Path, facts: Mapping[str, Any], arrays: Arrays, found: Differen
         ends_turn = row.position > 0 and unit["min_new_tokens"] == 0
         block = speech.begin(rows, ends_turn=ends_turn, max_new=unit["max_new_token"])
         seen = finish(tts, block)
-        found.same(f"unit {number} min_new", block.rule.min_new, unit["min_new_tokens"])
-        found.same(f"tokens{number}", block.tokens, arrays[f"tokens{number}"])
+        check.equal(f"unit {number} min_new", block.rule.min_new, unit["min_new_tokens"])
+        check.equal(f"tokens{number}", block.tokens, case.arrays[f"tokens{number}"])
         name = f"first_hidden{number}"
-        found.close(name, seen[0].hidden, arrays[name])
-        found.same(f"unit {number} position", row.position, unit["text_start_pos_after"])
-        found.same(f"unit {number} columns", row.columns, unit["cache_len_after"])
+        check.close(name, seen[0].hidden, case.arrays[name])
+        check.equal(f"unit {number} position", row.position, unit["text_start_pos_after"])
+        check.equal(f"unit {number} columns", row.columns, unit["cache_len_after"])
         # The recorded loop never resets, so that its counters can be read after every unit.
         speech.ends_turn = False
         speech.end(block)
 
 
-def _stream(root: Path, facts: Mapping[str, Any], arrays: Arrays, found: Differences) -> None:
-    tts = decoder(root)
+def _stream(case: Case, check: Checker) -> None:
+    tts = decoder(case.folder)
     row = tts.open(0, 0)
     speech = SpokenTurn(
         tts,
         row,
-        greedy(facts["settings"]),
-        attention=facts["attention_type"],
-        yield_tokens=facts["chunk_size"],
-        window=facts["token_window"],
-        block_limit=facts["max_new_token_per_call"],
+        greedy(case.json["settings"]),
+        attention=case.json["attention_type"],
+        yield_tokens=case.json["chunk_size"],
+        window=case.json["token_window"],
+        block_limit=case.json["max_new_token_per_call"],
     )
-    for number, chunk in enumerate(facts["chunks"]):
+    for number, chunk in enumerate(case.json["chunks"]):
         ids = chunk["text_ids"]
         hidden = hidden_of(chunk["hidden"], len(ids), tts.config.llm_width)
         block = speech.begin(tts.condition(ids, hidden), is_last=chunk["text_finished"])
         seen = finish(tts, block)
         ready = speech.end(block)
         here = f"block {number}"
-        found.same(f"new_tokens{number}", block.tokens, arrays[f"new_tokens{number}"])
+        check.equal(f"new_tokens{number}", block.tokens, case.arrays[f"new_tokens{number}"])
         yields = [{"tokens": part.tokens, "last": part.is_last} for part in ready]
-        found.same(f"{here} yields", yields, chunk["yields"])
-        found.same(f"{here} position", row.position, chunk["text_start_pos"])
-        found.same(f"{here} columns", row.columns, chunk["cache_len"])
-        found.same(f"{here} waiting", len(speech.waiting), chunk["buffer_left"])
+        check.equal(f"{here} yields", yields, chunk["yields"])
+        check.equal(f"{here} position", row.position, chunk["text_start_pos"])
+        check.equal(f"{here} columns", row.columns, chunk["cache_len"])
+        check.equal(f"{here} waiting", len(speech.waiting), chunk["buffer_left"])
         passes = [[fed.count, fed.start, fed.start + fed.count - 1, fed.columns] for fed in seen]
-        found.same(f"positions{number}", passes, arrays[f"positions{number}"])
+        check.equal(f"positions{number}", passes, case.arrays[f"positions{number}"])
         hidden_rows = torch.stack([fed.hidden for fed in seen])[::8]
         name = f"hidden{number}_every8"
-        found.close(name, hidden_rows, arrays[name])
+        check.close(name, hidden_rows, case.arrays[name])
 
 
-def _interleaved(root: Path, facts: Mapping[str, Any], arrays: Arrays, found: Differences) -> None:
-    found.same("error", None, facts["error"])
-    tts = decoder(root)
+def _interleaved(case: Case, check: Checker) -> None:
+    check.equal("error", None, case.json["error"])
+    tts = decoder(case.folder)
     row = tts.open(0, 0)
     speech = Interleaved(
         tts,
         row,
-        greedy(facts),
-        attention=facts["attention_type"],
-        window_blocks=facts["window_size"],
-        recomputed_blocks=facts["recomputed_chunks"],
-        block_limit=facts["max_new_token_per_chunk"],
+        greedy(case.json),
+        attention=case.json["attention_type"],
+        window_blocks=case.json["window_size"],
+        recomputed_blocks=case.json["recomputed_chunks"],
+        block_limit=case.json["max_new_token_per_chunk"],
     )
     spoken: list[int] = []
-    for number, chunk in enumerate(facts["chunks"]):
+    for number, chunk in enumerate(case.json["chunks"]):
         ids = chunk["text_ids"]
         hidden = hidden_of(chunk["hidden"], len(ids), tts.config.llm_width)
         block = speech.begin(tts.condition(ids, hidden), is_last=chunk["text_eos"])
         start = row.position
         finish(tts, block)
-        call = facts["calls"][number]
-        found.same(f"block {number} rows", len(block.condition), call["condition_len"])
-        found.same(f"block {number} position", start, call["text_start_pos"])
-        found.same(f"block {number} tokens", block.tokens, call["tokens"])
+        call = case.json["calls"][number]
+        check.equal(f"block {number} rows", len(block.condition), call["condition_len"])
+        check.equal(f"block {number} position", start, call["text_start_pos"])
+        check.equal(f"block {number} tokens", block.tokens, call["tokens"])
         spoken += speech.end(block)
-    found.same("tokens", spoken, arrays["tokens"])
+    check.equal("tokens", spoken, case.arrays["tokens"])
 
 
-def _filters(root: Path, facts: Mapping[str, Any], arrays: Arrays, found: Differences) -> None:
+def _filters(case: Case, check: Checker) -> None:
     """One batch per table, as rows with different rules share a step in service."""
-    match = re.match(r"logits = ([\d.]+)\*uniform\('([^']+)-t'\)", facts["note"])
+    match = re.match(r"logits = ([\d.]+)\*uniform\('([^']+)-t'\)", case.json["note"])
     if match is None:
-        raise ValueError(f"cannot read the rule {facts['note']!r}")
+        raise ValueError(f"cannot read the rule {case.json['note']!r}")
     factor, name = np.float32(match.group(1)), match.group(2)
-    table = facts["rows"]
-    codes = decoder(root).config.codes
+    table = case.json["rows"]
+    codes = decoder(case.folder).config.codes
     logits = torch.stack(
         [torch.from_numpy(factor * uniform(f"{name}-{r['t']}", codes)) for r in table]
     )
@@ -281,27 +262,27 @@ def _filters(root: Path, facts: Mapping[str, Any], arrays: Arrays, found: Differ
         kept = torch.isfinite(best[number])
         ids, shares = places[number][kept], torch.softmax(best[number], -1)[kept]
         order = ids.argsort()
-        found.same(f"row {number} kept_ids", ids[order], row["kept_ids"])
+        check.equal(f"row {number} kept_ids", ids[order], row["kept_ids"])
         if len(ids) == len(row["probs"]):
-            found.close(f"row {number} probs", shares[order], row["probs"], atol=1e-5)
+            check.close(f"row {number} probs", shares[order], row["probs"], 1e-5)
 
 
-def _forced(root: Path, facts: Mapping[str, Any], arrays: Arrays, found: Differences) -> None:
-    tts = decoder(root)
+def _forced(case: Case, check: Checker) -> None:
+    tts = decoder(case.folder)
     rule = BlockRule(
-        UTTERANCE_MINIMUM, facts["max_new_token"], True, True, greedy({"top_p": 0.85, "top_k": 25})
+        UTTERANCE_MINIMUM,
+        case.json["max_new_token"],
+        True,
+        True,
+        greedy({"top_p": 0.85, "top_k": 25}),
     )
     row = tts.open(0, 0)
-    block = SpeechBlock(row, torch.from_numpy(arrays["tts_inputs"]), rule)
+    block = SpeechBlock(row, torch.from_numpy(case.arrays["tts_inputs"]), rule)
     finish(tts, block)
-    found.same("speech_tokens", block.tokens, arrays["speech_tokens"])
+    check.equal("speech_tokens", block.tokens, case.arrays["speech_tokens"])
     pieces = [
         {"tokens": list(window.tokens), "last_chunk": window.is_last}
         for window in utterance_windows(block.tokens)
     ]
-    found.same("token2wav_calls", pieces, facts["token2wav_calls"])
-    found.same("wave_samples", 960 * len(block.tokens), facts["wave_samples"])
-
-
-HANDLERS = {SECTION: run_case}
-"""Section name to handler, for the runner."""
+    check.equal("token2wav_calls", pieces, case.json["token2wav_calls"])
+    check.equal("wave_samples", 960 * len(block.tokens), case.json["wave_samples"])

@@ -1,0 +1,253 @@
+"""Mel frames to sound: the causal vocoder of the later voice files.
+
+The same idea as the classic vocoder, but no layer looks further ahead than 8 frames in total, so a
+stream equals the whole utterance: nothing is computed twice and faded. A stream runs 8 frames
+(160 ms) behind until its last call. Pitch is computed in float64, and so is the running sum that
+makes it a phase.
+
+Letters: `R` rows that share a call, `T` new mel frames, `N` samples (480 per frame).
+
+Source: speech.md 3.6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from parley.models.minicpmo45.vocoder_layers import (
+    BANDS,
+    FRAME_SAMPLES,
+    HARMONICS,
+    HOP,
+    RATE_HZ,
+    UP_KERNELS,
+    UP_RATES,
+    VOICED_HZ,
+    Generator,
+    PaddedConv,
+    PitchPredictor,
+)
+
+PITCH_AHEAD = 3
+"""Frames the pitch predictor looks ahead."""
+
+PITCH_PAST = 8
+"""Frames of the past that its four causal convolutions see."""
+
+MEL_AHEAD = 4
+"""Frames `conv_pre` looks ahead."""
+
+SEAM_FRAMES = 1
+"""The inverse transform's last frame is complete only with the next one."""
+
+PAST_FRAMES = 31
+"""Frames decoded again, so that the seam of two calls leaves no trace."""
+
+DELAY_FRAMES = PITCH_AHEAD + MEL_AHEAD + SEAM_FRAMES
+
+NOISE_SAMPLES = 20 * RATE_HZ
+
+
+@dataclass(slots=True, eq=False)
+class CausalRow:
+    """What one stream remembers between calls.
+
+    Args:
+        mel: frames from `first` on, shape (80, F).
+        source: excitation of the same frames as far as it is known.
+        phase: running phase of the harmonics in turns, float64, shape (9,).
+        first: number of the first remembered frame; received, pitched, emitted: frames so far.
+    """
+
+    mel: Tensor | None = None
+    source: Tensor | None = None
+    phase: Tensor | None = None
+    first: int = 0
+    received: int = 0
+    pitched: int = 0
+    emitted: int = 0
+
+    @property
+    def signature(self) -> tuple[int, ...]:
+        """Rows with the same signature may share a call."""
+        return (
+            self.received - self.first,
+            self.pitched - self.first,
+            self.emitted - self.first,
+            min(self.pitched, PITCH_PAST),
+        )
+
+
+class NearestUp(PaddedConv):
+    """Repeat every step, then a causal convolution."""
+
+    def __init__(self, wide: int, narrow: int, kernel: int, rate: int) -> None:
+        super().__init__(wide, narrow, kernel, left=kernel - 1, right=0)
+        self.rate = rate
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.repeat_interleave(self.rate, dim=2))
+
+
+def uniform_noise(seed: int = 0, samples: int = NOISE_SAMPLES) -> Tensor:
+    """The excitation's noise, shape (samples, 9), uniform in [0, 1) as published."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(samples, HARMONICS, generator=generator, dtype=torch.float32)
+
+
+class CausalVocoder(Generator):
+    """Parameter names are those of the causal `hift.pt` with folded weight norms. Float32, the
+    pitch predictor float64."""
+
+    def __init__(self, channels: int, pitch_channels: int, mel_bins: int = 80) -> None:
+        super().__init__(channels, is_causal=True)
+        self.conv_pre = PaddedConv(mel_bins, channels, MEL_AHEAD + 1, left=0, right=0)
+        self.ups = nn.ModuleList()
+        self.source_downs = nn.ModuleList()
+        for stage, (rate, kernel) in enumerate(zip(UP_RATES, UP_KERNELS, strict=True)):
+            wide, narrow = channels // 2**stage, channels // 2 ** (stage + 1)
+            self.ups.append(NearestUp(wide, narrow, kernel, rate))
+            stride = (15, 3, 1)[stage]
+            self.source_downs.append(
+                PaddedConv(
+                    2 * BANDS,
+                    narrow,
+                    2 * stride if stride > 1 else 1,
+                    left=stride - 1,
+                    right=0,
+                    stride=stride,
+                )
+            )
+        self.conv_post = PaddedConv(channels // 8, 2 * BANDS, 7, left=6, right=0)
+        convs = [PaddedConv(mel_bins, pitch_channels, PITCH_AHEAD + 1, left=0, right=0)]
+        convs += [PaddedConv(pitch_channels, pitch_channels, 3, left=2, right=0) for _ in range(4)]
+        self.f0_predictor = PitchPredictor(convs, pitch_channels)
+        self.noise = torch.empty(0)
+
+    @property
+    def device(self) -> torch.device:
+        return self.fourier.forward_basis.device
+
+    def row(self) -> CausalRow:
+        """A stream that has not begun."""
+        return CausalRow()
+
+    def pitch(self, mel: Tensor) -> Tensor:
+        """Hz, shape (R, 80, T + 3) to (R, T): the last three frames are look-ahead.
+
+        Computed in float64, handed on in float32, as published.
+        """
+        return self.f0_predictor(mel.double()).float()
+
+    def source(self, pitch: Tensor, phase: Tensor, starts: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Excitation of frames with a pitch.
+
+        The phase of a frame holds for all its samples; the running sum goes on from `phase`. Turns
+        per sample are rounded to float32, as published, their sum is not.
+
+        Args:
+            pitch: Hz, shape (R, T); phase: turns, float64, shape (R, 9).
+            starts: number of each row's first sample in its stream.
+
+        Returns:
+            Shape (R, 480 T), and the phase after the last frame.
+        """
+        harmonics = torch.arange(1, HARMONICS + 1, dtype=pitch.dtype, device=pitch.device)
+        turns = (pitch[..., None] * harmonics / RATE_HZ) % 1
+        phases = (phase[:, None] + torch.cumsum(turns.double() * FRAME_SAMPLES, dim=1)) % 1
+        sines = torch.sin(2 * torch.pi * phases).float()
+        sines = sines.repeat_interleave(FRAME_SAMPLES, dim=1)
+        voiced = (pitch > VOICED_HZ).repeat_interleave(FRAME_SAMPLES, dim=1)[..., None]
+        last = phases[:, -1] if phases.shape[1] else phase
+        return self.m_source(sines, voiced, self._noise(starts, sines.shape[1])), last
+
+    def _noise(self, starts: Sequence[int], samples: int) -> Tensor:
+        if self.noise.numel() == 0:
+            self.noise = uniform_noise()
+        if self.noise.device != self.device:
+            self.noise = self.noise.to(self.device)
+        length = self.noise.shape[0]
+        steps = torch.arange(samples, device=self.device)
+        first = torch.tensor([start % length for start in starts], device=self.device)
+        return self.noise[(first[:, None] + steps) % length]
+
+    @torch.inference_mode()
+    def whole(self, mel: Tensor) -> Tensor:
+        """Sound of complete mels, shape (R, 80, T) to (R, 480 T)."""
+        return self.stream([self.row() for _ in range(mel.shape[0])], mel, is_last=True)
+
+    @torch.inference_mode()
+    def stream(self, rows: Sequence[CausalRow], mel: Tensor, *, is_last: bool) -> Tensor:
+        """The next samples of streams with equal signatures.
+
+        Args:
+            mel: new frames, shape (R, 80, T).
+            is_last: give out everything; the rows must not be used again.
+
+        Returns:
+            float32, shape (R, N), N a multiple of 480; the stream is 8 frames behind until its last
+            call, and a call may give nothing.
+        """
+        head = rows[0]
+        mel = mel.float()
+        olds = [row.mel for row in rows if row.mel is not None]
+        if olds:
+            mel = torch.cat([torch.stack(olds), mel], dim=2)
+        total = mel.shape[2]
+        known = head.pitched - head.first
+        pitched = total if is_last else max(known, total - PITCH_AHEAD)
+        source, phase = self._extended(rows, mel, known, pitched, is_last=is_last)
+        done = head.emitted - head.first
+        ready = total if is_last else max(done, pitched - MEL_AHEAD - SEAM_FRAMES)
+        wave = source.new_zeros(len(rows), 0)
+        if ready > done:
+            wave = self._decoded(mel, source, pitched, is_last=is_last)
+            wave = wave[:, done * FRAME_SAMPLES : ready * FRAME_SAMPLES]
+        drop = max(0, ready - PAST_FRAMES)
+        for number, row in enumerate(rows):
+            row.received = row.first + total
+            row.pitched = row.first + pitched
+            row.emitted = row.first + ready
+            row.mel = mel[number, :, drop:].clone()
+            row.source = source[number, drop * FRAME_SAMPLES :].clone()
+            row.phase = phase[number].clone()
+            row.first += drop
+        return wave
+
+    def _extended(
+        self, rows: Sequence[CausalRow], mel: Tensor, known: int, pitched: int, *, is_last: bool
+    ) -> tuple[Tensor, Tensor]:
+        """The remembered excitation and that of the frames whose pitch can be told now."""
+        phases = [
+            torch.zeros(HARMONICS, dtype=torch.float64, device=mel.device)
+            if row.phase is None
+            else row.phase
+            for row in rows
+        ]
+        phase = torch.stack(phases)
+        sources = [mel.new_zeros(0) if row.source is None else row.source for row in rows]
+        source = torch.stack(sources)
+        if pitched <= known:
+            return source, phase
+        past = min(known, PITCH_PAST)
+        window = mel[:, :, known - past :]
+        if is_last:
+            window = F.pad(window, (0, PITCH_AHEAD))
+        pitch = self.pitch(window)[:, past:]
+        starts = [(row.first + known) * FRAME_SAMPLES for row in rows]
+        new, phase = self.source(pitch, phase, starts)
+        return torch.cat([source, new], dim=1), phase
+
+    def _decoded(self, mel: Tensor, source: Tensor, pitched: int, *, is_last: bool) -> Tensor:
+        """Samples of the remembered frames, as far as they can be told."""
+        spectrum = self.fourier.spectrum(source)
+        if is_last:
+            return self.generate(self.conv_pre(F.pad(mel, (0, MEL_AHEAD))), spectrum)
+        cut = MEL_AHEAD * FRAME_SAMPLES // HOP
+        wave = self.generate(self.conv_pre(mel[:, :, :pitched]), spectrum[:, :, :-cut])
+        return wave[:, : -SEAM_FRAMES * FRAME_SAMPLES]

@@ -1,0 +1,261 @@
+"""Speech tokens to sound: turns, company, voices, files."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from tests.support.tiny_voice import tiny_token2wav, tiny_voice
+
+from parley.errors import SetupError
+from parley.models.minicpmo45.flow import Trim
+from parley.models.minicpmo45.speech_buffer import TurnBuffer, UnitBuffer, Window, unit_wave
+from parley.models.minicpmo45.token2wav import Token2Wav, Wave, load_token2wav, missing_files
+from parley.models.minicpmo45.vocoder_causal import CausalVocoder
+
+
+def tokens_of(seed: int, count: int) -> list[int]:
+    return np.random.default_rng(seed).integers(0, 6561, count).tolist()
+
+
+def say(speech: Token2Wav, slot: int, windows: list[Window]) -> list[Wave]:
+    return [speech.decode([slot], [window])[0] for window in windows]
+
+
+def turn_windows(seed: int, count: int) -> list[Window]:
+    return TurnBuffer().add(tokens_of(seed, count), is_last=True)
+
+
+def test_turn_has_the_samples_of_the_table() -> None:
+    speech = tiny_token2wav()
+    speech.begin(0, speech.prime(tiny_voice()))
+
+    waves = say(speech, 0, turn_windows(1, 60))
+
+    # The silence in front stands for what the vocoder holds back until the end.
+    assert [len(wave) for wave in waves] == [24_000, 24_000, (3 + 10) * 960 + 3_840]
+    assert waves[0][:3_840].tolist() == [0.0] * 3_840
+
+
+def test_oldest_build_has_no_silence_in_front() -> None:
+    speech = tiny_token2wav()
+    speech.leads_with_silence = False
+    speech.begin(0, speech.prime(tiny_voice()))
+
+    waves = say(speech, 0, turn_windows(1, 30))
+
+    assert len(waves[0]) == 24_000 - 3_840
+
+
+def test_turn_of_a_single_window_has_no_silence_in_front() -> None:
+    speech = tiny_token2wav()
+    speech.begin(0, speech.prime(tiny_voice()))
+
+    assert [len(wave) for wave in say(speech, 0, turn_windows(1, 4))] == [7 * 960]
+
+
+def test_second_turn_of_equal_tokens_is_the_same_to_the_bit() -> None:
+    speech = tiny_token2wav()
+    voice = speech.prime(tiny_voice())
+    turns = []
+    for _ in range(2):
+        speech.begin(0, voice)
+        turns.append(np.concatenate(say(speech, 0, turn_windows(2, 120))))
+
+    assert np.array_equal(turns[0], turns[1])
+
+
+def test_interrupted_turn_leaves_no_trace() -> None:
+    speech = tiny_token2wav()
+    voice = speech.prime(tiny_voice())
+    speech.begin(0, voice)
+    wanted = np.concatenate(say(speech, 0, turn_windows(2, 60)))
+    speech.begin(0, voice)
+    say(speech, 0, turn_windows(3, 200)[:5])
+
+    speech.begin(0, voice)
+
+    assert np.array_equal(np.concatenate(say(speech, 0, turn_windows(2, 60))), wanted)
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_slots_in_company_sound_as_they_do_alone(is_causal: bool) -> None:
+    # Different voices, prompt lengths, turn lengths and phases.
+    voices = [tiny_voice(0, 30), tiny_voice(1, 40), tiny_voice(2, 30)]
+    plans = [turn_windows(10, 90), turn_windows(11, 60), turn_windows(12, 33)]
+    alone = []
+    for slot, (voice, plan) in enumerate(zip(voices, plans, strict=True)):
+        speech = tiny_token2wav(slots=3, is_causal=is_causal)
+        speech.begin(slot, speech.prime(voice))
+        alone.append(np.concatenate(say(speech, slot, plan)))
+    speech = tiny_token2wav(slots=3, is_causal=is_causal)
+    for slot, voice in enumerate(voices):
+        speech.begin(slot, speech.prime(voice))
+    found: list[list[Wave]] = [[], [], []]
+
+    tick = 0
+    while any(len(found[slot]) < len(plans[slot]) for slot in range(3)):
+        slots = [s for s in (2, 0, 1) if tick >= s and len(found[s]) < len(plans[s])]
+        waves = speech.decode(slots, [plans[slot][len(found[slot])] for slot in slots])
+        for slot, wave in zip(slots, waves, strict=True):
+            found[slot].append(wave)
+        tick += 1
+
+    for mine, wanted in zip(found, alone, strict=True):
+        np.testing.assert_allclose(np.concatenate(mine), wanted, atol=2e-3)
+
+
+def test_units_of_a_duplex_turn() -> None:
+    speech = tiny_token2wav()
+    speech.begin(0, speech.prime(tiny_voice()))
+    buffer = UnitBuffer()
+    lengths = []
+    for unit, count in enumerate([18, 25, 25, 7]):
+        ends = unit == 3
+        windows = buffer.add(tokens_of(unit, count), ends_turn=ends)
+        lengths.append(len(unit_wave(say(speech, 0, windows), ends_turn=ends)))
+
+    assert lengths == [24_000, 24_000, 24_000, (7 + 3) * 960 + 3_840]
+
+
+def test_files_of_the_later_kind_bring_their_own_habits() -> None:
+    classic, causal = tiny_token2wav(), tiny_token2wav(is_causal=True)
+
+    assert (classic.trim, classic.is_causal) == (Trim.PUBLISHED, False)
+    assert (causal.trim, causal.is_causal) == (Trim.EVEN, True)
+    for speech in (classic, causal):
+        speech.begin(0, speech.prime(tiny_voice()))
+        waves = say(speech, 0, turn_windows(1, 60))
+        assert sum(map(len, waves)) == 63 * 960 + 3_840
+
+
+def test_voice_is_primed_once_and_old_ones_are_let_go() -> None:
+    speech = tiny_token2wav(slots=1)
+    first = speech.prime(tiny_voice(0))
+
+    assert speech.prime(tiny_voice(0)) is first
+    for seed in range(1, 5):
+        speech.prime(tiny_voice(seed))
+    assert speech.prime(tiny_voice(0)) is not first
+    assert speech.voice_bytes == 4 * first.nbytes
+
+
+def test_voice_longer_than_the_limit_is_cropped() -> None:
+    speech = tiny_token2wav()
+
+    long = speech.prime(tiny_voice(0, tokens=60))
+
+    assert long.memory.rows[0].prompt == 80
+
+
+@pytest.mark.parametrize(
+    ("window", "sentence"),
+    [
+        (Window((1, 2, 3), False), "at least 4 tokens"),
+        (Window((), True), "at least 1 token"),
+        (Window((1, 2, 3, 6561), False), "6561 is no speech token"),
+    ],
+)
+def test_window_the_flow_cannot_take_is_refused(window: Window, sentence: str) -> None:
+    speech = tiny_token2wav()
+    speech.begin(0, speech.prime(tiny_voice()))
+
+    with pytest.raises(ValueError, match=sentence):
+        speech.decode([0], [window])
+
+
+def test_slot_whose_turn_is_over_wants_a_new_one() -> None:
+    speech = tiny_token2wav()
+    speech.begin(0, speech.prime(tiny_voice()))
+    say(speech, 0, turn_windows(1, 4))
+
+    with pytest.raises(ValueError, match="begin one first"):
+        speech.decode([0], turn_windows(1, 4))
+
+
+@pytest.mark.slow
+def test_a_minute_of_speech_takes_no_more_memory_than_ten_seconds() -> None:
+    speech = tiny_token2wav()
+    speech.begin(0, speech.prime(tiny_voice()))
+    process = psutil.Process()
+    used: list[int] = []
+    buffer = TurnBuffer()
+    for second in range(60):
+        for window in buffer.add(tokens_of(second, 25)):
+            assert len(speech.decode([0], [window])[0]) == 24_000
+        if second in (10, 59):
+            gc.collect()
+            used.append(process.memory_info().rss)
+
+    assert used[1] - used[0] < 4_000_000
+
+
+def save(folder: Path, speech: Token2Wav, *, prefix: str = "") -> None:
+    """Write files as they are published: folded weights taken apart again."""
+    torch.save(dict(speech.flow.state_dict()), folder / "flow.pt")
+    plain = ("m_source", "f0_predictor.classifier", "source_downs")
+    stored = {}
+    for name, value in speech.vocoder.state_dict().items():
+        value = value.float()
+        if value.dim() == 3 and not name.startswith(plain):
+            place = f"{prefix}{name.removesuffix('.weight')}.parametrizations.weight"
+            stored[f"{place}.original0"] = value.norm(dim=(1, 2), keepdim=True)
+            stored[f"{place}.original1"] = 3 * value
+        else:
+            stored[prefix + name] = value
+    torch.save(stored, folder / "hift.pt")
+
+
+@pytest.mark.parametrize("prefix", ["", "generator."])
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_files_in_the_published_layout_load(tmp_path: Path, prefix: str, is_causal: bool) -> None:
+    speech = tiny_token2wav(is_causal=is_causal)
+    save(tmp_path, speech, prefix=prefix)
+
+    loaded = load_token2wav(tmp_path, slots=1, steps=3, prompt_frames=80)
+
+    assert isinstance(loaded.vocoder, CausalVocoder) is is_causal
+    for each in (speech, loaded):
+        each.begin(0, each.prime(tiny_voice()))
+    window = turn_windows(1, 10)[0]
+    np.testing.assert_allclose(
+        loaded.decode([0], [window])[0], speech.decode([0], [window])[0], atol=1e-3
+    )
+
+
+def test_absent_file_is_named_and_text_still_works(tmp_path: Path) -> None:
+    assert missing_files(tmp_path) == ["flow.pt", "hift.pt"]
+
+    with pytest.raises(SetupError, match=r"flow\.pt is missing") as caught:
+        load_token2wav(tmp_path, slots=1)
+
+    assert "Text works without it" in caught.value.hint
+
+
+def test_file_that_is_no_weights_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "flow.pt").write_bytes(b"not a weights file")
+
+    with pytest.raises(SetupError, match=r"flow\.pt cannot be read"):
+        load_token2wav(tmp_path, slots=1)
+
+
+def test_every_tensor_is_accounted_for(tmp_path: Path) -> None:
+    speech = tiny_token2wav()
+    save(tmp_path, speech)
+    tensors = torch.load(tmp_path / "flow.pt", weights_only=True)
+    del tensors["encoder_proj.bias"]
+    tensors["stranger"] = torch.zeros(1)
+    tensors["encoder.after_norm.weight"] = torch.zeros(3)
+    torch.save(tensors, tmp_path / "flow.pt")
+
+    with pytest.raises(SetupError) as caught:
+        load_token2wav(tmp_path, slots=1)
+
+    sentence = str(caught.value)
+    assert "1 missing: encoder_proj.bias" in sentence
+    assert "1 unexpected: stranger" in sentence
+    assert "encoder.after_norm.weight (needs [16], has [3])" in sentence

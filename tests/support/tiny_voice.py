@@ -1,0 +1,46 @@
+"""A tiny flow and vocoder with random weights, and voices for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from parley.models.minicpmo45.flow import FlowShape
+from parley.models.minicpmo45.token2wav import Token2Wav, random_token2wav
+from parley.models.minicpmo45.voice_pack import VoicePack
+
+TINY_FLOW = FlowShape(
+    vocabulary=6561,
+    width=16,
+    heads=2,
+    inner=32,
+    blocks=2,
+    up_blocks=1,
+    speaker=192,
+    estimator_width=16,
+    estimator_depth=2,
+    estimator_heads=2,
+    estimator_head_width=8,
+    estimator_inner=32,
+)
+
+
+def tiny_token2wav(*, slots: int = 1, **options: Any) -> Token2Wav:
+    """Same classes as in service, small enough for a test; the pitch is about 200 Hz."""
+    options.setdefault("prompt_frames", 80)
+    speech = random_token2wav(slots=slots, shape=TINY_FLOW, channels=16, steps=3, **options)
+    with torch.no_grad():
+        speech.vocoder.f0_predictor.classifier.bias.fill_(200.0)
+    return speech
+
+
+def tiny_voice(seed: int = 0, tokens: int = 30) -> VoicePack:
+    """A voice of noise."""
+    random = np.random.default_rng(seed)
+    return VoicePack(
+        tokens=random.integers(0, 6561, tokens),
+        embedding=random.standard_normal(192).astype(np.float32),
+        mel=(random.standard_normal((2 * tokens, 80)) - 5).astype(np.float32),
+    )
