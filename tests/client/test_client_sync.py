@@ -2,35 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Iterator
 
 import pytest
-from tests.support.fake_server import FakeServer
-from tests.support.transcripts import Conversation, find
+from tests.support.fake_server import Elsewhere, FakeServer
+from tests.support.transcripts import find
 
 from parley.client import sync
 from parley.client.events import Ended, Listening, Ready, TurnDone, Voice
 from parley.errors import QueueFull
 from parley.media.pcm import Pcm
-
-
-class Elsewhere:
-    """A FakeServer in a thread of its own."""
-
-    def __init__(self, *talks: Conversation) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever)
-        self._thread.start()
-        self.server = FakeServer(*talks)
-        asyncio.run_coroutine_threadsafe(self.server.__aenter__(), self._loop).result(10)
-
-    def close(self) -> None:
-        asyncio.run_coroutine_threadsafe(self.server.__aexit__(), self._loop).result(10)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
 
 
 @pytest.fixture

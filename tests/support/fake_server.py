@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -97,3 +98,20 @@ class FakeServer:
             raise _Left
         if message.get("type") != expected.get("type"):
             self.mistakes.append(f"expected {expected.get('type')}, heard {message.get('type')}")
+
+
+class Elsewhere:
+    """A FakeServer in a thread of its own."""
+
+    def __init__(self, *talks: Conversation) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+        self.server = FakeServer(*talks)
+        asyncio.run_coroutine_threadsafe(self.server.__aenter__(), self._loop).result(10)
+
+    def close(self) -> None:
+        asyncio.run_coroutine_threadsafe(self.server.__aexit__(), self._loop).result(10)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()

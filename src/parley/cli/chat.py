@@ -1,0 +1,135 @@
+"""`parley chat`: one question, one answer."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from contextlib import ExitStack, aclosing
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from parley.cli import reach
+from parley.cli.devices import Loudspeaker, has_output
+from parley.cli.screen import Screen, describe
+from parley.client.chat import ChatClient
+from parley.client.events import Answer, Assigned, Piece, Reconnecting, Waiting
+from parley.errors import SetupError
+from parley.media import wav
+from parley.media.pcm import Pcm
+from parley.protocol.chat import Request
+from parley.protocol.values import ChatGeneration
+
+_File = typer.Option(exists=True, dir_okay=False, readable=True, help="May be repeated.")
+
+
+def chat(
+    text: Annotated[
+        str | None, typer.Argument(help="What to ask; read from standard input when absent.")
+    ] = None,
+    image: Annotated[list[Path] | None, _File] = None,
+    audio: Annotated[list[Path] | None, _File] = None,
+    video: Annotated[list[Path] | None, _File] = None,
+    system: Annotated[str | None, typer.Option(help="Who the model is.")] = None,
+    voice: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="A WAV whose voice to imitate.")
+    ] = None,
+    save: Annotated[
+        Path | None, typer.Option(dir_okay=False, help="Write the spoken answer to this WAV file.")
+    ] = None,
+    no_speech: Annotated[bool, typer.Option("--no-speech", help="Text only.")] = False,
+    max_tokens: Annotated[
+        int | None, typer.Option(min=1, max=4096, help="Longest answer, in tokens.")
+    ] = None,
+    url: reach.Url = None,
+    insecure: reach.Insecure = False,
+    ca: reach.Ca = None,
+    token: reach.Token = None,
+) -> None:
+    """Ask something, in words, pictures, sound or clips; the answer streams in.
+
+    The answer is spoken when it can be heard (a loudspeaker) or kept (`--save`).
+
+        parley chat "What is this?" --image photo.jpg
+    """
+    words = _words(text, bool(image or audio or video))
+    # Before connecting: a bad file must not cost a place in the queue.
+    sounds = [wav.load(path) for path in audio or ()]
+    images = [path.read_bytes() for path in image or ()]
+    clips = [path.read_bytes() for path in video or ()]
+    plays = not no_speech and save is None and has_output()
+    address, access = reach.server(url, insecure=insecure, ca=ca, token=token)
+    client = ChatClient(
+        address,
+        system=system,
+        voice=voice.read_bytes() if voice else None,
+        speech=not no_speech and (plays or save is not None),
+        generation=ChatGeneration(max_new_tokens=max_tokens) if max_tokens else None,
+        **access,
+    )
+    request = client.request(words, images=images, sounds=sounds, clips=clips)
+    screen = Screen()
+    try:
+        answer = asyncio.run(_answer(client, request, screen, plays=plays))
+    finally:
+        screen.close()
+    if answer is not None and save is not None:
+        _save(save, answer.sound, screen)
+
+
+def _words(text: str | None, has_files: bool) -> str:
+    if text is None and not sys.stdin.isatty():
+        text = sys.stdin.read()
+    text = (text or "").strip()
+    if not text and not has_files:
+        raise SetupError(
+            "There is nothing to ask.",
+            hint='Give a text, as in: parley chat "Hello!"; or a file with --image or --audio.',
+        )
+    return text
+
+
+async def _answer(
+    client: ChatClient, request: Request, screen: Screen, *, plays: bool
+) -> Answer | None:
+    answer: Answer | None = None
+    with ExitStack() as devices:
+        speaker = devices.enter_context(Loudspeaker()) if plays else None
+        async with aclosing(client.stream(request)) as events:
+            async for event in events:
+                match event:
+                    case Waiting() | Assigned() | Reconnecting():
+                        screen.note(describe(event))
+                    case Piece(text=text, sound=sound):
+                        screen.text(text)
+                        if sound is not None and speaker is not None:
+                            speaker.play(sound)
+                    case Answer():
+                        answer = event
+                        screen.end_text()
+                        _report(event, screen)
+                    case _:
+                        pass
+        if speaker is not None:
+            await asyncio.sleep(speaker.left_s)
+    return answer
+
+
+def _report(answer: Answer, screen: Screen) -> None:
+    parts = [f"{answer.input_tokens} tokens in, {answer.generated_tokens} out"]
+    if answer.first_piece_ms is not None:
+        parts.append(f"first words after {answer.first_piece_ms:.0f} ms")
+    if answer.sound is not None:
+        parts.append(f"{answer.sound.duration_s:.1f} s of speech")
+    if answer.recording_id is not None:
+        parts.append(f"recorded as {answer.recording_id}")
+    screen.note(f"({'; '.join(parts)})")
+
+
+def _save(path: Path, sound: Pcm | None, screen: Screen) -> None:
+    if sound is None:
+        screen.note("The answer came without speech; nothing was saved.")
+        return
+    wav.save(path, sound)
+    screen.note(f"saved {sound.duration_s:.1f} s to {path}")

@@ -1,0 +1,159 @@
+"""Microphone and loudspeaker through the optional package `sounddevice`.
+
+The callbacks run on PortAudio's threads; they only move samples. Captured sound crosses to the
+event loop in a bounded queue that drops the oldest; playback silence is filled in when the buffer
+runs empty, since a gap is better than a stall.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import threading
+from collections import deque
+from types import ModuleType, TracebackType
+from typing import Any, Final, Self
+
+import numpy as np
+
+from parley.errors import SetupError
+from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm, Samples
+
+QUEUE_CHUNKS: Final = 8
+
+
+def sound_library() -> ModuleType:
+    """`sounddevice`, if it works here.
+
+    Raises:
+        SetupError: the package, PortAudio or a device is missing; the hint says what to do.
+    """
+    try:
+        library = importlib.import_module("sounddevice")
+    except ModuleNotFoundError:
+        raise SetupError(
+            "There is no access to a microphone: the package 'sounddevice' is not installed.",
+            hint="Install it with: pip install 'parley[talk]'; or talk with --file speech.wav.",
+        ) from None
+    except OSError:
+        raise SetupError(
+            "There is no access to a microphone: the PortAudio library was not found.",
+            hint="Install it (Debian: apt install libportaudio2); or talk with --file speech.wav.",
+        ) from None
+    return library
+
+
+def has_output() -> bool:
+    """Whether something can be played here."""
+    try:
+        library = sound_library()
+        library.query_devices(kind="output")
+    except Exception:
+        # PortAudio has its own error classes, which exist only where it does.
+        return False
+    return True
+
+
+class Microphone:
+    """Chunks of sound at 16 kHz. Use as `with`, inside a running event loop."""
+
+    def __init__(self, chunk_samples: int, library: ModuleType | None = None) -> None:
+        self._library = library or sound_library()
+        self._chunk_samples = chunk_samples
+        self._chunks: deque[Pcm] = deque(maxlen=QUEUE_CHUNKS)
+        self._more = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+
+    def __enter__(self) -> Self:
+        try:
+            self._stream = self._library.InputStream(
+                samplerate=INPUT_RATE_HZ,
+                channels=1,
+                dtype="float32",
+                blocksize=self._chunk_samples,
+                callback=self._captured,
+            )
+            self._stream.start()
+        except Exception as error:
+            raise SetupError(
+                f"The microphone cannot be opened: {error}.",
+                hint="Is one connected, and may this terminal use it? Else talk with --file.",
+            ) from error
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stream.stop()
+        self._stream.close()
+
+    async def chunk(self) -> Pcm:
+        """The next chunk, when it is full."""
+        while not self._chunks:
+            self._more.clear()
+            await self._more.wait()
+        return self._chunks.popleft()
+
+    def _captured(self, samples: Samples, frames: int, time: Any, status: Any) -> None:
+        pcm = Pcm(np.array(samples[:, 0], dtype=np.float32), INPUT_RATE_HZ)
+        self._loop.call_soon_threadsafe(self._arrived, pcm)
+
+    def _arrived(self, pcm: Pcm) -> None:
+        self._chunks.append(pcm)
+        self._more.set()
+
+
+class Loudspeaker:
+    """Plays what it is given, in order, at 24 kHz. Use as `with`."""
+
+    def __init__(self, library: ModuleType | None = None) -> None:
+        self._library = library or sound_library()
+        self._waiting: deque[Samples] = deque()
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Self:
+        self._stream = self._library.OutputStream(
+            samplerate=OUTPUT_RATE_HZ, channels=1, dtype="float32", callback=self._wanted
+        )
+        self._stream.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stream.stop()
+        self._stream.close()
+
+    def play(self, pcm: Pcm) -> None:
+        """Add to the end."""
+        with self._lock:
+            self._waiting.append(pcm.samples)
+
+    def flush(self) -> None:
+        """Fall silent now."""
+        with self._lock:
+            self._waiting.clear()
+
+    @property
+    def left_s(self) -> float:
+        """Seconds not yet played."""
+        with self._lock:
+            return sum(len(part) for part in self._waiting) / OUTPUT_RATE_HZ
+
+    def _wanted(self, out: Samples, frames: int, time: Any, status: Any) -> None:
+        filled = 0
+        with self._lock:
+            while filled < frames and self._waiting:
+                part = self._waiting.popleft()
+                taken = part[: frames - filled]
+                out[filled : filled + len(taken), 0] = taken
+                filled += len(taken)
+                if len(taken) < len(part):
+                    self._waiting.appendleft(part[len(taken) :])
+        out[filled:, 0] = 0.0

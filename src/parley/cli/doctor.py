@@ -1,0 +1,338 @@
+"""`parley doctor`: what is fine on this machine, what is not, and what to do about it.
+
+Every check is a function that returns findings; none changes anything. Something essential that is
+broken makes the exit code 1; what is merely missing, such as a microphone, does not.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import platform
+import shutil
+import socket
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+import typer
+
+from parley import __version__
+from parley.errors import SetupError
+from parley.settings import Settings, load
+
+Grade = Literal["fine", "note", "broken"]
+SIGNS: Final[dict[Grade, tuple[str, str]]] = {
+    "fine": ("ok", "green"),
+    "note": ("note", "yellow"),
+    "broken": ("broken", "red"),
+}
+GIB: Final = 1024**3
+CERTIFICATE_SOON_DAYS: Final = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing looked at. `advice` says what to do, unless it is fine."""
+
+    grade: Grade
+    subject: str
+    text: str
+    advice: str = ""
+
+
+Check = Callable[[Settings], Iterator[Finding]]
+
+
+def doctor(
+    model: Annotated[
+        str | None, typer.Option(help="Also plan this model: name, checkpoint folder or hub id.")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="Settings file (TOML).")] = None,
+) -> None:
+    """Check this machine: Python, devices, ports, certificates, disk, model, voice detector.
+
+    Exit code 1 when something essential is broken.
+    """
+    findings: list[Finding] = []
+    try:
+        settings = load(
+            config,
+            {"model.name": model},
+            warn=lambda text: findings.append(Finding("note", "settings", text, "Correct it.")),
+        )
+    except SetupError as error:
+        _print(Finding("broken", "settings", str(error), error.hint))
+        raise typer.Exit(1) from None
+    typer.echo(f"parley {__version__}")
+    for finding in findings:
+        _print(finding)
+    for check in CHECKS:
+        for finding in _run(check, settings):
+            findings.append(finding)
+            _print(finding)
+    broken = sum(finding.grade == "broken" for finding in findings)
+    notes = sum(finding.grade == "note" for finding in findings)
+    if broken:
+        typer.secho(f"{broken} broken, {notes} to note", fg="red")
+        raise typer.Exit(1)
+    typer.secho("ready" + (f", {notes} to note" if notes else ""), fg="green")
+
+
+def _run(check: Check, settings: Settings) -> Iterator[Finding]:
+    try:
+        yield from check(settings)
+    except SetupError as error:
+        subject = check.__name__.removeprefix("check_").replace("_", " ")
+        yield Finding("broken", subject, str(error), error.hint)
+
+
+def _print(finding: Finding) -> None:
+    word, colour = SIGNS[finding.grade]
+    typer.echo(
+        f"{typer.style(f'{word:>6}', fg=colour)}  {finding.subject}: {finding.text}", color=None
+    )
+    if finding.advice:
+        typer.echo(f"        {finding.advice}")
+
+
+# ---- checks --------------------------------------------------------------------------------
+
+
+def check_python(settings: Settings) -> Iterator[Finding]:
+    """The interpreter. An older one than we support would not have got here."""
+    version = platform.python_version()
+    yield Finding("fine", "python", f"{version} on {platform.system()} {platform.machine()}")
+
+
+def check_torch(settings: Settings) -> Iterator[Finding]:
+    """What the model runs on."""
+    if importlib.util.find_spec("torch") is None:
+        yield Finding(
+            "note",
+            "torch",
+            "not installed; this machine can be a gateway or a client, but no worker",
+            "For a worker: pip install 'parley[worker]'",
+        )
+        return
+    import torch
+
+    yield Finding("fine", "torch", torch.__version__)
+    if not torch.cuda.is_available():
+        threads = torch.get_num_threads()
+        grade: Grade = "broken" if settings.model.device.startswith("cuda") else "note"
+        yield Finding(
+            grade,
+            "devices",
+            f"no GPU that torch can use; CPU with {threads} threads",
+            "Fine for small models. Otherwise check the driver and that torch was built for it.",
+        )
+        return
+    for index in range(torch.cuda.device_count()):
+        name = torch.cuda.get_device_name(index)
+        free, total = torch.cuda.mem_get_info(index)
+        text = f"{name}, {free / GIB:.1f} of {total / GIB:.1f} GiB free"
+        yield Finding("fine", f"cuda:{index}", text)
+
+
+def check_ports(settings: Settings) -> Iterator[Finding]:
+    """Whether the gateway could listen."""
+    gateway = settings.gateway
+    if gateway.port == 0:
+        yield Finding("fine", "port", "a free one is picked at start")
+        return
+    family = socket.AF_INET6 if ":" in gateway.host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((gateway.host, gateway.port))
+        except OSError as error:
+            yield Finding(
+                "broken",
+                "port",
+                f"{gateway.host}:{gateway.port} cannot be used: {error.strerror}",
+                "Is a server running already? Else choose another with --port.",
+            )
+            return
+    yield Finding("fine", "port", f"{gateway.host}:{gateway.port} is free")
+
+
+def check_certificate(settings: Settings) -> Iterator[Finding]:
+    """Browsers give a microphone to secure pages only."""
+    gateway = settings.gateway
+    if gateway.http:
+        yield Finding(
+            "note", "certificate", "not used (--http)", "Browsers give no microphone then."
+        )
+        return
+    cert, key = gateway.ssl_certfile, gateway.ssl_keyfile
+    if not cert.exists() and not key.exists():
+        yield Finding("fine", "certificate", "none yet; made on first start")
+        return
+    if not cert.exists() or not key.exists():
+        missing = cert if key.exists() else key
+        yield Finding(
+            "broken",
+            "certificate",
+            f"{missing} is missing, its counterpart is there",
+            "Put it in place, or remove the other to have a new pair made.",
+        )
+        return
+    mode = stat.S_IMODE(key.stat().st_mode)
+    if mode & 0o077:
+        yield Finding(
+            "broken", "private key", f"{key} has mode {mode:04o}; others can read it",
+            f"chmod 600 {key}",
+        )  # fmt: skip
+    else:
+        yield Finding("fine", "private key", f"{key}, mode {mode:04o}")
+    yield from _validity(cert)
+
+
+def _validity(cert: Path) -> Iterator[Finding]:
+    from cryptography import x509
+
+    try:
+        certificate = x509.load_pem_x509_certificate(cert.read_bytes())
+    except (ValueError, OSError):
+        yield Finding(
+            "broken", "certificate", f"{cert} is not a PEM certificate", "Replace it, or remove "
+            "certificate and key to have a new pair made.",
+        )  # fmt: skip
+        return
+    left = certificate.not_valid_after_utc - datetime.now(UTC)
+    until = certificate.not_valid_after_utc.date().isoformat()
+    advice = "Replace it, or remove certificate and key to have a new pair made."
+    if left.total_seconds() <= 0:
+        yield Finding("broken", "certificate", f"{cert} expired on {until}", advice)
+    elif left.days < CERTIFICATE_SOON_DAYS:
+        yield Finding("note", "certificate", f"{cert} expires on {until}", advice)
+    else:
+        yield Finding("fine", "certificate", f"{cert}, valid until {until}")
+
+
+def check_disk(settings: Settings) -> Iterator[Finding]:
+    """Room for recordings."""
+    storage = settings.storage
+    folder = storage.data_dir.absolute()
+    while not folder.exists():
+        folder = folder.parent
+    if not os.access(folder, os.W_OK):
+        yield Finding(
+            "broken", "disk", f"{folder} is not writable",
+            "Choose another folder with the setting storage.data_dir.",
+        )  # fmt: skip
+        return
+    free_gib = shutil.disk_usage(folder).free / GIB
+    if storage.recording and free_gib < storage.min_free_gb:
+        yield Finding(
+            "note",
+            "disk",
+            f"{free_gib:.1f} GiB free at {storage.data_dir}; nothing will be recorded",
+            "Free some space, or set storage.recording = false to silence this.",
+        )
+    else:
+        yield Finding("fine", "disk", f"{free_gib:.1f} GiB free at {storage.data_dir}")
+
+
+def check_media(settings: Settings) -> Iterator[Finding]:
+    """The libraries that read and write sound, pictures and clips; no ffmpeg program is needed."""
+    for name, use, is_essential in (
+        ("soundfile", "sound files", True),
+        ("soxr", "rate conversion", True),
+        ("PIL", "pictures", False),
+        ("av", "clips", False),
+    ):
+        try:
+            module = importlib.import_module(name)
+        except (ImportError, OSError) as error:
+            extra = "" if is_essential else "[worker]"
+            yield Finding(
+                "broken" if is_essential else "note",
+                use,
+                f"the package '{name}' does not work: {error}",
+                f"pip install 'parley{extra}'",
+            )
+        else:
+            yield Finding("fine", use, f"{name} {getattr(module, '__version__', '')}".strip())
+
+
+def check_voice_detector(settings: Settings) -> Iterator[Finding]:
+    """Half-duplex needs to hear when someone speaks."""
+    if settings.worker.vad != "silero":
+        yield Finding("note", "voice detector", f"{settings.worker.vad}; simple, for tests")
+        return
+    missing = [n for n in ("onnxruntime", "silero_vad") if importlib.util.find_spec(n) is None]
+    if missing:
+        yield Finding(
+            "note",
+            "voice detector",
+            f"{' and '.join(missing)} not installed; no half-duplex worker here",
+            "pip install 'parley[worker]', or set worker.vad = \"energy\"",
+        )
+        return
+    silero = importlib.import_module("parley.vad.silero")
+    yield Finding("fine", "voice detector", f"Silero, {silero.model_path().name}")
+
+
+def check_sound_devices(settings: Settings) -> Iterator[Finding]:
+    """Only `parley talk` and the loudspeaker of `parley chat` need them."""
+    from parley.cli.devices import sound_library
+
+    try:
+        devices = sound_library().query_devices()
+    except SetupError as error:
+        yield Finding("note", "microphone", str(error), error.hint)
+        return
+    inputs = sum(device["max_input_channels"] > 0 for device in devices)
+    outputs = sum(device["max_output_channels"] > 0 for device in devices)
+    grade: Grade = "fine" if inputs and outputs else "note"
+    advice = "" if grade == "fine" else "`parley talk --file speech.wav` works without."
+    yield Finding(grade, "sound devices", f"{inputs} in, {outputs} out", advice)
+
+
+def check_model(settings: Settings) -> Iterator[Finding]:
+    """What would be loaded, and whether it fits."""
+    name = settings.model.name
+    try:
+        models = importlib.import_module("parley.models")
+    except ModuleNotFoundError as error:
+        yield Finding(
+            "note", "model", f"'{name}' cannot be looked at without '{error.name}'",
+            "pip install 'parley[worker]'",
+        )  # fmt: skip
+        return
+    plan = models.describe(settings.model)
+    kind = f" in {plan.dtype}" if plan.dtype else ""
+    yield Finding("fine", "model", f"{plan.name} from {plan.source} on {plan.device}{kind}")
+    if plan.weights_bytes is not None:
+        slots = plan.slots or 1
+        per_slot = plan.slot_bytes or 0
+        total = plan.weights_bytes + slots * per_slot
+        yield Finding(
+            "fine",
+            "memory",
+            f"{plan.weights_bytes / GIB:.2f} GiB of weights, {per_slot / GIB:.2f} GiB per slot, "
+            f"{total / GIB:.2f} GiB with {slots}",
+        )
+    for note in plan.notes:
+        yield Finding("fine", "model", note)
+    for problem in plan.problems:
+        yield Finding("broken", "model", problem)
+
+
+CHECKS: Final[tuple[Check, ...]] = (
+    check_python,
+    check_torch,
+    check_model,
+    check_voice_detector,
+    check_media,
+    check_ports,
+    check_certificate,
+    check_disk,
+    check_sound_devices,
+)

@@ -1,0 +1,76 @@
+"""What a conversation looks like in a terminal: text on standard output, everything about it on
+standard error, with one line that is rewritten in place when that is a terminal."""
+
+from __future__ import annotations
+
+import sys
+from typing import TextIO
+
+from parley.client.events import Assigned, Reconnecting, Waiting
+
+
+class Screen:
+    """Two streams and a live line."""
+
+    def __init__(self, out: TextIO | None = None, status: TextIO | None = None) -> None:
+        self._out = out or sys.stdout
+        self._status = status or sys.stderr
+        self._is_terminal = self._status.isatty()
+        self._live = ""
+        self._mid_line = False
+
+    def text(self, words: str) -> None:
+        """Words of the answer, as they come."""
+        if not words:
+            return
+        self._clear()
+        self._out.write(words)
+        self._out.flush()
+        self._mid_line = not words.endswith("\n")
+
+    def end_text(self) -> None:
+        """The answer is complete."""
+        if self._mid_line:
+            self._out.write("\n")
+            self._out.flush()
+            self._mid_line = False
+
+    def note(self, line: str) -> None:
+        """A line that stays."""
+        self._clear()
+        self.end_text()
+        print(line, file=self._status, flush=True)
+
+    def live(self, line: str) -> None:
+        """The state right now. On a terminal it replaces the last one; else it is left out, or a
+        log would consist of it."""
+        if not self._is_terminal or line == self._live:
+            return
+        self._clear()
+        self.end_text()
+        self._status.write(line[:120])
+        self._status.flush()
+        self._live = line
+
+    def close(self) -> None:
+        """Leave a clean line behind."""
+        self._clear()
+        self.end_text()
+
+    def _clear(self) -> None:
+        if self._live:
+            self._status.write("\r\x1b[K")
+            self._status.flush()
+            self._live = ""
+
+
+def describe(event: Waiting | Assigned | Reconnecting) -> str:
+    """Queue events in words."""
+    match event:
+        case Waiting(position=position, estimated_wait_s=wait_s, queue_length=length):
+            about = "the wait is unknown" if wait_s is None else f"about {wait_s:.0f} s"
+            return f"waiting: place {position} of {max(length, position)}, {about}"
+        case Assigned():
+            return "a worker is yours"
+        case Reconnecting(attempt=attempt, why=why):
+            return f"connecting again (attempt {attempt}): {why}"

@@ -1,0 +1,355 @@
+"""`parley talk`: a spoken conversation, with a microphone or a file."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import ExitStack
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Final, Literal, Protocol
+
+import typer
+
+from parley.cli import reach
+from parley.cli.devices import Loudspeaker, Microphone, has_output
+from parley.cli.screen import Screen, describe
+from parley.client.connection import AccessOptions
+from parley.client.duplex import DuplexClient, UnitClient
+from parley.client.events import (
+    Assigned,
+    Ended,
+    Event,
+    Listening,
+    Paused,
+    Piece,
+    Problem,
+    Ready,
+    Reconnecting,
+    Resumed,
+    Speaking,
+    Thinking,
+    TurnDone,
+    Voice,
+    Waiting,
+)
+from parley.client.half_duplex import HalfDuplexClient
+from parley.client.live import LiveClient
+from parley.client.realtime import RealtimeClient
+from parley.errors import NotReady, SetupError
+from parley.media import wav
+from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm, join, level_dbfs
+from parley.media.resample import resample
+from parley.protocol.values import DEFAULT_SYSTEM_PROMPT
+
+HALF_DUPLEX_CHUNK: Final = INPUT_RATE_HZ // 2
+UNIT_SAMPLES: Final = INPUT_RATE_HZ
+POLL_S: Final = 0.1
+SILENCE_DBFS: Final = -50.0
+"""A chunk of a file that is quieter asks nothing."""
+
+
+class RealtimeMode(StrEnum):
+    """Modes of the realtime endpoint."""
+
+    audio = "audio"
+    video = "video"
+
+
+def talk(
+    file: Annotated[
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, help="Speak this WAV instead of a microphone."),
+    ] = None,
+    duplex: Annotated[
+        bool, typer.Option("--duplex", help="Both may speak at once (/ws/duplex).")
+    ] = False,
+    realtime: Annotated[
+        RealtimeMode | None, typer.Option(help="Both may speak at once (/v1/realtime).")
+    ] = None,
+    frame: Annotated[
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, help="A picture to show with every unit."),
+    ] = None,
+    system: Annotated[str | None, typer.Option(help="Who the model is.")] = None,
+    voice: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="A WAV whose voice to imitate.")
+    ] = None,
+    save: Annotated[
+        Path | None, typer.Option(dir_okay=False, help="Write what is answered to this WAV file.")
+    ] = None,
+    tail: Annotated[
+        float, typer.Option(min=0, help="Seconds to wait for an answer after the file ends.")
+    ] = 30.0,
+    url: reach.Url = None,
+    insecure: reach.Insecure = False,
+    ca: reach.Ca = None,
+    token: reach.Token = None,
+) -> None:
+    """Hold a spoken conversation; Ctrl-C ends it.
+
+    By default the server hears when you have finished and answers (half-duplex). The line at the
+    bottom shows the place in the queue, who is speaking, and how long answers take.
+
+        parley talk --file question.wav --save answer.wav
+    """
+    if duplex and realtime is not None:
+        raise SetupError("--duplex and --realtime exclude each other.", hint="Choose one of them.")
+    sound = resample(wav.load(file), INPUT_RATE_HZ) if file else None
+    address, access = reach.server(url, insecure=insecure, ca=ca, token=token)
+    client = _client(address, access, duplex, realtime, frame, system, voice)
+    conversation = Conversation(
+        client,
+        sound=sound,
+        frames=[frame.read_bytes()] if frame else [],
+        tail_s=tail,
+        plays=has_output(),
+    )
+    try:
+        asyncio.run(conversation.run())
+    except KeyboardInterrupt:
+        conversation.screen.note("ended by you")
+    finally:
+        conversation.screen.close()
+        if save is not None:
+            _save(save, conversation)
+
+
+def _client(
+    url: str,
+    access: AccessOptions,
+    duplex: bool,
+    realtime: RealtimeMode | None,
+    frame: Path | None,
+    system: str | None,
+    voice: Path | None,
+) -> LiveClient:
+    sample = voice.read_bytes() if voice else None
+    prompt = system or DEFAULT_SYSTEM_PROMPT
+    if realtime is not None:
+        mode: Literal["audio", "video"] = "video" if realtime is RealtimeMode.video else "audio"
+        return RealtimeClient(url, mode=mode, instructions=prompt, voice=sample, **access)
+    if duplex:
+        is_video = frame is not None
+        return DuplexClient(url, video=is_video, system_prompt=prompt, voice=sample, **access)
+    return HalfDuplexClient(url, system_prompt=system, voice=sample, **access)
+
+
+def _save(path: Path, conversation: Conversation) -> None:
+    if not conversation.answers:
+        conversation.screen.note("Nothing was spoken; nothing was saved.")
+        return
+    answer = join(conversation.answers, OUTPUT_RATE_HZ)
+    wav.save(path, answer)
+    conversation.screen.note(f"saved {answer.duration_s:.1f} s to {path}")
+
+
+# ---- where sound comes from ----------------------------------------------------------------
+
+
+class Source(Protocol):
+    """Chunks of sound in real time."""
+
+    async def chunk(self) -> Pcm:
+        """The next chunk, when it is time."""
+        ...
+
+
+class FileSource:
+    """A file in real time, and silence ever after, as a microphone would bring it."""
+
+    def __init__(self, pcm: Pcm, chunk_samples: int) -> None:
+        self._pcm = pcm
+        self._chunk_samples = chunk_samples
+        self._sent = 0
+        self._loop = asyncio.get_running_loop()
+        self._due_s = self._loop.time()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the file has been spoken."""
+        return self._sent >= len(self._pcm)
+
+    async def chunk(self) -> Pcm:
+        late_s = self._loop.time() - self._due_s
+        if late_s < 0:
+            await asyncio.sleep(-late_s)
+        else:
+            # Whoever paused the conversation does not want the backlog at once.
+            self._due_s = self._loop.time()
+        self._due_s += self._chunk_samples / INPUT_RATE_HZ
+        piece = self._pcm.slice(self._sent, self._sent + self._chunk_samples)
+        self._sent += len(piece)
+        missing = self._chunk_samples - len(piece)
+        return join([piece, Pcm.silence(missing, INPUT_RATE_HZ)], INPUT_RATE_HZ)
+
+
+# ---- the conversation ----------------------------------------------------------------------
+
+
+class Conversation:
+    """One client, one source of sound, one screen."""
+
+    def __init__(
+        self,
+        client: LiveClient,
+        *,
+        sound: Pcm | None,
+        frames: list[bytes],
+        tail_s: float,
+        plays: bool,
+        screen: Screen | None = None,
+    ) -> None:
+        self._client = client
+        self._sound = sound
+        self._frames = frames
+        self._tail_s = tail_s
+        self._plays = plays
+        self._speaker: Loudspeaker | None = None
+        self._is_answered = False
+        self.screen = screen or Screen()
+        self.answers: list[Pcm] = []
+
+    async def run(self) -> None:
+        """Talk until the file is answered, the server ends it, or the task is cancelled.
+
+        Raises:
+            SetupError: no microphone.
+            ParleyError: the server refused, failed or vanished.
+        """
+        samples = HALF_DUPLEX_CHUNK if isinstance(self._client, HalfDuplexClient) else UNIT_SAMPLES
+        with ExitStack() as devices:
+            # Before connecting: without a microphone there is no reason to stand in the queue.
+            microphone = devices.enter_context(Microphone(samples)) if self._sound is None else None
+            if self._plays:
+                self._speaker = devices.enter_context(Loudspeaker())
+            async with self._client as client:
+                await self._until_ready(client)
+                source: Source = microphone or FileSource(self._spoken(), samples)
+                try:
+                    async with asyncio.TaskGroup() as group:
+                        speaking = group.create_task(self._speak(source), name="talk-speak")
+                        await self._listen(client)
+                        speaking.cancel()
+                except ExceptionGroup as group_error:
+                    # Both sides notice when the server goes away; one sentence is enough.
+                    raise group_error.exceptions[0] from None
+
+    def _spoken(self) -> Pcm:
+        assert self._sound is not None
+        return self._sound
+
+    async def _until_ready(self, client: LiveClient) -> None:
+        async for event in client:
+            self._show(event)
+            if isinstance(event, Ready):
+                return
+            if isinstance(event, Problem):
+                raise event.error
+
+    async def _listen(self, client: LiveClient) -> None:
+        async for event in client:
+            self._show(event)
+
+    async def _speak(self, source: Source) -> None:
+        """Send sound until the client says it is over."""
+        loop = asyncio.get_running_loop()
+        over_s: float | None = None
+        while True:
+            if isinstance(source, FileSource) and not source.is_over and not self._is_my_turn():
+                # A person waits for the answer to end; so does a file.
+                await asyncio.sleep(POLL_S)
+                continue
+            pcm = await source.chunk()
+            try:
+                self._send(pcm)
+            except NotReady:
+                return  # The session has ended; the listening side says how.
+            if level_dbfs(pcm) > SILENCE_DBFS:
+                # What was answered so far does not answer this.
+                self._is_answered = False
+            if isinstance(source, FileSource) and source.is_over:
+                over_s = over_s or loop.time()
+                is_played = self._speaker is None or self._speaker.left_s == 0
+                is_late = loop.time() - over_s > self._tail_s
+                if (self._is_answered and is_played) or is_late:
+                    await self._client.stop()
+                    return
+
+    def _is_my_turn(self) -> bool:
+        return not isinstance(self._client, HalfDuplexClient) or self._client.is_my_turn
+
+    def _send(self, pcm: Pcm) -> None:
+        match self._client:
+            case HalfDuplexClient() as client:
+                if client.is_my_turn:
+                    client.send_audio(pcm)
+            case UnitClient() as client:
+                client.send_unit(pcm, frames=self._frames)
+
+    def _heard(self, sound: Pcm | None) -> None:
+        if sound is None:
+            return
+        self.answers.append(sound)
+        if self._speaker is not None:
+            self._speaker.play(sound)
+
+    def _show(self, event: Event) -> None:
+        screen = self.screen
+        match event:
+            case Waiting():
+                screen.live(describe(event))
+            case Assigned():
+                screen.live("a worker is yours; preparing …")
+            case Reconnecting():
+                screen.note(describe(event))
+            case Ready(session_id=session_id, recording_id=recording_id):
+                kept = f", recorded as {recording_id}" if recording_id else ", not recorded"
+                screen.note(f"session {session_id}{kept}; speak, Ctrl-C ends")
+            case Voice(is_speaking=True):
+                screen.live("you speak …")
+            case Voice():
+                screen.live("…")
+            case Thinking(speech_ms=speech_ms):
+                self._is_answered = False
+                screen.live(f"thinking about {speech_ms / 1000:.1f} s of speech …")
+            case Piece(text=text, sound=sound):
+                screen.text(text)
+                self._heard(sound)
+            case TurnDone():
+                self._turn_done(event)
+            case Listening(context_tokens=tokens, latency_ms=latency_ms):
+                screen.live(f"listening ({_ms(latency_ms)}, context {tokens})")
+            case Speaking():
+                self._speaking(event)
+            case Paused(timeout_s=timeout_s):
+                screen.note(f"paused for at most {timeout_s:.0f} s")
+            case Resumed():
+                screen.note("going on")
+            case Problem(error=error):
+                screen.note(f"problem: {error}")
+            case Ended(reason=reason):
+                screen.note(f"ended: {reason.replace('_', ' ')}")
+            case _:
+                pass
+
+    def _turn_done(self, event: TurnDone) -> None:
+        self.screen.end_text()
+        how = " (interrupted)" if event.was_interrupted else " (failed)" if event.has_failed else ""
+        first = _ms(event.first_sound_ms) if event.first_sound_ms is not None else "no sound"
+        self.screen.note(
+            f"[turn {event.turn}{how}: {event.sound_ms / 1000:.1f} s spoken, first after {first}]"
+        )
+        self._is_answered = True
+
+    def _speaking(self, event: Speaking) -> None:
+        self.screen.text(event.text)
+        self._heard(event.sound)
+        if event.end_of_turn:
+            self.screen.note(
+                f"[end of turn: {_ms(event.latency_ms)}, context {event.context_tokens}]"
+            )
+            self._is_answered = True
+
+
+def _ms(value: float | None) -> str:
+    return "…" if value is None else f"{value:.0f} ms"

@@ -1,0 +1,136 @@
+"""The doctor finds what is broken, says what to do, and exits accordingly."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.support.certificates import self_signed
+
+from parley import cli
+from parley.cli import doctor
+from parley.cli.doctor import Finding
+from parley.errors import SetupError
+from parley.settings import Settings, load
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def run(*words: str) -> int:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["doctor", *words])
+    code = caught.value.code
+    return code if isinstance(code, int) else 0
+
+
+def settings(**flags: object) -> Settings:
+    return load(flags={key.replace("__", "."): value for key, value in flags.items()})
+
+
+def only(findings: Iterator[Finding], subject: str) -> Finding:
+    (found,) = [each for each in findings if each.subject == subject]
+    return found
+
+
+def test_a_key_that_others_can_read_is_broken(tmp_path: Path) -> None:
+    self_signed(tmp_path)
+    (tmp_path / "key.pem").chmod(0o644)
+
+    finding = only(doctor.check_certificate(pair(tmp_path)), "private key")
+
+    assert finding.grade == "broken"
+    assert "mode 0644" in finding.text
+    assert finding.advice.startswith("chmod 600")
+
+
+def test_a_private_key_is_fine_and_a_certificate_about_to_expire_is_noted(tmp_path: Path) -> None:
+    self_signed(tmp_path)
+    (tmp_path / "key.pem").chmod(0o600)
+
+    findings = list(doctor.check_certificate(pair(tmp_path)))
+
+    assert [each.grade for each in findings] == ["fine", "note"]
+    assert "expires on" in findings[1].text
+
+
+def test_half_a_pair_is_broken(tmp_path: Path) -> None:
+    self_signed(tmp_path)
+    (tmp_path / "key.pem").unlink()
+
+    finding = only(doctor.check_certificate(pair(tmp_path)), "certificate")
+
+    assert finding.grade == "broken"
+    assert "key.pem is missing" in finding.text
+
+
+def pair(folder: Path) -> Settings:
+    return settings(
+        gateway__ssl_certfile=folder / "cert.pem", gateway__ssl_keyfile=folder / "key.pem"
+    )
+
+
+def test_a_port_in_use_is_broken() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+
+        (finding,) = doctor.check_ports(settings(gateway__host="127.0.0.1", gateway__port=port))
+
+    assert finding.grade == "broken"
+    assert "--port" in finding.advice
+
+
+def test_too_little_room_means_no_recording() -> None:
+    (finding,) = doctor.check_disk(settings(storage__min_free_gb=1e9))
+
+    assert finding.grade == "note"
+    assert "nothing will be recorded" in finding.text
+
+
+def test_the_exit_code_tells_whether_something_is_broken(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fine(settings: Settings) -> Iterator[Finding]:
+        yield Finding("fine", "x", "as it should be")
+
+    def check_broken(settings: Settings) -> Iterator[Finding]:
+        yield from gone()
+
+    monkeypatch.setattr(doctor, "CHECKS", (fine,))
+    assert run() == 0
+    assert "ready" in capsys.readouterr().out
+
+    monkeypatch.setattr(doctor, "CHECKS", (fine, check_broken))
+    assert run() == 1
+    out = capsys.readouterr().out
+    assert "broken: It is gone." in out
+    assert "Bring it back." in out
+
+
+def gone() -> list[Finding]:
+    raise SetupError("It is gone.", hint="Bring it back.")
+
+
+def test_a_wrong_settings_file_is_the_first_thing_it_says(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Path("parley.toml").write_text("[gateway]\nport = 'http'\n", encoding="utf-8")
+
+    assert run() == 1
+
+    assert "gateway.port" in capsys.readouterr().out
+
+
+def test_an_unknown_model_is_broken_with_the_known_names() -> None:
+    config = settings(model__name="hologram")
+
+    (finding,) = doctor._run(doctor.check_model, config)
+
+    assert (finding.grade, finding.subject) == ("broken", "model")
+    assert "parrot" in finding.advice

@@ -1,0 +1,133 @@
+"""The command as a whole: quick to help, plain about errors, right about exit codes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+from parley import cli
+from parley.errors import InferenceFailed, InvalidPayload, SetupError
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def run(*words: str) -> int:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(words)
+    code = caught.value.code
+    return code if isinstance(code, int) else 0
+
+
+def test_help_names_every_verb_and_says_how_to_begin(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--help") == 0
+
+    out = capsys.readouterr().out
+    for verb in ("serve", "chat", "talk", "doctor"):
+        assert f" {verb} " in out
+    assert "To begin" in out
+
+
+def test_help_and_client_verbs_import_no_torch_and_no_server() -> None:
+    program = (
+        "import sys\n"
+        "from parley import cli\n"
+        "cli.build(None); cli.build('chat'); cli.build('talk'); cli.build('doctor')\n"
+        "heavy = {'torch', 'transformers', 'onnxruntime', 'fastapi', 'uvicorn'}\n"
+        "found = heavy & set(sys.modules)\n"
+        "sys.exit(', '.join(found) if found else 0)\n"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_version_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--version") == 0
+    assert capsys.readouterr().out.startswith("parley 0.")
+
+
+def test_an_unknown_verb_or_flag_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("sing") == 2
+    assert run("chat", "--loud") == 2
+    assert "No such option" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "text"),
+    [
+        (SetupError("No model.", hint="Name one."), 2, "error: No model.\nhint: Name one.\n"),
+        (InvalidPayload("x is wrong."), 2, "error: x is wrong.\n"),
+        (InferenceFailed("It failed."), 1, "error: It failed.\n"),
+        (PermissionError(13, "Permission denied", "/a"), 1, "error: Permission denied (/a).\n"),
+    ],
+)
+def test_an_error_is_a_sentence_a_hint_and_a_code(
+    error: Exception,
+    code: int,
+    text: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    fail_with(error, monkeypatch)
+
+    assert run("chat") == code
+
+    assert capsys.readouterr().err == text
+
+
+def test_a_surprise_shows_its_traceback_only_on_request(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fail_with(ZeroDivisionError("division by zero"), monkeypatch)
+
+    assert run("chat") == 1
+    quiet = capsys.readouterr().err
+    assert run("chat", "--debug") == 1
+    loud = capsys.readouterr().err
+
+    assert "Traceback" not in quiet
+    assert "ZeroDivisionError: division by zero" in quiet
+    assert "--debug" in quiet
+    assert "Traceback" in loud
+
+
+def test_a_missing_package_names_the_extra_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fail_with(ModuleNotFoundError("No module named 'torch'", name="torch"), monkeypatch)
+
+    assert run("chat") == 2
+
+    assert "pip install 'parley[worker]'" in capsys.readouterr().err
+
+
+def test_an_interrupt_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    fail_with(KeyboardInterrupt(), monkeypatch)
+
+    assert run("chat") == 130
+
+
+def fail_with(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the verb `chat` raise."""
+
+    def chat() -> None:
+        raise error
+
+    module = types.ModuleType("parley.cli.chat")
+    module.chat = chat  # type: ignore[attr-defined]
+    real = cli.importlib.import_module  # type: ignore[attr-defined]
+    monkeypatch.setattr(
+        cli.importlib,  # type: ignore[attr-defined]
+        "import_module",
+        lambda name: module if name == "parley.cli.chat" else real(name),
+    )

@@ -1,0 +1,292 @@
+"""`chat` and `talk` against recorded conversations."""
+
+from __future__ import annotations
+
+import io
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.support.fake_server import Elsewhere
+from tests.support.transcripts import Conversation, find
+
+from parley import cli
+from parley.cli import devices
+from parley.cli.screen import Screen
+from parley.errors import SetupError
+from parley.media import wav
+from parley.media.pcm import Pcm
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    # The machine running the tests may have a sound card; nobody wants to hear them.
+    monkeypatch.setitem(sys.modules, "sounddevice", None)
+
+
+@pytest.fixture
+def playing() -> Iterator[Any]:
+    running: list[Elsewhere] = []
+
+    def play(*talks: Conversation) -> Any:
+        running.append(Elsewhere(*talks))
+        return running[-1].server
+
+    yield play
+    for each in running:
+        each.close()
+
+
+def run(*words: str) -> int:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(words)
+    code = caught.value.code
+    return code if isinstance(code, int) else 0
+
+
+def tone(seconds: float) -> Pcm:
+    samples = 0.5 * np.sin(np.arange(round(16_000 * seconds)) * 0.2)
+    return Pcm(samples.astype(np.float32), 16_000)
+
+
+# ---- chat ----------------------------------------------------------------------------------
+
+
+def test_chat_streams_text_to_standard_output_and_saves_the_sound(
+    playing: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = playing(find("chat", "streamed"))
+
+    assert run("chat", "Hello!", "--url", server.url, "--save", "answer.wav") == 0
+
+    out, err = capsys.readouterr()
+    assert out == "Hello! How can I help?\n"
+    assert "42 tokens in, 15 out" in err
+    assert "recorded as chat_abc123" in err
+    answer = wav.load("answer.wav")
+    assert (len(answer), answer.rate_hz) == (480, 24_000)
+
+
+def test_chat_sends_files_and_reads_the_question_from_standard_input(
+    playing: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = playing(find("chat", "one shot"))
+    wav.save("a.wav", tone(0.1))
+    Path("a.jpg").write_bytes(b"\xff\xd8jpeg")
+    monkeypatch.setattr(sys, "stdin", io.StringIO("What is this?\n"))
+
+    words = ["chat", "--url", server.url, "--image", "a.jpg", "--image", "a.jpg"]
+    assert run(*words, "--audio", "a.wav", "--system", "Be brief.", "--no-speech") == 0
+
+    (request,) = server.heard[0]
+    system, user = request["messages"]
+    assert system == {"role": "system", "content": "Be brief."}
+    assert [part["type"] for part in user["content"]] == ["image", "image", "audio", "text"]
+    assert user["content"][-1]["text"] == "What is this?"
+    assert request["tts"] is None
+
+
+def test_chat_without_a_question_says_what_to_give(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+
+    assert run("chat") == 2
+
+    assert "There is nothing to ask." in capsys.readouterr().err
+
+
+def test_chat_with_a_file_that_is_no_sound_never_connects(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Path("a.wav").write_bytes(b"not a wav")
+
+    assert run("chat", "x", "--audio", "a.wav", "--url", "http://127.0.0.1:1") == 2
+
+    assert "No connection" not in capsys.readouterr().err
+
+
+def test_chat_shows_the_queue_and_the_servers_error(
+    playing: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = playing(find("queue", "chat waits"), find("queue", "chat: the queue is full"))
+
+    assert run("chat", "x", "--url", server.url) == 0
+    assert "waiting: place 2 of 2, about 30 s" in capsys.readouterr().err
+    assert run("chat", "x", "--url", server.url) == 1
+    assert "error: Queue full (1000 requests)" in capsys.readouterr().err
+
+
+# ---- talk ----------------------------------------------------------------------------------
+
+
+def test_talk_without_a_microphone_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("talk", "--url", "http://127.0.0.1:1") == 2
+
+    err = capsys.readouterr().err
+    assert "There is no access to a microphone" in err
+    assert "--file speech.wav" in err
+
+
+def test_talk_speaks_a_file_shows_the_turn_and_saves_the_answer(
+    playing: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    talk = one_turn()
+    server = playing(talk)
+    wav.save("speech.wav", tone(0.4))
+
+    assert run("talk", "--file", "speech.wav", "--url", server.url, "--save", "a.wav") == 0
+
+    out, err = capsys.readouterr()
+    assert out.startswith("Hi there.")
+    assert "session hdx_demo, recorded as hdx_demo" in err
+    assert "[turn 0: 0.0 s spoken, first after" in err
+    assert "ended: stopped" in err
+    assert len(wav.load("a.wav")) == 240
+
+
+def one_turn() -> Conversation:
+    """The recorded half-duplex conversation, cut after its first turn."""
+    talk = find("half_duplex", "two turns")
+    kinds = [line.message and line.message.get("type") for line in talk.lines]
+    first = kinds.index("turn_done")
+    chunks = [i for i, kind in enumerate(kinds) if kind == "audio_chunk"]
+    # After the answer the client keeps sending silence until its turn comes; then it says stop.
+    talk.lines = [line for i, line in enumerate(talk.lines) if i <= first and i != chunks[1]]
+    talk.lines += find("half_duplex", "two turns").lines[-2:]
+    return talk
+
+
+@pytest.mark.parametrize(
+    ("flags", "name", "path"),
+    [
+        (["--realtime", "audio"], "realtime_audio", "/v1/realtime?mode=audio"),
+        (["--duplex", "--frame", "a.jpg"], "duplex", "/ws/duplex/omni_"),
+    ],
+)
+def test_talk_speaks_in_units_when_both_may_speak(
+    playing: Any, flags: list[str], name: str, path: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    talk = find(name, "listening, speaking")
+    lines = [
+        line for line in talk.lines if "video_frame" not in (line.message or {}).get("type", "")
+    ]
+    # Listening, speaking, end of turn; then the file has been answered.
+    end = next(i for i, line in enumerate(lines) if '"end_of_turn": true' in line.raw)
+    talk.lines = lines[: end + 1] + lines[-2:]
+    server = playing(talk)
+    wav.save("speech.wav", tone(0.3))
+    Path("a.jpg").write_bytes(b"\xff\xd8jpeg")
+
+    assert run("talk", *flags, "--file", "speech.wav", "--url", server.url) == 0
+
+    out, err = capsys.readouterr()
+    assert "[end of turn:" in err
+    assert "ended: stopped" in err
+    assert out.strip()
+    assert server.paths[0].startswith(path)
+
+
+def test_talk_reports_a_server_that_goes_away_in_one_sentence(
+    playing: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tests.support.fake_server import Drop
+
+    server = playing(Drop(find("half_duplex", "two turns"), after=5))
+    wav.save("speech.wav", tone(0.4))
+
+    assert run("talk", "--file", "speech.wav", "--url", server.url) == 1
+
+    assert "error: The connection closed with code 1006" in capsys.readouterr().err
+
+
+def test_two_ways_at_once_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("talk", "--duplex", "--realtime", "audio") == 2
+    assert "exclude each other" in capsys.readouterr().err
+
+
+# ---- devices and screen --------------------------------------------------------------------
+
+
+class FakeStream:
+    def __init__(self, **options: Any) -> None:
+        self.options = options
+        self.is_open = False
+
+    def start(self) -> None:
+        self.is_open = True
+
+    def stop(self) -> None:
+        self.is_open = False
+
+    def close(self) -> None:
+        pass
+
+
+def fake_library() -> tuple[Any, list[FakeStream]]:
+    streams: list[FakeStream] = []
+
+    def make(**options: Any) -> FakeStream:
+        streams.append(FakeStream(**options))
+        return streams[-1]
+
+    return types.SimpleNamespace(InputStream=make, OutputStream=make), streams
+
+
+async def test_the_microphone_keeps_the_newest_chunks() -> None:
+    library, (streams) = fake_library()
+    with devices.Microphone(4, library) as microphone:
+        capture = streams[0].options["callback"]
+        for number in range(devices.QUEUE_CHUNKS + 2):
+            capture(np.full((4, 1), number, np.float32), 4, None, None)
+        first = await microphone.chunk()
+
+    assert first.samples.tolist() == [2.0] * 4
+    assert not streams[0].is_open
+
+
+async def test_a_microphone_that_cannot_be_opened_is_a_setup_error() -> None:
+    def broken(**_: Any) -> Any:
+        raise RuntimeError("device busy")
+
+    library: Any = types.SimpleNamespace(InputStream=broken)
+    with pytest.raises(SetupError, match="device busy"), devices.Microphone(4, library):
+        pass
+
+
+def test_the_loudspeaker_plays_in_order_and_fills_gaps_with_silence() -> None:
+    library, streams = fake_library()
+    with devices.Loudspeaker(library) as speaker:
+        speaker.play(Pcm(np.array([1, 2, 3], np.float32), 24_000))
+        speaker.play(Pcm(np.array([4], np.float32), 24_000))
+        out = np.full((2, 1), 9, np.float32)
+        rest = np.full((4, 1), 9, np.float32)
+        streams[0].options["callback"](out, 2, None, None)
+        left_s = speaker.left_s
+        streams[0].options["callback"](rest, 4, None, None)
+
+    assert out[:, 0].tolist() == [1, 2]
+    assert rest[:, 0].tolist() == [3, 4, 0, 0]
+    assert left_s == pytest.approx(2 / 24_000)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_live_line_is_replaced_on_a_terminal_and_left_out_of_a_log() -> None:
+    terminal, log = Terminal(), io.StringIO()
+    for status in (terminal, log):
+        screen = Screen(io.StringIO(), status)
+        screen.live("listening")
+        screen.live("you speak …")
+        screen.note("ended")
+
+    assert terminal.getvalue() == "listening\r\x1b[Kyou speak …\r\x1b[Kended\n"
+    assert log.getvalue() == "ended\n"
