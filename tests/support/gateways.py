@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import AsyncIterator, Callable
 from typing import Any
+
+import websockets
+from websockets.asyncio.client import ClientConnection, connect
 
 from parley.gateway.house import House
 from parley.gateway.leg import DialPolicy
@@ -60,3 +64,62 @@ async def running_gateway(
     finally:
         gateway.stop_now()
         await serving
+
+
+# What tests say and hear
+
+PATHS = {
+    "chat": "/ws/chat",
+    "half_duplex": "/ws/half_duplex/hdx_1",
+    "duplex": "/ws/duplex/omni_1",
+    "realtime": "/v1/realtime?mode=audio",
+}
+HELLO = {"messages": [{"role": "user", "content": "hi"}]}
+
+
+async def hear(socket: ClientConnection) -> dict[str, Any]:
+    async with asyncio.timeout(5):
+        return json.loads(await socket.recv())
+
+
+async def say(socket: ClientConnection, **message: Any) -> None:
+    await socket.send(json.dumps(message))
+
+
+async def end_of(socket: ClientConnection) -> tuple[list[dict[str, Any]], int]:
+    """The messages that still come, and the close code."""
+    messages = []
+    async with asyncio.timeout(8):
+        with contextlib.suppress(websockets.ConnectionClosed):
+            while True:
+                messages.append(json.loads(await socket.recv()))
+        await socket.wait_closed()
+    assert socket.close_code is not None
+    return messages, socket.close_code
+
+
+@contextlib.asynccontextmanager
+async def occupied(gateway: RunningGateway, session_id: str = "busy"):
+    """A half-duplex session that holds the only slot."""
+    async with connect(gateway.ws(f"/ws/half_duplex/{session_id}")) as socket:
+        assert (await hear(socket))["type"] == "queue_done"
+        yield socket
+
+
+async def until(condition: Callable[[], Any], limit_s: float = 10.0) -> None:
+    """Wait for something that has no event of its own, e.g. another process's view of us."""
+    async with asyncio.timeout(limit_s):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+
+async def all_free(gateway: RunningGateway) -> None:
+    """Wait until nobody waits and every slot is free again."""
+    house = gateway.house
+    await until(
+        lambda: (
+            not house.fleet.leases
+            and not len(house.queue)
+            and all(worker.free_slots == worker.slots for worker in house.fleet if worker.is_usable)
+        )
+    )

@@ -108,7 +108,7 @@ class StandInWorker:
         )
         self._server = uvicorn.Server(config)
         self._tasks.append(asyncio.create_task(self._server._serve()))
-        while not self._server.started:
+        while not self._server.started:  # noqa: ASYNC110  (uvicorn offers no event)
             await asyncio.sleep(0.005)
         self.url = f"http://127.0.0.1:{self._server.servers[0].sockets[0].getsockname()[1]}"
 

@@ -69,7 +69,9 @@ def _add_routes(app: FastAPI, house: House, web: Path) -> None:
         app.include_router(module.routes(house))
     app.include_router(pages.routes(house, web))
     for dialect in DIALECTS.values():
-        app.router.routes.append(WebSocketRoute(dialect.path, _socket(house, dialect)))
+        # Ids with slashes come here too, to be refused with a close code like other strange ones.
+        path = dialect.path.replace("{session_id}", "{session_id:path}")
+        app.router.routes.append(WebSocketRoute(path, _socket(house, dialect)))
     app.router.routes.append(WebSocketRoute(CONTROL_PATH, house.desk.serve))
     if web.is_dir():
         app.mount("/static", StaticFiles(directory=web, follow_symlink=False), name="static")

@@ -1,0 +1,190 @@
+"""Bytes go through as they are, no faster than they are read, and no larger than allowed."""
+
+import asyncio
+import contextlib
+import json
+
+import pytest
+import websockets
+from tests.support.gateways import PATHS, RunningGateway, end_of, hear, running_gateway, until
+from tests.support.stand_in_worker import StandInWorker
+from websockets.asyncio.client import connect
+from websockets.asyncio.server import ServerConnection, serve
+
+from parley.gateway.leg import DialPolicy
+
+
+@contextlib.asynccontextmanager
+async def scripted(gateway: RunningGateway, script):
+    """A worker whose session sockets run `script(connection)`, a plain `websockets` server."""
+    worker = StandInWorker(gateway.url)
+    worker._tasks.append(asyncio.create_task(asyncio.sleep(0)))
+    async with serve(script, "127.0.0.1", 0, max_size=None, compression=None) as server:
+        worker.url = f"http://127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}"
+        await worker.join()
+        yield worker
+        await worker.leave()
+
+
+async def test_text_stays_text_and_binary_stays_binary():
+    async def script(connection: ServerConnection) -> None:
+        async for message in connection:
+            await connection.send(message)
+
+    async with (
+        running_gateway() as gateway,
+        scripted(gateway, script),
+        connect(gateway.ws(PATHS["duplex"])) as client,
+    ):
+        await hear(client)
+        sent: list[str | bytes] = ["ü 漢", b"\x00\xff", "", "x" * 300_000, b"y" * 70_000]
+        for message in sent:
+            await client.send(message)
+        received = [await client.recv() for _ in sent]
+
+    assert received == sent
+
+
+async def test_fragments_arrive_as_one_message():
+    async def script(connection: ServerConnection) -> None:
+        async for message in connection:
+            await connection.send(iter_pieces(message))
+
+    def iter_pieces(message):
+        return [message[:3], message[3:]]
+
+    async with (
+        running_gateway() as gateway,
+        scripted(gateway, script),
+        connect(gateway.ws(PATHS["duplex"])) as client,
+    ):
+        await hear(client)
+        await client.send(["hel", "lo ", "there"])
+
+        assert await client.recv() == "hello there"
+
+
+@pytest.mark.parametrize("code", [1000, 1003, 1008, 1011, 1013, 4321])
+async def test_the_workers_close_code_and_reason_reach_the_client(code: int):
+    async def script(connection: ServerConnection) -> None:
+        await connection.send("last words")
+        await connection.close(code, "because")
+
+    async with (
+        running_gateway() as gateway,
+        scripted(gateway, script),
+        connect(gateway.ws(PATHS["duplex"])) as client,
+    ):
+        await hear(client)
+        assert await client.recv() == "last words"
+        with pytest.raises(websockets.ConnectionClosed):
+            await client.recv()
+        assert (client.close_code, client.close_reason) == (code, "because")
+
+
+async def test_the_clients_close_code_reaches_the_worker():
+    closed = asyncio.get_running_loop().create_future()
+
+    async def script(connection: ServerConnection) -> None:
+        await connection.wait_closed()
+        closed.set_result((connection.close_code, connection.close_reason))
+
+    async with running_gateway() as gateway, scripted(gateway, script):
+        async with connect(gateway.ws(PATHS["duplex"])) as client:
+            await hear(client)
+            await client.close(4000, "bye")
+
+        assert await asyncio.wait_for(closed, 5) == (4000, "bye")
+
+
+async def test_a_message_over_the_limit_closes_with_1009():
+    async with (
+        running_gateway(limits={"frame_mb": 1}) as gateway,
+        StandInWorker(gateway.url) as worker,
+        connect(gateway.ws(PATHS["realtime"])) as client,
+    ):
+        await hear(client)
+        with contextlib.suppress(websockets.ConnectionClosed):
+            await client.send("x" * ((1 << 20) + 1))
+        _, code = await end_of(client)
+
+        assert code == 1009
+        assert worker.heard == []
+
+
+async def test_chat_takes_larger_messages_than_live_dialects():
+    content = "x" * 60_000
+    request = {"messages": [{"role": "user", "content": content}] * 40}
+    async with (
+        running_gateway(limits={"frame_mb": 1, "chat_frame_mb": 4}) as gateway,
+        StandInWorker(gateway.url) as worker,
+    ):
+        async with connect(gateway.ws(PATHS["chat"])) as client:
+            await client.send(json.dumps(request))
+            messages, code = await end_of(client)
+
+        assert (messages[-1]["type"], code) == ("done", 1000)
+        assert worker.heard == [request]
+
+
+async def test_a_client_that_does_not_read_slows_the_worker_and_is_dropped():
+    sent = 0
+
+    async def script(connection: ServerConnection) -> None:
+        nonlocal sent
+        with contextlib.suppress(websockets.ConnectionClosed):
+            for _ in range(400):
+                await connection.send("x" * 1_000_000)
+                sent += 1
+
+    async with (
+        running_gateway(limits={"output_stall_s": 1.0}) as gateway,
+        scripted(gateway, script) as worker,
+    ):
+        client = await connect(gateway.ws(PATHS["duplex"]), max_queue=1)
+        await hear(client)
+        client.transport.pause_reading()
+        await until(lambda: not gateway.house.fleet.leases)
+        client.transport.abort()
+
+        # Bounded by socket buffers and the gateway's own, not by what the worker has to say.
+        assert sent < 100
+        assert 'parley_errors_total{code="slow_client"' in gateway.house.metrics.page().decode()
+        del worker
+
+
+async def test_a_worker_that_does_not_read_slows_the_client():
+    may_read = asyncio.Event()
+    counted = asyncio.get_running_loop().create_future()
+
+    async def script(connection: ServerConnection) -> None:
+        connection.transport.pause_reading()
+        await may_read.wait()
+        connection.transport.resume_reading()
+        total = 0
+        async for message in connection:
+            if message == "end":
+                counted.set_result(total)
+                return
+            total += len(message)
+
+    async with (
+        running_gateway(DialPolicy()) as gateway,
+        scripted(gateway, script),
+        connect(gateway.ws(PATHS["duplex"]), write_limit=1) as client,
+    ):
+        await hear(client)
+        sending = asyncio.create_task(_send_many(client, 40))
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await asyncio.shield(sending)
+        may_read.set()
+        await sending
+
+        assert await asyncio.wait_for(counted, 10) == 40_000_000
+
+
+async def _send_many(client, count: int) -> None:
+    for _ in range(count):
+        await client.send("x" * 1_000_000)
+    await client.send("end")

@@ -1,0 +1,232 @@
+"""REST: status, queue, estimates, chat over HTTP, stop."""
+
+import asyncio
+
+import httpx
+import pytest
+from tests.support.gateways import (
+    HELLO,
+    PATHS,
+    all_free,
+    end_of,
+    hear,
+    occupied,
+    running_gateway,
+    until,
+)
+from tests.support.stand_in_worker import StandInWorker
+from websockets.asyncio.client import connect
+
+
+async def test_status_counts_workers_and_what_runs():
+    async with (
+        running_gateway() as gateway,
+        StandInWorker(gateway.url, name="a"),
+        StandInWorker(gateway.url, name="b"),
+        httpx.AsyncClient(base_url=gateway.url) as http,
+        connect(gateway.ws(PATHS["duplex"])) as client,
+    ):
+        await hear(client)
+        gateway.house.fleet.expected_workers = 3
+        status = (await http.get("/status")).json()
+        workers = (await http.get("/workers")).json()
+
+    assert {k: v for k, v in status.items() if k.endswith("_workers")} == {
+        "total_workers": 3,
+        "idle_workers": 1,
+        "busy_workers": 1,
+        "duplex_workers": 1,
+        "loading_workers": 1,
+        "error_workers": 0,
+        "offline_workers": 0,
+    }
+    assert status["running_tasks"][0]["request_type"] == "omni_duplex"
+    assert {worker["status"] for worker in workers["workers"]} == {"idle", "duplex_active"}
+
+
+async def test_the_queue_lists_who_waits_under_both_names():
+    async with (
+        running_gateway() as gateway,
+        StandInWorker(gateway.url),
+        occupied(gateway),
+        connect(gateway.ws(PATHS["realtime"])) as client,
+        httpx.AsyncClient(base_url=gateway.url) as http,
+    ):
+        told = await hear(client)
+        queue = (await http.get("/api/queue")).json()
+        missing = (await http.get("/api/queue/q_000000000000")).json()
+
+    (item,) = queue["items"]
+    assert queue["entries"] == queue["items"]
+    assert queue["running"] == queue["running_tasks"]
+    assert item["ticket_id"] == told["ticket_id"]
+    assert item["eta_seconds"] == item["estimated_wait_s"] > 0
+    assert missing["found"] is False
+
+
+async def test_estimates_can_be_changed_one_by_one():
+    async with running_gateway() as gateway, httpx.AsyncClient(base_url=gateway.url) as http:
+        before = (await http.get("/api/config/eta")).json()
+        after = (await http.put("/api/config/eta", json={"eta_chat_s": 7})).json()
+        bad = [
+            await http.put("/api/config/eta", json=body)
+            for body in ({"eta_chat_s": 0}, {"ema_alpha": 2}, {"eta_ema_min_samples": 0})
+        ]
+
+    assert after == before | {"eta_chat_s": 7, "config": before["config"] | {"eta_chat_s": 7}}
+    assert before["ema_chat_s"] is None
+    assert [response.status_code for response in bad] == [422, 422, 422]
+
+
+async def test_chat_over_http_answers_whole():
+    async with (
+        running_gateway() as gateway,
+        StandInWorker(gateway.url) as worker,
+        httpx.AsyncClient(base_url=gateway.url) as http,
+    ):
+        response = await http.post("/api/chat", json={**HELLO, "streaming": True})
+
+        body = response.json()
+        assert response.status_code == 200
+        assert (body["text"], body["success"], body["tokens_generated"]) == ("hello", True, 2)
+        assert body["token_stats"]["total_tokens"] == 5
+        assert worker.heard[0]["streaming"] is False
+        await all_free(gateway)
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [(b"{", "invalid_json"), (b"[]", "invalid_request"), (b'{"messages": []}', "invalid_request")],
+)
+async def test_a_bad_chat_body_gets_400(content: bytes, code: str):
+    async with running_gateway() as gateway, httpx.AsyncClient(base_url=gateway.url) as http:
+        response = await http.post("/api/chat", content=content)
+
+    assert (response.status_code, response.json()["code"]) == (400, code)
+
+
+async def test_an_error_of_the_worker_is_not_hidden_behind_200():
+    async with (
+        running_gateway() as gateway,
+        StandInWorker(gateway.url),
+        httpx.AsyncClient(base_url=gateway.url) as http,
+    ):
+        request = {"messages": [{"role": "user", "content": "fail"}]}
+        response = await http.post("/api/chat", json=request)
+
+    assert (response.status_code, response.json()["code"]) == (400, "context_full")
+
+
+async def test_chat_over_http_gives_up_in_time_and_gives_its_place_back():
+    async with (
+        running_gateway(queue={"request_timeout_s": 0.2}) as gateway,
+        StandInWorker(gateway.url),
+        httpx.AsyncClient(base_url=gateway.url) as http,
+        occupied(gateway),
+    ):
+        response = await http.post("/api/chat", json=HELLO)
+
+        assert (response.status_code, response.json()["code"]) == (504, "timeout")
+        assert len(gateway.house.queue) == 0
+
+
+@pytest.mark.parametrize("moment", ["waiting", "answering"])
+async def test_hanging_up_on_chat_over_http_cancels(moment: str):
+    async with running_gateway() as gateway, StandInWorker(gateway.url) as worker:
+        async with httpx.AsyncClient(base_url=gateway.url) as http:
+            if moment == "waiting":
+                async with occupied(gateway):
+                    asking = asyncio.create_task(http.post("/api/chat", json=HELLO))
+                    await until(lambda: len(gateway.house.queue) == 1)
+                    asking.cancel()
+                    await until(lambda: len(gateway.house.queue) == 0, 1)
+            else:
+                worker.may_answer.clear()
+                asking = asyncio.create_task(http.post("/api/chat", json=HELLO))
+                await until(lambda: worker.heard)
+                asking.cancel()
+                await until(lambda: not gateway.house.fleet.leases, 1)
+                worker.may_answer.set()
+        await all_free(gateway)
+
+
+async def test_half_duplex_stop_ends_that_session_only():
+    async with (
+        running_gateway() as gateway,
+        StandInWorker(gateway.url, slots=2),
+        httpx.AsyncClient(base_url=gateway.url) as http,
+        connect(gateway.ws("/ws/half_duplex/one")) as one,
+        connect(gateway.ws("/ws/half_duplex/two")) as two,
+    ):
+        await hear(one)
+        await hear(two)
+        stopped = await http.post("/api/half_duplex/stop", json={"session_id": "one"})
+        unknown = await http.post("/api/half_duplex/stop", json={"session_id": "three"})
+        strange = await http.post("/api/half_duplex/stop", json={"session_id": "../x"})
+        messages, code = await end_of(one)
+        await two.send('{"type": "prepare"}')
+
+        assert (stopped.status_code, stopped.json()["success"]) == (200, True)
+        assert (unknown.status_code, unknown.json()["success"]) == (404, False)
+        assert strange.status_code == 422
+        assert (messages[-1]["type"], code) == ("stopped", 1000)
+        assert (await hear(two))["type"] == "prepared"
+
+
+async def test_half_duplex_stop_reaches_a_waiting_session_too():
+    async with (
+        running_gateway() as gateway,
+        StandInWorker(gateway.url),
+        httpx.AsyncClient(base_url=gateway.url) as http,
+        occupied(gateway),
+        connect(gateway.ws("/ws/half_duplex/one")) as waiting,
+    ):
+        await hear(waiting)
+        response = await http.post("/api/half_duplex/stop", json={"session_id": "one"})
+
+        assert response.json()["success"] is True
+        assert (await end_of(waiting))[1] == 1000
+
+
+async def test_metrics_tell_queue_leases_traffic_errors_and_stages():
+    async with (
+        running_gateway() as gateway,
+        StandInWorker(gateway.url) as worker,
+        httpx.AsyncClient(base_url=gateway.url) as http,
+        occupied(gateway) as client,
+    ):
+        await client.send('{"type": "prepare"}')
+        await hear(client)
+        from parley.protocol.control import Beat
+
+        await worker._say(
+            Beat("idle", 0, 0, 0, 0, {"decode": (0, 0, 3)}, {"decode": 9.0}, {"oops": 2})
+        )
+        await until(lambda: "oops" in gateway.house.metrics.page().decode())
+        page = (await http.get("/metrics")).text
+
+    for line in (
+        "parley_queue_length 0.0",
+        "parley_leases 1.0",
+        'parley_sessions{mode="half_duplex_audio"} 1.0',
+        'parley_relay_messages_total{direction="up"} 1.0',
+        'parley_relay_bytes_total{direction="up"} 19.0',
+        'parley_errors_total{code="oops",source="worker"} 2.0',
+        'parley_unit_stage_seconds_bucket{le="0.002",stage="decode"} 0.0',
+        'parley_unit_stage_seconds_bucket{le="0.005",stage="decode"} 3.0',
+        'parley_unit_stage_seconds_count{stage="decode"} 3.0',
+        'parley_unit_stage_seconds_sum{stage="decode"} 0.009',
+    ):
+        assert line in page
+
+
+async def test_the_interface_description_has_examples_and_errors():
+    async with running_gateway() as gateway, httpx.AsyncClient(base_url=gateway.url) as http:
+        document = (await http.get("/openapi.json")).json()
+        docs = await http.get("/docs")
+
+    chat = document["paths"]["/api/chat"]["post"]
+    assert chat["requestBody"]["content"]["application/json"]["example"]
+    assert {"400", "403", "502", "503", "504"} <= set(chat["responses"])
+    assert "Problem" in document["components"]["schemas"]
+    assert docs.status_code == 200

@@ -1,0 +1,384 @@
+"""Who is let in, and what is refused at the door."""
+
+import contextlib
+import stat
+from pathlib import Path
+
+import httpx
+import pytest
+from starlette.datastructures import Headers
+from tests.support.gateways import HELLO, PATHS, end_of, hear, running_gateway
+from tests.support.stand_in_worker import StandInWorker
+from websockets.asyncio.client import connect
+
+from parley.errors import OriginForbidden, TooManySessions, Unauthorized
+from parley.gateway.door import Door
+from parley.protocol.control import CONTROL_PATH, SECRET_HEADER
+from parley.settings import SecuritySettings
+
+
+def door(*, sessions: int = 2, **security) -> Door:
+    return Door(SecuritySettings(**security), sessions_per_client=sessions)
+
+
+def headers(**values: str) -> Headers:
+    return Headers({name.replace("_", "-"): value for name, value in values.items()})
+
+
+# Sockets
+
+
+@pytest.mark.parametrize("session_id", ["a.b", "x" * 65, "..%2f..%2fetc", "a%20b", "ü", "a%00b"])
+@pytest.mark.parametrize("route", ["/ws/half_duplex/", "/ws/duplex/"])
+async def test_strange_session_ids_are_accepted_then_refused_with_1008(route, session_id):
+    async with running_gateway() as gateway, StandInWorker(gateway.url) as worker:
+        async with connect(gateway.ws(route + session_id)) as client:
+            messages, code = await end_of(client)
+
+        assert (messages[0]["code"], code) == ("invalid_session_id", 1008)
+        assert worker.headers == []
+
+
+async def test_a_session_id_in_use_is_refused_and_free_again_afterwards():
+    async with running_gateway() as gateway, StandInWorker(gateway.url, slots=2):
+        async with connect(gateway.ws(PATHS["duplex"])) as first:
+            await hear(first)
+            async with connect(gateway.ws(PATHS["duplex"])) as second:
+                messages, code = await end_of(second)
+        async with connect(gateway.ws(PATHS["duplex"])) as again:
+            after = await hear(again)
+
+    assert (messages[0]["code"], code) == ("session_id_in_use", 1008)
+    assert after["type"] in ("queue_done", "queued")
+
+
+async def test_pages_of_other_sites_are_refused_with_1008():
+    async with running_gateway() as gateway, StandInWorker(gateway.url):
+        async with connect(gateway.ws(PATHS["realtime"]), origin="https://evil.example") as client:
+            messages, code = await end_of(client)
+        own = f"http://127.0.0.1:{gateway.gateway.port}"
+        async with connect(gateway.ws(PATHS["realtime"]), origin=own) as client:  # type: ignore[arg-type]
+            welcome = await hear(client)
+
+    assert (messages[0]["error"]["code"], code) == ("origin_forbidden", 1008)
+    assert welcome["type"] == "session.queue_done"
+
+
+async def test_one_address_may_hold_only_so_many_sessions():
+    async with (
+        running_gateway(limits={"sessions_per_client": 2}) as gateway,
+        StandInWorker(gateway.url, slots=4),
+        connect(gateway.ws("/ws/duplex/a")) as first,
+        connect(gateway.ws("/ws/duplex/b")) as second,
+        httpx.AsyncClient(base_url=gateway.url) as http,
+    ):
+        await hear(first)
+        await hear(second)
+        async with connect(gateway.ws("/ws/duplex/c")) as third:
+            messages, code = await end_of(third)
+        rest = await http.post("/api/chat", json=HELLO)
+
+    assert (messages[0]["code"], code) == ("too_many_sessions", 1008)
+    assert rest.status_code == 429
+
+
+async def test_an_app_switched_off_refuses_newcomers_and_leaves_running_sessions():
+    async with (
+        running_gateway() as gateway,
+        StandInWorker(gateway.url, slots=4),
+        httpx.AsyncClient(base_url=gateway.url) as http,
+        connect(gateway.ws(PATHS["duplex"])) as running,
+    ):
+        await hear(running)
+        for app in ("omni", "realtime", "turnbased"):
+            switched = await http.put(f"/api/admin/apps/{app}", json={"enabled": False})
+            assert switched.json()["app"]["enabled"] is False
+        outcomes = {}
+        for path in ("/ws/duplex/omni_2", PATHS["realtime"], PATHS["chat"]):
+            async with connect(gateway.ws(path)) as client:
+                messages, code = await end_of(client)
+                body = messages[0]["error"] if "v1" in path else messages[0]
+                outcomes[path] = (body["code"], code)
+        rest = await http.post("/api/chat", json=HELLO)
+        listed = (await http.get("/api/apps")).json()["apps"]
+        await running.send('{"type": "prepare"}')
+        still = await hear(running)
+
+    assert set(outcomes.values()) == {("app_disabled", 1008)}
+    assert rest.status_code == 403
+    assert [app["app_id"] for app in listed] == ["half_duplex_audio", "audio_duplex"]
+    assert still["type"] == "prepared"
+
+
+@pytest.mark.parametrize("secret", [None, "wrong"])
+async def test_a_worker_without_the_secret_is_refused(secret: str | None):
+    async with running_gateway(security={"worker_secret": "right"}) as gateway:
+        extra = {SECRET_HEADER: secret} if secret else {}
+        async with connect(gateway.ws(CONTROL_PATH), additional_headers=extra) as socket:
+            await socket.wait_closed()
+
+        assert socket.close_code == 1008
+        assert len(gateway.house.fleet) == 0
+
+
+async def test_the_secret_is_shown_to_the_worker_too():
+    async with (
+        running_gateway(security={"worker_secret": "right"}) as gateway,
+        StandInWorker(gateway.url, secret="right"),
+        connect(gateway.ws(PATHS["realtime"])) as client,
+    ):
+        assert (await hear(client))["type"] == "session.queue_done"
+
+
+async def test_a_page_cannot_pose_as_a_worker():
+    async with running_gateway() as gateway:
+        async with connect(gateway.ws(CONTROL_PATH), origin="http://127.0.0.1") as socket:  # type: ignore[arg-type]
+            await socket.wait_closed()
+
+        assert socket.close_code == 1008
+
+
+@pytest.mark.parametrize(
+    "words", ["not json", '{"type": "beat"}', '{"type": "hello", "worker_id": ""}', "{}"]
+)
+async def test_nonsense_on_the_control_socket_ends_it(words: str):
+    async with running_gateway() as gateway:
+        async with connect(gateway.ws(CONTROL_PATH)) as socket:
+            await socket.send(words)
+            await socket.wait_closed()
+
+        assert socket.close_code == 1008
+        assert len(gateway.house.fleet) == 0
+
+
+# REST
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/static/../settings.py",
+        "/static/%2e%2e/settings.py",
+        "/static/..%2fsettings.py",
+        "/static/%2e%2e%2f%2e%2e%2fpyproject.toml",
+        "//etc/passwd",
+    ],
+)
+async def test_paths_cannot_escape(path: str):
+    async with running_gateway() as gateway, httpx.AsyncClient() as http:
+        request = http.build_request("GET", gateway.url + "/")
+        request.url = request.url.copy_with(raw_path=path.encode())
+        response = await http.send(request)
+
+    assert response.status_code == 404
+    assert "class Settings" not in response.text
+
+
+@pytest.mark.parametrize("is_chunked", [False, True])
+async def test_a_body_over_the_limit_gets_413(is_chunked: bool):
+    async def pieces():
+        for _ in range(30):
+            yield b"x" * 100_000
+
+    content = pieces() if is_chunked else b"x" * 3_000_000
+    async with (
+        running_gateway(limits={"chat_frame_mb": 2}) as gateway,
+        httpx.AsyncClient(base_url=gateway.url) as http,
+    ):
+        response = None
+        with contextlib.suppress(httpx.WriteError, httpx.ReadError):
+            response = await http.post("/api/chat", content=content)
+
+    if response is not None:
+        assert response.status_code == 413
+        assert response.json()["code"] == "too_large"
+    assert response is not None or is_chunked
+
+
+async def test_pages_carry_a_content_policy_and_everything_nosniff():
+    async with running_gateway() as gateway, httpx.AsyncClient(base_url=gateway.url) as http:
+        page, data = await http.get("/"), await http.get("/health")
+
+    assert "default-src 'self'" in page.headers["content-security-policy"]
+    assert page.headers["x-content-type-options"] == "nosniff"
+    assert data.headers["x-content-type-options"] == "nosniff"
+    assert "server" not in page.headers
+
+
+async def test_errors_of_ours_reveal_nothing(monkeypatch: pytest.MonkeyPatch):
+    async with running_gateway() as gateway:
+
+        def broken() -> None:
+            raise RuntimeError("/secret/path")
+
+        monkeypatch.setattr(gateway.house.dispatcher, "refresh", broken)
+        async with httpx.AsyncClient(base_url=gateway.url) as http:
+            response = await http.get("/api/queue")
+
+    assert response.status_code == 500
+    assert "secret" not in response.text
+    assert response.json()["code"] == "internal_error"
+
+
+async def test_admin_routes_need_the_token_once_there_is_one():
+    async with (
+        running_gateway(security={"admin_token": "t0ken"}) as gateway,
+        StandInWorker(gateway.url),
+        httpx.AsyncClient(base_url=gateway.url) as http,
+    ):
+        change = {"eta_chat_s": 5}
+        refused = await http.put("/api/config/eta", json=change)
+        bearer = await http.put(
+            "/api/config/eta", json=change, headers={"Authorization": "Bearer t0ken"}
+        )
+        header = await http.get("/api/admin/apps", headers={"X-Admin-Token": "t0ken"})
+        public = (await http.get("/workers")).json()["workers"][0]
+        private = (await http.get("/workers", headers={"X-Admin-Token": "t0ken"})).json()
+
+    assert (refused.status_code, refused.json()["code"]) == (401, "unauthorized")
+    assert (bearer.status_code, bearer.json()["eta_chat_s"]) == (200, 5)
+    assert header.status_code == 200
+    assert public["url"] is None
+    assert private["workers"][0]["url"].startswith("http://127.0.0.1:")
+
+
+# The door by itself
+
+
+@pytest.mark.parametrize(
+    ("origin", "host", "allowed", "passes"),
+    [
+        (None, "a:8006", (), True),
+        ("https://a:8006", "a:8006", (), True),
+        ("https://A", "a:8006", (), True),
+        ("https://b", "a:8006", (), False),
+        ("https://b", "a:8006", ("https://b/",), True),
+        ("https://c", "a:8006", ("*",), True),
+        ("null", "a:8006", (), False),
+        ("https://a.evil", "a", (), False),
+        ("https://[::1]:1", "[::1]:2", (), True),
+        ("https://[", "a", (), False),
+    ],
+)
+def test_origins(origin, host, allowed, passes):
+    values = {"host": host} | ({"origin": origin} if origin else {})
+    expectation = contextlib.nullcontext() if passes else pytest.raises(OriginForbidden)
+
+    with expectation:
+        door(allowed_origins=allowed).check_origin(Headers(values))
+
+
+@pytest.mark.parametrize(
+    ("peer", "values", "is_admin"),
+    [
+        ("127.0.0.1", {"host": "localhost:8006"}, True),
+        ("::1", {"host": "[::1]:8006"}, True),
+        ("::ffff:127.0.0.1", {"host": "127.0.0.1"}, True),
+        ("10.0.0.5", {"host": "localhost"}, False),
+        ("10.0.0.5", {"host": "localhost", "x_forwarded_for": "127.0.0.1"}, False),
+        ("127.0.0.1", {"host": "localhost", "x_forwarded_for": "10.0.0.5"}, False),
+        ("127.0.0.1", {"host": "rebound.example"}, False),
+        ("127.0.0.1", {"host": "localhost", "origin": "https://evil.example"}, False),
+        (None, {"host": "localhost"}, False),
+    ],
+)
+def test_without_a_token_only_this_machine_is_admin(peer, values, is_admin):
+    assert door().is_admin(peer, headers(**values)) is is_admin
+
+
+def test_a_proxy_makes_the_token_necessary():
+    behind = door(trust_proxy=True)
+
+    assert not behind.is_admin("127.0.0.1", headers(host="localhost"))
+    assert behind.address_of("127.0.0.1", headers(x_forwarded_for="6.6.6.6, 1.2.3.4")) == "1.2.3.4"
+
+
+@pytest.mark.parametrize("token", ["", "t0ke", "t0kenn", "ü"])
+def test_wrong_tokens_do_not_open(token: str):
+    locked = door(admin_token="t0ken")
+
+    with pytest.raises(Unauthorized, match="An admin token is required"):
+        locked.check_admin("127.0.0.1", {"host": "localhost", "x-admin-token": token})
+
+
+def test_workers_on_other_hosts_need_a_secret():
+    with pytest.raises(Unauthorized, match="Workers on other hosts need a shared secret"):
+        door().check_worker("10.0.0.5", headers())
+    with pytest.raises(Unauthorized, match="Workers on other hosts need a shared secret"):
+        door().check_worker_url("http://10.0.0.5:1")
+
+    door(worker_secret="s").check_worker("10.0.0.5", headers(x_parley_secret="s"))
+    door(worker_secret="s").check_worker_url("http://10.0.0.5:1")
+
+
+def test_a_visit_counts_only_while_it_lasts():
+    house = door(sessions=1)
+
+    with house.visit("a"), pytest.raises(TooManySessions), house.visit("a"):
+        pass
+    with house.visit("a"):
+        assert house.sessions_by_address == {"a": 1}
+
+    assert house.sessions_by_address == {}
+
+
+# Certificates
+
+
+def test_a_certificate_is_made_once_for_this_machines_names(tmp_path: Path):
+    from cryptography import x509
+
+    from parley.gateway.tls import ensure_certificate
+
+    cert, key = tmp_path / "certs" / "cert.pem", tmp_path / "certs" / "key.pem"
+
+    was_made = ensure_certificate(cert, key)
+    before = cert.read_bytes()
+    again = ensure_certificate(cert, key)
+
+    parsed = x509.load_pem_x509_certificate(before)
+    names = parsed.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert (was_made, again) == (True, False)
+    assert cert.read_bytes() == before
+    assert stat.S_IMODE(key.stat().st_mode) == 0o600
+    assert "localhost" in names.get_values_for_type(x509.DNSName)
+    assert {"127.0.0.1", "::1"} <= {str(a) for a in names.get_values_for_type(x509.IPAddress)}
+
+
+def test_half_a_pair_is_an_error_with_a_hint(tmp_path: Path):
+    from parley.errors import SetupError
+    from parley.gateway.tls import ensure_certificate
+
+    (tmp_path / "cert.pem").write_text("x")
+
+    with pytest.raises(SetupError, match=r"cert\.pem is there, but .*key\.pem is not") as failure:
+        ensure_certificate(tmp_path / "cert.pem", tmp_path / "key.pem")
+
+    assert "remove both" in failure.value.hint
+
+
+async def test_https_is_served_with_the_certificate(tmp_path: Path):
+    import ssl
+
+    tls = {
+        "http": False,
+        "ssl_certfile": tmp_path / "cert.pem",
+        "ssl_keyfile": tmp_path / "key.pem",
+    }
+    async with running_gateway(gateway=tls) as gateway:
+        context = ssl.create_default_context(cafile=str(tmp_path / "cert.pem"))
+        port = gateway.gateway.port
+        internal = await gateway.gateway.open_internal()
+        async with (
+            StandInWorker(internal),
+            connect(f"wss://localhost:{port}{PATHS['duplex']}", ssl=context) as client,
+        ):
+            await hear(client)
+            await client.send("x" * 200_000)
+            await client.send('{"type": "stop"}')
+            with contextlib.suppress(Exception):
+                await client.recv()
+        async with httpx.AsyncClient(verify=context) as http:
+            health = await http.get(f"https://localhost:{port}/health")
+
+    assert health.json()["status"] == "ok"

@@ -1,0 +1,301 @@
+"""Waiting clients on real sockets: order, updates, leaving, early messages."""
+
+import asyncio
+import contextlib
+from typing import Any
+
+import httpx
+import pytest
+from tests.support.gateways import HELLO, PATHS, end_of, hear, occupied, running_gateway, say
+from tests.support.stand_in_worker import StandInWorker
+from websockets.asyncio.client import connect
+
+
+async def test_strict_order_across_dialects_with_positions_and_falling_estimates():
+    async with (
+        running_gateway(queue={"update_every_s": 0.2}) as gateway,
+        StandInWorker(gateway.url) as worker,
+        contextlib.AsyncExitStack() as clients,
+    ):
+        first = await clients.enter_async_context(occupied(gateway))
+        realtime = await clients.enter_async_context(connect(gateway.ws(PATHS["realtime"])))
+        queued = await hear(realtime)
+        chat = await clients.enter_async_context(connect(gateway.ws(PATHS["chat"])))
+        await say(chat, **HELLO)
+        chat_queued = await hear(chat)
+        update = await hear(realtime)
+
+        await say(first, type="stop")
+        moved = [await hear(chat)]
+        while moved[-1]["position"] != 1:
+            moved.append(await hear(chat))
+        while (done := await hear(realtime))["type"] == "session.queue_update":
+            pass
+        await say(realtime, type="session.close")
+        answer, code = await end_of(chat)
+
+        assert (queued["type"], queued["position"]) == ("session.queued", 1)
+        assert (chat_queued["type"], chat_queued["position"]) == ("queued", 2)
+        assert chat_queued["queue_length"] == 2
+        assert update["estimated_wait_s"] < queued["estimated_wait_s"]
+        assert update["eta_seconds"] == update["estimated_wait_s"]
+        assert done["type"] == "session.queue_done"
+        kinds = [message["type"] for message in answer if message["type"] != "queue_update"]
+        assert kinds == ["queue_done", "prefill_done", "done"]
+        assert code == 1000
+        assert worker.most_at_once == 1
+        assert worker.ended[0] == "busy"
+
+
+@pytest.mark.parametrize("dialect", ["half_duplex", "duplex", "realtime"])
+async def test_queue_done_comes_at_once_when_a_slot_is_free(dialect: str):
+    async with (
+        running_gateway() as gateway,
+        StandInWorker(gateway.url),
+        connect(gateway.ws(PATHS[dialect])) as client,
+    ):
+        assert (await hear(client))["type"].endswith("queue_done")
+
+
+async def test_chat_says_nothing_of_a_queue_when_a_slot_is_free():
+    async with (
+        running_gateway() as gateway,
+        StandInWorker(gateway.url),
+        connect(gateway.ws(PATHS["chat"])) as client,
+    ):
+        await say(client, **HELLO)
+        messages, code = await end_of(client)
+
+    assert [message["type"] for message in messages] == ["prefill_done", "done"]
+    assert code == 1000
+
+
+@pytest.mark.parametrize(
+    ("dialect", "early"),
+    [
+        ("half_duplex", {"type": "prepare", "system_prompt": "ü", "unknown": [1]}),
+        ("duplex", {"type": "prepare", "prefix_system_prompt": "x"}),
+        ("realtime", {"type": "session.update", "session": {"instructions": "x"}}),
+    ],
+)
+async def test_an_early_prepare_is_kept_as_it_is(dialect: str, early: dict[str, Any]):
+    async with (
+        running_gateway() as gateway,
+        StandInWorker(gateway.url) as worker,
+        occupied(gateway) as first,
+        connect(gateway.ws(PATHS[dialect])) as client,
+    ):
+        await hear(client)
+        await say(client, **early)
+        await say(first, type="stop")
+        kinds = [(await hear(client))["type"] for _ in range(2)]
+
+        assert kinds[0].endswith("queue_done")
+        assert kinds[1] in ("prepared", "session.created")
+        assert worker.heard[-1] == early
+
+
+@pytest.mark.parametrize(
+    ("dialect", "kind"),
+    [("realtime", "input_audio_buffer.append"), ("duplex", "audio_chunk")],
+)
+async def test_early_audio_is_answered_with_not_ready_and_the_place_is_kept(dialect, kind):
+    async with (
+        running_gateway() as gateway,
+        StandInWorker(gateway.url),
+        occupied(gateway),
+        connect(gateway.ws(PATHS[dialect])) as client,
+    ):
+        await hear(client)
+        await say(client, type=kind, audio="AAAA")
+        error = await hear(client)
+        await say(client, type="nonsense")
+        unknown = await hear(client)
+
+        body = error["error"] if dialect == "realtime" else error
+        assert body["code"] == "not_ready"
+        told = unknown["error"] if dialect == "realtime" else unknown
+        assert told["code"] == "unknown_event"
+        assert len(gateway.house.queue) == 1
+
+
+@pytest.mark.parametrize(
+    ("dialect", "stop", "answer"),
+    [
+        ("chat", "stop", {"type": "stopped"}),
+        ("half_duplex", "stop", {"type": "stopped", "session_id": "hdx_1"}),
+        ("duplex", "stop", {"type": "stopped", "session_id": "omni_1"}),
+        ("realtime", "session.close", {"type": "session.closed", "reason": "stopped"}),
+    ],
+)
+async def test_stop_while_waiting_cancels_in_the_dialects_words(dialect, stop, answer):
+    async with (
+        running_gateway() as gateway,
+        StandInWorker(gateway.url),
+        occupied(gateway),
+        connect(gateway.ws(PATHS[dialect])) as client,
+    ):
+        if dialect == "chat":
+            await say(client, **HELLO)
+        await hear(client)
+        await say(client, type=stop)
+        messages, code = await end_of(client)
+
+        assert messages[-1].items() >= answer.items()
+        assert code == 1000
+        assert len(gateway.house.queue) == 0
+
+
+async def test_a_client_that_hangs_up_leaves_the_queue_within_a_second():
+    async with (
+        running_gateway() as gateway,
+        StandInWorker(gateway.url),
+        occupied(gateway),
+        connect(gateway.ws(PATHS["realtime"])) as stays,
+    ):
+        leaves = await connect(gateway.ws(PATHS["duplex"]))
+        assert (await hear(leaves))["position"] == 2
+        behind = await connect(gateway.ws(PATHS["half_duplex"]))
+        assert (await hear(behind))["position"] == 3
+
+        leaves.transport.abort()
+        async with asyncio.timeout(1):
+            update = await hear(behind)
+
+        assert update["position"] == 2
+        await hear(stays)
+        await behind.close()
+
+
+async def test_cancelling_by_rest_is_explained_to_the_waiting_client():
+    async with (
+        running_gateway() as gateway,
+        StandInWorker(gateway.url),
+        httpx.AsyncClient(base_url=gateway.url) as http,
+        occupied(gateway),
+        connect(gateway.ws(PATHS["duplex"])) as legacy,
+        connect(gateway.ws(PATHS["realtime"])) as realtime,
+    ):
+        ticket = (await hear(legacy))["ticket_id"]
+        other = (await hear(realtime))["ticket_id"]
+        found = (await http.get(f"/api/queue/{ticket}")).json()
+        success = (await http.delete(f"/api/queue/{ticket}")).json()
+        await http.delete(f"/api/queue/{other}")
+        again = (await http.delete(f"/api/queue/{ticket}")).json()
+        messages, code = await end_of(legacy)
+        closing, realtime_code = await end_of(realtime)
+
+        assert found["ticket"]["ticket_id"] == ticket
+        assert (success, again) == ({"success": True}, {"success": False})
+        assert (messages[-1]["error"], code) == ("Cancelled", 1000)
+        assert (closing[-1], realtime_code) == (
+            {"type": "session.closed", "reason": "stopped"},
+            1000,
+        )
+
+
+@pytest.mark.parametrize("limit", [20, pytest.param(1000, marks=pytest.mark.slow)])
+async def test_one_waiter_more_than_the_limit_is_refused_with_1013(limit: int):
+    async with (
+        running_gateway(
+            queue={"max_size": limit}, limits={"sessions_per_client": 2 * limit}
+        ) as gateway,
+        StandInWorker(gateway.url),
+        contextlib.AsyncExitStack() as clients,
+        occupied(gateway),
+    ):
+        for index in range(limit):
+            path = f"/ws/duplex/omni_{index}"
+            client = await clients.enter_async_context(connect(gateway.ws(path)))
+            assert (await hear(client))["position"] == index + 1
+
+        async with connect(gateway.ws("/ws/half_duplex/late")) as legacy:
+            refused, code = await end_of(legacy)
+        async with connect(gateway.ws(PATHS["realtime"])) as realtime:
+            told, realtime_code = await end_of(realtime)
+        async with httpx.AsyncClient(base_url=gateway.url) as http:
+            rest = await http.post("/api/chat", json=HELLO)
+
+        assert (refused[0]["code"], code) == ("queue_full", 1013)
+        assert refused[0]["error"] == refused[0]["message"] == f"Queue full ({limit} requests)"
+        assert told[0]["error"]["code"] == "queue_full"
+        assert told[0]["error"]["type"] == "server_error"
+        assert realtime_code == 1013
+        assert rest.status_code == 503
+        assert rest.json() == {"detail": f"Queue full ({limit} requests)", "code": "queue_full"}
+
+
+async def test_the_realtime_limit_counts_the_time_in_the_queue():
+    async with (
+        running_gateway(limits={"realtime_audio_s": 0.3}) as gateway,
+        StandInWorker(gateway.url),
+        occupied(gateway),
+        connect(gateway.ws(PATHS["realtime"])) as client,
+    ):
+        messages, code = await end_of(client)
+
+        assert messages[-1] == {"type": "session.closed", "reason": "timeout"}
+        assert code == 1000
+        assert len(gateway.house.queue) == 0
+
+
+async def test_the_worker_learns_when_the_client_was_accepted():
+    async with (
+        running_gateway() as gateway,
+        StandInWorker(gateway.url) as worker,
+        connect(gateway.ws(PATHS["realtime"])) as client,
+    ):
+        await hear(client)
+
+        headers = worker.headers[0]
+        assert abs(float(headers["x-parley-accepted"]) - gateway.house.clock.time()) < 5
+        assert headers["x-parley-task"] == "audio_duplex"
+        assert headers["x-parley-session"].startswith("rt_")
+        assert headers["x-parley-lease"] in {lease.lease_id for lease in gateway.house.fleet.leases}
+
+
+@pytest.mark.parametrize(
+    ("frame", "expected", "code"),
+    [
+        ("not json", "invalid_json", 1003),
+        (b"binary", "invalid_json", 1003),
+        ('{"messages": []}', "invalid_request", 1008),
+        ('{"messages": [{"role": "pope", "content": "x"}]}', "invalid_request", 1008),
+        (
+            '{"messages": [{"role": "user", "content": [{"type": "image"}]}]}',
+            "invalid_request",
+            1008,
+        ),
+        ('{"type": "stop"}', "invalid_request", 1008),
+        ("[]", "invalid_request", 1008),
+    ],
+)
+async def test_a_bad_chat_request_is_refused_before_it_costs_a_place(frame, expected, code):
+    async with running_gateway() as gateway, connect(gateway.ws(PATHS["chat"])) as client:
+        await client.send(frame)
+        messages, close_code = await end_of(client)
+
+    assert (messages[0]["code"], close_code) == (expected, code)
+
+
+async def test_a_chat_client_that_never_asks_is_sent_away():
+    async with (
+        running_gateway(limits={"chat_first_message_s": 0.1}) as gateway,
+        connect(gateway.ws(PATHS["chat"])) as client,
+    ):
+        messages, code = await end_of(client)
+
+    assert (messages[0]["code"], code) == ("timeout", 1008)
+
+
+async def test_bad_json_while_waiting_closes_a_realtime_client_with_1003():
+    async with (
+        running_gateway() as gateway,
+        StandInWorker(gateway.url),
+        occupied(gateway),
+        connect(gateway.ws(PATHS["realtime"])) as client,
+    ):
+        await hear(client)
+        await client.send("{")
+
+        assert (await end_of(client))[1] == 1003

@@ -1,0 +1,232 @@
+"""What clients see when workers go, in every moment of a session. Source: service.md 2.7."""
+
+import asyncio
+import contextlib
+import socket
+import time
+
+import httpx
+import pytest
+from tests.support.gateways import (
+    HELLO,
+    PATHS,
+    all_free,
+    end_of,
+    hear,
+    occupied,
+    running_gateway,
+    say,
+    until,
+)
+from tests.support.stand_in_worker import StandInWorker
+from websockets.asyncio.client import connect
+
+from parley.gateway.leg import DialPolicy
+
+
+def statuses(gateway) -> list[str]:
+    return [worker.view for worker in gateway.house.fleet]
+
+
+async def test_a_worker_that_dies_idle_is_offline_and_gets_no_work():
+    async with running_gateway() as gateway, StandInWorker(gateway.url) as worker:
+        worker.kill()
+        await until(lambda: statuses(gateway) == ["offline"])
+
+        async with connect(gateway.ws(PATHS["realtime"])) as client:
+            queued = await hear(client)
+
+    assert queued["type"] == "session.queued"
+    assert queued["estimated_wait_s"] is None
+
+
+@pytest.mark.parametrize("dialect", ["half_duplex", "duplex", "realtime", "chat"])
+async def test_a_worker_that_dies_in_session_is_told_to_the_client_with_1011(dialect: str):
+    async with running_gateway() as gateway, StandInWorker(gateway.url) as worker:
+        worker.may_answer.clear()
+        async with connect(gateway.ws(PATHS[dialect])) as client:
+            if dialect == "chat":
+                await say(client, **HELLO)
+            else:
+                await hear(client)
+                await say(client, type="prepare")
+            await until(lambda: worker.heard)
+            worker.kill()
+            messages, code = await end_of(client)
+
+        assert code == 1011
+        if dialect == "realtime":
+            assert messages[0]["error"]["code"] == "inference_error"
+            assert "lost" in messages[0]["error"]["message"]
+            assert messages[1] == {"type": "session.closed", "reason": "error"}
+        else:
+            assert messages[0]["type"] == "error"
+            assert "lost" in messages[0]["message"]
+        assert statuses(gateway) == ["offline"]
+        assert gateway.house.fleet.leases == []
+
+
+async def test_a_silent_worker_ends_its_sessions_after_the_silence_limit():
+    async with running_gateway() as gateway, StandInWorker(gateway.url) as worker:
+        async with connect(gateway.ws(PATHS["duplex"])) as client:
+            await hear(client)
+            worker.freeze()
+            began = time.monotonic()
+            messages, code = await end_of(client)
+
+        assert (messages[0]["code"], code) == ("inference_error", 1011)
+        assert 4 < time.monotonic() - began < 8
+        assert statuses(gateway) == ["offline"]
+
+
+async def test_ten_waiters_outlive_the_only_worker_and_are_served_by_the_next():
+    async with (
+        running_gateway() as gateway,
+        StandInWorker(gateway.url) as worker,
+        contextlib.AsyncExitStack() as stack,
+    ):
+        await stack.enter_async_context(occupied(gateway))
+        clients = []
+        for index in range(10):
+            client = await stack.enter_async_context(
+                connect(gateway.ws(f"/ws/half_duplex/waiter_{index}"))
+            )
+            assert (await hear(client))["position"] == index + 1
+            clients.append(client)
+
+        worker.kill()
+        await until(lambda: statuses(gateway) == ["offline"])
+        waiting = len(gateway.house.queue)
+        async with StandInWorker(gateway.url, name="next", slots=10):
+            for client in clients:
+                while (last := await hear(client))["type"] != "queue_done":
+                    assert last["type"] == "queue_update"
+
+    assert waiting == 10
+
+
+async def _unreachable(gateway, name: str):
+    """A worker whose control socket works but whose session port is closed."""
+    worker = StandInWorker(gateway.url, name=name)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        worker.url = f"http://127.0.0.1:{probe.getsockname()[1]}"
+    worker._tasks.append(asyncio.create_task(asyncio.sleep(0)))
+    await worker.join()
+    return worker
+
+
+async def test_an_unreachable_worker_puts_the_client_back_at_the_head_for_the_next():
+    async with running_gateway() as gateway:
+        broken = await _unreachable(gateway, "broken")
+        async with (
+            connect(gateway.ws(PATHS["realtime"])) as first,
+            connect(gateway.ws(PATHS["duplex"])) as second,
+        ):
+            queued = await hear(first)
+            behind = await hear(second)
+            async with StandInWorker(gateway.url, name="sound", slots=2) as sound:
+                while (await hear(first))["type"] != "session.queue_done":
+                    pass
+                while (await hear(second))["type"] != "queue_done":
+                    pass
+                assert len(sound.sessions) == 2
+            await broken.leave()
+
+    assert (queued["type"], queued["position"], queued["estimated_wait_s"]) == (
+        "session.queued",
+        1,
+        None,
+    )
+    assert behind["type"] == "queued"
+
+
+@pytest.mark.parametrize("dialect", ["realtime", "half_duplex", "chat"])
+async def test_a_second_unreachable_worker_ends_the_wait_with_1013(dialect: str):
+    async with running_gateway() as gateway:
+        broken = [await _unreachable(gateway, name) for name in ("one", "two")]
+        async with connect(gateway.ws(PATHS[dialect])) as client:
+            if dialect == "chat":
+                await say(client, **HELLO)
+            messages, code = await end_of(client)
+        for worker in broken:
+            await worker.leave()
+
+        last = messages[-1]["error"] if dialect == "realtime" else messages[-1]
+        assert (last["code"], code) == ("worker_connect_failed", 1013)
+        assert not any("queue_done" in message["type"] for message in messages)
+        assert len(gateway.house.queue) == 0
+        assert gateway.house.fleet.leases == []
+
+
+async def test_an_unreachable_worker_is_used_again_when_its_health_answers():
+    async with running_gateway() as gateway, StandInWorker(gateway.url) as worker:
+        (known,) = gateway.house.fleet
+        worker.answers_health = False
+        gateway.house.fleet.unreachable(known)
+        async with connect(gateway.ws(PATHS["realtime"])) as client:
+            waiting = await hear(client)
+            worker.answers_health = True
+            while (done := await hear(client))["type"] != "session.queue_done":
+                pass
+
+    assert waiting["type"] == "session.queued"
+    assert done["type"] == "session.queue_done"
+
+
+async def test_a_client_that_leaves_while_its_worker_is_dialled_gives_the_slot_back():
+    patient = DialPolicy(attempts=100, pause_s=0.05, open_limit_s=5)
+    async with running_gateway(policy=patient) as gateway:
+        broken = await _unreachable(gateway, "broken")
+        client = await connect(gateway.ws(PATHS["realtime"]))
+        await until(lambda: gateway.house.fleet.leases)
+
+        client.transport.abort()
+        await until(lambda: not gateway.house.fleet.leases, 1)
+
+        await until(lambda: not gateway.house.reception.live)
+        await broken.leave()
+
+
+async def test_a_broken_control_socket_alone_does_not_end_sessions():
+    async with running_gateway() as gateway, StandInWorker(gateway.url) as worker:
+        async with connect(gateway.ws(PATHS["duplex"])) as client:
+            await hear(client)
+            await until(lambda: gateway.house.fleet.leases[0].phase)
+            worker.break_control()
+            await until(lambda: statuses(gateway) == ["offline"])
+            await worker.join()
+
+            await say(client, type="prepare")
+            answer = await hear(client)
+            await say(client, type="stop")
+            await end_of(client)
+
+        assert answer["type"] == "prepared"
+        await all_free(gateway)
+
+
+async def test_rest_chat_reports_a_lost_worker_with_502():
+    async with (
+        running_gateway() as gateway,
+        StandInWorker(gateway.url) as worker,
+        httpx.AsyncClient(base_url=gateway.url) as http,
+    ):
+        worker.may_answer.clear()
+        asking = asyncio.create_task(http.post("/api/chat", json=HELLO))
+        await until(lambda: worker.heard)
+        worker.kill()
+        response = await asking
+
+        assert response.status_code == 502
+        assert response.json()["code"] == "inference_error"
+        assert gateway.house.fleet.leases == []
+
+
+async def test_newcomers_are_refused_after_a_minute_without_workers():
+    async with running_gateway(queue={"no_worker_refuse_s": 0.05}) as gateway:
+        await asyncio.to_thread(time.sleep, 0.06)
+        async with connect(gateway.ws(PATHS["realtime"])) as client:
+            messages, code = await end_of(client)
+
+    assert (messages[0]["error"]["code"], code) == ("service_unavailable", 1013)
