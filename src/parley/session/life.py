@@ -181,6 +181,7 @@ class Outbox:
         self._limits = limits
         self._waiting: deque[str] = deque()
         self._waiting_bytes = 0
+        self._last_bytes = 0
         self._changed = asyncio.Event()
         self._is_closed = False
 
@@ -204,8 +205,8 @@ class Outbox:
 
     @property
     def patience_s(self) -> float:
-        """How long a client that reads may need for all that waits."""
-        return self._limits.stall_s + self._waiting_bytes / SLOWEST_BYTES_PER_S
+        """How long a client that reads may need for all that waits and is being sent."""
+        return self._limits.stall_s + (self._waiting_bytes + self._last_bytes) / SLOWEST_BYTES_PER_S
 
     async def pump(self, send: Callable[[str], Awaitable[None]]) -> None:
         """Send until closed and empty.
@@ -218,6 +219,7 @@ class Outbox:
             while self._waiting:
                 frame = self._waiting.popleft()
                 self._waiting_bytes -= len(frame)
+                self._last_bytes = len(frame)
                 limit_s = self._limits.stall_s + len(frame) / SLOWEST_BYTES_PER_S
                 try:
                     async with asyncio.timeout(limit_s):
@@ -424,14 +426,17 @@ class Life:
         self._observe(ended)
         outgoing = self._translator.write(ended)
         code = 1011 if outgoing.close_code is None else outgoing.close_code
+        closing_s = CLOSING_S
         if ended.reason != "disconnected" and not isinstance(ended.error, SlowClient):
             with contextlib.suppress(SlowClient):
                 self._outbox.put(outgoing.frames)
             self._outbox.close()
+            # The close frame stands in line behind what the network has taken but not delivered.
+            closing_s += self._outbox.patience_s
             if self._writer is not None:
-                await asyncio.wait([self._writer], timeout=self._outbox.patience_s)
+                await asyncio.wait([self._writer], timeout=closing_s)
         with contextlib.suppress(TimeoutError, Disconnected):
-            async with asyncio.timeout(CLOSING_S):
+            async with asyncio.timeout(closing_s):
                 await self._socket.close(code, ended.reason)
 
     def _observe(self, event: Event) -> None:

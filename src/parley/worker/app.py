@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, cast, get_args
 
 from starlette.applications import Starlette
@@ -33,12 +33,26 @@ from parley.session.life import Disconnected
 from parley.worker.host import Host, Lease
 
 FORBIDDEN = 1008
+TRY_LATER = 1013
+
+LOADING = {
+    "status": "initializing",
+    "worker_status": "loading",
+    "gpu_id": None,
+    "model_loaded": False,
+    "current_session_id": None,
+    "total_requests": 0,
+    "avg_inference_time_ms": 0.0,
+    "kv_cache_length": 0,
+}
+"""The health page before there is a model."""
 
 
-def make_app(host: Host, *, secret: str | None = None) -> Starlette:
+def make_app(find_host: Callable[[], Host | None], *, secret: str | None = None) -> Starlette:
     """The worker's application.
 
     Args:
+        find_host: the host, once the model is there.
         secret: what the gateway must send in `SECRET_HEADER`. Without one only loopback may call.
     """
 
@@ -51,11 +65,16 @@ def make_app(host: Host, *, secret: str | None = None) -> Starlette:
         if lease is None:
             await socket.close(FORBIDDEN)
             return
+        host = find_host()
         await socket.accept()
+        if host is None:
+            await socket.close(TRY_LATER)
+            return
         await host.hold(lease, _Socket(socket, host.frame_limit_bytes(lease.dialect)))
 
     async def health(request: Request) -> JSONResponse:
-        return JSONResponse(host.health())
+        host = find_host()
+        return JSONResponse(LOADING if host is None else host.health())
 
     return Starlette(
         routes=[

@@ -42,6 +42,8 @@ LAST_RETRY_S = 5.0
 
 OPEN_LIMIT_S = 5.0
 
+GOING_AWAY = 1001
+
 WAITING_LIMIT = 256
 """Phase reports that may wait for a socket that does not take them; the oldest is dropped, and the
 gateway finds out by the next beat's free slots."""
@@ -146,6 +148,7 @@ class ControlLink:
                 async with asyncio.timeout(1.0):
                     await self._flush(socket)
                     await _send(socket, Goodbye(reason=reason))
+                    await socket.close(GOING_AWAY)
 
     async def _serve(self, socket: ClientConnection) -> None:
         self._waiting.clear()

@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import pytest
+from tests.support.control_desk import desk
+
+from parley.protocol.control import (
+    CONTROL_PATH,
+    SECRET_HEADER,
+    Beat,
+    EndSession,
+    Goodbye,
+    Hello,
+    Leave,
+    SessionPhase,
+    Stopped,
+    StopTurn,
+    Welcome,
+)
+from parley.worker.control import ControlLink, socket_url, trust
+
+HELLO = Hello("w", "http://127.0.0.1:1", 1, "parrot", "cpu", "0", 1)
+PHASE = SessionPhase("lease", "session", "chat", "active")
+
+
+class Reporter:
+    def __init__(self) -> None:
+        self.orders: list[object] = []
+        self.sessions: list[SessionPhase] = []
+        self.beats = 0
+
+    def hello(self) -> Hello:
+        return HELLO
+
+    def beat(self) -> Beat:
+        self.beats += 1
+        return Beat("idle", 1, self.beats, 0.0, 0)
+
+    def living(self) -> list[SessionPhase]:
+        return self.sessions
+
+    def stop_turn(self, order: StopTurn) -> bool:
+        self.orders.append(order)
+        return order.session_id == "here"
+
+    def end_session(self, order: EndSession) -> None:
+        self.orders.append(order)
+
+    def leave(self, grace_s: float) -> None:
+        self.orders.append(grace_s)
+
+
+@contextlib.asynccontextmanager
+async def linked(url: str, reporter: Reporter, **more) -> AsyncIterator[ControlLink]:
+    link = ControlLink(reporter, gateway_url=url, **more)
+    task = asyncio.create_task(link.run())
+    try:
+        yield link
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch):
+    monkeypatch.setattr("parley.worker.control.BEAT_EVERY_S", 0.01)
+    monkeypatch.setattr("parley.worker.control.FIRST_RETRY_S", 0.01)
+
+
+async def test_a_worker_says_hello_with_the_secret_then_beats():
+    async with desk() as gateway, linked(gateway.url, Reporter(), secret="s3"):
+        await gateway.until(Beat, 3)
+
+        assert gateway.heard[0] == HELLO
+        assert gateway.headers[0][SECRET_HEADER] == "s3"
+
+
+async def test_phases_reach_the_gateway_in_order():
+    async with desk() as gateway, linked(gateway.url, Reporter()) as link:
+        await gateway.until(Beat)
+        ended = SessionPhase("lease", "session", "chat", "ended")
+        link.report(PHASE)
+        link.report(ended)
+        await gateway.until(SessionPhase, 2)
+
+        assert [m for m in gateway.heard if isinstance(m, SessionPhase)] == [PHASE, ended]
+
+
+async def test_after_a_break_the_worker_says_again_who_it_is_and_what_lives():
+    reporter = Reporter()
+    async with desk() as gateway, linked(gateway.url, reporter) as link:
+        await gateway.until(Beat)
+        reporter.sessions = [PHASE]
+        await gateway.drop()
+        await gateway.until(Hello, 2)
+        await gateway.until(SessionPhase)
+
+        assert gateway.connections == 2
+        assert link.is_connected
+
+
+async def test_a_gateway_that_comes_later_is_found():
+    async with desk() as first:
+        url = first.url
+    reporter = Reporter()
+    async with linked(url, reporter) as link:
+        link.report(PHASE)  # nobody to tell: not kept
+        async with desk(int(url.rsplit(":", 1)[1])) as gateway:
+            await gateway.until(Beat)
+
+            assert gateway.heard[0] == HELLO
+            assert not any(isinstance(m, SessionPhase) for m in gateway.heard)
+
+
+async def test_orders_are_obeyed_and_stops_answered():
+    reporter = Reporter()
+    async with desk() as gateway, linked(gateway.url, reporter):
+        await gateway.until(Beat)
+        for message in (
+            Welcome("1"),
+            "{}",
+            StopTurn("a", "here", "turn"),
+            StopTurn("b", "elsewhere"),
+            EndSession("here"),
+            Leave(3.0),
+        ):
+            await gateway.say(message)
+        await gateway.until(Stopped, 2)
+
+        answers = [m for m in gateway.heard if isinstance(m, Stopped)]
+        assert answers == [Stopped("a", True), Stopped("b", False)]
+        await asyncio.wait_for(_until(lambda: len(reporter.orders) == 4), 10)
+        assert reporter.orders[2:] == [EndSession("here"), 3.0]
+
+
+async def test_goodbye_comes_last():
+    async with desk() as gateway, linked(gateway.url, Reporter()) as link:
+        await gateway.until(Beat)
+        link.report(PHASE)
+        await link.say_goodbye("shutdown")
+        await gateway.until(Goodbye)
+
+        before = gateway.heard[: gateway.heard.index(Goodbye("shutdown"))]
+        assert PHASE in before
+
+
+async def test_goodbye_without_a_gateway_is_harmless():
+    await ControlLink(Reporter(), gateway_url="http://127.0.0.1:9").say_goodbye("shutdown")
+
+
+@pytest.mark.parametrize(
+    ("url", "socket"),
+    [
+        ("http://127.0.0.1:8006", "ws://127.0.0.1:8006"),
+        ("https://gateway:8006/", "wss://gateway:8006"),
+    ],
+)
+def test_the_control_socket_of_a_gateway(url, socket):
+    assert socket_url(url) == socket + CONTROL_PATH
+
+
+def test_plain_http_needs_no_trust():
+    assert trust("http://127.0.0.1:8006", None) is None
+
+
+async def _until(condition) -> None:
+    while not condition():  # noqa: ASYNC110
+        await asyncio.sleep(0)

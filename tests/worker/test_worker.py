@@ -1,0 +1,327 @@
+"""A whole worker on loopback: real sockets, the parrot, the real voice detector, spoken words."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+from tests.support.control_desk import Desk, desk
+from tests.support.sessions import TASKS, heard, pcm64
+from tests.support.speech import say
+from tests.support.timeline import chunks, silence, sound
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from parley.errors import SetupError
+from parley.media.pcm import Pcm, join
+from parley.media.wav import encode_wav
+from parley.models.parrot import Parrot
+from parley.protocol.control import (
+    ACCEPTED_HEADER,
+    LEASE_HEADER,
+    SECRET_HEADER,
+    SESSION_HEADER,
+    TASK_HEADER,
+    Beat,
+    Goodbye,
+    Hello,
+    Leave,
+    SessionPhase,
+)
+from parley.settings import load
+from parley.worker.main import DONE, FAILED, Worker
+
+SECRET = "between us"
+
+
+@contextlib.asynccontextmanager
+async def running(vad: str = "energy", **flags: Any) -> AsyncIterator[tuple[Worker, Desk]]:
+    async with desk() as gateway:
+        settings = load(
+            flags={
+                "worker.gateway_url": gateway.url,
+                "worker.vad": vad,
+                "model.name": "parrot",
+                "security.worker_secret": SECRET,
+                **flags,
+            }
+        )
+        worker = Worker(settings)
+        task = asyncio.create_task(worker.run())
+        try:
+            await gateway.until(Hello)
+            yield worker, gateway
+        finally:
+            worker.stop()
+            async with asyncio.timeout(30):
+                await asyncio.gather(task, return_exceptions=True)
+
+
+def session(
+    worker: Worker, dialect: str, session_id: str = "session", **headers: str
+) -> contextlib.AbstractAsyncContextManager[ClientConnection]:
+    lease = {
+        SECRET_HEADER: SECRET,
+        LEASE_HEADER: f"lease {session_id}",
+        SESSION_HEADER: session_id,
+        TASK_HEADER: TASKS[dialect],  # type: ignore[index]
+        ACCEPTED_HEADER: str(time.time()),
+        **headers,
+    }
+    return connect(
+        f"ws://127.0.0.1:{worker.port}/session/{dialect}",
+        additional_headers=lease,
+        compression=None,
+        max_size=None,
+        proxy=None,
+    )
+
+
+def unguarded(
+    worker: Worker, session_id: str
+) -> contextlib.AbstractAsyncContextManager[ClientConnection]:
+    """A half-duplex session that hears from the first moment, so that sound can come at once."""
+    assert worker.host is not None
+    worker.host.guard_s = 0.0
+    return session(worker, "half_duplex", session_id)
+
+
+async def send(socket: ClientConnection, **message: Any) -> None:
+    await socket.send(json.dumps(message))
+
+
+async def receive(socket: ClientConnection) -> dict[str, Any]:
+    async with asyncio.timeout(20):
+        message: dict[str, Any] = json.loads(await socket.recv())
+    return message
+
+
+async def until(socket: ClientConnection, *types: str) -> list[dict[str, Any]]:
+    messages = [await receive(socket)]
+    while messages[-1]["type"] not in types:
+        messages.append(await receive(socket))
+    return messages
+
+
+async def closed(socket: ClientConnection) -> int | None:
+    with contextlib.suppress(ConnectionClosed):
+        async with asyncio.timeout(20):
+            while True:
+                await socket.recv()
+    return socket.close_code
+
+
+def sentence() -> Pcm:
+    words = say("Good morning. Please tell me something about birds.")
+    return join([sound(silence(0.7)), words, sound(silence(1.3))], 16_000)
+
+
+async def test_a_spoken_wav_is_answered_by_chat():
+    words = say("What did I just say?")
+    wav = base64.b64encode(encode_wav(words)).decode()
+    async with running() as (worker, _), session(worker, "chat") as socket:
+        await send(
+            socket,
+            messages=[{"role": "user", "content": [{"type": "audio", "data": wav}]}],
+            tts={"enabled": True, "ref_audio_data": wav},
+        )
+        messages = await until(socket, "done")
+
+        assert await closed(socket) == 1000
+        assert [m["type"] for m in messages] == [
+            "prefill_done",
+            *["chunk"] * (len(messages) - 2),
+            "done",
+        ]
+        assert f"You spoke for {words.duration_s:.1f} seconds" in messages[-1]["text"]
+        sounds = [heard(m["audio_data"]) for m in messages[1:-1] if m["audio_data"]]
+        assert sum(s.duration_s for s in sounds) == pytest.approx(words.duration_s, abs=0.05)
+
+
+async def test_a_spoken_sentence_is_a_half_duplex_turn():
+    async with running("silero") as (worker, _), unguarded(worker, "hdx_1") as socket:
+        await send(socket, type="prepare", config={"vad": {"threshold": 0.6}})
+        await until(socket, "prepared")
+        for chunk in chunks(sentence()):
+            await send(socket, type="audio_chunk", audio_base64=pcm64(chunk))
+        messages = await until(socket, "turn_done")
+        await send(socket, type="stop")
+
+        names = [m["type"] for m in messages]
+        assert names[:3] == ["vad_state", "vad_state", "generating"]
+        assert set(names[3:-1]) == {"chunk"}
+        assert "You spoke for" in messages[-1]["text"]
+        assert messages[-1]["audio_duration_ms"] > 1500
+        assert (await receive(socket))["type"] == "stopped"
+        assert await closed(socket) == 1000
+
+
+async def test_spoken_units_are_answered_by_duplex():
+    async with running() as (worker, _), session(worker, "duplex", "adx_1") as socket:
+        await send(socket, type="prepare", system_prompt="Be kind.")
+        await until(socket, "prepared")
+        results = []
+        for chunk in [*chunks(sentence(), 1.0), *chunks(sound(silence(6)), 1.0)]:
+            await send(socket, type="audio_chunk", audio_base64=pcm64(chunk))
+            results += await until(socket, "result")
+        await send(socket, type="stop")
+
+        assert (await receive(socket))["type"] == "stopped"
+        assert await closed(socket) == 1000
+        assert results[0]["is_listen"] is True
+        assert "You spoke for" in "".join(r["text"] for r in results)
+        assert any(len(heard(r["audio_data"])) == 24_000 for r in results if r["audio_data"])
+
+
+async def test_spoken_appends_are_answered_by_realtime():
+    async with running() as (worker, _), session(worker, "realtime", "rt_1") as socket:
+        await send(socket, type="session.update", session={"instructions": "Be kind."})
+        created = (await until(socket, "session.created"))[-1]
+        answers = []
+        for chunk in [*chunks(sentence(), 1.0)[:-1], *chunks(sound(silence(6)), 1.0)]:
+            await send(socket, type="input_audio_buffer.append", audio=pcm64(chunk))
+            answers += await until(socket, "response.listen", "response.output_audio.delta")
+        await send(socket, type="session.close", reason="user_stop")
+
+        assert created["session_id"] == "rt_1"
+        assert answers[0]["type"] == "response.listen"
+        assert any(a["type"] == "response.output_audio.delta" for a in answers)
+        assert await receive(socket) == {"type": "session.closed", "reason": "stopped"}
+        assert await closed(socket) == 1000
+
+
+async def test_health_is_there_before_and_after_the_model(monkeypatch):
+    loads = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def slowly() -> Parrot:
+        asyncio.run_coroutine_threadsafe(loads.wait(), loop).result(20)
+        return Parrot()
+
+    async with desk() as gateway, httpx.AsyncClient(trust_env=False) as http:
+        flags = {"worker.gateway_url": gateway.url, "worker.vad": "energy"}
+        worker = Worker(load(flags=flags), load_model=slowly)
+        task = asyncio.create_task(worker.run())
+        url = f"http://127.0.0.1:{worker.port}/health"
+        early = (await http.get(url)).json()
+        assert gateway.heard == []
+        loads.set()
+        hello = await gateway.until(Hello)
+        late = (await http.get(url)).json()
+        worker.stop()
+
+        assert await task == DONE
+        assert early["status"] == "initializing"
+        assert early["model_loaded"] is False
+        assert late["status"] == "healthy"
+        assert late["worker_status"] == "idle"
+        assert (hello.model, hello.slots) == ("parrot", 1)
+        assert hello.url == f"http://127.0.0.1:{worker.port}"
+
+
+async def test_stopping_while_the_model_loads_ends_at_once():
+    loop = asyncio.get_running_loop()
+    never = asyncio.Event()
+
+    def for_ever() -> Parrot:
+        asyncio.run_coroutine_threadsafe(never.wait(), loop).result(20)
+        return Parrot()
+
+    worker = Worker(load(flags={"worker.vad": "energy"}), load_model=for_ever)
+    task = asyncio.create_task(worker.run())
+    await asyncio.sleep(0)
+    worker.stop()
+
+    assert await asyncio.wait_for(task, 10) == DONE
+    never.set()
+
+
+async def test_a_model_that_cannot_be_loaded_is_a_set_up_error():
+    worker = Worker(load(flags={"model.name": "no such model", "worker.vad": "energy"}))
+
+    with pytest.raises(SetupError, match="no such model"):
+        await asyncio.wait_for(worker.run(), 10)
+
+
+@pytest.mark.parametrize("secret", ["", "wrong"])
+async def test_a_caller_without_the_secret_is_turned_away(secret):
+    async with running() as (worker, _):
+        with pytest.raises(InvalidStatus, match="403"):
+            async with session(worker, "chat", **{SECRET_HEADER: secret}):
+                pass
+
+
+async def test_without_a_secret_only_loopback_may_listen():
+    with pytest.raises(SetupError, match="shared secret"):
+        Worker(load(flags={"worker.host": "0.0.0.0"}))
+
+
+@pytest.mark.parametrize(
+    "headers", [{TASK_HEADER: "dance"}, {LEASE_HEADER: ""}, {ACCEPTED_HEADER: "noon"}]
+)
+async def test_a_lease_that_makes_no_sense_is_turned_away(headers):
+    async with running() as (worker, _):
+        with pytest.raises(InvalidStatus, match="403"):
+            async with session(worker, "chat", **headers):
+                pass
+
+
+async def test_a_message_above_the_limit_closes_with_1009():
+    small: dict[str, Any] = {"limits.frame_mb": 1}
+    async with running(**small) as (worker, _), session(worker, "duplex") as socket:
+        await socket.send("x" * (1024 * 1024 + 1))
+
+        assert await closed(socket) == 1009
+
+
+async def test_the_gateway_is_told_about_a_session_and_its_end():
+    async with running() as (worker, gateway):
+        async with session(worker, "duplex", "omni_1") as socket:
+            await send(socket, type="prepare")
+            await until(socket, "prepared")
+        await gateway.until(SessionPhase, 4)
+        phases = [m.phase for m in gateway.heard if isinstance(m, SessionPhase)]
+
+        assert phases == ["preparing", "active", "cleanup", "ended"]
+        assert (await gateway.until(Beat)).state == "idle"
+
+
+async def test_leave_ends_sessions_and_the_process():
+    async with desk() as gateway:
+        flags = {"worker.gateway_url": gateway.url, "worker.vad": "energy", "model.name": "parrot"}
+        worker = Worker(load(flags=flags))
+        task = asyncio.create_task(worker.run())
+        await gateway.until(Hello)
+        async with session(worker, "realtime") as socket:
+            await send(socket, type="session.update", session={"instructions": "Be kind."})
+            await until(socket, "session.created")
+            await gateway.say(Leave(5.0))
+
+            assert await receive(socket) == {
+                "type": "session.closed",
+                "reason": "server_shutdown",
+            }
+            assert await closed(socket) == 1001
+        assert await asyncio.wait_for(task, 20) == DONE
+        await gateway.until(Goodbye)
+
+
+async def test_a_broken_device_ends_the_process_with_a_failure():
+    async with desk() as gateway:
+        flags = {"worker.gateway_url": gateway.url, "worker.vad": "energy", "model.name": "parrot"}
+        worker = Worker(load(flags=flags))
+        task = asyncio.create_task(worker.run())
+        await gateway.until(Hello)
+        assert worker.host is not None
+        worker.host.engine._loop._fault = "fault"
+        worker.host.engine._break()
+
+        assert await asyncio.wait_for(task, 20) == FAILED
+        assert (await gateway.until(Goodbye)).reason == "failed"
