@@ -1,0 +1,183 @@
+"""`parley bench session`: what the house adds around a model that answers at once.
+
+The parrot needs no time to think, so whatever passes between the last sample in and the first
+sample out is ours. Measured twice: inside one process (engine and view), and from a client through
+a server of its own, gateway and worker, over the loopback device.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import os
+import re
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from parley.cli.bench.figures import Figures
+from parley.cli.bench.model import SPEECH_UNITS, made_up_speech
+from parley.client.duplex import DuplexClient
+from parley.client.events import Ended, Listening, Problem, Ready, Speaking
+from parley.engine.work import DuplexOptions
+from parley.errors import InferenceFailed, SetupError
+from parley.media.pcm import INPUT_RATE_HZ, Pcm
+from parley.models.parrot import Parrot
+from parley.protocol.values import DuplexConfig
+from parley.views.processor import UnifiedProcessor
+
+START_LIMIT_S = 60.0
+
+_VOICE = made_up_speech(1)
+_SILENCE = Pcm.silence(INPUT_RATE_HZ, INPUT_RATE_HZ)
+_READY = re.compile(r"ready after .*?: (https?://\S+)")
+
+
+def session(
+    units: Annotated[int, typer.Option(min=10, max=500, help="Units per conversation.")] = 200,
+    sessions: Annotated[int, typer.Option(min=1, max=32, help="Conversations at once.")] = 1,
+    wire: Annotated[
+        bool, typer.Option("--wire/--no-wire", help="Also through a server of its own.")
+    ] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """What the house adds around a model that answers at once."""
+    figures = asyncio.run(measure(units, sessions, wire=wire))
+    if as_json:
+        typer.echo(json.dumps({name: dataclasses.asdict(one) for name, one in figures.items()}))
+        return
+    for name, one in figures.items():
+        typer.echo(f"{name:<24} {one}")
+
+
+async def measure(units: int, sessions: int, *, wire: bool) -> dict[str, Figures]:
+    """Everything, by name."""
+    figures = {
+        "engine and view": Figures.of(await inside(units)),
+        "mode switch": Figures.of(await switches(units)),
+    }
+    if wire:
+        async with server(sessions) as url:
+            runs = await asyncio.gather(*(through(url, units) for _ in range(sessions)))
+        figures[f"over the wire, {sessions}"] = Figures.of([ms for run in runs for ms in run])
+    return figures
+
+
+async def inside(units: int) -> list[float]:
+    """Milliseconds from unit to answer, in this process."""
+    durations_ms: list[float] = []
+    async with UnifiedProcessor(Parrot()) as processor:
+        view = processor.set_duplex_mode()
+        await view.prepare(options=DuplexOptions(force_listen_count=0))
+        for index in range(units):
+            sound = _unit(index)
+            begin_s = time.perf_counter()
+            await view.prefill(sound)
+            await view.generate()
+            durations_ms.append(1000 * (time.perf_counter() - begin_s))
+            await view.finalize()
+    return durations_ms
+
+
+async def switches(count: int) -> list[float]:
+    """Milliseconds that changing the mode takes."""
+    durations_ms: list[float] = []
+    async with UnifiedProcessor(Parrot()) as processor:
+        modes = (
+            processor.set_chat_mode,
+            processor.set_half_duplex_mode,
+            processor.set_duplex_mode,
+        )
+        for index in range(count):
+            begin_s = time.perf_counter()
+            modes[index % len(modes)]()
+            durations_ms.append(1000 * (time.perf_counter() - begin_s))
+    return durations_ms
+
+
+async def through(url: str, units: int) -> list[float]:
+    """Milliseconds from unit to answer, as a client sees it; each unit waits for the last."""
+    durations_ms: list[float] = []
+    config = DuplexConfig(force_listen_count=0)
+    async with DuplexClient(url, config=config, record=False) as talk:
+        await talk.ready()
+        events = aiter(talk)
+        for index in range(units):
+            begin_s = time.perf_counter()
+            talk.send_unit(_unit(index))
+            await _answer(events)
+            durations_ms.append(1000 * (time.perf_counter() - begin_s))
+    return durations_ms
+
+
+@contextlib.asynccontextmanager
+async def server(slots: int) -> AsyncIterator[str]:
+    """A server with the parrot on a free port, data in a folder that is removed; gives its URL."""
+    with tempfile.TemporaryDirectory(prefix="parley-bench-") as folder:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "parley", "serve", "--http", "--host", "127.0.0.1"),
+            *("--port", "0", "--model", "parrot", "--slots", str(slots), "--workers", "1"),
+            *("--log-level", "warning"),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            env=os.environ | {"PARLEY_STORAGE__DATA_DIR": str(Path(folder) / "data")},
+        )
+        reading: asyncio.Task[None] | None = None
+        try:
+            assert process.stdout is not None
+            url = await _url_of(process.stdout)
+            # Somebody has to read on, or the server blocks once the pipe is full.
+            reading = asyncio.create_task(_drain(process.stdout), name="server output")
+            yield url
+        finally:
+            if process.returncode is None:
+                process.terminate()
+            try:
+                async with asyncio.timeout(START_LIMIT_S):
+                    await process.wait()
+            except TimeoutError:
+                process.kill()
+                await process.wait()
+            if reading is not None:
+                await reading
+
+
+async def _url_of(output: asyncio.StreamReader) -> str:
+    try:
+        async with asyncio.timeout(START_LIMIT_S):
+            async for line in output:
+                found = _READY.search(line.decode(errors="replace"))
+                if found:
+                    return found[1]
+    except TimeoutError:
+        raise SetupError(f"The server was not ready within {START_LIMIT_S:g} s.") from None
+    raise SetupError("The server ended before it was ready.", hint="Its own words are above.")
+
+
+async def _drain(output: asyncio.StreamReader) -> None:
+    while await output.read(65536):
+        pass
+
+
+async def _answer(events: AsyncIterator[object]) -> None:
+    async for event in events:
+        match event:
+            case Listening() | Speaking():
+                return
+            case Problem() | Ended():
+                raise InferenceFailed(f"The conversation ended early: {event}.")
+            case Ready() | _:
+                continue
+    raise InferenceFailed("The conversation ended early.")
+
+
+def _unit(index: int) -> Pcm:
+    """Four seconds of voice, four of silence: half of the answers are spoken."""
+    return _SILENCE if index // SPEECH_UNITS % 2 else _VOICE
