@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from parley.models.minicpmo45.conformer import History
-from parley.models.minicpmo45.flow import Flow
+from parley.models.minicpmo45.flow import Flow, FlowStep
 from parley.models.minicpmo45.speech_buffer import Window
 from parley.models.minicpmo45.token2wav import Token2Wav, make_flow, make_vocoder
 from parley.models.minicpmo45.vocoder import OVERLAP_SAMPLES, ClassicVocoder
@@ -203,7 +203,8 @@ def _causal(case: Case, check: Checker) -> None:
     pieces = case.json["chunks"]
     for number, piece in enumerate(pieces):
         is_last = number == len(pieces) - 1
-        wave = vocoder.stream([row], mel[:, :, at : at + piece["frames"]], is_last=is_last)
+        part = mel[:, :, at : at + piece["frames"]]
+        wave, (row,) = vocoder.stream([row], part, is_last=is_last)
         at += piece["frames"]
         assert row.mel is not None
         assert row.source is not None
@@ -245,10 +246,11 @@ def _stream(case: Case, check: Checker) -> None:
 def _vocoder_alone(case: Case, check: Checker, *, is_causal: bool) -> None:
     """The vocoder's stream over the recorded mels."""
     vocoder, arrays = _vocoder(case, is_causal=is_causal), case.arrays
-    rows: list[Any] = [vocoder.row()]
+    rows: Any = [vocoder.row()]
     for number, piece in enumerate(case.json["chunks"]):
         mel = torch.from_numpy(arrays[f"mel{number}"])[None]
-        wave = vocoder.stream(rows, mel, is_last=piece["last"])[0].numpy()
+        made, rows = vocoder.stream(rows, mel, is_last=piece["last"])
+        wave = made[0].numpy()
         if is_causal and number == 0 and not piece["last"]:
             wave = np.concatenate([np.zeros(OVERLAP_SAMPLES, np.float32), wave])
         slack = TOLERANCE if is_causal else PITCH_SLACK
@@ -258,14 +260,14 @@ def _vocoder_alone(case: Case, check: Checker, *, is_causal: bool) -> None:
 def _listened(speech: Token2Wav) -> list[Tensor]:
     """Mels of every call from now on."""
     mels: list[Tensor] = []
-    made = speech.flow.stream
+    advance = speech.flow.advance
 
-    def stream(*arguments: Any, **options: Any) -> Tensor:
-        mel = made(*arguments, **options)
-        mels.append(mel[0])
-        return mel
+    def noted(*arguments: Any, **options: Any) -> FlowStep:
+        step = advance(*arguments, **options)
+        mels.append(step.mel[0])
+        return step
 
-    speech.flow.stream = stream  # type: ignore[method-assign]
+    speech.flow.advance = noted  # type: ignore[method-assign]
     return mels
 
 

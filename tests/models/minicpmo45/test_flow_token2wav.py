@@ -83,6 +83,48 @@ def test_interrupted_turn_leaves_no_trace() -> None:
 
 
 @pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("windows", [0, 1, 6])
+def test_snapshot_brings_a_turn_back(windows: int, is_causal: bool) -> None:
+    speech = tiny_token2wav(slots=2, is_causal=is_causal)
+    speech.begin(1, speech.prime(tiny_voice()))
+    plan = turn_windows(5, 220)
+    say(speech, 1, plan[:windows])
+    snapshot = speech.snapshot(1)
+    wanted = say(speech, 1, plan[windows:])
+    speech.begin(1, speech.prime(tiny_voice(3)))
+    say(speech, 1, plan[:4])
+
+    for _ in range(2):
+        speech.restore(1, snapshot)
+        found = say(speech, 1, plan[windows:])
+
+    assert np.array_equal(np.concatenate(found), np.concatenate(wanted))
+
+
+def test_call_that_fails_in_the_vocoder_changes_no_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    speech = tiny_token2wav(slots=2)
+    twin = tiny_token2wav(slots=2)
+    plan = turn_windows(5, 120)
+    for each in (speech, twin):
+        for slot in (0, 1):
+            each.begin(slot, each.prime(tiny_voice()))
+            say(each, slot, plan[: 1 + slot])
+    pair = [plan[1], plan[2]]
+    wanted = twin.decode([0, 1], pair)
+
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("injected")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(speech.vocoder, "decode", fail)
+        with pytest.raises(RuntimeError, match="injected"):
+            speech.decode([0, 1], pair)
+    found = speech.decode([0, 1], pair)
+
+    np.testing.assert_allclose(np.stack(found), np.stack(wanted), atol=1e-6)
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
 def test_slots_in_company_sound_as_they_do_alone(is_causal: bool) -> None:
     # Different voices, prompt lengths, turn lengths and phases.
     voices = [tiny_voice(0, 30), tiny_voice(1, 40), tiny_voice(2, 30)]

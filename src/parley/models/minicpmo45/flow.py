@@ -273,14 +273,11 @@ class FlowMemory:
         self.up[slot].zero_()
 
     def copy_from(self, slot: int, other: FlowMemory, source: int = 0) -> None:
-        """Make a row what a row of another memory is; the other is only read.
-
-        Its estimator history must lie in the first places, as it does after priming.
-        """
+        """Make a row what a row of another memory is; the other is only read."""
         row = other.rows[source]
-        count = len(row.places)
-        self.keys[:, :, slot, :, :count] = other.keys[:, :, source, :, :count]
-        self.values[:, :, slot, :, :count] = other.values[:, :, source, :, :count]
+        used = 1 + int(row.places.max()) if len(row.places) else 0
+        self.keys[:, :, slot, :, :used] = other.keys[:, :, source, :, :used]
+        self.values[:, :, slot, :, :used] = other.values[:, :, source, :, :used]
         self.conv[:, :, slot] = other.conv[:, :, source]
         for mine, theirs, columns in (
             (self.tokens, other.tokens, row.tokens),
@@ -292,6 +289,19 @@ class FlowMemory:
         self.rows[slot] = FlowRow(
             row.places.copy(), row.tokens, row.frames, row.prompt, row.speaker
         )
+
+    def copy_of(self, flow: Flow, slot: int) -> FlowMemory:
+        """A memory of one row that holds what a row holds now."""
+        row = self.rows[slot]
+        copy = FlowMemory(
+            flow,
+            1,
+            steps=self.keys.shape[0],
+            places=1 + int(row.places.max(initial=0)),
+            columns=2 * max(row.tokens, (row.frames + 1) // 2),
+        )
+        copy.copy_from(0, self, slot)
+        return copy
 
     def free_places(self, slot: int, count: int) -> Indices:
         """The lowest `count` places that hold no history."""
@@ -361,7 +371,6 @@ class Flow(nn.Module):
         ids = torch.tensor([list(row) for row in tokens], device=self.device)
         return self.input_embedding(ids)
 
-    @torch.inference_mode()
     def stream(
         self,
         memory: FlowMemory,
@@ -373,18 +382,35 @@ class Flow(nn.Module):
         trim: Trim = Trim.PUBLISHED,
         prompt: Tensor | None = None,
     ) -> Tensor:
-        """The next mel frames of some rows.
+        """The next mel frames of some rows; `advance` and its commit in one."""
+        step = self.advance(
+            memory, slots, tokens, schedule, is_last=is_last, trim=trim, prompt=prompt
+        )
+        step.commit()
+        return step.mel
 
-        Nothing of a row changes before the end, so a call that raised may be repeated.
+    @torch.inference_mode()
+    def advance(
+        self,
+        memory: FlowMemory,
+        slots: Sequence[int],
+        tokens: Sequence[Sequence[int]],
+        schedule: Schedule,
+        *,
+        is_last: bool,
+        trim: Trim = Trim.PUBLISHED,
+        prompt: Tensor | None = None,
+    ) -> FlowStep:
+        """Compute the next mel frames of some rows, and change none of them.
+
+        New history goes to places that nobody reads before the commit, so a call that raised may be
+        repeated.
 
         Args:
             slots: distinct.
             tokens: one window per slot, all of one length; unless `is_last` the last three are
                 look-ahead only.
             prompt: mel of the voice while priming, shape (R, T, 80).
-
-        Returns:
-            float32, shape (R, 80, T).
         """
         encoded = self.encoder(self.embed(tokens), is_last=is_last, history=_history(memory, slots))
         mu = self.encoder_proj(encoded.frames)
@@ -404,8 +430,7 @@ class Flow(nn.Module):
             )
             x = _euler(x, velocity, schedule.steps[number])
             pasts.append(past)
-        self._commit(memory, slots, encoded, places, pasts, new, trim)
-        return x.transpose(1, 2)
+        return FlowStep(x.transpose(1, 2), memory, list(slots), encoded, places, pasts, new, trim)
 
     @torch.inference_mode()
     def whole(
@@ -467,28 +492,40 @@ class Flow(nn.Module):
         )
         return places, new
 
-    def _commit(
-        self,
-        memory: FlowMemory,
-        slots: Sequence[int],
-        encoded: Encoded,
-        places: Places,
-        pasts: list[Tensor],
-        new: list[Indices],
-        trim: Trim,
-    ) -> None:
-        """Make what a call computed the rows' past, and forget what trimming forgets."""
-        for number, past in enumerate(pasts):
-            memory.conv[number][:, places.slots] = past.unflatten(1, (-1, 2))
-        memory.left[places.slots] = encoded.left
-        memory.up[places.slots] = encoded.up
-        for index, slot in enumerate(slots):
+
+@dataclass(slots=True, eq=False)
+class FlowStep:
+    """What one call computed, not yet part of its rows.
+
+    Args:
+        mel: float32, shape (R, 80, T).
+        pasts: per Euler step the convolutions' past; new: the places used, per row.
+    """
+
+    mel: Tensor
+    memory: FlowMemory
+    slots: list[int]
+    encoded: Encoded
+    places: Places
+    pasts: list[Tensor]
+    new: list[Indices]
+    trim: Trim
+
+    @torch.inference_mode()
+    def commit(self) -> None:
+        """Make it the rows' past, and forget what trimming forgets. Call once."""
+        memory, encoded, rows = self.memory, self.encoded, self.places.slots
+        for number, past in enumerate(self.pasts):
+            memory.conv[number][:, rows] = past.unflatten(1, (-1, 2))
+        memory.left[rows] = encoded.left
+        memory.up[rows] = encoded.up
+        for index, slot in enumerate(self.slots):
             row = memory.rows[slot]
             prompt = row.prompt or encoded.frames.shape[1]
-            order = np.concatenate([new[index], row.places])
+            order = np.concatenate([self.new[index], row.places])
             row.places = order[kept_frames(len(order), prompt)]
             tokens = row.tokens + encoded.token_entries.shape[4]
-            kept = kept_tokens(tokens, prompt, trim)
+            kept = kept_tokens(tokens, prompt, self.trim)
             _store(memory.tokens, slot, row.tokens, encoded.token_entries[:, :, index], kept)
             row.tokens = len(kept)
             kept = kept_frames(row.frames + encoded.frame_entries.shape[4], prompt)

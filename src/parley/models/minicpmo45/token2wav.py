@@ -31,6 +31,7 @@ from parley.models.minicpmo45.flow import (
     FlowMemory,
     FlowRow,
     FlowShape,
+    FlowStep,
     Trim,
     memory_for_prompts,
 )
@@ -63,12 +64,20 @@ class PrimedVoice:
         return self.memory.nbytes
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Turn:
     """One row's stream through the vocoder."""
 
     stream: ClassicRow | CausalRow
     has_begun: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Snapshot:
+    """A slot in the middle of a turn."""
+
+    memory: FlowMemory
+    turn: _Turn | None
 
 
 class Token2Wav:
@@ -158,6 +167,8 @@ class Token2Wav:
         Args:
             slots: distinct, each begun and not closed by a last window.
 
+        A call that raises has changed no slot.
+
         Returns:
             Samples in the order of `slots`; 960 per token that became sound, except that a first
             window gives 3,840 fewer (or that many zeros) and a last one makes up for it.
@@ -165,10 +176,11 @@ class Token2Wav:
         for slot, window in zip(slots, windows, strict=True):
             self._check(slot, window)
         mels: dict[int, Tensor] = {}
+        steps: list[FlowStep] = []
         for (_, is_last), members in _grouped(
             range(len(slots)), lambda i: (len(windows[i].tokens), windows[i].is_last)
         ):
-            made = self.flow.stream(
+            step = self.flow.advance(
                 self.memory,
                 [slots[i] for i in members],
                 [windows[i].tokens for i in members],
@@ -176,27 +188,38 @@ class Token2Wav:
                 is_last=is_last,
                 trim=self.trim,
             )
-            mels.update(zip(members, made, strict=True))
-        waves: dict[int, Wave] = {}
+            steps.append(step)
+            mels.update(zip(members, step.mel, strict=True))
         turns = [self._turn(slot) for slot in slots]
+        sounds: dict[int, tuple[Tensor, Any]] = {}
         for (is_last, _, _), members in _grouped(
             range(len(slots)),
             lambda i: (windows[i].is_last, mels[i].shape[1], turns[i].stream.signature),
         ):
             streams: list[Any] = [turns[i].stream for i in members]
             mel = torch.stack([mels[i] for i in members])
-            sound = self.vocoder.stream(streams, mel, is_last=is_last).cpu().numpy()
-            waves.update((i, sound[number]) for number, i in enumerate(members))
-        return [self._given_out(i, slots[i], windows[i], waves[i]) for i in range(len(slots))]
+            sound, after = self.vocoder.stream(streams, mel, is_last=is_last)
+            sounds.update((i, (s, a)) for i, s, a in zip(members, sound, after, strict=True))
+        waves = [sounds[i][0].cpu().numpy() for i in range(len(slots))]
+        for step in steps:
+            step.commit()
+        for i, slot in enumerate(slots):
+            window, turn = windows[i], turns[i]
+            if not turn.has_begun and not window.is_last and self.leads_with_silence:
+                waves[i] = np.concatenate([np.zeros(OVERLAP_SAMPLES, np.float32), waves[i]])
+            self._turns[slot] = None if window.is_last else _Turn(sounds[i][1], has_begun=True)
+        return waves
 
-    def _given_out(self, number: int, slot: int, window: Window, wave: Wave) -> Wave:
-        turn = self._turn(slot)
-        if not turn.has_begun and not window.is_last and self.leads_with_silence:
-            wave = np.concatenate([np.zeros(OVERLAP_SAMPLES, np.float32), wave])
-        turn.has_begun = True
-        if window.is_last:
-            self._turns[slot] = None
-        return wave
+    @torch.inference_mode()
+    def snapshot(self, slot: int) -> Snapshot:
+        """A slot's turn as it is. Copies its history, up to some hundred megabytes at full size."""
+        return Snapshot(self.memory.copy_of(self.flow, slot), self._turns[slot])
+
+    @torch.inference_mode()
+    def restore(self, slot: int, snapshot: Snapshot) -> None:
+        """Return to a snapshot, which stays valid."""
+        self.memory.copy_from(slot, snapshot.memory)
+        self._turns[slot] = snapshot.turn
 
     def _turn(self, slot: int) -> _Turn:
         turn = self._turns[slot]

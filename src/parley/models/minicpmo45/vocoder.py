@@ -43,7 +43,7 @@ NOISE_SAMPLES = 20 * RATE_HZ
 _DOWN_KERNELS = (30, 6, 1)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class ClassicRow:
     """What one stream remembers between calls; empty before the first.
 
@@ -151,16 +151,18 @@ class ClassicVocoder(Generator):
         return self.generate(self.conv_pre(mel), self.fourier.spectrum(source))
 
     @torch.inference_mode()
-    def stream(self, rows: Sequence[ClassicRow], mel: Tensor, *, is_last: bool) -> Tensor:
-        """The next samples of streams with equal signatures.
+    def stream(
+        self, rows: Sequence[ClassicRow], mel: Tensor, *, is_last: bool
+    ) -> tuple[Tensor, list[ClassicRow]]:
+        """The next samples of streams with equal signatures. Rows are values: none is changed.
 
         Args:
             mel: new frames, shape (R, 80, T).
-            is_last: give out everything; the rows must not be used again.
+            is_last: give out everything.
 
         Returns:
-            float32, shape (R, N): 480 T, less 3,840 in a first call that is not the last, more by
-            as many in a last call that is not the first.
+            Samples, float32, shape (R, N): 480 T, less 3,840 in a first call that is not the last,
+            more by as many in a last call that is not the first. And the rows after this call.
         """
         mel = mel.float()
         olds = [row.mel for row in rows if row.mel is not None]
@@ -178,12 +180,16 @@ class ClassicVocoder(Generator):
             wave = self._faded(torch.stack(speeches), wave)
         received = mel.shape[2] - kept
         # Copies, so that what a row keeps does not hold the whole call in memory.
-        for number, row in enumerate(rows):
-            row.frames += received
-            row.mel = mel[number, :, -OVERLAP_FRAMES:].clone()
-            row.source = source[number, -OVERLAP_SAMPLES:].clone()
-            row.speech = wave[number, -OVERLAP_SAMPLES:].clone()
-        return (wave if is_last else wave[:, :-OVERLAP_SAMPLES]).float()
+        after = [
+            ClassicRow(
+                mel=mel[number, :, -OVERLAP_FRAMES:].clone(),
+                source=source[number, -OVERLAP_SAMPLES:].clone(),
+                speech=wave[number, -OVERLAP_SAMPLES:].clone(),
+                frames=row.frames + received,
+            )
+            for number, row in enumerate(rows)
+        ]
+        return (wave if is_last else wave[:, :-OVERLAP_SAMPLES]).float(), after
 
     def _faded(self, old: Tensor, wave: Tensor) -> Tensor:
         """Fade from what the last call held back to what this call made of the same frames."""

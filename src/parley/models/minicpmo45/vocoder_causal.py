@@ -53,7 +53,7 @@ DELAY_FRAMES = PITCH_AHEAD + MEL_AHEAD + SEAM_FRAMES
 NOISE_SAMPLES = 20 * RATE_HZ
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class CausalRow:
     """What one stream remembers between calls.
 
@@ -179,19 +179,21 @@ class CausalVocoder(Generator):
     @torch.inference_mode()
     def whole(self, mel: Tensor) -> Tensor:
         """Sound of complete mels, shape (R, 80, T) to (R, 480 T)."""
-        return self.stream([self.row() for _ in range(mel.shape[0])], mel, is_last=True)
+        return self.stream([self.row() for _ in range(mel.shape[0])], mel, is_last=True)[0]
 
     @torch.inference_mode()
-    def stream(self, rows: Sequence[CausalRow], mel: Tensor, *, is_last: bool) -> Tensor:
-        """The next samples of streams with equal signatures.
+    def stream(
+        self, rows: Sequence[CausalRow], mel: Tensor, *, is_last: bool
+    ) -> tuple[Tensor, list[CausalRow]]:
+        """The next samples of streams with equal signatures. Rows are values: none is changed.
 
         Args:
             mel: new frames, shape (R, 80, T).
-            is_last: give out everything; the rows must not be used again.
+            is_last: give out everything.
 
         Returns:
-            float32, shape (R, N), N a multiple of 480; the stream is 8 frames behind until its last
-            call, and a call may give nothing.
+            Samples, float32, shape (R, N), N a multiple of 480; the stream is 8 frames behind until
+            its last call, and a call may give nothing. And the rows after this call.
         """
         head = rows[0]
         mel = mel.float()
@@ -209,15 +211,19 @@ class CausalVocoder(Generator):
             wave = self._decoded(mel, source, pitched, is_last=is_last)
             wave = wave[:, done * FRAME_SAMPLES : ready * FRAME_SAMPLES]
         drop = max(0, ready - PAST_FRAMES)
-        for number, row in enumerate(rows):
-            row.received = row.first + total
-            row.pitched = row.first + pitched
-            row.emitted = row.first + ready
-            row.mel = mel[number, :, drop:].clone()
-            row.source = source[number, drop * FRAME_SAMPLES :].clone()
-            row.phase = phase[number].clone()
-            row.first += drop
-        return wave
+        after = [
+            CausalRow(
+                mel=mel[number, :, drop:].clone(),
+                source=source[number, drop * FRAME_SAMPLES :].clone(),
+                phase=phase[number].clone(),
+                first=row.first + drop,
+                received=row.first + total,
+                pitched=row.first + pitched,
+                emitted=row.first + ready,
+            )
+            for number, row in enumerate(rows)
+        ]
+        return wave, after
 
     def _extended(
         self, rows: Sequence[CausalRow], mel: Tensor, known: int, pitched: int, *, is_last: bool
