@@ -1,6 +1,7 @@
 # mypy: disable-error-code="union-attr, arg-type, method-assign, var-annotated"
 
 import itertools
+import struct
 
 import numpy as np
 import pytest
@@ -53,6 +54,18 @@ def test_a_browser_recording_without_a_length_is_measured():
     data = make_clip(seconds=2.0, container="webm", codec="libvpx")
 
     assert decode_video(data).duration_s == pytest.approx(2.0, abs=0.11)
+
+
+def test_a_sideways_clip_is_turned_upright():
+    data = make_clip(seconds=1.0, sound=False)
+    upright = struct.pack(">9i", 0x10000, 0, 0, 0, 0x10000, 0, 0, 0, 0x40000000)
+    quarter = struct.pack(">9i", 0, 0x10000, 0, -0x10000, 0, 0, 0, 0, 0x40000000)
+    header = data.index(b"tkhd")
+    assert data[header + 44 : header + 80] == upright
+
+    clip = decode_video(data[: header + 44] + quarter + data[header + 80 :])
+
+    assert clip.frames[0].shape == (64, 48, 3)
 
 
 def test_a_clip_of_part_of_a_second_has_one_frame_and_some_sound():

@@ -295,7 +295,14 @@ def _pixels(frame: av.VideoFrame, limits: VideoLimits) -> Pixels:
             height=max(1, round(frame.height * scale)),
             format="rgb24",
         )
-    return np.ascontiguousarray(frame.to_ndarray(format="rgb24"))
+    pixels = frame.to_ndarray(format="rgb24")
+    # Phones film sideways and say so in the clip: quarter turns counterclockwise.
+    return np.ascontiguousarray(np.rot90(pixels, k=round(_rotation(frame) / 90)))
+
+
+def _rotation(frame: av.VideoFrame) -> int:
+    """Degrees counterclockwise from the display matrix; PyAV before 14 does not tell."""
+    return int(getattr(frame, "rotation", 0))
 
 
 def _decode_sound(data: bytes, limits: VideoLimits) -> npt.NDArray[np.float32] | None:
