@@ -66,7 +66,8 @@ def configure(
     # One line per request would drown the sessions, and request lines of pages reveal nothing new.
     logging.getLogger("uvicorn.access").setLevel(logging.WARNING)
     logging.getLogger("uvicorn.error").setLevel(max(LEVELS[level], logging.WARNING))
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    for name in ("httpx", "websockets"):
+        logging.getLogger(name).setLevel(logging.WARNING)
 
 
 def get(name: str) -> Any:

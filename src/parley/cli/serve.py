@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import sys
 import time
 from typing import Annotated, Any, Final
 
@@ -72,7 +73,12 @@ class Serve:
     def __init__(self, settings: Settings) -> None:
         secret = settings.security.worker_secret or secrets.token_hex(32)
         security = settings.security.model_copy(update={"worker_secret": secret})
-        self._settings = settings.model_copy(update={"security": security})
+        # Workers write to us, not to the terminal: what suits the terminal is decided here.
+        style = settings.log.format
+        if style == "auto":
+            style = "text" if sys.stderr.isatty() else "json"
+        log = settings.log.model_copy(update={"format": style})
+        self._settings = settings.model_copy(update={"security": security, "log": log})
         self._gateway = Gateway(self._settings)
         self._executor: LocalExecutor | None = None
         self._began_at = time.monotonic()
@@ -152,6 +158,12 @@ class Serve:
             typer.echo(f"ready after {took_s:.1f} s: {self._gateway.url}  (Ctrl-C ends)")
 
     def _heard(self, news: WorkerNews) -> None:
+        fleet = self._gateway.house.fleet
+        if news.kind in ("ended", "given_up"):
+            # Its successor comes under another name; nobody waits for this one.
+            for worker in list(fleet):
+                if worker.hello.pid == news.pid:
+                    fleet.left(worker)
         match news.kind:
             case "ended":
                 typer.echo(
@@ -161,7 +173,7 @@ class Serve:
                 )
             case "given_up":
                 self._given_up.append(news.why)
-                self._gateway.house.fleet.expected_workers -= 1
+                fleet.expected_workers -= 1
                 typer.echo(f"worker {news.index} cannot start ({news.why})", err=True)
 
     async def _progress(self) -> None:

@@ -21,6 +21,7 @@ class WorkerNews:
 
     kind: Literal["started", "ended", "given_up"]
     index: int
+    pid: int = 0
     why: str = ""
     retry_in_s: float = 0.0
 

@@ -118,7 +118,7 @@ class LocalExecutor:
         if self._stopping.is_set():
             # Born while everything is being stopped.
             _kill_group(child.pid)
-        self._news(WorkerNews("started", index))
+        self._news(WorkerNews("started", index, child.pid))
         return child
 
     async def _keep(self, index: int) -> None:
@@ -137,12 +137,12 @@ class LocalExecutor:
             why = _how_it_ended(code)
             if code == SETUP_EXIT_CODE:
                 log.error("worker cannot start", worker=index, why=why)
-                self._news(WorkerNews("given_up", index, why))
+                self._news(WorkerNews("given_up", index, child.pid, why))
                 return
             if loop.time() - born_at >= SETTLED_S:
                 retry_s = self._first_retry_s
             log.warning("worker died", worker=index, why=why, retry_in_s=retry_s)
-            self._news(WorkerNews("ended", index, why, retry_s))
+            self._news(WorkerNews("ended", index, child.pid, why, retry_s))
             await asyncio.sleep(retry_s)
             retry_s = min(2 * retry_s, LAST_RETRY_S)
 
@@ -157,7 +157,9 @@ class LocalExecutor:
                     return
             except asyncio.LimitOverrunError as overrun:
                 line = await child.stdout.read(max(1, overrun.consumed))
-            self._write(f"worker {index} │ {line.decode(errors='replace').rstrip()}")
+            text = line.decode(errors="replace").rstrip()
+            if text:
+                self._write(f"worker {index} │ {text}")
 
 
 def _how_it_ended(code: int) -> str:

@@ -1,0 +1,262 @@
+"""`parley bench relay`: what the gateway adds to a conversation, and how many it carries.
+
+Duplex sessions of real-size messages run once a second each: a client sends a second of sound (with
+a camera frame if asked) and a worker that needs no time answers with a second of sound. Gateway,
+worker and clients are separate processes on this machine. Some sessions go to the worker directly,
+at the same time, so that what the gateway adds can be told from what the busy machine does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import platform
+import random
+import sys
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+import uvloop
+
+from parley.cli.bench.figures import Figures
+from parley.cli.bench.relay_parts import raise_file_limit
+from parley.errors import SetupError
+from parley.gateway.dial import dial
+from parley.gateway.frames import TEXT, Message, frame
+from parley.gateway.port import Port, PortClosed, PortLimits, Pulse
+
+SOUND_UP_BYTES: Final = 85_334
+"""One second, 16 kHz float32, base64."""
+FRAME_BYTES: Final = 40_000
+"""A camera frame as base64 JPEG."""
+DOWN_BYTES: Final = 128_000
+"""One second, 24 kHz float32, base64."""
+LATE_S: Final = 1.0
+"""An answer that takes longer has missed its second."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What the sessions of one kind saw while measuring."""
+
+    answers_ms: list[float] = field(default_factory=list)
+    sessions: int = 0
+    broken: int = 0
+    late: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One run. CPU and memory are the gateway's; None where the system does not tell."""
+
+    through: Tally
+    direct: Tally
+    seconds: float
+    cpu_s: float | None
+    rss_mb: float | None
+    rss_before_mb: float | None
+
+
+def relay(
+    sessions: Annotated[int, typer.Option(min=1, help="Sessions through the gateway.")] = 100,
+    seconds: Annotated[float, typer.Option(min=1, max=600, help="How long to measure.")] = 10.0,
+    frame: Annotated[bool, typer.Option("--frame", help="With a 40 KB camera frame.")] = False,
+) -> None:
+    """Measure what the gateway adds, and how many sessions it carries."""
+    raise_file_limit()
+    report = uvloop.run(measure(sessions, seconds, has_frame=frame))
+    typer.echo(describe(report, has_frame=frame))
+
+
+def describe(report: Report, *, has_frame: bool) -> str:
+    """The report for people."""
+    through, direct = Figures.of(report.through.answers_ms), Figures.of(report.direct.answers_ms)
+    up_kb = (SOUND_UP_BYTES + (FRAME_BYTES if has_frame else 0)) / 1000
+    lines = [
+        f"machine             {platform.machine()}, {os.cpu_count()} cores, "
+        f"Python {platform.python_version()}",
+        f"messages            {up_kb:.0f} KB up, {DOWN_BYTES / 1000:.0f} KB down, "
+        "once a second each",
+        f"sessions held       {report.through.sessions - report.through.broken} of "
+        f"{report.through.sessions}; {report.through.late} of {through.count} units late",
+        f"through the gateway {through}",
+        f"direct              {direct}   ({report.direct.sessions} sessions)",
+        f"added               p50 {through.p50_ms - direct.p50_ms:.2f} ms, "
+        f"p99 {through.p99_ms - direct.p99_ms:.2f} ms",
+    ]
+    if report.cpu_s is not None and through.count:
+        per_unit_ms = 1000 * report.cpu_s / through.count
+        share = report.cpu_s / report.seconds
+        lines.append(
+            f"gateway CPU         {per_unit_ms:.3f} ms per unit, {100 * share:.0f} % of a core; "
+            f"one core carries about {1000 / per_unit_ms:.0f} sessions"
+        )
+    if report.rss_mb is not None and report.rss_before_mb is not None:
+        lines.append(
+            f"gateway memory      {report.rss_mb:.0f} MB, {report.rss_before_mb:.0f} MB before"
+        )
+    return "\n".join(lines)
+
+
+async def measure(sessions: int, seconds: float, *, has_frame: bool) -> Report:
+    """Start the parts, run the sessions, count.
+
+    Raises:
+        SetupError: a part did not start.
+    """
+    direct_sessions = max(2, min(20, sessions // 10))
+    async with contextlib.AsyncExitStack() as stack:
+        gateway, gateway_url = await stack.enter_async_context(_part("gateway"))
+        _, worker_url = await stack.enter_async_context(
+            _part("worker", gateway_url, str(sessions), str(DOWN_BYTES))
+        )
+        await asyncio.sleep(0.5)  # until the worker has introduced itself
+        rss_before_mb = _rss_mb(gateway.pid)
+        crowd = _Crowd(has_frame=has_frame)
+        ways = [
+            (f"{_ws(gateway_url)}/ws/duplex/adx_{{index}}", sessions, crowd.through),
+            (f"{_ws(worker_url)}/session/duplex", direct_sessions, crowd.direct),
+        ]
+        await crowd.connect(ways)
+        loop = asyncio.get_running_loop()
+        talking = asyncio.create_task(crowd.talk())
+        await asyncio.sleep(2.0)  # first units warm sockets and buffers
+        crowd.is_counting = True
+        began, cpu_before = loop.time(), _cpu_s(gateway.pid)
+        await asyncio.sleep(seconds)
+        crowd.is_counting = False
+        took, cpu_after = loop.time() - began, _cpu_s(gateway.pid)
+        rss_mb = _rss_mb(gateway.pid)
+        talking.cancel()
+        await asyncio.wait({talking})
+        crowd.hang_up()
+        known = cpu_before is not None and cpu_after is not None
+        return Report(
+            through=crowd.through,
+            direct=crowd.direct,
+            seconds=took,
+            cpu_s=cpu_after - cpu_before if known else None,  # type: ignore[operator]
+            rss_mb=rss_mb,
+            rss_before_mb=rss_before_mb,
+        )
+
+
+class _Crowd:
+    """All clients, in this process."""
+
+    def __init__(self, *, has_frame: bool) -> None:
+        size = SOUND_UP_BYTES + (FRAME_BYTES if has_frame else 0)
+        payload = b'{"type":"audio_chunk","audio_base64":"' + b"A" * size + b'"}'
+        # Masked once: what a browser computes is not what is measured here.
+        self._unit = Message(TEXT, (frame(TEXT, payload, mask=True),), len(payload))
+        self._pulse = Pulse()
+        self._members: list[tuple[Port, Tally]] = []
+        self.through = Tally()
+        self.direct = Tally()
+        self.is_counting = False
+
+    async def connect(self, ways: list[tuple[str, int, Tally]]) -> None:
+        """Open all connections, some at a time, and wait until every session may talk."""
+        gate = asyncio.Semaphore(50)
+
+        async def one(url: str, tally: Tally) -> None:
+            async with gate:
+                port = await dial(
+                    url, headers={}, limits=PortLimits(), pulse=self._pulse, open_limit_s=30.0
+                )
+                self._members.append((port, tally))
+                tally.sessions += 1
+                if tally is self.through:
+                    async with asyncio.timeout(60.0):
+                        while b"queue_done" not in (await port.receive()).payload():
+                            pass
+
+        async with asyncio.TaskGroup() as tasks:
+            for url, count, tally in ways:
+                for index in range(count):
+                    tasks.create_task(one(url.format(index=index), tally))
+
+    async def talk(self) -> None:
+        """Every member speaks once a second, each at its own moment, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for port, tally in self._members:
+                tasks.create_task(self._speak(port, tally, random.random()))
+
+    async def _speak(self, port: Port, tally: Tally, phase_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        due = loop.time() + phase_s
+        while True:
+            await asyncio.sleep(max(0.0, due - loop.time()))
+            is_counted = self.is_counting
+            sent_at = time.perf_counter()
+            port.pass_on(self._unit)
+            try:
+                await port.receive()
+            except PortClosed:
+                tally.broken += 1
+                return
+            took_s = time.perf_counter() - sent_at
+            if is_counted:
+                tally.answers_ms.append(1000 * took_s)
+                tally.late += took_s > LATE_S
+            due = max(due + 1.0, loop.time())
+
+    def hang_up(self) -> None:
+        for port, _ in self._members:
+            port.abort()
+
+
+@contextlib.asynccontextmanager
+async def _part(*words: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "parley.cli.bench.relay_parts",
+        *words,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(60.0):
+            url = (await process.stdout.readline()).decode().strip()
+        if not url:
+            raise SetupError(f"The {words[0]} did not start.", hint="The lines above say why.")
+        yield process, url
+    finally:
+        process.stdin.close()
+        try:
+            async with asyncio.timeout(10.0):
+                await process.wait()
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+
+
+def _ws(url: str) -> str:
+    return "ws" + url.removeprefix("http")
+
+
+def _cpu_s(pid: int) -> float | None:
+    """User and system time of a process, where /proc tells."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _rss_mb(pid: int) -> float | None:
+    try:
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1]) / 1024
+    except OSError:
+        return None
+    return None

@@ -1,0 +1,159 @@
+"""The other processes of `parley bench relay`: a real gateway, and a worker that only answers.
+
+`python -m parley.cli.bench.relay_parts gateway` and `… worker GATEWAY_URL SLOTS DOWN_BYTES`. Each
+prints its address as its first line and ends when its standard input does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Final
+
+import msgspec
+import uvicorn
+import uvloop
+import websockets
+from starlette.applications import Starlette
+from starlette.routing import WebSocketRoute
+from starlette.websockets import WebSocket
+
+from parley import __version__, logs
+from parley.gateway.frames import TEXT, Message, frame
+from parley.gateway.main import Gateway
+from parley.gateway.port import PortClosed, PortLimits, Pulse
+from parley.gateway.server_port import ServerPort, port_of
+from parley.protocol.control import (
+    BEAT_EVERY_S,
+    CONTROL_PATH,
+    LEASE_HEADER,
+    SESSION_HEADER,
+    SESSION_PATH,
+    TASK_HEADER,
+    Beat,
+    Hello,
+    SessionPhase,
+)
+from parley.settings import GatewaySettings, LimitSettings, Settings
+
+SESSIONS_LIMIT: Final = 100_000
+
+
+def raise_file_limit() -> None:
+    """Every session needs a few sockets."""
+    with contextlib.suppress(ImportError, ValueError, OSError):
+        import resource
+
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+async def end_of_input() -> None:
+    """Return when whoever started us is done, or gone."""
+    reader = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), sys.stdin
+    )
+    await reader.read()
+
+
+async def run_gateway() -> None:
+    """A gateway as operators run it, without TLS and without limits per address."""
+    settings = Settings(
+        gateway=GatewaySettings(host="127.0.0.1", port=0, http=True),
+        limits=LimitSettings(sessions_per_client=SESSIONS_LIMIT, realtime_audio_s=86_400.0),
+    )
+    gateway = Gateway(settings)
+    serving = asyncio.create_task(
+        gateway.serve(lambda: print(f"http://127.0.0.1:{gateway.port}", flush=True))
+    )
+    await end_of_input()
+    gateway.stop_now()
+    await serving
+
+
+class AnsweringWorker:
+    """Answers every message of a session with one of `down_bytes`."""
+
+    def __init__(self, gateway_url: str, slots: int, down_bytes: int) -> None:
+        self._gateway_url = gateway_url
+        self._slots = slots
+        payload = b'{"type":"result","audio_data":"' + b"A" * down_bytes + b'"}'
+        self._answer = Message(TEXT, (frame(TEXT, payload, mask=False),), len(payload))
+        self._phases: asyncio.Queue[SessionPhase] = asyncio.Queue()
+        self._busy = 0
+
+    async def run(self) -> None:
+        """Serve until standard input ends."""
+        app = Starlette(routes=[WebSocketRoute(SESSION_PATH, self._session)], lifespan=_lifespan)
+        config = uvicorn.Config(
+            app, host="127.0.0.1", port=0, ws=ServerPort, log_config=None, backlog=4096
+        )
+        server = uvicorn.Server(config)
+        serving = asyncio.create_task(server._serve())
+        while not server.started:  # noqa: ASYNC110  (uvicorn offers no event)
+            await asyncio.sleep(0.01)
+        url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+        control = asyncio.create_task(self._report(url))
+        print(url, flush=True)
+        await end_of_input()
+        control.cancel()
+        server.should_exit = True
+        await asyncio.gather(serving, control, return_exceptions=True)
+
+    async def _report(self, url: str) -> None:
+        hello = Hello("bench", url, self._slots, "answering", "none", __version__, os.getpid())
+        address = "ws" + self._gateway_url.removeprefix("http") + CONTROL_PATH
+        async with websockets.connect(address, ping_interval=None) as socket:
+            await socket.send(msgspec.json.encode(hello))
+            while True:
+                beat = Beat("idle", self._slots - self._busy, 0, 0, 0)
+                await socket.send(msgspec.json.encode(beat))
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(BEAT_EVERY_S):
+                        while True:
+                            await socket.send(msgspec.json.encode(await self._phases.get()))
+
+    async def _session(self, websocket: WebSocket) -> None:
+        await websocket.accept()
+        port = port_of(websocket)
+        lease_id = websocket.headers.get(LEASE_HEADER, "direct")
+        session_id = websocket.headers.get(SESSION_HEADER, "direct")
+        task: Any = websocket.headers.get(TASK_HEADER, "audio_duplex")
+        counts = lease_id != "direct"
+        self._busy += counts
+        self._phases.put_nowait(SessionPhase(lease_id, session_id, task, "active", True))
+        try:
+            while True:
+                await port.receive()
+                port.pass_on(self._answer)
+        except PortClosed:
+            return
+        finally:
+            self._busy -= counts
+            self._phases.put_nowait(SessionPhase(lease_id, session_id, task, "ended", True))
+
+
+@contextlib.asynccontextmanager
+async def _lifespan(app: Starlette) -> AsyncIterator[Mapping[str, Any]]:
+    yield {"pulse": Pulse(), "port_limits": PortLimits()}
+
+
+def main(words: list[str]) -> None:
+    """Become one of the parts."""
+    raise_file_limit()
+    logs.configure(level="warning")
+    match words:
+        case ["gateway"]:
+            uvloop.run(run_gateway())
+        case ["worker", gateway_url, slots, down_bytes]:
+            uvloop.run(AnsweringWorker(gateway_url, int(slots), int(down_bytes)).run())
+        case _:
+            raise SystemExit(f"unknown part: {words}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
