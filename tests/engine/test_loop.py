@@ -296,6 +296,18 @@ def test_a_long_prefill_gives_way_to_a_live_unit():
     assert unit.outlet.value is not None
 
 
+def test_work_is_as_urgent_as_what_waits_behind_it():
+    bench = Bench(scripts={Settle: (Stage.SETTLE,)})
+    now_s = bench.clock.monotonic()
+    bench.ask(0, Reply(), due_s=now_s + 0.9)
+    bench.ask(1, Settle())
+    bench.ask(1, Answer(), due_s=now_s + 0.5)
+
+    bench.run()
+
+    assert bench.model.steps[0] == (Stage.SETTLE, (1,))
+
+
 @pytest.mark.parametrize(
     "error", [DeviceFault("gone"), RuntimeError("CUDA error: an illegal memory access")]
 )

@@ -211,3 +211,33 @@ async def test_timings_say_where_the_time_went(seat):
 
     assert set(result.timings) == {Stage.ENCODE, Stage.PREFILL, Stage.DECODE}
     assert result.cost_all_ms >= result.cost_llm_ms
+
+
+class Noting:
+    """Passes everything on to a seat and keeps the deadlines."""
+
+    def __init__(self, seat):
+        self._seat = seat
+        self.dues = []
+
+    def __getattr__(self, name):
+        method = getattr(self._seat, name)
+        if name not in ("prefill", "answer", "settle"):
+            return method
+
+        def note(*arguments, due_s=None):
+            self.dues.append(due_s)
+            return method(*arguments, due_s=due_s)
+
+        return note
+
+
+async def test_everything_about_a_unit_is_due_when_the_unit_is(seat):
+    noting = Noting(seat)
+    view = DuplexView(noting)
+    await view.prepare()
+    await view.prefill(speak(1), due_s=5.0)
+    await view.generate()
+    await view.finalize()
+
+    assert noting.dues == [None, 5.0, 5.0, 5.0]

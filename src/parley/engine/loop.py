@@ -298,8 +298,13 @@ class EngineLoop:
         for row in range(self._model.rows):
             ask = self._order.current(row)
             if ask is not None and ask.job is not None and ask.job.stage is not None:
-                ready.append(Ready(row, ask.job.stage, ask.due_s, ask.waiting_since_s))
+                ready.append(Ready(row, ask.job.stage, self._due_s(ask), ask.waiting_since_s))
         return ready
+
+    def _due_s(self, ask: Ask) -> float | None:
+        """Work is as urgent as what waits behind it on the same row."""
+        dues = [one.due_s for one in (ask, *self._order.waiting(ask.row)) if one.due_s is not None]
+        return min(dues, default=None)
 
     def _run(self, stage: Stage, asks: list[Ask]) -> None:
         try:

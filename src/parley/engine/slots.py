@@ -9,6 +9,7 @@ was asked for.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -77,6 +78,10 @@ class Order(Generic[Item]):
     def current(self, row: int) -> Item | None:
         """What is under way."""
         return self._current[row]
+
+    def waiting(self, row: int) -> Iterable[Item]:
+        """What comes after that, in order."""
+        return iter(self._waiting[row])
 
     def advance(self, row: int) -> Item | None:
         """Begin the row's next piece if none is under way; gives it, or None."""

@@ -107,6 +107,7 @@ class DuplexView:
         self._is_stopped = False
         self._has_break = False
         self._units = 0
+        self._due_s: float | None = None
 
     @property
     def spec(self) -> ModelSpec:
@@ -188,6 +189,7 @@ class DuplexView:
             return UnitHeard(False, "stopped")
         if (audio is None or not len(audio)) and not frames:
             return UnitHeard(False, "there is neither sound nor a picture")
+        self._due_s = due_s
         segments: list[Segment] = [Marker(Mark.UNIT)]
         limits = self._max_slices if max_slice_nums is None else max_slice_nums
         for index, frame in enumerate(frames):
@@ -208,13 +210,19 @@ class DuplexView:
     async def generate(
         self, force_listen: bool = False, *, due_s: float | None = None
     ) -> UnitResult:
-        """Let the model decide about the unit: listen, or speak for about a second."""
+        """Let the model decide about the unit: listen, or speak for about a second.
+
+        Args:
+            due_s: as the unit's, where nothing else is said.
+        """
         if self._is_stopped:
             return self._nothing(end_of_turn=True)
         heard, self._heard = self._heard, None
         if heard is None:
             return self._nothing(end_of_turn=False)
-        decoding = self._decoding = self._seat.answer(Answer(force_listen), due_s=due_s)
+        decoding = self._decoding = self._seat.answer(
+            Answer(force_listen), due_s=self._due_s if due_s is None else due_s
+        )
         try:
             pieces = [piece async for piece in decoding]
             decoded = await decoding.result()
@@ -251,7 +259,7 @@ class DuplexView:
         if not self._needs_finalize:
             return None
         self._needs_finalize = False
-        return await self._seat.settle(due_s=due_s)
+        return await self._seat.settle(due_s=self._due_s if due_s is None else due_s)
 
     def set_break(self) -> None:
         """Kept for those who ask for it; interrupting is `force_listen`'s matter."""
