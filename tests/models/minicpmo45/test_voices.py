@@ -1,0 +1,308 @@
+"""Voices: made from a reference, kept by content, refused in plain words."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.support.tiny_onnx import write_speaker, write_tokenizer
+from tests.support.tiny_voice import tiny_token2wav, tiny_voice
+
+from parley.errors import InvalidPayload, SetupError, VoiceUnavailable
+from parley.media.pcm import Pcm
+from parley.media.wav import save as save_wav
+from parley.models.minicpmo45.speech_buffer import TurnBuffer
+from parley.models.minicpmo45.speech_features import (
+    flow_mel,
+    resampled,
+    speaker_bank,
+    tokenizer_mel,
+)
+from parley.models.minicpmo45.voice_pack import VoicePack
+from parley.models.minicpmo45.voiced import VoicedVocoder
+from parley.models.minicpmo45.voices import (
+    SPEAKER_FILE,
+    TOKENIZER_FILE,
+    VoiceMaker,
+    VoiceShelf,
+    read_pack,
+    write_pack,
+)
+
+
+def reference(seconds: float = 3.0, rate_hz: int = 16_000, hz: float = 180.0) -> Pcm:
+    t = np.arange(round(seconds * rate_hz)) / rate_hz
+    sound = 0.3 * np.sin(2 * np.pi * hz * t) * (0.6 + 0.4 * np.sin(2 * np.pi * 2 * t))
+    return Pcm(sound.astype(np.float32), rate_hz)
+
+
+@pytest.fixture
+def assets(tmp_path: Path) -> Path:
+    folder = tmp_path / "assets"
+    folder.mkdir()
+    write_tokenizer(folder / TOKENIZER_FILE)
+    write_speaker(folder / SPEAKER_FILE)
+    return folder
+
+
+class FakeMaker(VoiceMaker):
+    """Counts what it is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__(Path("nowhere"))
+        self.made = 0
+
+    def make(self, reference: Pcm) -> VoicePack:
+        self.made += 1
+        return tiny_voice(len(reference))
+
+
+class FakeSession:
+    """A network with one input of a rank, and a fixed answer."""
+
+    def __init__(self, rank: int, answer: np.ndarray) -> None:
+        self.rank, self.answer = rank, answer
+
+    def get_inputs(self) -> list[Any]:
+        return [SimpleNamespace(name="x", shape=["d"] * self.rank, type="tensor(float)")]
+
+    def run(self, outputs: None, inputs: dict[str, Any]) -> list[Any]:
+        return [self.answer]
+
+
+def same(a: VoicePack, b: VoicePack) -> bool:
+    return a.key == b.key
+
+
+def test_voice_comes_from_both_networks_and_the_mel(assets: Path) -> None:
+    sound = reference(3.0)
+
+    pack = VoiceMaker(assets).make(sound)
+
+    mel = tokenizer_mel(sound.samples)
+    wanted = np.abs(mel.mean(axis=0)[::4] * 100).astype(np.int64)
+    assert np.abs(pack.tokens - wanted).max() <= 1
+    assert len(pack.tokens) == 75
+    most = speaker_bank(sound.samples).max(axis=0)
+    np.testing.assert_allclose(pack.embedding, np.tile(most, 3)[:192], atol=1e-6)
+    np.testing.assert_allclose(
+        pack.mel, flow_mel(resampled(sound.samples, 16_000, 24_000)), atol=1e-6
+    )
+
+
+def test_mel_is_made_as_long_as_the_tokens(assets: Path) -> None:
+    pack = VoiceMaker(assets).make(reference(6.016))
+
+    assert (len(pack.tokens), pack.frames) == (151, 302)
+    assert np.array_equal(pack.mel[300], pack.mel[299])
+
+
+def test_mel_comes_from_the_original_rate(assets: Path) -> None:
+    sound = reference(2.0, rate_hz=48_000, hz=7_000)
+
+    pack = VoiceMaker(assets).make(sound)
+
+    np.testing.assert_allclose(
+        pack.mel, flow_mel(resampled(sound.samples, 48_000, 24_000)), atol=1e-6
+    )
+
+
+def test_long_reference_is_cropped_for_the_prompt(assets: Path) -> None:
+    pack = VoiceMaker(assets).make(reference(25.0))
+
+    assert (len(pack.tokens), pack.frames) == (250, 500)
+
+
+@pytest.mark.parametrize(
+    ("sound", "sentence"),
+    [
+        (reference(0.2), "too short: 0.2 s"),
+        (Pcm.silence(32_000, 16_000), "is silent"),
+        (Pcm(np.full(32_000, np.nan, np.float32), 16_000), "not finite"),
+    ],
+)
+def test_sound_that_cannot_be_a_voice_is_refused(sound: Pcm, sentence: str) -> None:
+    with pytest.raises(InvalidPayload, match=sentence):
+        VoiceShelf(FakeMaker()).voice(sound)
+
+
+def test_absent_networks_are_named(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path / TOKENIZER_FILE)
+    maker = VoiceMaker(tmp_path)
+
+    assert maker.missing_files() == [SPEAKER_FILE]
+    with pytest.raises(VoiceUnavailable, match=r"need campplus\.onnx .* text works without"):
+        maker.make(reference())
+
+
+def test_broken_network_is_named(assets: Path) -> None:
+    (assets / SPEAKER_FILE).write_bytes(b"nothing of the kind")
+
+    with pytest.raises(VoiceUnavailable, match=r"campplus\.onnx cannot be loaded"):
+        VoiceMaker(assets).make(reference())
+
+
+def test_speaker_net_of_another_width_is_named(assets: Path) -> None:
+    write_speaker(assets / SPEAKER_FILE, width=100)
+
+    with pytest.raises(VoiceUnavailable, match="100 numbers instead of 192"):
+        VoiceMaker(assets).make(reference())
+
+
+def test_reference_without_speech_is_said_so(assets: Path) -> None:
+    maker = VoiceMaker(assets, opens=lambda _: FakeSession(3, np.zeros((1, 0), np.int64)))
+
+    with pytest.raises(VoiceUnavailable, match="no speech"):
+        maker.make(reference())
+
+
+def test_known_reference_is_not_described_twice(tmp_path: Path) -> None:
+    maker = FakeMaker()
+    shelf = VoiceShelf(maker, folder=tmp_path)
+
+    first = shelf.voice(reference(2.0))
+    again = shelf.voice(reference(2.0))
+    other = shelf.voice(reference(2.5))
+
+    assert maker.made == 2
+    assert same(first, again)
+    assert not same(first, other)
+
+
+def test_kept_voice_outlives_the_process_and_needs_no_networks(tmp_path: Path) -> None:
+    first = VoiceShelf(FakeMaker(), folder=tmp_path).voice(reference())
+
+    later = VoiceShelf(None, folder=tmp_path).voice(reference())
+
+    assert same(first, later)
+
+
+def test_reference_at_another_rate_is_another_voice(tmp_path: Path) -> None:
+    maker = FakeMaker()
+    shelf = VoiceShelf(maker, folder=tmp_path)
+    sound = reference()
+
+    shelf.voice(sound)
+    shelf.voice(Pcm(sound.samples, 24_000))
+
+    assert maker.made == 2
+
+
+def test_damaged_file_is_made_anew(tmp_path: Path) -> None:
+    VoiceShelf(FakeMaker(), folder=tmp_path).voice(reference())
+    path = next(tmp_path.glob("*.safetensors"))
+    path.write_bytes(path.read_bytes()[:50])
+    maker = FakeMaker()
+
+    VoiceShelf(maker, folder=tmp_path).voice(reference())
+
+    assert maker.made == 1
+    assert read_pack(path).frames == 60
+
+
+def test_voices_not_used_for_longest_make_room(tmp_path: Path) -> None:
+    shelf = VoiceShelf(FakeMaker(), folder=tmp_path, kept_files=2)
+    for number in range(3):
+        shelf.voice(reference(1.0 + number))
+        for age, path in enumerate(sorted(tmp_path.glob("*"), key=lambda p: p.stat().st_mtime)):
+            os.utime(path, (1000 * number + age, 1000 * number + age))
+
+    maker = FakeMaker()
+    fresh = VoiceShelf(maker, folder=tmp_path)
+    fresh.voice(reference(3.0))
+    fresh.voice(reference(2.0))
+    assert maker.made == 0
+    fresh.voice(reference(1.0))
+
+    assert maker.made == 1
+
+
+def test_folder_that_cannot_be_written_costs_the_keeping_only(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("in the way")
+
+    pack = VoiceShelf(FakeMaker(), folder=blocked).voice(reference())
+
+    assert pack.frames == 60
+
+
+def test_nothing_half_written_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OSError, match="disk full"):
+        write_pack(tmp_path / "a.safetensors", tiny_voice())
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_new_voices_the_unknown_is_refused() -> None:
+    with pytest.raises(VoiceUnavailable, match="No new voices"):
+        VoiceShelf(None).voice(reference())
+
+
+def test_default_voice_is_a_wave_file_or_a_stored_voice(tmp_path: Path, assets: Path) -> None:
+    save_wav(tmp_path / "voice.wav", reference(2.0), bits=32)
+    write_pack(tmp_path / "voice.safetensors", tiny_voice(5))
+
+    spoken = VoiceShelf(VoiceMaker(assets), default=tmp_path / "voice.wav")
+    stored = VoiceShelf(None, default=tmp_path / "voice.safetensors")
+
+    assert spoken.has_default
+    assert len(spoken.default().tokens) == 50
+    assert same(stored.default(), tiny_voice(5))
+
+
+def test_absent_default_voice_is_said_so(tmp_path: Path) -> None:
+    shelf = VoiceShelf(None, default=tmp_path / "gone.wav")
+
+    assert not shelf.has_default
+    with pytest.raises(VoiceUnavailable, match=r"gone\.wav cannot be used"):
+        shelf.default()
+    with pytest.raises(VoiceUnavailable, match="no default voice"):
+        VoiceShelf(None).default()
+
+
+def test_file_that_is_no_voice_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    path.write_bytes(b"no")
+
+    with pytest.raises(SetupError, match=r"a\.safetensors is not a stored voice"):
+        read_pack(path)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "mel", "sentence"),
+    [(0, 0, "at least one token"), (3, 5, "need a mel of 6 frames")],
+)
+def test_voice_that_does_not_add_up_is_refused(tokens: int, mel: int, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        VoicePack(
+            np.zeros(tokens, np.int64), np.zeros(192, np.float32), np.zeros((mel, 80), np.float32)
+        )
+
+
+def test_row_speaks_with_its_own_voice_until_it_is_closed() -> None:
+    maker = FakeMaker()
+    shelf = VoiceShelf(maker, default=tiny_voice(9))
+    vocoder = VoicedVocoder(tiny_token2wav(slots=2), shelf, slots=2)
+    windows = TurnBuffer().add(range(10), is_last=True)
+    vocoder.prepare(0, None)
+    vocoder.prepare(1, reference(2.0))
+
+    first = vocoder.speak([0, 1], windows * 2)
+    vocoder.restart([1, 0])
+    second = vocoder.speak([0, 1], windows * 2)
+
+    assert not np.array_equal(first[0], first[1])
+    assert np.array_equal(first[0], second[0])
+    assert np.array_equal(first[1], second[1])
+    vocoder.close(1)
+    vocoder.close(1)
+    with pytest.raises(VoiceUnavailable, match="Row 1 has no voice"):
+        vocoder.restart([1])
