@@ -1,0 +1,86 @@
+"""The printed protocol pages: their examples are messages, and their tables are true."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from parley import errors
+from parley.errors import ParleyError
+from parley.protocol import codec
+from parley.protocol.dialects import DIALECTS, Dialect, DialectName
+
+PAGES = Path(__file__).resolve().parents[2] / "docs" / "protocols"
+EXAMPLE = re.compile(r"```json (client|server)(?:=(\w+))?\n(.*?)```", re.DOTALL)
+NAMES = ("chat", "half_duplex", "duplex", "realtime")
+
+
+def examples() -> list[tuple[str, str, str]]:
+    """Dialect, sender and text of every example."""
+    found = []
+    for page in ("README", *NAMES):
+        text = (PAGES / f"{page}.md").read_text(encoding="utf-8")
+        for sender, named, body in EXAMPLE.findall(text):
+            found.append((named or page, sender, body))
+    return found
+
+
+@pytest.mark.parametrize(("name", "sender", "text"), examples())
+def test_every_example_is_a_message_that_loses_nothing(
+    name: DialectName, sender: str, text: str
+) -> None:
+    dialect = DIALECTS[name]
+    decode = dialect.decode_client if sender == "client" else dialect.decode_server
+
+    message = json.loads(codec.encode(decode(text)))
+
+    for field, value in json.loads(text).items():
+        if not isinstance(value, dict | list):
+            assert message[field] == value
+
+
+def rows(name: str) -> list[tuple[str, str]]:
+    """Code and close of every row of a page's error table."""
+    text = (PAGES / f"{name}.md").read_text(encoding="utf-8")
+    table = text[text.rindex("| code |") :]
+    found = []
+    for line in table.splitlines()[2:]:
+        if not line.startswith("|"):
+            break
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        close = cells[2] if name == "realtime" else cells[1]
+        found += [(code, close) for code in re.findall(r"`(\w+)`", cells[0])]
+    return found
+
+
+def sample(code: str) -> ParleyError | None:
+    """Some error with this code."""
+    for kind in vars(errors).values():
+        if isinstance(kind, type) and issubclass(kind, ParleyError) and kind.code == code:
+            if kind in (errors.BadInput, errors.Refused):
+                continue
+            error = kind.__new__(kind, "x")
+            error.type_name = "x"  # type: ignore[attr-defined]
+            return error
+    return None
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "close"),
+    [(name, code, close) for name in ("README", *NAMES) for code, close in rows(name)],
+)
+def test_every_row_of_the_error_tables_is_true(name: str, code: str, close: str) -> None:
+    error = sample(code)
+    if error is None:
+        assert code in ("cancelled", "timeout")  # Built by the dialects, not by a class.
+        return
+    dialects: list[Dialect] = [
+        dialect for dialect in DIALECTS.values() if name in ("README", dialect.name)
+    ]
+    for dialect in dialects:
+        answer = dialect.answer(error)
+
+        assert str(answer.close_code) == close.replace("stays", "None")
