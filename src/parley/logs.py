@@ -14,6 +14,11 @@ from typing import Any, Literal, TextIO
 
 import structlog
 
+# Local variables hold prompts and sound.
+_traceback_without_values = structlog.processors.ExceptionRenderer(
+    structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+)
+
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
 
@@ -43,13 +48,15 @@ def configure(
         cache_logger_on_first_use=False,
     )
     renderer: structlog.typing.Processor = (
-        structlog.dev.ConsoleRenderer(colors=out.isatty())
+        structlog.dev.ConsoleRenderer(
+            colors=out.isatty(), exception_formatter=structlog.dev.plain_traceback
+        )
         if is_text
         else structlog.processors.JSONRenderer(ensure_ascii=False)
     )
     last: list[structlog.typing.Processor] = [
         structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-        *([] if is_text else [structlog.processors.dict_tracebacks]),
+        *([] if is_text else [_traceback_without_values]),
         renderer,
     ]
     handler = logging.StreamHandler(out)

@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import io
+import logging
+
+import pytest
+import structlog
+
+from parley import logs
+
+
+@pytest.fixture
+def _restored():
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    structlog.reset_defaults()
+
+
+@pytest.mark.usefixtures("_restored")
+@pytest.mark.parametrize("style", ["json", "text"])
+def test_a_logged_error_shows_where_but_not_what_was_said(style):
+    out = io.StringIO()
+    logs.configure(style=style, stream=out)
+    log = logs.get("test")
+
+    def answer(prompt: str) -> None:
+        raise ValueError("no")
+
+    try:
+        answer("my secret")
+    except ValueError:
+        log.exception("turn failed", session_id="s1")
+
+    written = out.getvalue()
+    assert "ValueError" in written
+    assert "s1" in written
+    assert "my secret" not in written.replace('answer("my secret")', "")
