@@ -271,7 +271,7 @@ class HalfDuplexDriver:
         except SeatLost:
             raise
         except InferenceFailed:
-            _log.warning("turn.failed", during="prefill", turn=self._turn, exc_info=True)
+            _log.warning("turn failed", during="prefill", turn=self._turn, exc_info=True)
             return False
         if self._is_interrupted:
             return True
@@ -280,7 +280,7 @@ class HalfDuplexDriver:
         except SeatLost:
             raise
         except InferenceFailed:
-            _log.warning("turn.failed", during="generate", turn=self._turn, exc_info=True)
+            _log.warning("turn failed", during="generate", turn=self._turn, exc_info=True)
             if not await view.can_rollback() or not (await view.rollback()).success:
                 raise
             return False

@@ -377,12 +377,12 @@ class Life:
             self.end(Ended("disconnected"))
         except ParleyError as error:
             if not error.is_client_error:
-                _log.warning("session.failed", session_id=self.session_id, part=name, exc_info=True)
+                _log.warning("session failed", session_id=self.session_id, part=name, exc_info=True)
             self.end(Ended("error", error))
         except Exception:
             error_id = secrets.token_hex(4)
             _log.exception(
-                "session.broken", session_id=self.session_id, part=name, error_id=error_id
+                "session broken", session_id=self.session_id, part=name, error_id=error_id
             )
             self.end(Ended("error", InferenceFailed("The session failed.", error_id=error_id)))
 

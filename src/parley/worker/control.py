@@ -131,7 +131,7 @@ class ControlLink:
                 if isinstance(error, InvalidURI):
                     raise
                 _log.info(
-                    "gateway.unreachable",
+                    "gateway unreachable",
                     url=self._url,
                     why=_why(error),
                     retry_s=round(retry_s, 1),
@@ -156,7 +156,7 @@ class ControlLink:
         for phase in self._reporter.living():
             await _send(socket, phase)
         self._socket = socket
-        _log.info("gateway.connected", url=self._url)
+        _log.info("gateway connected", url=self._url)
         tasks = [
             asyncio.create_task(self._tell(socket), name="control:tell"),
             asyncio.create_task(self._listen(socket), name="control:listen"),
@@ -170,7 +170,7 @@ class ControlLink:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        _log.info("gateway.gone", url=self._url)
+        _log.info("gateway gone", url=self._url)
 
     async def _tell(self, socket: ClientConnection) -> None:
         loop = asyncio.get_running_loop()
@@ -196,14 +196,14 @@ class ControlLink:
                 order = _decoder.decode(frame)
             except msgspec.MsgspecError:
                 # A newer gateway may know more words than we do.
-                _log.warning("gateway.unknown_order", size=len(frame))
+                _log.warning("gateway unknown order", size=len(frame))
                 continue
             self._obey(order)
 
     def _obey(self, order: ToWorker) -> None:
         match order:
             case Welcome():
-                _log.info("gateway.welcome", version=order.gateway_version)
+                _log.info("gateway welcome", version=order.gateway_version)
             case StopTurn():
                 found = self._reporter.stop_turn(order)
                 self.report(Stopped(request_id=order.request_id, found=found))

@@ -205,13 +205,13 @@ class Host:
                 enters=lambda phase: self._enter(held, _PHASES[phase]),
             )
             driver = self._driver(lease, life, seat)
-            _log.info("session.began", task=lease.task, queue_wait_ms=lease.queue_wait_ms)
+            _log.info("session began", task=lease.task, queue_wait_ms=lease.queue_wait_ms)
             ended = await life.run(driver)
         finally:
             self._enter(held, "cleanup")
             # Shielded: what is under way must be given back even if the server is in a hurry.
             await asyncio.shield(self._spawn(self._clean_up(held, driver, seat)))
-            _log.info("session.ended", reason=ended.reason if ended else "cancelled")
+            _log.info("session ended", reason=ended.reason if ended else "cancelled")
             if life is not None:
                 await life.finish()
 
@@ -247,7 +247,7 @@ class Host:
                     await seat.close()
         except TimeoutError:
             # A slot that does not come back cannot be trusted again: end, and be started anew.
-            _log.error("session.stuck", limit_s=self.cleanup_limit_s)
+            _log.error("session stuck", limit_s=self.cleanup_limit_s)
             self.broken.set()
         finally:
             self._held.pop(held.lease.lease_id, None)

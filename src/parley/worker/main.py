@@ -135,28 +135,28 @@ class Worker:
         """The model and the detector, saying now and then that we are still at it."""
         settings = self._settings
         began_s = time.monotonic()
-        _log.info("model.loading", model=settings.model.name)
+        _log.info("model loading", model=settings.model.name)
         progress = asyncio.create_task(_say_still_loading(began_s), name="progress")
         try:
             detectors = await _aside(lambda: _load_detector(settings.worker.vad))
             model = await _aside(self._load_model)
         finally:
             progress.cancel()
-        _log.info("model.loaded", model=model.spec.name, took_s=_since(began_s))
+        _log.info("model loaded", model=model.spec.name, took_s=_since(began_s))
         return model, detectors
 
     async def _work(self, engine: Engine, detectors: DetectorFactory) -> int:
         settings = self._settings
         began_s = time.monotonic()
         await engine.warm_up()
-        _log.info("model.warm", took_s=_since(began_s))
+        _log.info("model warm", took_s=_since(began_s))
         identity = Identity(
             worker_id=f"worker-{settings.worker.index}-{secrets.token_hex(4)}",
             url=settings.worker.advertise_url or self._url(),
             version=__version__,
             pid=os.getpid(),
             index=settings.worker.index,
-            device=engine.spec.details.get("device", settings.model.device),
+            device=engine.spec.details.get("device", _device(settings.model.device)),
         )
         host = Host(
             engine,
@@ -175,7 +175,7 @@ class Worker:
         )
         host.report = link.report
         self._host = host
-        _log.info("worker.ready", worker_id=identity.worker_id, url=identity.url)
+        _log.info("worker ready", worker_id=identity.worker_id, url=identity.url)
         linking = asyncio.create_task(link.run(), name="control link")
         try:
             return await self._wait_for_the_end(host, engine, linking)
@@ -198,7 +198,7 @@ class Worker:
             if linking.done():
                 linking.result()
             if waits["stuck"].done() or waits["fault"].done():
-                _log.error("worker.failed", why="stuck" if waits["stuck"].done() else "device")
+                _log.error("worker failed", why="stuck" if waits["stuck"].done() else "device")
                 # Others on this worker hear that it is over, if they still can.
                 host.leave(0.0)
                 await host.leaving.wait()
@@ -224,6 +224,11 @@ class Worker:
             self._settings.worker.gateway_url,
             str(certificate) if certificate.is_file() else None,
         )
+
+
+def _device(chosen: str) -> str:
+    """For a model that does not say where it runs: one without tensors runs on the CPU."""
+    return "cpu" if chosen == "auto" else chosen
 
 
 def is_loopback(host: str) -> bool:
@@ -301,7 +306,7 @@ async def _aside(work: Callable[[], T]) -> T:
 async def _say_still_loading(began_s: float) -> None:
     while True:
         await asyncio.sleep(PROGRESS_EVERY_S)
-        _log.info("model.still_loading", waited_s=_since(began_s))
+        _log.info("model still loading", waited_s=_since(began_s))
 
 
 def _since(began_s: float) -> float:
