@@ -1,0 +1,103 @@
+"""The whole house on loopback: a real gateway and real workers, all in the test's event loop.
+
+What crosses processes (kill, stop, restart) is tested with `serve` as a child process instead;
+see tests/house/test_processes.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from tests.support import gateways
+
+from parley.engine.model import Model
+from parley.gateway.house import House as GatewayHouse
+from parley.gateway.main import Gateway
+from parley.settings import Settings
+from parley.worker.main import Worker
+
+SECRET = "house-secret"
+
+
+class RunningHouse(gateways.RunningGateway):
+    """A gateway with its workers."""
+
+    def __init__(self, gateway: Gateway, settings: Settings) -> None:
+        super().__init__(gateway)
+        self.settings = settings
+        self.workers: list[Worker] = []
+
+    @property
+    def ws_url(self) -> str:
+        return f"ws://127.0.0.1:{self.gateway.port}"
+
+
+@contextlib.asynccontextmanager
+async def house(
+    model: str = "parrot",
+    *,
+    slots: int = 1,
+    workers: int = 1,
+    load_model: Callable[[], Model] | None = None,
+    **parts: dict[str, Any],
+) -> AsyncIterator[RunningHouse]:
+    """Serve while the block runs; everybody has joined when it begins.
+
+    Args:
+        load_model: instead of finding `model` by its name.
+        parts: settings, e.g. `limits={"realtime_video_s": 2}`.
+    """
+    parts["security"] = {"worker_secret": SECRET, **parts.get("security", {})}
+    parts["model"] = {"name": model, "slots": slots, **parts.get("model", {})}
+    settings = gateways.settings(**parts)
+    gateway = Gateway(
+        settings,
+        make_house=lambda s: GatewayHouse(s, dial_policy=gateways.QUICK, probe_every_s=0.05),
+    )
+    running = RunningHouse(gateway, settings)
+    started = asyncio.Event()
+    async with contextlib.AsyncExitStack() as stack:
+        serving = asyncio.create_task(gateway.serve(started.set), name="gateway")
+
+        async def end_gateway() -> None:
+            gateway.stop_now()
+            await serving
+
+        stack.push_async_callback(end_gateway)
+        await _first(serving, started.wait())
+        for index in range(workers):
+            worker_settings = settings.model_copy(
+                update={
+                    "worker": settings.worker.model_copy(
+                        update={"gateway_url": running.url, "index": index}
+                    )
+                }
+            )
+            worker = Worker(worker_settings, load_model=load_model)
+            working = asyncio.create_task(worker.run(), name=f"worker {index}")
+
+            async def end_worker(
+                worker: Worker = worker, working: asyncio.Task[int] = working
+            ) -> None:
+                worker.stop_now()
+                await working
+
+            stack.push_async_callback(end_worker)
+            running.workers.append(worker)
+
+        def everybody_is_free() -> bool:
+            return sum(w.free_slots for w in running.house.fleet) == slots * workers
+
+        await gateways.until(everybody_is_free, 60)
+        yield running
+
+
+async def _first(serving: asyncio.Task[Any], other: Any) -> None:
+    waiting = asyncio.create_task(other)
+    await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    if serving.done():
+        serving.result()
