@@ -12,6 +12,7 @@ from tests.support.certificates import self_signed
 from parley import cli
 from parley.cli import doctor
 from parley.cli.doctor import Finding
+from parley.client import Server
 from parley.errors import SetupError
 from parley.settings import Settings, load
 
@@ -76,14 +77,30 @@ def pair(folder: Path) -> Settings:
 
 def test_a_port_in_use_is_broken() -> None:
     with socket.socket() as taken:
+        # Bound and not listening: nobody answers there, and nobody else can have it.
         taken.bind(("127.0.0.1", 0))
-        taken.listen()
         port = taken.getsockname()[1]
 
         (finding,) = doctor.check_ports(settings(gateway__host="127.0.0.1", gateway__port=port))
 
     assert finding.grade == "broken"
     assert "--port" in finding.advice
+
+
+def test_a_port_held_by_a_healthy_server_of_ours_is_fine(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def healthy(_: Server) -> dict[str, bool]:
+        return {"healthy": True}
+
+    monkeypatch.setattr(Server, "health", healthy)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+
+        (finding,) = doctor.check_ports(settings(gateway__host="127.0.0.1", gateway__port=port))
+
+    assert finding.grade == "fine"
+    assert "running parley server" in finding.text
 
 
 def test_too_little_room_means_no_recording() -> None:

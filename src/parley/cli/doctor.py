@@ -6,6 +6,7 @@ broken makes the exit code 1; what is merely missing, such as a microphone, does
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import importlib.util
 import os
@@ -22,8 +23,9 @@ from typing import Annotated, Final, Literal
 import typer
 
 from parley import __version__
-from parley.errors import SetupError
-from parley.settings import Settings, load
+from parley.client import Server
+from parley.errors import ParleyError, SetupError
+from parley.settings import GatewaySettings, Settings, load
 
 Grade = Literal["fine", "note", "broken"]
 SIGNS: Final[dict[Grade, tuple[str, str]]] = {
@@ -151,14 +153,34 @@ def check_ports(settings: Settings) -> Iterator[Finding]:
         try:
             probe.bind((gateway.host, gateway.port))
         except OSError as error:
+            if _parley_answers(gateway):
+                text = f"{gateway.port} is held by a running parley server, which answers"
+                yield Finding("fine", "port", text)
+                return
             yield Finding(
                 "broken",
                 "port",
                 f"{gateway.host}:{gateway.port} cannot be used: {error.strerror}",
-                "Is a server running already? Else choose another with --port.",
+                "Another program has it; choose another with --port.",
             )
             return
     yield Finding("fine", "port", f"{gateway.host}:{gateway.port} is free")
+
+
+def _parley_answers(gateway: GatewaySettings) -> bool:
+    """Whether what holds the port is one of us, in good health."""
+
+    async def ask() -> bool:
+        scheme = "http" if gateway.http else "https"
+        url = f"{scheme}://127.0.0.1:{gateway.port}"
+        # Asking this machine about itself: the certificate is checked below, by name.
+        async with Server(url, insecure=True, open_timeout_s=2.0) as server:
+            return bool((await server.health()).get("healthy"))
+
+    try:
+        return asyncio.run(ask())
+    except ParleyError:
+        return False
 
 
 def check_certificate(settings: Settings) -> Iterator[Finding]:
