@@ -16,7 +16,7 @@ from typing import Any, Final
 from parley import logs
 from parley.clock import Clock
 from parley.engine.seat import Engine, EngineSeat
-from parley.errors import Refused, ServiceUnavailable, WorkerBusy
+from parley.errors import ParleyError, Refused, ServiceUnavailable, WorkerBusy
 from parley.protocol.control import (
     Beat,
     EndSession,
@@ -249,6 +249,9 @@ class Host:
             # A slot that does not come back cannot be trusted again: end, and be started anew.
             _log.error("session stuck", limit_s=self.cleanup_limit_s)
             self.broken.set()
+        except ParleyError:
+            # The seat is closed all the same; what it held died with whatever failed.
+            _log.warning("session cleaned up with an error", exc_info=True)
         finally:
             self._held.pop(held.lease.lease_id, None)
             self._enter(held, "ended")
