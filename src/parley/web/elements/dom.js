@@ -1,0 +1,167 @@
+/** Nodes without markup strings: everything that comes from a person, a model or a server stays text. */
+
+import { bind } from '../words/words.js';
+import { icon } from './icons.js';
+
+/** @typedef {Node | string | number | null | undefined | false} Child */
+/**
+ * @typedef {Record<string, any> & {
+ *   words?: string | [string, Record<string, unknown>], label?: string | [string, Record<string, unknown>],
+ *   hint?: string, icon?: string}} Attributes
+ */
+
+/**
+ * Make a node. `words`: its text by key; `label`: aria-label and tooltip by key; `hint`: placeholder by
+ * key; `icon`: an icon in front; `on…`: listeners; everything else an attribute, or a property where a
+ * boolean is meant.
+ * @template {keyof HTMLElementTagNameMap} T
+ * @param {T} tag
+ * @param {Attributes | null} [attributes]
+ * @param {...(Child | Child[])} children
+ * @returns {HTMLElementTagNameMap[T]}
+ */
+export function h(tag, attributes, ...children) {
+  const node = document.createElement(tag);
+  if (attributes?.icon) node.append(icon(attributes.icon));
+  for (const [name, value] of Object.entries(attributes ?? {})) {
+    if (value === undefined || value === null || name === 'icon') continue;
+    if (name === 'words') say(attributes?.icon ? node.appendChild(document.createElement('span')) : node, ...pair(value));
+    else if (name === 'label') {
+      const [key, values] = pair(value);
+      bind(node, 'aria-label', key, values);
+      bind(node, 'title', key, values);
+    } else if (name === 'hint') bind(node, 'placeholder', value);
+    else if (name.startsWith('on') && typeof value === 'function') node.addEventListener(name.slice(2), value);
+    else if (typeof value === 'boolean' && !name.startsWith('aria-')) node.toggleAttribute(name, value);
+    else if (name === 'value') /** @type {any} */ (node).value = value;
+    else node.setAttribute(name, String(value));
+  }
+  for (const child of children.flat()) {
+    if (child === null || child === undefined || child === false) continue;
+    node.append(child instanceof Node ? child : String(child));
+  }
+  return node;
+}
+
+/** @param {string | [string, Record<string, unknown>]} value @returns {[string, Record<string, unknown> | undefined]} */
+function pair(value) {
+  return Array.isArray(value) ? [value[0], value[1]] : [value, undefined];
+}
+
+/** Text of a node by key. @param {Element} node @param {string} key @param {Record<string, unknown>} [values] */
+export function say(node, key, values) {
+  bind(node, 'text', key, values);
+}
+
+/** Relabel a button. @param {Element} node @param {string} key */
+export function relabel(node, key) {
+  bind(node, 'aria-label', key);
+  bind(node, 'title', key);
+}
+
+/** Another picture on a button. @param {Element} node @param {string} name */
+export function reicon(node, name) {
+  const old = node.querySelector('svg');
+  if (old?.getAttribute('data-icon') === name) return;
+  const fresh = icon(name);
+  if (old) old.replaceWith(fresh);
+  else node.prepend(fresh);
+}
+
+/** @param {ParentNode} root @param {string} selector @returns {HTMLElement} */
+export function $(selector, root = document) {
+  const node = root.querySelector(selector);
+  if (!node) throw new Error(`nothing matches ${selector}`);
+  return /** @type {HTMLElement} */ (node);
+}
+
+/** @param {string} key @param {Record<string, unknown>} [values] @param {Child} [extra] */
+export function toast(key, values, extra) {
+  let place = document.querySelector('.toasts');
+  if (!place) {
+    place = h('div', { class: 'toasts', role: 'status', 'aria-live': 'polite' });
+    document.body.append(place);
+  }
+  const node = h('div', { class: 'toast' }, h('span', { words: values ? [key, values] : key }), extra ? ' ' : '', extra);
+  place.append(node);
+  setTimeout(() => node.remove(), 5000);
+}
+
+/**
+ * A sheet over the page; Escape and the cross close it.
+ * @param {string} title key
+ * @param {...(Child | Child[])} body
+ */
+export function sheet(title, ...body) {
+  const id = `sheet-${Math.random().toString(36).slice(2, 8)}`;
+  const close = h('button', { class: 'round slim', type: 'button', label: 'action.close', icon: 'close', onclick: () => node.close() });
+  const node = h('dialog', { class: 'sheet', 'aria-labelledby': id }, h('header', null, h('h2', { id, words: title }), close), h('div', { class: 'body' }, ...body));
+  node.addEventListener('close', () => node.remove());
+  node.addEventListener('click', (event) => {
+    if (event.target === node) node.close();
+  });
+  document.body.append(node);
+  node.showModal();
+  return node;
+}
+
+/**
+ * Ask before something that cannot be undone.
+ * @param {string} question key @param {string} action key @param {Record<string, unknown>} [values]
+ * @returns {Promise<boolean>}
+ */
+export function confirmed(question, action, values) {
+  return new Promise((resolve) => {
+    const yes = h('button', { class: 'button danger', type: 'button', words: action });
+    const no = h('button', { class: 'button', type: 'button', words: 'action.keep', autofocus: true });
+    const node = sheet('confirm.title', h('p', { words: values ? [question, values] : question }), h('div', { class: 'row' }, yes, no));
+    let answer = false;
+    yes.onclick = () => {
+      answer = true;
+      node.close();
+    };
+    no.onclick = () => node.close();
+    node.addEventListener('close', () => resolve(answer));
+  });
+}
+
+/** Save bytes under a name. @param {Blob} blob @param {string} name */
+export function download(blob, name) {
+  const url = URL.createObjectURL(blob);
+  const link = h('a', { href: url, download: name });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(url), 10000);
+}
+
+/** @param {string} text @param {string} key what to say when it worked */
+export async function copy(text, key = 'toast.copied') {
+  try {
+    await navigator.clipboard.writeText(text);
+    toast(key);
+  } catch {
+    // Refused by the browser: show it, so that a person can copy it.
+    const field = h('input', { value: text, readonly: true, label: 'share.link' });
+    sheet('share.link', field);
+    field.select();
+  }
+}
+
+/** Files a person chooses. @param {string} accept @param {{capture?: string, multiple?: boolean}} [options] @returns {Promise<File[]>} */
+export function pickFiles(accept, { capture, multiple = false } = {}) {
+  return new Promise((resolve) => {
+    const input = h('input', { type: 'file', accept, capture, multiple });
+    input.onchange = () => resolve([...(input.files ?? [])]);
+    input.oncancel = () => resolve([]);
+    input.click();
+  });
+}
+
+/** Not twice within `ms`: touch and click may both arrive. @param {() => void} act @param {number} ms */
+export function once(act, ms) {
+  let last = -Infinity;
+  return () => {
+    if (performance.now() - last < ms) return;
+    last = performance.now();
+    act();
+  };
+}

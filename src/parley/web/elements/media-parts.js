@@ -1,0 +1,90 @@
+/** Files of a person → pieces of a message, within the limits of the server, with words when they are not. */
+
+import { decodeSound } from '../audio/rig.js';
+import { drawJpeg } from '../talk/camera.js';
+import { decodeBytes, decodePcm, encodeBlob, encodePcm } from '../wire/codec.js';
+import { h, toast } from './dom.js';
+import './player/player.js';
+
+/** @typedef {import('../talk/chat.js').Part} Part */
+
+/** Source: web client spec 2.7. */
+const IMAGE_LIMIT = 20e6;
+const SOUND_LIMIT = 30e6;
+const VIDEO_LIMIT = 30e6;
+const VIDEO_LIMIT_S = 60;
+const IMAGE_SIDE = 1280;
+const IMAGE_QUALITY = 0.85;
+
+/** @param {File} file @returns {Promise<Part | null>} null: refused, the person knows why */
+export async function partOf(file) {
+  const kind = file.type.split('/')[0];
+  const limit = { image: IMAGE_LIMIT, audio: SOUND_LIMIT, video: VIDEO_LIMIT }[kind];
+  if (!limit) {
+    toast('error.unknown_file', { name: file.name });
+    return null;
+  }
+  if (file.size > limit) {
+    toast('error.too_big');
+    return null;
+  }
+  try {
+    if (kind === 'image') return await imagePart(file);
+    if (kind === 'audio') {
+      const samples = await decodeSound(await file.arrayBuffer());
+      return { type: 'audio', data: encodePcm(samples), name: file.name, seconds: samples.length / 16000 };
+    }
+    const seconds = await videoSeconds(file);
+    if (seconds > VIDEO_LIMIT_S) {
+      toast('error.video_too_long', { seconds: VIDEO_LIMIT_S });
+      return null;
+    }
+    return { type: 'video', data: await encodeBlob(file), name: file.name, seconds };
+  } catch {
+    toast(kind === 'image' ? 'error.not_image' : kind === 'audio' ? 'error.not_sound' : 'error.not_video');
+    return null;
+  }
+}
+
+/** @param {Blob & {name?: string}} file @returns {Promise<Part>} */
+async function imagePart(file) {
+  const picture = await createImageBitmap(file);
+  const blob = await drawJpeg(document.createElement('canvas'), picture, picture.width, picture.height, { side: IMAGE_SIDE, quality: IMAGE_QUALITY });
+  picture.close();
+  if (!blob) throw new Error('this picture cannot be encoded');
+  return { type: 'image', data: await encodeBlob(blob), name: file.name ?? '' };
+}
+
+/** @param {File} file @returns {Promise<number>} */
+function videoSeconds(file) {
+  const url = URL.createObjectURL(file);
+  const video = document.createElement('video');
+  video.preload = 'metadata';
+  return new Promise((resolve, reject) => {
+    video.onloadedmetadata = () => resolve(video.duration);
+    video.onerror = () => reject(new Error('this file cannot be shown'));
+    video.src = url;
+  }).finally(() => URL.revokeObjectURL(url));
+}
+
+/**
+ * A piece of a message to look at or listen to.
+ * @param {Part} part
+ * @returns {HTMLElement}
+ */
+export function partNode(part) {
+  if (part.type === 'text') return h('p', null, part.text);
+  if (part.type === 'audio') {
+    const player = /** @type {import('./player/player.js').Player} */ (document.createElement('p-player'));
+    player.setPcm(decodePcm(part.data), 16000);
+    return player;
+  }
+  const bytes = decodeBytes(part.data);
+  const url = URL.createObjectURL(new Blob([bytes], { type: part.type === 'image' ? 'image/jpeg' : 'video/mp4' }));
+  if (part.type === 'image') {
+    const picture = h('img', { src: url, alt: part.name || '' });
+    picture.onload = () => URL.revokeObjectURL(url);
+    return picture;
+  }
+  return h('video', { src: url, controls: true, playsinline: true, 'aria-label': part.name || 'video' });
+}

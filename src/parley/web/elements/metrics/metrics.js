@@ -1,0 +1,65 @@
+/** <p-metrics>: numbers for those who want them, and their colour in words. */
+
+import { h, say } from '../dom.js';
+import { bind, number } from '../../words/words.js';
+
+/** @typedef {{name: string, value: number | string | null, unit?: string, is?: 'good' | 'fair' | 'poor' | ''}} Metric */
+
+/** @param {number | null} value @param {number} good @param {number} fair @returns {'good' | 'fair' | 'poor' | ''} */
+export function grade(value, good, fair) {
+  if (value === null) return '';
+  return value < good ? 'good' : value < fair ? 'fair' : 'poor';
+}
+
+export class Metrics extends HTMLElement {
+  #list = h('dl', null);
+  /** @type {Map<string, {dot: HTMLElement, value: HTMLElement}>} */
+  #rows = new Map();
+
+  connectedCallback() {
+    this.append(this.#list);
+  }
+
+  /** @param {Metric[]} metrics */
+  show(metrics) {
+    for (const { name, value, unit = '', is = '' } of metrics) {
+      let row = this.#rows.get(name);
+      if (!row) {
+        const dot = h('span', { class: 'dot', role: 'img', 'aria-label': '–' });
+        const text = h('span', { class: 'num' });
+        row = { dot, value: text };
+        this.#rows.set(name, row);
+        this.#list.append(h('div', null, h('dt', { words: `metric.${name}` }), h('dd', null, text, dot)));
+      }
+      const shown = typeof value === 'number' ? `${number(value, { maximumFractionDigits: 0 })}${unit && `\u202f${unit}`}` : (value ?? '–');
+      if (row.value.textContent !== shown) row.value.textContent = shown;
+      row.dot.dataset.is = is;
+      row.dot.hidden = !is;
+      if (is) bind(row.dot, 'aria-label', `grade.${is}`);
+    }
+  }
+}
+
+customElements.define('p-metrics', Metrics);
+
+/** One sign for everyone. */
+export class Signal extends HTMLElement {
+  #dot = h('span', { class: 'dot' });
+  #text = h('span', { class: 'small' });
+
+  connectedCallback() {
+    this.classList.add('chip');
+    this.append(this.#dot, this.#text);
+    this.hidden = true;
+  }
+
+  /** @param {'good' | 'fair' | 'poor' | null} quality */
+  show(quality) {
+    this.hidden = quality === null;
+    if (!quality) return;
+    this.#dot.dataset.is = quality;
+    say(this.#text, `signal.${quality}`);
+  }
+}
+
+customElements.define('p-signal', Signal);

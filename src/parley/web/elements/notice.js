@@ -1,0 +1,77 @@
+/** What went wrong, in words, and the way out. */
+
+import { mediaBarrier } from '../audio/devices.js';
+import { has, t } from '../words/words.js';
+import { h } from './dom.js';
+import { icon } from './icons.js';
+
+/** @typedef {{words: string, act: () => void, isMain?: boolean}} Way */
+
+/**
+ * @param {'error' | 'warn' | 'info'} kind
+ * @param {string} title key
+ * @param {string} [body] key or, with `said`, the server's own sentence
+ * @param {{values?: Record<string, unknown>, ways?: Way[], said?: string, onClose?: () => void}} [more]
+ */
+export function notice(kind, title, body, { values, ways = [], said, onClose } = {}) {
+  const node = h(
+    'div',
+    { class: 'notice', 'data-kind': kind, role: kind === 'error' ? 'alert' : 'status' },
+    icon(kind === 'info' ? 'info' : 'warn'),
+    h('div', null, h('strong', { words: values ? [title, values] : title }), body ? h('span', { words: values ? [body, values] : body }) : null, said ? h('span', { class: 'small quiet' }, ` ${said}`) : null),
+    onClose ? h('button', { class: 'round slim', type: 'button', label: 'action.dismiss', icon: 'close', onclick: () => onClose() }) : null,
+  );
+  if (ways.length > 0) {
+    node.append(h('div', { class: 'row' }, ...ways.map(({ words, act, isMain }) => h('button', { class: `button slim${isMain ? ' primary' : ''}`, type: 'button', words, onclick: act }))));
+  }
+  return node;
+}
+
+/** Which browser's settings to describe. */
+function browser() {
+  const agent = navigator.userAgent;
+  if (/iPhone|iPad/.test(agent)) return 'ios';
+  if (/Firefox/.test(agent)) return 'firefox';
+  if (/Chrome|Chromium|Edg/.test(agent)) return 'chrome';
+  return 'safari';
+}
+
+/** Something that stands in the way before anything is started. */
+export function barrierNotice() {
+  const barrier = mediaBarrier();
+  if (!barrier) return null;
+  const secure = new URL(location.href);
+  secure.protocol = 'https:';
+  return barrier === 'insecure' ? notice('error', 'media.insecure', 'media.insecure_fix', { values: { url: secure.href } }) : notice('error', 'media.unsupported', 'media.unsupported_fix');
+}
+
+/**
+ * @param {{trouble: import('../audio/devices.js').MediaTrouble, device: 'microphone' | 'camera'}} trouble
+ * @param {Way[]} ways
+ */
+export function mediaNotice({ trouble, device }, ways) {
+  if (trouble === 'insecure' || trouble === 'unsupported') return barrierNotice() ?? notice('error', 'media.failed');
+  const fix = trouble === 'denied' ? `media.denied_${browser()}` : `media.${trouble}_fix`;
+  return notice('error', `media.${trouble}_${device}`, has(fix) ? fix : undefined, { ways });
+}
+
+/**
+ * Why a conversation ended; nothing when we ended it ourselves.
+ * @param {import('../wire/connection.js').Ending} ending
+ * @param {Way[]} ways
+ */
+export function endingNotice({ reason, code, sentence }, ways) {
+  if (reason === 'stopped') return null;
+  const key = has(`code.${code}`) ? `code.${code}` : reason === 'timeout' || reason === 'context_full' || reason === 'server_shutdown' ? `end.${reason}` : has(`end.${reason}`) ? `end.${reason}` : 'end.failed';
+  const isQuiet = ['timeout', 'context_full', 'cancelled'].includes(reason);
+  // A sentence of the server is shown where we have none of our own for its code.
+  const said = code && !has(`code.${code}`) && reason === 'bad' ? sentence : undefined;
+  return notice(isQuiet ? 'info' : 'error', key, has(`${key}_fix`) ? `${key}_fix` : undefined, { ways, said });
+}
+
+/** @param {string} code @returns {string} a sentence for an error of a request */
+export function errorText(code) {
+  if (has(`code.${code}`)) return t(`code.${code}`);
+  if (has(`end.${code}`)) return t(`end.${code}`);
+  return t('error.request');
+}

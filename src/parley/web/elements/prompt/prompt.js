@@ -1,0 +1,155 @@
+/**
+ * <p-prompt>: who the assistant is. Presets of the server (or the one built in), and the text to change.
+ * What a person changed survives the choice of another preset and is marked as changed.
+ */
+
+import { decodePcm } from '../../wire/codec.js';
+import { requestIfAny } from '../../wire/http.js';
+import { currentLanguage, words } from '../../words/words.js';
+import { h, say } from '../dom.js';
+
+/**
+ * @typedef {object} Preset
+ * @property {string} id
+ * @property {string} name
+ * @property {string} [description]
+ * @property {string} text
+ * @property {boolean} hasVoice
+ */
+
+/** Used when the server has none. @type {Record<string, string>} */
+const BUILT_IN = {
+  en: 'You are a friendly assistant in a live conversation. Answer naturally and briefly, in the language you are spoken to.',
+  zh: '你是一个友好的助手，正在与用户实时交谈。请用对方的语言，自然、简短地回答。',
+};
+
+/** @param {any} preset of the server @returns {Preset} */
+function read(preset) {
+  const items = Array.isArray(preset.system_content) ? preset.system_content : [];
+  const text = preset.system_prompt ?? items.filter((/** @type {any} */ item) => item.type === 'text').map((/** @type {any} */ item) => item.text).join('\n');
+  const hasVoice = Boolean(preset.ref_audio) || items.some((/** @type {any} */ item) => item.type === 'audio');
+  return { id: String(preset.id), name: String(preset.name ?? preset.id), description: preset.description, text, hasVoice };
+}
+
+export class Prompt extends HTMLElement {
+  /** The key of this page's presets. */
+  mode = 'turnbased';
+  /** @type {Preset[]} */
+  #presets = [];
+  #row = h('div', { class: 'row presets', role: 'radiogroup', label: 'prompt.presets' });
+  #text = h('textarea', { rows: 5, maxlength: 65536 });
+  #mark = h('span', { class: 'chip', words: 'prompt.changed', hidden: true });
+  #note = h('p', { class: 'small quiet' });
+  #progress = h('progress', { max: 1, hidden: true, label: 'prompt.loading' });
+  /** Whether the call must wait for the preset's voice. */
+  isLoading = false;
+
+  get #key() {
+    return `parley.prompt.${this.mode}`;
+  }
+
+  connectedCallback() {
+    this.append(
+      this.#row,
+      this.#note,
+      this.#progress,
+      h('label', null, h('span', { class: 'row spread' }, h('span', { words: 'prompt.text' }), this.#mark), this.#text),
+    );
+    this.#row.removeAttribute('title');
+    this.#text.oninput = () => {
+      const { chosen, edits } = this.#stored();
+      this.#store({ chosen, edits: { ...edits, [chosen]: this.#text.value } });
+      this.#show();
+    };
+    words.addEventListener('language', () => {
+      if (this.#presets[0]?.id === '_') void this.load();
+    });
+  }
+
+  /** @returns {{chosen: string, edits: Record<string, string>}} */
+  #stored() {
+    try {
+      const { chosen = '', edits = {} } = JSON.parse(localStorage.getItem(this.#key) ?? '{}');
+      return { chosen, edits };
+    } catch {
+      return { chosen: '', edits: {} };
+    }
+  }
+
+  /** @param {{chosen: string, edits: Record<string, string>}} value */
+  #store(value) {
+    localStorage.setItem(this.#key, JSON.stringify(value));
+  }
+
+  async load() {
+    /** @type {any} */
+    let answer = null;
+    try {
+      answer = await requestIfAny('/api/presets');
+    } catch {
+      // Offline: the built-in one will do, the status sign says the rest.
+    }
+    const own = Array.isArray(answer?.[this.mode]) ? answer[this.mode].map(read) : [];
+    const builtIn = { id: '_', name: '', text: BUILT_IN[currentLanguage()], hasVoice: false };
+    this.#presets = own.length > 0 ? own : [builtIn];
+    this.#row.hidden = own.length < 2;
+    this.#row.replaceChildren(
+      ...own.map((/** @type {Preset} */ preset) =>
+        h('button', { class: 'button slim', type: 'button', role: 'radio', 'data-id': preset.id, 'aria-checked': 'false', onclick: () => this.#choose(preset, true) }, preset.name),
+      ),
+    );
+    const { chosen } = this.#stored();
+    const byLanguage = own.find((/** @type {Preset} */ { id, name }) => new RegExp(currentLanguage() === 'zh' ? 'zh|中文|chinese' : 'en|english', 'i').test(`${id} ${name}`));
+    await this.#choose(this.#presets.find(({ id }) => id === chosen) ?? byLanguage ?? this.#presets[0], false);
+  }
+
+  /** @param {Preset} preset @param {boolean} isChoice */
+  async #choose(preset, isChoice) {
+    const { chosen, edits } = this.#stored();
+    this.#store({ chosen: isChoice || !chosen ? preset.id : chosen, edits });
+    this.#text.value = edits[preset.id] ?? preset.text;
+    this.#current = preset;
+    this.#show();
+    if (!preset.hasVoice) return;
+    this.isLoading = true;
+    this.#progress.hidden = false;
+    this.#progress.removeAttribute('value');
+    try {
+      const answer = await requestIfAny(`/api/presets/${encodeURIComponent(this.mode)}/${encodeURIComponent(preset.id)}/audio`);
+      const sound = answer?.ref_audio ?? answer?.system_content_audio?.[0];
+      if (sound?.data && this.#current === preset) {
+        this.dispatchEvent(new CustomEvent('voice', { detail: { sound: decodePcm(sound.data), name: sound.name ?? preset.name } }));
+      }
+    } catch {
+      // Without its voice the preset speaks with the server's own.
+    } finally {
+      this.isLoading = false;
+      this.#progress.hidden = true;
+      this.dispatchEvent(new Event('loaded'));
+    }
+  }
+
+  /** @type {Preset | null} */
+  #current = null;
+
+  #show() {
+    const preset = this.#current;
+    if (!preset) return;
+    for (const button of this.#row.children) button.setAttribute('aria-checked', String(/** @type {HTMLElement} */ (button).dataset.id === preset.id));
+    this.#note.textContent = preset.description ?? '';
+    this.#note.hidden = !preset.description;
+    this.#mark.hidden = this.#text.value === preset.text;
+    say(this.#mark, 'prompt.changed');
+  }
+
+  get text() {
+    return this.#text.value.trim() || BUILT_IN[currentLanguage()];
+  }
+
+  reset() {
+    localStorage.removeItem(this.#key);
+    void this.load();
+  }
+}
+
+customElements.define('p-prompt', Prompt);

@@ -1,0 +1,78 @@
+/**
+ * <p-wave>: the last seconds of both voices, the person above the line, the assistant below.
+ * `note(mic, voice)`, levels from 0 to 1, about 20 times a second.
+ */
+
+const KEEP = 120;
+
+export class Wave extends HTMLElement {
+  #canvas = document.createElement('canvas');
+  /** @type {[number, number][]} */
+  #bars = [];
+  /** @type {ResizeObserver | null} */
+  #watch = null;
+  #due = 0;
+  #lastAt = 0;
+
+  connectedCallback() {
+    this.setAttribute('aria-hidden', 'true');
+    this.append(this.#canvas);
+    this.#watch = new ResizeObserver(() => {
+      const ratio = Math.min(2, devicePixelRatio || 1);
+      this.#canvas.width = Math.round(this.clientWidth * ratio);
+      this.#canvas.height = Math.round(this.clientHeight * ratio);
+      this.#draw();
+    });
+    this.#watch.observe(this);
+  }
+
+  disconnectedCallback() {
+    this.#watch?.disconnect();
+    cancelAnimationFrame(this.#due);
+    this.#canvas.remove();
+  }
+
+  /** @param {number} mic @param {number} voice */
+  note(mic, voice) {
+    // Both sides report at their own pace; one bar per 50 ms holds the louder of each.
+    const now = performance.now();
+    const last = this.#bars.at(-1);
+    if (last && now - this.#lastAt < 48) {
+      last[0] = Math.max(last[0], mic);
+      last[1] = Math.max(last[1], voice);
+    } else {
+      this.#lastAt = now;
+      this.#bars.push([mic, voice]);
+      if (this.#bars.length > KEEP) this.#bars.shift();
+    }
+    cancelAnimationFrame(this.#due);
+    this.#due = requestAnimationFrame(() => this.#draw());
+  }
+
+  clear() {
+    this.#bars = [];
+    this.#draw();
+  }
+
+  #draw() {
+    const pen = this.#canvas.getContext('2d');
+    const { width, height } = this.#canvas;
+    if (!pen || width === 0) return;
+    const style = getComputedStyle(this);
+    const step = width / KEEP;
+    const middle = height / 2;
+    pen.clearRect(0, 0, width, height);
+    pen.fillStyle = style.borderTopColor;
+    pen.fillRect(0, middle - 0.5, width, 1);
+    this.#bars.forEach(([mic, voice], i) => {
+      const x = width - (this.#bars.length - i) * step;
+      const tall = (/** @type {number} */ level) => Math.min(1, Math.sqrt(level) * 1.3) * (middle - 2);
+      pen.fillStyle = style.color;
+      pen.fillRect(x, middle - tall(mic), Math.max(1, step * 0.62), tall(mic));
+      pen.fillStyle = style.outlineColor;
+      pen.fillRect(x, middle, Math.max(1, step * 0.62), tall(voice));
+    });
+  }
+}
+
+customElements.define('p-wave', Wave);

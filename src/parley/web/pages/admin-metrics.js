@@ -1,0 +1,148 @@
+/**
+ * The last hour, as this page saw it: samples of `/metrics` every few seconds, kept for the tab. The
+ * server keeps no history; a monitoring system does (docs: Prometheus).
+ */
+
+import { h } from '../elements/dom.js';
+import { number } from '../words/words.js';
+
+/** @typedef {{name: string, labels: Record<string, string>, value: number}} Sample */
+
+/**
+ * Prometheus' text format, as far as we write it.
+ * @param {string} text
+ * @returns {Sample[]}
+ */
+export function parseMetrics(text) {
+  const samples = [];
+  for (const line of text.split('\n')) {
+    const match = /^([A-Za-z_:][\w:]*)(?:\{([^}]*)\})?\s+(\S+)/.exec(line);
+    if (!match || line.startsWith('#')) continue;
+    /** @type {Record<string, string>} */
+    const labels = {};
+    for (const [, key, value] of (match[2] ?? '').matchAll(/(\w+)="((?:[^"\\]|\\.)*)"/g)) labels[key] = value.replace(/\\(["\\])/g, '$1');
+    samples.push({ name: match[1], labels, value: Number(match[3]) });
+  }
+  return samples;
+}
+
+/**
+ * The value below which `part` of a histogram lies, between its bounds.
+ * @param {{bound: number, count: number}[]} buckets cumulative, ascending
+ * @param {number} part
+ * @returns {number | null}
+ */
+export function quantile(buckets, part) {
+  const total = buckets.at(-1)?.count ?? 0;
+  if (total <= 0) return null;
+  const wanted = part * total;
+  let before = 0;
+  let lower = 0;
+  for (const { bound, count } of buckets) {
+    if (count >= wanted) {
+      if (!Number.isFinite(bound)) return lower;
+      return lower + ((wanted - before) / Math.max(1, count - before)) * (bound - lower);
+    }
+    before = count;
+    lower = bound;
+  }
+  return lower;
+}
+
+const HOUR_MS = 3_600_000;
+const KEY = 'parley.admin.hour';
+
+/** @typedef {{at: number, waiting: number, sessions: number, free: number, p50: number | null, p95: number | null, bytes: number, errors: number}} Point */
+
+export class History {
+  /** @type {Point[]} */
+  points = [];
+  /** @type {Map<string, number> | null} */
+  #counts = null;
+  #bytes = NaN;
+  #errors = NaN;
+
+  constructor() {
+    try {
+      this.points = JSON.parse(sessionStorage.getItem(KEY) ?? '[]').filter((/** @type {Point} */ point) => point.at > Date.now() - HOUR_MS);
+    } catch {
+      sessionStorage.removeItem(KEY);
+    }
+  }
+
+  /** @param {number} at @param {any} status @param {Sample[]} metrics */
+  note(at, status, metrics) {
+    const sum = (/** @type {string} */ name) => metrics.filter((sample) => sample.name === name).reduce((total, { value }) => total + value, 0);
+    // What happened since the last look: a histogram only grows.
+    const counts = new Map(metrics.filter(({ name }) => name === 'parley_unit_stage_seconds_bucket').map(({ labels, value }) => [`${labels.stage} ${labels.le}`, value]));
+    const stages = new Set([...counts.keys()].map((key) => key.split(' ')[0]));
+    const stage = ['wall', 'all', 'unit', 'total'].find((name) => stages.has(name)) ?? [...stages][0];
+    const buckets = [...counts]
+      .filter(([key]) => key.split(' ')[0] === stage)
+      .map(([key, value]) => ({ bound: key.split(' ')[1] === '+Inf' ? Infinity : Number(key.split(' ')[1]), count: value - (this.#counts?.get(key) ?? 0) }))
+      .sort((a, b) => a.bound - b.bound);
+    const isFirst = this.#counts === null;
+    this.#counts = counts;
+    const bytes = sum('parley_relay_bytes_total');
+    const errors = sum('parley_errors_total');
+    const grown = (/** @type {number} */ now, /** @type {number} */ before) => (Number.isNaN(before) ? 0 : Math.max(0, now - before));
+    const ms = (/** @type {number | null} */ seconds) => (seconds === null || isFirst ? null : seconds * 1000);
+    this.points.push({ at, waiting: status.queue_length ?? 0, sessions: sum('parley_sessions'), free: metrics.find(({ name, labels }) => name === 'parley_slots' && labels.state === 'free')?.value ?? status.idle_workers ?? 0, p50: ms(quantile(buckets, 0.5)), p95: ms(quantile(buckets, 0.95)), bytes: grown(bytes, this.#bytes), errors: grown(errors, this.#errors) });
+    this.#bytes = bytes;
+    this.#errors = errors;
+    while (this.points.length > 0 && this.points[0].at < at - HOUR_MS) this.points.shift();
+    try {
+      sessionStorage.setItem(KEY, JSON.stringify(this.points));
+    } catch {
+      sessionStorage.removeItem(KEY);
+    }
+  }
+
+  /** @param {HTMLElement} place */
+  draw(place) {
+    const charts = /** @type {[string, (keyof Point)[], string][]} */ ([['sessions', ['sessions', 'free'], ''], ['waiting', ['waiting'], ''], ['latency', ['p50', 'p95'], 'ms'], ['traffic', ['bytes'], 'B'], ['errors', ['errors'], '']]);
+    if (place.children.length === 0) {
+      place.className = 'charts';
+      place.append(...charts.map(([name, keys]) => h('figure', { 'data-chart': name }, h('figcaption', { class: 'row spread small' }, h('span', { words: `chart.${name}` }), h('span', { class: 'row' }, ...keys.map((key, i) => h('span', { class: `key key-${i}` }, h('span', { words: `chart.${key}` }), ' ', h('b', { class: 'num' })))))
+        , h('canvas', { 'aria-hidden': 'true' }))));
+    }
+    const now = Date.now();
+    charts.forEach(([, keys, unit], c) => {
+      const figure = place.children[c];
+      const last = this.points.at(-1);
+      keys.forEach((key, i) => {
+        const value = last?.[key];
+        const text = /** @type {HTMLElement} */ (figure.querySelector(`.key-${i} b`));
+        text.textContent = value === null || value === undefined ? '–' : `${number(value, { maximumFractionDigits: 0, notation: 'compact' })}${unit && `\u202f${unit}`}`;
+      });
+      const canvas = /** @type {HTMLCanvasElement} */ (figure.querySelector('canvas'));
+      const ratio = Math.min(2, devicePixelRatio || 1);
+      canvas.width = Math.round(canvas.clientWidth * ratio);
+      canvas.height = Math.round(canvas.clientHeight * ratio);
+      const pen = canvas.getContext('2d');
+      if (!pen || canvas.width === 0) return;
+      const style = getComputedStyle(canvas);
+      const top = Math.max(1, ...this.points.flatMap((point) => keys.map((key) => point[key] ?? 0)));
+      pen.lineWidth = 1.6 * ratio;
+      pen.lineJoin = 'round';
+      keys.forEach((key, i) => {
+        pen.strokeStyle = i === 0 ? style.color : style.outlineColor;
+        pen.beginPath();
+        let isDown = false;
+        for (const point of this.points) {
+          const value = point[key];
+          if (value === null) {
+            isDown = false;
+            continue;
+          }
+          const x = (1 - (now - point.at) / HOUR_MS) * canvas.width;
+          const y = canvas.height - 2 * ratio - (value / top) * (canvas.height - 5 * ratio);
+          if (isDown) pen.lineTo(x, y);
+          else pen.moveTo(x, y);
+          isDown = true;
+        }
+        pen.stroke();
+      });
+    });
+  }
+}

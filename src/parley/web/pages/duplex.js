@@ -1,0 +1,7 @@
+/** One page for three addresses: `/audio_duplex`, `/omni` and `/realtime`. */
+
+import { mountCall } from './call.js';
+
+const kinds = /** @type {const} */ ({ '/audio_duplex': 'audio_duplex', '/omni': 'omni', '/realtime': 'realtime' });
+
+mountCall(kinds[/** @type {keyof typeof kinds} */ (location.pathname.replace(/\/$/, ''))] ?? 'audio_duplex');

@@ -1,0 +1,3 @@
+import { mountCall } from './call.js';
+
+mountCall('half_duplex');

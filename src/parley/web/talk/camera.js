@@ -1,0 +1,165 @@
+/**
+ * The camera of a video call: opened before the call, flipped, mirrored, and drawn once per unit.
+ *
+ * Pictures are scaled down here (the model looks at a grid of 448-pixel tiles) and encoded off the main
+ * thread by the browser.
+ */
+
+import { openCamera, release, toMediaError } from '../audio/devices.js';
+import { encodeBlob } from '../wire/codec.js';
+
+/** Long side in pixels. Source: web client spec 3.3. */
+const SIDE = 896;
+const SIDE_DETAILED = 1344;
+const QUALITY = 0.75;
+/** A picture later than this is left out: the voice must not wait. */
+const LATE_MS = 150;
+
+export class Camera extends EventTarget {
+  /** @type {MediaStream | null} */
+  stream = null;
+  /** @type {'user' | 'environment'} */
+  facing = 'user';
+  isMirrored = false;
+  isDetailed = false;
+  isFrozen = false;
+  #canvas = document.createElement('canvas');
+  /** @type {string | undefined} */
+  #deviceId;
+
+  /** @param {HTMLVideoElement} video shows the preview; pictures are taken from it */
+  constructor(video) {
+    super();
+    this.video = video;
+    video.muted = true;
+    video.playsInline = true;
+  }
+
+  get isOn() {
+    return this.stream !== null;
+  }
+
+  /** @param {string} [deviceId] */
+  async open(deviceId) {
+    const stream = await openCamera({ deviceId, facing: this.facing, isDetailed: this.isDetailed });
+    this.close();
+    this.#deviceId = deviceId;
+    this.stream = stream;
+    stream.getVideoTracks()[0].addEventListener('ended', () => {
+      if (this.stream === stream) this.#lost();
+    });
+    this.video.srcObject = stream;
+    await this.video.play().catch(() => {});
+    this.dispatchEvent(new Event('change'));
+  }
+
+  #lost() {
+    this.stream = null;
+    this.dispatchEvent(new Event('lost'));
+    this.dispatchEvent(new Event('change'));
+  }
+
+  /** The other side; stays as it is when there is none. @returns {Promise<boolean>} */
+  async flip() {
+    const before = this.facing;
+    this.facing = before === 'user' ? 'environment' : 'user';
+    const old = this.stream;
+    // Phones give one camera at a time: let go of it first.
+    release(old);
+    this.stream = null;
+    try {
+      await this.open();
+      return true;
+    } catch {
+      this.facing = before;
+      await this.open(this.#deviceId).catch((error) => {
+        this.#lost();
+        throw toMediaError(error, 'camera');
+      });
+      return false;
+    }
+  }
+
+  get hasTorch() {
+    const track = this.stream?.getVideoTracks()[0];
+    return Boolean(/** @type {any} */ (track?.getCapabilities?.())?.torch);
+  }
+
+  /** @param {boolean} on */
+  async torch(on) {
+    await this.stream?.getVideoTracks()[0].applyConstraints(/** @type {any} */ ({ advanced: [{ torch: on }] }));
+  }
+
+  /** The picture now. @returns {Promise<string | null>} base64 JPEG; null when there is none in time */
+  async frame() {
+    if (!this.isOn || document.hidden) return null;
+    const late = new Promise((resolve) => setTimeout(() => resolve(null), LATE_MS));
+    return /** @type {string | null} */ (await Promise.race([this.#draw(), late]));
+  }
+
+  async #draw() {
+    const { video } = this;
+    const { videoWidth: width, videoHeight: height } = video;
+    if (!width || !height) return null;
+    const blob = await drawJpeg(this.#canvas, video, width, height, { isDetailed: this.isDetailed, isMirrored: this.isMirrored });
+    return blob ? await encodeBlob(blob) : null;
+  }
+
+  close() {
+    release(this.stream);
+    this.stream = null;
+    this.video.srcObject = null;
+    this.dispatchEvent(new Event('change'));
+  }
+}
+
+/**
+ * @param {HTMLCanvasElement} canvas
+ * @param {CanvasImageSource} source
+ * @param {number} width
+ * @param {number} height
+ * @param {{isDetailed?: boolean, isMirrored?: boolean, side?: number, quality?: number}} [how]
+ * @returns {Promise<Blob | null>}
+ */
+export function drawJpeg(canvas, source, width, height, { isDetailed = false, isMirrored = false, side, quality = QUALITY } = {}) {
+  const scale = Math.min(1, (side ?? (isDetailed ? SIDE_DETAILED : SIDE)) / Math.max(width, height));
+  canvas.width = Math.round(width * scale);
+  canvas.height = Math.round(height * scale);
+  const pen = /** @type {CanvasRenderingContext2D} */ (canvas.getContext('2d', { alpha: false }));
+  if (isMirrored) pen.setTransform(-1, 0, 0, 1, canvas.width, 0);
+  pen.drawImage(source, 0, 0, canvas.width, canvas.height);
+  return new Promise((resolve) => canvas.toBlob(resolve, 'image/jpeg', quality));
+}
+
+/**
+ * One picture per second of a clip, taken at `offset` of each second.
+ * @param {string} url
+ * @param {{offset?: number, limitS: number, isDetailed?: boolean, onProgress?: (part: number) => void}} how
+ * @returns {Promise<string[]>} base64 JPEG
+ */
+export async function framesOf(url, { offset = 0.5, limitS, isDetailed, onProgress }) {
+  const video = document.createElement('video');
+  const canvas = document.createElement('canvas');
+  video.muted = true;
+  video.preload = 'auto';
+  video.src = url;
+  await event(video, 'loadeddata');
+  const seconds = Math.min(limitS, Math.ceil(video.duration));
+  const frames = [];
+  for (let second = 0; second < seconds; second++) {
+    video.currentTime = Math.min(second + offset, Math.max(0, video.duration - 0.05));
+    await event(video, 'seeked');
+    const blob = await drawJpeg(canvas, video, video.videoWidth, video.videoHeight, { isDetailed });
+    if (blob) frames.push(await encodeBlob(blob));
+    onProgress?.((second + 1) / seconds);
+  }
+  return frames;
+}
+
+/** @param {HTMLMediaElement} media @param {string} name */
+function event(media, name) {
+  return new Promise((resolve, reject) => {
+    media.addEventListener(name, resolve, { once: true });
+    media.addEventListener('error', () => reject(new Error('this file cannot be shown')), { once: true });
+  });
+}

@@ -1,0 +1,60 @@
+/** Chats kept in this browser (IndexedDB): they hold pictures and sound, too much for localStorage. */
+
+/** @typedef {{id: string, title: string, updatedAt: number, messages: import('./chat.js').ChatMessage[]}} Chat */
+
+const STORE = 'chats';
+
+/** @returns {Promise<IDBDatabase>} */
+function open() {
+  return new Promise((resolve, reject) => {
+    const opening = indexedDB.open('parley', 1);
+    opening.onupgradeneeded = () => opening.result.createObjectStore(STORE, { keyPath: 'id' });
+    opening.onsuccess = () => resolve(opening.result);
+    opening.onerror = () => reject(opening.error);
+  });
+}
+
+/**
+ * @template T
+ * @param {IDBTransactionMode} mode
+ * @param {(store: IDBObjectStore) => IDBRequest<T>} act
+ * @returns {Promise<T>}
+ */
+async function inStore(mode, act) {
+  const database = await open();
+  try {
+    return await new Promise((resolve, reject) => {
+      const transaction = database.transaction(STORE, mode);
+      const asked = act(transaction.objectStore(STORE));
+      transaction.oncomplete = () => resolve(asked.result);
+      transaction.onerror = transaction.onabort = () => reject(transaction.error);
+    });
+  } finally {
+    database.close();
+  }
+}
+
+/** @returns {Promise<Chat[]>} newest first; none where the browser keeps nothing (private windows) */
+export async function listChats() {
+  const all = /** @type {Chat[]} */ (await inStore('readonly', (store) => store.getAll()).catch(() => []));
+  return all.sort((a, b) => b.updatedAt - a.updatedAt);
+}
+
+/** @param {Chat} chat @returns {Promise<boolean>} whether it could be kept */
+export async function keepChat(chat) {
+  return await inStore('readwrite', (store) => store.put(chat)).then(() => true, () => false);
+}
+
+/** @param {string} id */
+export async function forgetChat(id) {
+  await inStore('readwrite', (store) => store.delete(id)).catch(() => {});
+}
+
+/** The first words of a person. @param {import('./chat.js').ChatMessage[]} messages */
+export function titleOf(messages) {
+  for (const { role, parts } of messages) {
+    const text = role === 'user' ? parts.find((part) => part.type === 'text') : undefined;
+    if (text?.type === 'text' && text.text.trim()) return text.text.trim().slice(0, 60);
+  }
+  return '';
+}

@@ -1,0 +1,121 @@
+/**
+ * The words of a page in the language of its reader.
+ *
+ * `t('key', {n: 3})` gives text; `bind` puts it into a node and keeps it right when the language changes,
+ * so nothing has to be loaded again. Everything is inserted as text, never as markup.
+ */
+
+import { en } from './en.js';
+import { zh } from './zh.js';
+
+/** @typedef {Record<string, unknown>} Values */
+/** @typedef {'en' | 'zh'} Language */
+
+const STORED = 'minicpmo_lang';
+/** @type {Record<Language, Record<string, string>>} */
+const tables = { en, zh };
+
+/** @param {string | null | undefined} word @returns {Language | null} */
+function known(word) {
+  return word === 'en' || word === 'zh' ? word : null;
+}
+
+/** What was asked for: the address, then what was chosen before. @returns {Language | null} */
+function wanted() {
+  const asked = known(new URLSearchParams(globalThis.location?.search ?? '').get('lang'));
+  return asked ?? known(globalThis.localStorage?.getItem(STORED));
+}
+
+/** @type {Language} */
+let language = wanted() ?? ((globalThis.navigator?.language ?? '').startsWith('zh') ? 'zh' : 'en');
+
+/** 'language' when it changes. */
+export const words = new EventTarget();
+
+export const currentLanguage = () => language;
+export const locale = () => (language === 'zh' ? 'zh-CN' : 'en');
+
+/** @param {Language} next @param {{isChoice?: boolean}} [how] a choice is remembered */
+export function setLanguage(next, { isChoice = true } = {}) {
+  if (isChoice) localStorage.setItem(STORED, next);
+  if (next === language) return;
+  language = next;
+  document.documentElement.lang = locale();
+  for (const node of document.querySelectorAll('[data-bound]')) refresh(node);
+  words.dispatchEvent(new Event('language'));
+}
+
+/** The operator's language, for people who have not chosen one. @param {string | undefined} lang */
+export function suggestLanguage(lang) {
+  const suggested = known(lang);
+  if (suggested && !wanted()) setLanguage(suggested, { isChoice: false });
+}
+
+/**
+ * @param {string} key
+ * @param {Values} [values] numbers are written as the language writes them
+ */
+export function t(key, values = {}) {
+  const text = tables[language][key] ?? tables.en[key] ?? key;
+  return text.replace(/\{(\w+)\}/g, (_, name) => {
+    const value = values[name];
+    if (typeof value === 'number') return number(value);
+    return value === undefined || value === null ? '' : String(value);
+  });
+}
+
+/** Whether there is a sentence for this. @param {string} key */
+export const has = (key) => key in tables.en;
+
+/** @param {number} value @param {Intl.NumberFormatOptions} [options] */
+export function number(value, options = { maximumFractionDigits: 1 }) {
+  return new Intl.NumberFormat(locale(), options).format(value);
+}
+
+/** @param {string | number | Date} when */
+export function date(when) {
+  return new Intl.DateTimeFormat(locale(), { dateStyle: 'medium', timeStyle: 'short' }).format(new Date(when));
+}
+
+/** 75 → "1:15" @param {number} seconds */
+export function clock(seconds) {
+  const whole = Math.max(0, Math.floor(seconds));
+  return `${Math.floor(whole / 60)}:${String(whole % 60).padStart(2, '0')}`;
+}
+
+/** @type {WeakMap<Element, Map<string, {key: string, values?: Values}>>} */
+const bound = new WeakMap();
+
+/**
+ * Keep an attribute, or the text, of a node in the reader's language.
+ * @param {Element} node
+ * @param {string} where an attribute's name, or 'text'
+ * @param {string} key
+ * @param {Values} [values]
+ */
+export function bind(node, where, key, values) {
+  const places = bound.get(node) ?? new Map();
+  const before = places.get(where);
+  places.set(where, { key, values });
+  bound.set(node, places);
+  node.setAttribute('data-bound', '');
+  if (before?.key === key && !values && !before.values) return;
+  put(node, where, t(key, values));
+}
+
+/** @param {Element} node @param {string} where @param {string} text */
+function put(node, where, text) {
+  if (where !== 'text') node.setAttribute(where, text);
+  else if (node.textContent !== text) node.textContent = text;
+}
+
+/** @param {Element} node */
+function refresh(node) {
+  for (const [where, { key, values }] of bound.get(node) ?? []) put(node, where, t(key, values));
+}
+
+/** Nodes written in HTML: data-words="key", data-words-title="key". @param {ParentNode} [root] */
+export function bindPage(root = document) {
+  document.documentElement.lang = locale();
+  for (const node of /** @type {NodeListOf<HTMLElement>} */ (root.querySelectorAll('[data-words]'))) bind(node, 'text', node.dataset.words ?? '');
+}

@@ -1,0 +1,90 @@
+import assert from 'node:assert/strict';
+import { readdirSync, readFileSync, statSync } from 'node:fs';
+import { join } from 'node:path';
+import { test } from 'node:test';
+
+import { parseProse } from '../../../src/parley/web/elements/prose.js';
+import { parseMetrics, quantile } from '../../../src/parley/web/pages/admin-metrics.js';
+import { en } from '../../../src/parley/web/words/en.js';
+import { t } from '../../../src/parley/web/words/words.js';
+import { zh } from '../../../src/parley/web/words/zh.js';
+
+const web = new URL('../../../src/parley/web/', import.meta.url).pathname;
+const files = readdirSync(web, { recursive: true }).filter((name) => /\.(js|html|css)$/.test(name));
+const read = (name) => readFileSync(join(web, name), 'utf8');
+
+test('both languages have the same sentences with the same blanks', () => {
+  assert.deepEqual(Object.keys(zh).sort(), Object.keys(en).sort());
+  const blanks = (text) => [...text.matchAll(/\{(\w+)\}/g)].map((match) => match[1]).sort();
+  for (const key of Object.keys(en)) assert.deepEqual(blanks(zh[key]), blanks(en[key]), key);
+});
+
+test('every sentence that is asked for exists, and none is left over', () => {
+  const source = files.filter((name) => name.endsWith('.js') && !/^words\/(en|zh)\.js$/.test(name)).map(read).join('\n');
+  const asked = new Set([...source.matchAll(/'((?:[a-z_]+)\.(?:[a-z0-9_]+))'/g)].map((match) => match[1]));
+  const families = new Set(Object.keys(en).map((key) => key.split('.')[0]));
+  // Names of settings in localStorage and the like look alike but belong to no family of sentences.
+  const missing = [...asked].filter((key) => families.has(key.split('.')[0]) && !(key in en));
+  assert.deepEqual(missing, []);
+  const composed = [...source.matchAll(/`([a-z_]+\.[a-z_]*)\$\{/g)].map((match) => match[1]);
+  const lists = /^(home\.|state\.|admin\.|chart\.)/;
+  const unused = Object.keys(en).filter((key) => !asked.has(key) && !composed.some((prefix) => key.startsWith(prefix)) && !lists.test(key) && !/^(end|code|media)\./.test(key));
+  assert.deepEqual(unused, []);
+});
+
+test('no page has a script or a style of its own', () => {
+  for (const name of files) {
+    const text = read(name);
+    if (name.endsWith('.html')) {
+      assert.doesNotMatch(text, /<script(?![^>]*\bsrc=)/, name);
+      assert.doesNotMatch(text, /<style|\sstyle=|\son\w+=/, name);
+    }
+    assert.doesNotMatch(text, /innerHTML|insertAdjacentHTML|document\.write|\beval\(|setAttribute\('style'/, name);
+    assert.doesNotMatch(text, /https?:\/\/(?!www\.w3\.org|server|your-server)[a-z]/, name);
+  }
+});
+
+test('what the pages name exists', () => {
+  for (const name of files.filter((file) => file.endsWith('.html'))) {
+    for (const [, path] of read(name).matchAll(/(?:src|href)="\/static\/([^"]+)"/g)) assert.ok(statSync(join(web, path)).isFile(), path);
+  }
+  for (const name of files.filter((file) => file.endsWith('.js'))) {
+    for (const [, path] of read(name).matchAll(/(?:from|import) '(\.[^']+)'/g)) {
+      if (!path.endsWith('protocol.js')) assert.ok(statSync(join(web, name, '..', path)).isFile(), `${name}: ${path}`);
+    }
+  }
+});
+
+test('the layers know each other in one direction only', () => {
+  const forbidden = { wire: /\b(document|window)\b|from '\.\.\/(audio|talk|elements|pages|words)/, audio: /from '\.\.\/(wire|talk|elements|pages|words)/, talk: /from '\.\.\/(elements|pages|words)/, elements: /from '(\.\.\/)+pages/ };
+  for (const [layer, pattern] of Object.entries(forbidden)) {
+    for (const name of files.filter((file) => file.startsWith(`${layer}/`) && file.endsWith('.js'))) assert.doesNotMatch(read(name), pattern, name);
+  }
+});
+
+test('the model’s text becomes values, never markup', () => {
+  assert.deepEqual(parseProse('# Hi\n\n- one\n- **two**\n\n```\n<b>\n```\nSee [it](https://x.test/) and <i>this</i>'), [
+    { kind: 'heading', spans: [{ kind: 'text', text: 'Hi' }] },
+    { kind: 'list', isOrdered: false, items: [[{ kind: 'text', text: 'one' }], [{ kind: 'strong', text: 'two' }]] },
+    { kind: 'code', text: '<b>' },
+    { kind: 'p', spans: [{ kind: 'text', text: 'See ' }, { kind: 'link', text: 'it', url: 'https://x.test/' }, { kind: 'text', text: ' and <i>this</i>' }] },
+  ]);
+  assert.equal(parseProse('[x](javascript:alert(1))')[0].spans[0].kind, 'text');
+});
+
+test('prometheus text is read, quantiles lie within their bucket', () => {
+  const samples = parseMetrics('# HELP x\nparley_errors_total{code="a\\"b",source="worker"} 2.0\nparley_queue_length 3\n');
+  assert.deepEqual(samples, [
+    { name: 'parley_errors_total', labels: { code: 'a"b', source: 'worker' }, value: 2 },
+    { name: 'parley_queue_length', labels: {}, value: 3 },
+  ]);
+  const buckets = [{ bound: 0.1, count: 5 }, { bound: 0.2, count: 10 }, { bound: Infinity, count: 10 }];
+  assert.equal(quantile(buckets, 0.5), 0.1);
+  assert.ok(Math.abs(quantile(buckets, 0.75) - 0.15) < 1e-9);
+  assert.equal(quantile([], 0.5), null);
+});
+
+test('numbers are written as the language writes them', () => {
+  assert.equal(t('queue.wait', { seconds: 1234 }), 'about 1,234 s');
+  assert.equal(t('no.such.key'), 'no.such.key');
+});
