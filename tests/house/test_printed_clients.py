@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from tests.support import speech
+from tests.support.house import house
 
 from parley.media import wav
 from parley.media.pcm import INPUT_RATE_HZ, Pcm, join, to_float32_bytes
@@ -33,8 +34,7 @@ needs_node = pytest.mark.skipif(
 
 @pytest.fixture
 async def server() -> AsyncIterator[Any]:
-    support = pytest.importorskip("tests.support.house")
-    async with support.house(model="parrot", slots=1) as running:
+    async with house(model="parrot", slots=1) as running:
         yield running
 
 
