@@ -3,6 +3,7 @@
 import contextlib
 import stat
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -53,11 +54,13 @@ async def test_a_session_id_in_use_is_refused_and_free_again_afterwards():
 
 
 async def test_pages_of_other_sites_are_refused_with_1008():
+    evil: Any = "https://evil.example"
+    own: Any
     async with running_gateway() as gateway, StandInWorker(gateway.url):
-        async with connect(gateway.ws(PATHS["realtime"]), origin="https://evil.example") as client:
+        async with connect(gateway.ws(PATHS["realtime"]), origin=evil) as client:
             messages, code = await end_of(client)
         own = f"http://127.0.0.1:{gateway.gateway.port}"
-        async with connect(gateway.ws(PATHS["realtime"]), origin=own) as client:  # type: ignore[arg-type]
+        async with connect(gateway.ws(PATHS["realtime"]), origin=own) as client:
             welcome = await hear(client)
 
     assert (messages[0]["error"]["code"], code) == ("origin_forbidden", 1008)

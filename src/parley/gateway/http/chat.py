@@ -15,6 +15,7 @@ import msgspec
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, Field
+from starlette.requests import ClientDisconnect
 
 from parley import logs
 from parley.errors import (
@@ -282,7 +283,10 @@ def routes(house: House) -> APIRouter:
         """Ask once; the answer comes whole. Waits in the queue; hanging up cancels."""
         house.door.check_origin(request.headers)
         house.apps.check("chat", "chat")
-        value = codec.parse(await request.body())
+        try:
+            value = codec.parse(await request.body())
+        except ClientDisconnect:
+            return Response(status_code=CLIENT_CLOSED_STATUS)
         asked = chat.request_from(value)
         body = msgspec.json.encode(msgspec.structs.replace(asked, streaming=False))
         peer = request.client.host if request.client else None
