@@ -296,11 +296,11 @@ class AudioEncoder(nn.Module):
 
     def live(
         self, mel: Tensor, rows: Sequence[int], cache: SlotCache, *, trim: tuple[int, int]
-    ) -> Tensor:
+    ) -> tuple[Tensor, list[Span]]:
         """Encode the next chunk of several streams, (N, M, F) to (N, C, Da), extending their cache.
 
-        Every new frame sees everything cached and its own chunk in both directions. The lengths
-        are committed at the end.
+        Every new frame sees everything cached and its own chunk in both directions. The rows'
+        lengths do not change: `cache.commit` the returned spans when the chunk counts.
 
         Args:
             rows: cache row of each stream.
@@ -319,8 +319,7 @@ class AudioEncoder(nn.Module):
         x = x + self.embed_positions(places.to(x.device))
         for index, layer in enumerate(self.layers):
             x = self._live_layer(index, layer, x, spans, cache)
-        cache.commit(spans)
-        return self.layer_norm(x)
+        return self.layer_norm(x), spans
 
     def _live_layer(
         self, index: int, layer: Any, x: Tensor, spans: Sequence[Span], cache: SlotCache
@@ -409,10 +408,17 @@ class Ears:
             for first in range(0, max(1, len(clip)), PIECE_SAMPLES)
         ]
 
-    def encode_pieces(self, mels: Sequence[Tensor], *, chunked: bool) -> list[Tensor]:
-        """Tokens (n, H) per piece; the pieces are one batch, padded to the longest."""
+    def encode_pieces(
+        self, mels: Sequence[Tensor], *, chunked: bool, longest: int | None = None
+    ) -> list[Tensor]:
+        """Tokens (n, H) per piece; the pieces are one batch, padded to the longest.
+
+        Args:
+            longest: pad to this many mel frames instead, so that a long request may be encoded in
+                several calls with the result of one.
+        """
         lengths = [int(mel.shape[1]) for mel in mels]
-        longest = max(lengths, default=0)
+        longest = max(lengths, default=0) if longest is None else longest
         if longest == 0:
             width = self.projection.linear2.out_features
             weight = self.projection.linear2.weight
@@ -431,15 +437,11 @@ class Ears:
         """All tokens of the clips of one request, in order, (n, H)."""
         return torch.cat(self.encode_pieces(self.pieces(clips), chunked=chunked))
 
-    def restart_if_full(self, row: int, cache: SlotCache, mel_frames: int) -> bool:
-        """Forget a live row's cache when the next chunk would reach the last position.
-
-        Counted before trimming. Source: model.md 7.3.
+    def is_full(self, cached_frames: int, mel_frames: int) -> bool:
+        """Whether a live row's cache must be emptied before the next chunk, because it would reach
+        the last position. Counted before trimming. Source: model.md 7.3.
         """
-        if cache.lengths[row] + encoder_frames(mel_frames) < self.encoder.positions:
-            return False
-        cache.truncate(row, 0)
-        return True
+        return cached_frames + encoder_frames(mel_frames) >= self.encoder.positions
 
     def hear_live(
         self,
@@ -448,29 +450,32 @@ class Ears:
         cache: SlotCache,
         *,
         prefixes: Sequence[int],
-        suffix: int,
-    ) -> list[Tensor]:
+        suffixes: Sequence[int],
+    ) -> tuple[list[Tensor], list[Span]]:
         """Tokens (n, H) of the next chunk of several live streams.
 
-        Chunks of one shape go through the encoder together.
+        Chunks of one shape go through the encoder together. The cache's lengths do not change:
+        `cache.commit` the returned spans when the chunks count.
 
         Args:
-            prefixes: redundant mel frames at the left of each chunk.
-            suffix: redundant mel frames at the right.
+            prefixes, suffixes: redundant mel frames at the left and right of each chunk.
         """
         tokens: dict[int, Tensor] = {}
-        groups: dict[tuple[int, int], list[int]] = {}
+        spans: list[Span] = []
+        groups: dict[tuple[int, int, int], list[int]] = {}
         for index, mel in enumerate(mels):
-            groups.setdefault((int(mel.shape[1]), prefixes[index]), []).append(index)
-        for (_, prefix), members in groups.items():
-            states = self.encoder.live(
+            shape = (int(mel.shape[1]), prefixes[index], suffixes[index])
+            groups.setdefault(shape, []).append(index)
+        for (frames, prefix, suffix), members in groups.items():
+            states, taken = self.encoder.live(
                 torch.stack([mels[index] for index in members]),
                 [rows[index] for index in members],
                 cache,
                 trim=(math.ceil(prefix / 2), math.ceil(suffix / 2)),
             )
+            spans += taken
             pooled = self.pool(states)
+            count = encoder_frames(frames) // self.pool_step
             for place, index in enumerate(members):
-                count = encoder_frames(int(mels[index].shape[1])) // self.pool_step
                 tokens[index] = pooled[place, :count]
-        return [tokens[index] for index in range(len(mels))]
+        return [tokens[index] for index in range(len(mels))], spans

@@ -43,6 +43,10 @@ class CacheCopy:
     def length(self) -> int:
         return int(self.keys.shape[2])
 
+    def first(self, count: int) -> CacheCopy:
+        """Its first `count` positions."""
+        return CacheCopy(self.keys[:, :, :count], self.values[:, :, :count])
+
 
 class SlotCache:
     """Key/value tensors of shape (R, K, C, D) per layer, and a length per row."""
@@ -114,21 +118,31 @@ class SlotCache:
         self.values[:, row, :, : copy.length] = copy.values
         self.lengths[row] = copy.length
 
-    def move(self, row: int, source: int, count: int, target: int, rope: RopeTable) -> None:
-        """Move `count` positions to begin at `target`, turning their keys to the new places.
+    def lift(self, row: int, start: int, count: int) -> CacheCopy:
+        """A copy of positions from `start` on."""
+        here = slice(start, start + count)
+        return CacheCopy(self.keys[:, row, :, here].clone(), self.values[:, row, :, here].clone())
+
+    def put(self, row: int, copy: CacheCopy, source: int, target: int, rope: RopeTable) -> None:
+        """Write lifted positions to begin at `target`, turning their keys to the new places.
 
         A key that was rotated for position p is rotated once more by (target - source), in
         float32, which equals having been rotated for its new position. Source: sessions.md 5.5.
         The length is left to the caller.
         """
-        if count <= 0 or source == target:
-            return
-        here = slice(source, source + count)
-        there = slice(target, target + count)
-        keys = self.keys[:, row, :, here].float()
-        cos, sin = rope.angles_of(target - source, keys.device)
-        self.keys[:, row, :, there] = (keys * cos + rotate_half(keys) * sin).to(self.keys.dtype)
-        self.values[:, row, :, there] = self.values[:, row, :, here].clone()
+        there = slice(target, target + copy.length)
+        keys = copy.keys
+        if source != target:
+            cos, sin = rope.angles_of(target - source, keys.device)
+            wide = keys.float()
+            keys = (wide * cos + rotate_half(wide) * sin).to(keys.dtype)
+        self.keys[:, row, :, there] = keys
+        self.values[:, row, :, there] = copy.values
+
+    def move(self, row: int, source: int, count: int, target: int, rope: RopeTable) -> None:
+        """Move `count` positions to begin at `target`; see `put`."""
+        if count > 0 and source != target:
+            self.put(row, self.lift(row, source, count), source, target, rope)
 
     def drop(self, row: int, start: int, count: int, rope: RopeTable) -> None:
         """Forget `count` positions from `start` on and close the gap."""

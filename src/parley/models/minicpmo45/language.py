@@ -98,7 +98,10 @@ class LanguageModel(nn.Module):
         rope: RopeTable,
         probe: Probe | None = None,
     ) -> Tensor:
-        """Run new positions through all layers; extend the caches.
+        """Run new positions through all layers and write them into the caches.
+
+        The rows' lengths do not change: `cache.commit(spans)` makes the positions theirs, so a
+        forward that fails, or is not wanted after all, has changed nothing.
 
         Args:
             embeds: (T, H), the spans' positions one span after the other.
@@ -119,7 +122,6 @@ class LanguageModel(nn.Module):
             x = self._layer(index, layer, x, (cos, sin), spans, cache)
             if probe is not None:
                 probe.states.append(x)
-        cache.commit(spans)
         x = self.model.norm(x)
         if probe is not None:
             probe.states[-1] = x

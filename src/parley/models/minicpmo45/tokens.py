@@ -11,8 +11,8 @@ Source: model.md 3, 4.5, 6.4, 10; sessions.md 0, 2, 3.2.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -128,6 +128,11 @@ class Words(Protocol):
         """The ids that `SPOKEN_FORBIDDEN` resolves to."""
         ...
 
+    @property
+    def special_ids(self) -> Collection[int]:
+        """Ids that are no words: they vanish under `skip_special`."""
+        ...
+
     def encode(self, text: str, *, literal: bool = False) -> list[int]:
         """Ids of a text. `literal`: tags in it are words, not tokens."""
         ...
@@ -172,6 +177,8 @@ class Vocabulary:
         self.forbidden_symbols = tuple(
             sorted({entries.get(symbol, self.ids.unk) for symbol in SPOKEN_FORBIDDEN})
         )
+        added = self._tokenizer.added_tokens_decoder
+        self.special_ids = frozenset(token for token, entry in added.items() if entry.special)
         self.size = len(self._tokenizer)
 
     def encode(self, text: str, *, literal: bool = False) -> list[int]:
@@ -358,6 +365,15 @@ class Prompt:
 
     ids: tuple[int, ...]
     places: tuple[Place, ...] = field(default=())
+
+    def followed_by(self, other: Prompt) -> Prompt:
+        """This prompt and another one after it."""
+        shift = len(self.ids)
+        moved = tuple(
+            replace(place, start=place.start + shift, end=place.end + shift)
+            for place in other.places
+        )
+        return Prompt(self.ids + other.ids, self.places + moved)
 
     def truncated(self, limit: int) -> Prompt:
         """At most `limit` ids, from the left.

@@ -65,7 +65,7 @@ def build(config: MiniCPMOConfig, *, with_speech: bool = True) -> Network:
 def _speech(config: MiniCPMOConfig) -> nn.Module:
     from parley.models.minicpmo45.speech import MiniCPMTTS, SpeechConfig
 
-    return MiniCPMTTS(SpeechConfig.from_json(config.tts))
+    return MiniCPMTTS(SpeechConfig.from_json(config.tts, llm_width=config.hidden_size))
 
 
 # ------------------------------------------------------------------------------------- reading
@@ -200,6 +200,15 @@ def shapes_of(network: nn.Module) -> dict[str, tuple[int, ...]]:
     return {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
 
 
+def unused_names(network: Network) -> tuple[str, ...]:
+    """Prefixes of tensors that a checkpoint holds and that are never read."""
+    if not hasattr(network, "tts"):
+        return ("tts.",)
+    from parley.models.minicpmo45.speech import UNUSED_TENSORS
+
+    return UNUSED_TENSORS
+
+
 def load(
     network: Network,
     folder: Path,
@@ -216,7 +225,7 @@ def load(
         SetupError: see `catalogue` and `account`; or the device has not enough memory.
     """
     found = catalogue(folder)
-    ignored = () if hasattr(network, "tts") else ("tts.",)
+    ignored = unused_names(network)
     account(shapes_of(network), found, ignored)
     wanted = set(shapes_of(network))
     by_file: dict[Path, list[str]] = {}

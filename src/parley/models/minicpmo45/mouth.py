@@ -1,0 +1,194 @@
+"""What a conversation needs to be heard: a row of the speech decoder and a stream of the vocoder.
+
+`Mouth` belongs to the model and serves all rows; a `Speech` is one conversation's part of it. The
+vocoder is known by a small contract only, so that a text-only model, a recorder in tests and both
+generations of the real one look alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from parley.media.pcm import Pcm
+from parley.models.minicpmo45.speech import MiniCPMTTS, SpeechBlock
+from parley.models.minicpmo45.speech_buffer import TurnBuffer, UnitBuffer, Wave, Window
+from parley.models.minicpmo45.speech_sampling import SpeechSampling
+from parley.models.minicpmo45.speech_turns import SpokenTurn, SpokenUnits
+
+
+class Vocoder(Protocol):
+    """Speech tokens to 24 kHz samples, a stream per row."""
+
+    def prepare(self, row: int, voice: Pcm | None) -> None:
+        """Give a row a voice (None: the default one) and begin its stream.
+
+        Raises:
+            BadInput: the sound cannot be a voice.
+            VoiceUnavailable: there is no default voice.
+        """
+        ...
+
+    def restart(self, rows: Sequence[int]) -> None:
+        """Begin a turn: the streams are as after `prepare`."""
+        ...
+
+    def speak(self, rows: Sequence[int], windows: Sequence[Window]) -> list[Wave]:
+        """The next piece of each row's stream. A call that raises has changed no stream."""
+        ...
+
+    def snapshot(self, row: int) -> Any:
+        """A row's stream as it is, for `restore`."""
+        ...
+
+    def restore(self, row: int, snapshot: Any) -> None: ...
+
+    def close(self, row: int) -> None:
+        """Forget a row's voice. Harmless on a row without one."""
+        ...
+
+    @property
+    def slot_bytes(self) -> int:
+        """Device memory per row."""
+        ...
+
+    @property
+    def has_default_voice(self) -> bool:
+        """Whether `prepare` needs no voice."""
+        ...
+
+
+class Mouth:
+    """The speech decoder and the vocoder of a model."""
+
+    def __init__(
+        self, decoder: MiniCPMTTS, vocoder: Vocoder, sampling: SpeechSampling | None = None
+    ) -> None:
+        self.decoder = decoder
+        self.vocoder = vocoder
+        self.sampling = sampling or decoder.config.sampling
+
+    def open(self, row: int, seed: int, *, temperature: float | None = None) -> Speech:
+        """A conversation begins in a row whose voice has been prepared."""
+        sampling = self.sampling
+        if temperature is not None and temperature != sampling.temperature:
+            sampling = SpeechSampling(
+                temperature=temperature or 1.0,
+                repetition_penalty=sampling.repetition_penalty,
+                top_p=sampling.top_p,
+                top_k=sampling.top_k,
+                is_greedy=sampling.is_greedy or temperature <= 0,
+            )
+        return Speech(self, row, seed, sampling)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SpeechSnapshot:
+    """One conversation's speech at a mark."""
+
+    counters: tuple[int, int, int, int, tuple[int, ...], int | None]
+    columns: tuple[Tensor, Tensor] | None
+    last: Any
+    tokens: tuple[int, ...]
+    is_fresh: bool
+    stream: Any
+
+
+class Speech:
+    """One conversation's speech.
+
+    Args of state:
+        units, unit_tokens: duplex, across units.
+        is_fresh: the vocoder's stream is at the beginning of a turn.
+    """
+
+    def __init__(self, mouth: Mouth, row: int, seed: int, sampling: SpeechSampling) -> None:
+        self.mouth = mouth
+        self.index = row
+        self.sampling = sampling
+        self.row = mouth.decoder.open(row, seed)
+        self.units = SpokenUnits(mouth.decoder, self.row, sampling)
+        self.unit_tokens = UnitBuffer()
+        self.is_fresh = True
+
+    def begin_turn(self) -> tuple[SpokenTurn, TurnBuffer]:
+        """A turn-based reply begins."""
+        self.restart_stream()
+        return SpokenTurn(self.mouth.decoder, self.row, self.sampling), TurnBuffer()
+
+    def end_turn(self) -> None:
+        """A turn-based reply is over, however it ended."""
+        self.row.forget()
+
+    def restart_stream(self) -> None:
+        """The vocoder begins a turn."""
+        if not self.is_fresh:
+            self.mouth.vocoder.restart([self.index])
+            self.is_fresh = True
+
+    def interrupt(self, *, forgets_turn: bool) -> None:
+        """Duplex: the turn is cut off."""
+        self.unit_tokens.reset()
+        self.restart_stream()
+        if forgets_turn:
+            self.units.interrupt()
+
+    def snapshot(self) -> SpeechSnapshot:
+        """Keep everything; what lies in caches that the next turn overwrites is copied."""
+        row = self.row
+        decoder = self.mouth.decoder
+        columns = None
+        if row.length:
+            keys = decoder._keys[:, row.index, : row.length].clone()
+            columns = (keys, decoder._values[:, row.index, : row.length].clone())
+        return SpeechSnapshot(
+            counters=(
+                row.first,
+                row.length,
+                row.position,
+                row.draws,
+                tuple(row.history),
+                row.window,
+            ),
+            columns=columns,
+            last=self.units._last,
+            tokens=tuple(self.unit_tokens.tokens),
+            is_fresh=self.is_fresh,
+            stream=None if self.is_fresh else self.mouth.vocoder.snapshot(self.index),
+        )
+
+    def restore(self, kept: SpeechSnapshot) -> None:
+        """Return to a snapshot, which stays valid."""
+        row = self.row
+        row.first, row.length, row.position, row.draws, history, row.window = kept.counters
+        row.history = list(history)
+        if kept.columns is not None:
+            decoder = self.mouth.decoder
+            decoder._keys[:, row.index, : row.length] = kept.columns[0]
+            decoder._values[:, row.index, : row.length] = kept.columns[1]
+        self.units._last = kept.last
+        self.unit_tokens.tokens = list(kept.tokens)
+        if kept.is_fresh:
+            self.restart_stream()
+        else:
+            self.mouth.vocoder.restore(self.index, kept.stream)
+            self.is_fresh = False
+
+
+@dataclass(slots=True, eq=False)
+class Windows:
+    """Windows of one piece of speech on their way through the vocoder.
+
+    Args:
+        waiting: windows left, in order.
+        waves: sound so far.
+    """
+
+    waiting: list[Window]
+    waves: list[Wave]
+
+
+__all__ = ["Mouth", "Speech", "SpeechBlock", "SpeechSnapshot", "Vocoder", "Windows"]

@@ -1,0 +1,48 @@
+"""For those who examine a model at work: every call that reaches a network, as it happens.
+
+A model always has a watcher; this one sees nothing and costs nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from parley.models.minicpmo45.speech_buffer import Window
+from parley.models.minicpmo45.speech_rows import SpeechBlock
+
+if TYPE_CHECKING:
+    from parley.models.minicpmo45.choice import Choice
+    from parley.models.minicpmo45.conversation import Conversation, Unsettled
+    from parley.models.minicpmo45.replies import Group
+
+
+class Watcher:
+    """Override what is of interest. Nothing may be changed from here."""
+
+    def fed(
+        self, row: int, ids: tuple[int, ...], embeds: Tensor, start: int, hidden: Tensor
+    ) -> None:
+        """The language model took in positions from `start` on; `hidden` of all of them (n, H)."""
+
+    def chose(self, row: int, choice: Choice) -> None:
+        """A text token was chosen."""
+
+    def grouped(self, row: int, group: Group) -> None:
+        """A reply's group of text tokens is complete."""
+
+    def conditioned(self, row: int, rows: Tensor, is_last: bool) -> None:
+        """The speech decoder is about to be given condition rows."""
+
+    def spoke(self, row: int, block: SpeechBlock) -> None:
+        """A call of the speech decoder is complete."""
+
+    def vocoded(self, row: int, window: Window) -> None:
+        """The vocoder took in a window."""
+
+    def settled(self, conversation: Conversation, unit: Unsettled) -> None:
+        """A unit is closed; the window has not looked yet."""
+
+    def slid(self, row: int, dropped_tokens: int, dropped_entries: int) -> None:
+        """The window dropped something."""
