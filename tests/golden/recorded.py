@@ -38,6 +38,8 @@ class RecordedWords:
         self.bad_ids = tuple(int(i) for i in np.load(folder / "bad_token_ids.npy"))
         forbidden = rules["half_duplex_speech_forbidden"]["characters"].values()
         self.forbidden_symbols = tuple(sorted(set(forbidden)))
+        flagged = set(range(151643, 151748)) - _UNFLAGGED
+        self.special_ids = frozenset({self.ids.unk, *flagged})
         self._special = {text: getattr(self.ids, name) for name, text in _SPELLING.items()}
         del self._special["</s>"]
         self._entry: dict[int, str] = {}

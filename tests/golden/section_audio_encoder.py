@@ -95,8 +95,10 @@ def _live(case: Case, check: Checker) -> None:
         extra = want["use_extra_context"]
         prefix = want["prefix_extra_frames"] if extra else 0
         suffix = want["suffix_extra_frames"] if extra else 0
-        ears.restart_if_full(0, cache, int(mel.shape[1]))
-        (tokens,) = ears.hear_live([mel], [0], cache, prefixes=[prefix], suffix=suffix)
+        if ears.is_full(cache.lengths[0], int(mel.shape[1])):
+            cache.truncate(0, 0)
+        (tokens,), spans = ears.hear_live([mel], [0], cache, prefixes=[prefix], suffixes=[suffix])
+        cache.commit(spans)
         check.summary(f"chunk {index}", tokens, want["embed"])
         check.equal(f"chunk {index} cache", cache.lengths[0], want["encoder_cache_len"])
         array = case.arrays[f"embed{index}"]

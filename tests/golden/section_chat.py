@@ -34,7 +34,9 @@ class Straight:
     def feed(self, embeds: Tensor, row: int = 0) -> Tensor:
         """States of new positions, (n, H)."""
         span = Span(row, self.cache.lengths[row], embeds.shape[0])
-        return self.llm(embeds, [span], self.cache, self.rope)
+        hidden = self.llm(embeds, [span], self.cache, self.rope)
+        self.cache.commit([span])
+        return hidden
 
 
 def run(case: Case, check: Checker) -> None:
@@ -104,7 +106,7 @@ def beam_search(
     start = cache.copy_row(0)
     for row in range(1, beams):
         cache.restore_row(row, start)
-    live: list[tuple[float, list[int]]] = [(0.0, [])] + [(-1e9, [])] * (beams - 1)
+    live: list[tuple[float, list[int]]] = [(0.0, []), *((-1e9, []) for _ in range(beams - 1))]
     scores = logits.float()[None].expand(beams, -1)
     done: list[tuple[float, list[int]]] = []
     for length in range(1, limit + 1):

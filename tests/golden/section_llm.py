@@ -16,7 +16,9 @@ def run(case: Case, check: Checker) -> None:
     count = len(ids)
     # A second row that stays empty shows that rows are apart.
     cache, rope, probe = llm.make_cache(2, count + 8), llm.make_rope(count + 8), Probe()
-    hidden = llm(llm.embed(torch.from_numpy(ids)), [Span(1, 0, count)], cache, rope, probe)
+    spans = [Span(1, 0, count)]
+    hidden = llm(llm.embed(torch.from_numpy(ids)), spans, cache, rope, probe)
+    cache.commit(spans)
     for index, state in enumerate(probe.states):
         check.close(f"hidden{index}", state, case.arrays[f"hidden{index}"])
     logits = llm.logits(hidden)

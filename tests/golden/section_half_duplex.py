@@ -1,0 +1,250 @@
+"""Turn-based sessions, step by step, and one request prefilled at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from tests.golden import media, talking, tiny
+from tests.golden.case import Case, Checker
+from tests.golden.section_chat import Straight, answer_text
+from tests.golden.section_prompts import read
+from tests.golden.talking import ROW, Recorder, conversation
+
+from parley.engine.segments import Audio, Hearing, Image, Mark, Marker, Segment, Text
+from parley.engine.work import Opening, Prefill, Reply, Sampling, Window
+from parley.models.minicpmo45.audio import LiveMelOptions
+from parley.models.minicpmo45.choice import Ask, Chooser, Rule
+from parley.models.minicpmo45.model import MiniCPMO45
+from parley.models.minicpmo45.replies import ReplyJob
+from parley.models.minicpmo45.tokens import answer_prompt
+
+
+def run(case: Case, check: Checker) -> None:
+    if "steps" in case.json:
+        Session(case, check).run()
+    else:
+        _one_call(case, check)
+
+
+class Session:
+    """A recorded session, replayed."""
+
+    def __init__(self, case: Case, check: Checker) -> None:
+        self.case = case
+        self.check = check
+        self.model, self.seen = talking.build(case)
+        settings = case.json["config"]
+        frames = settings["cnn_redundancy_ms"] // 10
+        self.model.turn_mel = LiveMelOptions(redundancy_frames=frames)
+        high, low = settings["window_high_low"]
+        window = Window("basic", high, low)
+        talking.run(self.model, Opening("half_duplex", seed=1, window=window))
+        self.mark: Any = None
+        self.answers = 0
+
+    def run(self) -> None:
+        for number, step in enumerate(self.case.json["steps"]):
+            self.seen.clear()
+            what = f"{number} {step['op']}"
+            match step["op"]:
+                case "prefill":
+                    self.prefill(what, step)
+                case "generate":
+                    self.generate(what, step)
+                case "restore_speculative_snapshot":
+                    can = self.mark is not None and self.model.can_roll_back(self.mark)
+                    self.check.equal(f"{what} ok", can, step["ok"])
+                    if can:
+                        self.model.roll_back(self.mark)
+                    self.mark = None
+                case other:
+                    self.check.note(f"unknown step {other}")
+            if step.get("state") is not None:
+                self.state(what, step["state"])
+
+    def prefill(self, what: str, step: dict[str, Any]) -> None:
+        args = step.get("args", {})
+        job: Any = self.model.start(ROW, Prefill(tuple(_segments(step["msg"], args))))
+        job.work.is_last = bool(args.get("is_last_chunk"))
+        self.check.equal(f"{what} prompt", job.text, step["prompt"])
+        self.check.equal(f"{what} ids", job.prompt.ids, step["input_ids"])
+        talking.run(self.model, job)
+        self.calls(what, step)
+
+    def calls(self, what: str, step: dict[str, Any]) -> None:
+        wanted = step.get("llm_calls", [])
+        self.check.equal(f"{what} calls", len(self.seen.calls), len(wanted))
+        for index, (call, want) in enumerate(zip(self.seen.calls, wanted, strict=False)):
+            talking.check_call(self.check, f"{what} call {index}", call, want)
+
+    def generate(self, what: str, step: dict[str, Any]) -> None:
+        args = step["args"]
+        if args.get("enable_speculative_snapshot"):
+            self.mark = self.model.mark(ROW)
+        reply = Reply(
+            max_new_tokens=args["max_new_tokens"],
+            sampling=Sampling(
+                temperature=args["temperature"],
+                repetition_penalty=args["repetition_penalty"],
+                length_penalty=args["length_penalty"],
+                is_greedy=True,
+            ),
+            speak=args["generate_audio"],
+            enable_thinking=args.get("enable_thinking", False),
+        )
+        template = args.get("use_tts_template", True)
+        job = ReplyJob(self.model, conversation(self.model), reply, use_tts_template=template)
+        pieces = []
+        while job.stage is not None:
+            self.model.step(job.stage, [job])
+            pieces += job.take_pieces()
+        self.calls(what, step)
+        self.chunks(what, step["chunks"])
+        if args["generate_audio"]:
+            yielded = [
+                {"wave_samples": 0 if p.pcm is None else len(p.pcm), "text": p.text} for p in pieces
+            ]
+            self.speech(what, step)
+        else:
+            ends = [group.is_last for group in self.seen.groups]
+            texts = [piece.text for piece in pieces]
+            yielded = [
+                {"text": text, "finished": end} for text, end in zip(texts, ends, strict=False)
+            ]
+        self.check.equal(f"{what} yielded", yielded, step["yielded"])
+        self.answers += 1
+
+    def chunks(self, what: str, wanted: list[dict[str, Any]]) -> None:
+        groups = self.seen.groups
+        tokens = [choice.token for choice in self.seen.choices]
+        if groups and groups[-1].is_last:
+            tokens = tokens[:-1]
+        self.check.equal(f"{what} chunks", len(groups), len(wanted))
+        for index, (group, want) in enumerate(zip(groups, wanted, strict=False)):
+            mine = tokens[:11] if index == 0 else tokens[1 + 10 * index : 11 + 10 * index]
+            name = f"{what} chunk {index}"
+            self.check.equal(f"{name} ids", mine, want["chunk_token_ids"])
+            self.check.equal(f"{name} finished", group.is_last, want["finished"])
+            hidden = torch.stack(list(group.hidden))
+            self.check.summary(f"{name} hidden", hidden[None], want["last_hidden"])
+            key = f"gen{self.answers}_hidden{index}"
+            if key in self.case.arrays:
+                self.check.close(f"{name} hidden", hidden, self.case.arrays[key])
+
+    def speech(self, what: str, step: dict[str, Any]) -> None:
+        wanted = step["tts_chunks"]
+        self.check.equal(f"{what} speech calls", len(self.seen.blocks), len(wanted))
+        for index, want in enumerate(wanted[: len(self.seen.blocks)]):
+            name = f"{what} speech {index}"
+            given, block = self.seen.conditions[index], self.seen.blocks[index]
+            self.check.summary(f"{name} condition", given.rows[None], want["condition"])
+            key = f"gen{self.answers}_tts_condition{index}"
+            if key in self.case.arrays:
+                self.check.close(f"{name} condition", given.rows, self.case.arrays[key])
+            self.check.equal(f"{name} finished", given.is_last, want["text_finished"])
+            self.check.equal(f"{name} position", block.position, want["text_start_pos"])
+            self.check.equal(f"{name} cache", block.columns, want["tts_cache_len"])
+        windows = [
+            {"tokens": list(window.tokens), "last_chunk": window.is_last}
+            for window in self.seen.windows
+        ]
+        self.check.equal(f"{what} vocoder", windows, step["token2wav_calls"])
+
+    def state(self, what: str, want: dict[str, Any]) -> None:
+        found = conversation(self.model)
+        memo, rounds, mel = found.memo, found.memo.rounds, found.memo.mel
+        got = {
+            "llm_cache": self.model.context.lengths[ROW],
+            "audio_cache": self.model.hearing.lengths[ROW],
+            "audio_chunk_idx": memo.turn_sounds,
+            "new_user_msg": memo.new_turn,
+            "llm_generated": memo.has_replied,
+            "llm_generate_completed": False,
+            "next_round": rounds.next_round,
+            "pending_round": rounds.pending_round,
+            "preserve": rounds.protected_tokens,
+            "position_offset": rounds.dropped_tokens,
+            "history": [
+                {"type": chunk.kind, "round": chunk.round, "length": chunk.tokens}
+                for chunk in rounds.chunks
+            ],
+            "mel": {
+                "chunk_count": mel.pushed_chunks,
+                "last_emitted_T": mel.next_frame,
+                "total_samples_processed": mel.pushed_samples,
+                "buffer_len": len(mel.samples),
+                "base_T": mel.base_frame,
+                "left_samples_dropped": mel.dropped_samples,
+            },
+        }
+        for key, value in want.items():
+            self.check.equal(f"{what} {key}", got.get(key), value)
+
+
+def _segments(spec: dict[str, Any], args: dict[str, Any]) -> list[Segment]:
+    spoken = media.message(spec)
+    glue = "" if args.get("omni_mode", True) else "\n"
+    segments: list[Segment] = [Marker(Mark.TURN_START, spoken.role)]
+    live = spoken.role == "user" and args.get("stream_input") is not False
+    for index, part in enumerate(spoken.parts):
+        if index and glue:
+            segments.append(Text(glue))
+        match part:
+            case str():
+                segments.append(Text(part))
+            case Audio(pcm):
+                hearing: Hearing = "live" if live else "turn" if spoken.role == "user" else "voice"
+                segments.append(Audio(pcm, hearing))
+            case Image(pixels):
+                segments.append(Image(pixels, max_slices=args.get("max_slice_nums")))
+    segments.append(Marker(Mark.TURN_END, spoken.role))
+    return segments
+
+
+def _one_call(case: Case, check: Checker) -> None:
+    """All messages at once, the header, then one-shot greedy generation on the cache."""
+    given = case.json["input"]
+    request = read(case, given["msgs"], given, answer=False)
+    check.equal("prompt", request.rendered, case.json["prompt"])
+    model, seen = talking.build(case)
+    words, llm = model.words, model.network.llm
+    state = Straight(llm, 4096, 2)
+    row_model = _Cached(model, state, seen)
+    row_model.feed(request.embeds(case), ())
+    check.equal("cache", state.cache.lengths[ROW], case.json["cache_after_prefill"])
+    spoken = any(place.kind == "audio" for place in request.prompt.places)
+    template = given.get("use_tts_template", False) or spoken
+    header = words.encode(answer_prompt(enable_thinking=False, use_tts_template=template))
+    logits = row_model.feed(llm.embed(header), tuple(header))
+    ids = [int(logits.argmax())]
+    chooser = Chooser(words, logits.shape[0], logits.device)
+    rule = Rule(is_greedy=True, repetition_penalty=given["repetition_penalty"])
+    ends = words.ids.chat_terminators
+    while len(ids) <= given["max_new_tokens"] and ids[-1] not in ends:
+        logits = row_model.feed(llm.embed(ids[-1:]), tuple(ids[-1:]))
+        # The first token was given to the one-shot generation as input, so it is penalised too.
+        ids.append(chooser.choose(logits[None], [Ask(rule, ids, 0, 0)])[0].token)
+    check.equal("text", answer_text(case, ids, ends), case.json["text"])
+    check.equal("cache_after", state.cache.lengths[ROW], case.json["cache_after"])
+    check.equal("calls", len(seen.calls), len(case.json["llm_calls"]))
+    for index, (call, want) in enumerate(zip(seen.calls, case.json["llm_calls"], strict=False)):
+        talking.check_call(check, f"call {index}", call, want)
+
+
+class _Cached:
+    """Feeds a straight conversation and writes the calls down."""
+
+    def __init__(self, model: MiniCPMO45, state: Straight, seen: Recorder) -> None:
+        self.state = state
+        self.seen = seen
+        model.context = state.cache
+
+    def feed(self, embeds: torch.Tensor, ids: tuple[int, ...]) -> torch.Tensor:
+        start = self.state.cache.lengths[ROW]
+        hidden = self.state.feed(embeds, ROW)
+        self.seen.fed(ROW, ids, embeds, start, hidden)
+        return self.seen.calls[-1].logits
+
+
+__all__ = ["run", "tiny"]

@@ -1,0 +1,224 @@
+"""The whole tiny model at work, with everything that reaches a network written down.
+
+Speech tokens are the most probable ones and the vocoder is a recorder, as when the vectors were
+made; everything else is the product as it is, with the public implementation's choices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import numpy as np
+from tests.golden import tiny
+from tests.golden.case import Case, Checker
+from torch import Tensor
+
+from parley.engine.work import Work
+from parley.media.pcm import Pcm
+from parley.models.minicpmo45.behaviour import Behaviour
+from parley.models.minicpmo45.choice import Choice
+from parley.models.minicpmo45.conversation import Conversation, Unsettled
+from parley.models.minicpmo45.jobs import ModelJob
+from parley.models.minicpmo45.model import MiniCPMO45
+from parley.models.minicpmo45.mouth import Mouth
+from parley.models.minicpmo45.replies import Group
+from parley.models.minicpmo45.speech import MiniCPMTTS
+from parley.models.minicpmo45.speech_buffer import Wave, Window
+from parley.models.minicpmo45.speech_rows import SpeechBlock
+from parley.models.minicpmo45.speech_sampling import SpeechSampling
+from parley.models.minicpmo45.watch import Watcher
+
+ROW = 1
+"""Conversations run in the second of two rows; the first stays empty."""
+
+
+class SilentVocoder:
+    """960 zeros per token that becomes sound."""
+
+    slot_bytes = 0
+    has_default_voice = True
+
+    def prepare(self, row: int, voice: Pcm | None) -> None:
+        pass
+
+    def restart(self, rows: Sequence[int]) -> None:
+        pass
+
+    def speak(self, rows: Sequence[int], windows: Sequence[Window]) -> list[Wave]:
+        return [
+            np.zeros(960 * (len(window.tokens) - (0 if window.is_last else 3)), np.float32)
+            for window in windows
+        ]
+
+    def snapshot(self, row: int) -> None:
+        return None
+
+    def restore(self, row: int, snapshot: None) -> None:
+        pass
+
+    def close(self, row: int) -> None:
+        pass
+
+
+@dataclass(eq=False)
+class Call:
+    """One pass of the language model over one row."""
+
+    ids: tuple[int, ...]
+    embeds: Tensor
+    start: int
+    hidden: Tensor
+    logits: Tensor
+    sums: dict[str, float]
+
+    @property
+    def end(self) -> int:
+        return self.start + int(self.embeds.shape[0])
+
+
+@dataclass(eq=False)
+class Condition:
+    rows: Tensor
+    is_last: bool
+
+
+@dataclass(eq=False)
+class Spoken:
+    """A call of the speech decoder, and the row's counters after it."""
+
+    tokens: list[int]
+    rule: Any
+    condition: Tensor
+    position: int
+    columns: int
+
+
+@dataclass(eq=False)
+class Recorder(Watcher):
+    """Everything since the last `clear`."""
+
+    model: MiniCPMO45 | None = None
+    calls: list[Call] = field(default_factory=list)
+    choices: list[Choice] = field(default_factory=list)
+    groups: list[Group] = field(default_factory=list)
+    conditions: list[Condition] = field(default_factory=list)
+    blocks: list[Spoken] = field(default_factory=list)
+    windows: list[Window] = field(default_factory=list)
+    units: list[tuple[Unsettled, int, str]] = field(default_factory=list)
+    dropped: list[tuple[int, int]] = field(default_factory=list)
+
+    def clear(self) -> None:
+        self.calls, self.choices, self.groups = [], [], []
+        self.conditions, self.blocks, self.windows = [], [], []
+        self.units, self.dropped = [], []
+
+    def fed(
+        self, row: int, ids: tuple[int, ...], embeds: Tensor, start: int, hidden: Tensor
+    ) -> None:
+        assert self.model is not None
+        logits = self.model.network.llm.logits(hidden[-1:])[0].float()
+        sums = cache_sums(self.model, row, start + int(embeds.shape[0]))
+        self.calls.append(Call(ids, embeds, start, hidden, logits, sums))
+
+    def chose(self, row: int, choice: Choice) -> None:
+        self.choices.append(choice)
+
+    def grouped(self, row: int, group: Group) -> None:
+        self.groups.append(group)
+
+    def conditioned(self, row: int, rows: Tensor, is_last: bool) -> None:
+        self.conditions.append(Condition(rows, is_last))
+
+    def spoke(self, row: int, block: SpeechBlock) -> None:
+        self.blocks.append(
+            Spoken(
+                list(block.tokens),
+                block.rule,
+                block.condition,
+                block.row.position,
+                block.row.length,
+            )
+        )
+
+    def vocoded(self, row: int, window: Window) -> None:
+        self.windows.append(window)
+
+    def settled(self, conversation: Conversation, unit: Unsettled) -> None:
+        memo = conversation.memo
+        length = conversation.book.length_tokens - memo.unit_start
+        self.units.append((unit, length, memo.unit_kind))
+
+    def slid(self, row: int, dropped_tokens: int, dropped_entries: int) -> None:
+        self.dropped.append((dropped_tokens, dropped_entries))
+
+
+def cache_sums(model: MiniCPMO45, row: int, length: int) -> dict[str, float]:
+    """Sums over a row's cache, as the vectors hold them."""
+    cache = model.context
+    first = cache.keys[0, row, :, :length].double().sum()
+    last = cache.keys[-1, row, :, :length].double().sum()
+    values = cache.values[-1, row, :, :length].double().sum()
+    return {"k0_sum": float(first), "k_last_sum": float(last), "v_last_sum": float(values)}
+
+
+def build(case: Case, *, behaviour: Behaviour | None = None) -> tuple[MiniCPMO45, Recorder]:
+    """A model with two rows, and what watches it."""
+    network = tiny.network(case.folder)
+    decoder = cast(MiniCPMTTS, network.tts)
+    decoder.allocate(2, 1024)
+    sampling = SpeechSampling(is_greedy=True)
+    model = MiniCPMO45(
+        network,
+        tiny.config(case.folder),
+        tiny.words(case.folder),
+        slots=2,
+        context_tokens=3072,
+        mouth=Mouth(decoder, SilentVocoder(), sampling),
+        behaviour=behaviour or Behaviour.reference(),
+        prefill_piece_tokens=1_000_000,
+    )
+    recorder = Recorder(model=model)
+    model.watch = recorder
+    return model, recorder
+
+
+def run(model: MiniCPMO45, work: Work | ModelJob) -> Any:
+    """Do a piece of work to its end; gives the job."""
+    job: Any = work if isinstance(work, ModelJob) else model.start(ROW, work)
+    while job.stage is not None:
+        model.step(job.stage, [job])
+    return job
+
+
+def conversation(model: MiniCPMO45) -> Conversation:
+    found = model._conversations[ROW]
+    assert found is not None
+    return found
+
+
+def check_call(check: Checker, what: str, call: Call, want: dict[str, Any]) -> None:
+    """One pass of the language model against a recorded one."""
+    check.equal(f"{what} n", call.embeds.shape[0], want["n"])
+    check.equal(f"{what} cache_after", call.end, want["cache_after"])
+    check_top(check, what, call, want)
+    if want.get("embeds_sum") is not None:
+        check.close(
+            f"{what} embeds_sum", float(call.embeds.double().sum()), want["embeds_sum"], 2e-3
+        )
+        got = float(call.embeds.double().abs().sum())
+        check.close(f"{what} embeds_abs_sum", got, want["embeds_abs_sum"])
+    for key in ("k0_sum", "k_last_sum"):
+        check.total(f"{what} {key}", call.sums[key], want.get(key))
+    if "logits_sum" in want:
+        check.close(
+            f"{what} logits_sum", float(call.logits.double().sum()), want["logits_sum"], 2.0
+        )
+        got = float(call.logits.double().abs().sum())
+        check.close(f"{what} logits_abs_sum", got, want["logits_abs_sum"])
+
+
+def check_top(check: Checker, what: str, call: Call, want: dict[str, Any]) -> None:
+    if "top5_ids" in want:
+        check.top(what, call.logits, want["top5_ids"], want["top5_logits"])
