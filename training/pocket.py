@@ -1,8 +1,9 @@
 """Makes the pocket model: `python -m training.pocket all|PHASE … --run FOLDER`.
 
-Phases in order: tokenizer, codebook, vocoder, brain, ears, eyes, joint, mouth, export. Each can be
-stopped at any time and continues where it was; a phase whose budget is used up is skipped unless
-its minutes are raised. `--slice` bounds one call, for machines that are lent for minutes.
+Phases in order: tokenizer, codebook, vocoder, brain, ears, eyes, hearing, joint, mouth, export.
+Each can be stopped at any time and continues where it was; a phase whose budget is used up is
+skipped unless its minutes are raised. `--slice` bounds one call, for machines that are lent for
+minutes.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from training.shape import LARGE, SMALL, Shape
 from training.trainer import Run, run_phase
 
 MINUTES = {
-    "vocoder": 15.0, "brain": 40.0, "ears": 60.0, "eyes": 40.0, "joint": 90.0, "mouth": 45.0,
+    "vocoder": 15.0, "brain": 30.0, "ears": 30.0, "eyes": 40.0, "hearing": 60.0, "joint": 60.0,
+    "mouth": 45.0,
 }  # fmt: skip
 """Training time of each phase on one core."""
 ORDER = ("tokenizer", "codebook", *MINUTES, "export")
@@ -105,13 +107,12 @@ def run_named(run: Run, phase: str, options: argparse.Namespace) -> dict[str, fl
         rows = options.rows or 24 * many
         made = eyes.build(run, pocket.eyes, pocket.llm, tokenizer, minutes=minutes, rows=rows)
         return run_phase(run, made)
-    if phase == "joint":
+    if phase in ("hearing", "joint"):
         from training.phases import joint
 
-        has_eyes = (run.path / "parts" / "eyes.pt").exists()
         made = joint.build(
             run, pocket, tokenizer, minutes=minutes, rows=options.rows or 20 * many,
-            has_eyes=has_eyes,
+            has_eyes=phase == "joint",
         )  # fmt: skip
         return run_phase(run, made)
     if phase == "mouth":

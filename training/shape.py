@@ -64,7 +64,7 @@ def config_json(shape: Shape, *, audio_bos_id: int, text_eos_id: int) -> dict[st
         "num_key_value_heads": shape.kv_heads,
         "head_dim": shape.head_dim,
         "hidden_act": "silu",
-        "max_position_embeddings": 8192,
+        "max_position_embeddings": 40960,
         "rms_norm_eps": 1e-6,
         "rope_theta": shape.rope_theta,
         "rope_scaling": None,

@@ -146,3 +146,23 @@ def clock(hour: int, minute: int) -> str:
     if minute == 0:
         return number(hour) + " o'clock"
     return f"{number(hour)} {'oh ' if minute < 10 else ''}{number(minute)}"
+
+
+# Never used in training: what the report asks when it wants to hear "I only know a few things".
+FAR_HELD_OUT = (
+    "how far is the moon from here,can you recommend a dentist,what is the price of gold today,"
+    "who painted the mona lisa,how do i bake bread at home,when was the telephone invented,"
+    "my car makes a strange noise,please order two large coffees,tell me about the roman empire,"
+    "is this mushroom safe to eat,what time does the last bus leave,how do vaccines work,"
+    "she bought tickets for the theater,the weather in alaska was terrible,"
+    "find my keys before breakfast,why is the ocean salty,how many people live in brazil,"
+    "the committee rejected the proposal,i would like a refund,what does this contract mean,"
+    "our printer is out of paper,could you call my mother,the patient needs medicine,"
+    "who is the tallest man alive,summarize the second chapter"
+).split(",")
+FOREIGN_HELD_OUT = {
+    "de": ("was kostet das brot", "ich habe meinen schlüssel verloren"),
+    "fr-fr": ("combien ça coûte", "j'ai perdu mon chien"),
+    "es": ("cuánto cuesta este libro", "mi hermano vive lejos"),
+    "it": ("quanto costa il biglietto", "ho dimenticato la chiave"),
+}

@@ -1,4 +1,4 @@
-"""Phase `joint`: ears, eyes and brain together.
+"""Phases `hearing` (ears and brain) and `joint` (ears, eyes and brain together).
 
 Every step is of one kind: spoken turns, duplex time-lines, pictures, or typed text (so that it is
 not forgotten). Sounds and pictures are encoded once per step and their embeddings are put where the
@@ -11,7 +11,7 @@ from random import Random
 
 import torch
 from tokenizers import Tokenizer
-from torch import Tensor
+from torch import Tensor, nn
 
 from training import dialogue, own_voice, pictures, sound, synth, timeline, utterances
 from training.dialogue import Dialogue, Turn
@@ -123,15 +123,13 @@ def picture_batch(random: Random, tokenizer: Tokenizer, rows: int, *, queries: i
 
 
 def typed_batch(random: Random, tokenizer: Tokenizer, rows: int) -> Batch:
-    """As in phase `brain`, without pictures."""
+    """As in phase `brain`: the picture itself is not needed to keep its questions in mind."""
+    turns = random.choices((1, 2, 3, 4), (50, 25, 15, 10))[0]
     samples = []
-    for _ in range(rows):
-        made = dialogue.make_dialogue(random)
-        if any(dialogue.is_held_out(turn.heard) for turn in made.turns):
-            continue
-        heard = [Heard(typed=dialogue.typed(random, turn)) for turn in made.turns]
-        samples.append(turn_based(tokenizer, made, heard, random))
-    return collate(samples)
+    for _ in range(max(1, rows // turns)):
+        made, heard = brain.conversation(random, turns)
+        samples.append(turn_based(tokenizer, made, heard, random, is_seen=False))
+    return brain.collate(samples, 32)
 
 
 def collate(samples: list[Sample]) -> Batch:
@@ -203,11 +201,12 @@ def place(pocket: Pocket, batch: Batch, heard: Tensor | None, seen: Tensor | Non
 def build(
     run: Run, pocket: Pocket, tokenizer: Tokenizer, *, minutes: float, rows: int, has_eyes: bool
 ) -> Phase:
-    """`rows` spoken turns a step; the other kinds get about as much work."""
+    """`rows` spoken turns a step; the other kinds get about as much work. Without eyes this is
+    phase `hearing`."""
     shape = pocket.shape
     ear_heads = ears.EarHeads(shape.ear_width)
     eye_heads = eyes.EyeHeads(shape.eye_width, shape.hidden)
-    kinds = dict(KINDS) if has_eyes else {k: v for k, v in KINDS.items() if k != "pictures"}
+    kinds = {k: share for k, share in KINDS.items() if has_eyes or k != "pictures"}
 
     def make(index: int) -> Batch:
         random = Random(run.seed * 5_000_011 + index)
@@ -247,8 +246,10 @@ def build(
         terms[name] = answer
         return {"total": total + answer, **terms}
 
-    parts = {
-        "llm": pocket.llm, "ears": pocket.ears, "eyes": pocket.eyes, "ear_heads": ear_heads,
-        "eye_heads": eye_heads,
+    parts: dict[str, nn.Module] = {
+        "llm": pocket.llm, "ears": pocket.ears, "ear_heads": ear_heads
     }  # fmt: skip
-    return Phase("joint", parts, make, losses, minutes, rate=1e-3, rates={"eyes": 8e-4})
+    if has_eyes:
+        parts |= {"eyes": pocket.eyes, "eye_heads": eye_heads}
+    name = "joint" if has_eyes else "hearing"
+    return Phase(name, parts, make, losses, minutes, rate=1e-3, rates={"eyes": 8e-4})
