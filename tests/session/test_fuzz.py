@@ -8,6 +8,7 @@ import json
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -390,16 +391,51 @@ def test_random_lives_leave_nothing_behind(dialect: DialectName):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dialect", list(DIALECTS))
-def test_a_thousand_random_lives_leave_nothing_behind(dialect: DialectName):
-    @settings(
-        max_examples=250,
-        deadline=None,
-        database=None,
-        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-    )
-    @given(actions=lives(dialect))
-    def run(actions: list[tuple[str, Any]]) -> None:
-        asyncio.run(live(dialect, actions))
+def test_one_worker_lives_through_a_thousand_random_sessions():
+    """Each on the same engine as the one before; at the end all is as it was at the beginning."""
+    with asyncio.Runner() as runner:
+        runner.run(asyncio.sleep(0))
+        before = held_by_process()
+        home_context = house(clock=ManualClock(), slots=1)
+        home = runner.run(home_context.__aenter__())
 
-    run()
+        def live_once(dialect: DialectName, actions: list[tuple[str, Any]]) -> None:
+            kept = [each for each in actions if each[0] != "shut down"]
+            runner.run(live_in(home, dialect, kept))
+
+        many = settings(
+            max_examples=250,
+            deadline=None,
+            database=None,
+            suppress_health_check=list(HealthCheck),
+        )
+        for dialect in DIALECTS:
+            many(given(st.just(dialect), lives(dialect))(live_once))()
+
+        assert home.host.meter.total_requests >= 1000
+        runner.run(home_context.__aexit__(None, None, None))
+        threads, files = held_by_process()
+        assert threads <= before[0] + 8  # the loop's pool keeps its threads
+        assert files <= before[1]
+
+
+async def live_in(home: House, dialect: DialectName, actions: list[tuple[str, Any]]) -> None:
+    async with asyncio.timeout(30):
+        talk = home.begin(dialect)
+        for name, value in actions:
+            await act(home, talk, name, value)
+        talk.socket.hang_up()
+        await talk.task
+        home.faults._plans.clear()
+        home._talks.clear()
+        assert home.phases(talk)[-1] == "ended"
+        home.reports.clear()
+        assert home.engine.free_slots == 1
+        assert home.host.state == "idle"
+    check(dialect, talk)
+
+
+def held_by_process() -> tuple[int, int]:
+    """Threads and open files."""
+    process = psutil.Process()
+    return process.num_threads(), process.num_fds()

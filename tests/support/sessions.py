@@ -184,7 +184,7 @@ async def house(
     **limits: Any,
 ) -> AsyncIterator[House]:
     """A warm worker; on leaving, everything it held must be free again."""
-    tasks_before = asyncio.all_tasks()
+    tasks_before = _other_tasks()
     faults = Faulty(Parrot(slots, context_limit_tokens=context_tokens))
     gate = Gated(faults)
     reports: list[FromWorker] = []
@@ -209,7 +209,11 @@ async def house(
                 assert host.state == "idle"
         finally:
             gate.open()
-    assert asyncio.all_tasks() == tasks_before
+    assert _other_tasks() == tasks_before
+
+
+def _other_tasks() -> set[asyncio.Task[Any]]:
+    return {task for task in asyncio.all_tasks() if task is not asyncio.current_task()}
 
 
 def pcm64(pcm: Pcm) -> str:

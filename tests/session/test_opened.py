@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+import soundfile
+from tests.support.timeline import sound, speak
+
+from parley.errors import InvalidPayload, TooLarge
+from parley.media.image import encode_jpeg
+from parley.media.pcm import Pcm
+from parley.media.resample import resample
+from parley.session import opened
+from parley.session.events import Message, Picture, Sound, Words
+from parley.views import content
+
+VOICE = sound(speak(1.0))
+
+
+def wav(pcm: Pcm, subtype: str, *, channels: int = 1) -> bytes:
+    buffer = io.BytesIO()
+    samples = np.repeat(pcm.samples[:, np.newaxis], channels, axis=1)
+    soundfile.write(buffer, samples, pcm.rate_hz, format="WAV", subtype=subtype)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("subtype", "rate_hz", "channels", "tolerance"),
+    [
+        ("PCM_U8", 16_000, 1, 0.02),
+        ("PCM_16", 16_000, 1, 0.001),
+        ("PCM_24", 16_000, 1, 0.001),
+        ("FLOAT", 16_000, 1, 0.001),
+        ("PCM_16", 44_100, 2, 0.02),
+    ],
+)
+async def test_a_voice_is_the_same_however_it_was_packed(subtype, rate_hz, channels, tolerance):
+    packed = wav(resample(VOICE, rate_hz), subtype, channels=channels)
+
+    raw = await opened.open_voice(
+        Sound(VOICE.samples.tobytes()), None, voices=opened.no_voices, limit_s=60
+    )
+    voice = await opened.open_voice(Sound(packed), None, voices=opened.no_voices, limit_s=60)
+
+    assert raw is not None
+    assert voice is not None
+    assert voice.rate_hz == 16_000
+    middle = slice(2000, 14_000)  # conversion rings at the edges
+    assert np.max(np.abs(voice.samples[middle] - raw.samples[middle])) < tolerance
+
+
+async def test_a_registered_voice_is_found_by_name_and_the_one_brought_wins():
+    voices = {"anna": VOICE}.get
+
+    by_name = await opened.open_voice(None, "anna", voices=voices, limit_s=60)
+    brought = await opened.open_voice(
+        Sound(np.zeros(4000, np.float32).tobytes()), "anna", voices=voices, limit_s=60
+    )
+
+    assert by_name is VOICE
+    assert brought is not None
+    assert len(brought) == 4000
+
+
+async def test_no_voice_at_all_is_none():
+    assert await opened.open_voice(None, None, voices=opened.no_voices, limit_s=60) is None
+
+
+async def test_an_unknown_voice_is_named_and_no_path_is_read(tmp_path):
+    file = tmp_path / "voice.wav"
+    file.write_bytes(wav(VOICE, "PCM_16"))
+
+    with pytest.raises(InvalidPayload, match=r"no registered voice called '.*voice\.wav'"):
+        await opened.open_voice(None, str(file), voices=opened.no_voices, limit_s=60)
+
+
+async def test_a_voice_that_is_too_long_is_bad_input_that_keeps_the_connection():
+    with pytest.raises(InvalidPayload, match=r"too large: 1 s, the limit is 0\.5 s"):
+        await opened.open_voice(
+            Sound(VOICE.samples.tobytes()), None, voices=opened.no_voices, limit_s=0.5
+        )
+
+
+def jpeg(height: int, width: int) -> bytes:
+    return encode_jpeg(np.full((height, width, 3), 255, np.uint8))
+
+
+async def test_a_history_keeps_its_order():
+    message = Message(
+        "user", (Words("Look"), Picture(jpeg(20, 30)), Sound(VOICE.samples.tobytes()))
+    )
+
+    (read,) = await opened.open_messages([message])
+
+    assert [type(part) for part in read.parts] == [
+        content.TextPart,
+        content.ImagePart,
+        content.AudioPart,
+    ]
+    assert isinstance(read.parts[1], content.ImagePart)
+    assert read.parts[1].pixels.shape == (20, 30, 3)
+
+
+async def test_all_pictures_of_a_request_together_have_a_limit(monkeypatch):
+    monkeypatch.setattr(opened, "REQUEST_PIXELS", 1000)
+    picture = Picture(jpeg(20, 30))
+
+    with pytest.raises(TooLarge, match="600 pixels, the limit is 400 pixels"):
+        await opened.open_messages([Message("user", (picture, picture))])
+
+
+async def test_a_frame_that_is_too_large_spoils_its_unit_only(monkeypatch):
+    monkeypatch.setattr(opened, "FRAME_PIXELS", 100)
+
+    with pytest.raises(InvalidPayload, match="too large"):
+        await opened.open_frames([jpeg(20, 30)])
+
+
+async def test_sound_of_another_rate_is_converted_and_empty_sound_refused():
+    half = resample(VOICE, 8000)
+    (read,) = await opened.open_messages([Message("user", (Sound(half.samples.tobytes(), 8000),))])
+
+    assert isinstance(read.parts[0], content.AudioPart)
+    assert len(read.parts[0].pcm) == 16_000
+    with pytest.raises(InvalidPayload, match="empty"):
+        await opened.open_messages([Message("user", (Sound(b""),))])
