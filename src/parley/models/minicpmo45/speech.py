@@ -1,16 +1,13 @@
 """The mouth: text states to speech tokens, several conversations in one batch.
 
 A small Llama that reads what the language model said (text embedding plus projected hidden state)
-and produces 25 speech tokens per second. This file is the slot caches and the batched step. The
-layers are in `speech_layers.py`, the choice of a token in `speech_sampling.py`; which rows are fed,
-and when a way of talking forgets, is decided in `speech_turns.py`.
+and produces 25 speech tokens per second. This file is the network with its slot caches. The layers
+are in `speech_layers.py`, the passes of a batched step in `speech_walk.py`, the choice of a token
+in `speech_sampling.py`; which rows are fed, and when a way of talking forgets, is decided in
+`speech_turns.py`.
 
-Letters: `S` slots, `R` rows that share a step, `L` condition rows of one block, `T` tokens fed in
-one pass (1 after the first), `C` cache columns per slot, `D` width, `H` heads, `V` speech codes.
-
-Shapes on a GPU: a pass after a block's first is a pure function of `R` and of the number of columns
-read, which is rounded up to a multiple of `COLUMN_STEP`, so few shapes occur. Rows that must not
-change anything (padding, a row that ended inside a step) write to the spare last column.
+Letters: `S` slots, `R` rows that share a step, `L` condition rows of one block, `C` cache columns
+per slot, `D` width, `V` speech codes.
 
 Source: speech.md 2.
 """
@@ -27,15 +24,9 @@ from torch.nn.utils.parametrize import remove_parametrizations
 from transformers import LlamaConfig
 
 from parley.models.minicpmo45.speech_config import SpeechConfig
-from parley.models.minicpmo45.speech_layers import Pass, SpeechBackbone, SpeechProjector, rotated
+from parley.models.minicpmo45.speech_layers import SpeechBackbone, SpeechProjector, rotated
 from parley.models.minicpmo45.speech_rows import BlockRule, Fed, SpeechBlock, SpeechRow, Watch
-from parley.models.minicpmo45.speech_sampling import (
-    NOTHING,
-    PENALTY_WINDOW,
-    RowRules,
-    pick,
-    uniforms,
-)
+from parley.models.minicpmo45.speech_walk import SpeechWalk
 
 __all__ = [
     "UNUSED_TENSORS",
@@ -46,9 +37,6 @@ __all__ = [
     "SpeechConfig",
     "SpeechRow",
 ]
-
-COLUMN_STEP = 256
-"""Cache columns are read in multiples of this, so that few shapes occur."""
 
 UNUSED_TENSORS = ("tts.model.embed_tokens.", "tts.projector_spk.")
 """Checkpoint names that inference never touches, as prefixes. Source: speech.md 2.2."""
@@ -118,6 +106,11 @@ class MiniCPMTTS(nn.Module):
             frequencies = frequencies.bfloat16().float()
         self._frequencies = frequencies
         self.rows = [SpeechRow(index) for index in range(slots)]
+
+    @property
+    def caches(self) -> tuple[Tensor, Tensor]:
+        """Keys and values, each of shape (layers, S, C + 1, H, head width); written in place."""
+        return self._keys, self._values
 
     @property
     def capacity(self) -> int:
@@ -207,12 +200,12 @@ class MiniCPMTTS(nn.Module):
         columns = torch.cat([torch.arange(head), torch.arange(old_start, row.length)])
         self._keep(row, columns)
         turns = torch.arange(tail, device=self.device) + (head - old_start)
-        cos, sin = self._angles(turns[None])
+        cos, sin = self.angles(turns[None])
         kept = self._keys[:, row.index, head : head + tail]
         self._keys[:, row.index, head : head + tail] = rotated(kept, cos, sin)
         row.position = head + tail
 
-    def _angles(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+    def angles(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """cos and sin, each (R, T, 1, half a head), computed in float32."""
         angles = positions.to(torch.float32)[..., None, None] * self._frequencies
         dtype = self._keys.dtype
@@ -236,161 +229,8 @@ class MiniCPMTTS(nn.Module):
         if not blocks:
             return
         tokens = min(tokens, max(block.rule.max_new - block.sampled for block in blocks))
-        walk = _Walk(self, blocks, tokens)
-        fresh = [i for i, block in enumerate(blocks) if block.sampled == 0]
-        going = [i for i, block in enumerate(blocks) if block.sampled > 0]
-        for number in range(tokens):
-            if number == 0:
-                if fresh:
-                    walk.feed_conditions(fresh, watch)
-                if going:
-                    walk.feed_last(going, number, watch)
-            else:
-                walk.feed_last(list(range(len(blocks))), number, watch)
-            walk.draw(number)
+        walk = SpeechWalk(self, blocks, tokens, watch)
+        walk.begin()
+        for _ in range(tokens - 1):
+            walk.advance()
         walk.commit()
-
-
-class _Walk:
-    """The passes of one step. Keeps its own counters; `commit` makes them the rows'."""
-
-    def __init__(self, decoder: MiniCPMTTS, blocks: list[SpeechBlock], tokens: int) -> None:
-        self.decoder = decoder
-        self.blocks = blocks
-        device = decoder.device
-        rows = [block.row for block in blocks]
-        self.first = [row.first for row in rows]
-        self.length = [row.length for row in rows]
-        self.position = [row.position for row in rows]
-        self.rules = RowRules.of(
-            [block.rule.sampling for block in blocks], decoder.config.codes, device
-        )
-        histories = [row.history[-PENALTY_WINDOW:] for row in rows]
-        self.history = torch.tensor(
-            [[NOTHING] * (PENALTY_WINDOW - len(seen)) + seen for seen in histories]
-        ).to(device)
-        self.draws = torch.stack(
-            [torch.from_numpy(uniforms(row.seed, row.draws, tokens)) for row in rows], dim=1
-        ).to(device)
-        self.last = torch.tensor(
-            [block.tokens[-1] if block.tokens else 0 for block in blocks], device=device
-        )
-        self.drawn: list[Tensor] = []
-        self.fed: list[list[tuple[int, int, int]]] = [[] for _ in blocks]
-        self.logits = torch.empty(len(blocks), decoder.config.codes, device=device)
-
-    def feed_conditions(self, which: list[int], watch: Watch | None) -> None:
-        """Rows whose block begins: all condition rows in one ragged pass."""
-        conditions = [self.blocks[i].condition for i in which]
-        x = nn.utils.rnn.pad_sequence(conditions, batch_first=True)
-        self._forward(which, x, [len(rows) for rows in conditions], watch)
-
-    def feed_last(self, which: list[int], number: int, watch: Watch | None) -> None:
-        """Rows under way: the embedding of the token drawn last."""
-        last = self.last if len(which) == len(self.blocks) else self.last[which]
-        x = self.decoder.emb_code[0](last)[:, None]
-        self._forward(which, x, [1] * len(which), watch)
-
-    def _forward(self, which: list[int], x: Tensor, counts: list[int], watch: Watch | None) -> None:
-        decoder, device = self.decoder, self.decoder.device
-        steps = x.shape[1]
-        spare = decoder.capacity
-        columns, positions = [], []
-        for i, count in zip(which, counts, strict=True):
-            start = self.length[i]
-            # Rows that ran past their end inside a step, and padding, write where nobody reads.
-            columns.append(
-                [start + t if t < count and start + t < spare else spare for t in range(steps)]
-            )
-            positions.append([self.position[i] + min(t, count - 1) for t in range(steps)])
-        reads = max(self.length[i] + count for i, count in zip(which, counts, strict=True))
-        if device.type != "cpu":
-            reads = -(-reads // COLUMN_STEP) * COLUMN_STEP
-        reads = min(reads, spare)
-        slots = [self.blocks[i].row.index for i in which]
-        places = torch.tensor(columns, device=device)
-        first = torch.tensor([self.first[i] for i in which], device=device)
-        seen = torch.arange(reads, device=device)
-        mask = (seen >= first[:, None, None]) & (seen <= places[:, :, None])
-        cos, sin = decoder._angles(torch.tensor(positions, device=device))
-        plan = Pass(
-            slots=torch.tensor(slots, device=device),
-            columns=places,
-            mask=mask[:, None],
-            cos=cos,
-            sin=sin,
-            whole=slots[0] if slots == list(range(slots[0], slots[0] + len(slots))) else None,
-            reads=reads,
-        )
-        hidden = decoder.model(x, plan, decoder._keys, decoder._values)
-        if steps == 1:
-            last = hidden[:, 0]
-        else:
-            ends = torch.tensor([count - 1 for count in counts], device=device)
-            last = hidden[torch.arange(len(which), device=device), ends]
-        logits = decoder.head_code[0](last).float()
-        if len(which) == len(self.blocks):
-            self.logits = logits
-        else:
-            self.logits[which] = logits
-        for at, (i, count) in enumerate(zip(which, counts, strict=True)):
-            start, oldest = self.position[i], self.first[i]
-            self.length[i] = min(self.length[i] + count, spare)
-            self.position[i] += count
-            window = self.blocks[i].row.window
-            if window is not None:
-                self.first[i] = max(self.first[i], self.length[i] - window)
-            self.fed[i].append((self.first[i], self.length[i], self.position[i]))
-            if watch is not None:
-                seen_columns = self.length[i] - oldest
-                watch(Fed(self.blocks[i], last[at], count, start, seen_columns, logits[at]))
-
-    def draw(self, number: int) -> None:
-        """One token for every row."""
-        device = self.decoder.device
-        sampled = [block.sampled + number for block in self.blocks]
-        exempt = [
-            block.rule.first_is_free and count == 0
-            for block, count in zip(self.blocks, sampled, strict=True)
-        ]
-        masks = [
-            count < block.rule.min_new for block, count in zip(self.blocks, sampled, strict=True)
-        ]
-        switches = torch.tensor([exempt, masks]).to(device, non_blocking=True)
-        token = pick(
-            self.logits, self.history, switches[0], switches[1], self.draws[number], self.rules
-        )
-        # A row that ran past its end draws the end code again or anything else; neither is read,
-        # but it must stay a valid row of the embedding.
-        self.last = token
-        self.history = torch.cat([self.history[:, 1:], token[:, None]], dim=1)
-        self.drawn.append(token)
-
-    def commit(self) -> None:
-        """Read the tokens back and make the walk the rows' state."""
-        end = self.decoder.config.end_code
-        drawn = torch.stack(self.drawn).tolist()
-        for i, block in enumerate(self.blocks):
-            row, rule = block.row, block.rule
-            used = 0
-            for number in range(len(drawn)):
-                token = drawn[number][i]
-                used += 1
-                block.sampled += 1
-                if token == end:
-                    block.ended = block.finished = True
-                    break
-                is_over = block.sampled >= rule.max_new
-                if not (is_over and rule.drops_last):
-                    block.tokens.append(token)
-                    row.history.append(token)
-                if is_over:
-                    block.finished = True
-                    break
-            row.draws += used
-            row.first, row.length, row.position = self.fed[i][used - 1]
-            # The counter runs over accepted tokens, fed or not: at a limit without `drops_last` it
-            # leaves a gap of one position. Source: speech.md 2.4.
-            if block.finished and not block.ended and not rule.drops_last:
-                row.position += 1
-            del row.history[:-PENALTY_WINDOW]
