@@ -72,7 +72,7 @@ class ControlDesk:
                 websocket.client.host if websocket.client else None, websocket.headers
             )
             worker = self._welcome(await self._hello(port), port)
-            while True:
+            while self._fleet.knows(worker):
                 self._heard(worker, _decoder.decode((await port.receive()).payload()))
         except PortClosed:
             pass

@@ -178,6 +178,10 @@ class Fleet:
     def __len__(self) -> int:
         return len(self._workers)
 
+    def knows(self, worker: Worker) -> bool:
+        """Whether `worker` is still one of us: it has not left, was not forgotten or replaced."""
+        return self._workers.get(worker.worker_id) is worker
+
     # What workers tell
 
     def welcome(self, hello: Hello, connection: Any) -> Worker:
@@ -248,12 +252,12 @@ class Fleet:
     def disconnected(self, worker: Worker) -> None:
         """Its control socket closed. No new work at once; running sessions get the silence limit,
         because the socket may come back."""
-        if self._workers.get(worker.worker_id) is worker:
+        if self.knows(worker):
             worker.is_connected = False
 
     def left(self, worker: Worker) -> None:
         """It said goodbye."""
-        if self._workers.get(worker.worker_id) is worker:
+        if self.knows(worker):
             del self._workers[worker.worker_id]
         worker.is_connected = False
         self._lose(worker)
@@ -347,6 +351,9 @@ class Fleet:
     # Inside
 
     def _touch(self, worker: Worker) -> None:
+        # Who was silent too long counts as gone until it is heard again, e.g. a process that was
+        # stopped and continued: its socket never closed.
+        worker.is_connected = self.knows(worker)
         worker.last_seen = self._clock.monotonic()
         worker.last_seen_time = self._clock.time()
         self.last_alive_at = worker.last_seen

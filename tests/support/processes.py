@@ -1,0 +1,87 @@
+"""parley's own processes, started as people start them, and ended whatever happens."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+SECRET = "a-secret-for-tests"
+
+
+class Process:
+    """A running `parley VERB`, and the lines it writes."""
+
+    def __init__(self, folder: Path, verb: str, *flags: str) -> None:
+        self.popen = subprocess.Popen(
+            [sys.executable, "-m", "parley", verb, *flags],
+            cwd=folder,
+            env={
+                **os.environ,
+                "OMP_NUM_THREADS": "1",
+                "PARLEY_SECURITY__WORKER_SECRET": SECRET,
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.seen: list[str] = []
+        self._lines: queue.Queue[str | None] = queue.Queue()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.popen.stdout is not None
+        with self.popen.stdout as lines:
+            for line in lines:
+                self._lines.put(line)
+        self._lines.put(None)
+
+    def line_with(self, words: str, limit_s: float = 60) -> str:
+        """Wait for a line. Fails with everything that was written when none comes."""
+        deadline = time.monotonic() + limit_s
+        while True:
+            try:
+                line = self._lines.get(timeout=max(0.01, deadline - time.monotonic()))
+            except queue.Empty:
+                line = None
+            if line is None:
+                raise AssertionError(f"no line with {words!r} in:\n{''.join(self.seen)}")
+            self.seen.append(line)
+            if words in line:
+                return line
+
+    def send(self, number: signal.Signals) -> None:
+        self.popen.send_signal(number)
+
+    def end(self) -> None:
+        """Kill it and its children; harmless when it has ended."""
+        children: list[psutil.Process] = []
+        if self.popen.poll() is None:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                children = psutil.Process(self.popen.pid).children(recursive=True)
+            self.popen.kill()
+        self.popen.wait(10)
+        for child in children:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.kill()
+        psutil.wait_procs(children, 10)
+        self._reader.join(10)
+
+
+@contextlib.contextmanager
+def running(folder: Path, verb: str, *flags: str) -> Iterator[Process]:
+    process = Process(folder, verb, *flags)
+    try:
+        yield process
+    finally:
+        process.end()
