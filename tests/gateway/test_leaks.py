@@ -96,7 +96,7 @@ async def workers_come_and_go(gateway: RunningGateway, dice: random.Random) -> N
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 async def test_no_lease_ticket_task_or_file_is_left(seed: int):
     dice = random.Random(seed)
-    lives = 300 if seed == 1 else 1000
+    lives = 50 if seed == 1 else 1000
     async with (
         running_gateway(
             limits={"sessions_per_client": 500}, queue={"max_size": 25, "update_every_s": 0.05}

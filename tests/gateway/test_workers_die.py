@@ -66,6 +66,7 @@ async def test_a_worker_that_dies_in_session_is_told_to_the_client_with_1011(dia
         assert gateway.house.fleet.leases == []
 
 
+@pytest.mark.slow
 async def test_a_silent_worker_ends_its_sessions_after_the_silence_limit():
     async with running_gateway() as gateway, StandInWorker(gateway.url) as worker:
         async with connect(gateway.ws(PATHS["duplex"])) as client:

@@ -286,8 +286,9 @@ class Port(asyncio.Protocol):
             self._pinged_at = now
             self._next_ping_at = now + self._limits.ping_limit_s
             self._write((frame(PING, b"parley", mask=not self._is_server),))
-        elif not self._read_holds:
-            # While we do not read, a missing pong says nothing about the peer.
+        elif not self._read_holds and not waiting:
+            # While we do not read, or our ping still waits behind other output, a missing pong says
+            # nothing about the peer; output that does not move has its own limit.
             self._end(Closure(1006, "no pong"))
             self.close(1011, "keepalive ping timeout")
             transport.abort()

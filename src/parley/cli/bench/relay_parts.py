@@ -34,6 +34,7 @@ from parley.protocol.control import (
     SESSION_PATH,
     TASK_HEADER,
     Beat,
+    Goodbye,
     Hello,
     SessionPhase,
 )
@@ -109,13 +110,19 @@ class AnsweringWorker:
         address = "ws" + self._gateway_url.removeprefix("http") + CONTROL_PATH
         async with websockets.connect(address, ping_interval=None) as socket:
             await socket.send(msgspec.json.encode(hello))
-            while True:
-                beat = Beat("idle", self._slots - self._busy, 0, 0, 0)
-                await socket.send(msgspec.json.encode(beat))
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(BEAT_EVERY_S):
-                        while True:
-                            await socket.send(msgspec.json.encode(await self._phases.get()))
+            try:
+                await self._keep_reporting(socket)
+            finally:
+                await socket.send(msgspec.json.encode(Goodbye("measured")))
+
+    async def _keep_reporting(self, socket: websockets.ClientConnection) -> None:
+        while True:
+            beat = Beat("idle", self._slots - self._busy, 0, 0, 0)
+            await socket.send(msgspec.json.encode(beat))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(BEAT_EVERY_S):
+                    while True:
+                        await socket.send(msgspec.json.encode(await self._phases.get()))
 
     async def _session(self, websocket: WebSocket) -> None:
         await websocket.accept()

@@ -1,0 +1,32 @@
+import pytest
+
+from parley.cli.bench.relay import Report, Tally, describe, measure
+
+
+@pytest.mark.slow
+async def test_a_short_run_holds_every_session_and_counts_every_unit():
+    report = await measure(5, 2.0, has_frame=True)
+
+    assert report.through.sessions == 5
+    assert report.through.broken == 0
+    assert 5 <= len(report.through.answers_ms) <= 15
+    assert len(report.direct.answers_ms) >= 2
+    assert report.cpu_s is None or report.cpu_s >= 0
+
+
+def test_the_report_says_what_was_added_and_what_a_core_carries():
+    report = Report(
+        through=Tally(answers_ms=[2.0] * 100, sessions=10),
+        direct=Tally(answers_ms=[0.5] * 20, sessions=2),
+        seconds=10.0,
+        cpu_s=0.02,
+        rss_mb=100.0,
+        rss_before_mb=80.0,
+    )
+
+    text = describe(report, has_frame=False)
+
+    assert "10 of 10; 0 of 100 units late" in text
+    assert "p50 1.50 ms" in text
+    assert "0.200 ms per unit" in text
+    assert "about 5000 sessions" in text
