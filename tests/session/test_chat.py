@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import base64
 
 import pytest
@@ -52,6 +53,21 @@ async def test_an_answer_in_one_piece_has_its_sound_in_done():
 
         assert talk.types == ["prefill_done", "done"]
         assert len(heard(talk.socket.sent[-1]["audio_data"])) == pytest.approx(48_000, abs=100)
+
+
+async def test_a_long_answer_waits_for_a_client_that_reads_slowly():
+    # Forty seconds are five megabytes of base64, five times what may wait.
+    async with house(output_mb=1) as home:
+        talk = home.begin("chat")
+        talk.socket.reads.clear()
+        part = {"type": "audio", "data": loud(40)}
+        talk.say({"messages": [{"role": "user", "content": [part]}], "tts": {}})
+        await asyncio.sleep(0)
+        talk.socket.reads.set()
+
+        assert await talk.over() == 1000
+        sounds = [heard(m["audio_data"]) for m in talk.socket.sent if m.get("audio_data")]
+        assert sum(map(len, sounds)) == pytest.approx(40 * 24_000, abs=100)
 
 
 async def test_without_a_tts_object_the_answer_is_text_only():

@@ -283,6 +283,30 @@ async def test_one_message_larger_than_the_limit_is_taken_when_nothing_waits():
     assert sent == ["x" * 1000]
 
 
+async def test_whoever_speaks_faster_than_the_client_reads_can_wait_for_room():
+    outbox = Outbox(OutputLimits(waiting_bytes=100))
+    gate = asyncio.Event()
+    sent: list[str] = []
+
+    async def send(text: str) -> None:
+        await gate.wait()
+        sent.append(text)
+
+    pump = asyncio.create_task(outbox.pump(send))
+    for _ in range(3):
+        outbox.put(["x" * 30])
+    waiting = asyncio.create_task(outbox.room())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+
+    gate.set()
+    async with asyncio.timeout(10):
+        await waiting
+    assert sent
+    outbox.close()
+    await pump
+
+
 async def test_phases_are_reported_once_each_and_never_after_the_end():
     def body(life: Life) -> None:
         for phase in ("active", "active", "paused"):

@@ -124,6 +124,7 @@ class ChatDriver:
             self._text += text
             self._life.emit(Said(self._pieces, text, chunk.audio))
             self._pieces += 1
+            await self._life.room()
         decoded = self._view.decoded
         assert decoded is not None
         if not self._is_stopped:

@@ -297,6 +297,7 @@ class HalfDuplexDriver:
         async for chunk in chunks:
             if self._turn_is_open:
                 self._say(chunk)
+                await self._life.room()
 
     def _say(self, chunk: StreamingChunk) -> None:
         self._text += chunk.text_delta or ""

@@ -183,6 +183,7 @@ class Outbox:
         self._waiting_bytes = 0
         self._last_bytes = 0
         self._changed = asyncio.Event()
+        self._sent = asyncio.Event()
         self._is_closed = False
 
     def put(self, frames: Sequence[str]) -> None:
@@ -197,6 +198,13 @@ class Outbox:
         self._waiting.extend(frames)
         self._waiting_bytes += size
         self._changed.set()
+
+    async def room(self) -> None:
+        """Until less than half of what may wait does. For those who can speak faster than a client
+        can read, and would be cut off for it."""
+        while self._waiting and self._waiting_bytes > self._limits.waiting_bytes // 2:
+            self._sent.clear()
+            await self._sent.wait()
 
     def close(self) -> None:
         """Nothing will follow: `pump` returns once the rest is sent. Safe to repeat."""
@@ -226,6 +234,7 @@ class Outbox:
                         await send(frame)
                 except TimeoutError as error:
                     raise SlowClient(self._waiting_bytes + len(frame)) from error
+                self._sent.set()
             if self._is_closed:
                 return
             self._changed.clear()
@@ -299,6 +308,11 @@ class Life:
             self._outbox.put(outgoing.frames)
         except SlowClient as error:
             self.end(Ended("error", error))
+
+    async def room(self) -> None:
+        """Until the client has read enough of what was emitted; bounded, because a client that
+        reads nothing is disconnected."""
+        await self._outbox.room()
 
     def end(self, ended: Ended) -> None:
         """Decide the ending; only the first call counts."""
