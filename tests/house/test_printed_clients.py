@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from tests.support import speech
-from tests.support.house import house
+from tests.support.house import RunningHouse, house
 
 from parley.media import wav
 from parley.media.pcm import INPUT_RATE_HZ, Pcm, join, to_float32_bytes
@@ -60,6 +60,8 @@ async def run(*command: str, folder: Path, ws_url: str) -> tuple[str, str]:
         "HOUSE_WS_URL": ws_url,
         "PYTHONPATH": str(CLIENTS / "shims"),
         "PYTHONUNBUFFERED": "1",
+        "SSL_CERT_FILE": str(folder / "cert.pem"),
+        "NODE_EXTRA_CA_CERTS": str(folder / "cert.pem"),
         "SPEECH": str(folder / "speech.f32"),
         "REFERENCE": str(folder / "ref.f32"),
     }
@@ -97,7 +99,9 @@ async def run_in_node(program: str, folder: Path, ws_url: str) -> list[dict[str,
 # The parrot gives back what it heard; "Hello!" is written, so these answers have no sound.
 
 
-async def test_the_printed_python_chat_program_streams_text(server: Any, folder: Path) -> None:
+async def test_the_printed_python_chat_program_streams_text(
+    server: RunningHouse, folder: Path
+) -> None:
     program = str(CLIENTS / "chat_printed.py")
 
     out, _ = await run(sys.executable, program, folder=folder, ws_url=server.ws_url)
@@ -109,7 +113,7 @@ async def test_the_printed_python_chat_program_streams_text(server: Any, folder:
 
 
 async def test_the_printed_python_half_duplex_program_has_its_turn(
-    server: Any, folder: Path
+    server: RunningHouse, folder: Path
 ) -> None:
     program = str(CLIENTS / "half_duplex_printed.py")
 
@@ -128,7 +132,7 @@ async def test_the_printed_python_half_duplex_program_has_its_turn(
 
 @needs_node
 async def test_the_printed_javascript_chat_program_gets_its_answer(
-    server: Any, folder: Path
+    server: RunningHouse, folder: Path
 ) -> None:
     lines = await run_in_node("chat_printed.js", folder, server.ws_url)
 
@@ -141,7 +145,7 @@ async def test_the_printed_javascript_chat_program_gets_its_answer(
 
 @needs_node
 async def test_the_printed_javascript_half_duplex_program_talks_and_stops(
-    server: Any, folder: Path
+    server: RunningHouse, folder: Path
 ) -> None:
     lines = await run_in_node("half_duplex_printed.js", folder, server.ws_url)
 

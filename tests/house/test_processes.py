@@ -185,7 +185,7 @@ def test_two_workers_serve_two_at_once_and_one_death_harms_one_session(apart: Ap
         prepare(two)
         first.send(signal.SIGKILL)
         began = time.monotonic()
-        ended = []
+        ended: list[ClientConnection] = []
         while not ended:
             assert time.monotonic() - began < NOTICED_S
             for client in (one, two):

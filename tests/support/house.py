@@ -32,7 +32,9 @@ class RunningHouse(gateways.RunningGateway):
 
     @property
     def ws_url(self) -> str:
-        return f"ws://127.0.0.1:{self.gateway.port}"
+        """`localhost`, because that is a name in the generated certificate."""
+        scheme = "ws" if self.settings.gateway.http else "wss"
+        return f"{scheme}://localhost:{self.gateway.port}"
 
 
 @contextlib.asynccontextmanager
@@ -48,7 +50,8 @@ async def house(
 
     Args:
         load_model: instead of finding `model` by its name.
-        parts: settings, e.g. `limits={"realtime_video_s": 2}`.
+        parts: settings, e.g. `limits={"realtime_video_s": 2}`; workers use an inner plain listener
+            when `gateway={"http": False, …}` makes clients come by TLS.
     """
     parts["security"] = {"worker_secret": SECRET, **parts.get("security", {})}
     parts["model"] = {"name": model, "slots": slots, **parts.get("model", {})}
@@ -68,11 +71,12 @@ async def house(
 
         stack.push_async_callback(end_gateway)
         await _first(serving, started.wait())
+        inner_url = await gateway.open_internal()
         for index in range(workers):
             worker_settings = settings.model_copy(
                 update={
                     "worker": settings.worker.model_copy(
-                        update={"gateway_url": running.url, "index": index}
+                        update={"gateway_url": inner_url, "index": index}
                     )
                 }
             )
