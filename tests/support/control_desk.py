@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import AsyncIterator
 from typing import Any, TypeVar
 
@@ -57,9 +58,9 @@ class Desk:
 
 
 @contextlib.asynccontextmanager
-async def desk(port: int = 0) -> AsyncIterator[Desk]:
+async def desk(port: int = 0, tls: ssl.SSLContext | None = None) -> AsyncIterator[Desk]:
     built = Desk()
-    async with serve(built.serve, "127.0.0.1", port) as server:
+    async with serve(built.serve, "127.0.0.1", port, ssl=tls) as server:
         address = next(iter(server.sockets)).getsockname()
-        built.url = f"http://127.0.0.1:{address[1]}"
+        built.url = f"{'https' if tls else 'http'}://127.0.0.1:{address[1]}"
         yield built

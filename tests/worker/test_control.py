@@ -5,6 +5,7 @@ import contextlib
 from collections.abc import AsyncIterator
 
 import pytest
+from tests.support.certificates import self_signed
 from tests.support.control_desk import desk
 
 from parley.protocol.control import (
@@ -160,6 +161,22 @@ async def test_goodbye_without_a_gateway_is_harmless():
 )
 def test_the_control_socket_of_a_gateway(url, socket):
     assert socket_url(url) == socket + CONTROL_PATH
+
+
+async def test_a_gateways_own_certificate_is_trusted_and_no_other(tmp_path):
+    (tmp_path / "ours").mkdir()
+    (tmp_path / "other").mkdir()
+    context, ours = self_signed(tmp_path / "ours")
+    _, other = self_signed(tmp_path / "other")
+    async with desk(tls=context) as gateway:
+        stranger = linked(gateway.url, Reporter(), tls=trust(gateway.url, str(other)))
+        friend = linked(gateway.url, Reporter(), tls=trust(gateway.url, str(ours)))
+        async with stranger as refused, friend as link:
+            await gateway.until(Beat, 2)
+
+            assert link.is_connected
+            assert not refused.is_connected
+        assert gateway.connections == 1
 
 
 def test_plain_http_needs_no_trust():
