@@ -75,18 +75,17 @@ class Figure:
         return f"{value:.0f} {self.unit}"
 
 
-def make(folder: Path, *, cases: int = 200, seed: int = 0) -> list[Figure]:
-    """Measure everything.
+def measure(folder: Path, *, cases: int, seed: int) -> Iterator[Figure]:
+    """Every figure, as it is found.
 
     Args:
         folder: an exported checkpoint.
         cases: per figure; the voice and duplex figures use a quarter.
-        seed: 0 draws one from the clock, so that nobody can train for it.
+        seed: of everything that is made; drawn from the clock by the command, so that nobody can
+            train for it.
     """
-    seed = seed or time.time_ns() % 1_000_000_007
     torch.set_num_threads(1)
-    talker = Talker.load(folder)
-    return list(_figures(talker, folder, cases, seed))
+    yield from _figures(Talker.load(folder), folder, cases, seed)
 
 
 def _figures(talker: Talker, folder: Path, cases: int, seed: int) -> Iterator[Figure]:

@@ -53,6 +53,7 @@ VERBS: Final = (
     Verb("doctor", "Check this machine: what is fine, what is not, what to do.", TOOLS),
     Verb("recordings", "List, export and delete recorded sessions.", TOOLS),
     Verb("bench", "Measure.", TOOLS),
+    Verb("pocket", "Measure the pocket model: its report card.", TOOLS),
 )
 
 _HELP: Final = """Real-time voice and video conversation with one model and many people.

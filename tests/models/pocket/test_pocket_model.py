@@ -58,7 +58,7 @@ def model(folder):
 def reply(model, script, **options):
     model.chooser = Scripted(model, script)
     cast = Cast(model)
-    works = [
+    works: list[Work] = [
         Opening("half_duplex", seed=1, speak=False),
         turn("user", Text("hello"), is_closed=False),
         Reply(speak=False, **options),
@@ -148,7 +148,7 @@ def test_windows_of_a_turn_become_the_sound_of_its_codes():
     streams = CodeStreams(vocoder, slots=1, silence=4, own_pitch_hz=180.0)
     codes = np.random.default_rng(0).integers(0, 30, 70).tolist()
     buffer = TurnBuffer()
-    streams.prepare(0, None)
+    streams.prepare(0, streams.find(None).result())
 
     windows = buffer.add(codes[:40]) + buffer.add(codes[40:], is_last=True)
     waves = [streams.speak([0], [window])[0] for window in windows]
@@ -163,8 +163,9 @@ def test_a_reference_voice_colours_the_row_that_asked_for_it():
     t = np.arange(32_000) / 16_000
     low = 0.2 * np.sum([np.sin(2 * np.pi * 100 * k * t) / k for k in range(1, 8)], 0)
 
-    streams.prepare(0, Pcm(low.astype(np.float32), 16_000))
-    streams.prepare(1, None)
+    reference = Pcm(low.astype(np.float32), 16_000)
+    streams.prepare(0, streams.find(reference).result())
+    streams.prepare(1, streams.find(None).result())
 
     assert streams._colors[0].pitch < 0.6
     assert streams._colors[1].pitch == 1.0

@@ -12,6 +12,7 @@ Everything else is the large model's code at a small size. The differences, each
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 
 from parley.engine.model import Job
@@ -100,7 +101,7 @@ class CodeStreams:
     silent tokens that open a turn are outside the codebook and become its silence.
     """
 
-    slot_bytes = 0
+    row_bytes = 0
     has_default_voice = True
 
     def __init__(
@@ -112,13 +113,19 @@ class CodeStreams:
         self._colors = [VoiceColor()] * slots
         self._streams: list[Spoken | None] = [None] * slots
 
-    def prepare(self, row: int, voice: Pcm | None) -> None:
-        """Give a row the colour of a voice (None: the built-in one) and begin its stream."""
-        self._colors[row] = (
+    def find(self, voice: Pcm | None) -> Future[VoiceColor]:
+        """The colour of a voice (None: the built-in one). At once: it takes a few milliseconds."""
+        found: Future[VoiceColor] = Future()
+        found.set_result(
             VoiceColor()
             if voice is None
             else color_of(voice.samples, voice.rate_hz, self.own_pitch_hz)
         )
+        return found
+
+    def prepare(self, row: int, found: VoiceColor) -> None:
+        """Give a row a colour and begin its stream."""
+        self._colors[row] = found
         self.restart([row])
 
     def restart(self, rows: Sequence[int]) -> None:
@@ -152,6 +159,9 @@ class CodeStreams:
         self._streams[row] = (
             None if snapshot is None else replace(snapshot, codes=list(snapshot.codes))
         )
+
+    def unload(self) -> None:
+        """Nothing is held beyond the module."""
 
     def close(self, row: int) -> None:
         """Forget a row's voice."""
