@@ -125,6 +125,7 @@ async def test_no_lease_ticket_task_or_file_is_left(seed: int):
 
         assert talked > lives / 20  # else the test looked at the queue only
         assert house.door.sessions_by_address == {}
+        assert house.budget.used_bytes == 0
         await until(lambda: len(house.pulse) == 1)  # the worker's control socket
         gc.collect()
         await until(lambda: open_files() <= files_before + 2)

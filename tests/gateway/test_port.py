@@ -15,7 +15,7 @@ from parley.gateway.frames import (
     close_payload,
     frame,
 )
-from parley.gateway.port import INBOX_MESSAGES, Port, PortClosed, PortLimits, Pulse, Traffic
+from parley.gateway.port import INBOX_MESSAGES, Budget, Port, PortClosed, PortLimits, Pulse, Traffic
 
 
 class Wire:
@@ -196,6 +196,25 @@ async def test_what_came_before_the_close_is_still_delivered():
     assert (end.value.closure.code, end.value.closure.reason) == (4000, "bye")
     assert wire.frames == [(CLOSE, close_payload(4000, ""))]
     assert wire.is_closed
+
+
+async def test_large_messages_share_one_budget_until_they_are_passed_on():
+    budget = Budget(3 << 20)
+    ports = [
+        Port(is_server=True, limits=PortLimits(), pulse=Pulse(), budget=budget) for _ in range(2)
+    ]
+    wires = [Wire(), Wire()]
+    for port, wire in zip(ports, wires, strict=True):
+        port._opened(cast(asyncio.Transport, wire))
+    large = frame(TEXT, b"x" * (2 << 20), mask=True)
+
+    ports[0].data_received(large)
+    ports[1].data_received(large[:20])
+    refused = ports[1].closed.result().code
+    used_before = budget.used_bytes
+    ports[0].join(ports[1], Traffic())
+
+    assert (refused, used_before, budget.used_bytes) == (1013, 2 << 20, 0)
 
 
 async def test_nothing_is_sent_after_the_close_frame():

@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from websockets.frames import apply_mask  # type: ignore[attr-defined]  # C, where it was built
+
+LARGE_BYTES = 1 << 20
+"""Messages above this are announced before they are read."""
 
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0x0, 0x1, 0x2, 0x8, 0x9, 0xA
 
@@ -62,10 +65,18 @@ class FrameReader:
     Args:
         masked: whether the peer must mask (true at the server's end).
         limit_bytes: largest payload of one message; beyond it `FrameError` 1009.
+        claim: asked for that many bytes before a large message is read; may raise `FrameError`.
     """
 
-    def __init__(self, *, masked: bool, limit_bytes: int) -> None:
+    def __init__(
+        self,
+        *,
+        masked: bool,
+        limit_bytes: int,
+        claim: Callable[[int], None] = lambda size: None,
+    ) -> None:
         self.limit_bytes = limit_bytes
+        self._claim = claim
         self._masked = masked
         self._rest = b""
         self._frame_left = 0
@@ -73,11 +84,6 @@ class FrameReader:
         self._opcode = 0
         self._parts: list[Bytes] = []
         self._size = 0
-
-    @property
-    def held_bytes(self) -> int:
-        """Bytes of an unfinished message kept here."""
-        return sum(len(part) for part in self._parts) + len(self._rest)
 
     def feed(self, data: bytes) -> Sequence[Message | Control]:
         """Take what the socket gave; return what became complete.
@@ -158,6 +164,8 @@ class FrameReader:
         self._size += payload_bytes
         if self._size > self.limit_bytes:
             raise FrameError(1009, f"A message may have {self.limit_bytes} bytes.")
+        if self._size > LARGE_BYTES:
+            self._claim(payload_bytes)
         self._opcode = self._opcode or opcode
         self._is_last_frame = is_last
 

@@ -18,7 +18,7 @@ from parley.gateway.eta import EtaTracker
 from parley.gateway.fleet import Fleet
 from parley.gateway.leg import DialPolicy, LegSettings
 from parley.gateway.metrics import Metrics
-from parley.gateway.port import PortLimits, Pulse
+from parley.gateway.port import Budget, PortLimits, Pulse
 from parley.gateway.queue import Queue
 from parley.gateway.reception import Reception
 from parley.settings import Settings
@@ -27,6 +27,8 @@ SWEEP_EVERY_S: Final = 1.0
 SHUTDOWN_S: Final = 20.0
 """How long running sessions may take to end when the server stops."""
 MIB: Final = 1 << 20
+HELD_LIMIT_BYTES: Final = 1 << 30
+"""What large messages, mostly chat requests that wait, may take of this process's memory."""
 
 log = logs.get(__name__)
 
@@ -63,6 +65,7 @@ class House:
             fleet=self.fleet, door=self.door, metrics=self.metrics, probe_every_s=probe_every_s
         )
         self.pulse = Pulse()
+        self.budget = Budget(HELD_LIMIT_BYTES)
         self.port_limits = PortLimits(
             message_bytes=int(limits.frame_mb * MIB),
             output_bytes=int(limits.output_mb * MIB),
@@ -102,7 +105,11 @@ class House:
                 tasks.create_task(self.desk.probe_forever(), name="worker probe"),
             ]
             try:
-                yield {"pulse": self.pulse, "port_limits": self.port_limits}
+                yield {
+                    "pulse": self.pulse,
+                    "port_limits": self.port_limits,
+                    "budget": self.budget,
+                }
             finally:
                 for task in watch:
                     task.cancel()

@@ -40,9 +40,11 @@ IGNORED: Final = frozenset({"client_diagnostic"})
 class Departed(Exception):
     """The client left, or was told the last word: nothing more to do for it."""
 
-    def __init__(self, why: str) -> None:
+    def __init__(self, why: str, *, is_error: bool = False) -> None:
         super().__init__(why)
         self.why = why
+        self.is_error = is_error
+        """Whether `why` is the code of an error that the client was told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,9 +227,9 @@ class Lobby:
                 if self._dialect.name == "chat"
                 else self._dialect.answer(error)
             )
-            if answer.close_code is not None:
-                self._last_word(answer, error.code)
             self._say(answer)
+            if answer.close_code is not None:
+                raise Departed(error.code, is_error=True) from error
 
     def _check_request(self, message: Message) -> None:
         if not message.is_text:

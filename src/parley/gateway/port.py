@@ -73,6 +73,14 @@ class PortLimits:
 
 
 @dataclass(slots=True)
+class Budget:
+    """Memory that all ports together may spend on large messages; what does not fit is refused."""
+
+    limit_bytes: int
+    used_bytes: int = 0
+
+
+@dataclass(slots=True)
 class Traffic:
     """Counts for all ports of a process that share it."""
 
@@ -116,11 +124,22 @@ class Port(asyncio.Protocol):
     dropped by the limits.
     """
 
-    def __init__(self, *, is_server: bool, limits: PortLimits, pulse: Pulse) -> None:
+    def __init__(
+        self,
+        *,
+        is_server: bool,
+        limits: PortLimits,
+        pulse: Pulse,
+        budget: Budget | None = None,
+    ) -> None:
         self._is_server = is_server
+        self._budget = budget
+        self._claimed_bytes = 0
         self._limits = limits
         self._pulse = pulse
-        self._reader = FrameReader(masked=is_server, limit_bytes=limits.message_bytes)
+        self._reader = FrameReader(
+            masked=is_server, limit_bytes=limits.message_bytes, claim=self._claim
+        )
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._inbox: deque[Message] = deque()
@@ -160,6 +179,12 @@ class Port(asyncio.Protocol):
     def set_message_limit(self, limit_bytes: int) -> None:
         """Largest message from here on."""
         self._reader.limit_bytes = limit_bytes
+
+    def forget_large(self) -> None:
+        """The large messages that came so far are no longer kept by whoever received them."""
+        if self._budget is not None and self._claimed_bytes:
+            self._budget.used_bytes -= self._claimed_bytes
+            self._claimed_bytes = 0
 
     async def receive(self) -> Message:
         """The next message. Cancelling is safe: nothing is lost.
@@ -233,6 +258,7 @@ class Port(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._pulse.discard(self)
+        self.forget_large()
         if self._close_timer is not None:
             self._close_timer.cancel()
         self._is_open = False
@@ -305,6 +331,15 @@ class Port(asyncio.Protocol):
         self._next_ping_at = now + self._limits.ping_every_s
         self._pulse.add(self)
 
+    def _claim(self, size_bytes: int) -> None:
+        budget = self._budget
+        if budget is None:
+            return
+        if budget.used_bytes + size_bytes > budget.limit_bytes:
+            raise FrameError(1013, "Too many large messages at once.")
+        budget.used_bytes += size_bytes
+        self._claimed_bytes += size_bytes
+
     def _write(self, parts: Sequence[Bytes]) -> None:
         assert self._transport is not None
         if self._is_congested:
@@ -320,6 +355,7 @@ class Port(asyncio.Protocol):
         traffic.messages += 1
         traffic.bytes += message.size
         other.pass_on(message)
+        self.forget_large()
 
     def _keep(self, message: Message) -> None:
         self._inbox.append(message)

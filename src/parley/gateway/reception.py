@@ -101,6 +101,8 @@ class Reception:
             try:
                 await self._visit(port, websocket, dialect, session_id)
             except Departed as departure:
+                if departure.is_error:
+                    self._metrics.error(departure.why)
                 log.info("client left before its session", why=departure.why)
             except ParleyError as error:
                 self._metrics.error(error.code)
@@ -191,6 +193,7 @@ class Reception:
             if message is not None:
                 leg.port.pass_on(message)
         lobby.request = lobby.kept = None
+        port.forget_large()
         self._metrics.session(visit.task, waited_s)
         worker_id = leg.lease.worker.worker_id
         began_at = self._clock.monotonic()

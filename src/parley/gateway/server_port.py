@@ -20,7 +20,7 @@ from websockets.http11 import Request
 from websockets.server import ServerProtocol
 
 from parley.gateway.frames import BINARY, frame
-from parley.gateway.port import Port, PortClosed, PortLimits, Pulse, as_transport
+from parley.gateway.port import Budget, Port, PortClosed, PortLimits, Pulse, as_transport
 
 PORT = "parley.port"
 
@@ -39,7 +39,8 @@ class ServerPort(Port):
     ) -> None:
         pulse: Pulse = app_state["pulse"]
         limits: PortLimits = app_state["port_limits"]
-        super().__init__(is_server=True, limits=limits, pulse=pulse)
+        budget: Budget | None = app_state.get("budget")
+        super().__init__(is_server=True, limits=limits, pulse=pulse, budget=budget)
         self._config = config
         self._app_state = app_state
         self._connections = server_state.connections

@@ -13,7 +13,9 @@ import contextlib
 import os
 import platform
 import random
+import ssl
 import sys
+import tempfile
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -66,10 +68,11 @@ def relay(
     sessions: Annotated[int, typer.Option(min=1, help="Sessions through the gateway.")] = 100,
     seconds: Annotated[float, typer.Option(min=1, max=600, help="How long to measure.")] = 10.0,
     frame: Annotated[bool, typer.Option("--frame", help="With a 40 KB camera frame.")] = False,
+    tls: Annotated[bool, typer.Option("--tls", help="Clients come by HTTPS.")] = False,
 ) -> None:
     """Measure what the gateway adds, and how many sessions it carries."""
     raise_file_limit()
-    report = uvloop.run(measure(sessions, seconds, has_frame=frame))
+    report = uvloop.run(measure(sessions, seconds, has_frame=frame, has_tls=tls))
     typer.echo(describe(report, has_frame=frame))
 
 
@@ -103,7 +106,9 @@ def describe(report: Report, *, has_frame: bool) -> str:
     return "\n".join(lines)
 
 
-async def measure(sessions: int, seconds: float, *, has_frame: bool) -> Report:
+async def measure(
+    sessions: int, seconds: float, *, has_frame: bool, has_tls: bool = False
+) -> Report:
     """Start the parts, run the sessions, count.
 
     Raises:
@@ -111,9 +116,11 @@ async def measure(sessions: int, seconds: float, *, has_frame: bool) -> Report:
     """
     direct_sessions = max(2, min(20, sessions // 10))
     async with contextlib.AsyncExitStack() as stack:
-        gateway, gateway_url = await stack.enter_async_context(_part("gateway"))
+        folder = [stack.enter_context(tempfile.TemporaryDirectory())] if has_tls else []
+        gateway, urls = await stack.enter_async_context(_part("gateway", *folder))
+        gateway_url, control_url = urls.split()
         _, worker_url = await stack.enter_async_context(
-            _part("worker", gateway_url, str(sessions), str(DOWN_BYTES))
+            _part("worker", control_url, str(sessions), str(DOWN_BYTES))
         )
         await asyncio.sleep(0.5)  # until the worker has introduced itself
         rss_before_mb = _rss_mb(gateway.pid)
@@ -155,6 +162,10 @@ class _Crowd:
         # Masked once: what a browser computes is not what is measured here.
         self._unit = Message(TEXT, (frame(TEXT, payload, mask=True),), len(payload))
         self._pulse = Pulse()
+        # The certificate was made a moment ago by a process of ours.
+        self._tls = ssl.create_default_context()
+        self._tls.check_hostname = False
+        self._tls.verify_mode = ssl.CERT_NONE
         self._members: list[tuple[Port, Tally]] = []
         self.through = Tally()
         self.direct = Tally()
@@ -167,7 +178,12 @@ class _Crowd:
         async def one(url: str, tally: Tally) -> None:
             async with gate:
                 port = await dial(
-                    url, headers={}, limits=PortLimits(), pulse=self._pulse, open_limit_s=30.0
+                    url,
+                    headers={},
+                    limits=PortLimits(),
+                    pulse=self._pulse,
+                    open_limit_s=30.0,
+                    tls=self._tls,
                 )
                 self._members.append((port, tally))
                 tally.sessions += 1

@@ -1,7 +1,8 @@
 """The other processes of `parley bench relay`: a real gateway, and a worker that only answers.
 
-`python -m parley.cli.bench.relay_parts gateway` and `… worker GATEWAY_URL SLOTS DOWN_BYTES`. Each
-prints its address as its first line and ends when its standard input does.
+`python -m parley.cli.bench.relay_parts gateway [CERTIFICATE_FOLDER]` and
+`… worker GATEWAY_URL SLOTS DOWN_BYTES`. Each prints its address as its first line and ends when its
+standard input does.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import contextlib
 import os
 import sys
 from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -61,16 +63,26 @@ async def end_of_input() -> None:
     await reader.read()
 
 
-async def run_gateway() -> None:
-    """A gateway as operators run it, without TLS and without limits per address."""
+async def run_gateway(certificates: Path | None) -> None:
+    """A gateway as operators run it, without limits per address; with TLS if there is a folder for
+    its certificate. Prints where clients and, after a space, where workers go."""
+    folder = certificates or Path()
     settings = Settings(
-        gateway=GatewaySettings(host="127.0.0.1", port=0, http=True),
+        gateway=GatewaySettings(
+            host="127.0.0.1",
+            port=0,
+            http=certificates is None,
+            ssl_certfile=folder / "cert.pem",
+            ssl_keyfile=folder / "key.pem",
+        ),
         limits=LimitSettings(sessions_per_client=SESSIONS_LIMIT, realtime_audio_s=86_400.0),
     )
     gateway = Gateway(settings)
-    serving = asyncio.create_task(
-        gateway.serve(lambda: print(f"http://127.0.0.1:{gateway.port}", flush=True))
-    )
+    started = asyncio.Event()
+    serving = asyncio.create_task(gateway.serve(started.set))
+    await started.wait()
+    scheme = "http" if certificates is None else "https"
+    print(f"{scheme}://127.0.0.1:{gateway.port} {await gateway.open_internal()}", flush=True)
     await end_of_input()
     gateway.stop_now()
     await serving
@@ -154,8 +166,8 @@ def main(words: list[str]) -> None:
     raise_file_limit()
     logs.configure(level="warning")
     match words:
-        case ["gateway"]:
-            uvloop.run(run_gateway())
+        case ["gateway", *folder]:
+            uvloop.run(run_gateway(Path(folder[0]) if folder else None))
         case ["worker", gateway_url, slots, down_bytes]:
             uvloop.run(AnsweringWorker(gateway_url, int(slots), int(down_bytes)).run())
         case _:
