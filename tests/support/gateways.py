@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import secrets
+import tempfile
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import websockets
@@ -16,12 +19,19 @@ from parley.gateway.leg import DialPolicy
 from parley.gateway.main import Gateway
 from parley.settings import GatewaySettings, Settings
 
+_scratch = tempfile.TemporaryDirectory(prefix="parley-tests-")
+"""Every house gets a data folder of its own in here; it goes when the tests end."""
+
 QUICK = DialPolicy(attempts=3, pause_s=0.02, open_limit_s=1.0)
 
 
 def settings(**parts: dict[str, Any]) -> Settings:
-    """Settings for tests: plain HTTP on a free loopback port, parts as given."""
+    """Settings for tests: plain HTTP on a free loopback port, no recordings unless asked for, parts
+    as given."""
     gateway = {"host": "127.0.0.1", "port": 0, "http": True, **parts.pop("gateway", {})}
+    if "data_dir" not in (storage := {"recording": False, **parts.get("storage", {})}):
+        storage["data_dir"] = Path(_scratch.name, secrets.token_hex(8))
+    parts["storage"] = storage
     return Settings.model_validate({"gateway": GatewaySettings(**gateway), **parts})
 
 

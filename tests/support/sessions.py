@@ -28,6 +28,7 @@ from parley.settings import LimitSettings
 from parley.vad import DetectorFactory
 from parley.vad.energy import EnergyDetector
 from parley.worker.host import Host, Identity, Lease
+from parley.worker.recording import Recordings
 
 TASKS: dict[DialectName, TaskType] = {
     "chat": "chat",
@@ -181,6 +182,7 @@ async def house(
     detectors: DetectorFactory = EnergyDetector,
     guard_s: float = 0.0,
     cleanup_limit_s: float = 10.0,
+    recordings: Recordings | None = None,
     **limits: Any,
 ) -> AsyncIterator[House]:
     """A warm worker; on leaving, everything it held must be free again."""
@@ -198,6 +200,7 @@ async def house(
             guard_s=guard_s,
             cleanup_limit_s=cleanup_limit_s,
             report=reports.append,
+            recordings=recordings,
             is_ready=True,
         )
         built = House(host, engine, gate, faults, reports)

@@ -39,12 +39,19 @@ class ChatDriver:
     """See the module's text."""
 
     def __init__(
-        self, life: Life, view: ChatView, limits: ChatLimits, *, voices: Voices = no_voices
+        self,
+        life: Life,
+        view: ChatView,
+        limits: ChatLimits,
+        *,
+        voices: Voices = no_voices,
+        seed: int | None = None,
     ) -> None:
         self._life = life
         self._view = view
         self._limits = limits
         self._voices = voices
+        self._seed = seed
         self._asked: asyncio.Future[ChatAsked] = asyncio.get_running_loop().create_future()
         self._is_stopped = False
         self._input_tokens = 0
@@ -101,6 +108,7 @@ class ChatDriver:
             speak=asked.wants_speech,
             tts_mode=asked.tts_mode,
             language=asked.language,
+            seed=self._seed,
         )
         self._input_tokens = prefilled.context_tokens
         life.enter("generating")

@@ -84,12 +84,19 @@ class DuplexDriver:
     """See the module's text."""
 
     def __init__(
-        self, life: Life, view: DuplexView, limits: UnitLimits, *, voices: Voices = no_voices
+        self,
+        life: Life,
+        view: DuplexView,
+        limits: UnitLimits,
+        *,
+        voices: Voices = no_voices,
+        seed: int | None = None,
     ) -> None:
         self._life = life
         self._view = view
         self._limits = limits
         self._voices = voices
+        self._seed = seed
         self._changed = asyncio.Event()
         self._asked: UnitsPrepared | None = None
         self._mailbox = Mailbox(limits.mailbox_units)
@@ -279,6 +286,7 @@ class DuplexDriver:
                 tts_voice,
                 options=asked.options,
                 max_slice_nums=asked.max_slices,
+                seed=self._seed,
             )
         except ContextFull as error:
             # A full context would end the session; this one is still empty.

@@ -85,12 +85,14 @@ class HalfDuplexDriver:
         *,
         detectors: DetectorFactory,
         voices: Voices = no_voices,
+        seed: int | None = None,
     ) -> None:
         self._life = life
         self._view = view
         self._limits = limits
         self._detectors = detectors
         self._voices = voices
+        self._seed = seed
         self._prepared: asyncio.Future[TurnsPrepared] = asyncio.get_running_loop().create_future()
         self._changed = asyncio.Event()
         self._buffer: deque[Pcm] = deque()
@@ -211,7 +213,7 @@ class HalfDuplexDriver:
             prepared.voice, None, voices=self._voices, limit_s=self._limits.voice_s
         )
         self._view.init_ref_audio_from_data(voice)
-        await self._view.reset_session(session_id, speak=self._speaks)
+        await self._view.reset_session(session_id, speak=self._speaks, seed=self._seed)
         prefilled = await self._view.prefill(TurnRequest(session_id, (system,)))
         return prefilled.context_tokens
 

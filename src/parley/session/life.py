@@ -91,6 +91,10 @@ class Translator(Protocol):
         """An event as messages. `Ended` always has a close code, except for `disconnected`."""
         ...
 
+    def name_recording(self, recording_id: str | None) -> None:
+        """What the client is to be told; None when nothing is kept."""
+        ...
+
 
 class Observer(Protocol):
     """Sees everything that happens. Quick, and never raises: what is slow it does elsewhere."""

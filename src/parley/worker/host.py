@@ -54,6 +54,7 @@ from parley.views.chat import ChatView
 from parley.views.duplex import DuplexView
 from parley.views.half_duplex import HalfDuplexView
 from parley.worker.meter import Meter, SessionMeter
+from parley.worker.recording import Recording, Recordings
 
 CLEANUP_GRACE_S: Final = 5.0
 """A newcomer waits this long for a session that is being cleaned up. Source: service.md 3.1."""
@@ -143,6 +144,7 @@ class Host:
         detectors: makes a voice detector for a half-duplex session.
         voices: finds registered voices.
         observers: who watches a session, besides the meter.
+        recordings: keeps sessions, where they are to be kept.
         report: told about every change of phase.
         guard_s: for so long after `prepared` a half-duplex session hears nothing.
     """
@@ -156,6 +158,7 @@ class Host:
     guard_s: float = 0.5
     voices: Voices = no_voices
     observers: ObserverFactory = no_observers
+    recordings: Recordings | None = None
     report: Callable[[FromWorker], None] = lambda message: None
     meter: Meter = field(default_factory=Meter)
     is_ready: bool = False
@@ -192,19 +195,27 @@ class Host:
         ended: Ended | None = None
         try:
             self._report(held)
+            recording = self._begin_recording(lease)
+            translator = self._translator(lease)
+            if recording is not None:
+                recording.tell = translator.name_recording
             life = held.life = Life(
                 socket=socket,
-                translator=self._translator(lease),
+                translator=translator,
                 clock=self.clock,
                 session_id=lease.session_id,
                 output=OutputLimits(
                     waiting_bytes=round(self.limits.output_mb * MIB),
                     stall_s=self.limits.output_stall_s,
                 ),
-                observers=[SessionMeter(self.meter), *self.observers(lease)],
+                observers=[
+                    SessionMeter(self.meter),
+                    *([recording] if recording is not None else []),
+                    *self.observers(lease),
+                ],
                 enters=lambda phase: self._enter(held, _PHASES[phase]),
             )
-            driver = self._driver(lease, life, seat)
+            driver = self._driver(lease, life, seat, recording.seed if recording else None)
             _log.info("session began", task=lease.task, queue_wait_ms=lease.queue_wait_ms)
             ended = await life.run(driver)
         finally:
@@ -271,7 +282,14 @@ class Host:
             case "realtime":
                 return RealtimeTranslator(lease.session_id, sees_video=lease.task == "omni_duplex")
 
-    def _driver(self, lease: Lease, life: Life, seat: EngineSeat) -> Driver:
+    def _begin_recording(self, lease: Lease) -> Recording | None:
+        if self.recordings is None:
+            return None
+        return self.recordings.begin(
+            session_id=lease.session_id, dialect=lease.dialect, task=lease.task
+        )
+
+    def _driver(self, lease: Lease, life: Life, seat: EngineSeat, seed: int | None) -> Driver:
         limits = self.limits
         match lease.dialect:
             case "chat":
@@ -282,6 +300,7 @@ class Host:
                         setup_s=limits.chat_first_message_s, voice_s=limits.reference_audio_s
                     ),
                     voices=self.voices,
+                    seed=seed,
                 )
             case "half_duplex":
                 return HalfDuplexDriver(
@@ -295,6 +314,7 @@ class Host:
                     ),
                     detectors=self.detectors,
                     voices=self.voices,
+                    seed=seed,
                 )
             case "duplex":
                 return DuplexDriver(
@@ -309,6 +329,7 @@ class Host:
                         mailbox_units=limits.mailbox_units,
                     ),
                     voices=self.voices,
+                    seed=seed,
                 )
             case "realtime":
                 return DuplexDriver(
@@ -323,6 +344,7 @@ class Host:
                         prompt_room_tokens=PROMPT_ROOM_TOKENS,
                     ),
                     voices=self.voices,
+                    seed=seed,
                 )
 
     def _realtime_left_s(self, lease: Lease) -> float:

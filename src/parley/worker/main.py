@@ -26,6 +26,7 @@ from parley.clock import Clock, SystemClock
 from parley.engine.model import Model
 from parley.engine.seat import Engine
 from parley.errors import SetupError
+from parley.recording.layout import Shelf
 from parley.settings import Settings
 from parley.vad import DetectorFactory
 from parley.vad.energy import EnergyDetector
@@ -33,6 +34,7 @@ from parley.vad.silero import SileroModel
 from parley.worker.app import make_app
 from parley.worker.control import ControlLink, trust
 from parley.worker.host import MIB, Host, Identity
+from parley.worker.recording import Recordings
 
 DONE: Final = 0
 FAILED: Final = 1
@@ -158,6 +160,7 @@ class Worker:
             index=settings.worker.index,
             device=engine.spec.details.get("device", _device(settings.model.device)),
         )
+        recordings = self._recordings(identity.worker_id, engine.spec.name)
         host = Host(
             engine,
             identity,
@@ -165,6 +168,7 @@ class Worker:
             settings.limits,
             detectors,
             cleanup_limit_s=settings.worker.cleanup_limit_s,
+            recordings=recordings,
             is_ready=True,
         )
         link = ControlLink(
@@ -183,6 +187,20 @@ class Worker:
             await link.say_goodbye("shutdown" if self._stopping.is_set() else "failed")
             linking.cancel()
             await asyncio.gather(linking, return_exceptions=True)
+            await asyncio.to_thread(recordings.close)
+
+    def _recordings(self, worker_id: str, model: str) -> Recordings:
+        storage = self._settings.storage
+        recordings = Recordings(
+            Shelf(storage.data_dir),
+            worker_id=worker_id,
+            model=model,
+            clock=self._clock,
+            is_on=storage.recording,
+            min_free_gb=storage.min_free_gb,
+        )
+        recordings.recover()
+        return recordings
 
     async def _wait_for_the_end(
         self, host: Host, engine: Engine, linking: asyncio.Task[None]

@@ -40,6 +40,10 @@ class ChatTranslator:
     def __init__(self, *, recording_id: str | None = None) -> None:
         self._recording_id = recording_id
 
+    def name_recording(self, recording_id: str | None) -> None:
+        """See `Translator`."""
+        self._recording_id = recording_id
+
     def read(self, frame: str, phase: Phase) -> ClientEvent | None:
         """After the request everything but `stop` is ignored, even what is no JSON."""
         if phase != "connected":

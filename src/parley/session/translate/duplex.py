@@ -66,6 +66,10 @@ class DuplexTranslator:
         self._pause_s = pause_s
         self._recording_id = recording_id
 
+    def name_recording(self, recording_id: str | None) -> None:
+        """See `Translator`."""
+        self._recording_id = recording_id
+
     def read(self, frame: str, phase: Phase) -> ClientEvent | None:
         name = codec.type_of(frame)
         if name in duplex.SHAPES:

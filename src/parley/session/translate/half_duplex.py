@@ -52,6 +52,10 @@ class HalfDuplexTranslator:
         self._session_id = session_id
         self._recording_id = recording_id
 
+    def name_recording(self, recording_id: str | None) -> None:
+        """See `Translator`."""
+        self._recording_id = recording_id
+
     def read(self, frame: str, phase: Phase) -> ClientEvent | None:
         name = codec.type_of(frame)
         if name in half_duplex.SHAPES:

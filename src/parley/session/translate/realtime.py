@@ -53,6 +53,10 @@ class RealtimeTranslator:
         self._sees_video = sees_video
         self._recording_id = recording_id
 
+    def name_recording(self, recording_id: str | None) -> None:
+        """See `Translator`."""
+        self._recording_id = recording_id
+
     def read(self, frame: str, phase: Phase) -> ClientEvent | None:
         name = codec.type_of(frame)
         if name in realtime.SHAPES:

@@ -1,0 +1,70 @@
+"""Turns a journal into `recording.json` and a complete `meta.json`: at the end of a session, or
+later for one whose process died."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from pathlib import Path
+from typing import Any
+
+from parley import logs
+from parley.recording import timeline
+from parley.recording.layout import Folder, Shelf, write_atomically
+
+_log = logs.get(__name__)
+
+
+def finish(folder: Folder, *, recovered: bool = False) -> dict[str, Any] | None:
+    """Complete one recording; gives its meta data, None when it is running or holds nothing.
+
+    Safe to repeat, and from several processes: whoever gets the journal's lock does it.
+    """
+    try:
+        file = open(folder.journal, "rb")  # noqa: SIM115  closed by the `with` below
+    except OSError:
+        return None
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return None
+        journal = timeline.read(folder.journal)
+        head = journal.last("head")
+        if head is None:
+            return None
+        meta = timeline.build_meta(head, journal, recovered=recovered)
+        recording = timeline.build_recording(head, journal)
+        write_atomically(folder.recording, _json(recording))
+        write_atomically(folder.meta, _json(meta))
+        return meta
+
+
+def recover(shelf: Shelf) -> list[Folder]:
+    """Complete what crashed sessions left; gives the folders that were completed."""
+    found = []
+    for folder in shelf:
+        if folder.recording.exists() and _has_ended(folder.meta):
+            continue
+        if not folder.journal.exists() or folder.is_live():
+            continue
+        meta = finish(folder, recovered=True)
+        if meta is not None:
+            _log.warning(
+                "recording recovered",
+                recording_id=folder.recording_id,
+                duration_s=meta["duration_s"],
+            )
+            found.append(folder)
+    return found
+
+
+def _has_ended(meta: Path) -> bool:
+    try:
+        return json.loads(meta.read_bytes())["ended_at"] is not None
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _json(value: dict[str, Any]) -> bytes:
+    return json.dumps(value, ensure_ascii=False, indent=1).encode()

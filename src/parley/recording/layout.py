@@ -1,0 +1,301 @@
+"""Every path of a recorded session; the only place where ids become file names.
+
+Ids are checked against a strict pattern and refused otherwise, never rewritten: a rewritten id
+could meet another one. Paths that come from outside are resolved part by part, and links are not
+followed. Source: service.md 6.1, 8.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, Literal
+
+from parley.errors import BadInput
+
+ID_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,159}$"
+RANDOM_BYTES: Final = 12
+"""96 bits: whoever knows a recording's id may look at it, so nobody may guess one."""
+
+AppType = Literal["chat", "half_duplex_audio", "audio_duplex", "omni_duplex"]
+UPLOAD_KINDS: Final = ("webm", "mp4", "wav")
+
+MEDIA_TYPES: Final = {
+    ".wav": "audio/wav",
+    ".mp3": "audio/mpeg",
+    ".jpg": "image/jpeg",
+    ".png": "image/png",
+    ".webp": "image/webp",
+    ".webm": "video/webm",
+    ".mp4": "video/mp4",
+    ".srt": "text/plain; charset=utf-8",
+}
+"""What may be fetched as an asset. Source: service.md 5.5, and what the recorder itself writes."""
+
+_ID = re.compile(ID_PATTERN)
+
+
+class BadRecordingId(BadInput):
+    """Not the id of any recording."""
+
+    code = "invalid_session_id"
+
+    def __init__(self) -> None:
+        super().__init__("This is not the id of a recording.")
+
+
+class BadPath(BadInput):
+    """A path that does not lead to a file of the recording."""
+
+    code = "invalid_path"
+
+    def __init__(self) -> None:
+        super().__init__("This path does not lead to a file of the recording.")
+
+
+def make_id(app_type: AppType, session_id: str, now_s: float) -> str:
+    """A new id that nobody can guess.
+
+    Duplex ids begin with the time and the session's own id, half-duplex ids with the session's own,
+    as published; the random part is ours. Source: service.md 6.1.
+    """
+    random = secrets.token_hex(RANDOM_BYTES)
+    match app_type:
+        case "chat":
+            return f"chat_{random}"
+        case "half_duplex_audio":
+            return f"{_stem(session_id)}_{random}"
+        case "audio_duplex" | "omni_duplex":
+            stamp = datetime.fromtimestamp(now_s, UTC).strftime("%Y%m%d_%H%M%S")
+            return f"{stamp}_{_stem(session_id)}_{random}"
+
+
+def _stem(session_id: str) -> str:
+    return session_id.lstrip("_-")[:64] or "session"
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """The files of one recording. `path` need not exist."""
+
+    path: Path
+
+    @property
+    def recording_id(self) -> str:
+        return self.path.name
+
+    @property
+    def meta(self) -> Path:
+        return self.path / "meta.json"
+
+    @property
+    def journal(self) -> Path:
+        """One line per thing that happened; locked while the session runs."""
+        return self.path / "journal.jsonl"
+
+    @property
+    def recording(self) -> Path:
+        return self.path / "recording.json"
+
+    @property
+    def inputs(self) -> Path:
+        """Float32 samples exactly as they were fed to the model, for `parley replay`."""
+        return self.path / "inputs.f32"
+
+    @property
+    def comment(self) -> Path:
+        return self.path / "comment.txt"
+
+    @property
+    def pin(self) -> Path:
+        """There while the recording is to be kept whatever its age."""
+        return self.path / "pinned"
+
+    @property
+    def replay_wav(self) -> Path:
+        return self.path / "merged_replay.wav"
+
+    @property
+    def replay_mp4(self) -> Path:
+        return self.path / "merged_replay.mp4"
+
+    @property
+    def subtitles(self) -> Path:
+        return self.path / "merged_replay.srt"
+
+    @property
+    def replay_state(self) -> Path:
+        """How far the making of the replay is."""
+        return self.path / "replay.json"
+
+    def upload(self, kind: str) -> Path:
+        return self.path / f"frontend_replay.{kind}"
+
+    def asset(self, relative: str) -> Path:
+        """An existing file of this recording that may be shown, by the path clients use.
+
+        Raises:
+            BadPath: it leads elsewhere, over a link, or to another kind of file.
+            FileNotFoundError: there is no such file.
+        """
+        parts = relative.split("/")
+        if any(part in ("", ".", "..") or "\0" in part or "\\" in part for part in parts):
+            raise BadPath
+        if len(parts) > 2 or Path(parts[-1]).suffix not in MEDIA_TYPES:
+            raise BadPath
+        found = self.path
+        mode = 0
+        for part in parts:
+            found = found / part
+            try:
+                mode = os.lstat(found).st_mode
+            except (OSError, ValueError) as error:
+                raise FileNotFoundError(relative) from error
+            if stat.S_ISLNK(mode):
+                raise BadPath
+        if not stat.S_ISREG(mode):
+            raise FileNotFoundError(relative)
+        return found
+
+    def files(self) -> Iterator[Path]:
+        """All plain files, sorted; links and what they lead to are left out."""
+        for place, folders, names in os.walk(self.path, followlinks=False):
+            folders.sort()
+            for name in sorted(names):
+                path = Path(place, name)
+                with suppress(FileNotFoundError):
+                    if stat.S_ISREG(path.lstat().st_mode):
+                        yield path
+
+    def size_bytes(self) -> int:
+        """Bytes of all files."""
+        total = 0
+        for path in self.files():
+            with suppress(FileNotFoundError):
+                total += path.lstat().st_size
+        return total
+
+    def is_live(self) -> bool:
+        """Whether somebody is recording into it: the journal is locked by its writer, and the lock
+        goes with the process, however that ends."""
+        try:
+            with open(self.journal, "rb") as journal:
+                fcntl.flock(journal, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Shelf:
+    """All recordings below one data folder."""
+
+    data_dir: Path
+
+    @property
+    def root(self) -> Path:
+        return self.data_dir / "sessions"
+
+    def folder(self, recording_id: str) -> Folder:
+        """The folder of an id, there or not.
+
+        Raises:
+            BadRecordingId: no recording is ever called so.
+        """
+        if not _ID.match(recording_id):
+            raise BadRecordingId
+        return Folder(self.root / recording_id)
+
+    def find(self, recording_id: str) -> Folder | None:
+        """The folder of an id if it is there; links count as absent."""
+        try:
+            folder = self.folder(recording_id)
+            mode = folder.path.lstat().st_mode
+        except (BadRecordingId, OSError):
+            return None
+        return folder if stat.S_ISDIR(mode) else None
+
+    def __iter__(self) -> Iterator[Folder]:
+        """Every folder, in the order of its name."""
+        try:
+            with os.scandir(self.root) as entries:
+                names = sorted(
+                    entry.name
+                    for entry in entries
+                    if entry.is_dir(follow_symlinks=False) and _ID.match(entry.name)
+                )
+        except FileNotFoundError:
+            return
+        for name in names:
+            yield Folder(self.root / name)
+
+
+def user_audio(index: int) -> str:
+    """A unit, an utterance, or a sound of a chat message."""
+    return f"user_audio/{index:03d}.wav"
+
+
+def user_frame(index: int, number: int, extension: str) -> str:
+    """`number` counts the frames of one unit; the first has no number, as published."""
+    more = f"_{number}" if number else ""
+    return f"user_frames/{index:03d}{more}.{extension}"
+
+
+def unit_audio(turn: int, index: int) -> str:
+    """What one unit of duplex said."""
+    return f"ai_audio/turn_{turn}_chunk_{index:03d}.wav"
+
+
+def turn_audio(turn: int) -> str:
+    """A whole answer of chat or half-duplex."""
+    return f"ai_audio/turn_{turn}.wav"
+
+
+def user_image(number: int, extension: str) -> str:
+    """A picture of a chat message."""
+    return f"user_images/img_{number}.{extension}"
+
+
+def user_video(number: int) -> str:
+    """A clip of a chat message."""
+    return f"user_videos/vid_{number}.mp4"
+
+
+def picture_extension(data: bytes) -> str:
+    """By what the file begins with."""
+    if data[:8] == b"\x89PNG\r\n\x1a\n":
+        return "png"
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return "webp"
+    return "jpg"
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Replace a file as a whole: readers see the old one or the new one, also after a crash."""
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
+    try:
+        with open(partial, "xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def free_bytes(path: Path) -> int:
+    """Room on the disk that holds `path`, which need not exist yet."""
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    usage = os.statvfs(path)
+    return usage.f_bavail * usage.f_frsize

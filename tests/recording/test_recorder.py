@@ -1,0 +1,323 @@
+"""What stays of whole sessions: a worker's host on a parrot, with its files in a scratch folder."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+from tests.support.sessions import House, house, loud, pcm64, quiet
+from tests.support.timeline import silence, sound, speak
+
+from parley.clock import SystemClock
+from parley.media.image import encode_jpeg
+from parley.media.pcm import Pcm
+from parley.media.wav import encode_wav
+from parley.recording import timeline
+from parley.recording.finish import recover
+from parley.recording.layout import Folder, Shelf, make_id
+from parley.recording.recorder import Recorder, Unit, Writer
+from parley.worker.recording import Recordings
+
+
+def recordings(tmp_path: Path, **more: Any) -> Recordings:
+    return Recordings(
+        Shelf(tmp_path), worker_id="w", model="parrot", clock=SystemClock(), min_free_gb=0, **more
+    )
+
+
+def only(tmp_path: Path) -> Folder:
+    (folder,) = Shelf(tmp_path)
+    return folder
+
+
+def read(path: Path) -> Any:
+    return json.loads(path.read_bytes())
+
+
+def b64(data: bytes) -> str:
+    import base64
+
+    return base64.b64encode(data).decode()
+
+
+JPEG = encode_jpeg(np.full((48, 64, 3), 90, np.uint8))
+
+
+async def duplex_session(home: House, **more: Any) -> dict[str, Any]:
+    talk = await home.ready("duplex", "omni_1", **more)
+    talk.say({"type": "audio_chunk", "audio_base64": loud(), "frame_base64_list": [b64(JPEG)] * 2})
+    await talk.until("result", 1)
+    for count in range(2, 6):
+        talk.say({"type": "audio_chunk", "audio_base64": quiet()})
+        await talk.until("result", count)
+    talk.say({"type": "stop"})
+    await talk.over()
+    return await talk.until("prepared")
+
+
+async def test_a_duplex_session_leaves_units_sound_frames_and_timings(tmp_path):
+    kept = recordings(tmp_path)
+    async with house(recordings=kept) as home:
+        prepared = await duplex_session(home, system_prompt="Be kind.")
+    kept.close()
+
+    folder = only(tmp_path)
+    assert prepared["recording_session_id"] == folder.recording_id
+    meta, recording = read(folder.meta), read(folder.recording)
+    assert meta["app_type"] == "omni_duplex"
+    assert meta["ended_at"] is not None
+    assert meta["config"]["system_prompt"] == "Be kind."
+    assert recording["mode"] == "duplex"
+    chunks = recording["chunks"]
+    assert [chunk["index"] for chunk in chunks] == [0, 1, 2, 3, 4]
+    assert all(soundfile.info(folder.path / c["user_audio"]).samplerate == 16_000 for c in chunks)
+    assert (folder.path / chunks[0]["user_frame"]).read_bytes() == JPEG
+    spoken = [chunk for chunk in chunks if chunk["result"]["mode"] == "SPEAK"]
+    assert spoken
+    for chunk in spoken:
+        info = soundfile.info(folder.path / chunk["result"]["ai_audio"])
+        assert (info.samplerate, info.subtype) == (24_000, "PCM_16")
+        assert chunk["result"]["timing"]["kv_cache_length"] > 0
+    receipts = [chunk["receive_ts_ms"] for chunk in chunks]
+    assert receipts == sorted(receipts)
+
+
+async def test_a_half_duplex_session_leaves_a_turn_with_both_sounds(tmp_path):
+    kept = recordings(tmp_path)
+    async with house(recordings=kept) as home:
+        talk = await home.ready("half_duplex", "hdx_1")
+        talk.say({"type": "audio_chunk", "audio_base64": pcm64(sound(speak(1.0), silence(1.5)))})
+        done = await talk.until("turn_done")
+        talk.say({"type": "stop"})
+        await talk.over()
+        prepared = await talk.until("prepared")
+    kept.close()
+
+    folder = only(tmp_path)
+    assert prepared["recording_session_id"] == folder.recording_id
+    (turn,) = read(folder.recording)["turns"]
+    assert turn["output"]["text"] == done["text"]
+    assert soundfile.info(folder.path / turn["input"]["audio"]).duration > 0.9
+    answer = soundfile.info(folder.path / turn["output"]["audio"])
+    assert abs(1000 * answer.duration - turn["output"]["audio_duration_ms"]) < 2
+    assert turn["timing"]["elapsed_ms"] >= 0
+
+
+async def test_a_chat_leaves_its_request_and_its_answer(tmp_path):
+    kept = recordings(tmp_path)
+    async with house(recordings=kept) as home:
+        talk = home.begin("chat")
+        content = [
+            {"type": "text", "text": "What is <b>this</b>?"},
+            {"type": "image", "data": b64(JPEG)},
+            {"type": "audio", "data": loud()},
+            {"type": "audio", "data": b64(encode_wav(sound(speak(0.5))))},
+        ]
+        messages = [{"role": "user", "content": content}]
+        talk.say({"messages": messages, "tts": {"enabled": True}})
+        done = await talk.until("done")
+        await talk.over()
+    kept.close()
+
+    folder = only(tmp_path)
+    assert done["recording_session_id"] == folder.recording_id
+    assert read(folder.meta)["title"] == "What is <b>this</b>?"
+    (turn,) = read(folder.recording)["turns"]
+    assert turn["output"]["text"] == done["text"]
+    assert (folder.path / turn["input"]["images"][0]).read_bytes() == JPEG
+    assert soundfile.info(folder.path / "user_audio/000.wav").duration == 1.0
+    assert soundfile.info(folder.path / "user_audio/001.wav").duration == 0.5
+    assert turn["timing"]["input_tokens"] == done["input_tokens"]
+
+
+async def test_realtime_clients_learn_the_id_of_their_recording(tmp_path):
+    kept = recordings(tmp_path)
+    async with house(recordings=kept) as home:
+        talk = await home.ready("realtime")
+        talk.say({"type": "session.close"})
+        await talk.over()
+        created = await talk.until("session.created")
+    kept.close()
+
+    assert created["recording_session_id"] == only(tmp_path).recording_id
+
+
+@pytest.mark.parametrize("dialect", ["half_duplex", "duplex", "realtime"])
+async def test_whoever_declines_is_not_recorded_and_gets_no_id(tmp_path, dialect):
+    kept = recordings(tmp_path)
+    async with house(recordings=kept) as home:
+        talk = await home.ready(dialect, record=False)
+        name = "session.created" if dialect == "realtime" else "prepared"
+        told = await talk.until(name)
+    kept.close()
+
+    assert "recording_session_id" not in told
+    assert list(Shelf(tmp_path)) == []
+
+
+async def test_a_server_that_does_not_record_gives_no_id(tmp_path):
+    kept = recordings(tmp_path, is_on=False)
+    async with house(recordings=kept) as home:
+        talk = await home.ready("duplex")
+        told = await talk.until("prepared")
+    kept.close()
+
+    assert "recording_session_id" not in told
+    assert not (tmp_path / "sessions").exists()
+
+
+async def test_a_full_disk_means_no_recording(tmp_path):
+    kept = Recordings(
+        Shelf(tmp_path), worker_id="w", model="m", clock=SystemClock(), min_free_gb=1e9
+    )
+    async with house(recordings=kept) as home:
+        talk = await home.ready("duplex")
+        told = await talk.until("prepared")
+    kept.close()
+
+    assert "recording_session_id" not in told
+
+
+async def test_metadata_holds_no_media(tmp_path):
+    kept = recordings(tmp_path)
+    voice = encode_wav(sound(speak(3.0)))
+    async with house(recordings=kept) as home:
+        await duplex_session(home, ref_audio_base64=b64(voice))
+    kept.close()
+
+    folder = only(tmp_path)
+    for path in (folder.meta, folder.recording, folder.journal):
+        assert b64(voice)[1000:1100] not in path.read_text()
+        assert path.stat().st_size < 20_000
+    assert (folder.path / "voice/prompt.wav").read_bytes() == voice
+
+
+def test_ids_cannot_be_guessed_and_are_never_used_twice(tmp_path):
+    ids = {make_id("half_duplex_audio", "hdx", 0.0) for _ in range(100)}
+    assert len(ids) == 100
+    assert all(len(one.removeprefix("hdx_")) >= 16 for one in ids)
+
+    folder = Shelf(tmp_path).folder("twice")
+    folder.path.mkdir(parents=True)
+    (folder.path / "recording.json").write_text("{}")
+    writer = Writer()
+    recorder = Recorder(folder, writer)
+    recorder.begin(head("twice"), {})
+    recorder.end("done", 0.0)
+    writer.close()
+    assert (folder.path / "recording.json").read_text() == "{}"
+
+
+def head(recording_id: str) -> dict[str, Any]:
+    return {
+        "recording_id": recording_id,
+        "app_type": "omni_duplex",
+        "dialect": "duplex",
+        "created_s": 1_700_000_000.0,
+        "worker_id": "w",
+        "model": "parrot",
+        "title": "",
+        "config": {},
+        "asked": {},
+        "seed": 1,
+    }
+
+
+def a_unit(index: int) -> Unit:
+    return Unit(
+        index=index,
+        turn=0,
+        receive_ms=1000.0 * index,
+        at_ms=1000.0 * index + 100,
+        heard=Pcm(np.full(16_000, 0.1, np.float32), 16_000),
+        frames=(JPEG,),
+        said=Pcm(np.full(24_000, 0.2, np.float32), 24_000),
+        result={"mode": "SPEAK", "text": f"word {index} "},
+        more={},
+    )
+
+
+def test_what_waits_for_the_disk_is_bounded_and_loss_is_written_down(tmp_path):
+    gate = threading.Event()
+    writer = Writer(limit_bytes=500_000)
+
+    def stall() -> None:
+        gate.wait(20)
+
+    writer.put(stall, 0, session_id="", must=True)
+    recorder = Recorder(Shelf(tmp_path).folder("slow"), writer)
+    recorder.begin(head("slow"), {})
+    for index in range(20):
+        recorder.unit(a_unit(index))
+    waiting = writer.waiting_bytes
+    recorder.end("done", 20_000.0)
+    gate.set()
+    writer.close()
+
+    folder = only(tmp_path)
+    written = len(read(folder.recording)["chunks"])
+    assert waiting <= 500_000
+    assert 0 < written < 20
+    assert recorder.lost == 20 - written
+    assert read(folder.meta)["lost_entries"] == recorder.lost
+
+
+def _record_and_hang(data_dir: str, ready: Any) -> None:
+    writer = Writer()
+    recorder = Recorder(Shelf(Path(data_dir)).folder("crash"), writer)
+    recorder.begin(head("crash"), {})
+    recorder.ready(1_700_000_000.0)
+    for index in range(5):
+        recorder.unit(a_unit(index))
+    writer.flush()
+    ready.set()
+    threading.Event().wait(60)
+
+
+def test_a_killed_process_loses_nothing_that_was_said(tmp_path):
+    context = multiprocessing.get_context("spawn")
+    ready = context.Event()
+    process = context.Process(target=_record_and_hang, args=(str(tmp_path), ready))
+    process.start()
+    assert ready.wait(60)
+    folder = only(tmp_path)
+    assert folder.is_live()
+    assert recover(Shelf(tmp_path)) == []
+
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGKILL)
+    process.join(20)
+    recovered = recover(Shelf(tmp_path))
+
+    assert [one.recording_id for one in recovered] == ["crash"]
+    assert len(read(folder.recording)["chunks"]) == 5
+    meta = read(folder.meta)
+    assert meta["recovered"]
+    assert meta["end_reason"] == "crashed"
+    assert meta["duration_s"] == 4.1
+    assert recover(Shelf(tmp_path)) == []
+
+
+def test_a_line_cut_off_by_a_crash_is_counted_not_fatal(tmp_path):
+    folder = Shelf(tmp_path).folder("torn")
+    folder.path.mkdir(parents=True)
+    lines = [
+        {"kind": "head", **head("torn"), "app_type": "half_duplex_audio"},
+        {"kind": "turn", "turn_index": 0, "request_ts_ms": 5.0, "input": {}, "at_ms": 5.0},
+        {"kind": "said", "turn_index": 0, "text": "half an ", "at_ms": 9.0},
+    ]
+    folder.journal.write_bytes(b"".join(map(timeline.encode, lines)) + b'{"kind":"said","te')
+
+    recover(Shelf(tmp_path))
+
+    (turn,) = read(folder.recording)["turns"]
+    assert turn["output"] == {"text": "half an ", "incomplete": True}
+    assert read(folder.meta)["damaged_entries"] == 1
