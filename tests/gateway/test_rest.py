@@ -1,6 +1,7 @@
 """REST: status, queue, estimates, chat over HTTP, stop."""
 
 import asyncio
+from pathlib import Path
 
 import httpx
 import pytest
@@ -230,3 +231,32 @@ async def test_the_interface_description_has_examples_and_errors():
     assert {"400", "403", "502", "503", "504"} <= set(chat["responses"])
     assert "Problem" in document["components"]["schemas"]
     assert docs.status_code == 200
+
+
+async def test_pages_are_served_with_their_files_and_follow_the_switches(tmp_path: Path):
+    for name, text in {"index.html": "home", "duplex.html": "call", "replay.html": "again"}.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "pages").mkdir()
+    (tmp_path / "pages" / "home.js").write_text("export {};")
+    outside = tmp_path.parent / "outside.txt"
+    outside.write_text("secret")
+    (tmp_path / "link.txt").symlink_to(outside)
+
+    async with (
+        running_gateway(web=tmp_path) as gateway,
+        httpx.AsyncClient(base_url=gateway.url) as http,
+    ):
+        texts = [(await http.get(path)).text for path in ("/", "/omni", "/s/rt_1-a")]
+        script = await http.get("/static/pages/home.js")
+        refused = [
+            (await http.get(path)).status_code
+            for path in ("/static/link.txt", "/s/..%2fx", "/turnbased", "/static/")
+        ]
+        await http.put("/api/admin/apps/omni", json={"enabled": False})
+        switched_off = await http.get("/omni")
+
+    assert texts == ["home", "call", "again"]
+    assert script.headers["content-type"].startswith("text/javascript")
+    assert script.headers["cache-control"] == "no-cache"
+    assert refused == [404, 404, 404, 404]
+    assert (switched_off.status_code, switched_off.headers["location"]) == (302, "/")

@@ -94,9 +94,10 @@ async def test_whoever_does_not_end_in_time_is_cut_off():
         gateway.house.desk.end_sessions = lambda: 1  # type: ignore[method-assign]
         async with asyncio.timeout(5):
             await gateway.house.shut_down(grace_s=0.1)
-        _, code = await end_of(client)
+        messages, code = await end_of(client)
 
-        assert code in (1000, 1001)
+        assert code == 1001
+        assert (messages[-1]["type"], messages[-1]["code"]) == ("error", "service_unavailable")
         assert gateway.house.fleet.leases == []
         assert not gateway.house.reception.live
 

@@ -55,12 +55,16 @@ class RunningGateway:
 
 @contextlib.asynccontextmanager
 async def running_gateway(
-    policy: DialPolicy = QUICK, make_house: Callable[..., House] = House, **parts: Any
+    policy: DialPolicy = QUICK,
+    make_house: Callable[..., House] = House,
+    web: Path | None = None,
+    **parts: Any,
 ) -> AsyncIterator[RunningGateway]:
     """Serve while the block runs; stops at once afterwards."""
     gateway = Gateway(
         settings(**parts),
         make_house=lambda s: make_house(s, dial_policy=policy, probe_every_s=0.05),
+        **({"web": web} if web else {}),
     )
     started = asyncio.Event()
     serving = asyncio.create_task(gateway.serve(started.set))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import ssl
 from collections.abc import Mapping
 
@@ -85,6 +86,12 @@ class WorkerPort(Port):
         self.abort()
 
 
+@functools.cache
+def _default_tls() -> ssl.SSLContext:
+    """The system's trusted certificates, read once: reading takes tens of milliseconds."""
+    return ssl.create_default_context()
+
+
 async def dial(
     url: str,
     *,
@@ -104,7 +111,7 @@ async def dial(
     except WebSocketException as error:
         raise DialFailed(f"Not a WebSocket address: {error}") from error
     port = WorkerPort(url, headers=headers, limits=limits, pulse=pulse)
-    context = (tls or ssl.create_default_context()) if address.secure else None
+    context = (tls or _default_tls()) if address.secure else None
     is_open = False
     try:
         async with asyncio.timeout(open_limit_s):

@@ -9,6 +9,7 @@ import socket
 import ssl
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 import uvicorn
@@ -19,6 +20,7 @@ from parley import logs
 from parley.errors import SetupError
 from parley.gateway.app import make_app
 from parley.gateway.house import House
+from parley.gateway.http.pages import WEB
 from parley.gateway.server_port import ServerPort
 from parley.gateway.tls import ensure_certificate
 from parley.settings import Settings
@@ -35,12 +37,16 @@ class Gateway:
     """
 
     def __init__(
-        self, settings: Settings, *, make_house: Callable[[Settings], House] = House
+        self,
+        settings: Settings,
+        *,
+        make_house: Callable[[Settings], House] = House,
+        web: Path = WEB,
     ) -> None:
         self.settings = settings
         self._listener = listen(settings.gateway.host, settings.gateway.port)
         self.port: int = self._listener.getsockname()[1]
-        self.app: FastAPI = make_app(settings, make_house=make_house)
+        self.app: FastAPI = make_app(settings, make_house=make_house, web=web)
         self._server = _Server(self._config())
         self._server.drain = self._drain
         self._internal: asyncio.Server | None = None

@@ -108,6 +108,10 @@ class Reception:
                 self._metrics.error(error.code)
                 log.info("client refused", code=error.code)
                 say(port, dialect.refuse(error))
+            except asyncio.CancelledError:
+                # Cut off by a shutdown that had waited long enough.
+                say(port, dialect.closed("server_shutdown", session_id=session_id))
+                raise
             except Exception:
                 error_id = secrets.token_hex(4)
                 log.exception("connection failed", error_id=error_id)

@@ -13,6 +13,7 @@ from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse, Resp
 from starlette.exceptions import HTTPException
 
 from parley.gateway.house import House
+from parley.protocol.codec import is_session_id
 
 WEB: Final = Path(__file__).parents[2] / "web"
 
@@ -60,6 +61,13 @@ def routes(house: House, web: Path = WEB) -> APIRouter:
             if not (web / file).is_file():
                 raise HTTPException(404, "This page is not installed.")
             return FileResponse(web / file)
+
+    @router.get("/s/{session_id}")
+    async def replay(session_id: str) -> Response:
+        # The page finds out by itself whether there is such a recording.
+        if not is_session_id(session_id) or not (web / "replay.html").is_file():
+            raise HTTPException(404, "There is no such recording.")
+        return FileResponse(web / "replay.html")
 
     for path, (file, app_id) in PAGES.items():
         add(path, file, app_id)

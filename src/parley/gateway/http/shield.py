@@ -57,7 +57,11 @@ class Shield:
                 headers = MutableHeaders(scope=message)
                 headers.setdefault("x-content-type-options", "nosniff")
                 headers.setdefault("referrer-policy", "no-referrer")
-                if headers.get("content-type", "").startswith("text/html"):
+                is_page = headers.get("content-type", "").startswith("text/html")
+                if is_page or path.startswith("/static/"):
+                    # Browsers ask whether it changed; else an update would meet old scripts.
+                    headers.setdefault("cache-control", "no-cache")
+                if is_page:
                     is_docs = path.startswith(("/docs", "/redoc"))
                     headers.setdefault(
                         "content-security-policy", DOCS_POLICY if is_docs else PAGE_POLICY
