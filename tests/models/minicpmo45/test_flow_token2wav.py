@@ -175,6 +175,28 @@ def test_files_of_the_later_kind_bring_their_own_habits() -> None:
         assert sum(map(len, waves)) == 63 * 960 + 3_840
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_flow_in_half_precision_says_about_the_same(dtype: torch.dtype) -> None:
+    mels = []
+    for each in (torch.float32, dtype):
+        speech = tiny_token2wav(dtype=each)
+        speech.begin(0, speech.prime(tiny_voice()))
+        say(speech, 0, turn_windows(1, 60)[:1])
+        tokens = [list(range(28))]
+        mels.append(speech.flow.stream(speech.memory, [0], tokens, speech.schedule, is_last=False))
+
+    assert mels[1].dtype is torch.float32
+    # Relative to the unit scale of the noise it started from. Source: speech.md 5.3.
+    assert float((mels[0] - mels[1]).abs().mean()) < 5e-2
+
+
+def test_memory_is_known_without_taking_it() -> None:
+    with torch.device("meta"):
+        plan = tiny_token2wav(device="meta")
+
+    assert plan.row_bytes == tiny_token2wav().row_bytes
+
+
 def test_voice_is_primed_once_and_old_ones_are_let_go() -> None:
     speech = tiny_token2wav(slots=1)
     first = speech.prime(tiny_voice(0))

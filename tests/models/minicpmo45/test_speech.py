@@ -344,6 +344,30 @@ def test_configuration_we_cannot_follow_is_named(change: dict[str, Any], sentenc
         SpeechConfig.from_json({**RAW, **change})
 
 
+@pytest.mark.parametrize(
+    ("dtype", "rounds", "wanted"),
+    [
+        (torch.float32, None, False),
+        (torch.bfloat16, None, True),
+        (torch.bfloat16, False, False),
+        (torch.float32, True, True),
+    ],
+)
+def test_rotary_frequencies_are_rounded_with_the_weights_or_as_told(
+    weights: dict[str, torch.Tensor], dtype: torch.dtype, rounds: bool | None, wanted: bool
+) -> None:
+    tts = MiniCPMTTS(SpeechConfig.from_json(RAW, rounds_rope=rounds))
+    tts.load_state_dict(weights)
+    tts.rebuild_buffers()
+    tts.to(dtype)
+    tts.allocate(1)
+
+    exact = 1 / 10_000 ** (torch.arange(4) / 4)
+    assert torch.equal(tts._frequencies, exact.bfloat16().float() if wanted else exact)
+    block = Utterance(tts, tts.open(0, 1)).begin(rows_of(tts, 1, 3), min_new=3, max_new=4)
+    assert len(finish(tts, block)) == 3
+
+
 def test_absent_field_is_named() -> None:
     raw = {name: value for name, value in RAW.items() if name != "num_audio_tokens"}
 

@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.support.tiny_onnx import write_speaker, write_tokenizer
-from tests.support.tiny_voice import tiny_token2wav, tiny_voice
+from tests.support.tiny_voice import tiny_voice
 
 from parley.errors import InvalidPayload, SetupError, VoiceUnavailable
 from parley.media.pcm import Pcm
 from parley.media.wav import save as save_wav
-from parley.models.minicpmo45.speech_buffer import TurnBuffer
 from parley.models.minicpmo45.speech_features import (
     flow_mel,
     resampled,
@@ -23,7 +22,6 @@ from parley.models.minicpmo45.speech_features import (
     tokenizer_mel,
 )
 from parley.models.minicpmo45.voice_pack import VoicePack
-from parley.models.minicpmo45.voiced import VoicedVocoder
 from parley.models.minicpmo45.voices import (
     SPEAKER_FILE,
     TOKENIZER_FILE,
@@ -285,24 +283,3 @@ def test_voice_that_does_not_add_up_is_refused(tokens: int, mel: int, sentence: 
         VoicePack(
             np.zeros(tokens, np.int64), np.zeros(192, np.float32), np.zeros((mel, 80), np.float32)
         )
-
-
-def test_row_speaks_with_its_own_voice_until_it_is_closed() -> None:
-    maker = FakeMaker()
-    shelf = VoiceShelf(maker, default=tiny_voice(9))
-    vocoder = VoicedVocoder(tiny_token2wav(slots=2), shelf, slots=2)
-    windows = TurnBuffer().add(range(10), is_last=True)
-    vocoder.prepare(0, None)
-    vocoder.prepare(1, reference(2.0))
-
-    first = vocoder.speak([0, 1], windows * 2)
-    vocoder.restart([1, 0])
-    second = vocoder.speak([0, 1], windows * 2)
-
-    assert not np.array_equal(first[0], first[1])
-    assert np.array_equal(first[0], second[0])
-    assert np.array_equal(first[1], second[1])
-    vocoder.close(1)
-    vocoder.close(1)
-    with pytest.raises(VoiceUnavailable, match="Row 1 has no voice"):
-        vocoder.restart([1])

@@ -261,10 +261,14 @@ class ConformerEncoder(nn.Module):
 def _through(
     blocks: nn.ModuleList, x: Tensor, past: Tensor | None, counts: list[int] | None
 ) -> tuple[Tensor, Tensor]:
-    """Run blocks of one rate, reading only as many columns as the fullest row has."""
+    """Run blocks of one rate.
+
+    On a CPU only as many columns are read as the fullest row has; elsewhere all, so that the shape
+    stays the same from a turn's first call on.
+    """
     mask = None
     if past is not None and counts is not None:
-        reads = max(counts)
+        reads = max(counts) if x.device.type == "cpu" else past.shape[-2]
         past = past[..., past.shape[-2] - reads :, :]
         if min(counts) < reads:
             empty = torch.tensor([reads - count for count in counts], device=x.device)

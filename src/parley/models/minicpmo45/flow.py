@@ -144,7 +144,7 @@ class Schedule:
 
 def euler_grid(steps: int) -> tuple[list[float], list[float]]:
     """Times and step lengths of `steps` Euler steps from 0 to 1, denser at 0."""
-    times = 1 - torch.cos(torch.linspace(0, 1, steps + 1) * 0.5 * torch.pi)
+    times = 1 - torch.cos(torch.linspace(0, 1, steps + 1, device="cpu") * 0.5 * torch.pi)
     t, dt = times[0], times[1] - times[0]
     starts: list[float] = []
     lengths: list[float] = []
@@ -421,16 +421,43 @@ class Flow(nn.Module):
         speaker = torch.stack([s for s in speakers if s is not None])
         conditions = self.estimator.conditions(mu, speaker, prompt)
         x = self._noise([len(memory.rows[slot].places) for slot in slots], frames)
+        x, pasts = self.solve(x, conditions, schedule, memory, places)
+        return FlowStep(x.transpose(1, 2), memory, list(slots), encoded, places, pasts, new, trim)
+
+    def solve(
+        self,
+        x: Tensor,
+        conditions: Tensor,
+        schedule: Schedule,
+        memory: FlowMemory,
+        places: Places,
+    ) -> tuple[Tensor, list[Tensor]]:
+        """All Euler steps, from noise to mel.
+
+        Looks at no value and allocates nothing that outlives it but its results, so that it can be
+        captured as one graph per number of rows and frames.
+
+        Args:
+            x: shape (R, T, 80), float32.
+            conditions: from the estimator.
+
+        Returns:
+            The mel, like `x`, and per step the convolutions' next past.
+        """
         pasts: list[Tensor] = []
         for number in range(schedule.count):
             step = memory.step(number)
-            past = _sides(step.conv, places)
             velocity, past = self.estimator(
-                x.to(mu.dtype), conditions, schedule.modulations[number], past, step, places
+                x.to(conditions.dtype),
+                conditions,
+                schedule.modulations[number],
+                _sides(step.conv, places),
+                step,
+                places,
             )
             x = _euler(x, velocity, schedule.steps[number])
             pasts.append(past)
-        return FlowStep(x.transpose(1, 2), memory, list(slots), encoded, places, pasts, new, trim)
+        return x, pasts
 
     @torch.inference_mode()
     def whole(

@@ -102,7 +102,8 @@ class MiniCPMTTS(nn.Module):
         half = self.config.head_width // 2
         steps = torch.arange(half, dtype=torch.float32, device=weight.device) / half
         frequencies = 1.0 / (self.config.rope_base**steps)
-        if self.config.rounds_rope:
+        rounds = self.config.rounds_rope
+        if weight.dtype is torch.bfloat16 if rounds is None else rounds:
             frequencies = frequencies.bfloat16().float()
         self._frequencies = frequencies
         self.rows = [SpeechRow(index) for index in range(slots)]

@@ -26,7 +26,7 @@ class SpeechConfig:
         window_positions: cache entries kept by `sliding_window`.
         window_blocks, recomputed_blocks: the interleaved way's recompute rhythm.
         rounds_rope: round rotary frequencies to bfloat16, as the published demo does by casting the
-            whole module (model.md 9).
+            whole module (model.md 9); None: if the weights are bfloat16.
     """
 
     llm_width: int
@@ -50,7 +50,7 @@ class SpeechConfig:
     recomputed_blocks: int = 1
     interleaved: bool = False
     sampling: SpeechSampling = field(default_factory=SpeechSampling)
-    rounds_rope: bool = False
+    rounds_rope: bool | None = None
 
     @property
     def end_code(self) -> int:
@@ -63,7 +63,11 @@ class SpeechConfig:
 
     @classmethod
     def from_json(
-        cls, raw: Mapping[str, Any], *, llm_width: int | None = None, rounds_rope: bool = False
+        cls,
+        raw: Mapping[str, Any],
+        *,
+        llm_width: int | None = None,
+        rounds_rope: bool | None = None,
     ) -> SpeechConfig:
         """Read the `tts_config` object of `config.json`.
 
