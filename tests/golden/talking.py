@@ -7,6 +7,7 @@ made; everything else is the product as it is, with the public implementation's 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -37,10 +38,15 @@ ROW = 1
 class SilentVocoder:
     """960 zeros per token that becomes sound."""
 
-    slot_bytes = 0
+    row_bytes = 0
     has_default_voice = True
 
-    def prepare(self, row: int, voice: Pcm | None) -> None:
+    def find(self, voice: Pcm | None) -> Future[None]:
+        found: Future[None] = Future()
+        found.set_result(None)
+        return found
+
+    def prepare(self, row: int, found: None) -> None:
         pass
 
     def restart(self, rows: Sequence[int]) -> None:
@@ -59,6 +65,9 @@ class SilentVocoder:
         pass
 
     def close(self, row: int) -> None:
+        pass
+
+    def unload(self) -> None:
         pass
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -38,6 +39,7 @@ from parley.models.minicpmo45.tokens import (
     Sound,
     as_text,
     expand,
+    merge_texts,
     render,
 )
 from parley.models.minicpmo45.vision import choose_grid
@@ -47,6 +49,9 @@ if TYPE_CHECKING:
 
 PICTURES_PER_STEP = 4
 """Most pictures of one job that one step cuts and looks at."""
+
+VOICE_WAIT_S = 0.002
+"""How long a step waits for a voice that is being made."""
 
 CLIPS_PER_STEP = 4
 """Most 30-second pieces of one job that one step hears."""
@@ -89,7 +94,8 @@ class ModelJob:
 
 
 class OpenJob(ModelJob):
-    """A new conversation. With a voice to prepare it takes a vocoder step."""
+    """A new conversation. With a voice to prepare it takes vocoder steps: the voice is looked for
+    on another thread, and a step that finds it missing waits a moment and gives way."""
 
     def __init__(self, model: MiniCPMO45, row: int, opening: Opening, seed: int) -> None:
         speaks = opening.speak and model.mouth is not None
@@ -97,12 +103,29 @@ class OpenJob(ModelJob):
         self.model = model
         self.opening = opening
         self.seed = seed
-        if not speaks:
+        self.voice: Future[Any] | None = None
+        if model.mouth is not None and speaks:
+            self.voice = model.mouth.vocoder.find(opening.voice)
+        else:
             self.open()
 
+    @property
+    def is_voice_found(self) -> bool:
+        """Wait a moment for the voice."""
+        assert self.voice is not None
+        wait([self.voice], timeout=VOICE_WAIT_S)
+        return self.voice.done()
+
     def open(self) -> None:
-        self.model.begin(self.row, self.opening, self.seed, speaks=self._stage is not None)
+        self.model.begin(self.row, self.opening, self.seed, speaks=self.voice is not None)
         self.finish(Opened(self.seed))
+
+    def cancel(self) -> None:
+        """An opening that nobody wants any more leaves a text-only conversation."""
+        if self._stage is not None and self.voice is not None:
+            self.voice.cancel()
+            self.voice = None
+            self.open()
 
 
 class Feed:
@@ -448,7 +471,7 @@ class UnitPrefill(PrefillJob):
                     raise BadInput("A duplex system prompt holds no pictures.")
         ids: list[int] = []
         places: list[Place] = []
-        for part in parts:
+        for part in merge_texts(parts):
             if isinstance(part, str):
                 ids += self.model.words.encode(part)
             elif isinstance(part, Sound):

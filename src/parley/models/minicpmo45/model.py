@@ -41,9 +41,10 @@ from parley.models.minicpmo45.jobs import (
     TurnPrefill,
     UnitPrefill,
 )
-from parley.models.minicpmo45.mouth import Mouth, SpeechBlock, Windows
+from parley.models.minicpmo45.mouth import Mouth, Windows
 from parley.models.minicpmo45.replies import ReplyJob
 from parley.models.minicpmo45.speech_buffer import Wave
+from parley.models.minicpmo45.speech_rows import SpeechBlock
 from parley.models.minicpmo45.tokens import Words
 from parley.models.minicpmo45.units import AnswerJob, SettleJob
 from parley.models.minicpmo45.vision import Eyes, Pieces, cut
@@ -128,6 +129,7 @@ class MiniCPMO45:
         rounds_rope: bool | None = None,
         name: str = "minicpmo45",
         prefill_piece_tokens: int = 512,
+        uses_graphs: bool = False,
     ) -> None:
         self.network = network
         self.config = config
@@ -413,8 +415,10 @@ class MiniCPMO45:
         vocoder = self.mouth.vocoder
         opening = [job for job in jobs if isinstance(job, OpenJob)]
         speaking = [cast(_Speaking, job) for job in jobs if not isinstance(job, OpenJob)]
+        opening = [job for job in opening if job.is_voice_found]
         for open_job in opening:
-            vocoder.prepare(open_job.row, open_job.opening.voice)
+            assert open_job.voice is not None
+            vocoder.prepare(open_job.row, open_job.voice.result())
         windows = [job.windows.waiting[0] for job in speaking if job.windows is not None]
         waves = vocoder.speak([job.row for job in speaking], windows) if speaking else []
         for open_job in opening:
@@ -550,7 +554,7 @@ class MiniCPMO45:
         used = weights + rows
         row_bytes = rows // self.rows
         if self.mouth is not None:
-            row_bytes += self.mouth.decoder.row_bytes + self.mouth.vocoder.slot_bytes
+            row_bytes += self.mouth.decoder.row_bytes + self.mouth.vocoder.row_bytes
             used = weights + self.rows * row_bytes
         device = self.network.llm.device
         if device.type == "cuda":
@@ -560,8 +564,11 @@ class MiniCPMO45:
     def unload(self) -> None:
         for row in range(self.rows):
             self.close(row)
-        self.network.to("meta")
-        self.context = self.hearing = None  # type: ignore[assignment]
-        self.mouth = None
-        if torch.cuda.is_available():
+        if self.mouth is not None:
+            self.mouth.vocoder.unload()
+        # Dropping the references is what frees the memory; nothing else may hold them.
+        device = self.network.llm.device
+        for name in ("network", "context", "hearing", "rope", "ears", "eyes", "chooser", "mouth"):
+            setattr(self, name, None)
+        if device.type == "cuda":
             torch.cuda.empty_cache()

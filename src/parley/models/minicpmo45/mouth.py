@@ -8,28 +8,34 @@ generations of the real one look alike.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from torch import Tensor
 
 from parley.media.pcm import Pcm
-from parley.models.minicpmo45.speech import MiniCPMTTS, SpeechBlock
+from parley.models.minicpmo45.speech import MiniCPMTTS
 from parley.models.minicpmo45.speech_buffer import TurnBuffer, UnitBuffer, Wave, Window
 from parley.models.minicpmo45.speech_sampling import SpeechSampling
 from parley.models.minicpmo45.speech_turns import SpokenTurn, SpokenUnits
+from parley.models.minicpmo45.token2wav import PrimedVoice, Token2Wav
+from parley.models.minicpmo45.voices import VoiceShelf
 
 
 class Vocoder(Protocol):
     """Speech tokens to 24 kHz samples, a stream per row."""
 
-    def prepare(self, row: int, voice: Pcm | None) -> None:
-        """Give a row a voice (None: the default one) and begin its stream.
+    def find(self, voice: Pcm | None) -> Future[Any]:
+        """Look for a voice (None: the default one), away from the engine thread.
 
-        Raises:
-            BadInput: the sound cannot be a voice.
-            VoiceUnavailable: there is no default voice.
+        The future fails with `BadInput` where the sound cannot be a voice, and with
+        `VoiceUnavailable` where it cannot be made.
         """
+        ...
+
+    def prepare(self, row: int, found: Any) -> None:
+        """Give a row the voice that a future brought, and begin its stream."""
         ...
 
     def restart(self, rows: Sequence[int]) -> None:
@@ -50,15 +56,73 @@ class Vocoder(Protocol):
         """Forget a row's voice. Harmless on a row without one."""
         ...
 
+    def unload(self) -> None:
+        """Free everything; no call may follow."""
+        ...
+
     @property
-    def slot_bytes(self) -> int:
+    def row_bytes(self) -> int:
         """Device memory per row."""
         ...
 
     @property
     def has_default_voice(self) -> bool:
-        """Whether `prepare` needs no voice."""
+        """Whether a row can have a voice without bringing one."""
         ...
+
+
+class Streams:
+    """`Vocoder` over `Token2Wav`, with voices from a shelf.
+
+    A voice that nobody has heard yet is described by two networks on the CPU, which takes seconds:
+    that happens on a thread of its own. Priming it (once per voice) and beginning a turn with it
+    (a copy) happen on the device, in vocoder steps.
+    """
+
+    def __init__(self, token2wav: Token2Wav, shelf: VoiceShelf) -> None:
+        self._token2wav = token2wav
+        self._shelf = shelf
+        self._voices: dict[int, PrimedVoice] = {}
+        self._maker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="parley-voices")
+
+    @property
+    def row_bytes(self) -> int:
+        return self._token2wav.row_bytes
+
+    @property
+    def has_default_voice(self) -> bool:
+        return self._shelf.has_default
+
+    def find(self, voice: Pcm | None) -> Future[Any]:
+        if voice is None:
+            return self._maker.submit(self._shelf.default)
+        return self._maker.submit(self._shelf.voice, voice)
+
+    def prepare(self, row: int, found: Any) -> None:
+        primed = self._token2wav.prime(found)
+        self._token2wav.begin(row, primed)
+        self._voices[row] = primed
+
+    def restart(self, rows: Sequence[int]) -> None:
+        for row in rows:
+            self._token2wav.begin(row, self._voices[row])
+
+    def speak(self, rows: Sequence[int], windows: Sequence[Window]) -> list[Wave]:
+        return self._token2wav.decode(rows, windows)
+
+    def snapshot(self, row: int) -> Any:
+        return self._token2wav.snapshot(row)
+
+    def restore(self, row: int, snapshot: Any) -> None:
+        self._token2wav.restore(row, snapshot)
+
+    def close(self, row: int) -> None:
+        if self._voices.pop(row, None) is not None:
+            self._token2wav.close(row)
+
+    def unload(self) -> None:
+        self._maker.shutdown(wait=False, cancel_futures=True)
+        self._voices.clear()
 
 
 class Mouth:
@@ -120,8 +184,10 @@ class Speech:
         return SpokenTurn(self.mouth.decoder, self.row, self.sampling), TurnBuffer()
 
     def end_turn(self) -> None:
-        """A turn-based reply is over, however it ended."""
+        """A turn-based reply is over, however it ended. The stream begins anew at once, so that a
+        mark between turns has nothing to copy."""
         self.row.forget()
+        self.restart_stream()
 
     def restart_stream(self) -> None:
         """The vocoder begins a turn."""
@@ -189,6 +255,3 @@ class Windows:
 
     waiting: list[Window]
     waves: list[Wave]
-
-
-__all__ = ["Mouth", "Speech", "SpeechBlock", "SpeechSnapshot", "Vocoder", "Windows"]

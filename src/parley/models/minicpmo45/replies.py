@@ -20,8 +20,9 @@ from parley.models.minicpmo45.audio import LiveMel
 from parley.models.minicpmo45.choice import REPLY_PENALTY_WINDOW, Ask, Choice, reply_rule
 from parley.models.minicpmo45.conversation import Conversation
 from parley.models.minicpmo45.jobs import Feed, ModelJob
-from parley.models.minicpmo45.mouth import SpeechBlock, Windows
+from parley.models.minicpmo45.mouth import Windows
 from parley.models.minicpmo45.speech_buffer import Wave
+from parley.models.minicpmo45.speech_rows import SpeechBlock
 from parley.models.minicpmo45.speech_turns import Yielded
 from parley.models.minicpmo45.tokens import answer_prompt
 

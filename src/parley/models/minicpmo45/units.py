@@ -18,8 +18,9 @@ from parley.media.pcm import OUTPUT_RATE_HZ, Pcm
 from parley.models.minicpmo45.choice import Ask, Choice, unit_rule
 from parley.models.minicpmo45.conversation import HISTORY_LIMIT, Conversation, Unsettled
 from parley.models.minicpmo45.jobs import Feed, ModelJob
-from parley.models.minicpmo45.mouth import SpeechBlock, Windows
+from parley.models.minicpmo45.mouth import Windows
 from parley.models.minicpmo45.speech_buffer import Wave, unit_wave
+from parley.models.minicpmo45.speech_rows import SpeechBlock
 
 if TYPE_CHECKING:
     from parley.models.minicpmo45.model import MiniCPMO45

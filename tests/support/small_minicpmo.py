@@ -1,0 +1,166 @@
+"""MiniCPM-o 4.5 small enough for a test that talks a lot: 400 words, two layers, bytes as text.
+
+The same classes as in service, with made-up weights and the tags at ids of their own. The tags'
+rows of the language head are louder than the others, so that conversations listen, speak and end.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from tests.support import rule_weights
+from tests.support.tiny_voice import tiny_token2wav, tiny_voice
+from torch import Tensor
+
+from parley.models.minicpmo45 import weights
+from parley.models.minicpmo45.config import MiniCPMOConfig, make_config
+from parley.models.minicpmo45.model import MiniCPMO45
+from parley.models.minicpmo45.mouth import Mouth, Streams
+from parley.models.minicpmo45.speech import MiniCPMTTS
+from parley.models.minicpmo45.tokens import SpecialIds
+from parley.models.minicpmo45.voices import VoiceShelf
+
+FIRST_TAG = 256
+VOCABULARY = 400
+
+IDS = SpecialIds(
+    **{
+        entry.name: FIRST_TAG + number
+        for number, entry in enumerate(dataclasses.fields(SpecialIds))
+    }
+)
+
+CONFIG: dict[str, Any] = {
+    "model_type": "minicpmo",
+    "version": "4.5",
+    "vocab_size": VOCABULARY,
+    "hidden_size": 128,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 8192,
+    "rope_theta": 10000,
+    "query_num": 8,
+    "vision_config": {
+        "hidden_size": 16,
+        "image_size": 980,
+        "intermediate_size": 16,
+        "num_attention_heads": 2,
+        "num_hidden_layers": 1,
+        "patch_size": 14,
+    },
+    "audio_config": {
+        "d_model": 16,
+        "encoder_layers": 1,
+        "encoder_attention_heads": 2,
+        "encoder_ffn_dim": 64,
+        "num_mel_bins": 80,
+        "max_source_positions": 1500,
+    },
+    "tts_config": {
+        "llm_dim": 128,
+        "hidden_size": 32,
+        "intermediate_size": 32,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+        "num_hidden_layers": 1,
+        "max_position_embeddings": 1024,
+        "num_audio_tokens": 6562,
+        "num_text_tokens": VOCABULARY,
+        "audio_bos_token_id": 390,
+        "text_eos_token_id": 391,
+    },
+}
+
+
+class ByteWords:
+    """Bytes as ids, tags above them; ids above the tags are letters, too."""
+
+    def __init__(self) -> None:
+        self.ids = IDS
+        self.bad_ids: tuple[int, ...] = (7, 8)
+        self.forbidden_symbols: tuple[int, ...] = (40, 41)
+        self.special_ids = frozenset(range(FIRST_TAG, FIRST_TAG + 25)) - {IDS.eos_word}
+        from parley.models.minicpmo45.tokens import _SPELLING
+
+        self._tags = {text: getattr(IDS, name) for name, text in _SPELLING.items()}
+
+    def encode(self, text: str, *, literal: bool = False) -> list[int]:
+        out: list[int] = []
+        while text:
+            tag = None if literal else next((t for t in self._tags if text.startswith(t)), None)
+            if tag is not None:
+                out.append(self._tags[tag])
+                text = text[len(tag) :]
+            else:
+                out += list(text[0].encode())
+                text = text[1:]
+        return out
+
+    def decode(self, ids: Sequence[int], *, skip_special: bool = False) -> str:
+        names = {token: text for text, token in self._tags.items()}
+        return "".join(
+            ("" if skip_special else names[token]) if token in names else chr(97 + token % 26)
+            for token in ids
+        )
+
+
+def small_config() -> MiniCPMOConfig:
+    return make_config(CONFIG)
+
+
+def small_network() -> weights.Network:
+    """Weights by rule; the tags' rows of the head are scaled."""
+    network = weights.build(small_config())
+
+    def tensors() -> Iterator[tuple[str, Tensor]]:
+        for name, shape in weights.shapes_of(network).items():
+            tensor = torch.from_numpy(np.ascontiguousarray(rule_weights.weight(name, shape)))
+            if name == "llm.lm_head.weight":
+                for token, factor in (
+                    (IDS.listen, 1.6),
+                    (IDS.speak, 1.4),
+                    (IDS.turn_eos, 1.5),
+                    (IDS.chunk_eos, 1.5),
+                    (IDS.tts_eos, 1.3),
+                    (IDS.im_end, 1.2),
+                ):
+                    tensor[token] *= factor
+            yield name, tensor
+
+    weights.fill(network, tensors(), torch.device("cpu"))
+    return network
+
+
+def small_mouth(network: weights.Network, slots: int) -> Mouth:
+    """The real speech decoder and vocoder, tiny, with a voice of noise."""
+    decoder = network.tts
+    assert isinstance(decoder, MiniCPMTTS)
+    decoder.allocate(slots)
+    return Mouth(decoder, Streams(tiny_token2wav(slots=slots), NoiseShelf()))
+
+
+class NoiseShelf(VoiceShelf):
+    """Every reference is a voice of its own, without networks."""
+
+    def __init__(self) -> None:
+        super().__init__(None, default=tiny_voice())
+
+    def voice(self, reference):
+        return tiny_voice(seed=int(np.abs(reference.samples[:100]).sum() * 1000) % 7)
+
+
+def small_model(slots: int = 3, *, has_voice: bool = True, **options: Any) -> MiniCPMO45:
+    """A model of its own: nothing is shared with other tests."""
+    network = small_network()
+    options.setdefault("context_tokens", 7000)
+    mouth = small_mouth(network, slots) if has_voice else None
+    return MiniCPMO45(
+        network, small_config(), ByteWords(), slots=slots, mouth=mouth, rounds_rope=False, **options
+    )
