@@ -52,7 +52,7 @@ export function quantile(buckets, part) {
 const HOUR_MS = 3_600_000;
 const KEY = 'parley.admin.hour';
 
-/** @typedef {{at: number, waiting: number, sessions: number, free: number, p50: number | null, p95: number | null, bytes: number, errors: number}} Point */
+/** @typedef {{at: number, waiting: number, running: number, free: number, p50: number | null, p95: number | null, bytes: number, errors: number}} Point */
 
 export class History {
   /** @type {Point[]} */
@@ -87,7 +87,7 @@ export class History {
     const errors = sum('parley_errors_total');
     const grown = (/** @type {number} */ now, /** @type {number} */ before) => (Number.isNaN(before) ? 0 : Math.max(0, now - before));
     const ms = (/** @type {number | null} */ seconds) => (seconds === null || isFirst ? null : seconds * 1000);
-    this.points.push({ at, waiting: status.queue_length ?? 0, sessions: sum('parley_sessions'), free: metrics.find(({ name, labels }) => name === 'parley_slots' && labels.state === 'free')?.value ?? status.idle_workers ?? 0, p50: ms(quantile(buckets, 0.5)), p95: ms(quantile(buckets, 0.95)), bytes: grown(bytes, this.#bytes), errors: grown(errors, this.#errors) });
+    this.points.push({ at, waiting: status.queue_length ?? 0, running: sum('parley_sessions'), free: metrics.find(({ name, labels }) => name === 'parley_slots' && labels.state === 'free')?.value ?? status.idle_workers ?? 0, p50: ms(quantile(buckets, 0.5)), p95: ms(quantile(buckets, 0.95)), bytes: grown(bytes, this.#bytes), errors: grown(errors, this.#errors) });
     this.#bytes = bytes;
     this.#errors = errors;
     while (this.points.length > 0 && this.points[0].at < at - HOUR_MS) this.points.shift();
@@ -100,10 +100,10 @@ export class History {
 
   /** @param {HTMLElement} place */
   draw(place) {
-    const charts = /** @type {[string, (keyof Point)[], string][]} */ ([['sessions', ['sessions', 'free'], ''], ['waiting', ['waiting'], ''], ['latency', ['p50', 'p95'], 'ms'], ['traffic', ['bytes'], 'B'], ['errors', ['errors'], '']]);
+    const charts = /** @type {[string, (keyof Point)[], string][]} */ ([['sessions', ['running', 'free'], ''], ['waiting', ['waiting'], ''], ['latency', ['p50', 'p95'], 'ms'], ['traffic', ['bytes'], 'B'], ['errors', ['errors'], '']]);
     if (place.children.length === 0) {
       place.className = 'charts';
-      place.append(...charts.map(([name, keys]) => h('figure', { 'data-chart': name }, h('figcaption', { class: 'row spread small' }, h('span', { words: `chart.${name}` }), h('span', { class: 'row' }, ...keys.map((key, i) => h('span', { class: `key key-${i}` }, h('span', { words: `chart.${key}` }), ' ', h('b', { class: 'num' })))))
+      place.append(...charts.map(([name, keys]) => h('figure', { 'data-chart': name }, h('figcaption', { class: 'small' }, h('span', { words: `chart.${name}` }), h('span', { class: 'row' }, ...keys.map((key, i) => h('span', { class: `key key-${i}` }, keys.length > 1 || key !== name ? h('span', { words: `chart.${key}` }) : null, ' ', h('b', { class: 'num' })))))
         , h('canvas', { 'aria-hidden': 'true' }))));
     }
     const now = Date.now();

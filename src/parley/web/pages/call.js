@@ -132,7 +132,7 @@ export function mountCall(kind) {
   const force = duplex ? round('headphones', 'call.force', () => duplex.forceListen(!talk.state.isForcingListen)) : null;
   const textButton = round('text', 'call.conversation', () => openSide('conversation'));
   const settingsButton = round('settings', 'call.settings', () => openSide('settings'));
-  const dock = h('div', { class: 'dock', role: 'toolbar', label: 'call.controls' }, h('div', { class: 'left' }, mute, pause, force), main, h('div', { class: 'right' }, hush, textButton, settingsButton));
+  const dock = h('div', { class: 'dock', role: 'toolbar', label: 'call.controls' }, h('div', { class: 'left' }, mute, pause), main, h('div', { class: 'right' }, hush, force, textButton, settingsButton));
   dock.removeAttribute('title');
 
   const stage = h(

@@ -13,7 +13,7 @@ import { mountShell } from '../elements/shell/shell.js';
 import { ChatTalk } from '../talk/chat.js';
 import { forgetChat, keepChat, listChats, titleOf } from '../talk/history.js';
 import { encodePcm } from '../wire/codec.js';
-import { clock, date, number, t, words } from '../words/words.js';
+import { clock, date, locale, number, t, words } from '../words/words.js';
 import '../elements/orb/orb.js';
 import '../elements/parts/parts.js';
 import '../elements/player/player.js';
@@ -39,6 +39,8 @@ let playing = '';
 let chatId = newId();
 /** Which message of the list belongs to which node. @type {Map<string, HTMLElement>} */
 const rows = new Map();
+/** What a node shows. @type {WeakMap<HTMLElement, string>} */
+const drawn = new WeakMap();
 
 function newId() {
   return Math.random().toString(36).slice(2, 10);
@@ -344,18 +346,11 @@ function drawMessage(message) {
   const isLast = talk.messages.at(-1) === message;
   const isOpen = talk.isBusy && isLast && message.role === 'assistant';
   const text = message.parts.map((part) => (part.type === 'text' ? part.text : '')).join('');
-  if (message.role === 'assistant') {
-    body.replaceChildren(...proseNodes(text));
-    if (isOpen && !text) body.append(h('span', { class: 'dots', 'aria-hidden': 'true' }, h('i', null), h('i', null), h('i', null)));
-    if (message.isInterrupted) body.append(h('p', { class: 'small quiet', words: 'transcript.interrupted' }));
-    if (message.error) body.append(h('p', { class: 'error small', role: 'alert' }, errorText(message.error)));
-    if (message.sound && !isOpen) {
-      const player = /** @type {import('../elements/player/player.js').Player} */ (make('p-player'));
-      player.setPcm(message.sound, 24000);
-      body.append(player);
-    }
-  } else {
-    body.replaceChildren(...message.parts.map(partNode));
+  // Players and pictures are made once: only what has changed is drawn again.
+  const shown = JSON.stringify([text, isOpen, message.isInterrupted, message.error, Boolean(message.sound), locale()]);
+  if (drawn.get(row) !== shown) {
+    drawn.set(row, shown);
+    drawBody(body, message, text, isOpen);
   }
   if (isOpen) {
     tools.replaceChildren();
@@ -377,6 +372,23 @@ function drawMessage(message) {
     ].filter((node) => node !== null),
   );
   return row;
+}
+
+/** @param {HTMLElement} body @param {ChatMessage} message @param {string} text @param {boolean} isOpen */
+function drawBody(body, message, text, isOpen) {
+  if (message.role === 'user') {
+    body.replaceChildren(...message.parts.map(partNode));
+    return;
+  }
+  body.replaceChildren(...proseNodes(text));
+  if (isOpen && !text) body.append(h('span', { class: 'dots', 'aria-hidden': 'true' }, h('i', null), h('i', null), h('i', null)));
+  if (message.isInterrupted) body.append(h('p', { class: 'small quiet', words: 'transcript.interrupted' }));
+  if (message.error) body.append(h('p', { class: 'error small', role: 'alert' }, errorText(message.error)));
+  if (message.sound && !isOpen) {
+    const player = /** @type {import('../elements/player/player.js').Player} */ (make('p-player'));
+    player.setPcm(message.sound, 24000);
+    body.append(player);
+  }
 }
 
 /** @param {ChatMessage} message */
@@ -413,12 +425,9 @@ function draw() {
     }
   }
   talk.messages.forEach((message, i) => {
-    // Answers that are complete do not change; their players must not be made anew.
-    const isFresh = !rows.has(message.id) || i >= talk.messages.length - 2;
-    if (isFresh) {
-      const row = drawMessage(message);
-      if (list.children[i] !== row) list.insertBefore(row, list.children[i] ?? null);
-    }
+    if (rows.has(message.id) && i < talk.messages.length - 3) return;
+    const row = drawMessage(message);
+    if (list.children[i] !== row) list.insertBefore(row, list.children[i] ?? null);
   });
   welcome.hidden = talk.messages.length > 0;
   queue.update(talk.queue);

@@ -556,6 +556,7 @@ export const en = {
   'admin.key_sure': 'Programs that use “{name}” will be refused.',
   'admin.revoke': 'Revoke',
   'chart.sessions': 'Conversations',
+  'chart.running': 'running',
   'chart.free': 'free places',
   'chart.waiting': 'Waiting',
   'chart.latency': 'Time per unit',

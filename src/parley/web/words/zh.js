@@ -539,6 +539,7 @@ export const zh = {
   'admin.key_sure': '使用“{name}”的程序将被拒绝。',
   'admin.revoke': '吊销',
   'chart.sessions': '对话',
+  'chart.running': '进行中',
   'chart.free': '空位',
   'chart.waiting': '排队',
   'chart.latency': '每单元耗时',

@@ -102,13 +102,13 @@ export class Orb extends HTMLElement {
     const pen = this.#canvas.getContext('2d');
     if (!pen || width === 0) return;
     const mood = MOODS[this.state] ?? MOODS.idle;
-    const reach = (Math.min(width, height) / 2) * 0.78;
+    const reach = (Math.min(width, height) / 2) * 0.84;
     const colour = this.#colour.map(Math.round).join(' ');
     pen.clearRect(0, 0, width, height);
     pen.save();
     pen.translate(width / 2, height / 2);
 
-    const glow = pen.createRadialGradient(0, 0, reach * 0.3, 0, 0, reach * 1.26);
+    const glow = pen.createRadialGradient(0, 0, reach * 0.3, 0, 0, reach * 1.18);
     glow.addColorStop(0, `rgb(${colour} / ${0.2 + 0.2 * this.#level})`);
     glow.addColorStop(1, `rgb(${colour} / 0)`);
     pen.fillStyle = glow;

@@ -31,7 +31,9 @@ export class Player extends HTMLElement {
 
   disconnectedCallback() {
     this.#audio.pause();
+    this.#audio.removeAttribute('src');
     if (this.#url) URL.revokeObjectURL(this.#url);
+    this.#url = '';
   }
 
   #show() {

@@ -11,6 +11,9 @@ import { clock } from '../../words/words.js';
 import { h, pickFiles, say, sheet, toast } from '../dom.js';
 import '../player/player.js';
 
+/** One question for all pickers of a page. @type {Promise<import('../../wire/http.js').VoiceInfo[]> | null} */
+let registered = null;
+
 /** Seconds: longer is refused, shorter than `LEAST_S` is too little to imitate. Source: web client spec 8. */
 const LIMIT_S = 20;
 const LEAST_S = 1;
@@ -58,9 +61,11 @@ export class Voice extends HTMLElement {
     if (this.hasAttribute('same')) options.unshift(h('option', { value: 'same', words: 'voice.same' }));
     this.#select.replaceChildren(...options);
     try {
-      for (const voice of await listVoices()) this.#select.append(h('option', { value: `id:${voice.id}` }, voice.name));
+      registered ??= listVoices();
+      for (const voice of await registered) this.#select.append(h('option', { value: `id:${voice.id}` }, voice.name));
     } catch {
       // The list is a convenience; the server's own voice needs none.
+      registered = null;
     }
   }
 
@@ -215,6 +220,7 @@ export class Voice extends HTMLElement {
         const body = JSON.stringify({ name: name.value || 'voice', audio_base64: encodeBytes(encodeWav([sound], RATE_HZ)) });
         const { id } = await request('/api/assets/ref_audio', { method: 'POST', body });
         this.#sounds.set(`id:${id}`, sound);
+        registered = null;
         await this.#list();
         await this.#choose(`id:${id}`);
         toast('voice.saved');

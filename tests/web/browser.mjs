@@ -1,0 +1,554 @@
+/**
+ * Conversations in a real browser against a real server.
+ *
+ *     node tests/web/browser.mjs --wav speech.wav [--python .venv/bin/python] [scenario …]
+ *
+ * Starts the server with the parrot model, one slot, so that two people have to queue. Prints one line
+ * per scenario; exit status 1 when one failed, 77 when there is no browser here.
+ */
+
+import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
+import { parseArgs } from 'node:util';
+
+import { compareSound, envelope, floats, lastLoud } from './support/sound.mjs';
+import { findBrowser, launch, openContext } from './support/browser.mjs';
+import { startServer } from './support/server.mjs';
+import { mockRecording } from './support/recording.mjs';
+
+const { values: flags, positionals: wanted } = parseArgs({ options: { wav: { type: 'string' }, python: { type: 'string', default: '.venv/bin/python' }, verbose: { type: 'boolean' } }, allowPositionals: true });
+
+/** What servers of this version may lack; pages have to do without. */
+const ABSENT = [/404 \(Not Found\) .*\/api\/(assets\/ref_audio|presets|default_ref_audio|admin\/keys|sessions)/, /\/assets\/frontend_replay/];
+
+const axeSource = readFileSync(new URL('../../node_modules/axe-core/axe.min.js', import.meta.url), 'utf8');
+
+/** Hear what leaves the loudspeaker from now on. */
+async function tap(page) {
+  await page.evaluate(async () => {
+    const { theRig } = await import('/static/audio/rig.js');
+    const rig = theRig();
+    await rig.open();
+    const { node } = await rig.listenIn();
+    const tap = { blocks: [], rateHz: rig.context.sampleRate, gaps: 0 };
+    node.port.onmessage = ({ data }) => data.type === 'block' && tap.blocks.push({ right: data.right, at: data.at });
+    rig.addEventListener('gap', () => tap.gaps++);
+    globalThis.__tap = tap;
+  });
+}
+
+/** Loudness of what was heard, per 5 ms, and the context time of its beginning. */
+async function heard(page) {
+  return await page.evaluate(() => {
+    const { blocks, rateHz, gaps } = globalThis.__tap;
+    const frame = Math.round(rateHz / 200);
+    const levels = [];
+    let sum = 0;
+    let count = 0;
+    for (const { right } of blocks) {
+      for (const value of right) {
+        sum += value * value;
+        if (++count === frame) {
+          levels.push(Math.sqrt(sum / count));
+          sum = count = 0;
+        }
+      }
+    }
+    return { levels, from: blocks[0]?.at ?? 0, gaps };
+  });
+}
+
+/** Messages of the page's sockets, both ways. */
+function wiretap(page) {
+  const wire = { sent: [], got: [], urls: [] };
+  page.on('websocket', (socket) => {
+    wire.urls.push(socket.url());
+    const note = (list) => ({ payload }) => {
+      try {
+        list.push({ at: Date.now(), message: JSON.parse(String(payload)) });
+      } catch {
+        list.push({ at: Date.now(), message: {} });
+      }
+    };
+    socket.on('framesent', note(wire.sent));
+    socket.on('framereceived', note(wire.got));
+  });
+  wire.types = (list) => list.map(({ message }) => message.type);
+  wire.has = async (predicate, ms = 30_000) => {
+    const end = Date.now() + ms;
+    while (Date.now() < end) {
+      const found = wire.got.find(({ message }) => predicate(message));
+      if (found) return found.message;
+      await page.waitForTimeout(50);
+    }
+    throw new Error(`never came; got ${JSON.stringify(wire.types(wire.got))}`);
+  };
+  return wire;
+}
+
+/** Playwright's own waitForFunction compiles text in the page, which the page's policy forbids. */
+async function until(page, predicate, ms = 20_000) {
+  const end = Date.now() + ms;
+  while (!(await page.evaluate(predicate))) {
+    if (Date.now() > end) throw new Error(`never true: ${predicate}`);
+    await page.waitForTimeout(40);
+  }
+}
+
+const phase = (page, name, timeout = 20_000) => page.waitForSelector(`main[data-phase="${name}"]`, { timeout });
+const activity = (page, name, timeout = 30_000) => page.waitForSelector(`main[data-phase="live"][data-activity="${name}"]`, { timeout });
+const mainButton = (page) => page.locator('.dock .main');
+
+async function hangUp(page) {
+  await mainButton(page).click();
+  await phase(page, 'ended');
+}
+
+const scenarios = {
+  async half_duplex({ page }) {
+    const wire = wiretap(page);
+    await page.goto('/half_duplex');
+    await tap(page);
+    const from = Date.now();
+    await mainButton(page).click();
+    await activity(page, 'listening');
+    const toListeningMs = Date.now() - from;
+    for (let turn = 0; turn < 2; turn++) {
+      await activity(page, 'speaking', 40_000);
+      await activity(page, 'listening', 40_000);
+    }
+    const { levels, gaps } = await heard(page);
+    await hangUp(page);
+
+    const order = wire.types(wire.got).filter((type) => ['generating', 'turn_done', 'stopped'].includes(type));
+    assert.deepEqual(order.slice(0, 4), ['generating', 'turn_done', 'generating', 'turn_done']);
+    assert.equal(order.at(-1), 'stopped');
+    const firstTurn = wire.got.slice(0, wire.got.findIndex(({ message }) => message.type === 'turn_done'));
+    const sent = envelope(firstTurn.filter(({ message }) => message.audio_data).flatMap(({ message }) => floats(message.audio_data)), 24000);
+    const difference = compareSound(levels.slice(0, levels.findIndex((level) => level > 0.008) + sent.length + 160), sent);
+    assert.equal(gaps, 0);
+    assert.ok(difference.likeness > 0.95 && Math.abs(difference.longerMs) <= 20, `what was heard is not what was sent: ${JSON.stringify(difference)}`);
+    // Nothing of the assistant's own voice goes back.
+    for (const done of wire.got.filter(({ message }) => message.type === 'generating')) {
+      const end = wire.got.find(({ at, message }) => at >= done.at && message.type === 'turn_done');
+      assert.equal(wire.sent.filter(({ at, message }) => message.type === 'audio_chunk' && at > done.at + 150 && at < end.at).length, 0);
+    }
+    const chunk = wire.sent.find(({ message }) => message.type === 'audio_chunk');
+    assert.equal(Buffer.from(chunk.message.audio_base64, 'base64').length, 8000 * 4);
+    const line = await page.locator('p-transcript .assistant .said').first().textContent();
+    assert.ok(line.length > 5);
+    return `tap to listening ${toListeningMs} ms, likeness ${difference.likeness.toFixed(3)}`;
+  },
+
+  async chat({ page }) {
+    const wire = wiretap(page);
+    await page.goto('/turnbased');
+    await page.getByRole('button', { name: 'Answer with a voice' }).click();
+    const picture = await page.evaluate(async () => {
+      const canvas = Object.assign(document.createElement('canvas'), { width: 64, height: 48 });
+      canvas.getContext('2d').fillRect(8, 8, 30, 20);
+      const blob = await new Promise((resolve) => canvas.toBlob(resolve, 'image/png'));
+      return [...new Uint8Array(await blob.arrayBuffer())];
+    });
+    await page.evaluate(([bytes, wav]) => {
+      const transfer = new DataTransfer();
+      transfer.items.add(new File([new Uint8Array(bytes)], 'dot.png', { type: 'image/png' }));
+      transfer.items.add(new File([Uint8Array.from(atob(wav), (sign) => sign.charCodeAt(0))], 'speech.wav', { type: 'audio/wav' }));
+      document.dispatchEvent(new DragEvent('drop', { dataTransfer: transfer, bubbles: true, cancelable: true }));
+    }, /** @type {const} */ ([picture, readFileSync(flags.wav).toString('base64')]));
+    await page.waitForSelector('.attached p-player');
+    await tap(page);
+    const field = page.locator('.compose textarea');
+    await field.fill('What do you see?');
+    await field.press('Enter');
+    const done = await wire.has((message) => message.type === 'done');
+    await page.waitForSelector('.message.assistant p-player', { timeout: 20_000 });
+
+    const request = wire.sent[0].message;
+    assert.equal(request.messages.at(-1).content[0].type, 'image');
+    assert.deepEqual([...Buffer.from(request.messages.at(-1).content[0].data, 'base64').subarray(0, 2)], [0xff, 0xd8]);
+    assert.equal(request.tts.enabled, true);
+    assert.ok((await page.locator('.message.assistant .body').textContent()).includes(done.text.slice(0, 20)));
+    const sounds = wire.got.filter(({ message }) => message.audio_data).map(({ message }) => floats(message.audio_data));
+    await page.waitForTimeout(sounds.flat().length / 24 + 800);
+    const { levels, gaps } = await heard(page);
+    const difference = compareSound(levels, envelope(sounds.flat(), 24000));
+    assert.equal(gaps, 0);
+    assert.ok(difference.likeness > 0.95 && Math.abs(difference.longerMs) <= 20, JSON.stringify(difference));
+    await page.reload();
+    await page.getByRole('button', { name: /What do you see/ }).first().click();
+    assert.equal(await page.locator('.message').count(), 2);
+    return `${done.generated_tokens} tokens`;
+  },
+
+  async voice_note({ page }) {
+    const wire = wiretap(page);
+    await page.goto('/turnbased');
+    const mic = page.locator('.compose').getByRole('button', { name: /Record/ });
+    await mic.click();
+    await page.waitForSelector('.recording:not([hidden])');
+    await page.waitForTimeout(1500);
+    await mic.click();
+    await page.waitForSelector('.attached p-player');
+    await page.locator('.compose .send').click();
+    await wire.has((message) => message.type === 'done');
+    const part = wire.sent[0].message.messages.at(-1).content[0];
+    assert.equal(part.type, 'audio');
+    assert.ok(floats(part.data).length > 16000);
+  },
+
+  async audio_duplex({ page }) {
+    const wire = wiretap(page);
+    await page.goto('/audio_duplex');
+    await tap(page);
+    await mainButton(page).click();
+    await activity(page, 'speaking', 45_000);
+    // Interrupt where it would be noticed: in the middle of a sound.
+    await until(page, () => globalThis.__tap.blocks.slice(-2).some(({ right }) => right.some((value) => Math.abs(value) > 0.1)));
+    const at = await page.evaluate(async () => {
+      const { theRig } = await import('/static/audio/rig.js');
+      const at = theRig().context.currentTime;
+      document.querySelector('.dock .right .round').click();
+      return at;
+    });
+    await page.waitForTimeout(700);
+    const { levels, from } = await heard(page);
+    const silentAfterMs = Math.max(0, (lastLoud(levels, (at - from) * 200, (at - from + 0.6) * 200) / 200 + from - at) * 1000);
+    const forced = wire.sent.filter(({ message }) => message.force_listen);
+    await activity(page, 'speaking', 45_000);
+    await hangUp(page);
+    const units = wire.sent.filter(({ message }) => message.type === 'input_audio_buffer.append');
+    assert.ok(units.every(({ message }) => Buffer.from(message.audio, 'base64').length === 64000));
+    assert.ok(forced.length <= 1);
+    assert.equal(wire.sent.filter(({ message }) => message.force_listen).length, 1);
+    assert.ok(silentAfterMs < 200, `still audible after ${silentAfterMs} ms`);
+    assert.equal(wire.types(wire.got).at(-1), 'session.closed');
+    return `silent ${Math.round(silentAfterMs)} ms after the hand`;
+  },
+
+  async duplex_gapless({ page }) {
+    const wire = wiretap(page);
+    await page.goto('/audio_duplex');
+    await tap(page);
+    await mainButton(page).click();
+    await activity(page, 'speaking', 45_000);
+    await activity(page, 'listening', 45_000);
+    await page.waitForTimeout(300);
+    const { levels, gaps } = await heard(page);
+    await hangUp(page);
+    const speaking = wire.got.filter(({ message }) => message.type === 'response.output_audio.delta');
+    const end = speaking.findIndex(({ message }) => message.end_of_turn);
+    const turn = speaking.slice(0, end + 1).map(({ message }) => floats(message.audio));
+    const difference = compareSound(levels, envelope(turn.flat(), 24000));
+    assert.equal(gaps, 0);
+    assert.ok(difference.likeness > 0.95 && Math.abs(difference.longerMs) <= 20, JSON.stringify(difference));
+    return `${turn.length} units, likeness ${difference.likeness.toFixed(3)}, ${difference.longerMs} ms longer`;
+  },
+
+  async omni({ page }) {
+    const wire = wiretap(page);
+    await page.goto('/omni');
+    await page.getByRole('button', { name: 'Turn the camera on' }).last().click();
+    await until(page, () => document.querySelector('video').videoWidth > 0);
+    await tap(page);
+    await mainButton(page).click();
+    await activity(page, 'speaking', 45_000);
+    await page.locator('.dock .right .round').first().click();
+    await activity(page, 'listening');
+    await page.getByRole('button', { name: 'More detail (HD)' }).click();
+    const before = wire.sent.length;
+    while (wire.sent.length < before + 2) await page.waitForTimeout(100);
+    await hangUp(page);
+    const units = wire.sent.filter(({ message }) => message.type === 'input_audio_buffer.append').map(({ message }) => message);
+    const frames = units.filter((unit) => unit.video_frames?.length === 1);
+    assert.ok(frames.length >= units.length - 1, `${frames.length} of ${units.length} units carry a picture`);
+    const jpeg = Buffer.from(frames[0].video_frames[0], 'base64');
+    assert.deepEqual([...jpeg.subarray(0, 2)], [0xff, 0xd8]);
+    assert.equal(units.at(-1).max_slice_nums, 2);
+    assert.ok(wire.urls[0].includes('mode=video'));
+    assert.equal(await page.evaluate(() => document.querySelector('video').srcObject), null);
+    return `${units.length} units, picture ${Math.round(jpeg.length / 1024)} KB`;
+  },
+
+  async pause({ page }) {
+    const wire = wiretap(page);
+    await page.goto('/audio_duplex');
+    await page.evaluate(() => localStorage.setItem('parley.settings.audio_duplex', JSON.stringify({ dialect: 'duplex' })));
+    await page.reload();
+    await mainButton(page).click();
+    await phase(page, 'live');
+    await page.waitForTimeout(1500);
+    await page.getByRole('button', { name: 'Pause' }).click();
+    await phase(page, 'paused');
+    const resting = wire.sent.length;
+    await page.waitForTimeout(2200);
+    assert.equal(wire.sent.length, resting);
+    await page.getByRole('button', { name: 'Go on' }).click();
+    await phase(page, 'live');
+    while (wire.sent.length < resting + 2) await page.waitForTimeout(100);
+    await hangUp(page);
+    assert.ok(wire.types(wire.got).includes('paused') && wire.types(wire.got).includes('resumed'));
+    assert.ok(wire.types(wire.sent).includes('client_diagnostic'));
+    assert.equal(wire.types(wire.got).at(-1), 'stopped');
+  },
+
+  async queue({ page, context }) {
+    await page.goto('/audio_duplex');
+    await mainButton(page).click();
+    await phase(page, 'live');
+    const second = await context.newPage();
+    const wire = wiretap(second);
+    await second.goto('/half_duplex');
+    await mainButton(second).click();
+    await phase(second, 'queued');
+    await second.waitForSelector('p-queue:not([hidden])');
+    assert.match(await second.locator('p-queue .place').textContent(), /Place 1 of 1/);
+    assert.equal(wire.sent.length, 0, 'nothing is sent while waiting');
+    const readSeconds = async () => Number(/(\d+)/.exec((await second.locator('p-queue .quiet').first().textContent()) ?? '')?.[1]);
+    const first = await readSeconds();
+    await second.waitForTimeout(2500);
+    assert.ok((await readSeconds()) < first, 'the estimate falls');
+    assert.match(await second.title(), /^\(1\)/);
+    // Leaving and coming back costs the place only.
+    await mainButton(second).click();
+    await phase(second, 'ended');
+    await mainButton(second).click();
+    await phase(second, 'queued');
+    await hangUp(page);
+    await phase(second, 'live');
+    await hangUp(second);
+    return `estimate fell from ${first} s`;
+  },
+
+  async permission_denied({ browser, base }) {
+    const { context, errors } = await openContext(browser, base, { permissions: [], expected: ABSENT });
+    const page = await context.newPage();
+    const wire = wiretap(page);
+    await page.goto('/half_duplex');
+    await mainButton(page).click();
+    await page.getByText('The microphone is not allowed here.').waitFor();
+    assert.ok(await page.getByText('Click the sign left of the address').isVisible());
+    assert.equal(wire.urls.length, 0, 'no place is taken');
+    assert.equal(await page.locator('main').getAttribute('data-phase'), 'idle');
+    assert.deepEqual(errors, []);
+    await context.close();
+  },
+
+  async no_microphone({ base }) {
+    const browser = await launch({ devices: false });
+    try {
+      const { context } = await openContext(browser, base, { expected: ABSENT });
+      const page = await context.newPage();
+      await page.goto('/audio_duplex');
+      await mainButton(page).click();
+      await page.getByText('No microphone was found.').waitFor();
+      await page.getByRole('button', { name: 'Write instead' }).click();
+      await page.waitForURL('**/turnbased');
+    } finally {
+      await browser.close();
+    }
+  },
+
+  async insecure({ page }) {
+    // A secure origin cannot be made insecure from outside: the page is told that it is.
+    await page.addInitScript(() => Object.defineProperty(globalThis, 'isSecureContext', { value: false }));
+    await page.goto('/audio_duplex');
+    await page.getByText('The browser allows the microphone on secure pages only.').waitFor();
+    assert.ok((await page.getByText(/Open https:/).textContent()).includes('/audio_duplex'));
+  },
+
+  async restart({ browser }) {
+    let server = await startServer(flags.python, { slots: 1 });
+    try {
+      const { context } = await openContext(browser, server.base, { expected: [/.*/] });
+      const page = await context.newPage();
+      await page.goto('/half_duplex');
+      await mainButton(page).click();
+      await phase(page, 'live');
+      await server.stop();
+      await phase(page, 'ended', 40_000);
+      const notice = await page.locator('.notices .notice strong').first().textContent();
+      assert.ok(notice.length > 5);
+      server = await startServer(flags.python, { slots: 1, port: server.port });
+      await page.locator('.notices').getByRole('button', { name: 'Call again' }).click();
+      await phase(page, 'live');
+      await hangUp(page);
+      await context.close();
+      return notice;
+    } finally {
+      await server.stop();
+    }
+  },
+
+  async app_off({ page, context }) {
+    await page.goto('/admin');
+    const toggle = page.locator('[data-app="omni"] input');
+    await toggle.waitFor();
+    await toggle.click();
+    await page.getByRole('button', { name: 'Switch it off' }).click();
+    await page.getByText('Done').first().waitFor();
+    const other = await context.newPage();
+    await other.goto('/omni');
+    await other.waitForURL((url) => url.pathname === '/');
+    await other.locator('[data-app="audio_duplex"]').first().waitFor();
+    await until(other, () => [...document.querySelectorAll('[data-app="omni"]')].every((node) => node.hidden));
+    await toggle.click();
+    await until(page, async () => (await (await fetch('/api/apps')).json()).apps.some((app) => app.app_id === 'omni'));
+  },
+
+  async viewer({ page }) {
+    await mockRecording(page);
+    await page.goto('/s/demo_recording');
+    await page.locator('.cells li').first().waitFor();
+    assert.equal(await page.locator('.cells li').count(), 8);
+    await until(page, () => document.querySelector('audio').readyState > 0);
+    await page.getByRole('button', { name: 'Play from 0:04' }).click();
+    await until(page, () => document.querySelector('audio').currentTime > 4.2);
+    const current = await page.locator('.cells li[aria-current]').textContent();
+    assert.ok(current.includes('0:04') || current.includes('0:05'));
+    const drawn = await page.evaluate(() => {
+      const canvas = document.querySelector('.timeline canvas');
+      const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+      return data.filter((value, i) => i % 4 === 3 && value > 200).length;
+    });
+    assert.ok(drawn > 1000, 'the waveforms are drawn');
+    await page.locator('textarea').fill('Nice');
+    await page.locator('textarea').blur();
+    await page.getByText('Saved').waitFor();
+  },
+
+  async writing({ page }) {
+    await page.goto('/audio_duplex');
+    const field = page.locator('.writing textarea');
+    await field.fill('Hello there');
+    await field.press('Enter');
+    await until(page, () => (document.querySelector('p-transcript .assistant')?.textContent ?? '').length > 3);
+  },
+
+  async file_mode({ page }) {
+    const wire = wiretap(page);
+    await page.goto('/audio_duplex');
+    await page.getByRole('tab', { name: 'Settings' }).click();
+    await page.getByText('Live or from a file').click();
+    await page.locator('p-source select').first().selectOption('file');
+    await page.locator('p-source input[type=file]').setInputFiles(flags.wav);
+    await page.getByText(/LUFS/).first().waitFor();
+    await mainButton(page).click();
+    await phase(page, 'live');
+    const count = () => wire.sent.filter(({ message }) => message.type === 'input_audio_buffer.append').length;
+    while (count() < 3) await page.waitForTimeout(100);
+    await hangUp(page);
+    const loud = wire.sent.filter(({ message }) => message.audio && floats(message.audio).some((value) => Math.abs(value) > 0.01));
+    assert.ok(loud.length > 0);
+  },
+
+  async accessible({ browser, base }) {
+    const found = [];
+    for (const [colorScheme, viewport] of [['light', { width: 1280, height: 800 }], ['dark', { width: 390, height: 844 }]]) {
+      const { context, errors } = await openContext(browser, base, { expected: ABSENT, options: { colorScheme, viewport, reducedMotion: 'reduce' } });
+      for (const path of ['/', '/turnbased', '/half_duplex', '/audio_duplex', '/omni', '/realtime', '/admin', '/s/demo_recording']) {
+        const page = await context.newPage();
+        if (path.startsWith('/s/')) await mockRecording(page);
+        await page.goto(path);
+        await page.waitForLoadState('networkidle');
+        // Open what is folded, so that it is looked at too.
+        await page.evaluate(() => document.querySelectorAll('details').forEach((node) => (node.open = true)));
+        if (['/half_duplex', '/audio_duplex', '/omni'].includes(path)) {
+          if (colorScheme === 'dark') await page.getByRole('button', { name: 'Settings' }).click();
+          else await page.getByRole('tab', { name: 'Settings' }).click();
+          await page.waitForTimeout(350);
+        }
+        // Through the debugger: the page's own policy forbids scripts from elsewhere, as it should.
+        const session = await context.newCDPSession(page);
+        await session.send('Runtime.evaluate', { expression: axeSource });
+        const { result } = await session.send('Runtime.evaluate', { expression: 'axe.run().then(({violations}) => JSON.stringify(violations.map(({id, nodes}) => [id, nodes.slice(0, 4).map((node) => node.target.join(" ") + " " + node.failureSummary)])))', awaitPromise: true, returnByValue: true });
+        for (const [id, nodes] of JSON.parse(result.value)) found.push(`${colorScheme} ${path}: ${id}: ${nodes.join(' | ')}`);
+        await page.close();
+      }
+      found.push(...errors);
+      await context.close();
+    }
+    assert.deepEqual(found, []);
+  },
+
+  async weight({ browser, base }) {
+    const { context, errors } = await openContext(browser, base, { expected: ABSENT });
+    const weights = {};
+    for (const path of ['/', '/turnbased', '/half_duplex', '/audio_duplex', '/omni', '/admin']) {
+      const page = await context.newPage();
+      let bytes = 0;
+      const pending = [];
+      page.on('response', (response) => {
+        if (!/\.(woff2?|ttf)$/.test(response.url())) pending.push(response.body().then((body) => (bytes += body.length)).catch(() => {}));
+      });
+      await page.goto(path);
+      await page.waitForLoadState('networkidle');
+      await Promise.all(pending);
+      weights[path] = Math.round(bytes / 1024);
+      assert.ok(bytes < 300 * 1024, `${path} loads ${bytes} bytes`);
+      await page.close();
+    }
+    assert.deepEqual(errors, []);
+    await context.close();
+    return Object.entries(weights).map(([path, kb]) => `${path} ${kb} KB`).join(', ');
+  },
+
+  async languages({ page }) {
+    await page.goto('/audio_duplex');
+    await page.getByRole('button', { name: '中文' }).click();
+    await page.getByText('开始说话').waitFor();
+    const left = await page.evaluate(() => {
+      const words = [];
+      const walk = document.createTreeWalker(document.querySelector('main'), NodeFilter.SHOW_TEXT);
+      while (walk.nextNode()) if (/[A-Za-z]{4,}/.test(walk.currentNode.data)) words.push(walk.currentNode.data.trim());
+      return words;
+    });
+    assert.deepEqual(left.filter((word) => !/^(Realtime|Duplex|token|LUFS|Mbit)/.test(word) && !/（token）|Mbit|Duplex|Fake|fake|Default|Monitor/.test(word)), []);
+    await page.reload();
+    await page.getByText('开始说话').waitFor();
+  },
+
+  async long_call_memory({ page }) {
+    await page.goto('/audio_duplex');
+    await mainButton(page).click();
+    await phase(page, 'live');
+    const session = await page.context().newCDPSession(page);
+    const size = async () => {
+      await session.send('HeapProfiler.collectGarbage');
+      return (await session.send('Runtime.getHeapUsage')).usedSize / 1e6;
+    };
+    await page.waitForTimeout(4000);
+    const before = await size();
+    await page.waitForTimeout(12_000);
+    const after = await size();
+    await hangUp(page);
+    assert.ok(after - before < 10, `${before.toFixed(1)} → ${after.toFixed(1)} MB`);
+    return `${before.toFixed(1)} → ${after.toFixed(1)} MB in 12 s`;
+  },
+};
+
+if (!findBrowser()) {
+  console.log('skipped: no Chromium here (apt-get install chromium)');
+  process.exit(77);
+}
+const names = wanted.length > 0 ? wanted : Object.keys(scenarios);
+const server = await startServer(flags.python, { slots: 1 });
+const browser = await launch({ wav: flags.wav });
+let failures = 0;
+for (const name of names) {
+  const from = Date.now();
+  const { context, errors } = await openContext(browser, server.base, { expected: ABSENT });
+  try {
+    const said = await scenarios[name]({ page: await context.newPage(), context, browser, base: server.base });
+    assert.deepEqual(errors, [], 'the console is clean');
+    console.log(`ok   ${name} (${((Date.now() - from) / 1000).toFixed(1)} s)${said ? `: ${said}` : ''}`);
+  } catch (error) {
+    failures++;
+    console.log(`FAIL ${name}: ${error.stack ?? error}`);
+    for (const line of errors) console.log(`     ${line}`);
+  }
+  await context.close();
+}
+await browser.close();
+await server.stop();
+process.exit(failures ? 1 : 0);

@@ -1,0 +1,61 @@
+/**
+ * Chromium with a microphone that plays a file and a camera that draws a test picture.
+ *
+ * Every page is watched: an error in its console, an exception or a violated content policy fails the
+ * run, unless a test says beforehand that it expects one.
+ */
+
+import { existsSync } from 'node:fs';
+
+import { chromium } from 'playwright-core';
+
+const PLACES = [process.env.CHROMIUM, '/usr/bin/chromium', '/usr/bin/chromium-browser', '/usr/bin/google-chrome'];
+
+/** @returns {string | undefined} */
+export function findBrowser() {
+  return PLACES.find((place) => place && existsSync(place));
+}
+
+/**
+ * @param {{wav?: string, devices?: boolean}} [options] wav: what the microphone hears, again and again;
+ *   devices: false for a machine without microphone and camera
+ */
+export async function launch({ wav, devices = true } = {}) {
+  return await chromium.launch({
+    executablePath: findBrowser(),
+    headless: true,
+    args: [
+      '--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking',
+      '--disable-component-update', '--disable-sync', '--autoplay-policy=no-user-gesture-required',
+      ...(devices ? ['--use-fake-device-for-media-stream'] : []),
+      ...(wav ? [`--use-file-for-fake-audio-capture=${wav}`] : []),
+    ],
+  });
+}
+
+/**
+ * @param {import('playwright-core').Browser} browser
+ * @param {string} base
+ * @param {{permissions?: string[], options?: import('playwright-core').BrowserContextOptions, expected?: RegExp[]}} [how]
+ */
+export async function openContext(browser, base, { permissions = ['microphone', 'camera'], options = {}, expected = [] } = {}) {
+  const context = await browser.newContext({ baseURL: base, locale: 'en-GB', ...options });
+  await context.grantPermissions(permissions, { origin: base });
+  context.setDefaultTimeout(20_000);
+  /** @type {string[]} */
+  const errors = [];
+  const note = (text) => {
+    if (!expected.some((pattern) => pattern.test(text))) errors.push(text);
+  };
+  context.on('page', (page) => {
+    page.on('console', (message) => {
+      if (['error', 'warning'].includes(message.type())) note(`${message.type()}: ${message.text()} (${message.location().url})`);
+    });
+    page.on('pageerror', (error) => note(`exception: ${error.stack ?? error.message}`));
+    page.on('requestfailed', (request) => {
+      const why = request.failure()?.errorText ?? '';
+      if (why !== 'net::ERR_ABORTED') note(`failed: ${request.url()} ${why}`);
+    });
+  });
+  return { context, errors, expected };
+}

@@ -1,0 +1,48 @@
+/** The real server with the parrot model, on loopback. */
+
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+
+const START_MS = 60_000;
+
+/**
+ * @param {string} python
+ * @param {{slots?: number, port?: number}} [options] port 0: any
+ */
+export async function startServer(python, { slots = 1, port = 0 } = {}) {
+  const child = spawn(python, ['-m', 'parley', 'serve', '--http', '--host', '127.0.0.1', '--port', String(port), '--model', 'parrot', '--slots', String(slots)], {
+    env: { ...process.env, OMP_NUM_THREADS: '1' },
+    stdio: ['ignore', 'pipe', 'pipe'],
+  });
+  let log = '';
+  const base = await new Promise((resolve, reject) => {
+    const timer = setTimeout(() => reject(new Error(`the server did not start:\n${log}`)), START_MS);
+    const read = (chunk) => {
+      log = (log + chunk).slice(-20_000);
+      const match = /ready after .*(http:\/\/127\.0\.0\.1:\d+)/.exec(log);
+      if (match) {
+        clearTimeout(timer);
+        resolve(match[1]);
+      }
+    };
+    child.stdout.on('data', read);
+    child.stderr.on('data', read);
+    child.once('exit', (code) => reject(new Error(`the server ended with ${code}:\n${log}`)));
+  }).catch((error) => {
+    child.kill('SIGKILL');
+    throw error;
+  });
+  return {
+    base,
+    port: Number(new URL(base).port),
+    log: () => log,
+    async stop() {
+      if (child.exitCode !== null || child.signalCode !== null) return;
+      const gone = once(child, 'exit');
+      child.kill('SIGTERM');
+      const timer = setTimeout(() => child.kill('SIGKILL'), 15_000);
+      await gone;
+      clearTimeout(timer);
+    },
+  };
+}
