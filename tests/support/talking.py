@@ -1,0 +1,94 @@
+"""What a client of the whole house says and hears, dialect by dialect."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from typing import Any
+
+import numpy as np
+from tests.support.timeline import silence, sound, speak
+from websockets.asyncio.client import ClientConnection
+
+from parley.media.pcm import Pcm
+
+Message = dict[str, Any]
+
+
+def b64(pcm: Pcm) -> str:
+    return base64.b64encode(pcm.samples.astype("<f4").tobytes()).decode()
+
+
+LOUD = b64(sound(speak(1.0)))
+QUIET = b64(sound(silence(1.0)))
+
+
+def tone(level: float, seconds: float = 1.0) -> str:
+    """A recognisable loudness: the parrot names it."""
+    count = round(seconds * 16_000)
+    wave = level * np.sin(2 * np.pi * 220 * np.arange(count) / 16_000)
+    return b64(Pcm(wave.astype(np.float32), 16_000))
+
+
+async def hear(socket: ClientConnection, limit_s: float = 10.0) -> Message:
+    async with asyncio.timeout(limit_s):
+        return json.loads(await socket.recv())
+
+
+async def hear_until(
+    socket: ClientConnection, kind: str, limit_s: float = 20.0
+) -> tuple[list[Message], Message]:
+    """Everything before the first message of a kind, and that message."""
+    before: list[Message] = []
+    async with asyncio.timeout(limit_s):
+        while (message := json.loads(await socket.recv()))["type"] != kind:
+            before.append(message)
+    return before, message
+
+
+async def say(socket: ClientConnection, **message: Any) -> None:
+    await socket.send(json.dumps(message))
+
+
+async def begin_half_duplex(socket: ClientConnection, **options: Any) -> None:
+    """Until the session listens; what comes next is heard, because the guard has passed."""
+    await hear_until(socket, "queue_done")
+    await say(socket, type="prepare", **options)
+    await hear_until(socket, "prepared")
+
+
+async def ask_aloud(socket: ClientConnection) -> None:
+    """One second of voice and as much silence as ends a turn, as a microphone sends it.
+
+    Said again until it is heard: for the first half second after `prepared` nobody listens.
+    """
+    turn = sound(speak(1.0), silence(1.5))
+    chunks = [b64(turn.slice(at, at + 8000)) for at in range(0, len(turn), 8000)]
+    heard: asyncio.Task[Any] = asyncio.create_task(hear_until(socket, "generating"))
+    while not heard.done():
+        for chunk in chunks:
+            await say(socket, type="audio_chunk", audio_base64=chunk)
+        await asyncio.wait({heard}, timeout=0.3)
+    heard.result()
+
+
+async def begin_duplex(socket: ClientConnection, **options: Any) -> Message:
+    await hear_until(socket, "queue_done")
+    await say(socket, type="prepare", **options)
+    return (await hear_until(socket, "prepared"))[1]
+
+
+async def begin_realtime(socket: ClientConnection) -> Message:
+    await hear_until(socket, "session.queue_done")
+    await say(socket, type="session.update", session={"instructions": "Be kind."})
+    return (await hear_until(socket, "session.created"))[1]
+
+
+PATHS = {
+    "chat": "/ws/chat",
+    "half_duplex": "/ws/half_duplex/hdx_1",
+    "duplex": "/ws/duplex/omni_1",
+    "realtime": "/v1/realtime?mode=audio",
+}
+ASK = {"messages": [{"role": "user", "content": "How are you?"}]}
