@@ -117,7 +117,8 @@ def _pieces(case: Case, check: Checker, flow: Flow, tokens: list[int]) -> None:
     """The recorded pieces run without trimming; their lengths are in the note and the arrays."""
     history = None
     taken = 0
-    names = sorted(name for name in case.arrays if name.startswith("chunk"))
+    names = [name for name in case.arrays if name.startswith("chunk")]
+    names.sort(key=lambda name: int(re.sub(r"\D", "", name)))
     for name in names:
         wanted = case.arrays[name]
         is_last = name.endswith("_last")
