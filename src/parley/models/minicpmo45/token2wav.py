@@ -191,24 +191,29 @@ class Token2Wav:
             steps.append(step)
             mels.update(zip(members, step.mel, strict=True))
         turns = [self._turn(slot) for slot in slots]
-        sounds: dict[int, tuple[Tensor, Any]] = {}
+        made: list[tuple[list[int], Tensor]] = []
+        after: dict[int, Any] = {}
         for (is_last, _, _), members in _grouped(
             range(len(slots)),
             lambda i: (windows[i].is_last, mels[i].shape[1], turns[i].stream.signature),
         ):
             streams: list[Any] = [turns[i].stream for i in members]
             mel = torch.stack([mels[i] for i in members])
-            sound, after = self.vocoder.stream(streams, mel, is_last=is_last)
-            sounds.update((i, (s, a)) for i, s, a in zip(members, sound, after, strict=True))
-        waves = [sounds[i][0].cpu().numpy() for i in range(len(slots))]
+            sound, rows = self.vocoder.stream(streams, mel, is_last=is_last)
+            made.append((members, sound))
+            after.update(zip(members, rows, strict=True))
+        # The device is waited for here, once everything has been asked of it.
+        waves: dict[int, Wave] = {}
+        for members, sound in made:
+            waves.update(zip(members, sound.cpu().numpy(), strict=True))
         for step in steps:
             step.commit()
         for i, slot in enumerate(slots):
             window, turn = windows[i], turns[i]
             if not turn.has_begun and not window.is_last and self.leads_with_silence:
                 waves[i] = np.concatenate([np.zeros(OVERLAP_SAMPLES, np.float32), waves[i]])
-            self._turns[slot] = None if window.is_last else _Turn(sounds[i][1], has_begun=True)
-        return waves
+            self._turns[slot] = None if window.is_last else _Turn(after[i], has_begun=True)
+        return [waves[i] for i in range(len(slots))]
 
     @torch.inference_mode()
     def snapshot(self, slot: int) -> Snapshot:

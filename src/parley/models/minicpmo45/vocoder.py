@@ -194,7 +194,7 @@ class ClassicVocoder(Generator):
     def _faded(self, old: Tensor, wave: Tensor) -> Tensor:
         """Fade from what the last call held back to what this call made of the same frames."""
         count = old.shape[1]
-        fade = self._fade.to(wave.device)
+        fade = self._fade = self._fade.to(wave.device)
         seam = wave[:, :count].double() * fade[:count]
         seam = seam + old.double() * fade[OVERLAP_SAMPLES : OVERLAP_SAMPLES + count]
         return torch.cat([seam, wave[:, count:].double()], dim=1)
