@@ -1,5 +1,6 @@
 """Who is let in, and what is refused at the door."""
 
+import asyncio
 import contextlib
 import stat
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
+import structlog
 from starlette.datastructures import Headers
 from tests.support.gateways import HELLO, PATHS, end_of, hear, running_gateway
 from tests.support.stand_in_worker import StandInWorker
@@ -14,6 +16,7 @@ from websockets.asyncio.client import connect
 
 from parley.errors import OriginForbidden, TooManySessions, Unauthorized
 from parley.gateway.door import Door
+from parley.gateway.server_http import BoundedHttp
 from parley.protocol.control import CONTROL_PATH, SECRET_HEADER
 from parley.settings import SecuritySettings
 
@@ -215,12 +218,36 @@ async def test_errors_of_ours_reveal_nothing(monkeypatch: pytest.MonkeyPatch):
             raise RuntimeError("/secret/path")
 
         monkeypatch.setattr(gateway.house.dispatcher, "refresh", broken)
-        async with httpx.AsyncClient(base_url=gateway.url) as http:
-            response = await http.get("/api/queue")
+        with structlog.testing.capture_logs() as lines:
+            async with httpx.AsyncClient(base_url=gateway.url) as http:
+                response = await http.get("/api/queue")
 
     assert response.status_code == 500
     assert "secret" not in response.text
     assert response.json()["code"] == "internal_error"
+    (line,) = [line for line in lines if line["event"] == "request failed"]
+    assert line["error_id"] in response.json()["detail"]
+
+
+@pytest.mark.parametrize("words", [b"", b"GET / HTTP/1.1\r\n"])
+async def test_a_connection_that_never_asks_is_closed(words, monkeypatch):
+    monkeypatch.setattr(BoundedHttp, "head_limit_s", 0.1)
+    async with running_gateway() as gateway:
+        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.gateway.port)
+        writer.write(words)
+
+        assert await asyncio.wait_for(reader.read(), 5) == b""
+        writer.close()
+
+
+async def test_a_head_without_end_is_cut_off():
+    async with running_gateway() as gateway:
+        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.gateway.port)
+        writer.write(b"GET / HTTP/1.1\r\nx: " + b"y" * 200_000)
+
+        with contextlib.suppress(ConnectionError):
+            assert b"200" not in await asyncio.wait_for(reader.read(), 5)
+        writer.close()
 
 
 async def test_admin_routes_need_the_token_once_there_is_one():

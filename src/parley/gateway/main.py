@@ -14,13 +14,13 @@ from typing import Any, Final
 
 import uvicorn
 from fastapi import FastAPI
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from parley import logs
 from parley.errors import SetupError
 from parley.gateway.app import make_app
 from parley.gateway.house import House
 from parley.gateway.http.pages import WEB
+from parley.gateway.server_http import BoundedHttp
 from parley.gateway.server_port import ServerPort
 from parley.gateway.tls import ensure_certificate
 from parley.settings import Settings
@@ -106,12 +106,12 @@ class Gateway:
         trust our certificate. Returns its url."""
         if self.settings.gateway.http:
             return f"http://127.0.0.1:{self.port}"
-        config = uvicorn.Config(self.app, ws=ServerPort, http="httptools", log_config=None)
+        config = uvicorn.Config(self.app, ws=ServerPort, http=BoundedHttp, log_config=None)
         config.load()
         config.loaded_app = self._server.config.loaded_app
 
         def protocol() -> asyncio.Protocol:
-            return HttpToolsProtocol(
+            return BoundedHttp(
                 config=config,
                 server_state=self._server.server_state,
                 app_state=self._server.lifespan.state,
@@ -149,7 +149,7 @@ class Gateway:
             }
         config = uvicorn.Config(
             self.app,
-            http="httptools",
+            http=BoundedHttp,
             ws=ServerPort,
             log_config=None,
             access_log=False,
