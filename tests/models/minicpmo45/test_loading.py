@@ -1,0 +1,94 @@
+"""From settings to a model that answers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.contracts.conversations import Cast, Style
+from tests.golden.tiny import TOKENIZER
+from tests.support.tiny_checkpoint import DEFAULT_VOICE, write_golden, write_small
+
+from parley.engine.work import Decoded
+from parley.errors import SetupError
+from parley.models import describe, load
+from parley.settings import ModelSettings
+
+needs_tokenizer = pytest.mark.skipif(
+    not (TOKENIZER / "vocab.json").is_file(), reason="the model's tokenizer files are absent"
+)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("golden")
+    write_golden(folder, tokenizer=TOKENIZER)
+    return folder
+
+
+@needs_tokenizer
+@pytest.mark.slow
+def test_a_checkpoint_folder_talks(checkpoint):
+    settings = ModelSettings(
+        name=str(checkpoint), device="cpu", slots=2, default_voice=checkpoint / DEFAULT_VOICE
+    )
+    model = load(settings)
+    model.warm_up()
+
+    assert model.network.llm.dtype is torch.bfloat16
+    assert model.spec.can_speak
+    style = Style(max_new_tokens=10)
+    for works in style.conversations():
+        opening, *rest = works
+        # The files that make new voices are not part of this checkpoint.
+        silent = type(opening)(opening.mode, None, True, opening.seed, duplex=opening.duplex)
+        outcomes = Cast(model).play(0, [silent, *rest])
+        answers = [one for one in outcomes if isinstance(one.result, Decoded)]
+        assert answers
+        assert sum(len(one.samples) for one in answers) > 0
+    model.unload()
+
+
+@needs_tokenizer
+@pytest.mark.slow
+def test_a_checkpoint_without_a_voice_answers_in_text(tmp_path):
+    write_golden(tmp_path, tokenizer=TOKENIZER, has_voice=False)
+    settings = ModelSettings(name=str(tmp_path), device="cpu")
+
+    plan = describe(settings)
+    model = load(settings)
+
+    assert plan.problems == ()
+    assert any("text only" in note for note in plan.notes)
+    assert not model.spec.can_speak
+    silent = Style(speaks=False, max_new_tokens=10)
+    outcomes = Cast(model).play(0, silent.chat())
+    assert outcomes[-1].text
+    model.unload()
+
+
+@needs_tokenizer
+@pytest.mark.slow
+def test_the_plan_of_a_good_checkpoint_has_no_problems(checkpoint):
+    plan = describe(ModelSettings(name=str(checkpoint), device="cpu", slots=4))
+
+    assert plan.problems == ()
+    assert plan.dtype == "bfloat16"
+    assert plan.slots == 4
+    assert plan.weights_bytes > 150_000_000
+    assert plan.slot_bytes
+    assert any("1,000 tokens" in note for note in plan.notes)
+
+
+def test_the_plan_of_a_checkpoint_without_tokenizer_says_what_is_missing(tmp_path):
+    write_small(tmp_path)
+
+    plan = describe(ModelSettings(name=str(tmp_path), device="cpu"))
+
+    (problem,) = plan.problems
+    assert "tokenizer_config.json" in problem
+
+
+@pytest.mark.parametrize("device", ["warp", "cuda:99", "mps:0"])
+def test_a_device_that_is_not_there_is_named(device):
+    with pytest.raises(SetupError, match=device):
+        load(ModelSettings(name="minicpmo45", device=device, random_weights=True))

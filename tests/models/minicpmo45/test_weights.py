@@ -1,0 +1,213 @@
+"""Loading: everything accounted for, straight to its place, nothing left hollow."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from tests.support import rule_weights
+from tests.support.small_minicpmo import CONFIG
+from tests.support.tiny_checkpoint import VECTORS, write_small
+
+from parley.errors import SetupError
+from parley.models.minicpmo45 import weights
+from parley.models.minicpmo45.config import full_size_config, make_config, read_config
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    place = tmp_path_factory.mktemp("checkpoint")
+    write_small(place)
+    return place
+
+
+@pytest.fixture
+def copy(folder, tmp_path):
+    for file in folder.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    return tmp_path
+
+
+def network(folder: Path, **options) -> weights.Network:
+    return weights.load(weights.build(read_config(folder)), folder, **options)
+
+
+def rewrite(folder: Path, change) -> None:
+    """Change the tensors of the shard that holds the language head, index included."""
+    index = json.loads((folder / weights.INDEX_FILE).read_text())
+    file = index["weight_map"]["llm.lm_head.weight"]
+    tensors = load_file(folder / file)
+    change(tensors)
+    save_file(tensors, folder / file)
+    kept = {name: f for name, f in index["weight_map"].items() if f != file}
+    index["weight_map"] = {**kept, **dict.fromkeys(tensors, file)}
+    (folder / weights.INDEX_FILE).write_text(json.dumps(index))
+
+
+def test_a_checkpoint_of_several_shards_becomes_the_network(folder):
+    loaded = network(folder)
+
+    assert len(list(folder.glob("model-*-of-*.safetensors"))) > 3
+    for name, parameter in loaded.named_parameters():
+        if "head_code" in name:
+            continue  # folded into one matrix after loading
+        want = rule_weights.weight(name, parameter.shape)
+        np.testing.assert_array_equal(parameter.numpy(), want, err_msg=name)
+        assert not parameter.requires_grad
+
+
+def test_a_checkpoint_keeps_its_dtype_unless_told_otherwise(tmp_path):
+    write_small(tmp_path, dtype=torch.bfloat16)
+
+    assert network(tmp_path).llm.dtype is torch.bfloat16
+    assert network(tmp_path, dtype=torch.float32).llm.dtype is torch.float32
+
+
+def test_loading_takes_each_tensor_into_memory_once(folder):
+    loaded = network(folder)
+
+    pointers = [parameter.data_ptr() for parameter in loaded.parameters()]
+    assert len(pointers) == len(set(pointers))
+    assert not any(parameter.is_meta for parameter in loaded.parameters())
+
+
+def test_missing_unexpected_and_misshapen_tensors_are_named_together(copy):
+    def change(tensors):
+        head = tensors.pop("llm.lm_head.weight")
+        tensors["llm.lm_tail.weight"] = head
+        first = next(name for name in tensors if name != "llm.lm_tail.weight")
+        tensors[first] = torch.zeros(3, 3)
+        change.first = first
+
+    rewrite(copy, change)
+
+    with pytest.raises(SetupError) as caught:
+        network(copy)
+
+    sentence = str(caught.value)
+    assert "1 missing: llm.lm_head.weight" in sentence
+    assert "1 unexpected: llm.lm_tail.weight" in sentence
+    assert f"of wrong shape: {change.first} (needs" in sentence
+
+
+def test_a_lost_shard_is_named(copy):
+    shard = sorted(copy.glob("model-*"))[1]
+    shard.unlink()
+
+    with pytest.raises(SetupError, match=shard.name):
+        network(copy)
+
+
+def test_a_broken_shard_is_named(copy):
+    shard = sorted(copy.glob("model-*"))[1]
+    shard.write_bytes(shard.read_bytes()[:100])
+
+    with pytest.raises(SetupError, match=shard.name):
+        network(copy)
+
+
+def test_an_index_that_promises_too_much_is_noticed(copy):
+    index = json.loads((copy / weights.INDEX_FILE).read_text())
+    index["weight_map"]["llm.more.weight"] = next(iter(index["weight_map"].values()))
+    (copy / weights.INDEX_FILE).write_text(json.dumps(index))
+
+    with pytest.raises(SetupError, match=r"no shard holds: llm\.more\.weight"):
+        network(copy)
+
+
+def test_a_folder_without_weights_says_so(tmp_path):
+    with pytest.raises(SetupError, match=r"neither model\.safetensors\.index\.json nor"):
+        weights.catalogue(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["nowhere", "./nowhere", "a/b/c", "/no/such/folder"])
+def test_what_is_neither_folder_nor_hub_id_is_refused(name):
+    with pytest.raises(SetupError, match="neither a folder nor a hub id"):
+        weights.locate(name)
+
+
+def test_the_tensors_of_the_speech_decoder_that_nobody_reads_may_be_there(folder):
+    with safe_open(sorted(folder.glob("model-*"))[-1], framework="pt"):
+        pass
+    found = weights.catalogue(folder)
+
+    assert "tts.projector_spk.linear1.weight" in found
+    assert not hasattr(network(folder).tts, "projector_spk")
+
+
+def test_the_published_geometry_has_the_published_number_of_tensors():
+    built = weights.build(full_size_config(), with_speech=False)
+
+    shapes = weights.shapes_of(built)
+
+    # model.md 2.3: 1220 without the speech decoder, 9.024 billion numbers.
+    assert len(shapes) == 1220
+    assert sum(torch.Size(shape).numel() for shape in shapes.values()) == pytest.approx(
+        9.024e9, rel=1e-3
+    )
+
+
+def test_the_tiny_models_names_and_numbers_are_those_of_the_vectors():
+    listed = json.loads((VECTORS / "tensors.json").read_text())
+    raw = json.loads((VECTORS / "config.json").read_text())
+    built = weights.build(make_config(raw))
+    shapes = weights.shapes_of(built)
+    unread = {name for name in listed if name.startswith(weights.unused_names(built))}
+
+    assert set(shapes) == set(listed) - unread
+    for name in sorted(shapes)[::7]:
+        assert list(shapes[name]) == listed[name]["shape"]
+        values = rule_weights.weight(name, shapes[name])
+        np.testing.assert_allclose(values.reshape(-1)[:3], listed[name]["first"], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"model_type": "llama"}, "not a MiniCPM-o 4.5 checkpoint"),
+        ({"version": "2.6"}, "not a MiniCPM-o 4.5 checkpoint"),
+        ({"rope_theta": None}, "neither rope_theta nor"),
+        ({"rope_scaling": {"rope_type": "yarn"}}, "rotary scaling 'yarn'"),
+        ({"use_sliding_window": True}, "sliding-window"),
+        ({"init_audio": False}, "init_audio"),
+    ],
+)
+def test_a_configuration_that_this_model_cannot_follow_is_refused(change, sentence):
+    with pytest.raises(SetupError, match=sentence):
+        make_config({**CONFIG, **change})
+
+
+def test_rope_theta_may_stand_where_transformers_5_keeps_it():
+    raw = {key: value for key, value in CONFIG.items() if key != "rope_theta"}
+
+    config = make_config({**raw, "rope_parameters": {"rope_type": "default", "rope_theta": 5e5}})
+
+    assert config.rope_base == 5e5
+
+
+def test_the_plan_counts_what_a_model_takes(folder):
+    config = read_config(folder)
+
+    plan = weights.plan(config, slots=3, context_tokens=1000, dtype=torch.float32)
+
+    # 2 (keys, values) * 2 layers * 2 heads * 16 numbers * 4 bytes
+    assert plan.per_1000_tokens_bytes == 512 * 1000
+    audio = 2 * 1500 * 16 * 4
+    assert plan.slot_bytes == 512 * 1000 + audio
+    assert plan.total_bytes == plan.weights_bytes + 3 * plan.slot_bytes
+    assert plan.fits(int(plan.total_bytes * 1.2))
+    assert not plan.fits(plan.total_bytes)
+
+
+def test_random_weights_fill_every_tensor():
+    built = weights.build(make_config(CONFIG))
+
+    weights.randomise(built, device="cpu", dtype=torch.float32)
+
+    assert all(torch.isfinite(parameter).all() for parameter in built.parameters())
+    assert float(built.llm.lm_head.weight.std()) == pytest.approx(0.02, rel=0.1)

@@ -1,0 +1,92 @@
+"""Checkpoint folders in the official layout, filled by the weight rule of the golden vectors.
+
+`write_golden` is the tiny model of the vectors, with the real vocabulary; with tokenizer files it
+is everything that a server needs to talk. `write_small` is smaller by far and has no tokenizer.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tests.support import rule_weights
+from tests.support.small_minicpmo import CONFIG
+from tests.support.tiny_voice import tiny_voice
+from torch import Tensor
+
+from parley.models.minicpmo45 import weights
+from parley.models.minicpmo45.config import make_config
+from parley.models.minicpmo45.voices import write_pack
+
+VECTORS = Path(__file__).parents[1] / "golden" / "data"
+
+DEFAULT_VOICE = "default_voice.safetensors"
+
+
+def write_small(
+    folder: Path, *, dtype: torch.dtype = torch.float32, shard_bytes: int = 500_000
+) -> dict[str, tuple[int, ...]]:
+    """A small checkpoint in several shards; gives the names and shapes written."""
+    network = weights.build(make_config(CONFIG))
+    width = CONFIG["tts_config"]["hidden_size"]
+    shapes = {**weights.shapes_of(network), **_unused(width, CONFIG["hidden_size"])}
+    weights.write(folder, CONFIG, _tensors(shapes, dtype), shard_bytes=shard_bytes)
+    return shapes
+
+
+def write_golden(
+    folder: Path,
+    *,
+    tokenizer: Path | None = None,
+    dtype: torch.dtype = torch.bfloat16,
+    shard_bytes: int = 60_000_000,
+    has_voice: bool = True,
+) -> None:
+    """The tiny model of the vectors, about 180 MB in bfloat16."""
+    raw = json.loads((VECTORS / "config.json").read_text(encoding="utf-8"))
+    listed = json.loads((VECTORS / "tensors.json").read_text(encoding="utf-8"))
+    shapes = {name: tuple(entry["shape"]) for name, entry in listed.items()}
+    weights.write(folder, raw, _tensors(shapes, dtype), shard_bytes=shard_bytes)
+    if tokenizer is not None:
+        for file in tokenizer.iterdir():
+            shutil.copyfile(file, folder / file.name)
+    if has_voice:
+        _write_vocoder(folder / "assets" / "token2wav")
+        write_pack(folder / DEFAULT_VOICE, tiny_voice())
+
+
+def _write_vocoder(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    path = VECTORS / "token2wav_config.json"
+    shapes: Mapping[str, Sequence[int]] = json.loads(path.read_text(encoding="utf-8"))["tensors"]
+    for part, file in (("flow.", "flow.pt"), ("hift.", "hift.pt")):
+        tensors = {
+            name.removeprefix(part): torch.from_numpy(rule_weights.weight(f"t2w.{name}", shape))
+            for name, shape in shapes.items()
+            if name.startswith(part)
+        }
+        torch.save(tensors, folder / file)
+
+
+def _unused(width: int, llm_width: int) -> dict[str, tuple[int, ...]]:
+    """Tensors of the speech decoder that checkpoints hold and nobody reads."""
+    return {
+        "tts.model.embed_tokens.weight": (100, width),
+        "tts.projector_spk.linear1.weight": (width, llm_width),
+        "tts.projector_spk.linear1.bias": (width,),
+        "tts.projector_spk.linear2.weight": (width, width),
+        "tts.projector_spk.linear2.bias": (width,),
+    }
+
+
+def _tensors(
+    shapes: Mapping[str, Sequence[int]], dtype: torch.dtype
+) -> Iterator[tuple[str, Tensor]]:
+    for name, shape in shapes.items():
+        values: Any = np.ascontiguousarray(rule_weights.weight(name, shape))
+        yield name, torch.from_numpy(values).to(dtype)
