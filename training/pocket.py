@@ -11,6 +11,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
+import sys
 import time
 from pathlib import Path
 
@@ -45,6 +47,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--size", choices=("small", "large"), default="small")
     parser.add_argument("--out", type=Path, help="where `export` writes")
     options = parser.parse_args(arguments)
+    # Asked to stop, a phase still writes its checkpoint.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     is_cpu = options.device == "cpu"
     if is_cpu:
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
@@ -126,9 +130,10 @@ def run_named(run: Run, phase: str, options: argparse.Namespace) -> dict[str, fl
         return run_phase(run, made)
     if phase == "export":
         from training.export import export
+        from training.own_voice import OWN_PITCH_HZ
 
         out = options.out or run.path / "export"
-        return {"bytes": export(run, pocket, tokenizer, out, own_pitch_hz=176.0)}
+        return {"bytes": export(run, pocket, tokenizer, out, own_pitch_hz=OWN_PITCH_HZ)}
     raise SystemExit(f"unknown phase {phase}")
 
 

@@ -22,7 +22,13 @@ import numpy as np
 import soxr
 import torch
 
+from parley.engine.model import Model
+from parley.engine.segments import Audio, Mark, Marker, Text
+from parley.engine.work import Decoded, Opening, Prefill, Reply, Sampling, Work
+from parley.media.pcm import Pcm
+from parley.models.minicpmo45.audio import FIRST_LIVE_SAMPLES
 from parley.models.pocket import quantized
+from parley.models.pocket.loader import load_folder
 from training import (
     codebook,
     dialogue,
@@ -36,9 +42,12 @@ from training import (
     words,
 )
 from training.dialogue import Dialogue, Turn
-from training.layout import Heard, Sample, turn_based
+from training.layout import Heard, Sample, Writer, turn_based
 from training.sound import Samples
 from training.talk import LiveTalk, Talker
+
+
+SEEN = "spoken, voices seen in training"
 
 
 @dataclass
@@ -88,9 +97,19 @@ def measure(folder: Path, *, cases: int, seed: int) -> Iterator[Figure]:
     yield from _figures(Talker.load(folder), folder, cases, seed)
 
 
+def understanding(folder: Path, *, cases: int, seed: int) -> Iterator[Figure]:
+    """The figures that are made in seconds; what tests look at."""
+    torch.set_num_threads(1)
+    talker = Talker.load(folder)
+    yield typed(talker, cases, seed)
+    yield spoken(talker, cases, seed + 1, SEEN, 0.9)
+    yield drawn(talker, cases, seed + 4, is_spoken=False)
+    yield far(talker, cases // 2, seed + 6)
+
+
 def _figures(talker: Talker, folder: Path, cases: int, seed: int) -> Iterator[Figure]:
     yield typed(talker, cases, seed)
-    yield spoken(talker, cases, seed + 1, "spoken, voices seen in training", 0.9)
+    yield spoken(talker, cases, seed + 1, SEEN, 0.9)
     yield spoken(
         talker, cases, seed + 2, "spoken, voices never heard", 0.7, voice=synth.held_out_voice
     )
@@ -100,6 +119,7 @@ def _figures(talker: Talker, folder: Path, cases: int, seed: int) -> Iterator[Fi
     yield far(talker, cases // 2, seed + 6)
     yield from voice(talker, max(10, cases // 4), seed + 7)
     yield from duplex(talker, max(10, cases // 4), seed + 8)
+    yield served(talker, folder, max(5, cases // 10), seed + 9)
     yield unit_cost(talker, 40)
     size = sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
     yield Figure("package data", size, 1, 20e6, is_upper=True, unit="MB")
@@ -132,6 +152,47 @@ def prompt(talker: Talker, made: Dialogue, heard: Sequence[Heard], seed: int) ->
     return Sample(
         sample.ids[:end], sample.labels[:end], sample.kinds[:end], sample.sounds, sample.pictures
     )
+
+
+def served(talker: Talker, folder: Path, cases: int, seed: int) -> Figure:
+    """The same questions through the model that the server runs: the same words must come back."""
+    model = load_folder(folder)
+    random, outcomes = Random(seed), []
+    for _ in range(cases):
+        made = held_out_dialogue(random)
+        said = utterances.say(random, made.turns[0], tail_s=0.8, snr_db=30.0)
+        if len(said.samples) < FIRST_LIVE_SAMPLES:
+            continue  # the server pads short turns on the left
+        writer = Writer(talker.tokenizer)
+        writer.text(f"<|im_start|>system\n{made.system}<|im_end|>\n<|im_start|>user\n")
+        rows = talker.hear(said.samples)
+        writer.text("<|audio_start|>").sound(0, 0, len(rows)).text("<|audio_end|><|im_end|>\n")
+        writer.text("<|im_start|>assistant\n<think>\n\n</think>\n\n<|tts_bos|>")
+        mine = talker.reply(talker.embed(writer.done(), [rows], [])).answer
+        theirs = _serve(model, made.system, said.samples)
+        outcomes.append((mine == theirs, f"{mine} ≠ {theirs}"))
+    model.unload()
+    return _tally("same answers through the server's model", outcomes, None)
+
+
+def _serve(model: Model, system: str, samples: Samples) -> str:
+    """One half-duplex turn on the engine's contract."""
+    sampling = Sampling(is_greedy=True, repetition_penalty=1.0)
+    works: list[Work] = [
+        Opening("half_duplex", seed=1, speak=False),
+        Prefill((Marker(Mark.TURN_START, "system"), Text(system),
+                 Marker(Mark.TURN_END, "system"))),
+        Prefill((Marker(Mark.TURN_START, "user"), Audio(Pcm(samples, 16_000), "turn"))),
+        Reply(speak=False, max_new_tokens=60, sampling=sampling),
+    ]  # fmt: skip
+    result = None
+    for work in works:
+        job = model.start(0, work)
+        while job.stage is not None:
+            model.step(job.stage, [job])
+        result = job.result
+    assert isinstance(result, Decoded)
+    return result.text
 
 
 def _tally(name: str, outcomes: list[tuple[bool, str]], wanted: float | None) -> Figure:

@@ -66,7 +66,7 @@ def sight_losses(eyes: Eyes, heads: EyeHeads, batch: Batch) -> tuple[Tensor, dic
             guesses = getattr(heads, f"{name}_{what}")(features).float()
             labels = batch[f"{name}_{what}"]
             terms[f"{name}_{what}"] = functional.cross_entropy(
-                guesses.flatten(0, 1), labels.flatten()
+                guesses.flatten(0, 1), labels.flatten(), weight=_weights(guesses)
             )
             if name == "query":
                 there = labels > 0
@@ -77,6 +77,13 @@ def sight_losses(eyes: Eyes, heads: EyeHeads, batch: Batch) -> tuple[Tensor, dic
     dense = [v for k, v in terms.items() if not k.startswith("right")]
     terms["dense"] = torch.stack(dense).sum()
     return seen, terms
+
+
+def _weights(guesses: Tensor) -> Tensor:
+    """Most places hold nothing; without a lower weight for that, it is all that is learnt."""
+    weights = torch.ones(guesses.shape[-1], device=guesses.device)
+    weights[sight.NOTHING] = 0.15
+    return weights
 
 
 def description(tokenizer: Tokenizer, scene: Scene, queries: int) -> Sample:

@@ -36,6 +36,7 @@ def report(
     ] = 200,
     seed: Annotated[int, typer.Option(help="0 draws one from the clock.")] = 0,
     out: Annotated[Path, typer.Option(help="Where the table is written.")] = PAPER,
+    json: Annotated[Path | None, typer.Option(help="Also write the figures as JSON.")] = None,
 ) -> None:
     """Measure understanding, sight, voice, duplex and cost on fresh material.
 
@@ -54,6 +55,8 @@ def report(
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(maker.as_markdown(figures, folder, seed, cases), encoding="utf-8")
     typer.echo(f"written to {out}")
+    if json is not None:
+        json.write_text(maker.as_json(figures), encoding="utf-8")
 
 
 def training_module(name: str) -> Any:
