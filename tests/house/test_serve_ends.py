@@ -1,0 +1,106 @@
+"""`parley serve` as people run it: told to end, it says so to everybody in their own words."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.processes import Process, running
+from tests.support.talking import LOUD
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import ClientConnection, connect
+
+pytestmark = pytest.mark.slow
+
+GONE_S = 30.0
+"""Source: service.md 1.6."""
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[tuple[Process, str]]:
+    """Three conversations at once, and an address."""
+    flags = ("--http", "--host", "127.0.0.1", "--port", "0", "--model", "parrot", "--slots", "3")
+    with running(tmp_path, "serve", *flags) as process:
+        found = re.search(r"http://\S+?:(\d+)", process.line_with("ready after"))
+        assert found is not None
+        yield process, f"ws://127.0.0.1:{found[1]}"
+
+
+def hear(client: ClientConnection, limit_s: float = 10) -> dict[str, Any]:
+    return json.loads(client.recv(timeout=limit_s))
+
+
+def ending(client: ClientConnection) -> tuple[list[dict[str, Any]], int | None]:
+    messages = []
+    while True:
+        try:
+            messages.append(hear(client, GONE_S))
+        except ConnectionClosed:
+            return messages, client.protocol.close_code
+
+
+def test_everybody_is_told_in_their_dialect_when_serve_is_terminated(
+    serve: tuple[Process, str],
+) -> None:
+    process, url = serve
+    with (
+        connect(f"{url}/v1/realtime?mode=audio") as realtime,
+        connect(f"{url}/ws/duplex/omni_1") as duplex,
+        connect(f"{url}/ws/half_duplex/hdx_1") as running_turns,
+        connect(f"{url}/ws/half_duplex/hdx_2") as half_duplex,
+        connect(f"{url}/ws/chat") as chat,
+        connect(f"{url}/v1/realtime?mode=video") as waiting,
+    ):
+        assert hear(realtime)["type"] == "session.queue_done"
+        realtime.send(json.dumps({"type": "session.update", "session": {"instructions": "x"}}))
+        assert hear(realtime)["type"] == "session.created"
+        assert hear(duplex)["type"] == "queue_done"
+        duplex.send(json.dumps({"type": "prepare"}))
+        assert hear(duplex)["type"] == "prepared"
+        duplex.send(json.dumps({"type": "audio_chunk", "audio": LOUD}))
+        assert hear(duplex)["type"] == "result"
+        assert hear(running_turns)["type"] == "queue_done"
+        running_turns.send(json.dumps({"type": "prepare"}))
+        assert hear(running_turns)["type"] == "prepared"
+        assert hear(half_duplex)["type"] == "queued"
+        chat.send(json.dumps({"messages": [{"role": "user", "content": "Hello"}]}))
+        assert hear(chat)["type"] == "queued"
+        assert hear(waiting)["type"] == "session.queued"
+
+        began = time.monotonic()
+        process.send(signal.SIGTERM)
+        told = {
+            name: ending(client)
+            for name, client in {
+                "realtime": realtime,
+                "waiting": waiting,
+                "duplex": duplex,
+                "running": running_turns,
+                "half_duplex": half_duplex,
+                "chat": chat,
+            }.items()
+        }
+        assert process.popen.wait(GONE_S) == 0
+        assert time.monotonic() - began < GONE_S
+
+    closed = {"type": "session.closed", "reason": "server_shutdown"}
+    for name in ("realtime", "waiting"):
+        messages, code = told[name]
+        assert messages[-1] == closed, name
+        assert messages.count(closed) == 1
+        assert code == 1001
+    for name, expected in {
+        "duplex": 1001,
+        "running": 1001,
+        "half_duplex": 1013,
+        "chat": 1013,
+    }.items():
+        messages, code = told[name]
+        assert (messages[-1]["type"], messages[-1]["code"]) == ("error", "service_unavailable")
+        assert code == expected, name
