@@ -49,7 +49,7 @@ test('what the pages name exists', () => {
     for (const [, path] of read(name).matchAll(/(?:src|href)="\/static\/([^"]+)"/g)) assert.ok(statSync(join(web, path)).isFile(), path);
   }
   for (const name of files.filter((file) => file.endsWith('.js'))) {
-    for (const [, path] of read(name).matchAll(/(?:from|import) '(\.[^']+)'/g)) {
+    for (const [, path] of read(name).matchAll(/(?:from|import|import\() ?'(\.[^']+)'/g)) {
       if (!path.endsWith('protocol.js')) assert.ok(statSync(join(web, name, '..', path)).isFile(), `${name}: ${path}`);
     }
   }

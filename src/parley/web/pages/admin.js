@@ -102,7 +102,7 @@ async function refresh() {
 /** @param {string[]} heads @param {(Node | string | number | null)[][]} rows @param {string} label */
 function table(heads, rows, label) {
   if (rows.length === 0) return h('p', { class: 'quiet small', words: 'admin.none' });
-  return h('div', { class: 'scroll-x', tabindex: 0, role: 'region', 'aria-labelledby': `admin-${label}` }, h('table', null, h('thead', null, h('tr', null, ...heads.map((head) => (head ? h('th', { scope: 'col', words: `admin.th_${head}` }) : h('td', null))))), h('tbody', null, ...rows.map((row) => h('tr', null, ...row.map((cell) => h('td', { class: 'num' }, cell)))))));
+  return h('div', { class: 'scroll-x', tabindex: 0, role: 'group', 'aria-labelledby': `admin-${label}` }, h('table', null, h('thead', null, h('tr', null, ...heads.map((head) => (head ? h('th', { scope: 'col', words: `admin.th_${head}` }) : h('td', null))))), h('tbody', null, ...rows.map((row) => h('tr', null, ...row.map((cell) => h('td', { class: 'num' }, cell)))))));
 }
 
 /** @param {string} word */

@@ -10,24 +10,21 @@ import { $, copy, h, once, reicon, relabel, say, toast } from '../elements/dom.j
 import { choice, group, range, Settings, toggle } from '../elements/form.js';
 import { barrierNotice, endingNotice, mediaNotice, notice } from '../elements/notice.js';
 import { remember, viewerUrl } from '../elements/recents.js';
-import { openShare, saveRecording } from '../elements/share/share.js';
+import { saveRecording } from '../elements/save.js';
 import { mountShell } from '../elements/shell/shell.js';
 import { plainTranscript } from '../elements/transcript/transcript.js';
 import { grade } from '../elements/metrics/metrics.js';
 import { DuplexTalk } from '../talk/duplex.js';
 import { HalfDuplexTalk } from '../talk/half-duplex.js';
-import { VideoRecorder, VoiceRecorder } from '../talk/recorder.js';
 import { CONTEXT_TOKENS } from '../wire/duplex.js';
 import { request, requestIfAny } from '../wire/http.js';
 import { clock, t } from '../words/words.js';
-import { mountStageVideo } from './stage-video.js';
 import { mountWriting } from './writing.js';
 import '../elements/devices/devices.js';
 import '../elements/events/events.js';
 import '../elements/orb/orb.js';
 import '../elements/prompt/prompt.js';
 import '../elements/queue/queue.js';
-import '../elements/source/source.js';
 import '../elements/voice/voice.js';
 import '../elements/wave/wave.js';
 
@@ -41,11 +38,13 @@ const BARGE_LEVEL = 0.05;
 const BARGE_REPORTS = 5;
 
 /** @param {Kind} kind */
-export function mountCall(kind) {
+export async function mountCall(kind) {
   const isHalf = kind === 'half_duplex';
   const hasVideo = kind === 'omni' || kind === 'realtime';
   const app = APP[kind];
   mountShell({ app });
+  // What only some calls need is loaded by those.
+  const [stageVideoModule] = await Promise.all([hasVideo ? import('./stage-video.js') : null, isHalf ? null : import('../elements/source/source.js')]);
 
   const settings = new Settings(kind, {
     dialect: kind === 'realtime' || kind === 'omni' || kind === 'audio_duplex' ? 'realtime' : 'half',
@@ -79,7 +78,7 @@ export function mountCall(kind) {
   const half = talk instanceof HalfDuplexTalk ? talk : null;
   const chimes = new Chimes(() => rig.context);
   const echo = new EchoWatch();
-  /** @type {VoiceRecorder | VideoRecorder | null} */
+  /** @type {import('../talk/recorder.js').VoiceRecorder | import('../talk/recorder.js').VideoRecorder | null} */
   let recorder = null;
   /** @type {Blob | null} */
   let recorded = null;
@@ -118,7 +117,7 @@ export function mountCall(kind) {
   const timer = h('span', { class: 'chip num', hidden: true });
   const recordChip = h('span', { class: 'chip rec', hidden: true, words: 'call.recorded' });
   const after = h('div', { class: 'row after', hidden: true });
-  const stageVideo = hasVideo ? mountStageVideo({ settings, devices, talk: /** @type {DuplexTalk} */ (talk) }) : null;
+  const stageVideo = stageVideoModule ? stageVideoModule.mountStageVideo({ settings, devices, talk: /** @type {DuplexTalk} */ (talk) }) : null;
 
   // The dock
 
@@ -203,7 +202,7 @@ export function mountCall(kind) {
     settingsButton.setAttribute('aria-expanded', String(side.dataset.open === 'settings'));
   }
   openSide(null);
-  if (kind === 'realtime') openSide('connection', true);
+  if (kind === 'realtime' && matchMedia('(min-width: 68.01rem)').matches) openSide('connection', true);
 
   function settingsOf() {
     const reset = h('button', {
@@ -341,6 +340,7 @@ export function mountCall(kind) {
     after.hidden = true;
     awake = (await navigator.wakeLock?.request('screen').catch(() => null)) ?? null;
     if (!settings.get('recordHere')) return;
+    const { VideoRecorder, VoiceRecorder } = await import('../talk/recorder.js');
     recorder =
       hasVideo && stageVideo?.isOn()
         ? new VideoRecorder(rig, stageVideo.video, { megabits: Number(settings.get('recordMegabits')), subtitle: settings.get('recordSubtitles') ? () => caption.textContent ?? '' : null })
@@ -364,7 +364,7 @@ export function mountCall(kind) {
         blob ? h('button', { class: 'button slim', type: 'button', icon: 'download', words: 'after.recording', onclick: () => saveRecording(blob, `parley-${kind}`) }) : null,
         lines ? h('button', { class: 'button slim', type: 'button', icon: 'copy', words: 'after.copy', onclick: () => void copy(plainTranscript(talk.captions)) }) : null,
         recordingId ? h('a', { class: 'button slim', href: viewerUrl(recordingId), target: '_blank', rel: 'noopener', icon: 'play', words: 'after.look' }) : null,
-        recordingId ? h('button', { class: 'button slim', type: 'button', icon: 'share', words: 'after.share', onclick: () => openShare({ recordingId, app, blob }) }) : null,
+        recordingId ? h('button', { class: 'button slim', type: 'button', icon: 'share', words: 'after.share', onclick: async () => (await import('../elements/share/share.js')).openShare({ recordingId, app, blob }) }) : null,
       ].filter((node) => node !== null),
     );
     after.hidden = after.children.length === 0;
@@ -419,6 +419,7 @@ export function mountCall(kind) {
     drawNotices();
     if (phase !== phaseBefore) {
       const before = phaseBefore;
+      document.dispatchEvent(new Event('placechange'));
       phaseBefore = phase;
       if (phase === 'live' && before !== 'paused' && before !== 'pausing') void onLive();
       if (phase === 'ended') void onOver();

@@ -8,7 +8,6 @@ import { partNode, partOf } from '../elements/media-parts.js';
 import { barrierNotice, errorText, mediaNotice } from '../elements/notice.js';
 import { proseNodes } from '../elements/prose.js';
 import { remember, viewerUrl } from '../elements/recents.js';
-import { openShare } from '../elements/share/share.js';
 import { mountShell } from '../elements/shell/shell.js';
 import { ChatTalk } from '../talk/chat.js';
 import { forgetChat, keepChat, listChats, titleOf } from '../talk/history.js';
@@ -367,7 +366,7 @@ function drawMessage(message) {
       }) : null,
       message.sound ? tool('download', 'chat.save_sound', () => download(new Blob([encodeWav([/** @type {Float32Array} */ (message.sound)], 24000)], { type: 'audio/wav' }), 'answer.wav')) : null,
       message.recordingId ? h('a', { class: 'round slim', href: viewerUrl(message.recordingId), target: '_blank', rel: 'noopener', icon: 'play', label: 'after.look' }) : null,
-      message.recordingId ? tool('share', 'after.share', () => openShare({ recordingId: message.recordingId ?? '', app: 'turnbased', blob: null })) : null,
+      message.recordingId ? tool('share', 'after.share', async () => (await import('../elements/share/share.js')).openShare({ recordingId: message.recordingId ?? '', app: 'turnbased', blob: null })) : null,
       message.timing ? h('span', { class: 'small quiet num' }, facts(message)) : null,
     ].filter((node) => node !== null),
   );

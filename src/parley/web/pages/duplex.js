@@ -4,4 +4,4 @@ import { mountCall } from './call.js';
 
 const kinds = /** @type {const} */ ({ '/audio_duplex': 'audio_duplex', '/omni': 'omni', '/realtime': 'realtime' });
 
-mountCall(kinds[/** @type {keyof typeof kinds} */ (location.pathname.replace(/\/$/, ''))] ?? 'audio_duplex');
+void mountCall(kinds[/** @type {keyof typeof kinds} */ (location.pathname.replace(/\/$/, ''))] ?? 'audio_duplex');

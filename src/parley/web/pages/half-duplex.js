@@ -1,3 +1,3 @@
 import { mountCall } from './call.js';
 
-mountCall('half_duplex');
+void mountCall('half_duplex');

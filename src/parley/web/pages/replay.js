@@ -115,7 +115,7 @@ function draw(meta, recording) {
   const shown = new Timeline(cells);
   main.replaceChildren(
     h('header', { class: 'row spread' },
-      h('div', null, h('h1', null, String(meta.title || (has(app) ? t(app) : t('replay.title')))), h('p', { class: 'quiet small num' }, h('span', { class: 'chip' }, has(app) ? t(app) : type), ` ${facts.join(' · ')}`), h('p', { class: 'small quiet mono' }, id)),
+      h('div', { class: 'stack title' }, h('h1', null, String(meta.title || (has(app) ? t(app) : t('replay.title')))), h('p', { class: 'quiet small num' }, h('span', { class: 'chip' }, has(app) ? t(app) : type), ` ${facts.join(' · ')}`), h('p', { class: 'small quiet mono' }, id)),
       h('div', { class: 'row' }, h('button', { class: 'button slim', type: 'button', icon: 'copy', words: 'replay.link', onclick: () => void copy(location.href, 'share.copied') }), h('a', { class: 'button slim', href: `${base}/download`, icon: 'download', words: 'replay.zip' }))),
     ...(isLive || !recording ? [notice('info', 'replay.processing', 'replay.processing_more')] : []),
     media,
@@ -175,8 +175,8 @@ class Timeline {
 
   /** @param {Cell} cell */
   #cell(cell) {
-    const play = (/** @type {string | undefined} */ path, /** @type {string} */ label) =>
-      path ? h('button', { class: 'round slim', type: 'button', icon: 'play', label, onclick: () => {
+    const play = (/** @type {string | undefined} */ path, /** @type {string} */ label, /** @type {string} */ sign) =>
+      path ? h('button', { class: 'round slim', type: 'button', icon: sign, label, onclick: () => {
         this.#single.src = asset(path);
         void this.#single.play();
       } }) : null;
@@ -191,7 +191,7 @@ class Timeline {
         : null,
       h('span', { class: 'words' }, cell.userText ? h('span', { class: 'user' }, cell.userText) : null, h('span', null, cell.text || null), h('span', { class: 'small quiet num' }, facts)),
       h('span', { class: `chip ${cell.mode}`, words: `replay.${cell.mode}` }, cell.isEnd && cell.mode === 'speak' ? ' ✓' : null),
-      h('span', { class: 'row' }, play(cell.userAudio, 'replay.play_user'), play(cell.aiAudio, 'replay.play_ai')),
+      h('span', { class: 'row' }, play(cell.userAudio, 'replay.play_user', 'user'), play(cell.aiAudio, 'replay.play_ai', 'sound')),
     );
   }
 

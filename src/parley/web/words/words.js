@@ -5,15 +5,14 @@
  * so nothing has to be loaded again. Everything is inserted as text, never as markup.
  */
 
-import { en } from './en.js';
-import { zh } from './zh.js';
-
 /** @typedef {Record<string, unknown>} Values */
 /** @typedef {'en' | 'zh'} Language */
 
 const STORED = 'minicpmo_lang';
-/** @type {Record<Language, Record<string, string>>} */
-const tables = { en, zh };
+/** Only the language that is read is loaded. @type {Record<Language, () => Promise<Record<string, string>>>} */
+const sources = { en: async () => (await import('./en.js')).en, zh: async () => (await import('./zh.js')).zh };
+/** @type {Partial<Record<Language, Record<string, string>>>} */
+const tables = {};
 
 /** @param {string | null | undefined} word @returns {Language | null} */
 function known(word) {
@@ -29,16 +28,20 @@ function wanted() {
 /** @type {Language} */
 let language = wanted() ?? ((globalThis.navigator?.language ?? '').startsWith('zh') ? 'zh' : 'en');
 
+tables[language] = await sources[language]();
+
 /** 'language' when it changes. */
 export const words = new EventTarget();
 
 export const currentLanguage = () => language;
-export const locale = () => (language === 'zh' ? 'zh-CN' : 'en');
+/** The reader's own variety of the language, for dates and numbers. */
+export const locale = () => globalThis.navigator?.languages?.find((tag) => tag.startsWith(language)) ?? (language === 'zh' ? 'zh-CN' : 'en');
 
 /** @param {Language} next @param {{isChoice?: boolean}} [how] a choice is remembered */
-export function setLanguage(next, { isChoice = true } = {}) {
+export async function setLanguage(next, { isChoice = true } = {}) {
   if (isChoice) localStorage.setItem(STORED, next);
   if (next === language) return;
+  tables[next] ??= await sources[next]();
   language = next;
   document.documentElement.lang = locale();
   for (const node of document.querySelectorAll('[data-bound]')) refresh(node);
@@ -48,7 +51,7 @@ export function setLanguage(next, { isChoice = true } = {}) {
 /** The operator's language, for people who have not chosen one. @param {string | undefined} lang */
 export function suggestLanguage(lang) {
   const suggested = known(lang);
-  if (suggested && !wanted()) setLanguage(suggested, { isChoice: false });
+  if (suggested && !wanted()) void setLanguage(suggested, { isChoice: false });
 }
 
 /**
@@ -56,7 +59,7 @@ export function suggestLanguage(lang) {
  * @param {Values} [values] numbers are written as the language writes them
  */
 export function t(key, values = {}) {
-  const text = tables[language][key] ?? tables.en[key] ?? key;
+  const text = tables[language]?.[key] ?? key;
   return text.replace(/\{(\w+)\}/g, (_, name) => {
     const value = values[name];
     if (typeof value === 'number') return number(value);
@@ -65,7 +68,7 @@ export function t(key, values = {}) {
 }
 
 /** Whether there is a sentence for this. @param {string} key */
-export const has = (key) => key in tables.en;
+export const has = (/** @type {string} */ key) => key in (tables[language] ?? {});
 
 /** @param {number} value @param {Intl.NumberFormatOptions} [options] */
 export function number(value, options = { maximumFractionDigits: 1 }) {

@@ -5,7 +5,7 @@
 
 import { HttpError, request } from '../../wire/http.js';
 import { number } from '../../words/words.js';
-import { copy, download, h, say, sheet, toast } from '../dom.js';
+import { copy, h, say, sheet } from '../dom.js';
 import { remember, viewerUrl } from '../recents.js';
 
 const UPLOAD_LIMIT = 200e6;
@@ -73,10 +73,4 @@ function upload(path, blob, onProgress) {
     call.onerror = () => reject(new HttpError(0, 'offline', 'no answer'));
     call.send(form);
   });
-}
-
-/** @param {Blob} blob @param {string} name */
-export function saveRecording(blob, name) {
-  download(blob, `${name}.${blob.type.includes('wav') ? 'wav' : blob.type.includes('mp4') ? 'mp4' : 'webm'}`);
-  toast('toast.saved');
 }

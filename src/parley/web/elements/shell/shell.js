@@ -52,7 +52,7 @@ export function mountShell({ app, statusEveryS = 10 } = {}) {
   nav.removeAttribute('title');
 
   const status = h('span', { class: 'chip status', role: 'status' }, h('span', { class: 'dot' }), h('span', null));
-  const lang = h('button', { class: 'lang', type: 'button', onclick: () => setLanguage(currentLanguage() === 'zh' ? 'en' : 'zh') });
+  const lang = h('button', { class: 'lang', type: 'button', onclick: () => void setLanguage(currentLanguage() === 'zh' ? 'en' : 'zh') });
   const showLanguage = () => {
     lang.textContent = currentLanguage() === 'zh' ? 'EN' : '中文';
     lang.lang = currentLanguage() === 'zh' ? 'en' : 'zh';
@@ -85,7 +85,7 @@ export function mountShell({ app, statusEveryS = 10 } = {}) {
   const skip = h('a', { class: 'skip', href: '#main', words: 'nav.skip' });
   document.body.prepend(
     skip,
-    h('header', { class: 'topbar' }, h('a', { class: 'brand', href: '/' }, mark(), h('span', null, 'parley')), nav, h('div', { class: 'end' }, status, lang, look, menu)),
+    h('header', { class: 'topbar' }, h('a', { class: 'brand', href: '/', 'aria-label': 'parley' }, mark(), h('span', null, 'parley')), nav, h('div', { class: 'end' }, status, lang, look, menu)),
   );
   bindPage();
 
@@ -121,4 +121,6 @@ export function mountShell({ app, statusEveryS = 10 } = {}) {
   void poll();
   setInterval(poll, statusEveryS * 1000);
   document.addEventListener('visibilitychange', poll);
+  // A page that takes or frees a place says so, and need not wait for the next round.
+  document.addEventListener('placechange', poll);
 }
