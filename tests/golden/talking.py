@@ -124,9 +124,11 @@ class Recorder(Watcher):
         self.units, self.dropped = [], []
 
     def fed(
-        self, row: int, ids: tuple[int, ...], embeds: Tensor, start: int, hidden: Tensor
+        self, row: int, ids: tuple[int, ...], embeds: Tensor | None, start: int, hidden: Tensor
     ) -> None:
         assert self.model is not None
+        if embeds is None:
+            embeds = self.model.network.llm.embed(ids)
         logits = self.model.network.llm.logits(hidden[-1:])[0].float()
         sums = cache_sums(self.model, row, start + int(embeds.shape[0]))
         self.calls.append(Call(ids, embeds, start, hidden, logits, sums))

@@ -49,7 +49,7 @@ class CacheCopy:
 
 
 class SlotCache:
-    """Key/value tensors of shape (R, K, C, D) per layer, and a length per row."""
+    """Key/value tensors of shape (R, K, C + 1, D) per layer, and a length per row."""
 
     def __init__(
         self,
@@ -63,8 +63,9 @@ class SlotCache:
         device: torch.device,
     ) -> None:
         self.capacity = capacity
+        # One column more: what must not matter (padding of a batch) is written there.
         # Zeros, not empty: masked positions are multiplied by weight 0, and 0 * nan is nan.
-        shape = (layers, rows, heads, capacity, head_dim)
+        shape = (layers, rows, heads, capacity + 1, head_dim)
         self.keys = torch.zeros(shape, dtype=dtype, device=device)
         self.values = torch.zeros(shape, dtype=dtype, device=device)
         self.lengths = [0] * rows
@@ -223,3 +224,80 @@ def attend(query: Tensor, keys: Tensor, values: Tensor, *, start: int | None) ->
         grouped[None], keys[None], values[None], attn_mask=mask, dropout_p=0.0
     )[0]
     return out.reshape(heads, tokens, width)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Even:
+    """A batch in which every row has the same number of new tokens, with padding where it has fewer.
+
+    Everything a network needs to know about it is in tensors of fixed shape, so that a pass can be
+    captured as a graph and repeated with other numbers in them.
+
+    Args:
+        rows: (B,) int64, or None when they are all rows of the cache in order.
+        positions: (B, n) int64, where the new keys go; padding has the spare column.
+        turns: (B, n) int64, their rotary positions.
+        reads: how many columns attention looks at; a number of the host.
+    """
+
+    rows: Tensor | None
+    positions: Tensor
+    turns: Tensor
+    reads: int
+
+    @classmethod
+    def of(
+        cls, spans: Sequence[Span], cache: SlotCache, *, batch: int, count: int, reads: int
+    ) -> Even:
+        """Lay spans out for `batch` rows of `count` tokens; what is left over is padding."""
+        spare = cache.capacity
+        positions = [
+            [span.start + step if step < span.count else spare for step in range(count)]
+            for span in spans
+        ]
+        turns = [
+            [span.start + min(step, span.count - 1) for step in range(count)] for span in spans
+        ]
+        rows = [span.row for span in spans]
+        for _ in range(batch - len(spans)):
+            positions.append([spare] * count)
+            turns.append([0] * count)
+            rows.append(0)
+        device = cache.keys.device
+        everyone = rows == list(range(cache.rows))
+        return cls(
+            None if everyone else torch.tensor(rows).to(device, non_blocking=True),
+            torch.tensor(positions).to(device, non_blocking=True),
+            torch.tensor(turns).to(device, non_blocking=True),
+            reads,
+        )
+
+
+def attend_even(
+    layer: int, query: Tensor, keys: Tensor, values: Tensor, batch: Even, cache: SlotCache
+) -> Tensor:
+    """Write a batch's keys and values, and attend over what its rows remember.
+
+    Args:
+        query: (B, n, heads, D); keys, values: (B, n, K, D).
+
+    Returns:
+        (B, n, heads, D).
+    """
+    size, count, heads, width = query.shape
+    groups = heads // keys.shape[2]
+    stored_keys, stored_values = cache.keys[layer], cache.values[layer]
+    rows = batch.rows
+    places = torch.arange(size, device=query.device) if rows is None else rows
+    # (B, n) index pairs in front of the head axis: the stored layout is (row, head, column, D).
+    stored_keys[places[:, None], :, batch.positions] = keys
+    stored_values[places[:, None], :, batch.positions] = values
+    seen_keys, seen_values = stored_keys[:, :, : batch.reads], stored_values[:, :, : batch.reads]
+    if rows is not None:
+        seen_keys, seen_values = seen_keys[rows], seen_values[rows]
+    columns = torch.arange(batch.reads, device=query.device)
+    mask = columns <= batch.turns[:, :, None]
+    mask = mask[:, None].expand(size, groups, count, batch.reads).flatten(1, 2)[:, None]
+    grouped = query.permute(0, 2, 1, 3).reshape(size, heads // groups, groups * count, width)
+    out = F.scaled_dot_product_attention(grouped, seen_keys, seen_values, attn_mask=mask)
+    return out.reshape(size, heads, count, width).permute(0, 2, 1, 3)

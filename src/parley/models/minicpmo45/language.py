@@ -19,7 +19,15 @@ from torch import Tensor, nn
 from transformers import Qwen3Config
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer, Qwen3RMSNorm
 
-from parley.models.minicpmo45.caches import RopeTable, SlotCache, Span, attend, rotate_half
+from parley.models.minicpmo45.caches import (
+    Even,
+    RopeTable,
+    SlotCache,
+    Span,
+    attend,
+    attend_even,
+    rotate_half,
+)
 
 
 @dataclass(slots=True)
@@ -155,4 +163,41 @@ class LanguageModel(nn.Module):
             heads = attend(query[mine].transpose(0, 1), *seen, start=span.start)
             mixed[mine] = heads.transpose(0, 1)
         x = x + attention.o_proj(mixed.reshape(x.shape[0], -1))
+        return x + layer.mlp(layer.post_attention_layernorm(x))
+
+    def forward_even(
+        self, embeds: Tensor, batch: Even, cache: SlotCache, rope: RopeTable
+    ) -> Tensor:
+        """`forward` for a batch of fixed shape: (B, n, H) to states (B, n, H).
+
+        A pure function of tensors and of the batch's shape, so it can be captured as a graph. What
+        it gives at padding is rubbish.
+        """
+        cos, sin = rope.at(batch.turns, embeds.dtype)
+        cos, sin = cos[:, :, None], sin[:, :, None]
+        x = embeds
+        for index, layer in enumerate(self.model.layers):
+            x = self._even_layer(index, layer, x, (cos, sin), batch, cache)
+        return self.model.norm(x)
+
+    def _even_layer(
+        self,
+        index: int,
+        layer: Any,
+        x: Tensor,
+        turn: tuple[Tensor, Tensor],
+        batch: Even,
+        cache: SlotCache,
+    ) -> Tensor:
+        attention = layer.self_attn
+        normed = layer.input_layernorm(x)
+        shape = (*x.shape[:2], -1, attention.head_dim)
+        query = attention.q_norm(attention.q_proj(normed).view(shape))
+        keys = attention.k_norm(attention.k_proj(normed).view(shape))
+        values = attention.v_proj(normed).view(shape)
+        cos, sin = turn
+        query = query * cos + rotate_half(query) * sin
+        keys = keys * cos + rotate_half(keys) * sin
+        mixed = attend_even(index, query, keys, values, batch, cache)
+        x = x + attention.o_proj(mixed.reshape(*x.shape[:2], -1))
         return x + layer.mlp(layer.post_attention_layernorm(x))

@@ -31,6 +31,7 @@ from parley.models.minicpmo45.audio import Ears, LiveMel, LiveMelOptions, MelExt
 from parley.models.minicpmo45.behaviour import Behaviour
 from parley.models.minicpmo45.caches import CacheCopy, SlotCache, Span
 from parley.models.minicpmo45.choice import Ask, Choice, Chooser
+from parley.models.minicpmo45.compile import BrainSteps
 from parley.models.minicpmo45.config import MiniCPMOConfig
 from parley.models.minicpmo45.conversation import Conversation, ConversationMark
 from parley.models.minicpmo45.jobs import (
@@ -112,6 +113,7 @@ class MiniCPMO45:
         network: filled with weights.
         slots: rows.
         mouth: None makes a text-only model.
+        uses_graphs: capture decode steps on a GPU.
         rounds_rope: round rotary frequencies to bfloat16, as the published demo does; None does so
             when the weights are bfloat16.
     """
@@ -145,6 +147,7 @@ class MiniCPMO45:
         self.context: SlotCache = llm.make_cache(slots, capacity)
         rounds = llm.dtype is torch.bfloat16 if rounds_rope is None else rounds_rope
         self.rope = llm.make_rope(capacity, rounds=rounds)
+        self.steps = BrainSteps(llm, self.context, self.rope, uses_graphs=uses_graphs)
         encoder = network.apm
         self.hearing = SlotCache(
             layers=len(encoder.layers),
@@ -366,7 +369,7 @@ class MiniCPMO45:
             Span(job.row, self.context.lengths[job.row], int(piece.shape[0]))
             for (job, _), piece in zip(feeds, pieces, strict=True)
         ]
-        hidden = self.network.llm(torch.cat(pieces), spans, self.context, self.rope)
+        hidden = self.steps.prefill(torch.cat(pieces), spans)
         parts = hidden.split([span.count for span in spans])
         self.context.commit(spans)
         for (job, feed), span, piece, part in zip(feeds, spans, pieces, parts, strict=True):
@@ -385,20 +388,16 @@ class MiniCPMO45:
         spans = [Span(row, self.context.lengths[row], 1) for row in rows]
         if any(span.end > self.context.capacity for span in spans):
             raise InferenceFailed("The context has no room for an answer.")
-        llm = self.network.llm
         fed = [token for token in tokens if token is not None]
         states: dict[int, tuple[Tensor, Tensor]] = {}
         if fed:
-            embeds = llm.embed(fed)
-            hidden = llm(embeds, spans, self.context, self.rope)
-            scores = llm.logits(hidden)
+            hidden, scores = self.steps.decode(fed, spans)
             states = {place: (hidden[at], scores[at]) for at, place in enumerate(going)}
         self.context.commit(spans)
         for row, choice in zip((job.row for job in jobs), choices, strict=True):
             self.watch.chose(row, choice)
         for at, span in enumerate(spans):
-            one = slice(at, at + 1)
-            self.watch.fed(span.row, (fed[at],), embeds[one], span.start, hidden[one])
+            self.watch.fed(span.row, (fed[at],), None, span.start, hidden[at : at + 1])
         for place, job in enumerate(jobs):
             job.advance(*states.get(place, (None, None)))
 
@@ -432,14 +431,13 @@ class MiniCPMO45:
     def _settle(self, jobs: Sequence[SettleJob]) -> None:
         llm = self.network.llm
         spans = [Span(job.row, self.context.lengths[job.row], len(job.ids)) for job in jobs]
-        embeds = llm.embed([token for job in jobs for token in job.ids])
-        hidden = llm(embeds, spans, self.context, self.rope)
+        hidden = self.steps.prefill(llm.embed([token for job in jobs for token in job.ids]), spans)
         self.context.commit(spans)
         first = 0
         for job, span in zip(jobs, spans, strict=True):
             mine = slice(first, first + span.count)
             first += span.count
-            self.watch.fed(job.row, tuple(job.ids), embeds[mine], span.start, hidden[mine])
+            self.watch.fed(job.row, tuple(job.ids), None, span.start, hidden[mine])
             job.settled()
             job.slid(self._slide(job.conversation))
 
@@ -543,9 +541,11 @@ class MiniCPMO45:
             self.mouth.vocoder.close(row)
 
     def warm_up(self) -> None:
-        """One short conversation of each kind in row 0."""
+        """Capture what is to be captured, and have one short conversation of each kind in row 0."""
         from parley.models.minicpmo45.warming import warm_up
 
+        with torch.inference_mode():
+            self.steps.capture()
         warm_up(self)
 
     def memory(self) -> Memory:
@@ -568,7 +568,17 @@ class MiniCPMO45:
             self.mouth.vocoder.unload()
         # Dropping the references is what frees the memory; nothing else may hold them.
         device = self.network.llm.device
-        for name in ("network", "context", "hearing", "rope", "ears", "eyes", "chooser", "mouth"):
+        for name in (
+            "network",
+            "context",
+            "hearing",
+            "rope",
+            "ears",
+            "eyes",
+            "chooser",
+            "mouth",
+            "steps",
+        ):
             setattr(self, name, None)
         if device.type == "cuda":
             torch.cuda.empty_cache()

@@ -22,9 +22,10 @@ class Watcher:
     """Override what is of interest. Nothing may be changed from here."""
 
     def fed(
-        self, row: int, ids: tuple[int, ...], embeds: Tensor, start: int, hidden: Tensor
+        self, row: int, ids: tuple[int, ...], embeds: Tensor | None, start: int, hidden: Tensor
     ) -> None:
-        """The language model took in positions from `start` on; `hidden` of all of them (n, H)."""
+        """The language model took in positions from `start` on; `hidden` of all of them (n, H).
+        `embeds` is None where they are the embeddings of `ids`."""
 
     def chose(self, row: int, choice: Choice) -> None:
         """A text token was chosen."""

@@ -1,0 +1,183 @@
+"""The brain over slot caches: company, batches of fixed shape, gaps, and rotary positions."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.support.small_minicpmo import small_network
+
+from parley.models.minicpmo45.caches import RopeTable, SlotCache, Span, rotate_half
+from parley.models.minicpmo45.compile import BrainSteps
+
+CAPACITY = 96
+
+
+@pytest.fixture(scope="module")
+def llm():
+    return small_network().llm
+
+
+@pytest.fixture(autouse=True)
+def _inference():
+    with torch.inference_mode():
+        yield
+
+
+def fresh(llm, rows=4) -> tuple[SlotCache, RopeTable]:
+    return llm.make_cache(rows, CAPACITY), llm.make_rope(CAPACITY)
+
+
+def words(count: int, seed: int = 0) -> list[int]:
+    return torch.randint(0, 256, (count,), generator=torch.Generator().manual_seed(seed)).tolist()
+
+
+def feed(llm, cache, rope, row, ids):
+    span = Span(row, cache.lengths[row], len(ids))
+    hidden = llm(llm.embed(ids), [span], cache, rope)
+    cache.commit([span])
+    return hidden
+
+
+def test_token_by_token_equals_all_at_once(llm):
+    cache, rope = fresh(llm)
+    ids = words(20)
+
+    whole = feed(llm, cache, rope, 0, ids)
+    steps = torch.cat([feed(llm, cache, rope, 1, [token]) for token in ids])
+
+    torch.testing.assert_close(whole, steps, atol=2e-5, rtol=1e-4)
+
+
+def test_a_ragged_batch_equals_its_rows_alone(llm):
+    cache, rope = fresh(llm)
+    alone, _ = fresh(llm)
+    for row, count in ((0, 3), (2, 9), (3, 1)):
+        feed(llm, cache, rope, row, words(count, row))
+        feed(llm, alone, rope, row, words(count, row))
+    parts = {3: words(5, 10), 0: words(2, 11), 2: words(7, 12)}
+
+    spans = [Span(row, cache.lengths[row], len(ids)) for row, ids in parts.items()]
+    embeds = llm.embed([token for ids in parts.values() for token in ids])
+    together = llm(embeds, spans, cache, rope).split([len(ids) for ids in parts.values()])
+
+    for (row, ids), hidden in zip(parts.items(), together, strict=True):
+        torch.testing.assert_close(hidden, feed(llm, alone, rope, row, ids), atol=2e-5, rtol=1e-4)
+
+
+def test_rows_that_are_not_in_a_batch_keep_their_bytes(llm):
+    cache, rope = fresh(llm)
+    feed(llm, cache, rope, 1, words(10))
+    before = cache.copy_row(1)
+
+    feed(llm, cache, rope, 0, words(30, 1))
+    feed(llm, cache, rope, 2, words(30, 2))
+
+    after = cache.copy_row(1)
+    assert torch.equal(before.keys, after.keys)
+    assert torch.equal(before.values, after.values)
+
+
+def test_a_forward_that_is_not_committed_never_was(llm):
+    cache, rope = fresh(llm)
+    feed(llm, cache, rope, 0, words(6))
+    llm(llm.embed(words(20, 5)), [Span(0, 6, 20)], cache, rope)
+
+    again = feed(llm, cache, rope, 0, words(4, 7))
+
+    other, _ = fresh(llm)
+    feed(llm, other, rope, 0, words(6))
+    assert torch.equal(again, feed(llm, other, rope, 0, words(4, 7)))
+
+
+@pytest.mark.parametrize("rows", [(0, 1, 2, 3), (2, 0), (3,), (1, 2, 3)])
+def test_an_even_decode_step_equals_the_packed_one(llm, rows):
+    packed, rope = fresh(llm)
+    even, _ = fresh(llm)
+    for row in range(4):
+        for cache in (packed, even):
+            feed(llm, cache, rope, row, words(3 + 7 * row, row))
+    ids = words(len(rows), 9)
+    spans = [Span(row, packed.lengths[row], 1) for row in rows]
+
+    want = BrainSteps(llm, packed, rope, is_even=False).decode(ids, spans)
+    got = BrainSteps(llm, even, rope, is_even=True).decode(ids, spans)
+
+    for mine, theirs in zip(got, want, strict=True):
+        torch.testing.assert_close(mine, theirs, atol=2e-5, rtol=1e-4)
+    for row in range(4):
+        even.lengths[row] = packed.lengths[row] = packed.lengths[row] + (row in rows)
+        torch.testing.assert_close(
+            even.copy_row(row).keys, packed.copy_row(row).keys, atol=2e-5, rtol=1e-4
+        )
+
+
+def test_an_even_prefill_equals_the_packed_one(llm):
+    packed, rope = fresh(llm)
+    even, _ = fresh(llm)
+    for cache in (packed, even):
+        feed(llm, cache, rope, 2, words(12))
+    spans = [Span(2, 12, 11), Span(0, 0, 13)]
+    embeds = llm.embed(words(24, 3))
+
+    want = BrainSteps(llm, packed, rope, is_even=False).prefill(embeds, spans)
+    got = BrainSteps(llm, even, rope, is_even=True).prefill(embeds, spans)
+
+    torch.testing.assert_close(got, want, atol=2e-5, rtol=1e-4)
+
+
+def test_moving_keys_equals_having_rotated_them_for_the_new_place():
+    rope = RopeTable(
+        head_dim=32, base=1e6, positions=9000, device=torch.device("cpu"), rounds=False
+    )
+    keys = torch.randn(1, 1, 2, 5, 32, generator=torch.Generator().manual_seed(1))
+    cache = SlotCache(
+        layers=1,
+        rows=1,
+        heads=2,
+        capacity=9000,
+        head_dim=32,
+        dtype=torch.float32,
+        device=torch.device("cpu"),
+    )
+
+    def rotated(start: int) -> torch.Tensor:
+        positions = torch.arange(start, start + 5, dtype=torch.float64)
+        steps = 1e6 ** (-torch.arange(0, 32, 2, dtype=torch.float64) / 32)
+        angles = torch.cat([positions[:, None] * steps] * 2, -1)
+        wide = keys[0, 0].double()
+        return wide * angles.cos() + rotate_half(wide) * angles.sin()
+
+    cache.keys[0, 0, :, 8000:8005] = rotated(8000).float()
+    cache.move(0, 8000, 5, 17, rope)
+
+    torch.testing.assert_close(cache.keys[0, 0, :, 17:22].double(), rotated(17), atol=2e-3, rtol=0)
+
+
+def test_a_closed_gap_is_a_context_that_never_had_it_where_nothing_looked_at_it(llm):
+    """With one layer, keys and values depend on their own token only, so the maths agree exactly:
+    a slid cache gives the logits of a fresh prefill of what is left."""
+    cache, rope = fresh(llm)
+    ids = words(30)
+    feed(llm, cache, rope, 0, ids)
+    cache.drop(0, 5, 10, rope)
+    left = [*ids[:5], *ids[15:]]
+    feed(llm, cache, rope, 1, left)
+
+    assert cache.lengths[0] == cache.lengths[1] == 20
+    torch.testing.assert_close(
+        cache.keys[0, 0, :, :20], cache.keys[0, 1, :, :20], atol=1e-5, rtol=1e-4
+    )
+    assert torch.equal(cache.values[0, 0, :, :20], cache.values[0, 1, :, :20])
+
+
+def test_frequencies_may_be_rounded_as_the_public_demo_does():
+    exact = RopeTable(head_dim=128, base=1e6, positions=4, device=torch.device("cpu"))
+    rounded = RopeTable(
+        head_dim=128, base=1e6, positions=4, device=torch.device("cpu"), rounds=True
+    )
+
+    assert exact.frequencies[1].item() == pytest.approx(0.8058, abs=1e-4)
+    # model.md 9: 1.0, 0.8047, 0.6484, 0.5234
+    assert rounded.frequencies[:4].tolist() == pytest.approx(
+        [1.0, 0.8047, 0.6484, 0.5234], abs=1e-4
+    )

@@ -1,0 +1,467 @@
+"""Conversations on a small model: the choices that differ from the public implementation, windows,
+marks and refusals. What every model must do is in `test_contract.py`; numbers are in the goldens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from tests.contracts.conversations import picture, quiet, turn, unit, voice
+from tests.support.small_minicpmo import IDS, small_model
+
+from parley.engine.segments import Audio, Image, Mark, Marker, Text
+from parley.engine.work import (
+    Answer,
+    DuplexOptions,
+    Ending,
+    Opening,
+    Prefill,
+    Reply,
+    Sampling,
+    Settle,
+    Window,
+)
+from parley.errors import BadInput, ContextFull
+from parley.media.pcm import Pcm
+from parley.models.minicpmo45.behaviour import Behaviour
+from parley.models.minicpmo45.books import RoundBook
+from parley.models.minicpmo45.choice import Choice
+
+GREEDY = Sampling(is_greedy=True)
+
+
+class Script:
+    """Chooses what it is told; then whatever the model's own chooser takes for the end."""
+
+    def __init__(self, *tokens: int, end: int = IDS.chunk_eos) -> None:
+        self.tokens = list(tokens)
+        self.end = end
+
+    def choose(self, logits, asks: Sequence) -> list[Choice]:
+        return [Choice(self.tokens.pop(0) if self.tokens else self.end, True) for _ in asks]
+
+
+def do(model, work, row=0):
+    job = model.start(row, work)
+    pieces = []
+    while job.stage is not None:
+        model.step(job.stage, [job])
+        pieces += job.take_pieces()
+    job.said = pieces + job.take_pieces()
+    return job
+
+
+def samples(job) -> int:
+    return sum(len(piece.pcm) for piece in job.said if piece.pcm is not None)
+
+
+def conversation(model, row=0):
+    return model._conversations[row]
+
+
+def duplex(model, *, window=None, row=0, speak=True, **options):
+    options.setdefault("force_listen_count", 0)
+    do(
+        model,
+        Opening(
+            "duplex",
+            speak=speak,
+            seed=3,
+            window=window or Window(),
+            duplex=DuplexOptions(decode_mode="greedy", **options),
+        ),
+        row,
+    )
+    do(model, turn("system", Text("You listen.")), row)
+
+
+def answer(model, *tokens: int, force=False, sound=None, row=0):
+    """One unit whose text is scripted."""
+    do(model, unit(sound or voice(1.0, 5)), row)
+    chooser, model.chooser = model.chooser, Script(*tokens)
+    try:
+        job = do(model, Answer(force_listen=force), row)
+    finally:
+        model.chooser = chooser
+    return job
+
+
+@pytest.fixture(scope="module")
+def shared():
+    model = small_model(slots=2)
+    yield model
+    model.unload()
+
+
+@pytest.fixture
+def model(shared):
+    shared.behaviour = Behaviour()
+    yield shared
+    for row in range(shared.rows):
+        shared.close(row)
+
+
+# What was decided differently, both ways.
+
+
+def test_speech_before_a_listen_in_the_same_unit_is_heard(model):
+    duplex(model)
+
+    job = answer(model, IDS.speak, 104, 105, IDS.turn_eos, IDS.listen)
+
+    assert job.result.ending is Ending.SPOKE
+    assert job.result.text_tokens == 3
+    assert job.result.end_of_turn
+    assert samples(job) > 0
+    assert conversation(model).memo.unsettled.terminator == IDS.listen
+
+
+def test_or_is_dropped_as_the_public_implementation_does(model):
+    model.behaviour = Behaviour(keeps_speech_before_listen=False)
+    duplex(model)
+
+    job = answer(model, IDS.speak, 104, 105, IDS.turn_eos, IDS.listen)
+
+    assert job.result.ending is Ending.LISTEN
+    assert job.result.text == ""
+    assert samples(job) == 0
+
+
+@pytest.mark.parametrize(("forgets", "columns"), [(True, 0), (False, None)])
+def test_forced_listening_forgets_the_turn_or_keeps_a_stale_one(model, forgets, columns):
+    model.behaviour = Behaviour(forced_listen_ends_speech=forgets)
+    duplex(model)
+    answer(model, IDS.speak, 104, 105)
+    do(model, Settle())
+    spoken = conversation(model).speech.row.length
+
+    job = answer(model, force=True)
+
+    assert spoken > 0
+    assert job.result.ending is Ending.LISTEN
+    assert conversation(model).memo.turn_ended
+    assert conversation(model).speech.row.length == (spoken if columns is None else columns)
+
+
+def test_a_unit_with_too_little_sound_keeps_it_and_feeds_nothing(model):
+    duplex(model)
+    answer(model, IDS.listen)
+    do(model, Settle())
+    before = model.context_tokens(0)
+
+    short = do(model, unit(voice(0.3), picture()))
+    listened = do(model, Answer())
+    settled = do(model, Settle())
+    after = do(model, unit(voice(0.7, 2)))
+
+    assert short.result.added_tokens == 0
+    assert listened.result.ending is Ending.LISTEN
+    assert settled.result.context_tokens == before
+    # The unit, the kept picture between its tags, and the sound.
+    assert after.result.added_tokens == 1 + 8 + 2 + 10
+    assert after.result.vision_slices == 1
+
+
+def test_or_opens_the_unit_at_once_as_the_public_implementation_does(model):
+    model.behaviour = Behaviour(waits_for_whole_units=False)
+    duplex(model)
+    answer(model, IDS.listen)
+    do(model, Settle())
+    before = model.context_tokens(0)
+
+    short = do(model, unit(voice(0.3)))
+
+    assert short.result.added_tokens == 1
+    assert model.context_tokens(0) == before + 1
+    assert do(model, Answer()).result.ending is Ending.LISTEN
+    assert do(model, unit(voice(0.7, 2))).result.added_tokens == 11
+
+
+@pytest.mark.parametrize(("ours", "token"), [(True, IDS.listen), (False, IDS.im_end)])
+def test_listen_options_act_on_the_listen_token_or_on_the_wrong_one(model, ours, token):
+    model.behaviour = Behaviour(listen_options_act_on_listen=ours)
+    duplex(model, listen_top_k=400)
+    do(model, unit(voice(1.0)))
+
+    job = model.start(0, Answer())
+    model.step(job.stage, [job])
+
+    assert job.rule.listen_id == token
+    assert job._choice.token in (token, IDS.chunk_eos)
+
+
+@pytest.mark.parametrize(("parses", "added"), [(True, 2), (False, 6 + 7)])
+def test_typed_tags_are_tokens_or_words(model, parses, added):
+    model.behaviour = Behaviour(parses_typed_tags=parses)
+    do(model, Opening("chat", speak=False, seed=1))
+    plain = do(model, turn("user", Text("x"))).result.added_tokens
+    do(model, Opening("chat", speak=False, seed=1))
+
+    job = do(model, turn("user", Text("x<unit></unit>")))
+
+    # In words, "<unit>" and "</unit>" are six and seven bytes.
+    assert job.result.added_tokens - plain == added
+
+
+def test_a_typed_image_tag_does_not_disturb_the_pictures(model):
+    do(model, Opening("chat", speak=False, seed=1))
+
+    job = do(model, turn("user", Text("<image>"), Image(picture()), Text("</image><slice>")))
+
+    assert job.result.vision_slices == 1
+
+
+# Windows.
+
+
+def test_a_full_window_drops_the_oldest_units(model):
+    duplex(model, window=Window("basic", high_tokens=80, low_tokens=50), speak=False)
+    head = model.context_tokens(0)
+    lengths = []
+    for _ in range(12):
+        answer(model, IDS.listen)
+        lengths.append(do(model, Settle()).result)
+
+    found = conversation(model)
+    assert max(result.context_tokens for result in lengths) <= 80
+    assert any(result.dropped_tokens for result in lengths)
+    assert found.book.protected_tokens == head
+    assert model.context.lengths[0] == found.book.length_tokens == model.context_tokens(0)
+    assert found.book.length_tokens == head + sum(entry.tokens for entry in found.book.entries)
+
+
+def test_a_context_window_carries_on_what_was_said(model):
+    window = Window("context", max_units=2, previous_max_tokens=4)
+    duplex(model, window=window, speak=False)
+    head = model.context_tokens(0)
+    for number in range(6):
+        answer(model, IDS.speak, 104 + number, 110 + number)
+        do(model, Settle())
+
+    book = conversation(model).book
+    marker = len(model.marker_ids)
+    assert len(book.entries) == 2
+    assert book.protected_tokens == head + marker + 4
+    assert model.context.lengths[0] == book.length_tokens
+
+
+def test_a_mark_is_void_once_the_window_has_moved(model):
+    duplex(model, window=Window("basic", high_tokens=60, low_tokens=40), speak=False)
+    mark = model.mark(0)
+    for _ in range(6):
+        answer(model, IDS.listen)
+        do(model, Settle())
+
+    assert not model.can_roll_back(mark)
+
+
+def test_rounds_of_a_turn_based_conversation_are_dropped_whole(model):
+    do(
+        model,
+        Opening("half_duplex", speak=False, seed=1, window=Window("basic", 200, 120)),
+    )
+    do(model, turn("system", Text("Be brief.")))
+    head = model.context_tokens(0)
+    for number in range(5):
+        do(model, turn("user", Audio(voice(1.0, number), "turn"), is_closed=False))
+        do(model, Reply(max_new_tokens=10, speak=False))
+
+    book = conversation(model).book
+    assert book.protected_tokens == head
+    assert model.context.lengths[0] == book.length_tokens <= 260
+    assert len(book.entries) < 4
+
+
+def test_the_public_books_never_drop_the_first_round_but_cut_behind_the_prompt():
+    """sessions.md 5.4: what is dropped is counted in later rounds, and taken from the oldest."""
+    book = RoundBook().prefilled("system", 11).prefilled("user", 30).replied(20)
+    book = book.prefilled("user", 33).replied(13).prefilled("user", 33)
+
+    after, gone = book.plan(160, 150, 110)
+
+    assert gone == 46 + 33
+    assert after.protected_tokens == 11
+    assert [chunk.round for chunk in after.chunks] == [0, 0, 0]
+
+
+def test_without_a_window_a_full_context_refuses(model):
+    duplex(model, speak=False)
+    book = conversation(model).book
+    book.limit_tokens = model.context_tokens(0) + 15
+    answer(model, IDS.listen)
+    do(model, Settle())
+
+    with pytest.raises(ContextFull):
+        model.start(0, unit(voice(1.0)))
+
+
+# Hearing over time.
+
+
+def test_a_rollback_over_a_restart_of_the_encoder_restores_what_it_had_heard(model):
+    """The encoder's cache starts over at its thirtieth chunk (model.md 7.3)."""
+    duplex(model, speak=False)
+    for _ in range(28):
+        do(model, unit(quiet(1.0)))
+        do(model, Answer(force_listen=True))
+        do(model, Settle())
+    heard = model.hearing.lengths[0]
+    mark = model.mark(0)
+
+    def go_on():
+        states = []
+        for number in range(4):
+            job = do(model, unit(voice(1.0, number)))
+            states.append(conversation(model).memo.logits.clone())
+            assert job.result.added_tokens == 11
+            do(model, Answer(force_listen=True))
+            do(model, Settle())
+        return states
+
+    first = go_on()
+    assert model.hearing.lengths[0] < heard
+    model.roll_back(mark)
+    assert model.hearing.lengths[0] == heard
+    second = go_on()
+
+    for one, other in zip(first, second, strict=True):
+        np.testing.assert_allclose(one.numpy(), other.numpy(), atol=1e-5)
+
+
+@pytest.mark.slow
+def test_many_units_with_a_window_take_no_more_memory_than_a_few(model):
+    duplex(model, window=Window("basic", high_tokens=300, low_tokens=200), speak=False)
+    used = set()
+    for number in range(400):
+        do(model, unit(voice(1.0, number % 7)))
+        do(model, Answer())
+        do(model, Settle())
+        memo = conversation(model).memo
+        used.add(model.memory().used_bytes)
+        assert len(memo.mel.samples) <= 30 * 16_000
+        assert len(memo.buffered) <= 80
+        assert model.context_tokens(0) <= 300 + 40
+
+    assert len(used) == 1
+    assert conversation(model).memo.units == 400
+
+
+# Refusals and odd inputs.
+
+
+@pytest.mark.parametrize(
+    "segments",
+    [
+        (Marker(Mark.UNIT),),
+        (Marker(Mark.UNIT), Text("hi"), Audio(voice(1.0), "live")),
+        (Marker(Mark.UNIT), Image(picture(), max_slices=0)),
+        (Marker(Mark.UNIT), Audio(Pcm(np.zeros(100, np.float32), 8000), "live")),
+    ],
+)
+def test_units_that_make_no_sense_are_refused(model, segments):
+    duplex(model, speak=False)
+    before = model.context_tokens(0)
+
+    with pytest.raises(BadInput):
+        model.start(0, Prefill(segments))
+
+    assert model.context_tokens(0) == before
+
+
+def test_a_unit_before_the_last_one_is_settled_is_refused(model):
+    duplex(model, speak=False)
+    answer(model, IDS.listen)
+
+    with pytest.raises(BadInput, match="not been settled"):
+        model.start(0, unit(voice(1.0)))
+
+
+def test_a_context_window_exists_in_duplex_only(model):
+    with pytest.raises(BadInput, match="duplex only"):
+        model.start(0, Opening("chat", window=Window("context")))
+
+
+def test_a_reply_whose_first_token_ends_it_is_empty(model):
+    do(model, Opening("half_duplex", seed=1))
+    do(model, turn("user", Text("hi"), is_closed=False))
+    chooser, model.chooser = model.chooser, Script(IDS.tts_eos)
+
+    job = do(model, Reply(max_new_tokens=20))
+    model.chooser = chooser
+
+    assert job.result.ending is Ending.DONE
+    assert job.result.text == ""
+    assert samples(job) == 0
+
+
+def test_a_reply_pairs_each_token_with_the_state_that_consumed_it(model):
+    """Groups of ten; the eleventh token opens the next one (sessions.md 2.4)."""
+    groups = []
+    model.watch.grouped = lambda row, group: groups.append(group)
+    do(model, Opening("half_duplex", speak=False, seed=1))
+    do(model, turn("user", Text("hi"), is_closed=False))
+    chooser, model.chooser = model.chooser, Script(*range(97, 120), IDS.tts_eos)
+
+    job = do(model, Reply(max_new_tokens=100, speak=False))
+    model.chooser = chooser
+    del model.watch.grouped
+
+    assert [group.ids for group in groups] == [
+        tuple(range(97, 107)),
+        tuple(range(107, 117)),
+        tuple(range(117, 120)),
+    ]
+    assert [group.is_last for group in groups] == [False, False, True]
+    assert all(len(group.hidden) == len(group.ids) for group in groups)
+    assert job.result.text_tokens == 23
+    assert job.result.ending is Ending.DONE
+
+
+def test_a_unit_never_says_more_than_eighteen_tokens_or_twenty_eight_characters(model):
+    duplex(model, speak=False)
+
+    job = answer(model, IDS.speak, *range(97, 97 + 26))
+    do(model, Settle())
+    longest = answer(model, IDS.speak, *[97] * 40, sound=voice(1.0, 2))
+
+    assert job.result.text_tokens == longest.result.text_tokens == 18
+    assert len(job.result.text) < 28
+
+
+def test_thinking_leaves_the_empty_thought_out_of_the_prompt(model):
+    lengths = []
+    for thinks in (False, True):
+        do(model, Opening("chat", speak=False, seed=1))
+        do(model, turn("user", Text("hi")))
+        before = model.context_tokens(0)
+        job = model.start(0, Reply(max_new_tokens=1, speak=False, enable_thinking=thinks))
+        while job.feed is None or not job.feed.is_complete:
+            model.step(job.stage, [job])
+        lengths.append(model.context_tokens(0) - before)
+        job.cancel()
+
+    assert lengths[0] - lengths[1] == len(model.words.encode("<think>\n\n</think>\n\n"))
+
+
+def test_options_of_a_reply_are_those_of_its_row(model):
+    do(model, Opening("chat", speak=False, seed=1))
+    do(model, turn("user", Text("hi")))
+    options = Sampling(temperature=0.3, top_p=0.5, top_k=7, length_penalty=1.4)
+
+    rule = model.start(0, Reply(sampling=options, speak=False)).rule
+
+    assert (rule.temperature, rule.top_p, rule.top_k) == (0.3, 0.5, 7)
+    assert rule.length_penalty == 1.4
+    assert rule.enders == IDS.reply_terminators
+
+
+def test_greedy_replies_do_not_depend_on_the_seed(model):
+    texts = set()
+    for seed in (1, 2):
+        do(model, Opening("chat", speak=False, seed=seed))
+        do(model, turn("user", Text("hello there")))
+        texts.add(do(model, Reply(max_new_tokens=20, sampling=GREEDY, speak=False)).result.text)
+
+    assert len(texts) == 1
