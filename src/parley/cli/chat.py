@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from parley.cli import reach
+from parley.cli import files, reach
 from parley.cli.devices import Loudspeaker, has_output
 from parley.cli.screen import Screen, describe
 from parley.client.chat import ChatClient
@@ -55,15 +55,18 @@ def chat(
     """
     words = _words(text, bool(image or audio or video))
     # Before connecting: a bad file must not cost a place in the queue.
-    sounds = [wav.load(path) for path in audio or ()]
-    images = [path.read_bytes() for path in image or ()]
-    clips = [path.read_bytes() for path in video or ()]
+    sounds = [files.sound(path) for path in audio or ()]
+    images = [files.picture(path) for path in image or ()]
+    clips = [files.clip(path) for path in video or ()]
+    sample = files.voice(voice) if voice else None
+    if save is not None:
+        files.check_writable(save)
     plays = not no_speech and save is None and has_output()
     address, access = reach.server(url, insecure=insecure, ca=ca, token=token)
     client = ChatClient(
         address,
         system=system,
-        voice=voice.read_bytes() if voice else None,
+        voice=sample,
         speech=not no_speech and (plays or save is not None),
         generation=ChatGeneration(max_new_tokens=max_tokens) if max_tokens else None,
         **access,

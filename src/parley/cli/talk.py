@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal, Protocol
 
 import typer
 
-from parley.cli import reach
+from parley.cli import files, reach
 from parley.cli.devices import Loudspeaker, Microphone, has_output
 from parley.cli.screen import Screen, describe
 from parley.client.connection import AccessOptions
@@ -94,13 +94,20 @@ def talk(
     """
     if duplex and realtime is not None:
         raise SetupError("--duplex and --realtime exclude each other.", hint="Choose one of them.")
-    sound = resample(wav.load(file), INPUT_RATE_HZ) if file else None
+    # Before connecting: a bad file must not cost a place in the queue.
+    sound = (
+        resample(files.sound(file, limit_s=files.SPOKEN_LIMIT_S), INPUT_RATE_HZ) if file else None
+    )
+    sample = files.voice(voice) if voice else None
+    frames = [files.picture(frame)] if frame else []
+    if save is not None:
+        files.check_writable(save)
     address, access = reach.server(url, insecure=insecure, ca=ca, token=token)
-    client = _client(address, access, duplex, realtime, frame, system, voice)
+    client = _client(address, access, duplex, realtime, frame, system, sample)
     conversation = Conversation(
         client,
         sound=sound,
-        frames=[frame.read_bytes()] if frame else [],
+        frames=frames,
         tail_s=tail,
         plays=has_output(),
     )
@@ -121,9 +128,8 @@ def _client(
     realtime: RealtimeMode | None,
     frame: Path | None,
     system: str | None,
-    voice: Path | None,
+    sample: bytes | None,
 ) -> LiveClient:
-    sample = voice.read_bytes() if voice else None
     prompt = system or DEFAULT_SYSTEM_PROMPT
     if realtime is not None:
         mode: Literal["audio", "video"] = "video" if realtime is RealtimeMode.video else "audio"

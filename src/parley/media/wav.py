@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
-from typing import Literal
+from typing import BinaryIO, Final, Literal
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from parley.errors import InvalidPayload, TooLarge
 from parley.media.pcm import Pcm
 
 _WAV_FORMATS = ("WAV", "WAVEX", "RF64")
+_HEADER_BYTES: Final = 12
 
 
 def is_wav(data: bytes) -> bool:
@@ -30,12 +31,17 @@ def decode_wav(data: bytes, *, limit_s: float | None = None) -> Pcm:
         InvalidPayload: not a WAV file that can be read.
         TooLarge: longer than `limit_s`; nothing has been decoded then.
     """
+    return _decode(io.BytesIO(data), limit_s)
+
+
+def _decode(source: BinaryIO, limit_s: float | None) -> Pcm:
     import soundfile
 
-    if not is_wav(data):
+    if not is_wav(source.read(_HEADER_BYTES)):
         raise InvalidPayload("The audio is not a WAV file.")
+    source.seek(0)
     try:
-        with soundfile.SoundFile(io.BytesIO(data)) as file:
+        with soundfile.SoundFile(source) as file:
             if file.format not in _WAV_FORMATS:
                 raise InvalidPayload("The audio is not a WAV file.")
             if limit_s is not None and file.frames / file.samplerate > limit_s:
@@ -61,8 +67,9 @@ def encode_wav(pcm: Pcm, bits: Literal[16, 24, 32] = 16) -> bytes:
 
 
 def load(path: Path | str, *, limit_s: float | None = None) -> Pcm:
-    """Read a WAV file; see `decode_wav`."""
-    return decode_wav(Path(path).read_bytes(), limit_s=limit_s)
+    """Read a WAV file; see `decode_wav`. What is none, or too long, is not read any further."""
+    with Path(path).open("rb") as file:
+        return _decode(file, limit_s)
 
 
 def save(path: Path | str, pcm: Pcm, bits: Literal[16, 24, 32] = 16) -> None:

@@ -1,0 +1,106 @@
+"""Files that people name on the command line, looked at before a server is asked for anything.
+
+A wrong file is told by its name here; over the wire it would be "the second image", after a place
+in the queue. What fits is passed on as it is: the server knows best what it can decode.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+from parley.errors import BadInput, SetupError
+from parley.media import wav
+from parley.media.pcm import Pcm
+from parley.protocol.values import IMAGE_LIMIT_BYTES, VIDEO_LIMIT_BYTES
+
+SOUND_LIMIT_S: Final = 600.0
+"""Longest sound in a chat. Source: service.md 4.1."""
+
+SPOKEN_LIMIT_S: Final = 3600.0
+"""Longest file to talk with; a conversation ends before that."""
+
+VOICE_LIMIT_S: Final = 60.0
+"""Longest reference voice. Source: service.md 4.0."""
+
+_MIB: Final = 1024 * 1024
+
+
+def sound(path: Path, *, limit_s: float = SOUND_LIMIT_S) -> Pcm:
+    """A WAV file with something in it.
+
+    Raises:
+        SetupError: it is none, or too long; names the file.
+    """
+    try:
+        pcm = wav.load(path, limit_s=limit_s)
+    except BadInput as error:
+        raise SetupError(f"{path}: {error}", hint=_WAV_HINT) from None
+    if len(pcm) == 0:
+        raise SetupError(f"{path}: The file holds no sound.")
+    return pcm
+
+
+def voice(path: Path) -> bytes:
+    """A WAV file to imitate, as it is.
+
+    Raises:
+        SetupError: it is none, empty or too long.
+    """
+    sound(path, limit_s=VOICE_LIMIT_S)
+    return path.read_bytes()
+
+
+def picture(path: Path) -> bytes:
+    """A JPEG, PNG or WebP file, as it is.
+
+    Raises:
+        SetupError: it is too large, or none by its first bytes.
+    """
+    data = _read(path, IMAGE_LIMIT_BYTES, "A picture")
+    is_picture = data.startswith((b"\xff\xd8", b"\x89PNG")) or (
+        data[:4] == b"RIFF" and data[8:12] == b"WEBP"
+    )
+    if not is_picture:
+        raise SetupError(f"{path}: The file is not a JPEG, PNG or WebP picture.")
+    return data
+
+
+def clip(path: Path) -> bytes:
+    """A video file, as it is.
+
+    Raises:
+        SetupError: it is too large or empty.
+    """
+    data = _read(path, VIDEO_LIMIT_BYTES, "A clip")
+    if not data:
+        raise SetupError(f"{path}: The file is empty.")
+    return data
+
+
+def check_writable(path: Path) -> None:
+    """Whether an answer could be kept there, before there is one.
+
+    Raises:
+        SetupError: the folder does not exist or may not be written.
+    """
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise SetupError(f"The folder {folder} does not exist.", hint="Create it first.")
+    target = path if path.exists() else folder
+    if not os.access(target, os.W_OK):
+        raise SetupError(f"{target} cannot be written.", hint="Choose another file.")
+
+
+_WAV_HINT: Final = "WAV is what goes in; ffmpeg and sox convert other formats."
+
+
+def _read(path: Path, limit_bytes: int, what: str) -> bytes:
+    size = path.stat().st_size
+    if size > limit_bytes:
+        raise SetupError(
+            f"{path}: The file has {size / _MIB:,.0f} MiB. "
+            f"{what} may have {limit_bytes / _MIB:.0f} MiB."
+        )
+    return path.read_bytes()

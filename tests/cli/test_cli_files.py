@@ -1,0 +1,68 @@
+"""A wrong file is told by its name, before anybody is asked for anything."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from parley import cli
+from parley.media import wav
+from parley.media.pcm import Pcm
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    wav.save("good.wav", Pcm(np.full(16_000, 0.1, np.float32), 16_000))
+    wav.save("nothing.wav", Pcm.empty(16_000))
+    wav.save("long.wav", Pcm.silence(61 * 8000, 8000))
+    Path("words.txt").write_text("no sound, no picture")
+    Path("empty").touch()
+    for name in ("huge.jpg", "huge.mp4"):
+        with open(name, "wb") as file:
+            file.truncate(200 * 1024 * 1024)  # sparse: it takes no room
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["chat", "x", "--image", "words.txt"], "words.txt: The file is not a JPEG"),
+        (["chat", "x", "--image", "huge.jpg"], "huge.jpg: The file has 200 MiB. A picture may"),
+        (["chat", "x", "--video", "huge.mp4"], "huge.mp4: The file has 200 MiB. A clip may"),
+        (["chat", "x", "--video", "empty"], "empty: The file is empty."),
+        (["chat", "x", "--audio", "words.txt"], "words.txt: The audio is not a WAV file."),
+        (["chat", "x", "--audio", "nothing.wav"], "nothing.wav: The file holds no sound."),
+        (["chat", "x", "--voice", "words.txt"], "words.txt: The audio is not a WAV file."),
+        (["chat", "x", "--voice", "long.wav"], "long.wav: The audio is too large: 61 s"),
+        (["chat", "x", "--save", "no/where.wav"], "does not exist."),
+        (["talk", "--file", "nothing.wav"], "nothing.wav: The file holds no sound."),
+        (["talk", "--file", "good.wav", "--voice", "words.txt"], "words.txt: The audio is not"),
+        (["talk", "--file", "good.wav", "--frame", "empty"], "empty: The file is not a JPEG"),
+        (["talk", "--file", "good.wav", "--save", "no/where.wav"], "does not exist."),
+    ],
+)
+def test_a_wrong_file_is_told_by_its_name_before_connecting(
+    words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main([*words, "--url", "http://127.0.0.1:1"])
+
+    told = capsys.readouterr().err
+    assert caught.value.code == 2
+    assert told.startswith("error: ")
+    assert sentence in told
+    assert "connect" not in told.lower()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the administrator may write everywhere")
+def test_an_answer_that_could_not_be_saved_is_not_asked_for(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Path("locked").mkdir(mode=0o500)
+    with pytest.raises(SystemExit):
+        cli.main(["chat", "x", "--save", "locked/a.wav", "--url", "http://127.0.0.1:1"])
+
+    assert "cannot be written" in capsys.readouterr().err
