@@ -6,7 +6,7 @@ PYTHON ?= python3
 ARGS ?=
 STAMP := .venv/.ready
 
-.PHONY: help setup serve test test-fast fmt lint type bench web gpu docs clean
+.PHONY: help setup serve test test-fast fmt lint type bench web web-check web-test web-shots gpu docs clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*?## ' $(MAKEFILE_LIST) | awk -F ':.*?## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -46,6 +46,19 @@ bench: $(STAMP) ## measure; ARGS="relay" or ARGS="session"
 
 web: $(STAMP) ## generate the wire types and JSON Schema
 	@$(PY) -m parley.protocol.export
+
+node_modules/.package-lock.json: package.json package-lock.json
+	@npm ci --ignore-scripts --silent
+
+web-check: node_modules/.package-lock.json ## types and tests of the browser code, without a browser
+	@npm run --silent check && npm run --silent test
+
+web-test: $(STAMP) node_modules/.package-lock.json ## conversations in headless Chromium (Debian: chromium)
+	@$(PY) -m pytest tests/web $(ARGS)
+
+web-shots: $(STAMP) node_modules/.package-lock.json ## pictures of every page into .shots/; ARGS="call omni" for some
+	@mkdir -p .shots && $(PY) -m tests.web.speech .shots/speech.wav
+	@node tests/web/shots.mjs --wav .shots/speech.wav --out .shots $(ARGS)
 
 gpu: $(STAMP) ## tests that need a GPU and the real checkpoint
 	@$(PY) -m pytest -m gpu $(ARGS)

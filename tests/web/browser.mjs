@@ -8,8 +8,9 @@
  */
 
 import assert from 'node:assert/strict';
+import { execFile } from 'node:child_process';
 import { readFileSync } from 'node:fs';
-import { parseArgs } from 'node:util';
+import { parseArgs, promisify } from 'node:util';
 
 import { compareSound, envelope, floats, lastLoud } from './support/sound.mjs';
 import { findBrowser, launch, openContext } from './support/browser.mjs';
@@ -102,6 +103,12 @@ const mainButton = (page) => page.locator('.dock .main');
 async function hangUp(page) {
   await mainButton(page).click();
   await phase(page, 'ended');
+}
+
+/** A piece of code in the documentation, word for word. */
+function example(language) {
+  const page = readFileSync(new URL('../../docs/do/javascript-client.md', import.meta.url), 'utf8');
+  return new RegExp(`\`\`\`${language}\\n([\\s\\S]*?)\`\`\``).exec(page)[1];
 }
 
 const scenarios = {
@@ -508,7 +515,66 @@ const scenarios = {
     await page.getByText('开始说话').waitFor();
   },
 
-  async long_call_memory({ page }) {
+  async recording({ page }) {
+    await page.goto('/audio_duplex');
+    await page.evaluate(() => localStorage.setItem('parley.settings.audio_duplex', JSON.stringify({ recordHere: true })));
+    await page.reload();
+    await mainButton(page).click();
+    await activity(page, 'speaking', 45_000);
+    await activity(page, 'listening', 45_000);
+    await hangUp(page);
+    const saving = page.waitForEvent('download');
+    await page.getByRole('button', { name: 'Save the recording' }).click();
+    const wav = readFileSync(await (await saving).path());
+    assert.equal(wav.readUInt16LE(22), 2);
+    assert.equal(wav.readUInt32LE(24), 16000);
+    const side = (which) => {
+      let loud = 0;
+      for (let at = 44 + which * 2; at < wav.length; at += 4) loud = Math.max(loud, Math.abs(wav.readInt16LE(at)));
+      return loud / 32768;
+    };
+    assert.ok(side(0) > 0.05 && side(1) > 0.05, `left ${side(0)}, right ${side(1)}`);
+    return `${((wav.length - 44) / 64000).toFixed(1)} s`;
+  },
+
+  async keyboard({ page }) {
+    await page.goto('/audio_duplex');
+    await mainButton(page).waitFor();
+    await page.keyboard.press('Tab');
+    assert.equal(await page.evaluate(() => document.activeElement.textContent), 'Skip to the content');
+    await mainButton(page).focus();
+    await page.keyboard.press('Enter');
+    await phase(page, 'live');
+    await page.locator('body').press('m');
+    await page.getByText('Listening, your microphone is muted').waitFor();
+    await page.locator('body').press('m');
+    await page.getByRole('tab', { name: 'Text' }).focus();
+    await page.keyboard.press('ArrowRight');
+    assert.equal(await page.evaluate(() => document.activeElement.textContent), 'Settings');
+    // Every control can be reached and says what it is.
+    const nameless = await page.evaluate(() => [...document.querySelectorAll('button, a[href], input, select, textarea')].filter((node) => node.checkVisibility() && !(node.getAttribute('aria-label') || node.textContent.trim() || node.labels?.length || node.getAttribute('aria-labelledby'))).map((node) => node.outerHTML));
+    assert.deepEqual(nameless, []);
+    await hangUp(page);
+  },
+
+  async example_node({ base }) {
+    const code = example('js').replace('http://localhost:8006', base).replace("'parley-client'", JSON.stringify(new URL('../../src/parley/web/client.js', import.meta.url).href));
+    const { stdout } = await promisify(execFile)(process.execPath, ['--no-warnings', '--experimental-websocket', '--input-type=module', '--eval', code], { timeout: 30_000 });
+    assert.match(stdout, /Hello!/);
+    assert.match(stdout, /\d+ tokens\nstopped\n$/);
+  },
+
+  async example_page({ page }) {
+    await page.route('**/example', (route) => route.fulfill({ contentType: 'text/html', body: `<!doctype html><link rel="icon" href="/static/icon.svg">${example('html')}` }));
+    await page.goto('/example');
+    await page.locator('#talk').click();
+    await until(page, () => document.title.startsWith('live'));
+    await until(page, () => document.querySelector('#said').textContent.length > 5, 45_000);
+    await page.locator('#talk').click();
+    await until(page, () => document.title.startsWith('ended'));
+  },
+
+  async memory({ page }) {
     await page.goto('/audio_duplex');
     await mainButton(page).click();
     await phase(page, 'live');
@@ -531,6 +597,8 @@ if (!findBrowser()) {
   console.log('skipped: no Chromium here (apt-get install chromium)');
   process.exit(77);
 }
+const unknown = wanted.filter((name) => !(name in scenarios));
+if (unknown.length > 0) throw new Error(`no such scenario: ${unknown}`);
 const names = wanted.length > 0 ? wanted : Object.keys(scenarios);
 const server = await startServer(flags.python, { slots: 1 });
 const browser = await launch({ wav: flags.wav });

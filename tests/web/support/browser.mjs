@@ -27,6 +27,8 @@ export async function launch({ wav, devices = true } = {}) {
     args: [
       '--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking',
       '--disable-component-update', '--disable-sync', '--autoplay-policy=no-user-gesture-required',
+      // A page that a test makes up comes from no network, and would be kept from the local server.
+      '--disable-features=LocalNetworkAccessChecks',
       ...(devices ? ['--use-fake-device-for-media-stream'] : []),
       ...(wav ? [`--use-file-for-fake-audio-capture=${wav}`] : []),
     ],

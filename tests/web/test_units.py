@@ -1,0 +1,40 @@
+"""The browser code without a browser: types, worklets, state machines, the shared transcripts."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+NODE = shutil.which("node")
+
+pytestmark = pytest.mark.skipif(NODE is None, reason="Node.js is not installed")
+
+
+def run(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=110, check=False
+    )
+
+
+def test_node_tests_pass():
+    files = sorted(str(path) for path in (ROOT / "tests/web/unit").glob("*.test.mjs"))
+    assert files
+
+    done = run(str(NODE), "--test", *files)
+
+    assert done.returncode == 0, done.stdout[-6000:]
+
+
+@pytest.mark.slow
+def test_types_hold():
+    compiler = ROOT / "node_modules/typescript/bin/tsc"
+    if not compiler.is_file():
+        pytest.skip("the browser tools are not installed (npm ci)")
+
+    done = run(str(NODE), str(compiler), "-p", "tsconfig.json")
+
+    assert done.returncode == 0, done.stdout[-6000:]
