@@ -35,6 +35,11 @@ SYSTEMS = (
     "You are a helpful assistant with the above voice style.",
     "As an assistant, you will speak using this voice style.",
     "",
+    "Use the <reserved_53> voice.",
+    "Use the voice in the audio prompt to synthesize new content.",
+    "Clone the voice in the provided audio prompt.",
+    "You are a friendly assistant who gives short answers.",
+    "Please answer the questions of the user.",
 )
 
 

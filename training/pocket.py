@@ -3,7 +3,7 @@
 Phases in order: tokenizer, codebook, vocoder, brain, ears, eyes, hearing, joint, mouth, export.
 Each can be stopped at any time and continues where it was; a phase whose budget is used up is
 skipped unless its minutes are raised. `--slice` bounds one call, for machines that are lent for
-minutes.
+minutes. `keep` packs a run into a small folder (`--out`), `restore` goes on from one (`--source`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 
 from parley.models.pocket.vocoder import CodeVocoder
-from training import codebook
+from training import codebook, keep
 from training import tokenizer as pocket_tokenizer
 from training.nets import Pocket
 from training.shape import LARGE, SMALL, Shape
@@ -35,7 +35,8 @@ ORDER = ("tokenizer", "codebook", *MINUTES, "export")
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m training.pocket", description=__doc__)
-    parser.add_argument("phases", nargs="+", choices=("all", *ORDER), metavar="PHASE")
+    names = ("all", *ORDER, "keep", "restore")
+    parser.add_argument("phases", nargs="+", choices=names, metavar="PHASE")
     parser.add_argument("--run", type=Path, required=True, help="folder of this run's state")
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N")
     parser.add_argument("--minutes", type=float, help="budget of each named phase")
@@ -45,7 +46,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--workers", type=int, help="data processes; default 0 on a CPU, else all")
     parser.add_argument("--lines", type=int, default=8000, help="sentences for the mouth")
     parser.add_argument("--size", choices=("small", "large"), default="small")
-    parser.add_argument("--out", type=Path, help="where `export` writes")
+    parser.add_argument("--out", type=Path, help="where `export` and `keep` write")
+    parser.add_argument("--source", type=Path, help="where `restore` reads")
     options = parser.parse_args(arguments)
     # Asked to stop, a phase still writes its checkpoint.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -75,6 +77,10 @@ def load_pocket(run: Run, size: str) -> tuple[Pocket, object]:
 
 def run_named(run: Run, phase: str, options: argparse.Namespace) -> dict[str, float]:
     """Run one phase; returns what is worth a line in the log."""
+    if phase == "keep":
+        return {"bytes": keep.keep(run, options.out or run.path / "kept")}
+    if phase == "restore":
+        return {"parts": len(keep.restore(options.source, run))}
     if phase == "tokenizer":
         if not (run.path / "tokenizer" / "tokenizer.json").exists():
             pocket_tokenizer.train(run.path / "tokenizer", seed=run.seed)

@@ -46,7 +46,6 @@ from training.layout import Heard, Sample, Writer, turn_based
 from training.sound import Samples
 from training.talk import LiveTalk, Talker
 
-
 SEEN = "spoken, voices seen in training"
 
 
