@@ -175,6 +175,9 @@ class SecuritySettings(Part):
     admin_token: str | None = Field(
         None, description="Needed for admin routes; unset: loopback only."
     )
+    needs_key: bool = Field(
+        False, description="Conversations and data only for callers with an API key."
+    )
     allowed_origins: tuple[str, ...] = Field(
         (), description="Extra page origins that may open sessions; * for all."
     )
@@ -220,6 +223,7 @@ class StorageSettings(Part):
     retention_days: int = Field(-1, ge=-1, description="-1 keeps for ever.")
     max_gb: float = Field(-1, ge=-1, description="-1: no cap.")
     min_free_gb: float = Field(1.0, ge=0, description="Record nothing when less is free.")
+    replays: bool = Field(True, description="Mix a replay of every recording when it is over.")
 
 
 class LogSettings(Part):

@@ -15,6 +15,7 @@ from tests.support.gateways import (
     running_gateway,
     until,
 )
+from tests.support.recordings import recorded
 from tests.support.stand_in_worker import StandInWorker
 from websockets.asyncio.client import connect
 
@@ -246,6 +247,7 @@ async def test_pages_are_served_with_their_files_and_follow_the_switches(tmp_pat
         running_gateway(web=tmp_path) as gateway,
         httpx.AsyncClient(base_url=gateway.url) as http,
     ):
+        recorded(gateway.house.settings.storage.data_dir, "rt_1-a", units=0)
         texts = [(await http.get(path)).text for path in ("/", "/omni", "/s/rt_1-a")]
         script = await http.get("/static/pages/home.js")
         refused = [

@@ -57,11 +57,12 @@ assert not loaded, loaded
 """
 
 
-def test_gateway_protocol_and_client_serve_where_torch_cannot_be_imported():
+def test_gateway_protocol_and_client_serve_where_torch_cannot_be_imported(tmp_path):
     program = f"BLOCKED = {BLOCKED!r}\n{textwrap.dedent(PROGRAM)}"
 
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", program],
+        cwd=tmp_path,
         capture_output=True,
         text=True,
         timeout=60,

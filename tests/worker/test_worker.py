@@ -49,6 +49,7 @@ async def running(vad: str = "energy", **flags: Any) -> AsyncIterator[tuple[Work
                 "worker.gateway_url": gateway.url,
                 "worker.vad": vad,
                 "model.name": "parrot",
+                "storage.recording": False,
                 "security.worker_secret": SECRET,
                 **flags,
             }

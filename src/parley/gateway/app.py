@@ -15,15 +15,21 @@ from starlette.websockets import WebSocket
 from parley import __version__
 from parley.gateway.house import MIB, House
 from parley.gateway.http import (
+    admin,
     apps,
     chat,
     errors,
     frontend,
+    gate,
     half_duplex,
+    keys,
     pages,
+    presets,
     queue,
+    sessions,
     shield,
     status,
+    voices,
 )
 from parley.protocol.control import CONTROL_PATH
 from parley.protocol.dialects import DIALECTS, Dialect
@@ -58,14 +64,32 @@ def make_app(
         lifespan=lifespan,
         redoc_url=None,
     )
-    limits = {"/api/chat": int(settings.limits.chat_frame_mb * MIB)}
+    limits = {
+        "/api/chat": int(settings.limits.chat_frame_mb * MIB),
+        "/api/assets/ref_audio": voices.BODY_BYTES,
+        "/api/sessions/*/upload-recording": sessions.BODY_BYTES,
+    }
     errors.install(app)
+    app.add_middleware(gate.Gate)
     app.add_middleware(shield.Shield, body_limits=limits)
     return app
 
 
 def _add_routes(app: FastAPI, house: House, web: Path) -> None:
-    for module in (status, queue, chat, half_duplex, frontend, apps):
+    everything = (
+        status,
+        queue,
+        chat,
+        half_duplex,
+        frontend,
+        apps,
+        sessions,
+        voices,
+        presets,
+        keys,
+        admin,
+    )
+    for module in everything:
         app.include_router(module.routes(house))
     app.include_router(pages.routes(house, web))
     for dialect in DIALECTS.values():

@@ -58,15 +58,15 @@ class Door:
             raise OriginForbidden(origin)
 
     @contextmanager
-    def visit(self, address: str) -> Iterator[None]:
-        """Count a session of `address` while the block runs.
+    def visit(self, address: str, *, limit: int | None = None) -> Iterator[None]:
+        """Count a session of `address` (or of whoever else is counted) while the block runs.
 
         Raises:
             TooManySessions: it has as many as one address may have.
         """
-        held = self._inside[address]
-        if held >= self._sessions_per_client:
-            raise TooManySessions(held, self._sessions_per_client)
+        held, limit = self._inside[address], limit or self._sessions_per_client
+        if held >= limit:
+            raise TooManySessions(held, limit)
         self._inside[address] += 1
         try:
             yield

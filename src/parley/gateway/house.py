@@ -10,17 +10,24 @@ from typing import Any, Final
 
 from parley import logs
 from parley.clock import Clock, SystemClock
+from parley.gateway.access import Access
 from parley.gateway.apps import Apps
 from parley.gateway.control import ControlDesk
 from parley.gateway.dispatcher import Dispatcher
 from parley.gateway.door import Door
 from parley.gateway.eta import EtaTracker
 from parley.gateway.fleet import Fleet
+from parley.gateway.keeper import Keeper
 from parley.gateway.leg import DialPolicy, LegSettings
 from parley.gateway.metrics import Metrics
 from parley.gateway.port import Budget, PortLimits, Pulse
 from parley.gateway.queue import Queue
 from parley.gateway.reception import Reception
+from parley.gateway.sessions import Sessions
+from parley.gateway.state import State
+from parley.library.presets import Presets
+from parley.library.voices import VoiceShelf
+from parley.recording.layout import Shelf
 from parley.settings import Settings
 
 SWEEP_EVERY_S: Final = 1.0
@@ -59,7 +66,15 @@ class House:
             no_worker_refuse_s=settings.queue.no_worker_refuse_s,
         )
         self.door = Door(security, sessions_per_client=limits.sessions_per_client)
+        self.access = Access(
+            admin_token=security.admin_token, needs_key=security.needs_key, clock=self.clock
+        )
         self.apps = Apps()
+        self.shelf = Shelf(settings.storage.data_dir)
+        self.voices = VoiceShelf(settings.storage.data_dir, limit_s=limits.reference_audio_s)
+        self.presets = Presets(settings.storage.data_dir)
+        self.sessions = Sessions(self.shelf, self.access, settings.storage)
+        self.keeper = Keeper(self)
         self.metrics = Metrics(self.queue, self.fleet)
         self.desk = ControlDesk(
             fleet=self.fleet, door=self.door, metrics=self.metrics, probe_every_s=probe_every_s
@@ -87,6 +102,7 @@ class House:
         self.reception = Reception(
             dispatcher=self.dispatcher,
             door=self.door,
+            access=self.access,
             apps=self.apps,
             metrics=self.metrics,
             clock=self.clock,
@@ -99,8 +115,13 @@ class House:
     @contextlib.asynccontextmanager
     async def run(self) -> AsyncIterator[Mapping[str, Any]]:
         """Keep watch while the server serves. Yields the state that `ServerPort` needs."""
-        async with asyncio.TaskGroup() as tasks:
+        async with (
+            State.open(self.settings.storage.data_dir / "state.db") as self.state,
+            asyncio.TaskGroup() as tasks,
+        ):
+            await self.keeper.restore()
             watch = [
+                tasks.create_task(self.keeper.run(), name="keeper"),
                 tasks.create_task(self._sweep(), name="fleet sweep"),
                 tasks.create_task(self.desk.probe_forever(), name="worker probe"),
             ]
@@ -113,6 +134,8 @@ class House:
             finally:
                 for task in watch:
                     task.cancel()
+                await self.keeper.save()
+                await asyncio.to_thread(self.sessions.close)
 
     async def shut_down(self, grace_s: float = SHUTDOWN_S) -> None:
         """Let everybody go: newcomers and those waiting are told, running sessions end in their

@@ -21,8 +21,10 @@ from parley.errors import (
     ParleyError,
     ServiceUnavailable,
     SlowClient,
+    Unauthorized,
     WorkerLost,
 )
+from parley.gateway.access import Access, Caller
 from parley.gateway.apps import Apps
 from parley.gateway.dispatcher import Dispatcher
 from parley.gateway.door import Door
@@ -60,6 +62,7 @@ class Reception:
         *,
         dispatcher: Dispatcher,
         door: Door,
+        access: Access,
         apps: Apps,
         metrics: Metrics,
         clock: Clock,
@@ -70,6 +73,7 @@ class Reception:
     ) -> None:
         self._dispatcher = dispatcher
         self._door = door
+        self._access = access
         self._apps = apps
         self._metrics = metrics
         self._clock = clock
@@ -128,6 +132,7 @@ class Reception:
     ) -> None:
         accepted_time = self._clock.time()
         self._door.check_origin(websocket.headers)
+        caller = self._caller(websocket)
         check_session_id(session_id)
         task = dialect.task(session_id=session_id, mode=websocket.query_params.get("mode"))
         self._apps.check(task, dialect.name)
@@ -147,8 +152,24 @@ class Reception:
         )
         with ExitStack() as held:
             held.enter_context(self._door.visit(visit.address))
+            if caller.key is not None:
+                one = f"key {caller.key.id}"
+                held.enter_context(self._door.visit(one, limit=caller.key.max_sessions))
             held.enter_context(self._door.claim(session_id))
             await self._wait_and_talk(port, visit)
+
+    def _caller(self, websocket: WebSocket) -> Caller:
+        """Who asks for a session.
+
+        Raises:
+            Unauthorized: a bad token, or none where one is needed.
+            TooManyRequests: a key that is used too often.
+        """
+        caller = self._access.identify(websocket.headers, websocket.query_params.get("token"))
+        if self._access.needs_key and caller.kind == "anonymous":
+            raise Unauthorized("A key is required.")
+        self._access.count(caller)
+        return caller
 
     async def _wait_and_talk(self, port: Port, visit: _Visit) -> None:
         counted_s = visit.total_s if self._limits.realtime_counts_queue else None

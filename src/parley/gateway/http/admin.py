@@ -1,23 +1,132 @@
-"""Who counts as admin on the REST side."""
+"""Who counts as admin on the REST side, and `/api/admin`: the audit log and the cleaning-up."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Annotated, Any
 
-from fastapi import Request
+from fastapi import APIRouter, Depends, Query, Request
+from pydantic import BaseModel, Field
 
 from parley import logs
 from parley.gateway.house import House
+from parley.gateway.http.errors import problems
+from parley.gateway.http.status import iso
 
 log = logs.get(__name__)
 
 
 def admin_only(house: House) -> Callable[[Request], None]:
-    """A dependency that refuses everybody else and notes who did what."""
+    """A dependency that refuses everybody else and has it noted who did what."""
 
     def check(request: Request) -> None:
         peer = request.client.host if request.client else None
         house.door.check_admin(peer, request.headers)
+        # The gate writes it down together with what came of it.
+        request.state.admin_address = house.door.address_of(peer, request.headers)
         log.info("admin", method=request.method, path=request.url.path, address=peer)
 
     return check
+
+
+class AuditLine(BaseModel):
+    """Something an admin did."""
+
+    at: str = Field(examples=["2026-11-20T17:43:12.000+00:00"])
+    address: str
+    method: str = Field(examples=["PUT"])
+    path: str = Field(examples=["/api/admin/apps/omni"])
+    status: int = Field(examples=[200])
+
+
+class Audit(BaseModel):
+    """Newest first."""
+
+    entries: list[AuditLine]
+
+
+class StateReport(BaseModel):
+    """What was found broken, and put aside, when the server started."""
+
+    problems: list[str]
+    last_clean: dict[str, Any] | None = Field(description="the last cleaning-up, null: none yet")
+
+
+class CleanOrder(BaseModel):
+    """Limits for this time; what is omitted is as set."""
+
+    dry_run: bool = True
+    retention_days: int | None = Field(None, ge=-1, le=100_000)
+    max_gb: float | None = Field(None, ge=-1, le=1e9, allow_inf_nan=False)
+
+
+class Victim(BaseModel):
+    """A recording that goes, and why: expired, capacity or broken."""
+
+    session_id: str
+    reason: str
+
+
+class CleanReport(BaseModel):
+    """What was looked at and what went; with `dry_run`, what would go."""
+
+    status: str = Field(examples=["ok"])
+    scanned: int
+    deleted: int
+    deleted_expired: int
+    deleted_capacity: int
+    deleted_broken: int
+    remaining: int
+    remaining_size_mb: float
+    errors: int
+    victims: list[Victim]
+
+
+def routes(house: House) -> APIRouter:
+    """The routes."""
+    router = APIRouter(
+        prefix="/api/admin",
+        tags=["admin"],
+        dependencies=[Depends(admin_only(house))],
+        responses=problems(401, 422),
+    )
+
+    @router.get("/audit")
+    async def audit(limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> Audit:
+        """Who changed what."""
+        return Audit(
+            entries=[
+                AuditLine(
+                    at=iso(entry.at_s),
+                    address=entry.address,
+                    method=entry.method,
+                    path=entry.path,
+                    status=entry.status,
+                )
+                for entry in await house.state.audit(limit)
+            ]
+        )
+
+    @router.get("/state")
+    async def state() -> StateReport:
+        """Whether anything stored was found broken, and when recordings were last cleaned up."""
+        return StateReport(
+            problems=[*house.state.problems, *house.voices.problems, *house.presets.problems],
+            last_clean=await house.state.fact("retention.last"),
+        )
+
+    @router.post("/clean")
+    async def clean(order: CleanOrder) -> CleanReport:
+        """Delete recordings by age and size; by default only say which would go. Running and
+        pinned ones stay."""
+        report = await house.keeper.clean(
+            dry_run=order.dry_run, retention_days=order.retention_days, max_gb=order.max_gb
+        )
+        values = report.as_dict()
+        victims = values.pop("victims") or []
+        return CleanReport(
+            **values,
+            victims=[Victim(session_id=one, reason=reason) for one, reason in victims],
+        )
+
+    return router

@@ -58,7 +58,7 @@ class Switched(BaseModel):
 
 
 def routes(house: House) -> APIRouter:
-    """The routes. Switches hold until the next start."""
+    """The routes. Switches outlast restarts."""
     router = APIRouter(tags=["apps"])
     admin = APIRouter(
         prefix="/api/admin/apps",
@@ -71,11 +71,12 @@ def routes(house: House) -> APIRouter:
             app_id=app.app_id, name=app.name, route=app.route, enabled=app.is_enabled
         )
 
-    def switch(app_id: str, is_on: bool) -> Switched:
+    async def switch(app_id: str, is_on: bool) -> Switched:
         app = house.apps.find(app_id)
         if app is None:
             raise HTTPException(404, "No such app.")
         app.is_enabled = is_on
+        await house.state.set_app(app_id, is_on)
         return Switched(app=describe(app))
 
     @router.get("/api/apps")
@@ -97,12 +98,12 @@ def routes(house: House) -> APIRouter:
     @admin.put("")
     async def switch_named(change: NamedSwitch) -> Switched:
         """Switch one on or off; running sessions go on."""
-        return switch(change.app_id, change.enabled)
+        return await switch(change.app_id, change.enabled)
 
     @admin.put("/{app_id}")
     async def switch_one(app_id: str, change: Switch) -> Switched:
         """Switch one on or off; running sessions go on."""
-        return switch(app_id, change.enabled)
+        return await switch(app_id, change.enabled)
 
     router.include_router(admin)
     return router

@@ -13,7 +13,6 @@ from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse, Resp
 from starlette.exceptions import HTTPException
 
 from parley.gateway.house import House
-from parley.protocol.codec import is_session_id
 
 WEB: Final = Path(__file__).parents[2] / "web"
 
@@ -64,8 +63,8 @@ def routes(house: House, web: Path = WEB) -> APIRouter:
 
     @router.get("/s/{session_id}")
     async def replay(session_id: str) -> Response:
-        # The page finds out by itself whether there is such a recording.
-        if not is_session_id(session_id) or not (web / "replay.html").is_file():
+        # An id, or the token of a share link; the page says itself what it opens.
+        if not house.sessions.exists(session_id) or not (web / "replay.html").is_file():
             raise HTTPException(404, "There is no such recording.")
         return FileResponse(web / "replay.html")
 

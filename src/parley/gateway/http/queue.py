@@ -179,7 +179,7 @@ def routes(house: House) -> APIRouter:
         dependencies=[Depends(admin_only(house))],
     )
     async def change_eta(change: EtaChange) -> EtaInfo:
-        """Change baselines or the average's settings, until the next start."""
+        """Change baselines or the average's settings; they outlast restarts."""
         alphas = [a for a in (change.eta_ema_alpha, change.ema_alpha) if a is not None]
         if len(set(alphas)) > 1:
             raise InvalidConfig("ema_alpha and eta_ema_alpha differ.", field="ema_alpha")
@@ -192,6 +192,7 @@ def routes(house: House) -> APIRouter:
             alpha=alphas[0] if alphas else None,
             min_samples=change.eta_ema_min_samples,
         )
+        await house.keeper.save_eta_settings(change.model_dump(exclude_none=True))
         house.dispatcher.run()
         return eta_info()
 

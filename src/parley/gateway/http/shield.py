@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -25,9 +28,10 @@ class TooMuchBody(Exception):
 
 
 class Shield:
-    """ASGI middleware. `body_limits`: path → bytes, where the default does not do."""
+    """ASGI middleware. `body_limits`: path, with `*` for any part, → bytes, where the default does
+    not do."""
 
-    def __init__(self, app: ASGIApp, *, body_limits: dict[str, int]) -> None:
+    def __init__(self, app: ASGIApp, *, body_limits: Mapping[str, int]) -> None:
         self._app = app
         self._body_limits = body_limits
 
@@ -36,7 +40,10 @@ class Shield:
             await self._app(scope, receive, send)
             return
         path = scope["path"]
-        limit = self._body_limits.get(path, DEFAULT_BODY_BYTES)
+        limit = next(
+            (size for pattern, size in self._body_limits.items() if fnmatchcase(path, pattern)),
+            DEFAULT_BODY_BYTES,
+        )
         refusal = problem(413, f"The body may have {limit} bytes.")
         length = Headers(scope=scope).get("content-length", "0")
         is_answered = False

@@ -1,0 +1,122 @@
+"""`/api/presets`: prompts by mode, and their sounds."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from pathlib import Path
+from typing import Any, Literal
+
+from fastapi import APIRouter
+from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
+
+from parley import logs
+from parley.errors import BadInput
+from parley.gateway.house import House
+from parley.gateway.http.errors import problems
+from parley.library.presets import Preset, duration_s, read_sound
+from parley.media.pcm import to_float32_bytes
+
+log = logs.get(__name__)
+
+
+class Sound(BaseModel):
+    """A sound of a preset: base64 float32 at 16 kHz."""
+
+    data: str
+    name: str
+    duration: float = Field(description="seconds")
+
+
+class PresetSounds(BaseModel):
+    """Sounds of the content in order, and the voice."""
+
+    system_content_audio: list[Sound] = []
+    ref_audio: Sound | None = None
+
+
+def routes(house: House) -> APIRouter:
+    """The routes."""
+    router = APIRouter(tags=["pages"])
+
+    @router.get("/api/presets", responses=problems(422))
+    async def presets(format: Literal["modes", "list"] = "modes") -> Any:
+        """Presets by mode, in order, without their sounds; `?format=list` gives one flat list."""
+        return await asyncio.to_thread(_listed, house, format)
+
+    @router.get(
+        "/api/presets/{mode}/{preset_id}/audio",
+        responses=problems(404),
+        response_model_exclude_none=True,
+    )
+    async def sounds(mode: str, preset_id: str) -> PresetSounds:
+        """The sounds of one preset."""
+        try:
+            found = await asyncio.to_thread(_sounds, house, mode, preset_id)
+        except (OSError, BadInput) as error:
+            log.error("sound of a preset cannot be read", mode=mode, why=str(error))
+            found = None
+        if found is None:
+            raise HTTPException(404, "There is no such preset, or it has no sound.")
+        return found
+
+    return router
+
+
+def _listed(house: House, format: str) -> Any:
+    by_mode = {
+        mode: [_described(preset) for preset in found]
+        for mode, found in house.presets.list().items()
+    }
+    if format == "modes":
+        return by_mode
+    return [{**preset, "mode": mode} for mode, found in by_mode.items() for preset in found]
+
+
+def _described(preset: Preset) -> dict[str, Any]:
+    described: dict[str, Any] = {
+        "id": preset.id,
+        "name": preset.name,
+        "description": preset.description,
+        "order": int(preset.order) if preset.order.is_integer() else preset.order,
+    }
+    if preset.prompt is None:
+        described["system_content"] = [
+            {"type": "text", "text": item.text}
+            if item.sound is None
+            else {
+                "type": "audio",
+                "name": item.name,
+                "duration": duration_s(item.sound),
+                "path": item.sound.name,
+                "data": None,
+            }
+            for item in preset.content
+        ]
+        return described
+    described["system_prompt"] = preset.prompt
+    if preset.voice is not None:
+        described["ref_audio"] = {
+            "name": preset.voice_name,
+            "duration": duration_s(preset.voice),
+            "path": preset.voice.name,
+            "data": None,
+        }
+    return described
+
+
+def _sounds(house: House, mode: str, preset_id: str) -> PresetSounds | None:
+    preset = house.presets.find(mode, preset_id)
+    if preset is None or not (preset.sounds or preset.voice):
+        return None
+    return PresetSounds(
+        system_content_audio=[_sound(path) for path in preset.sounds],
+        ref_audio=None if preset.voice is None else _sound(preset.voice),
+    )
+
+
+def _sound(path: Path) -> Sound:
+    pcm = read_sound(path)
+    data = base64.b64encode(to_float32_bytes(pcm)).decode("ascii")
+    return Sound(data=data, name=path.stem, duration=round(pcm.duration_s, 3))

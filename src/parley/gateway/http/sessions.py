@@ -1,0 +1,352 @@
+"""`/api/sessions`: what stays of conversations.
+
+Whoever knows a recording's id may look at it, comment on it and add a browser's recording: ids have
+96 random bits and are told to the session's own client only. A share link shows the same without
+telling the id, for as long as it was made for. Lists are for admins; deleting takes a token.
+Source: service.md 5.5, 8.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Depends, File, Query, Request, UploadFile
+from fastapi.responses import FileResponse, JSONResponse, Response, StreamingResponse
+from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
+
+from parley.errors import ServiceUnavailable, Unauthorized
+from parley.gateway.house import House
+from parley.gateway.http.admin import admin_only
+from parley.gateway.http.errors import problems
+from parley.gateway.http.status import iso
+from parley.gateway.sessions import Found, NoRecording
+from parley.gateway.state import Row
+from parley.recording import store
+from parley.recording.layout import MEDIA_TYPES, Folder, free_bytes
+from parley.recording.store import BrokenRecording, StillRecording
+
+BODY_BYTES: Final = store.UPLOAD_BYTES + 64 * 1024
+"""The file and the multipart envelope around it."""
+
+DOWNLOADS_AT_ONCE: Final = 8
+"""ZIP streams; further ones wait."""
+
+ASSET_HEADERS: Final = {
+    "cache-control": "private, no-cache",
+    # Files come from clients: shown on their own, they are not to run anything here.
+    "content-security-policy": "default-src 'none'; media-src 'self'; img-src 'self'; sandbox",
+    "cross-origin-resource-policy": "same-origin",
+}
+
+GB: Final = 1 << 30
+
+
+class RunningSession(BaseModel):
+    """A session that is being recorded."""
+
+    session_id: str
+    worker_id: str
+    last_active: str | None
+
+
+class RecordingInfo(BaseModel):
+    """A recording, as lists show it; `problem`: what is wrong with its files."""
+
+    session_id: str
+    app_type: str = Field(examples=["omni_duplex"])
+    created_at: str
+    ended_at: str | None
+    duration_s: float | None
+    title: str
+    worker_id: str
+    pinned: bool
+    problem: str | None
+
+
+class SessionList(BaseModel):
+    """`sessions` run now; `recordings` is a page of all, newest first."""
+
+    total: int
+    sessions: list[RunningSession]
+    total_recordings: int
+    recordings: list[RecordingInfo]
+
+
+class Comment(BaseModel):
+    """At most 2000 characters; "" removes it."""
+
+    comment: str = Field(examples=["The second answer came late."])
+
+
+class Commented(BaseModel):
+    """It is written."""
+
+    status: str = "ok"
+    len: int
+
+
+class Uploaded(BaseModel):
+    """It is kept."""
+
+    status: str = "ok"
+    path: str = Field(examples=["frontend_replay.webm"])
+    size_bytes: int
+
+
+class ShareOrder(BaseModel):
+    """For how long; null: for as long as the recording is there."""
+
+    expires_in_s: float | None = Field(86_400.0, gt=0, le=3.2e8, allow_inf_nan=False)
+
+
+class ShareLink(BaseModel):
+    """A link that shows one recording."""
+
+    token: str
+    path: str = Field(examples=["/s/sh_…"])
+    expires_at: str | None
+
+
+class Pin(BaseModel):
+    """Whether it is kept whatever its age."""
+
+    pinned: bool
+
+
+class Done(BaseModel):
+    """It was done."""
+
+    success: bool = True
+
+
+class ReplayState(BaseModel):
+    """How far the making of the merged replay is."""
+
+    state: str = Field(examples=["running"])
+    progress: float = Field(examples=[0.4], description="share of 1")
+
+
+def routes(house: House) -> APIRouter:
+    """The routes."""
+    router = APIRouter(tags=["sessions"])
+    downloads = asyncio.Semaphore(DOWNLOADS_AT_ONCE)
+    admin = [Depends(admin_only(house))]
+
+    def find(id_or_token: str, *, to_change: bool = False) -> Found:
+        return house.sessions.find(id_or_token, to_change=to_change)
+
+    @router.get("/api/sessions", dependencies=admin, responses=problems(401, 422))
+    async def sessions(
+        limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+        offset: Annotated[int, Query(ge=0, le=10_000_000)] = 0,
+    ) -> SessionList:
+        """Running recordings, and a page of all."""
+        await house.keeper.refresh_index()
+        total, rows = await house.state.recordings(limit=limit, offset=offset)
+        _, unsettled = await house.state.unsettled()
+        live = await asyncio.to_thread(_running, house, unsettled)
+        return SessionList(
+            total=len(live),
+            sessions=live,
+            total_recordings=total,
+            recordings=[_info(row) for row in rows],
+        )
+
+    @router.get("/api/sessions/{session_id}", responses=problems(403, 404))
+    async def session(session_id: str) -> dict[str, Any]:
+        """What is known of a recording: `meta.json`, its type, and how far its replay is."""
+        found = find(session_id)
+        try:
+            meta = await asyncio.to_thread(store.describe, found.folder)
+        except BrokenRecording:
+            raise NoRecording from None
+        meta["session_id"] = found.name
+        return meta
+
+    @router.get(
+        "/api/sessions/{session_id}/recording",
+        responses={202: {"description": "The session still runs."}, **problems(403, 404)},
+    )
+    async def recording(session_id: str) -> Response:
+        """The timeline: units for duplex, turns for the others."""
+        found = find(session_id)
+        try:
+            timeline = await asyncio.to_thread(store.read_recording, found.folder)
+        except BrokenRecording:
+            raise NoRecording from None
+        if timeline is None:
+            return JSONResponse({"status": "recording", "session_id": found.name}, 202)
+        timeline["session_id"] = found.name
+        return JSONResponse(timeline)
+
+    @router.head("/api/sessions/{session_id}/assets/{path:path}", include_in_schema=False)
+    @router.get(
+        "/api/sessions/{session_id}/assets/{path:path}",
+        response_class=FileResponse,
+        responses={
+            200: {"content": {"audio/wav": {}, "image/jpeg": {}, "video/mp4": {}}},
+            206: {"description": "The part that `Range` asks for."},
+            416: {"description": "There is no such part."},
+            **problems(400, 403, 404),
+        },
+    )
+    async def asset(session_id: str, path: str) -> Response:
+        """A sound, a picture or a film of a recording."""
+        found = find(session_id)
+        try:
+            file = await asyncio.to_thread(found.folder.asset, path)
+        except FileNotFoundError:
+            raise HTTPException(404, "There is no such file.") from None
+        return FileResponse(file, media_type=MEDIA_TYPES[file.suffix], headers=ASSET_HEADERS)
+
+    @router.get(
+        "/api/sessions/{session_id}/download",
+        response_class=StreamingResponse,
+        responses={200: {"content": {"application/zip": {}}}, **problems(403, 404)},
+    )
+    async def download(session_id: str) -> Response:
+        """Everything of a recording as one ZIP file, streamed."""
+        found = find(session_id)
+        name = found.folder.recording_id if found.shown_id is None else "recording"
+        return StreamingResponse(
+            _streamed(found, downloads),
+            media_type="application/zip",
+            headers={
+                "content-disposition": f'attachment; filename="{name}.zip"',
+                "cache-control": "private, no-store",
+            },
+        )
+
+    @router.post(
+        "/api/sessions/{session_id}/upload-recording",
+        responses=problems(400, 403, 404, 413, 422, 503),
+    )
+    async def upload(
+        session_id: str,
+        file: Annotated[UploadFile, File(description="WebM, MP4 or WAV; at most 200 MB")],
+    ) -> Uploaded:
+        """Add what a browser recorded. The file's content says what it is, not its name."""
+        found = find(session_id, to_change=True)
+        limit = house.settings.storage.min_free_gb * GB
+        if await asyncio.to_thread(free_bytes, found.folder.path) < limit:
+            raise ServiceUnavailable("There is no room for uploads.")
+        kept = await asyncio.to_thread(store.take_upload, found.folder, file.file)
+        return Uploaded(path=kept.name, size_bytes=kept.stat().st_size)
+
+    @router.post("/api/sessions/{session_id}/comment", responses=problems(400, 403, 404, 413, 422))
+    async def comment(session_id: str, comment: Comment) -> Commented:
+        """Set the comment, or remove it with an empty one."""
+        found = find(session_id, to_change=True)
+        await asyncio.to_thread(store.write_comment, found.folder, comment.comment)
+        return Commented(len=len(comment.comment))
+
+    @router.get("/api/sessions/{session_id}/comment", responses=problems(403, 404))
+    async def read_comment(session_id: str) -> Comment:
+        """The comment, "" when there is none."""
+        found = find(session_id)
+        return Comment(comment=await asyncio.to_thread(store.read_comment, found.folder))
+
+    @router.post("/api/sessions/{session_id}/share", responses=problems(403, 404, 422))
+    async def share(session_id: str, order: ShareOrder) -> ShareLink:
+        """Make a link for looking, which can expire and does not tell the recording's id."""
+        found = find(session_id, to_change=True)
+        token = house.access.share_token(found.folder.recording_id, order.expires_in_s)
+        until = None if order.expires_in_s is None else house.clock.time() + order.expires_in_s
+        return ShareLink(
+            token=token, path=f"/s/{token}", expires_at=None if until is None else iso(until)
+        )
+
+    @router.post(
+        "/api/sessions/{session_id}/replay", status_code=202, responses=problems(403, 404, 409, 503)
+    )
+    async def replay(session_id: str) -> ReplayState:
+        """Have the merged replay made (again)."""
+        found = find(session_id, to_change=True)
+        if await asyncio.to_thread(found.folder.is_live):
+            raise StillRecording
+        if not await asyncio.to_thread(house.sessions.make_replay, found.folder):
+            raise ServiceUnavailable("No replay can be made at present.")
+        return ReplayState(state="queued", progress=0.0)
+
+    @router.put(
+        "/api/sessions/{session_id}/pin", dependencies=admin, responses=problems(401, 404, 422)
+    )
+    async def pin(session_id: str, order: Pin) -> Pin:
+        """Keep a recording whatever its age, or not any more."""
+        found = find(session_id, to_change=True)
+        await asyncio.to_thread(store.pin, found.folder, order.pinned)
+        await house.state.forget([found.folder.recording_id])
+        return order
+
+    @router.delete("/api/sessions/{session_id}", responses=problems(401, 403, 404, 409))
+    async def delete(session_id: str, request: Request) -> Done:
+        """Delete everything of a recording. Takes a key, or an admin."""
+        peer = request.client.host if request.client else None
+        if request.state.caller.kind == "anonymous":
+            if not house.door.is_admin(peer, request.headers):
+                raise Unauthorized
+            request.state.admin_address = house.door.address_of(peer, request.headers)
+        elif request.state.caller.kind == "admin":
+            request.state.admin_address = house.door.address_of(peer, request.headers)
+        found = find(session_id, to_change=True)
+        await asyncio.to_thread(store.delete, found.folder)
+        await house.state.forget([found.folder.recording_id])
+        return Done()
+
+    return router
+
+
+def _info(row: Row) -> RecordingInfo:
+    return RecordingInfo(
+        session_id=row.id,
+        app_type=row.app_type,
+        created_at=row.created_at,
+        ended_at=row.ended_at,
+        duration_s=row.duration_s,
+        title=row.title,
+        worker_id=row.worker_id,
+        pinned=row.pinned,
+        problem=row.problem,
+    )
+
+
+def _running(house: House, ids: set[str]) -> list[RunningSession]:
+    live = []
+    for one in sorted(ids):
+        folder = house.shelf.find(one)
+        if folder is None or not folder.is_live():
+            continue
+        live.append(
+            RunningSession(session_id=one, worker_id=_worker(folder), last_active=_active(folder))
+        )
+    return live
+
+
+def _worker(folder: Folder) -> str:
+    try:
+        return str(store.read_meta(folder).get("worker_id", ""))
+    except BrokenRecording:
+        return ""
+
+
+def _active(folder: Folder) -> str | None:
+    try:
+        return iso(folder.journal.stat().st_mtime)
+    except OSError:
+        return None
+
+
+async def _streamed(found: Found, turns: asyncio.Semaphore) -> AsyncIterator[bytes]:
+    """A ZIP file, packed in a thread piece by piece as the client takes it."""
+    async with turns:
+        pieces = store.zip_pieces(found.folder, shown_id=found.shown_id)
+        while (piece := await asyncio.to_thread(_next, pieces)) is not None:
+            if piece:
+                yield piece
+
+
+def _next(pieces: Iterator[bytes]) -> bytes | None:
+    return next(pieces, None)

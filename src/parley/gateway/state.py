@@ -1,0 +1,356 @@
+"""What must survive a restart, in one SQLite file: switches, estimates, keys, audit, an index.
+
+Media and what is known about them stay files; the index of recordings is only there to make lists
+quick and can be made anew from them. One connection, one thread of its own (aiosqlite), so no
+statement holds up a live call. `MIGRATIONS` is append-only: a file's `user_version` says how many
+of them it has seen.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import sqlite3
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import aiosqlite
+
+from parley import logs
+from parley.errors import SetupError
+
+MIGRATIONS: Final = (
+    """
+    CREATE TABLE apps (app_id TEXT PRIMARY KEY, enabled INTEGER NOT NULL) STRICT;
+    CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
+    CREATE TABLE secrets (name TEXT PRIMARY KEY, value BLOB NOT NULL) STRICT;
+    CREATE TABLE keys (
+        id TEXT PRIMARY KEY,
+        name TEXT NOT NULL,
+        hash TEXT NOT NULL UNIQUE,
+        created_s REAL NOT NULL,
+        last_used_s REAL,
+        revoked_s REAL,
+        max_sessions INTEGER NOT NULL,
+        per_minute INTEGER NOT NULL
+    ) STRICT;
+    CREATE TABLE audit (
+        id INTEGER PRIMARY KEY,
+        at_s REAL NOT NULL,
+        address TEXT NOT NULL,
+        method TEXT NOT NULL,
+        path TEXT NOT NULL,
+        status INTEGER NOT NULL
+    ) STRICT;
+    CREATE TABLE recordings (
+        id TEXT PRIMARY KEY,
+        app_type TEXT NOT NULL,
+        created_at TEXT NOT NULL,
+        ended_at TEXT,
+        duration_s REAL,
+        title TEXT NOT NULL,
+        worker_id TEXT NOT NULL,
+        pinned INTEGER NOT NULL,
+        problem TEXT
+    ) STRICT;
+    CREATE INDEX recordings_by_time ON recordings (created_at DESC, id);
+    """,
+)
+
+AUDIT_ROWS: Final = 100_000
+"""Older entries go; the log has them all."""
+
+log = logs.get(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """An API key, without the key: only its hash is kept.
+
+    Args:
+        max_sessions: sessions and tickets at once.
+        per_minute: requests and sessions begun in any minute.
+    """
+
+    id: str
+    name: str
+    hash: str
+    created_s: float
+    last_used_s: float | None
+    revoked_s: float | None
+    max_sessions: int
+    per_minute: int
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEntry:
+    """Who (by address) did what as an admin, and what came of it."""
+
+    at_s: float
+    address: str
+    method: str
+    path: str
+    status: int
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A recording in the index; `problem`: what is wrong with its files, if something is."""
+
+    id: str
+    app_type: str
+    created_at: str
+    ended_at: str | None
+    duration_s: float | None
+    title: str
+    worker_id: str
+    pinned: bool
+    problem: str | None = None
+
+
+class State:
+    """The open database. `State.open` is the way to one.
+
+    Every method is one transaction.
+    """
+
+    def __init__(self, database: aiosqlite.Connection, problems: Sequence[str]) -> None:
+        self._database = database
+        self.problems = tuple(problems)
+        """What was found broken and put aside when it was opened."""
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, path: Path) -> AsyncIterator[State]:
+        """Open or make the file, bring it up to date, close it at the end.
+
+        A file that is no database, or a damaged one, is put aside and reported; service goes on.
+
+        Raises:
+            SetupError: the folder cannot be written, or the file is of a newer version.
+        """
+        problems: list[str] = []
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            database = await _connect(path)
+        except sqlite3.DatabaseError as error:
+            if isinstance(error, sqlite3.OperationalError):
+                raise _cannot_write(path, error) from error
+            problems.append(put_aside(path, str(error)))
+            database = await _connect(path)
+        except OSError as error:
+            raise _cannot_write(path, error) from error
+        try:
+            await _migrate(database, path)
+            yield cls(database, problems)
+        finally:
+            await database.close()
+
+    # ---- apps and single facts -------------------------------------------------------------
+
+    async def apps(self) -> dict[str, bool]:
+        """Those that were ever switched."""
+        rows = await self._all("SELECT app_id, enabled FROM apps")
+        return {row[0]: bool(row[1]) for row in rows}
+
+    async def set_app(self, app_id: str, enabled: bool) -> None:
+        """Remember a switch."""
+        await self._do("INSERT OR REPLACE INTO apps VALUES (?, ?)", (app_id, enabled))
+
+    async def fact(self, name: str) -> Any:
+        """A JSON value by name; None when there is none, or it cannot be read."""
+        rows = await self._all("SELECT value FROM facts WHERE name = ?", (name,))
+        for row in rows:
+            try:
+                return json.loads(row[0])
+            except ValueError:
+                log.error("stored value is unreadable and is ignored", name=name)
+        return None
+
+    async def set_fact(self, name: str, value: Any) -> None:
+        """Remember a JSON value."""
+        await self._do("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, json.dumps(value)))
+
+    async def secret(self, name: str, make: bytes) -> bytes:
+        """A secret of this server: the stored one, or `make`, which is stored then."""
+        await self._do("INSERT OR IGNORE INTO secrets VALUES (?, ?)", (name, make))
+        ((value,),) = await self._all("SELECT value FROM secrets WHERE name = ?", (name,))
+        return bytes(value)
+
+    # ---- keys ------------------------------------------------------------------------------
+
+    async def keys(self) -> list[Key]:
+        """All that were ever made, oldest first."""
+        rows = await self._all(
+            "SELECT id, name, hash, created_s, last_used_s, revoked_s, max_sessions, per_minute "
+            "FROM keys ORDER BY created_s, id"
+        )
+        return [Key(*row) for row in rows]
+
+    async def add_key(self, key: Key) -> None:
+        """Remember a new one."""
+        await self._do(
+            "INSERT INTO keys (id, name, hash, created_s, last_used_s, revoked_s, max_sessions, "
+            "per_minute) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                key.id,
+                key.name,
+                key.hash,
+                key.created_s,
+                key.last_used_s,
+                key.revoked_s,
+                key.max_sessions,
+                key.per_minute,
+            ),
+        )
+
+    async def revoke_key(self, key_id: str, now_s: float) -> None:
+        """It opens nothing any more; its row stays for the audit."""
+        await self._do(
+            "UPDATE keys SET revoked_s = ? WHERE id = ? AND revoked_s IS NULL", (now_s, key_id)
+        )
+
+    async def touch_keys(self, used_s: Mapping[str, float]) -> None:
+        """When keys were last used."""
+        await self._many(
+            "UPDATE keys SET last_used_s = ? WHERE id = ?",
+            [(at_s, key_id) for key_id, at_s in used_s.items()],
+        )
+
+    # ---- audit -----------------------------------------------------------------------------
+
+    async def note(self, entry: AuditEntry) -> None:
+        """Add to the audit log."""
+        await self._do(
+            "INSERT INTO audit (at_s, address, method, path, status) VALUES (?, ?, ?, ?, ?)",
+            (entry.at_s, entry.address, entry.method, entry.path[:500], entry.status),
+        )
+
+    async def trim_audit(self, keep: int = AUDIT_ROWS) -> None:
+        """Forget all but the newest."""
+        await self._do("DELETE FROM audit WHERE id <= (SELECT max(id) FROM audit) - ?", (keep,))
+
+    async def audit(self, limit: int) -> list[AuditEntry]:
+        """The newest entries, newest first."""
+        rows = await self._all(
+            "SELECT at_s, address, method, path, status FROM audit ORDER BY id DESC LIMIT ?",
+            (limit,),
+        )
+        return [AuditEntry(*row) for row in rows]
+
+    # ---- index of recordings ---------------------------------------------------------------
+
+    async def unsettled(self) -> tuple[set[str], set[str]]:
+        """Ids in the index, and those among them that are to be read again."""
+        rows = await self._all("SELECT id, ended_at IS NULL FROM recordings")
+        return {row[0] for row in rows}, {row[0] for row in rows if row[1]}
+
+    async def index(self, rows: Iterable[Row]) -> None:
+        """Add or replace."""
+        await self._many(
+            "INSERT OR REPLACE INTO recordings (id, app_type, created_at, ended_at, duration_s, "
+            "title, worker_id, pinned, problem) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            [
+                (
+                    row.id,
+                    row.app_type,
+                    row.created_at,
+                    row.ended_at,
+                    row.duration_s,
+                    row.title,
+                    row.worker_id,
+                    row.pinned,
+                    row.problem,
+                )
+                for row in rows
+            ],
+        )
+
+    async def forget(self, ids: Iterable[str]) -> None:
+        """Remove from the index."""
+        await self._many("DELETE FROM recordings WHERE id = ?", [(one,) for one in ids])
+
+    async def recordings(self, *, limit: int, offset: int = 0) -> tuple[int, list[Row]]:
+        """How many there are, and a page of them, newest first."""
+        ((total,),) = await self._all("SELECT count(*) FROM recordings")
+        rows = await self._all(
+            "SELECT id, app_type, created_at, ended_at, duration_s, title, worker_id, pinned, "
+            "problem FROM recordings ORDER BY created_at DESC, id LIMIT ? OFFSET ?",
+            (limit, offset),
+        )
+        return int(total), [Row(*(*row[:7], bool(row[7]), row[8])) for row in rows]
+
+    # ---- statements ------------------------------------------------------------------------
+
+    async def _all(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
+        return list(await self._database.execute_fetchall(statement, values))
+
+    async def _do(self, statement: str, values: Sequence[Any]) -> None:
+        async with self._database.execute(statement, values):
+            pass
+
+    async def _many(self, statement: str, rows: list[tuple[Any, ...]]) -> None:
+        if not rows:
+            return
+        # Autocommit is on: without a transaction every row would wait for the disk.
+        await self._database.execute("BEGIN")
+        try:
+            await self._database.executemany(statement, rows)
+        except BaseException:
+            await self._database.execute("ROLLBACK")
+            raise
+        await self._database.execute("COMMIT")
+
+
+def put_aside(path: Path, why: str) -> str:
+    """Move a broken file out of the way, keep it, and say so."""
+    name = f"{path.name}.corrupt-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+    aside = path.with_name(name)
+    os.replace(path, aside)
+    for extra in ("-wal", "-shm"):
+        journal = path.with_name(path.name + extra)
+        if journal.exists():
+            os.replace(journal, aside.with_name(aside.name + extra))
+    log.error("broken file put aside", file=str(path), kept_as=aside.name, why=why)
+    return f"{path.name} was broken and is kept as {aside.name}."
+
+
+async def _connect(path: Path) -> aiosqlite.Connection:
+    """Raises `sqlite3.DatabaseError` for a file that is broken."""
+    database = await aiosqlite.connect(path, isolation_level=None)
+    try:
+        await database.execute("PRAGMA busy_timeout = 5000")
+        for row in await database.execute_fetchall("PRAGMA quick_check(1)"):
+            if row[0] != "ok":
+                raise sqlite3.DatabaseError(str(row[0]))
+        await database.execute("PRAGMA journal_mode = WAL")
+        await database.execute("PRAGMA synchronous = NORMAL")
+    except BaseException:
+        await database.close()
+        raise
+    os.chmod(path, 0o600)
+    return database
+
+
+async def _migrate(database: aiosqlite.Connection, path: Path) -> None:
+    ((version,),) = await database.execute_fetchall("PRAGMA user_version")
+    if version > len(MIGRATIONS):
+        raise SetupError(
+            f"{path} was written by a newer version of parley.",
+            hint="Update parley, or choose another storage.data_dir.",
+        )
+    for number in range(version, len(MIGRATIONS)):
+        script = f"BEGIN; {MIGRATIONS[number]} PRAGMA user_version = {number + 1}; COMMIT;"
+        await database.executescript(script)
+
+
+def _cannot_write(path: Path, error: Exception) -> SetupError:
+    return SetupError(
+        f"{path.parent} cannot be used to keep state: {error}.",
+        hint="Choose a folder that this user may write, with storage.data_dir.",
+    )

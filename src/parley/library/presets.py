@@ -1,0 +1,210 @@
+"""Presets: prompts and voices by mode, as YAML files that an operator may add to.
+
+Shipped ones lie beside this file, a server's own in `data_dir/presets`; a file there with the same
+id replaces a shipped one. Files are read again when they change. Sounds that a preset names must
+lie below the presets folder it comes from; links are not followed. A file that cannot be used is
+left out and reported, and the others stay. Source: service.md 5.4.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import yaml
+
+from parley import logs
+from parley.errors import BadInput
+from parley.library.voices import Voice, read_voice
+from parley.media.pcm import Pcm
+
+Mode = Literal["turnbased", "half_duplex_audio", "omni", "audio_duplex"]
+MODES: Final[tuple[Mode, ...]] = ("turnbased", "half_duplex_audio", "omni", "audio_duplex")
+SHIPPED: Final = Path(__file__).parent / "presets"
+LIMIT_BYTES: Final = 256 * 1024
+SOUND_LIMIT_S: Final = 60.0
+
+_log = logs.get(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A part of a system message: words, or a sound file."""
+
+    text: str = ""
+    sound: Path | None = None
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """One way to begin a conversation: `content`, or a `prompt` with an optional voice."""
+
+    id: str
+    order: float
+    name: str
+    description: str
+    prompt: str | None
+    content: tuple[Item, ...]
+    voice: Path | None
+    voice_name: str = ""
+
+    @property
+    def sounds(self) -> tuple[Path, ...]:
+        """Sound files of the content, in order."""
+        return tuple(item.sound for item in self.content if item.sound is not None)
+
+
+class Presets:
+    """All presets. Blocks on the disk, so call it in a thread; safe from several."""
+
+    def __init__(self, data_dir: Path, *, shipped: Path = SHIPPED) -> None:
+        self._roots = (shipped, data_dir / "presets")
+        self._lock = threading.Lock()
+        self._seen: tuple[tuple[str, int, int], ...] | None = None
+        self._presets: dict[Mode, dict[str, Preset]] = {}
+        self.problems: list[str] = []
+        """Files that could not be used when they were last read."""
+
+    def list(self) -> dict[Mode, list[Preset]]:
+        """By mode, in their order."""
+        with self._lock:
+            self._refresh()
+            return {
+                mode: sorted(found.values(), key=lambda one: (one.order, one.id))
+                for mode, found in self._presets.items()
+            }
+
+    def find(self, mode: str, preset_id: str) -> Preset | None:
+        """One preset; None when there is no such mode or preset."""
+        for known, presets in self.list().items():
+            if known == mode:
+                return next((one for one in presets if one.id == preset_id), None)
+        return None
+
+    def _refresh(self) -> None:
+        seen = tuple(
+            (str(path), status.st_mtime_ns, status.st_size) for _, _, path, status in self._files()
+        )
+        if seen == self._seen:
+            return
+        problems: list[str] = []
+        presets: dict[Mode, dict[str, Preset]] = {mode: {} for mode in MODES}
+        for root, mode, path, status in self._files():
+            try:
+                if status.st_size > LIMIT_BYTES:
+                    raise BadPreset("it is too large")
+                preset = _parse(path, root)
+            except (BadPreset, OSError, ValueError) as error:
+                problems.append(f"presets/{mode}/{path.name}: {error}")
+                _log.error("preset left out", file=str(path), why=str(error))
+                continue
+            presets[mode][preset.id] = preset
+        self._seen, self._presets, self.problems = seen, presets, problems
+
+    def _files(self) -> Iterator[tuple[Path, Mode, Path, os.stat_result]]:
+        for root in self._roots:
+            for mode in MODES:
+                for path in sorted((root / mode).glob("*.y*ml")):
+                    try:
+                        status = path.lstat()
+                    except OSError:
+                        continue
+                    if stat.S_ISREG(status.st_mode):
+                        yield root, mode, path, status
+
+
+class BadPreset(Exception):
+    """A preset file that cannot be used; the sentence says why."""
+
+
+def read_sound(path: Path) -> Pcm:
+    """The sound of a preset, 16 kHz mono.
+
+    Raises:
+        BadInput, OSError: it cannot be used.
+    """
+    voice: Voice = read_voice(path, limit_s=SOUND_LIMIT_S)
+    return voice.pcm
+
+
+def duration_s(path: Path) -> float | None:
+    """How long a sound is; None when it cannot be read."""
+    try:
+        return round(read_sound(path).duration_s, 3)
+    except (BadInput, OSError):
+        return None
+
+
+def _parse(path: Path, root: Path) -> Preset:
+    try:
+        facts = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise BadPreset("it is not YAML") from error
+    if not isinstance(facts, dict):
+        raise BadPreset("it is no mapping")
+    prompt = facts.get("system_prompt")
+    content = facts.get("system_content")
+    if (prompt is None) == (content is None):
+        raise BadPreset("it needs either system_prompt or system_content")
+    voice = facts.get("ref_audio_path")
+    order = facts.get("order", 100)
+    return Preset(
+        id=_text(facts, "id", path.stem),
+        order=float(order) if isinstance(order, int | float) else 100.0,
+        name=_text(facts, "name", path.stem),
+        description=_text(facts, "description", ""),
+        prompt=None if prompt is None else _text(facts, "system_prompt", ""),
+        content=_content(content, root),
+        voice=None if voice is None else inside(root, str(voice)),
+        voice_name="" if voice is None else Path(str(voice)).stem,
+    )
+
+
+def _text(facts: dict[str, Any], key: str, default: str) -> str:
+    value = facts.get(key, default)
+    if not isinstance(value, str):
+        raise BadPreset(f"{key} is no text")
+    return value.strip()
+
+
+def _content(content: Any, root: Path) -> tuple[Item, ...]:
+    if content is None:
+        return ()
+    if not isinstance(content, list) or not all(isinstance(item, dict) for item in content):
+        raise BadPreset("system_content is no list of items")
+    items = []
+    for item in content:
+        match item.get("type"):
+            case "text":
+                items.append(Item(text=_text(item, "text", "")))
+            case "audio":
+                path = _text(item, "path", "")
+                items.append(Item(sound=inside(root, path), name=Path(path).stem))
+            case _:
+                raise BadPreset("an item of system_content is neither text nor audio")
+    return tuple(items)
+
+
+def inside(root: Path, relative: str) -> Path:
+    """A plain file below `root`, reached over no link.
+
+    Raises:
+        BadPreset: the path leads elsewhere, or to nothing.
+    """
+    parts = Path(relative).parts
+    if not parts or Path(relative).is_absolute() or ".." in parts or "\0" in relative:
+        raise BadPreset(f"the path '{relative[:80]}' leads out of the presets folder")
+    found = root
+    for part in parts:
+        found = found / part
+        if found.is_symlink():
+            raise BadPreset(f"the path '{relative[:80]}' goes over a link")
+    if not found.is_file():
+        raise BadPreset(f"there is no file '{relative[:80]}'")
+    return found

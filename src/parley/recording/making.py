@@ -1,0 +1,121 @@
+"""Has replays made, one after the other, each in a process of its own with the lowest priority.
+
+A process, because mixing takes a while and pictures come from outside: it must neither slow down a
+conversation nor take the server with it. What waits is bounded; what does not fit is left out and
+can be asked for again.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import subprocess
+import sys
+import threading
+from typing import Any, Final, Literal
+
+from parley import logs
+from parley.recording.layout import Folder, write_atomically
+
+WAITING_LIMIT: Final = 1000
+MAKING_LIMIT_S: Final = 1800.0
+"""Half an hour of video takes a few minutes; longer than this it hangs."""
+
+Progress = Literal["queued", "running", "done", "failed"]
+
+_log = logs.get(__name__)
+
+
+class ReplayMaker:
+    """One thread that starts and watches the processes; begins with the first replay."""
+
+    def __init__(self, *, limit_s: float = MAKING_LIMIT_S) -> None:
+        self._limit_s = limit_s
+        self._waiting: queue.Queue[Folder | None] = queue.Queue(WAITING_LIMIT)
+        self._queued: set[str] = set()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._is_closed = False
+
+    def put(self, folder: Folder) -> bool:
+        """Have a replay made; False when too many wait. From any thread; never blocks for long."""
+        with self._lock:
+            if self._is_closed:
+                return False
+            if folder.recording_id in self._queued:
+                return True
+            try:
+                self._waiting.put_nowait(folder)
+            except queue.Full:
+                _log.warning("replay left out", recording_id=folder.recording_id)
+                return False
+            self._queued.add(folder.recording_id)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="replays", daemon=True)
+                self._thread.start()
+        tell(folder, "queued", 0.0)
+        return True
+
+    def wait(self) -> None:
+        """Until nothing waits and nothing runs."""
+        self._waiting.join()
+
+    def close(self) -> None:
+        """Stop; what was not made is not lost: it can be asked for again. Safe to repeat."""
+        with self._lock:
+            self._is_closed = True
+            process, thread = self._process, self._thread
+        if process is not None:
+            process.terminate()
+        if thread is not None:
+            while not self._waiting.empty():
+                try:
+                    self._waiting.get_nowait()
+                except queue.Empty:
+                    break
+            self._waiting.put(None)
+            thread.join(10)
+
+    def _run(self) -> None:
+        while (folder := self._waiting.get()) is not None:
+            try:
+                self._make(folder)
+            except OSError as error:
+                _log.error("replay failed", recording_id=folder.recording_id, why=str(error))
+            finally:
+                with self._lock:
+                    self._queued.discard(folder.recording_id)
+                self._waiting.task_done()
+
+    def _make(self, folder: Folder) -> None:
+        if self._is_closed or not folder.path.is_dir():
+            return
+        command = [sys.executable, "-m", "parley.recording.replay", str(folder.path)]
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        )
+        with self._lock:
+            self._process = process
+        try:
+            _, said = process.communicate(timeout=self._limit_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            _, said = process.communicate()
+        finally:
+            with self._lock:
+                self._process = None
+        if process.returncode != 0 and not self._is_closed and folder.path.is_dir():
+            why = said.decode(errors="replace").strip().splitlines()[-1:] or ["killed"]
+            _log.error("replay failed", recording_id=folder.recording_id, why=why[0][:500])
+            tell(folder, "failed", 0.0)
+
+
+def tell(folder: Folder, state: Progress, share: float, **facts: Any) -> None:
+    """Write down how far a replay is; `share` of 1."""
+    value = {"state": state, "progress": round(share, 3), **facts}
+    try:
+        write_atomically(folder.replay_state, json.dumps(value).encode())
+    except FileNotFoundError:
+        # Deleted meanwhile; then nobody wants to know.
+        return

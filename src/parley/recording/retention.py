@@ -1,0 +1,155 @@
+"""What goes when: by age, then by size, oldest first. Never what runs or is pinned.
+
+Source: service.md 6.5.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, Literal
+
+from parley import logs
+from parley.recording.layout import Folder, Shelf
+from parley.recording.recorder import remove
+from parley.recording.store import BrokenRecording, read_meta
+
+DAY_S: Final = 86_400.0
+GB: Final = 1_000_000_000
+
+Reason = Literal["expired", "capacity", "broken"]
+
+_log = logs.get(__name__)
+
+
+@dataclass(slots=True)
+class Report:
+    """What was looked at and what went. `victims`: ids with the reason, in order."""
+
+    status: Literal["ok", "disabled", "dry_run", "errors"] = "ok"
+    scanned: int = 0
+    deleted: int = 0
+    deleted_expired: int = 0
+    deleted_capacity: int = 0
+    deleted_broken: int = 0
+    remaining: int = 0
+    remaining_size_mb: float = 0.0
+    errors: int = 0
+    victims: list[tuple[str, Reason]] | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+@dataclass(slots=True)
+class _Kept:
+    folder: Folder
+    created_s: float
+    size: int
+    is_safe: bool
+    reason: Reason | None = None
+
+
+def clean(
+    shelf: Shelf,
+    *,
+    retention_days: float,
+    max_gb: float,
+    now_s: float,
+    dry_run: bool = False,
+) -> Report:
+    """Delete what is too old or too much. Negative limits do not apply.
+
+    Folders without usable metadata go when they are older than a day, under any rule.
+    """
+    report = Report(victims=[])
+    found = [_look(folder) for folder in shelf]
+    report.scanned = len(found)
+    for one in found:
+        if one.is_safe:
+            continue
+        age_s = now_s - one.created_s
+        if one.reason == "broken":
+            if age_s <= DAY_S:
+                one.reason = None
+        elif retention_days >= 0 and age_s > retention_days * DAY_S:
+            one.reason = "expired"
+    if max_gb >= 0:
+        size = sum(one.size for one in found if one.reason is None)
+        for one in sorted(found, key=lambda one: one.created_s):
+            if size <= max_gb * GB:
+                break
+            if one.reason is None and not one.is_safe:
+                one.reason = "capacity"
+                size -= one.size
+    if retention_days < 0 and max_gb < 0:
+        report.status = "disabled"
+    if dry_run:
+        report.status = "dry_run"
+    for one in found:
+        if one.reason is None:
+            _remain(report, one)
+            continue
+        assert report.victims is not None
+        report.victims.append((one.folder.recording_id, one.reason))
+        if not dry_run and not _remove(one.folder):
+            report.errors += 1
+            report.status = "errors"
+            _remain(report, one)
+            continue
+        report.deleted += 1
+        report.deleted_expired += one.reason == "expired"
+        report.deleted_capacity += one.reason == "capacity"
+        report.deleted_broken += one.reason == "broken"
+    if not dry_run:
+        _finish_interrupted(shelf)
+    report.remaining_size_mb = round(report.remaining_size_mb, 3)
+    return report
+
+
+def _remain(report: Report, one: _Kept) -> None:
+    report.remaining += 1
+    report.remaining_size_mb += one.size / 1e6
+
+
+def _look(folder: Folder) -> _Kept:
+    is_safe = folder.is_live() or folder.pin.exists()
+    size = folder.size_bytes()
+    try:
+        created = datetime.fromisoformat(read_meta(folder)["created_at"])
+        if created.tzinfo is None:
+            created = created.replace(tzinfo=UTC)
+        return _Kept(folder, created.timestamp(), size, is_safe)
+    except (BrokenRecording, ValueError):
+        changed_s = folder.path.lstat().st_mtime
+        return _Kept(folder, changed_s, size, is_safe, "broken")
+
+
+def _remove(folder: Folder) -> bool:
+    if folder.is_live():
+        return False
+    try:
+        remove(folder.path)
+    except OSError as error:
+        _log.warning(
+            "recording could not be deleted", recording_id=folder.recording_id, why=str(error)
+        )
+        return False
+    return True
+
+
+def _finish_interrupted(shelf: Shelf) -> None:
+    """Remove what a deletion left that was itself cut off."""
+    if not shelf.root.is_dir():
+        return
+    with os.scandir(shelf.root) as entries:
+        doomed = [
+            entry.path
+            for entry in entries
+            if entry.name.startswith(".") and entry.name.endswith(".deleted")
+        ]
+    for path in doomed:
+        shutil.rmtree(path, ignore_errors=True)

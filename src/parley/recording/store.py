@@ -1,0 +1,258 @@
+"""Looks after the folders of recordings: read, pack, comment, take an upload, delete.
+
+Files are the source; nothing is cached here. Every function blocks on the disk, so the gateway
+calls them in threads.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import stat
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+from parley.errors import BadInput, TooLarge
+from parley.recording.layout import Folder, write_atomically
+from parley.recording.recorder import remove
+
+COMMENT_CHARS: Final = 2000
+UPLOAD_BYTES: Final = 200 * 1024 * 1024
+"""Source of both: service.md 5.5."""
+
+PIECE_BYTES: Final = 256 * 1024
+PACKED_AS_TEXT: Final = (".json", ".jsonl", ".txt", ".srt")
+
+
+class StillRecording(BadInput):
+    """A running session's recording cannot be deleted."""
+
+    code = "still_recording"
+    http_status = 409
+
+    def __init__(self) -> None:
+        super().__init__("This session is still being recorded.")
+
+
+class WrongMedia(BadInput):
+    """An upload that is not what such an upload may be."""
+
+    code = "unsupported_media_type"
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(sentence)
+
+
+class BrokenRecording(Exception):
+    """`meta.json` cannot be used; the sentence says why."""
+
+
+def read_meta(folder: Folder) -> dict[str, Any]:
+    """What is known of a recording.
+
+    Raises:
+        BrokenRecording: it is missing or no metadata.
+    """
+    try:
+        meta = json.loads(folder.meta.read_bytes())
+    except OSError as error:
+        raise BrokenRecording("meta.json is missing") from error
+    except ValueError as error:
+        raise BrokenRecording("meta.json is not JSON") from error
+    if not isinstance(meta, dict) or not isinstance(meta.get("created_at"), str):
+        raise BrokenRecording("meta.json has not the fields it must have")
+    return meta
+
+
+def describe(folder: Folder) -> dict[str, Any]:
+    """`meta.json` with what is not in it: the type's other name, the pin, the replay's progress."""
+    meta = read_meta(folder)
+    meta["type"] = meta.get("app_type")
+    meta["pinned"] = folder.pin.exists()
+    replay = replay_state(folder)
+    if replay is not None:
+        meta["replay"] = replay
+    return meta
+
+
+def replay_state(folder: Folder) -> dict[str, Any] | None:
+    """How far the replay is; None when nobody asked for one."""
+    try:
+        state = json.loads(folder.replay_state.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return state if isinstance(state, dict) else None
+
+
+def read_recording(folder: Folder) -> dict[str, Any] | None:
+    """The timeline, with the replay's files if they are there; None while there is none.
+
+    Raises:
+        BrokenRecording: it is no JSON.
+    """
+    try:
+        recording = json.loads(folder.recording.read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise BrokenRecording("recording.json is not JSON") from error
+    if not isinstance(recording, dict):
+        raise BrokenRecording("recording.json is no object")
+    if folder.replay_wav.exists():
+        recording["merged_replay"] = folder.replay_wav.name
+    if folder.replay_mp4.exists():
+        recording["merged_replay_video"] = folder.replay_mp4.name
+    return recording
+
+
+# ---- comments and pins ---------------------------------------------------------------------
+
+
+def read_comment(folder: Folder) -> str:
+    """The comment, "" when there is none."""
+    try:
+        return folder.comment.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return ""
+
+
+def write_comment(folder: Folder, comment: str) -> None:
+    """Set or, with "", remove the comment.
+
+    Raises:
+        TooLarge: longer than `COMMENT_CHARS`.
+    """
+    if len(comment) > COMMENT_CHARS:
+        raise TooLarge("The comment", len(comment), COMMENT_CHARS, "characters")
+    if comment:
+        # What JSON may carry and UTF-8 may not: half of a surrogate pair.
+        write_atomically(folder.comment, comment.encode("utf-8", "replace"))
+    else:
+        folder.comment.unlink(missing_ok=True)
+
+
+def pin(folder: Folder, is_pinned: bool) -> None:
+    """Keep it whatever its age, or not any more."""
+    if is_pinned:
+        folder.pin.touch(mode=0o640)
+    else:
+        folder.pin.unlink(missing_ok=True)
+
+
+# ---- uploads -------------------------------------------------------------------------------
+
+
+def sniff(head: bytes) -> str | None:
+    """webm, mp4 or wav by what a file begins with; None for anything else."""
+    if head[:4] == b"RIFF" and head[8:12] == b"WAVE":
+        return "wav"
+    if head[4:8] == b"ftyp":
+        return "mp4"
+    # EBML; Matroska begins the same, and names its kind within the first bytes.
+    if head[:4] == b"\x1aE\xdf\xa3" and b"webm" in head[:64]:
+        return "webm"
+    return None
+
+
+def take_upload(folder: Folder, source: BinaryIO, *, limit_bytes: int = UPLOAD_BYTES) -> Path:
+    """Keep a browser's recording: type by content, written aside, then renamed.
+
+    Raises:
+        WrongMedia: none of the three kinds.
+        TooLarge: nothing is kept then.
+    """
+    head = source.read(PIECE_BYTES)
+    kind = sniff(head)
+    if kind is None:
+        raise WrongMedia("The file is neither WebM nor MP4 nor WAV.")
+    target = folder.upload(kind)
+    partial = folder.path / f".{target.name}.{os.urandom(4).hex()}.partial"
+    size = 0
+    try:
+        with open(partial, "xb") as file:
+            piece = head
+            while piece:
+                size += len(piece)
+                if size > limit_bytes:
+                    raise TooLarge("The upload", size, limit_bytes)
+                file.write(piece)
+                piece = source.read(PIECE_BYTES)
+        os.replace(partial, target)
+    finally:
+        partial.unlink(missing_ok=True)
+    return target
+
+
+# ---- packing -------------------------------------------------------------------------------
+
+
+class _Outlet(io.RawIOBase):
+    """Takes what `zipfile` writes and gives it to whoever streams."""
+
+    def __init__(self) -> None:
+        self._waiting = bytearray()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self._waiting += data
+        return len(data)
+
+    def take(self) -> bytes:
+        taken = bytes(self._waiting)
+        self._waiting.clear()
+        return taken
+
+
+def zip_pieces(folder: Folder, *, shown_id: str | None = None) -> Iterator[bytes]:
+    """The folder as a ZIP file, piece by piece; never more than a piece is in memory.
+
+    Args:
+        shown_id: stands for the recording's own id, which a share link must not tell.
+    """
+    outlet = _Outlet()
+    name = shown_id[:24] if shown_id else folder.recording_id
+    with zipfile.ZipFile(outlet, "w", zipfile.ZIP_STORED) as packed:
+        for path in folder.files():
+            if path.name.startswith("."):
+                continue
+            inner = zipfile.ZipInfo.from_file(path, f"{name}/{path.relative_to(folder.path)}")
+            is_text = path.suffix in PACKED_AS_TEXT
+            inner.compress_type = zipfile.ZIP_DEFLATED if is_text else zipfile.ZIP_STORED
+            with _open_plain(path) as source, packed.open(inner, "w") as target:
+                if is_text and shown_id:
+                    data = source.read()
+                    target.write(data.replace(folder.recording_id.encode(), shown_id.encode()))
+                while piece := source.read(PIECE_BYTES):
+                    target.write(piece)
+                    yield outlet.take()
+            yield outlet.take()
+    yield outlet.take()
+
+
+def _open_plain(path: Path) -> BinaryIO:
+    """Open a file that must not be a link."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    file = os.fdopen(descriptor, "rb")
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        file.close()
+        raise FileNotFoundError(path)
+    return file
+
+
+# ---- deleting ------------------------------------------------------------------------------
+
+
+def delete(folder: Folder) -> None:
+    """Remove everything of a recording.
+
+    Raises:
+        StillRecording: its session runs.
+    """
+    if folder.is_live():
+        raise StillRecording
+    remove(folder.path)

@@ -1,0 +1,351 @@
+"""REST of what stays: reading, packing, uploading, commenting, sharing, deleting, and who may."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import os
+import wave
+import zipfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+from tests.support.gateways import RunningGateway, running_gateway
+from tests.support.recordings import JPEG, Running, recorded
+
+from parley.recording import store
+from parley.recording.layout import Shelf
+
+ADMIN = {"authorization": "Bearer the-admin"}
+
+
+@pytest.fixture
+async def gateway(tmp_path: Path) -> AsyncIterator[RunningGateway]:
+    storage = {"data_dir": tmp_path, "min_free_gb": 0, "replays": False}
+    async with running_gateway(storage=storage, security={"admin_token": "the-admin"}) as running:
+        yield running
+
+
+@pytest.fixture
+async def http(gateway: RunningGateway) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=gateway.url, timeout=20) as client:
+        yield client
+
+
+def wav(seconds: float = 0.1) -> bytes:
+    buffer = io.BytesIO()
+    with wave.open(buffer, "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(8000)
+        file.writeframes(b"\0\0" * round(8000 * seconds))
+    return buffer.getvalue()
+
+
+async def test_a_recording_is_read_by_its_id(http, tmp_path):
+    recorded(tmp_path, "one")
+
+    meta = (await http.get("/api/sessions/one")).json()
+    timeline = (await http.get("/api/sessions/one/recording")).json()
+    page = await http.get("/s/one")
+
+    assert meta["type"] == meta["app_type"] == "omni_duplex"
+    assert meta["session_id"] == "one"
+    assert [chunk["index"] for chunk in timeline["chunks"]] == [0, 1]
+    assert page.status_code == 200
+
+
+async def test_a_running_session_has_no_timeline_yet(http, tmp_path):
+    with Running(tmp_path, "live"):
+        answer = await http.get("/api/sessions/live/recording")
+        deletion = await http.delete("/api/sessions/live", headers=ADMIN)
+        listed = (await http.get("/api/sessions", headers=ADMIN)).json()
+
+    assert answer.status_code == 202
+    assert (deletion.status_code, deletion.json()["code"]) == (409, "still_recording")
+    assert [one["session_id"] for one in listed["sessions"]] == ["live"]
+
+
+@pytest.mark.parametrize("path", ["", "/recording", "/assets/a.wav", "/download", "/comment"])
+async def test_what_is_not_there_is_404(http, path):
+    answer = await http.get(f"/api/sessions/nobody{path}")
+
+    assert answer.status_code == 404
+    assert answer.json()["code"] == "not_found"
+
+
+async def test_assets_come_whole_in_parts_and_by_head(http, tmp_path):
+    folder = recorded(tmp_path, "one")
+    sound = (folder.path / "user_audio/000.wav").read_bytes()
+    path = "/api/sessions/one/assets/user_audio/000.wav"
+
+    whole = await http.get(path)
+    part = await http.get(path, headers={"range": "bytes=10-19"})
+    beyond = await http.get(path, headers={"range": "bytes=99999999-"})
+    head = await http.head(path)
+    frame = await http.get("/api/sessions/one/assets/user_frames/000.jpg")
+
+    assert whole.content == sound
+    assert whole.headers["content-type"] == "audio/wav"
+    assert "sandbox" in whole.headers["content-security-policy"]
+    assert (part.status_code, part.content) == (206, sound[10:20])
+    assert beyond.status_code == 416
+    assert (head.status_code, head.content) == (200, b"")
+    assert int(head.headers["content-length"]) == len(sound)
+    assert frame.content == JPEG
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "../two/meta.json",
+        "..%2f..%2fstate.db",
+        "%2e%2e/%2e%2e/state.db",
+        "user_audio/..%5c..%5cstate.db",
+        "/etc/passwd",
+        "%2fetc%2fpasswd",
+        "user_audio//000.wav",
+        "./meta.json",
+        "journal.jsonl",
+        "meta.json",
+        "inputs.f32",
+        "user_audio/000.wav%00.jpg",
+        "a/b/c.wav",
+    ],
+)
+async def test_asset_paths_lead_nowhere_else(gateway, tmp_path, path):
+    recorded(tmp_path, "one")
+    recorded(tmp_path, "two")
+    status, body = await raw_get(gateway, f"/api/sessions/one/assets/{path}")
+
+    assert status in (400, 404)
+    assert set(json.loads(body)) == {"detail", "code"}
+    assert str(tmp_path).encode() not in body
+
+
+async def raw_get(
+    gateway: RunningGateway, path: str, *, method: str = "GET", headers: str = ""
+) -> tuple[int, bytes]:
+    """Without a client that tidies paths up."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", gateway.gateway.port)
+    top = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{headers}\r\n"
+    writer.write(top.encode())
+    async with asyncio.timeout(10):
+        answer = await reader.read()
+    writer.close()
+    first, _, body = answer.partition(b"\r\n\r\n")
+    return int(first.split()[1]), body
+
+
+async def test_links_are_not_followed(http, tmp_path):
+    folder = recorded(tmp_path, "one")
+    secret = tmp_path / "secret.wav"
+    secret.write_bytes(wav())
+    (folder.path / "user_audio/evil.wav").symlink_to(secret)
+    (folder.path / "linked").symlink_to(tmp_path)
+    (Shelf(tmp_path).root / "alias").symlink_to(tmp_path)
+
+    direct = await http.get("/api/sessions/one/assets/user_audio/evil.wav")
+    over_folder = await http.get("/api/sessions/one/assets/linked/secret.wav")
+    as_folder = await http.get("/api/sessions/alias")
+    packed = zipfile.ZipFile(io.BytesIO((await http.get("/api/sessions/one/download")).content))
+
+    assert direct.status_code == over_folder.status_code == 400
+    assert as_folder.status_code == 404
+    assert not any("evil" in name or "secret" in name for name in packed.namelist())
+
+
+@pytest.mark.parametrize("bad", ["..", "a%2fb", "%2e%2e%2fx", "x" * 200, "a b", "ä", "-x", "a.b"])
+async def test_strange_ids_are_404_everywhere(gateway, bad):
+    for tail in ("", "/recording", "/download", "/comment"):
+        status, body = await raw_get(gateway, f"/api/sessions/{bad}{tail}")
+        assert status in (400, 404), (bad, tail, body)
+
+
+async def test_the_download_holds_everything_and_streams(http, tmp_path):
+    folder = recorded(tmp_path, "one", units=3)
+
+    async with http.stream("GET", "/api/sessions/one/download") as answer:
+        assert "content-length" not in answer.headers
+        data = await answer.aread()
+
+    packed = zipfile.ZipFile(io.BytesIO(data))
+    assert packed.testzip() is None
+    assert {name.removeprefix("one/") for name in packed.namelist()} == {
+        str(path.relative_to(folder.path)) for path in folder.files()
+    }
+    assert answer.headers["content-disposition"] == 'attachment; filename="one.zip"'
+
+
+def test_packing_holds_one_piece_at_a_time(tmp_path):
+    folder = recorded(tmp_path, "one")
+    (folder.path / "frontend_replay.wav").write_bytes(os.urandom(8 * store.PIECE_BYTES))
+
+    sizes = [len(piece) for piece in store.zip_pieces(folder)]
+
+    assert max(sizes) < 2 * store.PIECE_BYTES
+    assert sum(sizes) > 8 * store.PIECE_BYTES
+
+
+@pytest.mark.parametrize(
+    ("content", "kind"),
+    [
+        (wav(), "wav"),
+        (b"\0\0\0\x18ftypmp42" + b"\0" * 100, "mp4"),
+        (b"\x1aE\xdf\xa3\x9fB\x86\x81\x01B\x82\x84webm" + b"\0" * 100, "webm"),
+    ],
+)
+async def test_an_upload_is_known_by_its_content(http, tmp_path, content, kind):
+    folder = recorded(tmp_path, "one")
+
+    answer = await http.post(
+        "/api/sessions/one/upload-recording",
+        files={"file": ("../../evil.html", content, "text/html")},
+    )
+
+    assert answer.json() == {
+        "status": "ok",
+        "path": f"frontend_replay.{kind}",
+        "size_bytes": len(content),
+    }
+    assert folder.upload(kind).read_bytes() == content
+
+
+async def test_an_upload_of_another_kind_leaves_nothing(http, tmp_path):
+    folder = recorded(tmp_path, "one")
+    before = sorted(folder.files())
+
+    html = await http.post(
+        "/api/sessions/one/upload-recording",
+        files={"file": ("x.webm", b"<script>alert(1)</script>", "video/webm")},
+    )
+    nothing = await http.post("/api/sessions/one/upload-recording")
+    nowhere = await http.post(
+        "/api/sessions/nobody/upload-recording", files={"file": ("x", wav(), "audio/wav")}
+    )
+
+    assert (html.status_code, html.json()["code"]) == (400, "unsupported_media_type")
+    assert nothing.status_code == 422
+    assert nowhere.status_code == 404
+    assert sorted(folder.files()) == before
+
+
+async def test_an_upload_that_is_too_large_leaves_nothing(gateway, tmp_path):
+    folder = recorded(tmp_path, "one")
+    before = sorted(folder.files())
+    with pytest.raises(store.TooLarge):
+        store.take_upload(folder, io.BytesIO(wav(10)), limit_bytes=1000)
+
+    status, _ = await raw_get(
+        gateway,
+        "/api/sessions/one/upload-recording",
+        method="POST",
+        headers=f"Content-Length: {10**10}\r\nContent-Type: multipart/form-data; boundary=x\r\n",
+    )
+
+    assert status == 413
+    assert sorted(folder.files()) == before
+
+
+async def test_comments_are_kept_changed_and_removed(http, tmp_path):
+    folder = recorded(tmp_path, "one")
+    path = "/api/sessions/one/comment"
+
+    empty = (await http.get(path)).json()
+    text = "<img src=x onerror=alert(1)> 好的"
+    written = (await http.post(path, json={"comment": text})).json()
+    read = await http.get(path)
+    await http.post(path, json={"comment": ""})
+
+    assert empty == {"comment": ""}
+    assert written == {"status": "ok", "len": len(text)}
+    assert read.json() == {"comment": text}
+    assert read.headers["content-type"] == "application/json"
+    assert not folder.comment.exists()
+    assert (await http.post(path, json={"comment": "x" * 2001})).status_code == 413
+    assert (await http.post(path, json={"comment": 7})).status_code == 422
+    assert (await http.post("/api/sessions/no/comment", json={"comment": "x"})).status_code == 404
+
+
+async def test_a_share_link_shows_but_tells_no_id_and_changes_nothing(http, tmp_path):
+    recorded(tmp_path, "the_real_id")
+    link = (await http.post("/api/sessions/the_real_id/share", json={})).json()
+    base = f"/api/sessions/{link['token']}"
+
+    meta = await http.get(base)
+    timeline = await http.get(f"{base}/recording")
+    sound = await http.get(f"{base}/assets/user_audio/000.wav")
+    download = await http.get(f"{base}/download")
+    page = await http.get(link["path"])
+    packed = zipfile.ZipFile(io.BytesIO(download.content))
+
+    assert meta.status_code == sound.status_code == page.status_code == 200
+    told = [meta.text, timeline.text, str(download.headers), *packed.namelist()]
+    told += [packed.read(name).decode("latin-1") for name in packed.namelist()]
+    assert not any("the_real_id" in text for text in told)
+    for method, tail, body in (
+        ("POST", "/comment", {"comment": "x"}),
+        ("POST", "/share", {}),
+        ("POST", "/replay", {}),
+    ):
+        answer = await http.request(method, base + tail, json=body)
+        assert (answer.status_code, answer.json()["code"]) == (403, "read_only")
+    deletion = await http.delete(base, headers=ADMIN)
+    assert deletion.status_code == 403
+
+
+async def test_share_links_expire_and_belong_to_their_server(gateway, http, tmp_path):
+    recorded(tmp_path, "one")
+    link = (await http.post("/api/sessions/one/share", json={"expires_in_s": 60})).json()
+    forever = (await http.post("/api/sessions/one/share", json={"expires_in_s": None})).json()
+    path = f"/api/sessions/{link['token']}"
+    assert (await http.get(path)).status_code == 200
+    async with running_gateway() as other, httpx.AsyncClient(base_url=other.url) as elsewhere:
+        foreign = await elsewhere.get(path)
+    flipped = link["token"][:-3] + ("abc" if link["token"][-3:] != "abc" else "abd")
+    forged = await http.get(f"/api/sessions/{flipped}")
+    now = gateway.house.clock.time()
+    gateway.house.access._clock = type("Later", (), {"time": lambda self: now + 61})()
+
+    expired = await http.get(path)
+
+    for refused in (foreign, forged, expired):
+        assert (refused.status_code, refused.json()["code"]) == (403, "invalid_share_link")
+    assert forever["expires_at"] is None
+    assert (await http.get(f"/api/sessions/{forever['token']}")).status_code == 200
+
+
+async def test_lists_pins_and_deletion_take_a_token(http, tmp_path):
+    folder = recorded(tmp_path, "one")
+
+    listing = await http.get("/api/sessions")
+    pinning = await http.put("/api/sessions/one/pin", json={"pinned": True})
+    deletion = await http.delete("/api/sessions/one")
+    assert listing.status_code == pinning.status_code == deletion.status_code == 401
+    assert folder.path.is_dir()
+
+    await http.put("/api/sessions/one/pin", json={"pinned": True}, headers=ADMIN)
+    listed = (await http.get("/api/sessions", headers=ADMIN)).json()
+    deleted = await http.delete("/api/sessions/one", headers=ADMIN)
+    after = (await http.get("/api/sessions", headers=ADMIN)).json()
+
+    assert [(one["session_id"], one["pinned"]) for one in listed["recordings"]] == [("one", True)]
+    assert deleted.json() == {"success": True}
+    assert not folder.path.exists()
+    assert after["total_recordings"] == 0
+
+
+async def test_a_broken_recording_is_listed_with_its_problem(http, tmp_path):
+    recorded(tmp_path, "fine")
+    recorded(tmp_path, "torn").meta.write_text("{")
+
+    listed = (await http.get("/api/sessions", headers=ADMIN)).json()["recordings"]
+
+    assert {one["session_id"]: one["problem"] for one in listed} == {
+        "fine": None,
+        "torn": "meta.json is not JSON",
+    }
+    assert (await http.get("/api/sessions/torn")).status_code == 404
