@@ -17,6 +17,7 @@ from tests.support.transcripts import Conversation, find
 from parley import cli
 from parley.cli import devices
 from parley.cli.screen import Screen
+from parley.client.events import Waiting
 from parley.errors import SetupError
 from parley.media import wav
 from parley.media.pcm import Pcm
@@ -290,3 +291,18 @@ def test_the_live_line_is_replaced_on_a_terminal_and_left_out_of_a_log() -> None
 
     assert terminal.getvalue() == "listening\r\x1b[Kyou speak …\r\x1b[Kended\n"
     assert log.getvalue() == "ended\n"
+
+
+def test_a_log_is_told_the_place_in_the_queue_when_it_changes() -> None:
+    terminal, log = Terminal(), io.StringIO()
+    for status in (terminal, log):
+        screen = Screen(io.StringIO(), status)
+        for place, wait_s in ((2, 60), (2, 57), (1, 30), (1, 27)):
+            screen.waiting(Waiting(place, wait_s, "q_1", 2))
+        screen.close()
+
+    assert log.getvalue().splitlines() == [
+        "waiting: place 2 of 2, about 60 s",
+        "waiting: place 1 of 2, about 30 s",
+    ]
+    assert "about 57 s" in terminal.getvalue()

@@ -102,7 +102,9 @@ async def _answer(
         async with aclosing(client.stream(request)) as events:
             async for event in events:
                 match event:
-                    case Waiting() | Assigned() | Reconnecting():
+                    case Waiting():
+                        screen.waiting(event)
+                    case Assigned() | Reconnecting():
                         screen.note(describe(event))
                     case Piece(text=text, sound=sound):
                         screen.text(text)

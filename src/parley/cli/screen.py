@@ -18,6 +18,7 @@ class Screen:
         self._is_terminal = self._status.isatty()
         self._live = ""
         self._mid_line = False
+        self._place = 0
 
     def text(self, words: str) -> None:
         """Words of the answer, as they come."""
@@ -51,6 +52,14 @@ class Screen:
         self._status.write(line[:120])
         self._status.flush()
         self._live = line
+
+    def waiting(self, event: Waiting) -> None:
+        """The place in the queue. A log gets a line when it changes; the estimate alone falls
+        every few seconds."""
+        self.live(describe(event))
+        if not self._is_terminal and event.position != self._place:
+            self.note(describe(event))
+        self._place = event.position
 
     def close(self) -> None:
         """Leave a clean line behind."""

@@ -212,6 +212,7 @@ class Conversation:
         self._plays = plays
         self._speaker: Loudspeaker | None = None
         self._is_answered = False
+        self._was_heard = False
         self.screen = screen or Screen()
         self.answers: list[Pcm] = []
 
@@ -278,8 +279,13 @@ class Conversation:
                 is_played = self._speaker is None or self._speaker.left_s == 0
                 is_late = loop.time() - over_s > self._tail_s
                 if (self._is_answered and is_played) or is_late:
+                    self._explain_silence()
                     await self._client.stop()
                     return
+
+    def _explain_silence(self) -> None:
+        if isinstance(self._client, HalfDuplexClient) and not self._was_heard:
+            self.screen.note("The server heard no voice in the file. Is it speech, loud enough?")
 
     def _is_my_turn(self) -> bool:
         return not isinstance(self._client, HalfDuplexClient) or self._client.is_my_turn
@@ -303,7 +309,7 @@ class Conversation:
         screen = self.screen
         match event:
             case Waiting():
-                screen.live(describe(event))
+                screen.waiting(event)
             case Assigned():
                 screen.live("a worker is yours; preparing …")
             case Reconnecting():
@@ -312,6 +318,7 @@ class Conversation:
                 kept = f", recorded as {recording_id}" if recording_id else ", not recorded"
                 screen.note(f"session {session_id}{kept}; speak, Ctrl-C ends")
             case Voice(is_speaking=True):
+                self._was_heard = True
                 screen.live("you speak …")
             case Voice():
                 screen.live("…")

@@ -199,6 +199,7 @@ class _Exchange:
                     message.queue_length,
                 )
             case legacy.QueueDone():
+                self._asked_s = self._clock.monotonic()
                 return Assigned()
             case wire.PrefillDone(input_tokens=tokens):
                 return Understood(tokens)

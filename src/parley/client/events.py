@@ -131,7 +131,8 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Chat: the whole answer. `sound` holds everything, streamed or not."""
+    """Chat: the whole answer. `sound` holds everything, streamed or not. `first_piece_ms` runs from
+    the question, or from the end of the wait."""
 
     text: str
     sound: Pcm | None
