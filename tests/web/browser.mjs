@@ -252,6 +252,61 @@ const scenarios = {
     return `${turn.length} units, likeness ${difference.likeness.toFixed(3)}, ${difference.longerMs} ms longer`;
   },
 
+  async interrupted({ page }) {
+    // A server that speaks and then, in the middle of its turn, listens: somebody has interrupted it.
+    const second = Buffer.from(Float32Array.from({ length: 24000 }, (_, i) => 0.4 * Math.sin(i * 0.05)).buffer).toString('base64');
+    let line;
+    await page.routeWebSocket(/\/v1\/realtime/, (socket) => {
+      line = socket;
+      const say = (message) => socket.send(JSON.stringify(message));
+      say({ type: 'session.queue_done' });
+      socket.onMessage((text) => {
+        const { type } = JSON.parse(String(text));
+        if (type === 'session.update') {
+          say({ type: 'session.created', session_id: 'rt_1', prompt_length: 1 });
+          for (let i = 0; i < 5; i++) say({ type: 'response.output_audio.delta', text: `word ${i} `, audio: second, end_of_turn: false, kv_cache_length: 10 });
+        }
+        if (type === 'session.close') say({ type: 'session.closed', reason: 'stopped' });
+      });
+    });
+    await page.goto('/audio_duplex');
+    await tap(page);
+    await mainButton(page).click();
+    await until(page, () => globalThis.__tap.blocks.slice(-1).some(({ right }) => right.some((value) => Math.abs(value) > 0.3)));
+    await page.waitForTimeout(500);
+    const at = await page.evaluate(async () => (await import('/static/audio/rig.js')).theRig().context.currentTime);
+    line.send(JSON.stringify({ type: 'response.listen', kv_cache_length: 11 }));
+    await page.waitForTimeout(900);
+    const { levels, from } = await heard(page);
+    const silentAfterMs = (lastLoud(levels, (at - from) * 200, (at - from + 0.8) * 200) / 200 + from - at) * 1000;
+    assert.ok(silentAfterMs > 0 && silentAfterMs < 200, `audible until ${silentAfterMs} ms after`);
+    assert.match(await page.locator('p-transcript .assistant').textContent(), /\(interrupted\)/);
+    await activity(page, 'listening');
+    await hangUp(page);
+    return `silent ${Math.round(silentAfterMs)} ms after the message`;
+  },
+
+  async turned_away({ page }) {
+    const endings = [
+      [(socket) => socket.send(JSON.stringify({ type: 'error', error: { code: 'queue_full', message: 'Queue full', type: 'server_error' } })), 1013, 'The queue is full.'],
+      [(socket) => socket.send(JSON.stringify({ type: 'error', error: { code: 'inference_error', message: 'The worker was lost.', type: 'server_error' } })), 1011, 'The model could not finish.'],
+      [(socket) => socket.send(JSON.stringify({ type: 'session.closed', reason: 'timeout' })), 1000, 'The time for this conversation is over.'],
+      [(socket) => socket.send(JSON.stringify({ type: 'error', error: { code: 'app_disabled', message: 'off', type: 'server_error' } })), 1008, 'This way to talk is switched off here.'],
+    ];
+    let next = 0;
+    await page.routeWebSocket(/\/v1\/realtime/, (socket) => {
+      const [speak, code] = endings[next];
+      speak(socket);
+      socket.close({ code });
+    });
+    await page.goto('/audio_duplex');
+    for (; next < endings.length; next++) {
+      await mainButton(page).click();
+      await page.locator('.notices').getByText(endings[next][2]).waitFor();
+      assert.ok(await page.locator('.notices').getByRole('button', { name: 'Call again' }).isVisible());
+    }
+  },
+
   async omni({ page }) {
     const wire = wiretap(page);
     await page.goto('/omni');

@@ -19,10 +19,10 @@ NODE = shutil.which("node")
 NO_BROWSER = 77
 
 GROUPS = {
-    "voices": ["half_duplex", "audio_duplex", "duplex_gapless"],
+    "voices": ["half_duplex", "audio_duplex", "duplex_gapless", "interrupted"],
     "pictures": ["omni", "chat", "voice_note", "writing", "file_mode", "recording"],
     "lives": ["pause", "queue", "restart", "app_off", "viewer"],
-    "troubles": ["permission_denied", "no_microphone", "insecure"],
+    "troubles": ["permission_denied", "no_microphone", "insecure", "turned_away"],
     "cares": ["accessible", "weight", "languages", "keyboard", "memory"],
     "examples": ["example_node", "example_page"],
 }

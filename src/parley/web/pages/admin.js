@@ -287,10 +287,19 @@ async function drawRecordings() {
   const answer = await askIfAny('/api/sessions').catch(() => null);
   showSection('recordings', answer !== null);
   if (!answer) return;
-  place.recordings.replaceChildren(
-    table(['session', 'worker', 'seen', ''], (answer.sessions ?? []).map((/** @type {any} */ session) => [
-      h('a', { class: 'mono', href: `/s/${encodeURIComponent(session.session_id)}`, target: '_blank', rel: 'noopener' }, session.session_id), String(session.worker_id ?? '–'), session.last_active ? date(session.last_active) : '–', null,
-    ]), 'recordings'));
+  const link = (/** @type {string} */ id, /** @type {string} */ text) => h('a', { href: `/s/${encodeURIComponent(id)}`, target: '_blank', rel: 'noopener' }, text);
+  const live = (answer.sessions ?? []).map((/** @type {any} */ session) => [link(session.session_id, session.session_id), h('span', { class: 'chip' }, h('span', { class: 'dot', 'data-is': 'good' }), t('admin.live')), '–', session.last_active ? date(session.last_active) : '–', null, null]);
+  const kept = (answer.recordings ?? []).map((/** @type {any} */ one) => {
+    const path = `/api/sessions/${encodeURIComponent(one.session_id)}`;
+    const pin = h('input', { type: 'checkbox', role: 'switch', checked: one.pinned, label: 'admin.pin', onchange: () => void act(() => ask(`${path}/pin`, { method: 'PUT', body: JSON.stringify({ pinned: pin.checked }) })) });
+    return [
+      link(one.session_id, one.title || one.session_id), taskWord(one.app_type), one.duration_s ? clock(one.duration_s) : '–', date(one.created_at), h('label', { class: 'switch' }, pin),
+      h('button', { class: 'button slim danger', type: 'button', words: 'action.delete', onclick: async () => {
+        if (await confirmed('replay.delete_sure', 'action.delete')) await act(() => ask(path, { method: 'DELETE' }));
+      } }),
+    ];
+  });
+  place.recordings.replaceChildren(table(['session', 'task', 'length', 'made', 'pinned', ''], [...live, ...kept], 'recordings'));
 }
 
 /** @param {import('./admin-metrics.js').Sample[]} metrics */

@@ -8,6 +8,7 @@ import { EchoWatch } from '../audio/echo.js';
 import { theRig } from '../audio/rig.js';
 import { $, copy, h, once, reicon, relabel, say, toast } from '../elements/dom.js';
 import { choice, group, range, Settings, toggle } from '../elements/form.js';
+import { askForKey } from '../elements/key.js';
 import { barrierNotice, endingNotice, mediaNotice, notice } from '../elements/notice.js';
 import { remember, viewerUrl } from '../elements/recents.js';
 import { saveRecording } from '../elements/save.js';
@@ -441,7 +442,7 @@ export async function mountCall(kind) {
     if (trouble?.kind === 'media') list.push(mediaNotice(trouble, [{ words: 'action.try_again', act: () => void start(), isMain: true }, { words: 'notice.choose_device', act: () => openSide('settings', true) }, ...(trouble.device === 'microphone' ? [{ words: 'notice.write_instead', act: () => location.assign('/turnbased') }] : [])]));
     else if (trouble?.kind === 'network' && phase !== 'ended') list.push(notice('warn', 'network.slow', 'network.slow_fix', { values: { dropped: trouble.dropped }, onClose: () => talk.dismissTrouble() }));
     else if (trouble?.kind === 'server' && phase !== 'ended') list.push(notice('warn', 'trouble.server', undefined, { said: trouble.sentence, onClose: () => talk.dismissTrouble() }));
-    if (ending) list.push(endingNotice(ending, [again, ...(ending.reason === 'busy' ? [{ words: 'notice.write_instead', act: () => location.assign('/turnbased') }] : [])]));
+    if (ending) list.push(endingNotice(ending, [ending.code === 'unauthorized' ? { words: 'key.enter', act: () => void askForKey(), isMain: true } : again, ...(ending.reason === 'busy' ? [{ words: 'notice.write_instead', act: () => location.assign('/turnbased') }] : [])]));
     if (isSuspended) list.push(notice('warn', 'media.suspended', undefined, { ways: [{ words: 'media.continue', act: () => void talk.wake(), isMain: true }] }));
     if (hasLostMic) list.push(notice('warn', 'media.lost', 'media.lost_fix', { ways: [{ words: 'media.reconnect', act: () => void talk.useMicrophone({ deviceId: devices.chosen('microphone'), isStudio: settings.get('studio') }).catch(() => toast('media.missing_microphone')), isMain: true }, { words: 'notice.choose_device', act: () => openSide('settings', true) }] }));
     notices.replaceChildren(...list.filter((node) => node !== null));

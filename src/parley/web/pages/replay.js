@@ -3,7 +3,8 @@
  * line, and the sound or film of all of it. The merged file is streamed; single pieces load when asked for.
  */
 
-import { $, copy, h, say } from '../elements/dom.js';
+import { $, confirmed, copy, h, say, toast } from '../elements/dom.js';
+import { askForKey } from '../elements/key.js';
 import { notice } from '../elements/notice.js';
 import { mountShell } from '../elements/shell/shell.js';
 import { HttpError, request, requestIfAny } from '../wire/http.js';
@@ -32,6 +33,8 @@ mountShell();
 const main = $('#main');
 main.className = 'replay';
 const id = decodeURIComponent(location.pathname.split('/').filter(Boolean)[1] ?? '');
+/** Opened by a link that was shared: for looking only. */
+const isShared = id.startsWith('sh_');
 const base = `/api/sessions/${encodeURIComponent(id)}`;
 const asset = (/** @type {string} */ path) => `${base}/assets/${path.split('/').map(encodeURIComponent).join('/')}`;
 
@@ -83,11 +86,20 @@ async function load() {
     recording = await requestIfAny(`${base}/recording`);
   } catch (error) {
     const isMissing = error instanceof HttpError && error.status === 404;
+    if (error instanceof HttpError && error.status === 401) void askForKey();
     main.replaceChildren(notice('error', isMissing ? 'replay.missing' : 'replay.failed', isMissing ? 'replay.missing_fix' : undefined, { ways: [{ words: 'action.try_again', act: () => void load() }, { words: 'nav.home', act: () => location.assign('/') }] }));
     return;
   }
   draw(meta, recording);
-  if (!recording?.chunks && !recording?.turns) setTimeout(() => void load(), POLL_MS);
+  const isUnfinished = (!recording?.chunks && !recording?.turns) || ['queued', 'running'].includes(meta.replay?.state);
+  if (isUnfinished) setTimeout(() => void wait(meta.replay?.state), POLL_MS);
+}
+
+/** Look again until something has changed: a page that is being read is not drawn anew for nothing. @param {string | undefined} state */
+async function wait(state) {
+  const meta = await requestIfAny(base).catch(() => null);
+  if (meta && meta.replay?.state === state && (meta.ended_at === null || state)) setTimeout(() => void wait(state), POLL_MS);
+  else await load();
 }
 
 /** @param {any} meta @param {any} recording */
@@ -115,15 +127,26 @@ function draw(meta, recording) {
   const shown = new Timeline(cells);
   main.replaceChildren(
     h('header', { class: 'row spread' },
-      h('div', { class: 'stack title' }, h('h1', null, String(meta.title || (has(app) ? t(app) : t('replay.title')))), h('p', { class: 'quiet small num' }, h('span', { class: 'chip' }, has(app) ? t(app) : type), ` ${facts.join(' · ')}`), h('p', { class: 'small quiet mono' }, id)),
-      h('div', { class: 'row' }, h('button', { class: 'button slim', type: 'button', icon: 'copy', words: 'replay.link', onclick: () => void copy(location.href, 'share.copied') }), h('a', { class: 'button slim', href: `${base}/download`, icon: 'download', words: 'replay.zip' }))),
-    ...(isLive || !recording ? [notice('info', 'replay.processing', 'replay.processing_more')] : []),
+      h('div', { class: 'stack title' }, h('h1', null, String(meta.title || (has(app) ? t(app) : t('replay.title')))), h('p', { class: 'quiet small num' }, h('span', { class: 'chip' }, has(app) ? t(app) : type), ` ${facts.join(' · ')}`), isShared ? null : h('p', { class: 'small quiet mono' }, id)),
+      h('div', { class: 'row' }, h('button', { class: 'button slim', type: 'button', icon: 'copy', words: 'replay.link', onclick: () => void copy(location.href, 'share.copied') }), h('a', { class: 'button slim', href: `${base}/download`, icon: 'download', words: 'replay.zip' }), isShared ? null : h('button', { class: 'button slim danger', type: 'button', icon: 'trash', words: 'action.delete', onclick: () => void remove() }))),
+    ...(isLive || !recording || ['queued', 'running'].includes(meta.replay?.state) ? [notice('info', 'replay.processing', 'replay.processing_more')] : []),
     media,
     shown.node,
-    h('section', { class: 'card stack' }, h('label', null, h('span', { words: 'share.comment' }), comment), saved),
+    ...(isShared ? [] : [h('section', { class: 'card stack' }, h('label', null, h('span', { words: 'share.comment' }), comment), saved)]),
     h('details', { class: 'card' }, h('summary', { words: 'replay.config' }), h('pre', { class: 'mono', tabindex: 0 }, JSON.stringify(meta.config ?? {}, null, 2))),
   );
   void mountMedia(media, recording, shown);
+}
+
+async function remove() {
+  if (!(await confirmed('replay.delete_sure', 'action.delete'))) return;
+  try {
+    await request(base, { method: 'DELETE', token: sessionStorage.getItem('parley.admin') ?? undefined });
+    toast('replay.deleted');
+    main.replaceChildren(notice('info', 'replay.deleted', undefined, { ways: [{ words: 'nav.home', act: () => location.assign('/') }] }));
+  } catch (error) {
+    toast(error instanceof HttpError && error.status === 401 ? 'replay.delete_not_allowed' : 'error.request');
+  }
 }
 
 /** The whole conversation as one file: the server's mix first, then what a browser uploaded. @param {HTMLElement} place @param {any} recording @param {Timeline} timeline */

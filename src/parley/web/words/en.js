@@ -20,6 +20,7 @@ export const en = {
   'status.waiting': '{waiting} waiting',
   'status.none': 'No worker',
   'status.offline': 'Offline',
+  'status.locked': 'Needs a key',
 
   // Actions
   'action.close': 'Close',
@@ -185,6 +186,10 @@ export const en = {
   'share.uploading': 'Uploading',
   'share.failed': 'That did not work. Try again in a moment.',
   'share.not_there': 'The server has not kept this conversation.',
+  'share.expiry': 'The link works',
+  'share.day': 'for a day',
+  'share.month': 'for 30 days',
+  'share.always': 'until the recording is deleted',
 
   // Settings
   'settings.next_start': 'Settings take effect with the next start.',
@@ -488,6 +493,9 @@ export const en = {
   'replay.play_ai': 'Play the assistant',
   'replay.comment_saved': 'Saved',
   'replay.comment_failed': 'The comment could not be saved.',
+  'replay.delete_sure': 'The recording will be gone for everyone.',
+  'replay.deleted': 'The recording is gone.',
+  'replay.delete_not_allowed': 'Deleting needs a key or the admin token.',
 
   // Admin
   'admin.title': 'Administration',
@@ -555,6 +563,9 @@ export const en = {
   'admin.key_once': 'Copy it now: it is not shown again.',
   'admin.key_sure': 'Programs that use “{name}” will be refused.',
   'admin.revoke': 'Revoke',
+  'admin.live': 'running',
+  'admin.pin': 'Keep whatever its age',
+  'admin.th_pinned': 'Kept',
   'chart.sessions': 'Conversations',
   'chart.running': 'running',
   'chart.free': 'free places',
@@ -578,4 +589,10 @@ export const en = {
   'task.half_duplex_audio': 'Taking turns',
   'task.audio_duplex': 'Voice call',
   'task.omni_duplex': 'Video call',
+  'key.title': 'This server needs a key',
+  'key.text': 'Ask its operator for one.',
+  'key.field': 'Key',
+  'key.remember': 'Remember it on this device',
+  'key.enter': 'Enter the key',
+  'key.wrong': 'That key is not accepted here.',
 };

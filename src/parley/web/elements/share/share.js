@@ -3,7 +3,7 @@
  * Sharing says first what becomes visible, and to whom.
  */
 
-import { HttpError, request } from '../../wire/http.js';
+import { HttpError, request, requestIfAny } from '../../wire/http.js';
 import { number } from '../../words/words.js';
 import { copy, h, say, sheet } from '../dom.js';
 import { remember, viewerUrl } from '../recents.js';
@@ -20,11 +20,13 @@ export function openShare({ recordingId, app, blob }) {
   const progress = h('progress', { max: 1, value: 0, hidden: true, label: 'share.uploading' });
   const state = h('p', { class: 'small', role: 'status' });
   const go = h('button', { class: 'button primary', type: 'button', icon: 'share', words: 'share.go' });
+  const expiry = h('select', null, ...[['86400', 'share.day'], ['2592000', 'share.month'], ['never', 'share.always']].map(([value, words]) => h('option', { value, words })));
   const tooBig = blob !== null && blob.size > UPLOAD_LIMIT;
   const node = sheet(
     'share.title',
     h('p', { class: 'quiet', words: 'share.what' }),
     blob ? h('label', { class: 'switch' }, h('span', null, h('span', { words: 'share.with_recording' }), h('small', null, `${number(blob.size / 1e6)} MB`)), withBlob) : null,
+    h('label', null, h('span', { words: 'share.expiry' }), expiry),
     h('label', null, h('span', { words: 'share.comment' }), comment),
     progress,
     state,
@@ -48,7 +50,10 @@ export function openShare({ recordingId, app, blob }) {
           progress.value = part;
         });
       }
-      const url = new URL(viewerUrl(recordingId), location.href).href;
+      // A link of its own does not tell the recording's id, so whoever has it can look and nothing else.
+      const order = { expires_in_s: expiry.value === 'never' ? null : Number(expiry.value) };
+      const link = await requestIfAny(`/api/sessions/${encodeURIComponent(recordingId)}/share`, { method: 'POST', body: JSON.stringify(order) });
+      const url = new URL(link?.path ?? viewerUrl(recordingId), location.href).href;
       remember(recordingId, app);
       node.close();
       await copy(url, 'share.copied');

@@ -4,10 +4,11 @@
  * Which ways exist comes from `GET /api/apps`; a page whose way is switched off leads home.
  */
 
-import { request, requestIfAny } from '../../wire/http.js';
+import { HttpError, request, requestIfAny } from '../../wire/http.js';
 import { bindPage, currentLanguage, setLanguage, suggestLanguage, words } from '../../words/words.js';
 import { h, reicon, relabel, say, sheet } from '../dom.js';
 import { icon, mark } from '../icons.js';
+import { askForKey } from '../key.js';
 
 /** Every way to talk this server may offer, in the order of the menu. */
 export const APPS = [
@@ -105,6 +106,8 @@ export function mountShell({ app, statusEveryS = 10 } = {}) {
 
   const label = /** @type {HTMLElement} */ (status.lastElementChild);
   const dot = /** @type {HTMLElement} */ (status.firstElementChild);
+  // Recordings can be shared with people who have no key, and the admin page asks by itself.
+  const isOpenPage = here.startsWith('/s/') || here === '/admin';
   const poll = async () => {
     if (document.hidden) return;
     try {
@@ -113,9 +116,11 @@ export function mountShell({ app, statusEveryS = 10 } = {}) {
       if (total === 0) say(label, 'status.none');
       else if (waiting > 0) say(label, 'status.waiting', { waiting });
       else say(label, idle > 0 ? 'status.free' : 'status.busy', { idle, total });
-    } catch {
+    } catch (error) {
       dot.dataset.is = 'poor';
-      say(label, 'status.offline');
+      const isLocked = error instanceof HttpError && error.status === 401;
+      say(label, isLocked ? 'status.locked' : 'status.offline');
+      if (isLocked && !isOpenPage) void askForKey();
     }
   };
   void poll();
