@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 from tests.support.certificates import self_signed
 
-from parley import cli
+from parley import cli, models
 from parley.cli import doctor
 from parley.cli.doctor import Finding
 from parley.client import Server
 from parley.errors import SetupError
+from parley.models.plan import ModelPlan
 from parley.settings import Settings, load
 
 
@@ -142,6 +143,44 @@ def test_a_wrong_settings_file_is_the_first_thing_it_says(
     assert run() == 1
 
     assert "gateway.port" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("plan", "lines"),
+    [
+        (ModelPlan("parrot", "built in", "none", slots=1), ["parrot (built in), 1 slot"]),
+        (
+            ModelPlan(
+                "minicpmo45",
+                "/models/four-five",
+                "cuda:0",
+                slots=None,
+                dtype="bfloat16",
+                weights_bytes=18 << 30,
+                slot_bytes=700 << 20,
+                notes=("One note.",),
+            ),
+            [
+                "minicpmo45 (/models/four-five) on cuda:0 in bfloat16, as many slots as fit",
+                "18.00 GiB of weights, 700 MiB per slot, 18.68 GiB with 1 slot",
+                "One note.",
+            ],
+        ),
+        (
+            ModelPlan("pocket", "in the package", "cpu", problems=("The weights are gone.",)),
+            ["pocket: The weights are gone."],
+        ),
+    ],
+)
+def test_the_model_is_described_in_a_readable_line(
+    plan: ModelPlan, lines: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(models, "describe", lambda settings: plan)
+
+    findings = list(doctor.check_model(settings()))
+
+    assert [finding.text for finding in findings] == lines
+    assert {finding.grade for finding in findings} == {"broken" if plan.problems else "fine"}
 
 
 def test_an_unknown_model_is_broken_with_the_known_names() -> None:

@@ -329,22 +329,33 @@ def check_model(settings: Settings) -> Iterator[Finding]:
         )  # fmt: skip
         return
     plan = models.describe(settings.model)
+    for problem in plan.problems:
+        yield Finding("broken", "model", f"{plan.name}: {problem}")
+    if plan.problems:
+        return
+    device = f" on {plan.device}" if plan.device != "none" else ""
     kind = f" in {plan.dtype}" if plan.dtype else ""
-    yield Finding("fine", "model", f"{plan.name} from {plan.source} on {plan.device}{kind}")
+    slots = "as many slots as fit" if plan.slots is None else _counted(plan.slots, "slot")
+    yield Finding("fine", "model", f"{plan.name} ({plan.source}){device}{kind}, {slots}")
     if plan.weights_bytes is not None:
-        slots = plan.slots or 1
-        per_slot = plan.slot_bytes or 0
-        total = plan.weights_bytes + slots * per_slot
-        yield Finding(
-            "fine",
-            "memory",
-            f"{plan.weights_bytes / GIB:.2f} GiB of weights, {per_slot / GIB:.2f} GiB per slot, "
-            f"{total / GIB:.2f} GiB with {slots}",
-        )
+        text = f"{_size(plan.weights_bytes)} of weights"
+        if plan.slot_bytes is not None:
+            rows = plan.slots or 1
+            total = plan.weights_bytes + rows * plan.slot_bytes
+            text += f", {_size(plan.slot_bytes)} per slot, {_size(total)} with "
+            text += _counted(rows, "slot")
+        yield Finding("fine", "memory", text)
     for note in plan.notes:
         yield Finding("fine", "model", note)
-    for problem in plan.problems:
-        yield Finding("broken", "model", problem)
+
+
+def _size(number_bytes: int) -> str:
+    gib = number_bytes / GIB
+    return f"{gib:.2f} GiB" if gib >= 1 else f"{gib * 1024:.0f} MiB"
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 CHECKS: Final[tuple[Check, ...]] = (
