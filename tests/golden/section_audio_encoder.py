@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 
 import numpy as np
@@ -56,7 +57,11 @@ def _batch(case: Case, check: Checker) -> None:
     for key in case.arrays:
         if found := re.fullmatch(r"mel_every(\d+)", key):
             check.close(key, mel[..., :: int(found[1])], case.arrays[key])
-    for index, tokens in enumerate(ears.encode_pieces(pieces, chunked=given["chunk_length"] > 0)):
+    # -1 or 0 seconds mean full attention.
+    seconds = given["chunk_length"]
+    ears = copy.copy(ears)
+    ears.chunk_frames = int(max(0.0, seconds) * 50)
+    for index, tokens in enumerate(ears.encode_pieces(pieces, chunked=seconds > 0)):
         check.close(f"embed{index}", tokens, case.arrays[f"embed{index}"])
 
 

@@ -55,12 +55,11 @@ class Session:
         self.chooser = self.model.chooser
         init = case.json["init"]
         self.window = _window(init)
-        options = DuplexOptions(
-            generate_audio=init.get("generate_audio", True),
-            force_listen_count=init.get("force_listen_count", 0),
-            ls_mode=init.get("ls_mode", "explicit"),
-            max_new_speak_tokens_per_chunk=init.get("max_new_speak_tokens_per_chunk", 20),
-        )
+        chosen = {key: value for key, value in init.items() if key in OPTION_NAMES}
+        # The public component listens from the start; and wherever it draws, the most probable
+        # entry was taken when the vectors were made.
+        chosen = {"force_listen_count": 0, **chosen, "decode_mode": "greedy"}
+        options = DuplexOptions(**chosen)
         self.options = options
         talking.run(
             self.model,
@@ -161,7 +160,7 @@ class Session:
         args = want["args"]
         found = conversation(self.model)
         chosen = {key: value for key, value in args.items() if key in OPTION_NAMES}
-        options = dataclasses.replace(self.options, **chosen)
+        options = dataclasses.replace(self.options, **{**chosen, "decode_mode": "greedy"})
         found.opening = dataclasses.replace(found.opening, duplex=options)
         end = self.model.words.ids.chunk_eos
         self.model.chooser = self.chooser if script is None else Script(script, end)

@@ -77,12 +77,14 @@ def test_loading_takes_each_tensor_into_memory_once(folder):
 
 
 def test_missing_unexpected_and_misshapen_tensors_are_named_together(copy):
+    spoiled = []
+
     def change(tensors):
         head = tensors.pop("llm.lm_head.weight")
         tensors["llm.lm_tail.weight"] = head
         first = next(name for name in tensors if name != "llm.lm_tail.weight")
         tensors[first] = torch.zeros(3, 3)
-        change.first = first
+        spoiled.append(first)
 
     rewrite(copy, change)
 
@@ -92,7 +94,7 @@ def test_missing_unexpected_and_misshapen_tensors_are_named_together(copy):
     sentence = str(caught.value)
     assert "1 missing: llm.lm_head.weight" in sentence
     assert "1 unexpected: llm.lm_tail.weight" in sentence
-    assert f"of wrong shape: {change.first} (needs" in sentence
+    assert f"of wrong shape: {spoiled[0]} (needs" in sentence
 
 
 def test_a_lost_shard_is_named(copy):
