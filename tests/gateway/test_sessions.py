@@ -16,6 +16,7 @@ import pytest
 from tests.support.gateways import RunningGateway, running_gateway
 from tests.support.recordings import JPEG, Running, recorded
 
+from parley.errors import TooLarge
 from parley.recording import store
 from parley.recording.layout import Shelf
 
@@ -236,7 +237,7 @@ async def test_an_upload_of_another_kind_leaves_nothing(http, tmp_path):
 async def test_an_upload_that_is_too_large_leaves_nothing(gateway, tmp_path):
     folder = recorded(tmp_path, "one")
     before = sorted(folder.files())
-    with pytest.raises(store.TooLarge):
+    with pytest.raises(TooLarge):
         store.take_upload(folder, io.BytesIO(wav(10)), limit_bytes=1000)
 
     status, _ = await raw_get(

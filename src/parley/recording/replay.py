@@ -1,0 +1,368 @@
+"""Makes the merged replay of one recording: `python -m parley.recording.replay FOLDER`.
+
+A stereo WAV file at 24 kHz (left the person, right the assistant) with true timing, subtitles, and
+where there are pictures an MP4 film of them with that sound. Runs with the lowest priority and says
+in `replay.json` how far it is. Every result is written aside and renamed, so none is ever half
+there. Source: service.md 6.4.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import wave
+from collections.abc import Callable, Iterator, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from parley.errors import BadInput
+from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm
+from parley.media.resample import ResampleStream, resample
+from parley.media.wav import load
+from parley.recording import timeline
+from parley.recording.layout import Folder, write_atomically
+from parley.recording.making import tell
+from parley.recording.placing import Caption, Piece, Plan, place
+
+if TYPE_CHECKING:
+    import av
+    from PIL import ImageFont
+
+SIZE: Final = (1280, 720)
+FONT_PIXELS: Final = 42
+"""Source of both: service.md 6.4."""
+
+LONGEST_S: Final = 4 * 3600.0
+CPU_LIMIT_S: Final = 3600
+BLOCK_S: Final = 10
+FRAME_PIXELS: Final = 16_000_000
+CODECS: Final = ("libx264", "libopenh264", "mpeg4")
+CAPTION_LINES: Final = 2
+SRT_CHARS: Final = 84
+"""Two lines of a film."""
+
+Int16 = npt.NDArray[np.int16]
+Progress = Callable[[float], None]
+
+
+def make(folder: Folder, progress: Progress = lambda share: None) -> list[Path]:
+    """Make everything there can be of a replay; gives what was made.
+
+    Raises:
+        OSError: there is no journal, or no room.
+        ValueError: the journal has no beginning.
+    """
+    journal = timeline.read(folder.journal)
+    head = journal.last("head")
+    if head is None:
+        raise ValueError("the journal has no beginning")
+    plan = place(head, _with_lengths(folder, journal.lines))
+    made = []
+    if plan.length_s > LONGEST_S:
+        raise ValueError("the session is too long for a replay")
+    if plan.user or plan.assistant or plan.frames:
+        write_wav(folder, plan)
+        made.append(folder.replay_wav)
+    progress(0.3)
+    if plan.captions:
+        write_atomically(folder.subtitles, srt(plan.captions).encode())
+        made.append(folder.subtitles)
+    if plan.frames:
+        write_mp4(folder, plan, lambda share: progress(0.3 + 0.7 * share))
+        made.append(folder.replay_mp4)
+    return made
+
+
+def _with_lengths(folder: Folder, lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Chat sounds came as files; how long they are is only known by looking."""
+    import soundfile
+
+    for line in lines:
+        asked = line.get("input")
+        if line["kind"] == "turn" and asked and "audio" in asked and not line.get("samples"):
+            try:
+                asked["duration_ms"] = 1000 * soundfile.info(folder.path / asked["audio"]).duration
+            except (soundfile.LibsndfileError, OSError):
+                asked.pop("audio")
+    return list(lines)
+
+
+# ---- sound ---------------------------------------------------------------------------------
+
+
+def write_wav(folder: Folder, plan: Plan) -> None:
+    """The stereo mix. Nothing is louder or softer than it was."""
+    user = _track(folder, plan.user, INPUT_RATE_HZ, plan.length_s)
+    assistant = _track(folder, plan.assistant, OUTPUT_RATE_HZ, plan.length_s)
+    partial = folder.path / f".{folder.replay_wav.name}.partial"
+    try:
+        with wave.open(str(partial), "wb") as file:
+            file.setnchannels(2)
+            file.setsampwidth(2)
+            file.setframerate(OUTPUT_RATE_HZ)
+            at = 0
+            for left in _at_output_rate(user):
+                right = assistant[at : at + len(left)]
+                at += len(left)
+                stereo = np.zeros((len(left), 2), "<i2")
+                stereo[:, 0] = left
+                stereo[: len(right), 1] = right
+                file.writeframes(stereo.tobytes())
+        os.replace(partial, folder.replay_wav)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _track(folder: Folder, pieces: Sequence[Piece], rate_hz: int, length_s: float) -> Int16:
+    """One side, whole: half an hour takes less than 100 MB."""
+    track = np.zeros(round(length_s * rate_hz), np.int16)
+    for piece in pieces:
+        sound = _read(folder.path / piece.path, rate_hz)
+        first = round(piece.offset_s * rate_hz)
+        sound = sound[first : first + round(piece.length_s * rate_hz)]
+        start = round(piece.start_s * rate_hz)
+        room = track[start : start + len(sound)]
+        # Two sounds at once happen only when clocks disagree; the sum must not wrap around.
+        mixed = room.astype(np.int32) + sound[: len(room)]
+        room[:] = np.clip(mixed, -32768, 32767)
+    return track
+
+
+def _read(path: Path, rate_hz: int) -> Int16:
+    try:
+        pcm = resample(load(path), rate_hz)
+    except (OSError, BadInput):
+        # A file that a crash cut off: silence is all that is known of it.
+        return np.zeros(0, np.int16)
+    return np.rint(pcm.samples * 32767).astype(np.int16)
+
+
+def _at_output_rate(track: Int16) -> Iterator[Int16]:
+    stream = ResampleStream(INPUT_RATE_HZ, OUTPUT_RATE_HZ)
+    step = BLOCK_S * INPUT_RATE_HZ
+    for start in range(0, max(1, len(track)), step):
+        block = track[start : start + step].astype(np.float32) / 32767
+        out = stream.feed(
+            Pcm(np.clip(block, -1, 1), INPUT_RATE_HZ), last=start + step >= len(track)
+        )
+        yield np.rint(out.samples * 32767).astype(np.int16)
+
+
+# ---- words ---------------------------------------------------------------------------------
+
+
+def clean(text: str) -> str:
+    """Text without what subtitle formats or terminals take for commands."""
+    kept = "".join(char if char.isprintable() else " " for char in text)
+    return " ".join(kept.translate(_HARMLESS).split())
+
+
+_HARMLESS = str.maketrans({"<": "‹", ">": "›", "{": "(", "}": ")", "\\": "/"})
+
+
+def srt(captions: Sequence[Caption]) -> str:
+    """Captions as a SubRip file."""
+    blocks: list[str] = []
+    for caption in captions:
+        text = clean(caption.text)[-SRT_CHARS:].strip()
+        if text and caption.end_s > caption.start_s:
+            times = f"{_stamp(caption.start_s)} --> {_stamp(caption.end_s)}"
+            blocks.append(f"{len(blocks) + 1}\n{times}\n{text}\n")
+    return "\n".join(blocks)
+
+
+def _stamp(seconds: float) -> str:
+    ms = round(seconds * 1000)
+    return f"{ms // 3_600_000:02d}:{ms // 60_000 % 60:02d}:{ms // 1000 % 60:02d},{ms % 1000:03d}"
+
+
+# ---- pictures ------------------------------------------------------------------------------
+
+
+def write_mp4(folder: Folder, plan: Plan, progress: Progress) -> None:
+    """Pictures as they were seen, words below them, the mix as sound."""
+    import av
+
+    partial = folder.path / f".{folder.replay_mp4.name}.partial"
+    try:
+        with av.open(str(partial), "w", format="mp4", options={"movflags": "faststart"}) as film:
+            codec = next(name for name in CODECS if name in av.codecs_available)
+            video = film.add_stream(codec, rate=10)
+            video.width, video.height = SIZE
+            video.pix_fmt = "yuv420p"
+            video.time_base = video.codec_context.time_base = Fraction(1, 1000)
+            video.codec_context.thread_count = 1
+            if codec == "libx264":
+                video.options = {"preset": "ultrafast", "crf": "26"}
+            sound = film.add_stream("aac", rate=OUTPUT_RATE_HZ, layout="stereo")
+            packets = _sound_packets(folder, sound)
+            waiting = next(packets, None)
+            for at_s, image in _images(folder, plan):
+                # Interleaved, so that a player need not jump about in the file.
+                while waiting is not None and waiting[0] <= at_s:
+                    film.mux(waiting[1])
+                    waiting = next(packets, None)
+                frame = av.VideoFrame.from_ndarray(image, format="rgb24")
+                frame.pts, frame.time_base = round(1000 * at_s), Fraction(1, 1000)
+                film.mux(video.encode(frame))
+                progress(min(1.0, at_s / plan.length_s))
+            film.mux(video.encode())
+            while waiting is not None:
+                film.mux(waiting[1])
+                waiting = next(packets, None)
+        os.replace(partial, folder.replay_mp4)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _sound_packets(folder: Folder, stream: Any) -> Iterator[tuple[float, list[av.Packet]]]:
+    import av
+
+    with wave.open(str(folder.replay_wav), "rb") as file:
+        at = 0
+        while data := file.readframes(1024):
+            samples = np.frombuffer(data, "<i2").reshape(1, -1)
+            frame = av.AudioFrame.from_ndarray(samples, format="s16", layout="stereo")
+            frame.sample_rate = OUTPUT_RATE_HZ
+            frame.pts, frame.time_base = at, Fraction(1, OUTPUT_RATE_HZ)
+            yield at / OUTPUT_RATE_HZ, stream.encode(frame)
+            at += samples.shape[1] // 2
+        yield at / OUTPUT_RATE_HZ, stream.encode(None)
+
+
+def _images(folder: Folder, plan: Plan) -> Iterator[tuple[float, npt.NDArray[np.uint8]]]:
+    """A picture whenever something changes, and at least one a second."""
+    from PIL import Image
+
+    font = _font()
+    changes = {0.0, plan.length_s}
+    changes |= {at_s for at_s, _ in plan.frames}
+    for caption in plan.captions:
+        changes |= {caption.start_s, caption.end_s}
+    changes |= {float(second) for second in range(int(plan.length_s) + 1)}
+    times = sorted({round(at_s, 3) for at_s in changes})
+    frames = sorted(plan.frames)
+    scene = Image.new("RGB", SIZE, "black")
+    shown = 0
+    for at_s in times:
+        newest = shown
+        while newest < len(frames) and frames[newest][0] <= at_s + 0.0005:
+            newest += 1
+        if newest > shown:
+            scene = _fitted(folder.path / frames[newest - 1][1]) or scene
+            shown = newest
+        text = next(
+            (
+                caption.text
+                for caption in reversed(plan.captions)
+                if caption.start_s <= at_s + 0.0005 < caption.end_s
+            ),
+            "",
+        )
+        yield at_s, _captioned(scene, clean(text), font)
+
+
+def _fitted(path: Path) -> Any:
+    from PIL import Image
+
+    from parley.media.image import decode_image
+
+    try:
+        picture = Image.fromarray(decode_image(path.read_bytes(), limit_pixels=FRAME_PIXELS))
+    except (OSError, BadInput):
+        return None
+    picture.thumbnail(SIZE)
+    scene = Image.new("RGB", SIZE, "black")
+    scene.paste(picture, ((SIZE[0] - picture.width) // 2, (SIZE[1] - picture.height) // 2))
+    return scene
+
+
+def _captioned(scene: Any, text: str, font: Any) -> npt.NDArray[np.uint8]:
+    from PIL import ImageDraw
+
+    if not text:
+        return np.asarray(scene, np.uint8)
+    image = scene.copy()
+    pen = ImageDraw.Draw(image)
+    lines = wrap(text, lambda part: float(font.getlength(part)), SIZE[0] * 0.9)[-CAPTION_LINES:]
+    line_height = round(FONT_PIXELS * 1.3)
+    top = SIZE[1] - line_height * len(lines) - 30
+    for number, line in enumerate(lines):
+        place_at = (SIZE[0] / 2, top + number * line_height)
+        pen.text(
+            place_at,
+            line,
+            fill="white",
+            font=font,
+            anchor="ma",
+            stroke_width=3,
+            stroke_fill="black",
+        )
+    return np.asarray(image, np.uint8)
+
+
+def wrap(text: str, width: Callable[[str], float], most: float) -> list[str]:
+    """Lines no wider than `most`; breaks between words where there are spaces, else anywhere."""
+    lines = [""]
+    for word in text.replace(" ", " \0").split("\0"):
+        if width(lines[-1] + word.rstrip()) <= most:
+            lines[-1] += word
+            continue
+        if lines[-1] and width(word.rstrip()) <= most:
+            lines.append(word)
+            continue
+        for char in word:
+            if lines[-1] and width(lines[-1] + char) > most:
+                lines.append("")
+            lines[-1] += char
+    return [line.strip() for line in lines if line.strip()]
+
+
+def _font() -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+    """A font with Chinese in it where the system has one (it is asked through fontconfig)."""
+    from PIL import ImageFont
+
+    finder = shutil.which("fc-match")
+    if finder:
+        found = subprocess.run(
+            [finder, "-f", "%{file}", "sans:lang=zh"],
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=False,
+        ).stdout
+        # Where fontconfig knows none that can be opened, the built-in one has Latin letters.
+        with contextlib.suppress(OSError):
+            return ImageFont.truetype(found, FONT_PIXELS)
+    return ImageFont.load_default(FONT_PIXELS)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Make one replay, as a low-priority process."""
+    os.nice(19)
+    resource.setrlimit(resource.RLIMIT_CPU, (CPU_LIMIT_S, CPU_LIMIT_S))
+    folder = Folder(Path(arguments[0]))
+    last = 0.0
+
+    def progress(share: float) -> None:
+        nonlocal last
+        if share - last >= 0.05:
+            last = share
+            tell(folder, "running", share)
+
+    tell(folder, "running", 0.0)
+    made = make(folder, progress)
+    tell(folder, "done", 1.0, files=[path.name for path in made])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -26,7 +26,10 @@ from parley.clock import Clock, SystemClock
 from parley.engine.model import Model
 from parley.engine.seat import Engine
 from parley.errors import SetupError
-from parley.recording.layout import Shelf
+from parley.library.voices import VoiceShelf, read_voice
+from parley.media.pcm import Pcm
+from parley.recording.layout import Folder, Shelf
+from parley.recording.making import ReplayMaker
 from parley.settings import Settings
 from parley.vad import DetectorFactory
 from parley.vad.energy import EnergyDetector
@@ -70,6 +73,10 @@ class Worker:
         self._load_model = load_model or (lambda: models.load(settings.model))
         self._host: Host | None = None
         self._stopping = asyncio.Event()
+        self._replays = ReplayMaker()
+        self._voices = VoiceShelf(
+            settings.storage.data_dir, limit_s=settings.limits.reference_audio_s
+        )
         secret = settings.security.worker_secret
         if not secret and not is_loopback(settings.worker.host):
             raise SetupError(
@@ -167,6 +174,7 @@ class Worker:
             self._clock,
             settings.limits,
             detectors,
+            voices=self._find_voice,
             cleanup_limit_s=settings.worker.cleanup_limit_s,
             recordings=recordings,
             is_ready=True,
@@ -188,6 +196,7 @@ class Worker:
             linking.cancel()
             await asyncio.gather(linking, return_exceptions=True)
             await asyncio.to_thread(recordings.close)
+            await asyncio.to_thread(self._replays.close)
 
     def _recordings(self, worker_id: str, model: str) -> Recordings:
         storage = self._settings.storage
@@ -198,9 +207,21 @@ class Worker:
             clock=self._clock,
             is_on=storage.recording,
             min_free_gb=storage.min_free_gb,
+            finished=self._make_replay,
         )
         recordings.recover()
         return recordings
+
+    def _make_replay(self, folder: Folder) -> None:
+        if self._settings.storage.replays:
+            self._replays.put(folder)
+
+    def _find_voice(self, name: str) -> Pcm | None:
+        """A registered voice, or the default one by its published id. In any thread."""
+        path = self._settings.model.default_voice
+        if name == "default" and path is not None:
+            return read_voice(path, limit_s=self._settings.limits.reference_audio_s).pcm
+        return self._voices.find(name)
 
     async def _wait_for_the_end(
         self, host: Host, engine: Engine, linking: asyncio.Task[None]
