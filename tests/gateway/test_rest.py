@@ -1,6 +1,7 @@
 """REST: status, queue, estimates, chat over HTTP, stop."""
 
 import asyncio
+import re
 from pathlib import Path
 
 import httpx
@@ -226,12 +227,21 @@ async def test_the_interface_description_has_examples_and_errors():
     async with running_gateway() as gateway, httpx.AsyncClient(base_url=gateway.url) as http:
         document = (await http.get("/openapi.json")).json()
         docs = await http.get("/docs")
+        files = re.findall(r'(?:src|href)="([^"]+)"', docs.text)
+        viewer = [await http.get(file) for file in files]
+        other = await http.get("/docs/swagger-initializer.js")
 
     chat = document["paths"]["/api/chat"]["post"]
     assert chat["requestBody"]["content"]["application/json"]["example"]
     assert {"400", "403", "502", "503", "504"} <= set(chat["responses"])
     assert "Problem" in document["components"]["schemas"]
     assert docs.status_code == 200
+    # The page and all it needs come from here: no other site learns who reads it.
+    assert len(files) == 4
+    assert all(file.startswith("/docs/") for file in files)
+    assert [file.status_code for file in viewer] == [200] * 4
+    assert "unsafe-inline" not in docs.headers["content-security-policy"].split("style-src")[0]
+    assert other.status_code == 404
 
 
 async def test_pages_are_served_with_their_files_and_follow_the_switches(tmp_path: Path):

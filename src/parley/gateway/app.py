@@ -18,6 +18,7 @@ from parley.gateway.http import (
     admin,
     apps,
     chat,
+    docs,
     errors,
     frontend,
     gate,
@@ -62,6 +63,7 @@ def make_app(
         version=__version__,
         description=DESCRIPTION,
         lifespan=lifespan,
+        docs_url=None,
         redoc_url=None,
     )
     limits = {
@@ -91,6 +93,7 @@ def _add_routes(app: FastAPI, house: House, web: Path) -> None:
     )
     for module in everything:
         app.include_router(module.routes(house))
+    app.include_router(docs.routes())
     app.include_router(pages.routes(house, web))
     for dialect in DIALECTS.values():
         # Ids with slashes come here too, to be refused with a close code like other strange ones.

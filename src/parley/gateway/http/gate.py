@@ -19,7 +19,7 @@ from parley.gateway.http.errors import problem
 from parley.gateway.state import AuditEntry
 
 OPEN_PATHS: Final = ("/", "/health", "/docs", "/openapi.json", "/api/token")
-OPEN_FOLDERS: Final = ("/static/", "/s/", f"/api/sessions/{SHARE_PREFIX}")
+OPEN_FOLDERS: Final = ("/static/", "/docs/", "/s/", f"/api/sessions/{SHARE_PREFIX}")
 """What is there without a key on a server that needs one: pages, and what share links open."""
 
 PAGES: Final = frozenset({"/turnbased", "/half_duplex", "/omni", "/audio_duplex", "/realtime"})

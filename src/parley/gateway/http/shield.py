@@ -15,11 +15,6 @@ PAGE_POLICY = (
     "img-src 'self' blob: data:; worker-src 'self' blob:; object-src 'none'; base-uri 'none'; "
     "form-action 'self'; frame-ancestors 'none'"
 )
-DOCS_POLICY = "default-src 'self' https: data:; script-src 'self' https: 'unsafe-inline'; " + (
-    "style-src 'self' https: 'unsafe-inline'; frame-ancestors 'none'"
-)
-"""FastAPI's `/docs` brings an inline script and loads its viewer from a CDN."""
-
 DEFAULT_BODY_BYTES = 1 << 20
 
 
@@ -69,10 +64,7 @@ class Shield:
                     # Browsers ask whether it changed; else an update would meet old scripts.
                     headers.setdefault("cache-control", "no-cache")
                 if is_page:
-                    is_docs = path.startswith(("/docs", "/redoc"))
-                    headers.setdefault(
-                        "content-security-policy", DOCS_POLICY if is_docs else PAGE_POLICY
-                    )
+                    headers.setdefault("content-security-policy", PAGE_POLICY)
             await send(message)
 
         if not length.isdigit() or int(length) > limit:
