@@ -71,7 +71,8 @@ def routes() -> APIRouter:
 
 
 def _viewer() -> Path:
-    # Found without importing it: its modules serve other web frameworks.
+    # A dependency, found without importing it: its modules serve other web frameworks.
     spec = importlib.util.find_spec("swagger_ui")
-    assert spec is not None and spec.origin is not None, "swagger-ui-py is a dependency"
+    assert spec is not None
+    assert spec.origin is not None
     return Path(spec.origin).parent / "static"
