@@ -146,7 +146,7 @@ class State:
         except OSError as error:
             raise _cannot_write(path, error) from error
         try:
-            await _migrate(database, path)
+            await _migrate(database)
             yield cls(database, problems)
         finally:
             await database.close()
@@ -321,13 +321,19 @@ def put_aside(path: Path, why: str) -> str:
 
 
 async def _connect(path: Path) -> aiosqlite.Connection:
-    """Raises `sqlite3.DatabaseError` for a file that is broken."""
+    """Raises `sqlite3.DatabaseError` for a file that is broken, `SetupError` for a newer one."""
     database = await aiosqlite.connect(path, isolation_level=None)
     try:
         await database.execute("PRAGMA busy_timeout = 5000")
         for row in await database.execute_fetchall("PRAGMA quick_check(1)"):
             if row[0] != "ok":
                 raise sqlite3.DatabaseError(str(row[0]))
+        ((version,),) = await database.execute_fetchall("PRAGMA user_version")
+        if version > len(MIGRATIONS):
+            raise SetupError(
+                f"{path} was written by a newer version of parley.",
+                hint="Update parley, or choose another storage.data_dir.",
+            )
         await database.execute("PRAGMA journal_mode = WAL")
         await database.execute("PRAGMA synchronous = NORMAL")
     except BaseException:
@@ -337,13 +343,8 @@ async def _connect(path: Path) -> aiosqlite.Connection:
     return database
 
 
-async def _migrate(database: aiosqlite.Connection, path: Path) -> None:
+async def _migrate(database: aiosqlite.Connection) -> None:
     ((version,),) = await database.execute_fetchall("PRAGMA user_version")
-    if version > len(MIGRATIONS):
-        raise SetupError(
-            f"{path} was written by a newer version of parley.",
-            hint="Update parley, or choose another storage.data_dir.",
-        )
     for number in range(version, len(MIGRATIONS)):
         script = f"BEGIN; {MIGRATIONS[number]} PRAGMA user_version = {number + 1}; COMMIT;"
         await database.executescript(script)

@@ -254,10 +254,11 @@ def _decode_with_av(data: bytes, limit_s: float, failure: Exception) -> Pcm:
             stream = next(iter(container.streams.audio), None)
             if stream is None:
                 raise InvalidPayload("The file holds no sound.")
-            resampler = av.AudioResampler("fltp", "mono", INPUT_RATE_HZ)
+            # Channels are averaged here: FFmpeg's own mixing makes equal channels louder.
+            resampler = av.AudioResampler("fltp", None, INPUT_RATE_HZ)
             for frame in container.decode(stream):
                 for piece in resampler.resample(frame):
-                    block = piece.to_ndarray()[0].astype(np.float32)
+                    block = piece.to_ndarray().mean(axis=0, dtype=np.float32)
                     count += len(block)
                     if count > limit_s * INPUT_RATE_HZ:
                         raise TooLarge("The voice", count / INPUT_RATE_HZ, limit_s, "s")

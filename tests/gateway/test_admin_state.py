@@ -1,0 +1,337 @@
+"""What outlasts a restart, who may do what, and the audit of admins."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from starlette.routing import WebSocketRoute
+from tests.support.gateways import PATHS, RunningGateway, end_of, running_gateway
+from tests.support.recordings import Running, recorded
+from tests.support.stand_in_worker import StandInWorker
+from websockets.asyncio.client import connect
+
+from parley.errors import SetupError
+from parley.gateway.http.gate import OPEN_PATHS
+from parley.gateway.state import MIGRATIONS, State
+
+ADMIN = {"authorization": "Bearer the-admin"}
+
+
+def gateway(tmp_path: Path, **security: Any):
+    return running_gateway(
+        storage={"data_dir": tmp_path, "min_free_gb": 0, "replays": False},
+        security={"admin_token": "the-admin", **security},
+    )
+
+
+def client(running: RunningGateway, **more: Any) -> httpx.AsyncClient:
+    return httpx.AsyncClient(base_url=running.url, timeout=20, **more)
+
+
+async def made_key(running: RunningGateway, **order: Any) -> dict[str, Any]:
+    async with client(running, headers=ADMIN) as http:
+        answer = await http.post("/api/admin/keys", json={"name": "kiosk", **order})
+    assert answer.status_code == 201
+    return dict(answer.json())
+
+
+# ---- restarts ------------------------------------------------------------------------------
+
+
+async def test_switches_estimates_and_keys_outlast_a_restart(tmp_path):
+    async with gateway(tmp_path) as running, client(running, headers=ADMIN) as http:
+        await http.put("/api/admin/apps/omni", json={"enabled": False})
+        await http.put("/api/config/eta", json={"eta_chat_s": 7.5})
+        await http.put("/api/config/eta", json={"ema_alpha": 0.5})
+        for _ in range(3):
+            running.house.eta.record("chat", 4.0)
+        key = (await http.post("/api/admin/keys", json={"name": "kiosk"})).json()["key"]
+        token = (await http.post("/api/token", headers={"x-api-key": key})).json()["token"]
+        link = running.house.access.share_token("x", None)
+
+    async with gateway(tmp_path) as running, client(running, headers=ADMIN) as http:
+        apps = (await http.get("/api/apps")).json()["apps"]
+        eta = (await http.get("/api/config/eta")).json()
+        keys = (await http.get("/api/admin/keys")).json()["keys"]
+        with_key = await http.get("/status", headers={"authorization": f"Bearer {key}"})
+        with_token = await http.get("/status", headers={"authorization": f"Bearer {token}"})
+
+        assert running.house.access.shared(link) == "x"
+    assert "omni" not in {app["app_id"] for app in apps}
+    assert (eta["eta_chat_s"], eta["ema_alpha"], eta["eta_omni_duplex_s"]) == (7.5, 0.5, 90.0)
+    assert (eta["ema_chat_s"], eta["ema_chat_samples"]) == (4.0, 3)
+    assert [one["name"] for one in keys] == ["kiosk"]
+    assert with_key.status_code == with_token.status_code == 200
+
+
+async def test_a_broken_database_is_kept_aside_and_reported(tmp_path):
+    (tmp_path / "state.db").write_bytes(b"this is no database" * 1000)
+
+    async with gateway(tmp_path) as running, client(running, headers=ADMIN) as http:
+        report = (await http.get("/api/admin/state")).json()
+
+    (aside,) = tmp_path.glob("state.db.corrupt-*")
+    assert aside.read_bytes().startswith(b"this is no database")
+    assert aside.name in report["problems"][0]
+
+
+async def test_a_database_of_a_newer_version_is_not_touched(tmp_path):
+    database = sqlite3.connect(tmp_path / "state.db")
+    database.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
+    database.close()
+    before = (tmp_path / "state.db").read_bytes()
+
+    with pytest.raises(SetupError, match="newer version"):
+        async with State.open(tmp_path / "state.db"):
+            pass
+
+    assert (tmp_path / "state.db").read_bytes() == before
+
+
+async def test_an_old_database_is_migrated(tmp_path):
+    path = tmp_path / "state.db"
+    async with State.open(path):
+        pass
+
+    database = sqlite3.connect(path)
+    ((version,),) = database.execute("PRAGMA user_version")
+    database.close()
+    assert version == len(MIGRATIONS)
+    assert path.stat().st_mode & 0o077 == 0
+
+
+async def test_a_folder_that_cannot_be_written_is_a_set_up_error(tmp_path):
+    (tmp_path / "data").write_text("a file")
+
+    with pytest.raises(SetupError) as caught:
+        async with State.open(tmp_path / "data" / "state.db"):
+            pass
+
+    assert "storage.data_dir" in caught.value.hint
+
+
+# ---- tokens --------------------------------------------------------------------------------
+
+
+def routes(running: RunningGateway) -> list[tuple[str, str]]:
+    """Every route that the application has, as the OpenAPI page and the router know them."""
+    app = running.gateway.app
+    found = {
+        (method.upper(), path)
+        for path, methods in app.openapi()["paths"].items()
+        for method in methods
+    }
+    found |= {("GET", path) for path in ("/", "/admin", "/omni", "/turnbased", "/s/x", "/docs")}
+    found |= {("GET", "/openapi.json"), ("GET", "/static/index.html"), ("GET", "/cache")}
+    return sorted(found)
+
+
+async def test_every_route_refuses_a_bad_token(tmp_path):
+    async with gateway(tmp_path) as running, client(running) as http:
+        walked = routes(running)
+        for method, path in walked:
+            concrete = path.replace("{", "").replace("}", "")
+            for shown in (
+                {"headers": {"authorization": "Bearer wrong"}},
+                {"headers": {"x-api-key": "pk_wrong"}},
+                {"headers": {"x-admin-token": "wrong"}},
+                {"params": {"token": "st_wrong"}},
+                {"params": {"token": "the-admin"}},
+            ):
+                answer = await http.request(method, concrete, **shown)
+                assert answer.status_code == 401, (method, path, shown)
+                assert answer.json() == {
+                    "detail": "This token is not valid.",
+                    "code": "unauthorized",
+                }
+
+    assert len(walked) > 40
+
+
+async def test_every_admin_route_refuses_strangers_and_keys(tmp_path):
+    async with gateway(tmp_path) as running:
+        key = (await made_key(running))["key"]
+        async with client(running) as http:
+            admin_only = [
+                (method, path)
+                for method, path in routes(running)
+                if path.startswith("/api/admin/")
+                or (method, path)
+                in {
+                    ("GET", "/api/sessions"),
+                    ("PUT", "/api/config/eta"),
+                    ("PUT", "/api/sessions/{session_id}/pin"),
+                    ("DELETE", "/api/assets/ref_audio/{voice_id}"),
+                }
+            ]
+            for method, path in admin_only:
+                for headers in ({}, {"authorization": f"Bearer {key}"}):
+                    answer = await http.request(method, path, headers=headers, json={})
+                    assert answer.status_code == 401, (method, path)
+
+    assert len(admin_only) >= 12
+
+
+@pytest.mark.parametrize("dialect", list(PATHS))
+async def test_every_socket_refuses_a_bad_token(tmp_path, dialect):
+    async with gateway(tmp_path) as running:
+        known = [r.path for r in running.gateway.app.router.routes if isinstance(r, WebSocketRoute)]
+        mark = "&" if "?" in PATHS[dialect] else "?"
+        async with connect(running.ws(f"{PATHS[dialect]}{mark}token=st_wrong")) as by_query:
+            messages, code = await end_of(by_query)
+        headers = {"authorization": "Bearer wrong"}
+        async with connect(running.ws(PATHS[dialect]), additional_headers=headers) as by_header:
+            _, second = await end_of(by_header)
+
+    assert len(known) == len(PATHS) + 1  # the other one is the workers'
+    assert code == second == 1008
+    assert "unauthorized" in json.dumps(messages[-1])
+
+
+async def test_a_server_that_needs_keys_lets_nobody_in_without(tmp_path):
+    async with gateway(tmp_path, needs_key=True) as running, StandInWorker(running.url):
+        key = (await made_key(running))["key"]
+        recorded(tmp_path, "one")
+        link = running.house.access.share_token("one", 60)
+        async with client(running) as http:
+            for method, path in routes(running):
+                concrete = path.replace("{", "").replace("}", "")
+                answer = await http.request(method, concrete)
+                is_page = path in OPEN_PATHS or path.startswith(("/static", "/s/"))
+                is_page = is_page or path in ("/admin", "/omni", "/turnbased")
+                if not is_page or path == "/api/token":
+                    assert answer.status_code == 401, (method, path)
+                else:
+                    assert answer.status_code in (200, 404), (method, path)
+            shared = await http.get(f"/api/sessions/{link}")
+            allowed = await http.get("/status", headers={"x-api-key": key})
+        async with connect(running.ws(PATHS["duplex"])) as nobody:
+            _, refused = await end_of(nobody)
+        async with connect(running.ws(PATHS["duplex"] + f"?token={key}")) as somebody:
+            async with asyncio.timeout(10):
+                told = json.loads(await somebody.recv())
+
+    assert shared.status_code == allowed.status_code == 200
+    assert refused == 1008
+    assert told["type"] == "queue_done"
+
+
+async def test_browsers_get_a_short_lived_token_and_a_cookie(tmp_path):
+    async with gateway(tmp_path, needs_key=True) as running, client(running) as http:
+        key = (await made_key(running))["key"]
+        answer = await http.post("/api/token", headers={"x-api-key": key})
+        by_cookie = await http.get("/status")
+        cookie = answer.headers["set-cookie"]
+        now = running.house.clock.time()
+        running.house.access._clock = type(
+            "Later", (), {"time": lambda self: now + 901, "monotonic": lambda self: now}
+        )()
+        stale = await http.get("/status")
+        expired = await http.get(
+            "/health", headers={"authorization": f"Bearer {answer.json()['token']}"}
+        )
+        page = await http.get("/")
+
+    assert answer.json()["expires_in_s"] == 900
+    assert "HttpOnly" in cookie
+    assert "SameSite=strict" in cookie
+    assert by_cookie.status_code == 200
+    assert stale.status_code == expired.status_code == 401
+    assert page.status_code == 200
+
+
+async def test_a_revoked_key_opens_nothing_and_neither_do_its_tokens(tmp_path):
+    async with gateway(tmp_path) as running, client(running) as http:
+        made = await made_key(running)
+        bearer = {"authorization": f"Bearer {made['key']}"}
+        token = (await http.post("/api/token", headers=bearer)).json()["token"]
+        http.cookies.clear()
+        await http.delete(f"/api/admin/keys/{made['id']}", headers=ADMIN)
+
+        again = await http.get("/health", headers=bearer)
+        with_token = await http.get("/health", params={"token": token})
+        twice = await http.delete(f"/api/admin/keys/{made['id']}", headers=ADMIN)
+        listed = (await http.get("/api/admin/keys", headers=ADMIN)).json()["keys"]
+
+    assert again.status_code == with_token.status_code == 401
+    assert twice.status_code == 404
+    assert listed == []
+
+
+async def test_keys_are_kept_as_hashes_only(tmp_path):
+    async with gateway(tmp_path) as running:
+        key = (await made_key(running))["key"]
+
+    stored = b"".join(path.read_bytes() for path in tmp_path.glob("state.db*"))
+    assert key.encode() not in stored
+    assert len(key) >= 40
+
+
+async def test_a_key_has_its_own_limits(tmp_path):
+    async with gateway(tmp_path) as running, StandInWorker(running.url), client(running) as http:
+        key = (await made_key(running, max_sessions=1, per_minute=5))["key"]
+        path = running.ws(f"/ws/duplex/a?token={key}")
+        async with connect(path) as first:
+            await first.recv()
+            async with connect(running.ws(f"/ws/duplex/b?token={key}")) as second:
+                messages, code = await end_of(second)
+        statuses = [
+            (await http.get("/health", headers={"x-api-key": key})).status_code for _ in range(4)
+        ]
+
+    assert (code, messages[-1]["code"]) == (1008, "too_many_sessions")
+    assert statuses == [200, 200, 200, 429]
+
+
+@pytest.mark.parametrize(
+    "order", [{"name": ""}, {"name": "\x07"}, {"name": "x" * 61}, {"name": "x", "per_minute": 0}]
+)
+async def test_bad_keys_are_not_made(tmp_path, order):
+    async with gateway(tmp_path) as running, client(running, headers=ADMIN) as http:
+        assert (await http.post("/api/admin/keys", json=order)).status_code == 422
+
+
+# ---- audit and cleaning up -----------------------------------------------------------------
+
+
+async def test_admin_actions_are_written_down_with_what_came_of_them(tmp_path):
+    recorded(tmp_path, "one")
+    async with gateway(tmp_path) as running, client(running, headers=ADMIN) as http:
+        await http.put("/api/admin/apps/omni", json={"enabled": False})
+        await http.put("/api/admin/apps/nothing", json={"enabled": False})
+        await http.get("/api/admin/apps")
+        await http.delete("/api/sessions/one")
+        entries = (await http.get("/api/admin/audit")).json()["entries"]
+
+    assert [(e["method"], e["path"], e["status"]) for e in entries] == [
+        ("DELETE", "/api/sessions/one", 200),
+        ("PUT", "/api/admin/apps/nothing", 404),
+        ("PUT", "/api/admin/apps/omni", 200),
+    ]
+    assert entries[0]["address"] == "127.0.0.1"
+
+
+async def test_cleaning_up_says_what_would_go_and_then_does_it(tmp_path):
+    old = recorded(tmp_path, "old")
+    recorded(tmp_path, "new", created_s=4e9)
+    pinned = recorded(tmp_path, "pinned")
+    pinned.pin.touch()
+    async with gateway(tmp_path) as running, client(running, headers=ADMIN) as http:
+        with Running(tmp_path, "live"):
+            order = {"retention_days": 30}
+            dry = (await http.post("/api/admin/clean", json=order)).json()
+            assert old.path.exists()
+            done = (await http.post("/api/admin/clean", json={**order, "dry_run": False})).json()
+            state = (await http.get("/api/admin/state")).json()
+
+    assert (dry["status"], dry["deleted"], dry["remaining"]) == ("dry_run", 1, 3)
+    assert dry["victims"] == done["victims"] == [{"session_id": "old", "reason": "expired"}]
+    assert (done["status"], done["scanned"], done["deleted_expired"]) == ("ok", 4, 1)
+    assert not old.path.exists()
+    assert state["last_clean"]["deleted"] == 1

@@ -1,0 +1,111 @@
+"""REST of voices and presets."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+import soundfile
+from tests.support.gateways import running_gateway
+from tests.support.recordings import tone
+
+from parley.media.wav import encode_wav
+
+ADMIN = {"x-admin-token": "the-admin"}
+
+
+@pytest.fixture
+async def http(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
+    async with (
+        running_gateway(
+            storage={"data_dir": tmp_path, "min_free_gb": 0},
+            security={"admin_token": "the-admin"},
+        ) as running,
+        httpx.AsyncClient(base_url=running.url, timeout=20) as client,
+    ):
+        yield client
+
+
+def b64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+async def test_a_voice_is_added_fetched_listed_and_deleted(http):
+    body = {"name": "Anna <i>", "audio_base64": b64(encode_wav(tone(1.5, 44_100)))}
+    added = (await http.post("/api/assets/ref_audio", json=body)).json()
+    path = f"/api/assets/ref_audio/{added['id']}"
+
+    listed = (await http.get("/api/assets/ref_audio")).json()
+    fetched = (await http.get(path)).json()
+    stranger = await http.delete(path)
+    deleted = await http.delete(path, headers=ADMIN)
+    gone = await http.get(path)
+
+    assert added["success"]
+    assert listed["total"] == 1
+    (voice,) = listed["ref_audios"]
+    assert (voice["name"], voice["duration_ms"], voice["sample_rate"]) == ("Anna <i>", 1500, 16000)
+    samples = np.frombuffer(base64.b64decode(fetched["base64"]), "<f4")
+    assert len(samples) == fetched["samples"] == 24_000
+    assert stranger.status_code == 401
+    assert deleted.json() == {"success": True}
+    assert gone.status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({"name": "x", "audio_base64": "!!!"}, 400),
+        ({"name": "x", "audio_base64": b64(b"no sound")}, 400),
+        ({"name": "", "audio_base64": b64(encode_wav(tone(1, 8000)))}, 400),
+        ({"name": "x", "audio_base64": b64(encode_wav(tone(61, 8000)))}, 413),
+        ({"name": "x", "audio_base64": b64(bytes(11_000_000))}, 413),
+        ({"name": "x", "audio_base64": "A" * 20_000_000}, 413),
+        ({"name": "x"}, 422),
+        ({"name": 7, "audio_base64": ""}, 422),
+    ],
+)
+async def test_bad_voices_are_refused_and_leave_nothing(http, tmp_path, body, status):
+    answer = await http.post("/api/assets/ref_audio", json=body)
+
+    assert answer.status_code == status
+    assert set(answer.json()) == {"detail", "code"}
+    assert not list(tmp_path.rglob("*.wav"))
+
+
+@pytest.mark.parametrize("bad", ["..%2f..%2fstate.db", "x", "%00", "0" * 32])
+async def test_strange_voice_ids_are_404(http, bad):
+    assert (await http.get(f"/api/assets/ref_audio/{bad}")).status_code == 404
+    assert (await http.delete(f"/api/assets/ref_audio/{bad}", headers=ADMIN)).status_code == 404
+
+
+async def test_presets_come_by_mode_or_flat_without_their_sounds(http, tmp_path):
+    folder = tmp_path / "presets" / "turnbased"
+    folder.mkdir(parents=True)
+    soundfile.write(tmp_path / "presets" / "me.wav", tone(1.0, 24_000).samples, 24_000)
+    (folder / "me.yaml").write_text(
+        "id: me\norder: 1\nname: Me\nsystem_content:\n"
+        "  - {type: text, text: Imitate}\n  - {type: audio, path: me.wav}\n"
+    )
+
+    by_mode = (await http.get("/api/presets")).json()
+    flat = (await http.get("/api/presets", params={"format": "list"})).json()
+    sounds = (await http.get("/api/presets/turnbased/me/audio")).json()
+    none = await http.get("/api/presets/omni/call_en/audio")
+    other = await http.get("/api/presets", params={"format": "tree"})
+
+    assert list(by_mode) == ["turnbased", "half_duplex_audio", "omni", "audio_duplex"]
+    assert by_mode["turnbased"][0]["system_content"] == [
+        {"type": "text", "text": "Imitate"},
+        {"type": "audio", "name": "me", "duration": 1.0, "path": "me.wav", "data": None},
+    ]
+    assert by_mode["omni"][0]["system_prompt"]
+    assert {one["mode"] for one in flat} == set(by_mode)
+    (sound,) = sounds["system_content_audio"]
+    assert len(base64.b64decode(sound["data"])) == 4 * 16_000
+    assert none.status_code == 404
+    assert other.status_code == 422

@@ -1,0 +1,142 @@
+"""Registered voices: any common format in, 16 kHz mono 16 bit kept, nothing else accepted."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from tests.support.clips import make_clip
+from tests.support.recordings import tone
+
+from parley.errors import InvalidPayload, TooLarge
+from parley.library import voices
+from parley.library.voices import TooManyVoices, VoiceShelf
+from parley.media.pcm import to_float32_bytes
+
+
+@pytest.fixture
+def shelf(tmp_path: Path) -> VoiceShelf:
+    return VoiceShelf(tmp_path, limit_s=10)
+
+
+def file(seconds: float = 1.0, rate_hz: int = 44_100, channels: int = 2, **how) -> bytes:
+    samples = np.stack([tone(seconds, rate_hz).samples] * channels, axis=1)
+    buffer = io.BytesIO()
+    soundfile.write(buffer, samples, rate_hz, **{"format": "WAV", **how})
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        file(),
+        file(subtype="PCM_24", rate_hz=8000, channels=1),
+        file(subtype="PCM_U8"),
+        file(subtype="FLOAT"),
+        file(format="FLAC"),
+        file(format="OGG"),
+        file(format="MP3"),
+        make_clip(seconds=1.0),
+        make_clip(seconds=1.0, container="webm", codec="libvpx"),
+        to_float32_bytes(tone(1.0, 16_000)),
+    ],
+    ids=["wav", "24bit", "8bit", "float", "flac", "ogg", "mp3", "mp4", "webm", "raw"],
+)
+def test_every_common_format_becomes_16_khz_mono(shelf, tmp_path, data):
+    card = shelf.add("Anna", data)
+
+    info = soundfile.info(tmp_path / "voices" / card.filename)
+    assert (info.samplerate, info.channels, info.subtype) == (16_000, 1, "PCM_16")
+    assert abs(info.duration - 1.0) < 0.1
+    found = shelf.find(card.id)
+    assert found is not None
+    assert 0.15 < np.abs(found.samples[2000:-2000]).max() < 0.55
+
+
+def test_voices_are_found_by_id_and_by_name_and_listed(shelf):
+    first = shelf.add("Anna", file(1.0))
+    second = shelf.add("Bert", file(2.0))
+
+    assert {card.name for card in shelf.list()} == {"Anna", "Bert"}
+    by_name = shelf.find("Bert")
+    assert by_name is not None
+    assert abs(by_name.duration_s - 2.0) < 0.01
+    assert shelf.remove(first.id)
+    assert not shelf.remove(first.id)
+    assert [card.id for card in shelf.list()] == [second.id]
+    assert shelf.find("Anna") is None
+
+
+@pytest.mark.parametrize(
+    "name", ["../state.db", "/etc/passwd", "..", "", "x" * 300, "a\0b", "%2e%2e", "*.wav"]
+)
+def test_names_never_become_paths(shelf, tmp_path, name):
+    (tmp_path / "state.db.wav").write_bytes(file())
+    (tmp_path / "voices").mkdir()
+
+    assert shelf.find(name) is None
+    assert shelf.card(name) is None
+    assert not shelf.remove(name)
+    assert (tmp_path / "state.db.wav").exists()
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"hello there", b"<html>" * 100, b"RIFF\0\0\0\0WAVE", file()[:60], b"\xff" * 4096]
+)
+def test_what_is_no_sound_is_refused_and_leaves_nothing(shelf, tmp_path, data):
+    with pytest.raises(InvalidPayload):
+        shelf.add("Anna", data)
+
+    assert not list(tmp_path.rglob("*.wav"))
+
+
+@pytest.mark.parametrize("name", ["", "  ", "x" * 81, "a\x07b"])
+def test_names_are_printable(shelf, name):
+    with pytest.raises(InvalidPayload, match="A name is"):
+        shelf.add(name, file())
+
+
+def test_long_and_large_voices_are_refused(shelf):
+    with pytest.raises(TooLarge, match="10 s"):
+        shelf.add("Anna", file(11.0, rate_hz=8000))
+    with pytest.raises(TooLarge):
+        shelf.add("Anna", b"RIFF" + bytes(voices.LIMIT_BYTES))
+
+
+def test_a_small_file_of_endless_silence_is_refused_before_it_fills_the_memory(shelf):
+    buffer = io.BytesIO()
+    soundfile.write(buffer, np.zeros(8_000 * 3600, np.int16), 8000, format="FLAC")
+    assert len(buffer.getvalue()) < 200_000
+
+    with pytest.raises(TooLarge):
+        shelf.add("Anna", buffer.getvalue())
+
+
+def test_the_library_is_bounded(shelf, monkeypatch):
+    monkeypatch.setattr(voices, "LIMIT_VOICES", 1)
+    shelf.add("Anna", file())
+
+    with pytest.raises(TooManyVoices):
+        shelf.add("Bert", file())
+
+
+def test_a_broken_card_is_kept_aside_and_reported(shelf, tmp_path):
+    card = shelf.add("Anna", file())
+    path = tmp_path / "voices" / f"{card.id}.json"
+    path.write_text("{")
+
+    assert shelf.list() == []
+    assert path.with_suffix(".json.corrupt").read_text() == "{"
+    assert card.id in shelf.problems[0]
+
+
+def test_a_card_that_points_elsewhere_is_ignored(shelf, tmp_path):
+    card = shelf.add("Anna", file())
+    path = tmp_path / "voices" / f"{card.id}.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "filename": "../x.wav"}))
+
+    assert shelf.list() == []
