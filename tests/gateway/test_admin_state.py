@@ -137,19 +137,16 @@ async def test_every_route_refuses_a_bad_token(tmp_path):
         walked = routes(running)
         for method, path in walked:
             concrete = path.replace("{", "").replace("}", "")
-            for shown in (
-                {"headers": {"authorization": "Bearer wrong"}},
-                {"headers": {"x-api-key": "pk_wrong"}},
-                {"headers": {"x-admin-token": "wrong"}},
-                {"params": {"token": "st_wrong"}},
-                {"params": {"token": "the-admin"}},
+            for headers, params in (
+                ({"authorization": "Bearer wrong"}, {}),
+                ({"x-api-key": "pk_wrong"}, {}),
+                ({"x-admin-token": "wrong"}, {}),
+                ({}, {"token": "st_wrong"}),
+                ({}, {"token": "the-admin"}),
             ):
-                answer = await http.request(method, concrete, **shown)
-                assert answer.status_code == 401, (method, path, shown)
-                assert answer.json() == {
-                    "detail": "This token is not valid.",
-                    "code": "unauthorized",
-                }
+                answer = await http.request(method, concrete, headers=headers, params=params)
+                assert answer.status_code == 401, (method, path, headers, params)
+                assert answer.json()["code"] == "unauthorized"
 
     assert len(walked) > 40
 

@@ -41,14 +41,20 @@ def test_an_operators_preset_joins_in_its_order_and_replaces_by_id(tmp_path):
     assert found[0].name == "我的"
 
 
+def name_of(presets: Presets, preset_id: str) -> str:
+    found = presets.find("omni", preset_id)
+    assert found is not None
+    return found.name
+
+
 def test_changes_are_seen_without_a_restart(tmp_path):
     presets = Presets(tmp_path)
     path = write(tmp_path, "id: a\nname: Old\nsystem_prompt: x")
-    assert presets.find("omni", "a").name == "Old"
+    assert name_of(presets, "a") == "Old"
 
     path.write_text("id: a\nname: Newer\nsystem_prompt: x")
     os.utime(path, ns=(1, 1))
-    assert presets.find("omni", "a").name == "Newer"
+    assert name_of(presets, "a") == "Newer"
 
     path.unlink()
     assert presets.find("omni", "a") is None
