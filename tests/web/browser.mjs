@@ -479,6 +479,39 @@ const scenarios = {
     await page.getByText('Saved').waitFor();
   },
 
+  async look_again({ page, context }) {
+    const wire = wiretap(page);
+    await page.goto('/audio_duplex');
+    await mainButton(page).click();
+    await activity(page, 'speaking', 45_000);
+    await activity(page, 'listening', 45_000);
+    await hangUp(page);
+    const spoken = wire.got.filter(({ message }) => message.type === 'response.output_audio.delta').map(({ message }) => message.text).join('');
+    const opening = context.waitForEvent('page');
+    await page.getByRole('link', { name: 'Look at it again' }).click();
+    const viewer = await opening;
+    await viewer.locator('.cells li').first().waitFor();
+    const text = (await viewer.locator('.cells .words > span:not(.small)').allTextContents()).join('');
+    assert.equal(text.replace(/\s/g, ''), spoken.replace(/\s/g, ''));
+    await until(viewer, () => document.querySelector('.media audio')?.readyState > 0, 30_000);
+    await viewer.locator('.cells li[data-mode="speak"] .time').first().click();
+    await until(viewer, () => document.querySelector('.media audio').currentTime > 0.5);
+
+    await page.bringToFront();
+    await page.getByRole('button', { name: 'Share' }).click();
+    await page.locator('dialog textarea').fill('Heard myself.');
+    await page.getByRole('button', { name: 'Share and copy the link' }).click();
+    const link = await page.locator('dialog input[readonly]').inputValue();
+    assert.match(link, /\/s\/sh_/);
+    await viewer.goto(link);
+    await viewer.locator('.cells li').first().waitFor();
+    assert.equal(await viewer.locator('textarea').count(), 0, 'who was given the link may look only');
+    await page.locator('dialog button').first().click();
+    await page.goto('/');
+    assert.equal(await page.locator('.recent a').count(), 1);
+    return `${await viewer.locator('.cells li').count()} rows`;
+  },
+
   async writing({ page }) {
     await page.goto('/audio_duplex');
     const field = page.locator('.writing textarea');
@@ -562,7 +595,8 @@ const scenarios = {
     const left = await page.evaluate(() => {
       const words = [];
       const walk = document.createTreeWalker(document.querySelector('main'), NodeFilter.SHOW_TEXT);
-      while (walk.nextNode()) if (/[A-Za-z]{4,}/.test(walk.currentNode.data)) words.push(walk.currentNode.data.trim());
+      // Names of presets are the server's own.
+      while (walk.nextNode()) if (/[A-Za-z]{4,}/.test(walk.currentNode.data) && !walk.currentNode.parentElement.closest('.presets')) words.push(walk.currentNode.data.trim());
       return words;
     });
     assert.deepEqual(left.filter((word) => !/^(Realtime|Duplex|token|LUFS|Mbit)/.test(word) && !/（token）|Mbit|Duplex|Fake|fake|Default|Monitor/.test(word)), []);

@@ -16,7 +16,7 @@ export const en = {
   'theme.light': 'Colours: light',
   'theme.dark': 'Colours: dark',
   'status.free': '{idle} of {total} free',
-  'status.busy': 'All {total} busy',
+  'status.busy': 'All busy',
   'status.waiting': '{waiting} waiting',
   'status.none': 'No worker',
   'status.offline': 'Offline',

@@ -15,7 +15,7 @@ export const zh = {
   'theme.light': '配色：浅色',
   'theme.dark': '配色：深色',
   'status.free': '{total} 台中 {idle} 台空闲',
-  'status.busy': '{total} 台全忙',
+  'status.busy': '全部忙碌',
   'status.waiting': '{waiting} 人排队',
   'status.none': '没有工作进程',
   'status.offline': '离线',

@@ -58,11 +58,11 @@ export class Prompt extends HTMLElement {
     this.#row.removeAttribute('title');
     this.#text.oninput = () => {
       const { chosen, edits } = this.#stored();
-      this.#store({ chosen, edits: { ...edits, [chosen]: this.#text.value } });
+      this.#store({ chosen, edits: { ...edits, [this.#current?.id ?? '_']: this.#text.value } });
       this.#show();
     };
     words.addEventListener('language', () => {
-      if (this.#presets[0]?.id === '_') void this.load();
+      if (!this.#stored().chosen) void this.load();
     });
   }
 
@@ -106,7 +106,8 @@ export class Prompt extends HTMLElement {
   /** @param {Preset} preset @param {boolean} isChoice */
   async #choose(preset, isChoice) {
     const { chosen, edits } = this.#stored();
-    this.#store({ chosen: isChoice || !chosen ? preset.id : chosen, edits });
+    // What was not chosen by a person follows their language.
+    this.#store({ chosen: isChoice ? preset.id : chosen, edits });
     this.#text.value = edits[preset.id] ?? preset.text;
     this.#current = preset;
     this.#show();
