@@ -8,6 +8,7 @@ import pytest
 from tests.support.certificates import self_signed
 from tests.support.control_desk import desk
 
+from parley.errors import SetupError
 from parley.protocol.control import (
     CONTROL_PATH,
     SECRET_HEADER,
@@ -161,6 +162,14 @@ async def test_goodbye_without_a_gateway_is_harmless():
 )
 def test_the_control_socket_of_a_gateway(url, socket):
     assert socket_url(url) == socket + CONTROL_PATH
+
+
+@pytest.mark.parametrize("url", ["nonsense", "localhost:8006", "ftp://host:1", "http://", ""])
+def test_what_is_no_address_is_a_set_up_error_with_an_example(url: str):
+    with pytest.raises(SetupError) as caught:
+        socket_url(url)
+
+    assert "http://host:8006" in caught.value.hint
 
 
 async def test_a_gateways_own_certificate_is_trusted_and_no_other(tmp_path):

@@ -13,13 +13,14 @@ import random
 import ssl
 from collections import deque
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidHandshake, InvalidURI, WebSocketException
 
 from parley import logs
+from parley.errors import SetupError
 from parley.protocol.control import (
     BEAT_EVERY_S,
     CONTROL_PATH,
@@ -47,6 +48,8 @@ GOING_AWAY = 1001
 WAITING_LIMIT = 256
 """Phase reports that may wait for a socket that does not take them; the oldest is dropped, and the
 gateway finds out by the next beat's free slots."""
+
+_SOCKET_SCHEMES: Final = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
 
 _log = logs.get(__name__)
 _decoder = msgspec.json.Decoder(ToWorker)
@@ -214,12 +217,20 @@ class ControlLink:
 
 
 def socket_url(gateway_url: str) -> str:
-    """`http(s)://host:port` → `ws(s)://host:port/internal/worker`."""
+    """`http(s)://host:port` → `ws(s)://host:port/internal/worker`.
+
+    Raises:
+        SetupError: it is no such address.
+    """
     base = gateway_url.rstrip("/")
-    for scheme, replacement in (("https://", "wss://"), ("http://", "ws://")):
-        if base.startswith(scheme):
-            return replacement + base.removeprefix(scheme) + CONTROL_PATH
-    return base + CONTROL_PATH
+    scheme, found, rest = base.partition("://")
+    socket_scheme = _SOCKET_SCHEMES.get(scheme)
+    if not found or not rest or socket_scheme is None:
+        raise SetupError(
+            f"'{gateway_url}' is not the address of a gateway.",
+            hint="It looks like http://host:8006 or https://host:8006.",
+        )
+    return f"{socket_scheme}://{rest}{CONTROL_PATH}"
 
 
 def trust(gateway_url: str, certificate: str | None) -> ssl.SSLContext | None:

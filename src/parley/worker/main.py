@@ -35,7 +35,7 @@ from parley.vad import DetectorFactory
 from parley.vad.energy import EnergyDetector
 from parley.vad.silero import SileroModel
 from parley.worker.app import make_app
-from parley.worker.control import ControlLink, trust
+from parley.worker.control import ControlLink, socket_url, trust
 from parley.worker.host import MIB, Host, Identity
 from parley.worker.recording import Recordings
 
@@ -84,6 +84,7 @@ class Worker:
                 "and there is no shared secret.",
                 hint="Set security.worker_secret for worker and gateway, or listen on 127.0.0.1.",
             )
+        socket_url(settings.worker.gateway_url)  # refused now, not after a model was loaded
         self._listener = _listen(settings.worker.host, settings.worker.port)
         self.port: int = self._listener.getsockname()[1]
         self._server = _Server(
