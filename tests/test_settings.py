@@ -107,6 +107,23 @@ def test_a_wrong_value_is_named_with_the_place_it_came_from(
     assert "8006" in caught.value.hint
 
 
+@pytest.mark.parametrize(
+    ("slots", "why"),
+    [
+        ("0", "input should be greater than or equal to 1, or input should be 'auto'"),
+        ("many", "input should be a valid integer"),
+    ],
+)
+def test_slots_are_a_positive_number_or_auto(slots: str, why: str) -> None:
+    with pytest.raises(SetupError) as caught:
+        load(flags={"model.slots": slots})
+
+    assert why in str(caught.value)
+    assert "'auto'" in str(caught.value)
+    assert load(flags={"model.slots": "auto"}).model.slots == "auto"
+    assert load(flags={"model.slots": "4"}).model.slots == 4
+
+
 def test_a_secret_is_not_repeated_in_an_error() -> None:
     with pytest.raises(SetupError) as caught:
         load(flags={"security.admin_token": ["hunter2"]})

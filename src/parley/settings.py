@@ -18,7 +18,7 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, Literal, get_args
+from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic.fields import FieldInfo
@@ -50,7 +50,7 @@ class ModelSettings(Part):
     device: str = Field(
         "auto", description="cpu, cuda, cuda:N, or auto: the first GPU if there is one."
     )
-    slots: int | Literal["auto"] = Field(
+    slots: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
         1,
         description="Conversations at once on one device; auto fills the memory left.",
     )
@@ -404,7 +404,13 @@ def _explain(
     else:
         place, change = f"in {path}", f"in {path}"
     wrong = "" if name in _SECRETS else f" is {first['input']!r}"
-    reason = first["msg"][:1].lower() + first["msg"][1:]
+    # A value that may be a number or a word is refused once for each.
+    same = [
+        e
+        for e in error.errors()
+        if [str(part) for part in e["loc"]][: len(name.split("."))] == name.split(".")
+    ]
+    reason = ", or ".join(e["msg"][:1].lower() + e["msg"][1:] for e in same or [first])
     default = dict(_leaves()).get(name)
     rest = "" if default is None else f" or leave it out for the default, {_shown(default)}"
     return SetupError(
