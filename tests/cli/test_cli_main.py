@@ -51,6 +51,14 @@ def test_help_and_client_verbs_import_no_torch_and_no_server() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_short_help_is_help(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["-h"], ["chat", "-h"]):
+        with pytest.raises(SystemExit) as caught:
+            cli.main(words)
+        assert caught.value.code == 0
+        assert "--help" in capsys.readouterr().out
+
+
 def test_the_version_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--version") == 0
     assert capsys.readouterr().out.startswith("parley 0.")

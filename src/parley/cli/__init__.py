@@ -52,6 +52,7 @@ VERBS: Final = (
     Verb("talk", "Hold a spoken conversation, with a microphone or a file.", CLIENT),
     Verb("doctor", "Check this machine: what is fine, what is not, what to do.", TOOLS),
     Verb("recordings", "List, export and delete recorded sessions.", TOOLS),
+    Verb("replay", "Do recorded sessions again and compare the answers.", TOOLS),
     Verb("bench", "Measure.", TOOLS),
     Verb("pocket", "Measure the pocket model: its report card.", TOOLS),
 )
@@ -111,6 +112,7 @@ def build(chosen: str | None) -> typer.Typer:
         no_args_is_help=True,
         add_completion=False,
         rich_markup_mode="markdown",
+        context_settings={"help_option_names": ["--help", "-h"]},
         pretty_exceptions_enable=False,
     )
     app.callback()(_root)
