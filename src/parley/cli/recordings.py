@@ -1,0 +1,252 @@
+"""`parley recordings`: look after what stays of conversations, on the machine that keeps it."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from parley.cli import flags
+from parley.errors import BadInput, SetupError
+from parley.recording import replay as mixing
+from parley.recording import retention, store
+from parley.recording.finish import recover
+from parley.recording.layout import Folder, Shelf
+from parley.recording.store import BrokenRecording
+from parley.settings import load
+
+COLUMNS: Final = ("id", "kind", "began", "seconds", "title")
+
+app = typer.Typer(no_args_is_help=True, help="Look after recorded sessions.")
+
+DataDir = Annotated[Path | None, typer.Option(help="Data folder of the server.")]
+Json = Annotated[bool, typer.Option("--json", help="For programs.")]
+Ids = Annotated[list[str], typer.Argument(help="Recording ids or folders.")]
+
+
+def folders_of(data_dir: Path, names: list[str]) -> list[Folder]:
+    """Recordings by id or by folder.
+
+    Raises:
+        SetupError: there is no such recording.
+    """
+    shelf = Shelf(data_dir)
+    found = []
+    for name in names:
+        folder = shelf.find(name)
+        if folder is None and "/" in name.rstrip("/") and Path(name).is_dir():
+            folder = Folder(Path(name).resolve())
+        if folder is None:
+            raise SetupError(
+                f"There is no recording '{name}' in {shelf.root}.",
+                hint="`parley recordings list` shows what there is; --data-dir looks elsewhere.",
+            )
+        found.append(folder)
+    return found
+
+
+@app.command("list")
+def list_(
+    data_dir: DataDir = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many, newest first.")] = 50,
+    as_json: Json = False,
+    config: flags.Config = None,
+) -> None:
+    """List recordings, newest first."""
+    found = [_row(folder) for folder in Shelf(_data_dir(data_dir, config))]
+    found.sort(key=lambda row: str(row["created_at"]), reverse=True)
+    found = found[:limit]
+    if as_json:
+        typer.echo(json.dumps(found, ensure_ascii=False, indent=1))
+        return
+    if not found:
+        typer.echo("No recordings.")
+        return
+    table = [COLUMNS, *(_cells(row) for row in found)]
+    widths = [max(len(line[column]) for line in table) for column in range(len(COLUMNS))]
+    for line in table:
+        cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        typer.echo("  ".join(cells).rstrip())
+
+
+@app.command()
+def show(
+    run: Annotated[str, typer.Argument(help="Recording id or folder.")],
+    data_dir: DataDir = None,
+    as_json: Json = False,
+    config: flags.Config = None,
+) -> None:
+    """Show one recording: how it was set up and what was said when."""
+    (folder,) = folders_of(_data_dir(data_dir, config), [run])
+    try:
+        meta, recording = store.describe(folder), store.read_recording(folder)
+    except BrokenRecording as error:
+        raise SetupError(f"The recording cannot be read: {error}.") from None
+    if as_json:
+        value = {"meta": meta, "recording": recording, "comment": store.read_comment(folder)}
+        typer.echo(json.dumps(value, ensure_ascii=False, indent=1))
+        return
+    for key in ("session_id", "app_type", "created_at", "duration_s", "end_reason", "worker_id"):
+        typer.echo(f"{key:12} {meta.get(key)}")
+    typer.echo(f"{'size':12} {folder.size_bytes() / 1e6:.1f} MB")
+    if folder.is_live():
+        typer.echo("The session still runs.")
+    for at_ms, who, text in _said(recording or {}):
+        typer.echo(f"{at_ms / 1000:8.1f} s  {who:9}  {_plain(text)}")
+
+
+@app.command()
+def replay(
+    runs: Ids,
+    data_dir: DataDir = None,
+    config: flags.Config = None,
+) -> None:
+    """Make the merged replay: stereo sound, subtitles, and a film where there are pictures."""
+    for folder in folders_of(_data_dir(data_dir, config), runs):
+        _not_live(folder)
+        try:
+            made = mixing.make(folder)
+        except (OSError, ValueError) as error:
+            raise SetupError(f"'{folder.recording_id}' has no replay: {error}.") from None
+        for path in made:
+            typer.echo(path)
+
+
+@app.command()
+def export(
+    runs: Ids,
+    to: Annotated[Path, typer.Option(help="Folder for the ZIP files.")] = Path(),
+    data_dir: DataDir = None,
+    config: flags.Config = None,
+) -> None:
+    """Pack recordings as ZIP files."""
+    for folder in folders_of(_data_dir(data_dir, config), runs):
+        target = to / f"{folder.recording_id}.zip"
+        partial = target.with_suffix(".zip.partial")
+        try:
+            with open(partial, "wb") as file:
+                for piece in store.zip_pieces(folder):
+                    file.write(piece)
+            partial.replace(target)
+        finally:
+            partial.unlink(missing_ok=True)
+        typer.echo(target)
+
+
+@app.command()
+def delete(
+    runs: Ids,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    data_dir: DataDir = None,
+    config: flags.Config = None,
+) -> None:
+    """Delete recordings for good."""
+    folders = folders_of(_data_dir(data_dir, config), runs)
+    if not yes:
+        typer.confirm(f"Delete {len(folders)} recordings for good?", abort=True)
+    for folder in folders:
+        _not_live(folder)
+        store.delete(folder)
+        typer.echo(f"deleted {folder.recording_id}")
+
+
+@app.command()
+def clean(
+    data_dir: DataDir = None,
+    retention_days: Annotated[
+        int | None, typer.Option(min=-1, help="Delete what is older; -1: any age may stay.")
+    ] = None,
+    max_gb: Annotated[
+        float | None,
+        typer.Option(
+            "--max-gb", "--max-storage-gb", min=-1, help="Delete the oldest above; -1: no cap."
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    as_json: Json = False,
+    config: flags.Config = None,
+) -> None:
+    """Delete by age and size. Running and pinned recordings stay."""
+    settings = load(
+        config,
+        {
+            "storage.data_dir": data_dir,
+            "storage.retention_days": retention_days,
+            "storage.max_gb": max_gb,
+        },
+    ).storage
+    shelf = Shelf(settings.data_dir)
+    if not dry_run:
+        recover(shelf)
+    report = retention.clean(
+        shelf,
+        retention_days=settings.retention_days,
+        max_gb=settings.max_gb,
+        now_s=time.time(),
+        dry_run=dry_run,
+    )
+    if as_json:
+        typer.echo(json.dumps(report.as_dict(), indent=1))
+        return
+    for recording_id, reason in report.victims or ():
+        typer.echo(f"{'would delete' if dry_run else 'deleted'} {recording_id} ({reason})")
+    if report.status == "disabled":
+        typer.echo("No limit is set: --retention-days and --max-gb, or storage in the settings.")
+    typer.echo(
+        f"{report.scanned} looked at, {report.deleted} {'would go' if dry_run else 'deleted'}, "
+        f"{report.remaining} stay ({report.remaining_size_mb:.1f} MB)"
+    )
+    if report.errors:
+        raise typer.Exit(1)
+
+
+def _data_dir(given: Path | None, config: Path | None) -> Path:
+    return load(config, {"storage.data_dir": given}).storage.data_dir
+
+
+def _not_live(folder: Folder) -> None:
+    if folder.is_live():
+        raise BadInput(f"'{folder.recording_id}' is still being recorded.")
+
+
+def _row(folder: Folder) -> dict[str, Any]:
+    try:
+        meta = store.read_meta(folder)
+    except BrokenRecording as error:
+        return {"session_id": folder.recording_id, "created_at": "", "problem": str(error)}
+    fields = ("session_id", "app_type", "created_at", "ended_at", "duration_s", "title")
+    return {name: meta.get(name) for name in fields}
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    if "problem" in row:
+        return (str(row["session_id"]), "broken", "", "", str(row["problem"]))
+    seconds = row["duration_s"]
+    return (
+        str(row["session_id"]),
+        str(row["app_type"]),
+        str(row["created_at"])[:19].replace("T", " "),
+        "running" if seconds is None else f"{seconds:.1f}",
+        _plain(str(row["title"] or "")),
+    )
+
+
+def _said(recording: dict[str, Any]) -> list[tuple[float, str, str]]:
+    lines: list[tuple[float, str, str]] = [
+        (chunk["receive_ts_ms"], "assistant", chunk["result"]["text"])
+        for chunk in recording.get("chunks", ())
+        if chunk["result"].get("text")
+    ]
+    for turn in recording.get("turns", ()):
+        asked = turn["input"].get("text") or f"[{turn['input'].get('type', '')}]"
+        lines.append((turn["request_ts_ms"], "user", asked))
+        lines.append((turn["request_ts_ms"], "assistant", turn["output"]["text"]))
+    return lines
+
+
+def _plain(text: str) -> str:
+    """What people and models said must not command the terminal."""
+    return mixing.clean(text)

@@ -1,0 +1,81 @@
+"""`parley replay`: feed recorded inputs through a model again, and compare the answers."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from parley import logs, models
+from parley.cli import flags
+from parley.cli.recordings import folders_of
+from parley.engine.seat import Engine
+from parley.errors import ParleyError
+from parley.library.voices import VoiceShelf
+from parley.recording.layout import Folder
+from parley.session.rerun import Comparison, rerun
+from parley.settings import Settings, load
+
+SHOWN = 5
+"""Differences of one recording that are shown."""
+
+
+def replay(
+    run: Annotated[list[str], typer.Argument(help="Recording ids or folders.")],
+    model: Annotated[
+        str | None, typer.Option(help="Model name, checkpoint folder or hub id.")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Data folder of the server.")] = None,
+    config: flags.Config = None,
+) -> None:
+    """Do recorded sessions again with the same seeds and compare every answer.
+
+    With the same weights on the same machine everything is the same, bit for bit. The exit code is
+    1 when anything differs.
+    """
+    settings = load(
+        config, {"model.name": model, "model.device": device, "storage.data_dir": data_dir}
+    )
+    logs.configure(level="warning", style=settings.log.format)
+    folders = folders_of(settings.storage.data_dir, run)
+    if not asyncio.run(_replay(settings, folders)):
+        raise typer.Exit(1)
+
+
+async def _replay(settings: Settings, folders: list[Folder]) -> bool:
+    voices = VoiceShelf(settings.storage.data_dir, limit_s=settings.limits.reference_audio_s)
+    is_equal = True
+    async with Engine(models.load(settings.model)) as engine:
+        await engine.warm_up()
+        for folder in folders:
+            seat = await engine.take_seat()
+            try:
+                found = await rerun(folder, seat, voices=voices.find)
+            except ParleyError as error:
+                typer.echo(f"{folder.recording_id}: cannot be done again: {error}")
+                is_equal = False
+                continue
+            finally:
+                await seat.close()
+            if found.model != engine.spec.name:
+                typer.echo(
+                    f"{folder.recording_id}: was recorded with '{found.model}', "
+                    f"this is '{engine.spec.name}'",
+                    err=True,
+                )
+            typer.echo(describe(found))
+            is_equal = is_equal and not found.differences
+    return is_equal
+
+
+def describe(found: Comparison) -> str:
+    """What came of it, for people."""
+    what = "equal" if not found.differences else f"{len(found.differences)} differences"
+    lines = [f"{found.recording_id}: {found.compared} of {found.entries} entries, {what}"]
+    if found.ended:
+        lines.append(f"  ended early: {found.ended}")
+    lines += [f"  {one}" for one in found.differences[:SHOWN]]
+    return "\n".join(lines)

@@ -1,0 +1,125 @@
+"""`parley recordings` and `parley replay` on a data folder."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import zipfile
+from pathlib import Path
+
+import pytest
+from tests.support.recordings import Running, recorded
+from tests.support.sessions import house, loud
+
+from parley import cli
+from parley.clock import SystemClock
+from parley.recording.layout import Shelf
+from parley.worker.recording import Recordings
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def run(*words: str) -> int:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(words)
+    code = caught.value.code
+    return code if isinstance(code, int) else 0
+
+
+def test_recordings_are_listed_newest_first(tmp_path, capsys):
+    recorded(tmp_path / "data", "older", title="one \x1b[31m red")
+    recorded(tmp_path / "data", "newer", created_s=1_800_000_000.0)
+    recorded(tmp_path / "data", "torn").meta.write_text("{")
+
+    assert run("recordings", "list") == 0
+    out = capsys.readouterr().out
+    assert [line.split()[0] for line in out.splitlines()] == ["id", "newer", "older", "torn"]
+    assert "\x1b" not in out
+    assert "meta.json is not JSON" in out
+
+    assert run("recordings", "list", "--json", "--limit", "1") == 0
+    assert [row["session_id"] for row in json.loads(capsys.readouterr().out)] == ["newer"]
+
+
+def test_an_empty_folder_is_no_error(capsys):
+    assert run("recordings", "list") == 0
+    assert capsys.readouterr().out == "No recordings.\n"
+
+
+def test_one_recording_is_shown(tmp_path, capsys):
+    recorded(tmp_path / "data", "one")
+
+    assert run("recordings", "show", "one") == 0
+    out = capsys.readouterr().out
+    assert "omni_duplex" in out
+    assert "assistant  word 0" in out
+    assert run("recordings", "show", "one", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["meta"]["session_id"] == "one"
+
+
+@pytest.mark.parametrize("name", ["nobody", "../data", "..", "/etc"])
+def test_what_is_not_there_is_a_usage_error(capsys, name):
+    verb = ("recordings", "delete", "--yes") if name != "/etc" else ("recordings", "show")
+
+    assert run(*verb, name) == 2
+    assert "error: " in capsys.readouterr().err
+
+
+def test_recordings_are_packed_mixed_and_deleted(tmp_path, capsys):
+    folder = recorded(tmp_path / "data", "one")
+
+    assert run("recordings", "export", "one") == 0
+    assert zipfile.ZipFile(tmp_path / "one.zip").testzip() is None
+    assert run("recordings", "replay", "one") == 0
+    assert folder.replay_mp4.exists()
+    assert run("recordings", "delete", "one", "--yes") == 0
+    assert not folder.path.exists()
+    assert "deleted one" in capsys.readouterr().out
+
+
+def test_a_running_recording_is_not_deleted(tmp_path, capsys):
+    with Running(tmp_path / "data", "live") as folder:
+        assert run("recordings", "delete", "live", "--yes") == 2
+        assert folder.path.exists()
+    assert "still being recorded" in capsys.readouterr().err
+
+
+def test_cleaning_says_what_would_go_first(tmp_path, capsys):
+    folder = recorded(tmp_path / "data", "old")
+
+    assert run("recordings", "clean", "--retention-days", "30", "--dry-run") == 0
+    assert "would delete old (expired)" in capsys.readouterr().out
+    assert folder.path.exists()
+    assert run("recordings", "clean", "--max-storage-gb", "0", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["deleted_capacity"] == 1
+    assert not folder.path.exists()
+    assert run("recordings", "clean") == 0
+    assert "No limit is set" in capsys.readouterr().out
+
+
+def test_a_recording_is_done_again_by_its_id(tmp_path, capsys):
+    async def talk() -> None:
+        kept = Recordings(
+            Shelf(tmp_path / "data"), worker_id="w", model="parrot", clock=SystemClock()
+        )
+        async with house(recordings=kept) as home:
+            one = await home.ready("duplex", "omni_1")
+            one.say({"type": "audio_chunk", "audio_base64": loud()})
+            await one.until("result")
+            one.say({"type": "stop"})
+            await one.over()
+        await asyncio.to_thread(kept.close)
+
+    asyncio.run(talk())
+    (folder,) = Shelf(tmp_path / "data")
+
+    assert run("replay", folder.recording_id, "--model", "parrot") == 0
+    assert "1 of 1 entries, equal" in capsys.readouterr().out
+
+    text = folder.journal.read_text().replace('"mode":"LISTEN"', '"mode":"SPEAK"')
+    folder.journal.write_text(text)
+    assert run("replay", str(folder.path), "--model", "parrot") == 1
+    assert "mode was 'SPEAK', is 'LISTEN'" in capsys.readouterr().out

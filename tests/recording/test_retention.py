@@ -1,0 +1,109 @@
+"""What goes by age and size, and what never goes."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from tests.support.recordings import Running, recorded
+
+from parley.recording.layout import Shelf
+from parley.recording.retention import DAY_S, Report, clean
+
+NOW = 1_700_000_000.0
+
+
+def tidy(tmp_path, days: float = -1, gb: float = -1, **more) -> Report:
+    return clean(Shelf(tmp_path), retention_days=days, max_gb=gb, now_s=NOW + 1, **more)
+
+
+def left(tmp_path) -> list[str]:
+    return [folder.recording_id for folder in Shelf(tmp_path)]
+
+
+def aged(tmp_path, name: str, days: float):
+    return recorded(tmp_path, name, units=1, created_s=NOW - days * DAY_S)
+
+
+def test_without_limits_nothing_goes(tmp_path):
+    aged(tmp_path, "ancient", 10_000)
+
+    report = tidy(tmp_path)
+
+    assert (report.status, report.scanned, report.deleted) == ("disabled", 1, 0)
+    assert left(tmp_path) == ["ancient"]
+
+
+def test_by_age(tmp_path):
+    aged(tmp_path, "old", 31)
+    aged(tmp_path, "young", 29)
+
+    report = tidy(tmp_path, days=30)
+
+    assert left(tmp_path) == ["young"]
+    assert (report.deleted, report.deleted_expired, report.remaining) == (1, 1, 1)
+    assert 0 < report.remaining_size_mb < 1
+
+
+def test_by_size_the_oldest_first(tmp_path):
+    for days in range(4):
+        aged(tmp_path, f"day_{days}", days)
+    size = next(iter(Shelf(tmp_path))).size_bytes()
+
+    report = tidy(tmp_path, gb=2.5 * size / 1e9)
+
+    assert left(tmp_path) == ["day_0", "day_1"]
+    assert report.deleted_capacity == 2
+
+
+def test_running_and_pinned_ones_stay_whatever_the_limits(tmp_path):
+    aged(tmp_path, "pinned", 500).pin.touch()
+    with Running(tmp_path, "live"):
+        report = tidy(tmp_path, days=0, gb=0)
+        assert left(tmp_path) == ["live", "pinned"]
+
+    assert report.deleted == 0
+
+
+def test_folders_without_metadata_go_after_a_day(tmp_path):
+    for name in ("fresh", "stale"):
+        (tmp_path / "sessions" / name).mkdir(parents=True)
+    os.utime(tmp_path / "sessions" / "fresh", (NOW, NOW))
+    os.utime(tmp_path / "sessions" / "stale", (NOW - 2 * DAY_S, NOW - 2 * DAY_S))
+
+    report = tidy(tmp_path)
+
+    assert left(tmp_path) == ["fresh"]
+    assert report.deleted_broken == 1
+
+
+def test_a_dry_run_deletes_nothing(tmp_path):
+    aged(tmp_path, "old", 31)
+
+    report = tidy(tmp_path, days=30, dry_run=True)
+
+    assert (report.status, report.deleted, report.victims) == ("dry_run", 1, [("old", "expired")])
+    assert left(tmp_path) == ["old"]
+
+
+def test_a_deletion_that_was_cut_off_is_finished(tmp_path):
+    doomed = tmp_path / "sessions" / ".half.deleted"
+    doomed.mkdir(parents=True)
+    (doomed / "rest.wav").write_bytes(b"x")
+
+    tidy(tmp_path, days=30)
+
+    assert not doomed.exists()
+
+
+def test_links_are_neither_followed_nor_deleted(tmp_path):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "meta.json").write_text("{}")
+    (tmp_path / "sessions").mkdir()
+    (tmp_path / "sessions" / "link").symlink_to(outside)
+
+    report = clean(Shelf(tmp_path), retention_days=0, max_gb=0, now_s=time.time() + 1e9)
+
+    assert report.scanned == 0
+    assert (outside / "meta.json").exists()

@@ -1,0 +1,191 @@
+"""A recorded session done again gives the same, bit for bit, and says so when it does not."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.support.clips import make_clip
+from tests.support.recordings import JPEG
+from tests.support.sessions import House, house, pcm64
+from tests.support.timeline import silence, sound, speak
+
+from parley.clock import SystemClock
+from parley.engine.seat import Engine
+from parley.errors import InvalidRequest
+from parley.media.image import encode_jpeg
+from parley.media.pcm import Pcm
+from parley.media.wav import encode_wav
+from parley.models.parrot import Parrot
+from parley.recording import timeline
+from parley.recording.layout import Folder, Shelf
+from parley.session.rerun import Comparison, rerun
+from parley.worker.recording import Recordings
+
+
+def b64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def noise(dice: random.Random, seconds: float) -> str:
+    """Sound with values that 16 bits cannot hold."""
+    generator = np.random.default_rng(dice.randrange(2**32))
+    samples = generator.uniform(-1, 1, round(16_000 * seconds)).astype(np.float32)
+    loud = dice.choice([0.0, 0.001, 0.3, 1.0])
+    return pcm64(Pcm((samples * loud).astype(np.float32), 16_000))
+
+
+async def duplex(home: House, dice: random.Random, *, dialect: Any = "duplex") -> None:
+    more: dict[str, Any] = {}
+    voice = b64(encode_wav(sound(speak(0.5))))
+    if dialect == "duplex":
+        more = {"system_prompt": dice.choice(["Hi", "你好 <b>"]), "ref_audio_base64": voice}
+        more["config"] = {"force_listen_count": dice.randrange(3)}
+    talk = await home.ready(dialect, "s", **more)
+    kind = "result" if dialect == "duplex" else "response."
+    for count in range(1, dice.randrange(2, 6)):
+        message: dict[str, Any] = {"force_listen": dice.random() < 0.2}
+        if dialect == "duplex":
+            message |= {"type": "audio_chunk", "audio_base64": noise(dice, 1.0)}
+            if dice.random() < 0.5:
+                message["frame_base64_list"] = [b64(JPEG)] * dice.randrange(1, 3)
+        else:
+            message |= {"type": "input_audio_buffer.append", "audio": noise(dice, 1.0)}
+        talk.say(message)
+        await answers(talk, kind, count)
+    talk.socket.hang_up()
+    await talk.over()
+
+
+async def answers(talk: Any, kind: str, count: int) -> None:
+    async with asyncio.timeout(20):
+        while sum(name.startswith(kind) for name in talk.types) < count:
+            talk.socket._changed.clear()
+            if sum(name.startswith(kind) for name in talk.types) < count:
+                await talk.socket._changed.wait()
+
+
+async def half_duplex(home: House, dice: random.Random) -> None:
+    talk = await home.ready("half_duplex", "s", system_prompt="Be kind.")
+    for count in range(1, dice.randrange(2, 4)):
+        length = dice.uniform(0.4, 1.5)
+        talk.say({"type": "audio_chunk", "audio_base64": pcm64(sound(speak(length), silence(1.5)))})
+        await talk.until("turn_done", count)
+    talk.say({"type": "stop"})
+    await talk.over()
+
+
+async def chat(home: House, dice: random.Random) -> None:
+    parts = [
+        {"type": "text", "text": dice.choice(["What?", "看 <script>", "x" * 200])},
+        {"type": "image", "data": b64(encode_jpeg(np.zeros((20, 30, 3), np.uint8)))},
+        {"type": "audio", "data": noise(dice, 0.5)},
+        {"type": "audio", "data": b64(encode_wav(sound(speak(0.4))))},
+    ]
+    content = dice.sample(parts, dice.randrange(1, len(parts) + 1))
+    talk = home.begin("chat", "s")
+    talk.say(
+        {
+            "messages": [{"role": "user", "content": content}],
+            "streaming": dice.random() < 0.5,
+            "tts": {"enabled": dice.random() < 0.7},
+        }
+    )
+    await talk.until("done")
+    await talk.over()
+
+
+async def recorded(tmp_path: Path, *talks: Any, seed: int = 1) -> list[Folder]:
+    kept = Recordings(
+        Shelf(tmp_path), worker_id="w", model="parrot", clock=SystemClock(), min_free_gb=0
+    )
+    dice = random.Random(seed)
+    async with house(recordings=kept) as home:
+        for talk in talks:
+            await talk(home, dice)
+            # Faster than life: the writer would fall behind, and drop what live sessions never do.
+            assert await asyncio.to_thread(kept.writer.flush)
+    await asyncio.to_thread(kept.close)
+    return list(Shelf(tmp_path))
+
+
+async def again(folders: list[Folder]) -> list[Comparison]:
+    async with Engine(Parrot(1)) as engine:
+        found = []
+        for folder in folders:
+            seat = await engine.take_seat()
+            found.append(await rerun(folder, seat))
+            await seat.close()
+        return found
+
+
+async def realtime(home: House, dice: random.Random) -> None:
+    await duplex(home, dice, dialect="realtime")
+
+
+@pytest.mark.parametrize("talk", [duplex, realtime, half_duplex, chat])
+async def test_a_session_done_again_is_the_same(tmp_path, talk):
+    (found,) = await again(await recorded(tmp_path, talk))
+
+    assert found.differences == []
+    assert found.compared == found.entries > 0
+    assert found.is_equal
+
+
+async def test_a_clip_is_seen_again(tmp_path):
+    async def clip(home: House, dice: random.Random) -> None:
+        del dice
+        talk = home.begin("chat", "s")
+        content = [{"type": "video", "data": b64(make_clip(seconds=1.0)), "stack_frames": 2}]
+        talk.say({"messages": [{"role": "user", "content": content}]})
+        await talk.until("done")
+        await talk.over()
+
+    (found,) = await again(await recorded(tmp_path, clip))
+
+    assert found.is_equal
+
+
+async def test_one_sample_that_differs_is_found(tmp_path):
+    (folder,) = await recorded(tmp_path, half_duplex)
+    samples = np.fromfile(folder.inputs, "<f4")
+    samples[2000] += 1e-3
+    samples.tofile(folder.inputs)
+
+    (found,) = await again([folder])
+
+    assert [one.what for one in found.differences] == ["sound"]
+    assert not found.is_equal
+
+
+async def test_missing_entries_and_files_are_said_not_guessed(tmp_path):
+    (folder,) = await recorded(tmp_path, duplex, seed=3)
+    lines = timeline.read(folder.journal).lines
+    kept = [line for line in lines if line.get("index") != 0 or line["kind"] != "unit"]
+    folder.journal.write_bytes(b"".join(map(timeline.encode, kept)))
+
+    (found,) = await again([folder])
+    folder.inputs.unlink()
+    folder.journal.unlink()
+
+    assert found.ended == "unit 0 is missing"
+    with pytest.raises(InvalidRequest, match="no journal"):
+        await again([folder])
+
+
+@pytest.mark.slow
+async def test_fuzzed_sessions_done_again_are_all_the_same(tmp_path):
+    talks = [duplex, realtime, half_duplex, chat] * 250
+    folders = await recorded(tmp_path, *talks, seed=7)
+
+    found = await again(folders)
+
+    assert len(found) == len(talks)
+    assert [one for one in found if not one.is_equal] == []
+    assert json.loads(folders[0].meta.read_bytes())["ended_at"] is not None
