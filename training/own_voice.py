@@ -57,7 +57,7 @@ class Said:
 def written_for_voice(text: str) -> str:
     """What the synthesiser is given: single letters by name, so that "A" is not an article."""
     if re.fullmatch(r"[A-Z]( [A-Z])*\.?", text):
-        return ", ".join(text.rstrip(".").replace("A", "eh").split(" ")) + "."
+        return ", ".join(text.rstrip(".").replace("A", "ay").split(" ")) + "."
     text = re.sub(r"(letter) ([A-Z])\b", lambda m: f"{m[1]} {m[2].replace('A', 'eh')}", text)
     return text
 

@@ -79,5 +79,5 @@ def test_written_words_find_their_time(written, said, ends):
 
 
 def test_letters_are_given_to_the_voice_by_name():
-    assert written_for_voice("K A T E.") == "K, eh, T, E."
+    assert written_for_voice("K A T E.") == "K, ay, T, E."
     assert written_for_voice("I see a cat.") == "I see a cat."
