@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import re
@@ -83,8 +84,9 @@ async def test_metrics_count_what_happened() -> None:
 
         page = await read()
         # Stages come with the worker's next beat.
-        while not value(page, "parley_unit_stage_seconds_count", stage="unit"):
-            page = await read()
+        async with asyncio.timeout(10):
+            while not value(page, "parley_unit_stage_seconds_count", stage="unit"):
+                page = await read()
 
     for mode in ("chat", "half_duplex_audio", "omni_duplex", "audio_duplex"):
         assert value(page, "parley_sessions_begun_total", mode=mode) == 1, mode
