@@ -1,4 +1,4 @@
-"""A worker is killed in the middle of a recorded session: what was said is there after a restart."""
+"""A worker is killed in the middle of a recorded session: all that was said is there afterwards."""
 
 from __future__ import annotations
 

@@ -15,11 +15,11 @@ from cryptography.fernet import Fernet
 from parley import logs
 from parley.errors import InvalidConfig
 from parley.gateway.eta import SHORT_NAMES, TASKS
-from parley.gateway.state import Row
+from parley.gateway.state import Row, State
 from parley.protocol.control import TaskType
 from parley.recording import retention, store
 from parley.recording.finish import recover
-from parley.recording.layout import Folder
+from parley.recording.layout import Folder, Shelf
 from parley.recording.retention import Report
 from parley.recording.store import BrokenRecording
 
@@ -164,18 +164,23 @@ class Keeper:
     # ---- the index of recordings -----------------------------------------------------------
 
     async def refresh_index(self) -> None:
-        """Bring the index in step with the folders; reads only what is new or not over."""
-        state = self._house.state
+        """Bring the index in step with the folders."""
         async with self._indexing:
-            known, unsettled = await state.unsettled()
-            rows, gone = await asyncio.to_thread(self._look, known, unsettled)
-            await state.index(rows)
-            await state.forget(gone)
+            await refresh(self._house.state, self._house.shelf)
 
-    def _look(self, known: set[str], unsettled: set[str]) -> tuple[list[Row], set[str]]:
-        there = {folder.recording_id: folder for folder in self._house.shelf}
-        fresh = (there.keys() - known) | (there.keys() & unsettled)
-        return [index_row(there[one]) for one in sorted(fresh)], known - there.keys()
+
+async def refresh(state: State, shelf: Shelf) -> None:
+    """Bring an index in step with the folders; reads only what is new or not over."""
+    known, unsettled = await state.unsettled()
+    rows, gone = await asyncio.to_thread(_look, shelf, known, unsettled)
+    await state.index(rows)
+    await state.forget(gone)
+
+
+def _look(shelf: Shelf, known: set[str], unsettled: set[str]) -> tuple[list[Row], set[str]]:
+    there = {folder.recording_id: folder for folder in shelf}
+    fresh = (there.keys() - known) | (there.keys() & unsettled)
+    return [index_row(there[one]) for one in sorted(fresh)], known - there.keys()
 
 
 def index_row(folder: Folder) -> Row:

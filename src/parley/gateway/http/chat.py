@@ -7,6 +7,7 @@ HTTP and one over the socket take the same road.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 from collections.abc import Coroutine
 from typing import Any, TypeVar
@@ -292,7 +293,14 @@ def routes(house: House) -> APIRouter:
         peer = request.client.host if request.client else None
         address = house.door.address_of(peer, request.headers)
         session_id = f"chat_{secrets.token_hex(8)}"
-        with house.door.visit(address), logs.bind_session(session_id, dialect="http chat"):
+        key = request.state.caller.key
+        with (
+            house.door.visit(address),
+            contextlib.nullcontext()
+            if key is None
+            else house.door.visit(f"key {key.id}", limit=key.max_sessions),
+            logs.bind_session(session_id, dialect="http chat"),
+        ):
             ticket = house.dispatcher.submit(
                 "chat", session_id=session_id, address=address, owner=asyncio.current_task()
             )

@@ -1,0 +1,137 @@
+"""`parley bench recording`: what a recorded unit costs its session, and how fast lists are.
+
+A unit here is one second of sound in and out and a camera picture of typical size. The session's
+side is what the event loop spends; the writer's side is what one thread needs until it is on disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import tempfile
+import time
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+
+from parley import logs
+from parley.cli.bench.figures import Figures
+from parley.clock import SystemClock
+from parley.gateway.keeper import refresh
+from parley.gateway.state import State
+from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm
+from parley.recording import timeline
+from parley.recording.layout import Shelf
+from parley.session.events import Ended, Heard, Ready, UnitDone, UnitsPrepared
+from parley.worker.recording import Recordings
+
+FRAME_BYTES = 30_000
+"""A 640 by 480 JPEG picture of a room."""
+
+PAGE = 100
+
+
+def recording(
+    units: Annotated[int, typer.Option(min=10, max=5000, help="Units of one session.")] = 300,
+    recordings: Annotated[int, typer.Option(min=1, max=100_000, help="Recordings listed.")] = 1000,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """What a recorded unit costs its session, and how fast lists are."""
+    logs.configure(level="warning", style="text")
+    with tempfile.TemporaryDirectory(prefix="parley-bench-") as folder:
+        figures = asyncio.run(measure(Path(folder), units, recordings))
+    if as_json:
+        typer.echo(json.dumps({name: dataclasses.asdict(one) for name, one in figures.items()}))
+        return
+    for name, one in figures.items():
+        typer.echo(f"{name:<28} {one}")
+
+
+async def measure(folder: Path, units: int, recordings: int) -> dict[str, Figures]:
+    """Everything, by name."""
+    session_ms, written_ms = await asyncio.to_thread(record, folder, units)
+    first_ms, again_ms = await listed(folder, recordings)
+    return {
+        "unit, session's side": Figures.of(session_ms),
+        "unit, until written": Figures.of(written_ms),
+        f"first list of {recordings}": Figures.of(first_ms),
+        f"further lists of {recordings}": Figures.of(again_ms),
+    }
+
+
+def record(folder: Path, units: int) -> tuple[list[float], list[float]]:
+    """Milliseconds per unit for the session, and for the writer thread on average."""
+    kept = Recordings(
+        Shelf(folder), worker_id="bench", model="none", clock=SystemClock(), min_free_gb=0
+    )
+    one = kept.begin(session_id="bench", dialect="duplex", task="omni_duplex")
+    assert one is not None
+    one.observe(UnitsPrepared("Be kind."), time.monotonic())
+    one.observe(Ready(), time.monotonic())
+    kept.writer.flush()
+    generator = np.random.default_rng(0)
+    session_ms: list[float] = []
+    written_ms: list[float] = []
+    for index in range(units):
+        event = _unit(index, generator)
+        began_s = time.perf_counter()
+        one.observe(event, time.monotonic())
+        session_ms.append(1000 * (time.perf_counter() - began_s))
+        # Units come once a second: the writer is always done with the one before.
+        kept.writer.flush()
+        written_ms.append(1000 * (time.perf_counter() - began_s))
+    one.observe(Ended("done"), time.monotonic())
+    kept.close()
+    return session_ms, written_ms
+
+
+def _unit(index: int, generator: np.random.Generator) -> UnitDone:
+    heard = generator.uniform(-0.3, 0.3, INPUT_RATE_HZ).astype(np.float32)
+    said = generator.uniform(-0.3, 0.3, OUTPUT_RATE_HZ).astype(np.float32)
+    frame = b"\xff\xd8" + generator.bytes(FRAME_BYTES)
+    return UnitDone(
+        index=index,
+        is_listen=False,
+        text="some words ",
+        pcm=Pcm(said, OUTPUT_RATE_HZ),
+        end_of_turn=index % 7 == 6,
+        context_tokens=100 * index,
+        unit=Heard(Pcm(heard, INPUT_RATE_HZ), (frame,)),
+        costs_ms={"prefill": 30.0, "llm": 100.0, "all": 200.0},
+    )
+
+
+async def listed(folder: Path, recordings: int) -> tuple[list[float], list[float]]:
+    """Milliseconds of the first list, which reads every folder, and of later ones."""
+    shelf = Shelf(folder / "many")
+    await asyncio.to_thread(_fill, shelf, recordings)
+    durations_ms: list[float] = []
+    async with State.open(shelf.data_dir / "state.db") as state:
+        for _ in range(20):
+            began_s = time.perf_counter()
+            await refresh(state, shelf)
+            total, _ = await state.recordings(limit=PAGE)
+            durations_ms.append(1000 * (time.perf_counter() - began_s))
+            assert total == recordings
+    return durations_ms[:1], durations_ms[1:]
+
+
+def _fill(shelf: Shelf, recordings: int) -> None:
+    for number in range(recordings):
+        folder = shelf.folder(f"chat_{number:024x}")
+        folder.path.mkdir(parents=True)
+        head = {
+            "recording_id": folder.recording_id,
+            "app_type": "chat",
+            "dialect": "chat",
+            "created_s": 1_700_000_000.0 + number,
+            "worker_id": "bench",
+            "model": "none",
+            "title": "A question of usual length about something",
+            "config": {"system_prompt": "Be kind. " * 20},
+        }
+        meta = {**timeline.open_meta(head), "ended_at": timeline.iso(1.8e9), "duration_s": 12.0}
+        folder.meta.write_text(json.dumps(meta))
