@@ -8,6 +8,7 @@ of them it has seen.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import secrets
@@ -121,6 +122,8 @@ class State:
 
     def __init__(self, database: aiosqlite.Connection, problems: Sequence[str]) -> None:
         self._database = database
+        # One connection has one transaction: writes of several callers take turns.
+        self._writing = asyncio.Lock()
         self.problems = tuple(problems)
         """What was found broken and put aside when it was opened."""
 
@@ -291,20 +294,21 @@ class State:
         return list(await self._database.execute_fetchall(statement, values))
 
     async def _do(self, statement: str, values: Sequence[Any]) -> None:
-        async with self._database.execute(statement, values):
+        async with self._writing, self._database.execute(statement, values):
             pass
 
     async def _many(self, statement: str, rows: list[tuple[Any, ...]]) -> None:
         if not rows:
             return
-        # Autocommit is on: without a transaction every row would wait for the disk.
-        await self._database.execute("BEGIN")
-        try:
-            await self._database.executemany(statement, rows)
-        except BaseException:
-            await self._database.execute("ROLLBACK")
-            raise
-        await self._database.execute("COMMIT")
+        async with self._writing:
+            # Autocommit is on: without a transaction every row would wait for the disk.
+            await self._database.execute("BEGIN")
+            try:
+                await self._database.executemany(statement, rows)
+            except BaseException:
+                await self._database.execute("ROLLBACK")
+                raise
+            await self._database.execute("COMMIT")
 
 
 def put_aside(path: Path, why: str) -> str:
