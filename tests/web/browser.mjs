@@ -442,6 +442,51 @@ const scenarios = {
     }
   },
 
+  async keys({ browser }) {
+    const server = await startServer(flags.python, { env: { PARLEY_SECURITY__NEEDS_KEY: 'true', PARLEY_SECURITY__ADMIN_TOKEN: 'a-token-for-tests' } });
+    try {
+      const { context, errors } = await openContext(browser, server.base, { expected: [...ABSENT, /401 \(Unauthorized\)/] });
+      const admin = await context.newPage();
+      await admin.goto('/admin');
+      await admin.locator('input[type=password]').fill('wrong');
+      await admin.keyboard.press('Enter');
+      await admin.getByText('That token is not accepted here.').waitFor();
+      await admin.locator('input[type=password]').fill('a-token-for-tests');
+      await admin.keyboard.press('Enter');
+      await admin.getByRole('button', { name: 'New key' }).click();
+      await admin.locator('dialog input').fill('a kiosk');
+      await admin.locator('dialog').getByRole('button', { name: 'New key' }).click();
+      const key = await admin.locator('dialog .mono').textContent();
+      await admin.locator('dialog').getByRole('button', { name: 'Close' }).click();
+      await admin.getByText('a kiosk').waitFor();
+
+      const page = await context.newPage();
+      await page.goto('/audio_duplex');
+      await page.getByText('This server needs a key').waitFor();
+      await page.locator('dialog input[type=password]').fill('pk_wrong');
+      await page.keyboard.press('Enter');
+      await page.getByText('That key is not accepted here.').waitFor();
+      await page.locator('dialog input[type=password]').fill(key);
+      await page.keyboard.press('Enter');
+      await page.waitForEvent('load');
+      await page.getByText('1 of 1 free').waitFor();
+      await mainButton(page).click();
+      await phase(page, 'live');
+      await hangUp(page);
+
+      await admin.getByRole('button', { name: 'Revoke' }).click();
+      await admin.locator('dialog').getByRole('button', { name: 'Revoke' }).click();
+      await admin.getByText('a kiosk').waitFor({ state: 'detached' });
+      assert.deepEqual(errors, []);
+      await context.close();
+    } catch (error) {
+      error.message += `\n${server.log().split('\n').filter((line) => /Traceback|"level": "error"/.test(line)).at(-1) ?? ''}`;
+      throw error;
+    } finally {
+      await server.stop();
+    }
+  },
+
   async app_off({ page, context }) {
     await page.goto('/admin');
     const toggle = page.locator('[data-app="omni"] input');

@@ -21,7 +21,7 @@ NO_BROWSER = 77
 GROUPS = {
     "voices": ["half_duplex", "audio_duplex", "duplex_gapless", "interrupted"],
     "pictures": ["omni", "chat", "voice_note", "writing", "file_mode", "recording"],
-    "lives": ["pause", "queue", "restart", "app_off", "viewer", "look_again"],
+    "lives": ["pause", "queue", "restart", "app_off", "keys", "viewer", "look_again"],
     "troubles": ["permission_denied", "no_microphone", "insecure", "turned_away"],
     "cares": ["accessible", "weight", "languages", "keyboard", "memory"],
     "examples": ["example_node", "example_page"],

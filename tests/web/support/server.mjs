@@ -2,16 +2,20 @@
 
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 
 const START_MS = 60_000;
 
 /**
  * @param {string} python
- * @param {{slots?: number, port?: number}} [options] port 0: any
+ * @param {{slots?: number, port?: number, env?: Record<string, string>}} [options] port 0: any
  */
-export async function startServer(python, { slots = 1, port = 0 } = {}) {
+export async function startServer(python, { slots = 1, port = 0, env = {} } = {}) {
+  const data = mkdtempSync(join(tmpdir(), 'parley-web-'));
   const child = spawn(python, ['-m', 'parley', 'serve', '--http', '--host', '127.0.0.1', '--port', String(port), '--model', 'parrot', '--slots', String(slots)], {
-    env: { ...process.env, OMP_NUM_THREADS: '1' },
+    env: { ...process.env, OMP_NUM_THREADS: '1', PARLEY_STORAGE__DATA_DIR: data, ...env },
     stdio: ['ignore', 'pipe', 'pipe'],
   });
   let log = '';
@@ -43,6 +47,7 @@ export async function startServer(python, { slots = 1, port = 0 } = {}) {
       const timer = setTimeout(() => child.kill('SIGKILL'), 15_000);
       await gone;
       clearTimeout(timer);
+      rmSync(data, { recursive: true, force: true });
     },
   };
 }

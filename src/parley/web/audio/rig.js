@@ -16,6 +16,7 @@
 import { canChooseSpeaker, openMicrophone, release } from './devices.js';
 
 const PLAYBACK_HZ = 24000;
+const RESUME_WAIT_MS = 1500;
 
 /**
  * @typedef {{turn: number, played: number, aheadMs: number, delayMs: number, gaps: number,
@@ -55,12 +56,16 @@ export class Rig extends EventTarget {
       throw error;
     });
     await this.#opening;
-    if (this.context?.state !== 'running') await this.context?.resume();
+    if (this.context?.state === 'running') return;
+    // Where sound is not allowed yet the promise may never settle; `suspended` has told the page by then.
+    await Promise.race([this.context?.resume(), new Promise((resolve) => setTimeout(resolve, RESUME_WAIT_MS))]);
   }
 
   async #build() {
     const context = new AudioContext({ latencyHint: 'interactive' });
     this.context = context;
+    // At once, while the click that led here still counts.
+    void context.resume();
     context.addEventListener('statechange', () => {
       if (context.state !== 'running' && context.state !== 'closed') this.#tell('suspended', {});
     });

@@ -156,6 +156,17 @@ export function pickFiles(accept, { capture, multiple = false } = {}) {
   });
 }
 
+/** A text area as tall as its text, where the browser's style cannot do it. @param {HTMLTextAreaElement} field */
+export function growing(field) {
+  if (CSS.supports('field-sizing', 'content')) return field;
+  const grow = () => {
+    field.style.height = 'auto';
+    field.style.height = `${field.scrollHeight}px`;
+  };
+  field.addEventListener('input', grow);
+  return field;
+}
+
 /** Not twice within `ms`: touch and click may both arrive. @param {() => void} act @param {number} ms */
 export function once(act, ms) {
   let last = -Infinity;

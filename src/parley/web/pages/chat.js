@@ -2,7 +2,7 @@
 
 import { theRig } from '../audio/rig.js';
 import { encodeWav, join } from '../audio/wav.js';
-import { $, confirmed, copy, download, h, pickFiles, reicon, relabel, say, sheet, toast } from '../elements/dom.js';
+import { $, confirmed, copy, download, growing, h, pickFiles, reicon, relabel, say, sheet, toast } from '../elements/dom.js';
 import { group, range, Settings, toggle } from '../elements/form.js';
 import { partNode, partOf } from '../elements/media-parts.js';
 import { barrierNotice, errorText, mediaNotice } from '../elements/notice.js';
@@ -109,7 +109,7 @@ function chatSettings() {
 
 /** @type {Part[]} */
 let attached = [];
-const field = h('textarea', { rows: 1, maxlength: 60000, hint: 'chat.hint' });
+const field = growing(h('textarea', { rows: 1, maxlength: 60000, hint: 'chat.hint' }));
 const attachments = h('ul', { class: 'attached' });
 const send = h('button', { class: 'round send', type: 'submit', icon: 'send', label: 'action.send' });
 const mic = h('button', { class: 'round slim', type: 'button', icon: 'mic', label: 'chat.record' });

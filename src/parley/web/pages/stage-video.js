@@ -61,7 +61,8 @@ export function mountStageVideo({ settings, devices, talk }) {
 
   function full() {
     if (document.fullscreenElement) void document.exitFullscreen();
-    else void node.requestFullscreen?.().catch(() => toast('video.no_full'));
+    else if (!node.requestFullscreen) toast('video.no_full');
+    else void node.requestFullscreen().catch(() => toast('video.no_full'));
   }
 
   function draw() {

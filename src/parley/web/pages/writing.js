@@ -4,7 +4,7 @@
  */
 
 import { errorText } from '../elements/notice.js';
-import { h, toast } from '../elements/dom.js';
+import { growing, h, toast } from '../elements/dom.js';
 import { ChatTalk } from '../talk/chat.js';
 import { t } from '../words/words.js';
 
@@ -15,10 +15,9 @@ let nextTurn = -1;
  * @param {{captions: import('../talk/captions.js').Captions, prompt: () => string, isBusy: () => boolean}} page
  */
 export function mountWriting({ captions, prompt, isBusy }) {
-  const field = h('textarea', { rows: 1, maxlength: 8000, hint: 'writing.hint', 'aria-label': 'writing' });
+  const field = growing(h('textarea', { rows: 1, maxlength: 8000, hint: 'writing.hint' }));
   const send = h('button', { class: 'round slim', type: 'submit', icon: 'send', label: 'action.send' });
   const form = h('form', { class: 'writing' }, h('label', { class: 'grow' }, h('span', { class: 'visually-hidden', words: 'writing.hint' }), field), send);
-  field.removeAttribute('aria-label');
   const chat = new ChatTalk();
   let turn = 0;
   let shown = 0;
