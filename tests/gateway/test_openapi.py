@@ -1,0 +1,128 @@
+"""What `/openapi.json` promises: every answer has a documented status and our error shape, whatever
+is sent; every operation says what it does."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from tests.support.gateways import running_gateway
+from tests.support.recordings import recorded
+
+ADMIN = {"authorization": "Bearer the-admin"}
+LONG = {"/api/chat"}
+"""Waits for a worker, of which there is none here."""
+
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**12), 10**12)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=30)
+)
+values = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner),
+    max_leaves=6,
+)
+path_parts = st.sampled_from(["one", "turnbased", "call_en", "..", "%2e%2e", "x" * 300, "%00"])
+
+
+def schema_of(spec: dict[str, Any], operation: dict[str, Any]) -> dict[str, Any]:
+    body = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
+    schema = body.get("schema", {})
+    if "$ref" in schema:
+        schema = spec["components"]["schemas"][schema["$ref"].rsplit("/", 1)[1]]
+    return dict(schema)
+
+
+@st.composite
+def requests(draw: Any, spec: dict[str, Any]) -> tuple[str, str, str, Any, dict[str, Any]]:
+    """An operation with anything in it: sometimes the right fields, sometimes not."""
+    operations = [
+        (method, path, operation)
+        for path, methods in sorted(spec["paths"].items())
+        for method, operation in sorted(methods.items())
+        if path not in LONG
+    ]
+    method, path, operation = draw(st.sampled_from(operations))
+    concrete = path
+    while "{" in concrete:
+        before, _, rest = concrete.partition("{")
+        concrete = before + draw(path_parts) + rest.partition("}")[2]
+    fields = list(schema_of(spec, operation).get("properties", {}))
+    body = draw(st.fixed_dictionaries(dict.fromkeys(fields, values)) | values)
+    names = [one["name"] for one in operation.get("parameters", ()) if one["in"] == "query"]
+    query = {name: draw(st.text(max_size=10) | st.integers()) for name in names}
+    return method.upper(), path, concrete, body, query
+
+
+async def test_no_request_brings_an_undocumented_answer(tmp_path: Path) -> None:
+    recorded(tmp_path, "one")
+    async with (
+        running_gateway(
+            storage={"data_dir": tmp_path, "min_free_gb": 0, "replays": False},
+            security={"admin_token": "the-admin"},
+        ) as gateway,
+        httpx.AsyncClient(base_url=gateway.url, timeout=20, headers=ADMIN) as http,
+    ):
+        spec = (await http.get("/openapi.json")).json()
+        drawn: list[tuple[str, str, str, Any, dict[str, Any]]] = []
+
+        @settings(
+            max_examples=300,
+            database=None,
+            deadline=None,
+            derandomize=True,
+            phases=[Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        )
+        @given(requests(spec))
+        def collect(request: tuple[str, str, str, Any, dict[str, Any]]) -> None:
+            drawn.append(request)
+
+        collect()
+        for method, path, concrete, body, query in drawn:
+            content = json.dumps(body) if method != "GET" else None
+            answer = await http.request(
+                method,
+                concrete,
+                content=content,
+                params=query or None,
+                headers={"content-type": "application/json"},
+            )
+            documented = set(spec["paths"][path][method.lower()]["responses"])
+            # A path that leads elsewhere may meet another route, or none.
+            allowed = documented | {"404", "405", "307"} | ({"422"} if query or body else set())
+            assert str(answer.status_code) in allowed, (method, concrete, body, answer.text)
+            if answer.status_code >= 400 and method != "HEAD":
+                assert {"detail", "code"} <= set(answer.json()), (method, concrete, answer.text)
+    assert len({path for _, path, _, _, _ in drawn}) > 20
+
+
+@pytest.fixture
+async def spec() -> Any:
+    async with (
+        running_gateway() as gateway,
+        httpx.AsyncClient(base_url=gateway.url) as http,
+    ):
+        yield (await http.get("/openapi.json")).json()
+
+
+def test_every_operation_says_what_it_does(spec: dict[str, Any]) -> None:
+    for path, methods in spec["paths"].items():
+        for method, operation in methods.items():
+            assert operation.get("description"), (method, path)
+            assert operation.get("tags"), (method, path)
+
+
+def test_every_route_with_an_id_documents_that_it_may_not_be_there(spec: dict[str, Any]) -> None:
+    for path, methods in spec["paths"].items():
+        for method, operation in methods.items():
+            if "{session_id}" in path or "{voice_id}" in path or "{key_id}" in path:
+                assert "404" in operation["responses"], (method, path)
