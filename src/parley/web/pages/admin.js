@@ -238,8 +238,11 @@ function showSection(name, isThere) {
   /** @type {HTMLElement} */ (place[name].parentElement).hidden = !isThere;
 }
 
+// What a server does not have (null) has no section; what failed once (undefined) stays as it was.
+
 async function drawVoices() {
-  const answer = await askIfAny('/api/assets/ref_audio').catch(() => null);
+  const answer = await askIfAny('/api/assets/ref_audio').catch(() => undefined);
+  if (answer === undefined) return;
   showSection('voices', answer !== null);
   if (!answer) return;
   place.voices.replaceChildren(
@@ -253,7 +256,8 @@ async function drawVoices() {
 }
 
 async function drawKeys() {
-  const answer = await askIfAny('/api/admin/keys').catch(() => null);
+  const answer = await askIfAny('/api/admin/keys').catch(() => undefined);
+  if (answer === undefined) return;
   showSection('keys', answer !== null);
   if (!answer) return;
   const add = h('button', { class: 'button slim', type: 'button', icon: 'plus', words: 'admin.key_new', onclick: () => {
@@ -284,7 +288,8 @@ async function drawKeys() {
 }
 
 async function drawRecordings() {
-  const answer = await askIfAny('/api/sessions').catch(() => null);
+  const answer = await askIfAny('/api/sessions').catch(() => undefined);
+  if (answer === undefined) return;
   showSection('recordings', answer !== null);
   if (!answer) return;
   const link = (/** @type {string} */ id, /** @type {string} */ text) => h('a', { href: `/s/${encodeURIComponent(id)}`, target: '_blank', rel: 'noopener' }, text);

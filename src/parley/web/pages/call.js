@@ -261,6 +261,7 @@ export async function mountCall(kind) {
         hasVideo ? choice(settings, 'recordMegabits', { words: 'settings.megabits', options: ['1', '2', '4', '8'].map((mb) => [mb, `settings.megabits_${mb}`]) }) : null,
         hasVideo ? toggle(settings, 'recordSubtitles', { words: 'settings.record_subtitles' }) : null,
       ),
+      group('help.title', false, h('p', { words: `help.${kind}` }), h('p', { class: 'quiet', words: hasVideo ? 'help.keys_video' : 'help.keys' })),
       h('div', { class: 'row' }, reset),
     ];
   }
@@ -338,6 +339,12 @@ export async function mountCall(kind) {
 
   async function onLive() {
     chimes.ready();
+    if ('mediaSession' in navigator) {
+      // Headset and lock screen: the microphone and the end of the call.
+      navigator.mediaSession.metadata = new MediaMetadata({ title: t(`app.${app}`), artist: 'parley' });
+      onSystemKey('togglemicrophone', () => talk.mute(!talk.state.isMuted));
+      onSystemKey('hangup', () => talk.stop());
+    }
     after.hidden = true;
     awake = (await navigator.wakeLock?.request('screen').catch(() => null)) ?? null;
     if (!settings.get('recordHere')) return;
@@ -349,7 +356,17 @@ export async function mountCall(kind) {
     await recorder.start();
   }
 
+  /** @param {string} key @param {(() => void) | null} act */
+  function onSystemKey(key, act) {
+    try {
+      navigator.mediaSession.setActionHandler(/** @type {MediaSessionAction} */ (key), act);
+    } catch {
+      // A browser that does not know this key.
+    }
+  }
+
   async function onOver() {
+    if ('mediaSession' in navigator) for (const key of ['togglemicrophone', 'hangup']) onSystemKey(key, null);
     void awake?.release();
     awake = null;
     chimes.hush();

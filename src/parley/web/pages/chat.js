@@ -531,6 +531,7 @@ const options = h('div', { class: 'stack' },
     range(settings, 'maxTokens', { words: 'settings.max_tokens', min: 1, max: 2048, step: 1 }),
     range(settings, 'lengthPenalty', { words: 'settings.length_penalty', min: 0.1, max: 5, step: 0.05 }),
     range(settings, 'temperature', { words: 'settings.temperature', min: 0, max: 2, step: 0.05 })),
+  group('help.title', false, h('p', { words: 'help.chat' }), h('p', { class: 'quiet', words: 'help.keys_chat' })),
   h('div', { class: 'row' }, h('button', { class: 'button slim', type: 'button', icon: 'retry', words: 'settings.reset', onclick: () => {
     settings.reset();
     prompt.reset();

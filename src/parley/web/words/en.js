@@ -595,4 +595,14 @@ export const en = {
   'key.remember': 'Remember it on this device',
   'key.enter': 'Enter the key',
   'key.wrong': 'That key is not accepted here.',
+
+  'help.title': 'Help',
+  'help.half_duplex': 'Speak, and stop when you have finished: after a short silence it answers. While it speaks it does not hear you; press the skip sign to cut an answer short. If it answers too early, let it wait longer under “When you have finished speaking”.',
+  'help.audio_duplex': 'Both of you may speak at any time. Speak up and it stops, or press the hand. The headphones sign makes it only listen until you switch that off. A call has a time limit and a memory; both are shown as they run out.',
+  'help.omni': 'As in a voice call, and once a second it sees a picture of your camera. HD shows it small print and takes a moment longer. The mirror sign turns what it sees; you always see yourself as in a mirror.',
+  'help.realtime': 'A call over /v1/realtime with everything on the wire beside it: under “Connection” are the measurements and the messages of both sides.',
+  'help.chat': 'Write, or add pictures, sound and clips with the plus sign, by dropping them or from the clipboard. Tap the microphone to record, or hold it and let go to send; drag up to take it back. Nothing of a chat stays on the server unless it records.',
+  'help.keys': 'Space or M: mute. Escape: close the panel.',
+  'help.keys_video': 'Space or M: mute. F: full screen. S: subtitles. Escape: close the panel.',
+  'help.keys_chat': 'Enter: send. Shift and Enter: new line. Space in an empty field: record. Escape: drop the recording.',
 };
