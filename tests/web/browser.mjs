@@ -19,9 +19,6 @@ import { mockRecording } from './support/recording.mjs';
 
 const { values: flags, positionals: wanted } = parseArgs({ options: { wav: { type: 'string' }, python: { type: 'string', default: '.venv/bin/python' }, verbose: { type: 'boolean' } }, allowPositionals: true });
 
-/** What servers of this version may lack; pages have to do without. */
-const ABSENT = [/404 \(Not Found\) .*\/api\/(assets\/ref_audio|presets|default_ref_audio|admin\/keys|sessions)/, /\/assets\/frontend_replay/];
-
 const axeSource = readFileSync(new URL('../../node_modules/axe-core/axe.min.js', import.meta.url), 'utf8');
 
 /** Hear what leaves the loudspeaker from now on. */
@@ -383,7 +380,7 @@ const scenarios = {
   },
 
   async permission_denied({ browser, base }) {
-    const { context, errors } = await openContext(browser, base, { permissions: [], expected: ABSENT });
+    const { context, errors } = await openContext(browser, base, { permissions: [] });
     const page = await context.newPage();
     const wire = wiretap(page);
     await page.goto('/half_duplex');
@@ -399,7 +396,7 @@ const scenarios = {
   async no_microphone({ base }) {
     const browser = await launch({ devices: false });
     try {
-      const { context } = await openContext(browser, base, { expected: ABSENT });
+      const { context } = await openContext(browser, base);
       const page = await context.newPage();
       await page.goto('/audio_duplex');
       await mainButton(page).click();
@@ -445,7 +442,7 @@ const scenarios = {
   async keys({ browser }) {
     const server = await startServer(flags.python, { env: { PARLEY_SECURITY__NEEDS_KEY: 'true', PARLEY_SECURITY__ADMIN_TOKEN: 'a-token-for-tests' } });
     try {
-      const { context, errors } = await openContext(browser, server.base, { expected: [...ABSENT, /401 \(Unauthorized\)/] });
+      const { context, errors } = await openContext(browser, server.base, { expected: [/401 \(Unauthorized\)/] });
       const admin = await context.newPage();
       await admin.goto('/admin');
       await admin.locator('input[type=password]').fill('wrong');
@@ -585,7 +582,7 @@ const scenarios = {
   async accessible({ browser, base }) {
     const found = [];
     for (const [colorScheme, viewport] of [['light', { width: 1280, height: 800 }], ['dark', { width: 390, height: 844 }]]) {
-      const { context, errors } = await openContext(browser, base, { expected: ABSENT, options: { colorScheme, viewport, reducedMotion: 'reduce' } });
+      const { context, errors } = await openContext(browser, base, { options: { colorScheme, viewport, reducedMotion: 'reduce' } });
       for (const path of ['/', '/turnbased', '/half_duplex', '/audio_duplex', '/omni', '/realtime', '/admin', '/s/demo_recording']) {
         const page = await context.newPage();
         if (path.startsWith('/s/')) await mockRecording(page);
@@ -612,7 +609,7 @@ const scenarios = {
   },
 
   async weight({ browser, base }) {
-    const { context, errors } = await openContext(browser, base, { expected: ABSENT });
+    const { context, errors } = await openContext(browser, base);
     const weights = {};
     for (const path of ['/', '/turnbased', '/half_duplex', '/audio_duplex', '/omni', '/admin']) {
       const page = await context.newPage();
@@ -739,7 +736,7 @@ const browser = await launch({ wav: flags.wav });
 let failures = 0;
 for (const name of names) {
   const from = Date.now();
-  const { context, errors } = await openContext(browser, server.base, { expected: ABSENT });
+  const { context, errors } = await openContext(browser, server.base);
   try {
     const said = await scenarios[name]({ page: await context.newPage(), context, browser, base: server.base });
     assert.deepEqual(errors, [], 'the console is clean');

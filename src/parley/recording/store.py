@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from parley.errors import BadInput, TooLarge
-from parley.recording.layout import Folder, write_atomically
+from parley.recording.layout import UPLOAD_KINDS, Folder, write_atomically
 from parley.recording.recorder import remove
 
 COMMENT_CHARS: Final = 2000
@@ -105,6 +105,9 @@ def read_recording(folder: Folder) -> dict[str, Any] | None:
         recording["merged_replay"] = folder.replay_wav.name
     if folder.replay_mp4.exists():
         recording["merged_replay_video"] = folder.replay_mp4.name
+    # Said either way, so that pages need not ask for each kind.
+    uploads = (folder.upload(kind) for kind in UPLOAD_KINDS)
+    recording["frontend_replay"] = next((file.name for file in uploads if file.exists()), None)
     return recording
 
 

@@ -18,7 +18,7 @@ export function recording() {
   return {
     meta: { session_id: 'demo_recording', app_type: 'audio_duplex', type: 'audio_duplex', created_at: '2026-11-20T10:11:12Z', ended_at: '2026-11-20T10:11:20Z', duration_s: SECONDS, worker_id: 'worker-0', title: 'A walk <b>in</b> the park', config: { system_prompt: 'You are a friendly assistant.', reference: 'default', length_penalty: 1.05 } },
     recording: {
-      session_id: 'demo_recording', mode: 'duplex', worker_id: 'worker-0', start_ts: 1795169472, config: {}, merged_replay: 'merged_replay.wav',
+      session_id: 'demo_recording', mode: 'duplex', worker_id: 'worker-0', start_ts: 1795169472, config: {}, merged_replay: 'merged_replay.wav', frontend_replay: null,
       chunks: words.map((text, index) => ({
         index, receive_ts_ms: index * 1000, user_audio: `user_audio/${String(index).padStart(3, '0')}.wav`,
         result: { mode: text ? 'SPEAK' : 'LISTEN', text, ai_audio: text ? `ai_audio/turn_0_chunk_${index}.wav` : undefined, end_of_turn: index === 5, timing: { wall_clock_ms: 180 + index * 7, kv_cache_length: 300 + index * 40 } },

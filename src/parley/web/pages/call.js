@@ -438,6 +438,7 @@ export async function mountCall(kind) {
     if (phase !== phaseBefore) {
       const before = phaseBefore;
       document.dispatchEvent(new Event('placechange'));
+      drawClock();
       phaseBefore = phase;
       if (phase === 'live' && before !== 'paused' && before !== 'pausing') void onLive();
       if (phase === 'ended') void onOver();

@@ -59,9 +59,11 @@ function cellsOf(recording) {
   }
   const turns = Array.isArray(recording?.turns) ? recording.turns : [];
   const first = turns[0]?.request_ts_ms ?? 0;
+  const isSpoken = recording?.mode === 'half_duplex_audio';
   return turns.map((/** @type {any} */ turn, /** @type {number} */ i) => ({
     index: turn.turn_index ?? i,
-    at: Math.max(0, ((turn.request_ts_ms ?? first) - first) / 1000),
+    // Half-duplex counts from when it was ready, and what was asked had been spoken by then.
+    at: Math.max(0, isSpoken ? ((turn.request_ts_ms ?? 0) - (turn.input?.duration_ms ?? 0)) / 1000 : ((turn.request_ts_ms ?? first) - first) / 1000),
     length: Math.max(1, ((turn.input?.duration_ms ?? 0) + (turn.output?.audio_duration_ms ?? 0)) / 1000),
     userAudio: turn.input?.audio,
     aiAudio: turn.output?.audio,
@@ -155,16 +157,22 @@ async function mountMedia(place, recording, timeline) {
   /** @type {[string, string][]} */
   const found = [];
   if (merged) found.push([merged, 'replay.merged']);
-  for (const kind of ['webm', 'mp4', 'wav']) {
-    const path = `frontend_replay.${kind}`;
-    const probe = await fetch(asset(path), { method: 'HEAD' }).catch(() => null);
-    if (probe?.ok) found.push([path, 'replay.from_browser']);
+  if (recording && 'frontend_replay' in recording) {
+    if (recording.frontend_replay) found.push([recording.frontend_replay, 'replay.from_browser']);
+  } else {
+    // A server that does not say has to be asked for each.
+    for (const kind of ['webm', 'mp4', 'wav']) {
+      const path = `frontend_replay.${kind}`;
+      const probe = await fetch(asset(path), { method: 'HEAD' }).catch(() => null);
+      if (probe?.ok) found.push([path, 'replay.from_browser']);
+    }
   }
+  if (found.length === 0) timeline.isSilent = true;
   for (const [i, [path, key]] of found.entries()) {
     const isFilm = /\.(mp4|webm)$/.test(path);
     const player = h(isFilm ? 'video' : 'audio', { controls: true, preload: 'metadata', src: asset(path), playsinline: true, 'aria-label': t(key) });
     place.append(h('figure', null, player, h('figcaption', { class: 'small quiet', words: key })));
-    if (i === 0) timeline.follow(player, isFilm ? null : asset(path));
+    if (i === 0) timeline.follow(player, recording?.merged_replay ? asset(recording.merged_replay) : isFilm ? null : asset(path));
   }
 }
 
@@ -178,6 +186,7 @@ class Timeline {
   #peaks = null;
   #single = new Audio();
   #current = -1;
+  #sound;
   #totalS;
 
   /** @param {Cell[]} cells */
@@ -190,10 +199,16 @@ class Timeline {
     this.seek = h('input', { type: 'range', min: 0, max: Math.max(1, this.#totalS), step: 0.1, label: 'player.seek' });
     this.seek.value = '0';
     this.seek.oninput = () => this.#jump(Number(this.seek.value));
-    this.node = cells.length === 0 ? h('div', null) : h('section', { class: 'timeline' }, h('h2', { words: 'replay.timeline' }), h('div', { class: 'legend row small quiet' }, h('span', { class: 'you' }, t('who.you')), h('span', { class: 'ai' }, t('who.assistant'))), this.#canvas, this.seek, this.#list);
+    this.#sound = h('div', { class: 'stack' }, h('div', { class: 'legend row small quiet' }, h('span', { class: 'you', words: 'who.you' }), h('span', { class: 'ai', words: 'who.assistant' })), this.#canvas, this.seek);
+    this.node = cells.length === 0 ? h('div', null) : h('section', { class: 'timeline' }, h('h2', { words: 'replay.timeline' }), this.#sound, this.#list);
     this.#canvas.onclick = (event) => this.#jump((event.offsetX / this.#canvas.clientWidth) * this.#totalS);
     new ResizeObserver(() => this.#draw()).observe(this.#canvas);
     document.addEventListener('themechange', () => this.#draw());
+  }
+
+  /** Nothing to play as a whole. @param {boolean} isSilent */
+  set isSilent(isSilent) {
+    this.#sound.hidden = isSilent;
   }
 
   /** @param {Cell} cell */

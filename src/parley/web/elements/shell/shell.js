@@ -127,5 +127,9 @@ export function mountShell({ app, statusEveryS = 10 } = {}) {
   setInterval(poll, statusEveryS * 1000);
   document.addEventListener('visibilitychange', poll);
   // A page that takes or frees a place says so, and need not wait for the next round.
-  document.addEventListener('placechange', poll);
+  document.addEventListener('placechange', () => {
+    void poll();
+    // The server needs a moment to clean a place up.
+    setTimeout(poll, 2000);
+  });
 }
