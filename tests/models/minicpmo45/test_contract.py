@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 from collections.abc import Iterator
 from typing import Any
 
-from tests.contracts.conversations import Style
+import pytest
+from tests.contracts.conversations import Cast, Style, assert_same, closing, turn, voice
 from tests.contracts.model import ModelContract
 from tests.support.small_minicpmo import small_model
 
+from parley.engine.segments import Audio
+from parley.engine.work import Opening, Reply, Work
 from parley.models.minicpmo45.model import MiniCPMO45
 
 
@@ -47,3 +51,45 @@ class TestSmallMiniCPMO(ModelContract):
             yield
         finally:
             del llm.forward, ears.encode_pieces
+
+
+@pytest.mark.slow
+def test_eight_rows_at_odd_phases_equal_eight_alone():
+    model = small_model(slots=8)
+    style = Style(max_new_tokens=12)
+    parts = [(style.chat, style.turns, style.units)[row % 3](seed=20 + row) for row in range(8)]
+    with closing(model):
+        cast = Cast(model)
+        alone = [cast.play(row, works) for row, works in enumerate(parts)]
+
+        delays = {row: (7 * row) % 23 for row in range(8)}
+        together = cast.play_together(dict(enumerate(parts)), delays=delays)
+
+    for row, outcomes in enumerate(alone):
+        assert_same(outcomes, together[row], 1e-4)
+    model.unload()
+
+
+@pytest.mark.slow
+def test_a_thousand_conversations_leave_a_row_as_it_was():
+    model = small_model(slots=1)
+    works: list[Work] = [
+        Opening("half_duplex", seed=5),
+        turn("user", Audio(voice(0.3), "turn"), is_closed=False),
+        Reply(max_new_tokens=1, speak=False),
+    ]
+    cast = Cast(model)
+    cast.play(0, works)
+    model.close(0)
+    before = model.memory().used_bytes
+    gc.collect()
+    objects = len(gc.get_objects())
+
+    for _ in range(1000):
+        cast.play(0, works)
+        model.close(0)
+
+    gc.collect()
+    assert model.memory().used_bytes == before
+    assert len(gc.get_objects()) < objects + 500
+    model.unload()

@@ -228,7 +228,7 @@ def attend(query: Tensor, keys: Tensor, values: Tensor, *, start: int | None) ->
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Even:
-    """A batch in which every row has the same number of new tokens, with padding where it has fewer.
+    """A batch in which every row has the same number of new tokens, padded where it has fewer.
 
     Everything a network needs to know about it is in tensors of fixed shape, so that a pass can be
     captured as a graph and repeated with other numbers in them.

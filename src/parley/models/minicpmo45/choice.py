@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from parley.engine.work import DuplexOptions, Sampling
-from parley.models.minicpmo45.speech_sampling import uniforms
+from parley.models.minicpmo45.speech_sampling import race, uniforms
 from parley.models.minicpmo45.tokens import SpecialIds, Words
 
 REPLY_PENALTY_WINDOW = 128
@@ -148,11 +148,12 @@ class Chooser:
             chosen_rules = [rules[place] for place in drawing]
             values, ids = candidates(scores[drawing], chosen_rules)
             numbers = self._numbers([asks[place] for place in drawing], -1, logits.device)
-            best[drawing] = ids.gather(1, _draw(torch.softmax(values, -1), numbers)[:, None])[:, 0]
+            winners = race(torch.softmax(values, -1), numbers, ids)
+            best[drawing] = ids.gather(1, winners[:, None])[:, 0]
         choices = []
         for place, token in enumerate(best.tolist()):
             rule = rules[place]
-            if probed is not None and rule.probe is not None and probed[place] == rule.probe:
+            if probed is not None and probed[place] and rule.probe is not None:
                 choices.append(Choice(rule.probe, False))
             elif early is not None and early[place]:
                 choices.append(Choice(rule.listen_id, False))
@@ -189,20 +190,19 @@ class Chooser:
                 scores[place, rule.listen_id] *= rule.listen_scale
         return scores
 
-    def _probe(self, scores: Tensor, asks: Sequence[Ask]) -> list[int] | None:
-        """What a draw from the untouched logits gives, per row; only rows with a probe matter."""
+    def _probe(self, scores: Tensor, asks: Sequence[Ask]) -> list[bool] | None:
+        """Whether a draw from the untouched logits gives the row's probe."""
         if all(ask.rule.probe is None for ask in asks):
             return None
-        found = scores.argmax(-1)
-        drawing = [
-            place
-            for place, ask in enumerate(asks)
-            if ask.rule.probe is not None and not ask.rule.is_greedy
-        ]
-        if drawing:
-            numbers = self._numbers([asks[place] for place in drawing], 0, scores.device)
-            found[drawing] = _draw(torch.softmax(scores[drawing], -1), numbers)
-        return list(found.tolist())
+        device = scores.device
+        probes = torch.tensor([ask.rule.probe or 0 for ask in asks], device=device)[:, None]
+        # A draw gives this one id with its probability; which other id it would give is not asked.
+        chance = torch.softmax(scores, -1).gather(1, probes)[:, 0]
+        numbers = self._numbers(asks, 0, device)
+        is_best = scores.argmax(-1) == probes[:, 0]
+        greedy = torch.tensor([ask.rule.is_greedy for ask in asks], device=device)
+        hits = torch.where(greedy, is_best, numbers < chance).tolist()
+        return [hit and ask.rule.probe is not None for hit, ask in zip(hits, asks, strict=True)]
 
     def _listens(self, scores: Tensor, rules: Sequence[Rule]) -> list[bool] | None:
         if all(rule.listen_top_k is None for rule in rules):
@@ -261,11 +261,3 @@ def _rescale(scores: Tensor, entries: Sequence[tuple[int, int, float, bool]]) ->
     by_sign = torch.tensor(signs, device=scores.device)
     old = scores[places]
     scores[places] = torch.where(by_sign & (old < 0), old * factor, old / factor)
-
-
-def _draw(probabilities: Tensor, numbers: Tensor) -> Tensor:
-    """The entry at which the running sum passes the number; zero entries never win."""
-    running = probabilities.double().cumsum(-1)
-    goal = numbers.double()[:, None] * running[:, -1:]
-    place = torch.searchsorted(running, goal, right=True)[:, 0]
-    return place.clamp(max=probabilities.shape[1] - 1)

@@ -217,6 +217,7 @@ class PrefillJob(ModelJob):
     """
 
     feed: Feed | None = None
+    wants_logits = False
 
     def __init__(self, model: MiniCPMO45, conversation: Conversation) -> None:
         super().__init__(conversation.row, Stage.ENCODE)
@@ -239,8 +240,9 @@ class PrefillJob(ModelJob):
         """Called when all media have their tokens."""
         self.go(Stage.PREFILL)
 
-    def fed(self, hidden: Tensor) -> None:
-        """Called when everything is in the context; `hidden` is the last position's state (H,)."""
+    def fed(self, logits: Tensor | None) -> None:
+        """Called when everything is in the context, with the last position's logits (V,) where they
+        are wanted."""
         raise NotImplementedError
 
     @property
@@ -371,7 +373,7 @@ class TurnPrefill(PrefillJob):
         media.begin_group()
         return media.add_clip(samples, pool_step=pool_step)
 
-    def fed(self, hidden: Tensor) -> None:
+    def fed(self, logits: Tensor | None) -> None:
         conversation = self.conversation
         memo, book = conversation.memo, conversation.book
         if memo.is_reply_open:
@@ -433,6 +435,7 @@ class UnitPrefill(PrefillJob):
             self._system(segments, media)
         if self._result is not None:
             return
+        self.wants_logits = self.is_unit and not self.is_short
         conversation.book.require(self.added)
         self.prepared()
 
@@ -564,7 +567,7 @@ class UnitPrefill(PrefillJob):
             self._lay_out(int(self.work.live_tokens.shape[0]))
         self.go(Stage.PREFILL)
 
-    def fed(self, hidden: Tensor) -> None:
+    def fed(self, logits: Tensor | None) -> None:
         conversation = self.conversation
         memo, book = conversation.memo, conversation.book
         book.append(self.added)
@@ -589,5 +592,5 @@ class UnitPrefill(PrefillJob):
         if self.work.live is not None:
             memo.live_units += 1
         memo.units += 1
-        memo.logits = self.model.network.llm.logits(hidden[None])[0]
+        memo.logits = logits
         self.done()

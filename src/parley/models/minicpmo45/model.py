@@ -73,10 +73,11 @@ class _Feeding(Protocol):
 
     row: int
     feed: Feed | None
+    wants_logits: bool
 
     def begin_feed(self) -> None: ...
 
-    def fed(self, hidden: Tensor) -> None: ...
+    def fed(self, logits: Tensor | None) -> None: ...
 
 
 class _Decoding(Protocol):
@@ -371,13 +372,27 @@ class MiniCPMO45:
         ]
         hidden = self.steps.prefill(torch.cat(pieces), spans)
         parts = hidden.split([span.count for span in spans])
+        asking = [
+            place
+            for place, (job, feed) in enumerate(feeds)
+            if job.wants_logits and feed.done + spans[place].count >= feed.count
+        ]
+        scores = dict(
+            zip(asking, self._last_logits([parts[place] for place in asking]), strict=True)
+        )
         self.context.commit(spans)
-        for (job, feed), span, piece, part in zip(feeds, spans, pieces, parts, strict=True):
+        for place, ((job, feed), span) in enumerate(zip(feeds, spans, strict=True)):
             ids = feed.ids[feed.done : feed.done + span.count]
             feed.done += span.count
-            self.watch.fed(job.row, ids, piece, span.start, part)
+            self.watch.fed(job.row, ids, pieces[place], span.start, parts[place])
             if feed.is_complete:
-                job.fed(part[-1])
+                job.fed(scores.get(place))
+
+    def _last_logits(self, parts: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Logits of the last position of each part."""
+        if not parts:
+            return ()
+        return self.network.llm.logits(torch.stack([part[-1] for part in parts])).unbind()
 
     def _decode(self, jobs: Sequence[_Decoding]) -> None:
         logits = torch.stack([job.logits for job in jobs if job.logits is not None])

@@ -75,6 +75,8 @@ class TextStream:
 class ReplyJob(ModelJob):
     """Prompt, then text and speech in turns, until the model ends it or a limit does."""
 
+    wants_logits = True
+
     def __init__(
         self,
         model: MiniCPMO45,
@@ -119,7 +121,7 @@ class ReplyJob(ModelJob):
     def begin_feed(self) -> None:
         self.feed = Feed(self.model.network.llm.embed(self.prompt_ids), self.prompt_ids)
 
-    def fed(self, hidden: Tensor) -> None:
+    def fed(self, logits: Tensor | None) -> None:
         """The prompt is in the context."""
         conversation, memo = self.conversation, self.conversation.memo
         conversation.book.append(len(self.prompt_ids))
@@ -127,7 +129,7 @@ class ReplyJob(ModelJob):
         memo.turn_sounds = 0
         memo.mel = LiveMel(self.model.turn_mel)
         conversation.restart_hearing(self.model.hearing)
-        self.logits = self.model.network.llm.logits(hidden[None])[0]
+        self.logits = logits
         self.go(Stage.DECODE)
 
     # Text.

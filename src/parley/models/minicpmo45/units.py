@@ -40,6 +40,8 @@ class _End:
 class AnswerJob(ModelJob):
     """Listen, or speak for about a second."""
 
+    wants_logits = False
+
     def __init__(self, model: MiniCPMO45, conversation: Conversation, work: Answer) -> None:
         super().__init__(conversation.row, None)
         self.model = model
@@ -95,7 +97,7 @@ class AnswerJob(ModelJob):
         ids = [self.model.words.ids.turn_eos]
         self.feed = Feed(self.model.network.llm.embed(ids), ids)
 
-    def fed(self, hidden: Tensor) -> None:
+    def fed(self, logits: Tensor | None) -> None:
         conversation = self.conversation
         conversation.book.append(1)
         conversation.memo.turn_ended = True

@@ -1,0 +1,158 @@
+"""Text tokens: each rule's arithmetic, and rows that do not mind their company."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from tests.support.small_minicpmo import IDS, VOCABULARY, ByteWords
+
+from parley.engine.work import DuplexOptions, Sampling
+from parley.models.minicpmo45.choice import Ask, Chooser, Rule, candidates, reply_rule, unit_rule
+from parley.models.minicpmo45.speech_sampling import race, uniforms
+
+WORDS = ByteWords()
+CHOOSER = Chooser(WORDS, VOCABULARY, torch.device("cpu"))
+
+
+def noise(rows: int, seed: int = 0) -> torch.Tensor:
+    return 3 * torch.randn(rows, VOCABULARY, generator=torch.Generator().manual_seed(seed))
+
+
+def weigh(scores: torch.Tensor, rule: Rule, history=()) -> torch.Tensor:
+    return CHOOSER.weigh(scores, [Ask(rule, history, 0, 0)])[0]
+
+
+def test_a_mixed_batch_chooses_as_its_rows_do_alone():
+    rules = [
+        reply_rule(Sampling(), IDS, speaks=True),
+        reply_rule(Sampling(is_greedy=True), IDS, speaks=False),
+        unit_rule(DuplexOptions(), IDS, listen_id=IDS.listen),
+        unit_rule(DuplexOptions(decode_mode="greedy"), IDS, listen_id=IDS.listen),
+        Rule(temperature=1.5, top_k=0, top_p=1.0),
+        Rule(temperature=0.2, top_k=3, top_p=0.1, repetition_penalty=1.3),
+    ]
+    for trial in range(20):
+        logits = noise(len(rules), trial)
+        asks = [Ask(rule, range(trial, trial + 9), 77 + i, trial) for i, rule in enumerate(rules)]
+
+        together = CHOOSER.choose(logits, asks)
+
+        alone = [CHOOSER.choose(logits[i : i + 1], [ask])[0] for i, ask in enumerate(asks)]
+        assert together == alone
+
+
+def test_draws_follow_the_distribution():
+    logits = torch.full((1, VOCABULARY), -50.0)
+    logits[0, [3, 5, 9]] = torch.tensor([0.2, 0.5, 0.3]).log()
+    rule = Rule(temperature=1.0, top_k=0, top_p=1.0)
+
+    drawn = [CHOOSER.choose(logits, [Ask(rule, (), 5, n)])[0].token for n in range(3000)]
+
+    shares = [drawn.count(token) / 3000 for token in (3, 5, 9)]
+    np.testing.assert_allclose(shares, [0.2, 0.5, 0.3], atol=0.04)
+
+
+def test_the_same_place_in_a_row_draws_the_same_and_the_next_draws_another():
+    rule = Rule(temperature=3.0, top_k=0, top_p=1.0)
+    logits = noise(1)
+
+    first = [CHOOSER.choose(logits, [Ask(rule, (), 5, n)])[0].token for n in range(20)]
+    again = [CHOOSER.choose(logits, [Ask(rule, (), 5, n)])[0].token for n in range(20)]
+    other = [CHOOSER.choose(logits, [Ask(rule, (), 6, n)])[0].token for n in range(20)]
+
+    assert first == again
+    assert len(set(first)) > 5
+    assert first != other
+
+
+def test_a_speaking_reply_cannot_choose_what_it_must_not_say():
+    scores = weigh(noise(1), reply_rule(Sampling(), IDS, speaks=True))
+
+    forbidden = {*WORDS.bad_ids, *WORDS.forbidden_symbols, IDS.unk}
+    assert {int(i) for i in torch.isinf(scores).nonzero()} == forbidden
+
+
+def test_the_two_repetition_penalties_treat_negative_logits_differently():
+    scores = torch.full((1, VOCABULARY), 1.0)
+    scores[0, :4] = torch.tensor([2.0, -2.0, 2.0, -2.0])
+
+    by_sign = weigh(scores, Rule(repetition_penalty=2.0), (0, 1))
+    blind = weigh(scores, Rule(repetition_penalty=2.0, penalty_minds_sign=False), (0, 1))
+
+    assert by_sign[:4].tolist() == [1.0, -4.0, 2.0, -2.0]
+    assert blind[:4].tolist() == [1.0, -1.0, 2.0, -2.0]
+
+
+def test_a_length_penalty_above_one_makes_ending_less_likely():
+    scores = torch.zeros(1, VOCABULARY)
+    scores[0, IDS.tts_eos], scores[0, IDS.im_end] = 3.0, -3.0
+    rule = reply_rule(Sampling(length_penalty=1.5, repetition_penalty=1.0), IDS, speaks=False)
+
+    weighed = weigh(scores, rule)
+
+    assert weighed[IDS.tts_eos] == 2.0
+    assert weighed[IDS.im_end] == -4.5
+
+
+def test_a_chunk_end_that_the_probe_draws_wins_and_is_not_remembered():
+    logits = torch.zeros(1, VOCABULARY)
+    logits[0, IDS.chunk_eos] = 50.0
+    rule = unit_rule(DuplexOptions(), IDS, listen_id=IDS.listen)
+
+    (choice,) = CHOOSER.choose(logits, [Ask(rule, (), 1, 0)])
+
+    assert (choice.token, choice.is_remembered) == (IDS.chunk_eos, False)
+
+
+def test_a_chunk_end_that_the_probe_misses_is_impossible_afterwards():
+    scores = weigh(noise(1), unit_rule(DuplexOptions(), IDS, listen_id=IDS.listen))
+
+    assert torch.isinf(scores[IDS.chunk_eos])
+    assert torch.isinf(scores[IDS.tts_pad])
+
+
+def test_listening_may_win_by_its_rank():
+    logits = torch.zeros(1, VOCABULARY)
+    logits[0, :3] = 5.0
+    logits[0, IDS.listen] = 4.0
+    options = DuplexOptions(decode_mode="greedy", listen_top_k=4)
+
+    (choice,) = CHOOSER.choose(
+        logits, [Ask(unit_rule(options, IDS, listen_id=IDS.listen), (), 1, 0)]
+    )
+
+    assert (choice.token, choice.is_remembered) == (IDS.listen, False)
+
+
+@pytest.mark.parametrize(
+    ("top_k", "top_p", "kept"),
+    [(0, 1.0, 5), (3, 1.0, 3), (2, 0.0, 2), (0, 0.5, 2), (0, 1e-9, 1), (3, 0.7, 2)],
+)
+def test_filters_keep_the_best(top_k, top_p, kept):
+    scores = torch.full((1, 50), -torch.inf)
+    scores[0, :5] = torch.tensor([0.4, 0.3, 0.15, 0.1, 0.05]).log()
+
+    values, _ = candidates(scores, [Rule(temperature=1.0, top_k=top_k, top_p=top_p)])
+
+    assert int(torch.isfinite(values).sum()) == kept
+
+
+def test_entries_equal_to_the_last_admitted_one_are_admitted_too():
+    scores = torch.tensor([[3.0, 2.0, 2.0, 1.0]])
+
+    values, _ = candidates(scores, [Rule(temperature=1.0, top_k=2, top_p=1.0)])
+
+    assert int(torch.isfinite(values).sum()) == 3
+
+
+def test_a_draw_does_not_mind_the_last_bits():
+    """What a row draws in company must be what it draws alone, and sums come out differently."""
+    generator = torch.Generator().manual_seed(3)
+    flat = torch.softmax(0.1 * torch.randn(1, 6562, generator=generator), -1).expand(4000, -1)
+    draws = torch.from_numpy(uniforms(1, 0, 4000))
+
+    first = race(flat, draws)
+    other = race(flat * (1 + 1e-6 * torch.randn(flat.shape, generator=generator)), draws)
+
+    assert int((first != other).sum()) <= 1

@@ -1,0 +1,203 @@
+"""Layout of conversations: template, placeholders, truncation, system prompts."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from tests.contracts.conversations import picture, voice
+from tests.golden.tiny import TOKENIZER
+from tests.support.small_minicpmo import IDS, ByteWords
+
+from parley.engine.segments import Audio, Image, Mark, Marker, Text
+from parley.errors import BadInput
+from parley.models.minicpmo45.audio import token_count
+from parley.models.minicpmo45.config import SliceRules
+from parley.models.minicpmo45.inputs import Media, chat_messages
+from parley.models.minicpmo45.tokens import (
+    VOICE_HERE,
+    Message,
+    Picture,
+    Sound,
+    Vocabulary,
+    answer_prompt,
+    as_text,
+    expand,
+    render,
+    system_prompt,
+)
+
+needs_tokenizer = pytest.mark.skipif(
+    not (TOKENIZER / "vocab.json").is_file(), reason="the model's tokenizer files are absent"
+)
+
+WORDS = ByteWords()
+
+CONVERSATIONS = [
+    [("user", "hello")],
+    [("system", "Be brief."), ("user", "hello")],
+    [("user", "a"), ("assistant", "<think>\nhm\n</think>\n\nHello."), ("user", "b")],
+    [("user", "a"), ("assistant", "plain"), ("user", "b"), ("assistant", "last")],
+    [("user", "a"), ("assistant", "<think>why</think>because")],
+    [("user", "a"), ("assistant", "<think>x</think>y"), ("assistant", "\n\nz")],
+    [("user", "a"), ("system", "later"), ("user", "b")],
+    [("assistant", "first"), ("assistant", "second")],
+    [("user", "no </think> of mine"), ("assistant", "")],
+]
+
+
+@needs_tokenizer
+@pytest.mark.parametrize("turns", CONVERSATIONS)
+@pytest.mark.parametrize(("thinks", "speaks"), list(itertools.product((False, True), repeat=2)))
+def test_our_template_is_the_tokenizers_own(turns, thinks, speaks):
+    from transformers import Qwen2Tokenizer
+
+    theirs = Qwen2Tokenizer.from_pretrained(TOKENIZER).apply_chat_template(
+        [{"role": role, "content": content} for role, content in turns],
+        tokenize=False,
+        add_generation_prompt=True,
+        enable_thinking=thinks,
+        use_tts_template=speaks,
+    )
+
+    ours = render(
+        [Message(role, (content,)) for role, content in turns],
+        generation_prompt=True,
+        enable_thinking=thinks,
+        use_tts_template=speaks,
+    )
+
+    assert as_text(ours) == theirs
+
+
+@needs_tokenizer
+def test_the_tokenizer_is_the_published_one():
+    words = Vocabulary(TOKENIZER)
+
+    assert words.size == 151748
+    assert (words.ids.unk, words.ids.tts_bos, words.ids.tts_eos) == (128244, 151703, 151704)
+    assert len(words.bad_ids) == 6965
+    # model.md 3.3, golden ids
+    prompt = answer_prompt(enable_thinking=False, use_tts_template=True)
+    assert words.encode(prompt) == [
+        151645,
+        198,
+        151644,
+        77091,
+        198,
+        151667,
+        271,
+        151668,
+        271,
+        151703,
+    ]
+    assert words.encode("</s>") == [522, 82, 29]
+    assert words.decode([9707, words.ids.turn_eos], skip_special=True) == "Hello"
+
+
+@needs_tokenizer
+def test_tags_may_be_read_as_words():
+    words = Vocabulary(TOKENIZER)
+
+    literal = words.encode("<image>x<|im_end|>", literal=True)
+
+    assert not set(literal) & {words.ids.image, words.ids.im_end}
+    assert words.decode(literal) == "<image>x<|im_end|>"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "tokens"),
+    [(0.05, 0), (0.1, 1), (0.5, 5), (1.0, 10), (1.035, 10), (2.34, 23), (30, 300), (60.3, 603)],
+)
+def test_a_clip_takes_ten_tokens_a_second(seconds, tokens):
+    assert token_count(round(seconds * 16000)) == tokens
+
+
+def test_a_listen_tag_in_a_text_disappears():
+    prompt = expand(["hi <|listen|>!"], WORDS, SliceRules())
+
+    assert IDS.listen not in prompt.ids
+    assert WORDS.encode("hi !") == list(prompt.ids)
+
+
+def test_a_sliced_picture_has_its_number_its_overview_and_rows_of_tiles():
+    prompt = expand([Picture(0, 700, 700)], WORDS, SliceRules(), queries=2)
+
+    row = [IDS.slice, IDS.unk, IDS.unk, IDS.slice_end] * 2
+    overview = [IDS.image, IDS.unk, IDS.unk, IDS.image_end]
+    number = [IDS.image_id, ord("0"), IDS.image_id_end]
+    assert list(prompt.ids) == [*number, *overview, *row, ord("\n"), *row]
+    assert [place.offset for place in prompt.places] == [0, 2, 4, 6, 8]
+
+
+def test_sound_may_be_spread_over_seconds():
+    prompt = expand([Sound(0, 23, group=10)], WORDS, SliceRules())
+
+    assert [place.count for place in prompt.places] == [10, 10, 3]
+    assert prompt.ids.count(IDS.audio_start) == 3
+
+
+def test_a_cut_through_a_picture_is_refused_and_one_behind_it_is_not():
+    prompt = expand([Picture(0, 100, 100, with_id=False), "tail"], WORDS, SliceRules())
+
+    assert prompt.truncated(66).ids == prompt.ids[:66]
+    with pytest.raises(BadInput, match="inside a picture or clip"):
+        prompt.truncated(40)
+
+
+def test_clips_of_one_message_are_one_signal_and_of_two_messages_are_two():
+    start, end = Marker(Mark.TURN_START, "user"), Marker(Mark.TURN_END, "user")
+    media = Media()
+
+    messages = chat_messages(
+        [
+            start,
+            Audio(voice(1.0)),
+            Text("and"),
+            Audio(voice(0.5)),
+            end,
+            start,
+            Audio(voice(2.0)),
+            end,
+        ],
+        media,
+        max_slices=None,
+        with_id=True,
+        pool_step=5,
+    )
+
+    assert [len(signal) for signal in media.signals()] == [24000, 32000]
+    sounds = [part for message in messages for part in message.parts if isinstance(part, Sound)]
+    assert [sound.tokens for sound in sounds] == [10, 5, 20]
+
+
+def test_a_pictures_own_wishes_win():
+    media = Media()
+    image = Image(picture(), max_slices=3, with_id=False)
+
+    found = media.add_picture(image, max_slices=None, with_id=True)
+
+    assert (found.max_slices, found.with_id) == (3, False)
+
+
+@pytest.mark.parametrize(
+    ("mode", "language", "voiced", "content"),
+    [
+        ("omni", "en", False, [""]),
+        ("audio_assistant", "zh", False, 2),
+        ("audio_roleplay", "en", True, 3),
+        ("voice_cloning", "zh", True, 2),
+        ("default", "en", True, 1),
+        ("omni", "fr", True, 3),
+    ],
+)
+def test_system_prompts_of_the_ways_to_speak(mode, language, voiced, content):
+    parts = system_prompt(mode, language, has_voice=voiced)
+
+    assert parts == content if isinstance(content, list) else len(parts) == content
+    assert (VOICE_HERE in parts) == (voiced and mode != "default")
+
+
+def test_a_voice_cannot_be_cloned_from_nothing():
+    with pytest.raises(BadInput, match="reference"):
+        system_prompt("voice_cloning", has_voice=False)
