@@ -7,17 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 import structlog
 from starlette.datastructures import Headers
 from tests.support.gateways import HELLO, PATHS, end_of, hear, running_gateway
 from tests.support.stand_in_worker import StandInWorker
 from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed
 
 from parley.errors import OriginForbidden, TooManySessions, Unauthorized
 from parley.gateway.door import Door
 from parley.gateway.server_http import BoundedHttp
-from parley.protocol.control import CONTROL_PATH, SECRET_HEADER
+from parley.protocol.control import CONTROL_PATH, SECRET_HEADER, Hello
 from parley.settings import SecuritySettings
 
 
@@ -120,7 +122,11 @@ async def test_an_app_switched_off_refuses_newcomers_and_leaves_running_sessions
 async def test_a_worker_without_the_secret_is_refused(secret: str | None):
     async with running_gateway(security={"worker_secret": "right"}) as gateway:
         extra = {SECRET_HEADER: secret} if secret else {}
+        hello = Hello("stranger", "http://127.0.0.1:1", 1, "parrot", "cpu", "0", 1)
         async with connect(gateway.ws(CONTROL_PATH), additional_headers=extra) as socket:
+            with contextlib.suppress(ConnectionClosed):
+                await socket.send(msgspec.json.encode(hello).decode())
+                assert "welcome" not in str(await socket.recv())
             await socket.wait_closed()
 
         assert socket.close_code == 1008
