@@ -297,6 +297,8 @@ class Session:
 class _Probe(ModelJob):
     """Feeds ids that belong to no unit."""
 
+    wants_logits = False
+
     def __init__(self, model: Any, ids: list[int]) -> None:
         from parley.engine.work import Stage
 
@@ -308,7 +310,7 @@ class _Probe(ModelJob):
     def begin_feed(self) -> None:
         self.feed = Feed(self.model.network.llm.embed(self.ids), self.ids)
 
-    def fed(self, hidden: Tensor) -> None:
+    def fed(self, logits: Tensor | None) -> None:
         self._stage = None
 
 
