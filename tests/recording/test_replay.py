@@ -15,7 +15,7 @@ from tests.support.recordings import JPEG, a_unit, head, recorded, tone
 from parley.recording import store
 from parley.recording.finish import recover
 from parley.recording.layout import Folder, Shelf
-from parley.recording.making import ReplayMaker
+from parley.recording.making import ReplayMaker, pending
 from parley.recording.placing import Caption, place
 from parley.recording.recorder import Recorder, Writer
 from parley.recording.replay import make, srt, wrap
@@ -197,6 +197,26 @@ def test_a_replay_that_cannot_be_made_says_so(tmp_path):
     maker.close()
 
     assert json.loads(folder.replay_state.read_bytes())["state"] == "failed"
+
+
+@pytest.mark.slow
+def test_replays_that_a_restart_cut_off_are_made_after_it(tmp_path):
+    folder = recorded(tmp_path, "one")
+    recorded(tmp_path, "not_asked")
+    stopped = ReplayMaker()
+    stopped.put(folder)
+    stopped.close()
+    left = pending(Shelf(tmp_path))
+
+    maker = ReplayMaker()
+    for one in left:
+        maker.put(one)
+    maker.wait()
+    maker.close()
+
+    assert [one.recording_id for one in left] == ["one"]
+    assert json.loads(folder.replay_state.read_bytes())["state"] == "done"
+    assert pending(Shelf(tmp_path)) == []
 
 
 def test_the_replay_of_a_crashed_session_plays(tmp_path):

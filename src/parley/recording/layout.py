@@ -136,6 +136,11 @@ class Folder:
         """How far the making of the replay is."""
         return self.path / "replay.json"
 
+    @property
+    def replay_lock(self) -> Path:
+        """Locked by the process that makes the replay."""
+        return self.path / ".replay.lock"
+
     def upload(self, kind: str) -> Path:
         return self.path / f"frontend_replay.{kind}"
 

@@ -15,7 +15,8 @@ import threading
 from typing import Any, Final, Literal
 
 from parley import logs
-from parley.recording.layout import Folder, write_atomically
+from parley.recording.layout import Folder, Shelf, write_atomically
+from parley.recording.store import replay_state
 
 WAITING_LIMIT: Final = 1000
 MAKING_LIMIT_S: Final = 1800.0
@@ -109,6 +110,17 @@ class ReplayMaker:
             why = said.decode(errors="replace").strip().splitlines()[-1:] or ["killed"]
             _log.error("replay failed", recording_id=folder.recording_id, why=why[0][:500])
             tell(folder, "failed", 0.0)
+
+
+def pending(shelf: Shelf) -> list[Folder]:
+    """Recordings whose replay was asked for and is not there: whoever was at it has ended, or
+    still is, which the process itself finds out."""
+    found = []
+    for folder in shelf:
+        state = replay_state(folder)
+        if state is not None and state.get("state") in ("queued", "running"):
+            found.append(folder)
+    return found
 
 
 def tell(folder: Folder, state: Progress, share: float, **facts: Any) -> None:

@@ -9,6 +9,7 @@ there. Source: service.md 6.4.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import resource
 import shutil
@@ -27,7 +28,7 @@ from parley.errors import BadInput
 from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm
 from parley.media.resample import ResampleStream, resample
 from parley.media.wav import load
-from parley.recording import timeline
+from parley.recording import store, timeline
 from parley.recording.layout import Folder, write_atomically
 from parley.recording.making import tell
 from parley.recording.placing import Caption, Piece, Plan, place
@@ -350,6 +351,17 @@ def main(arguments: Sequence[str]) -> int:
     os.nice(19)
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_LIMIT_S, CPU_LIMIT_S))
     folder = Folder(Path(arguments[0]))
+    with open(folder.replay_lock, "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return 0  # another process is at it
+        if (store.replay_state(folder) or {}).get("state") != "done":
+            _make_and_tell(folder)
+    return 0
+
+
+def _make_and_tell(folder: Folder) -> None:
     last = 0.0
 
     def progress(share: float) -> None:
@@ -361,7 +373,6 @@ def main(arguments: Sequence[str]) -> int:
     tell(folder, "running", 0.0)
     made = make(folder, progress)
     tell(folder, "done", 1.0, files=[path.name for path in made])
-    return 0
 
 
 if __name__ == "__main__":

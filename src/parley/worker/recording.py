@@ -20,6 +20,7 @@ from parley.protocol.dialects import DialectName
 from parley.recording import layout
 from parley.recording.finish import recover
 from parley.recording.layout import Folder, Shelf, free_bytes
+from parley.recording.making import pending
 from parley.recording.recorder import Recorder, Sent, Unit, Writer
 from parley.recording.timeline import TITLE_CHARS
 from parley.session.events import (
@@ -80,10 +81,11 @@ class Recordings:
         self._finished = finished
 
     def recover(self) -> None:
-        """Complete what crashed sessions left, in the writer thread."""
+        """Complete what crashed sessions left, and have the replays made that were not, in the
+        writer thread."""
 
         def job() -> None:
-            for folder in recover(self.shelf):
+            for folder in [*recover(self.shelf), *pending(self.shelf)]:
                 self._finished(folder)
 
         self.writer.put(job, 0, session_id="", must=True)

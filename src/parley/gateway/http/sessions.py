@@ -12,9 +12,10 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Depends, File, Query, Request, UploadFile
+from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import FileResponse, JSONResponse, Response, StreamingResponse
 from pydantic import BaseModel, Field
+from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 
 from parley.errors import ServiceUnavailable, Unauthorized
@@ -33,6 +34,29 @@ BODY_BYTES: Final = store.UPLOAD_BYTES + 64 * 1024
 
 DOWNLOADS_AT_ONCE: Final = 8
 """ZIP streams; further ones wait."""
+
+UPLOADS_AT_ONCE: Final = 4
+
+UPLOAD_BODY: Final[dict[str, Any]] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "multipart/form-data": {
+                "schema": {
+                    "type": "object",
+                    "required": ["file"],
+                    "properties": {
+                        "file": {
+                            "type": "string",
+                            "format": "binary",
+                            "description": "WebM, MP4 or WAV; at most 200 MB",
+                        }
+                    },
+                }
+            }
+        },
+    }
+}
 
 ASSET_HEADERS: Final = {
     "cache-control": "private, no-cache",
@@ -133,6 +157,7 @@ def routes(house: House) -> APIRouter:
     """The routes."""
     router = APIRouter(tags=["sessions"])
     downloads = asyncio.Semaphore(DOWNLOADS_AT_ONCE)
+    uploads = asyncio.Semaphore(UPLOADS_AT_ONCE)
     admin = [Depends(admin_only(house))]
 
     def find(id_or_token: str, *, to_change: bool = False) -> Found:
@@ -223,17 +248,21 @@ def routes(house: House) -> APIRouter:
     @router.post(
         "/api/sessions/{session_id}/upload-recording",
         responses=problems(400, 403, 404, 413, 422, 503),
+        openapi_extra=UPLOAD_BODY,
     )
-    async def upload(
-        session_id: str,
-        file: Annotated[UploadFile, File(description="WebM, MP4 or WAV; at most 200 MB")],
-    ) -> Uploaded:
+    async def upload(session_id: str, request: Request) -> Uploaded:
         """Add what a browser recorded. The file's content says what it is, not its name."""
+        # The body is taken in only now that somebody wants it, and by few at a time: it goes
+        # through a temporary file.
         found = find(session_id, to_change=True)
         limit = house.settings.storage.min_free_gb * GB
         if await asyncio.to_thread(free_bytes, found.folder.path) < limit:
             raise ServiceUnavailable("There is no room for uploads.")
-        kept = await asyncio.to_thread(store.take_upload, found.folder, file.file)
+        async with uploads, request.form(max_files=1, max_fields=8) as form:
+            file = form.get("file")
+            if not isinstance(file, UploadFile):
+                raise HTTPException(422, "The form has no file in its field 'file'.")
+            kept = await asyncio.to_thread(store.take_upload, found.folder, file.file)
         return Uploaded(path=kept.name, size_bytes=kept.stat().st_size)
 
     @router.post("/api/sessions/{session_id}/comment", responses=problems(400, 403, 404, 413, 422))
