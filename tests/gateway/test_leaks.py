@@ -1,87 +1,16 @@
 """Hundreds of clients that come and go at any moment leave nothing behind."""
 
 import asyncio
-import contextlib
 import gc
 import json
 import os
 import random
-from pathlib import Path
 
-import httpx
 import pytest
-from tests.support.gateways import HELLO, RunningGateway, all_free, running_gateway, until
+from tests.support.gateways import RunningGateway, all_free, running_gateway, until
+from tests.support.lives import one_life, open_files
 from tests.support.stand_in_worker import StandInWorker
 from websockets.asyncio.client import connect
-from websockets.exceptions import ConnectionClosed, InvalidHandshake
-
-ROUTES = (
-    "/ws/chat",
-    "/ws/half_duplex/h{}",
-    "/ws/duplex/omni_{}",
-    "/ws/duplex/adx_{}",
-    "/v1/realtime?mode=audio",
-    "/v1/realtime",
-)
-
-
-def open_files() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
-
-
-def words(dice: random.Random) -> str | bytes:
-    """Something a client might say: sensible, early, wrong or garbage."""
-    choices: list[str | bytes] = [
-        json.dumps(HELLO),
-        '{"type":"prepare"}',
-        '{"type":"session.update","session":{"instructions":"x"}}',
-        '{"type":"input_audio_buffer.append","audio":""}',
-        '{"type":"audio_chunk","audio_base64":"AAAA"}',
-        '{"type":"stop"}',
-        '{"type":"session.close"}',
-        '{"type":"nonsense"}',
-        '{"type":7}',
-        "[]",
-        "not json",
-        b"\x00\x01",
-        "x" * 100_000,
-    ]
-    return dice.choice(choices)
-
-
-async def one_life(gateway: RunningGateway, index: int, dice: random.Random) -> None:
-    if dice.random() < 0.1:
-        with contextlib.suppress(httpx.HTTPError, TimeoutError):
-            async with (
-                asyncio.timeout(dice.random() * 0.1),
-                httpx.AsyncClient(base_url=gateway.url) as http,
-            ):
-                await http.post("/api/chat", json=HELLO)
-        return
-    path = dice.choice(ROUTES).format(index)
-    with contextlib.suppress(ConnectionClosed, TimeoutError, InvalidHandshake, OSError):
-        is_patient = dice.random() < 0.5
-        async with asyncio.timeout(3.0 if is_patient else dice.random() * 0.5):
-            client = await connect(gateway.ws(path), close_timeout=0.5)
-            try:
-                if is_patient and "chat" not in path:
-                    while "queue_done" not in str(await client.recv()):
-                        pass
-                elif is_patient:
-                    await client.send(json.dumps(HELLO))
-                for _ in range(dice.randrange(5)):
-                    if dice.random() < 0.6:
-                        await client.send(words(dice))
-                    else:
-                        await client.recv()
-            finally:
-                match dice.randrange(3):
-                    case 0:
-                        client.transport.abort()
-                    case 1:
-                        await client.close()
-                    case 2:
-                        client.transport.close()
 
 
 async def workers_come_and_go(gateway: RunningGateway, dice: random.Random) -> None:
