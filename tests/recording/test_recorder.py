@@ -321,3 +321,29 @@ def test_a_line_cut_off_by_a_crash_is_counted_not_fatal(tmp_path):
     (turn,) = read(folder.recording)["turns"]
     assert turn["output"] == {"text": "half an ", "incomplete": True}
     assert read(folder.meta)["damaged_entries"] == 1
+
+
+def test_broken_metadata_is_made_anew_and_kept_aside(tmp_path):
+    folder = Shelf(tmp_path).folder("torn")
+    folder.path.mkdir(parents=True)
+    folder.journal.write_bytes(timeline.encode({"kind": "head", **head("torn")}))
+    folder.meta.write_text('{"session_id": "to')
+
+    recover(Shelf(tmp_path))
+
+    assert read(folder.meta)["session_id"] == "torn"
+    assert folder.meta.with_name("meta.json.corrupt").read_text() == '{"session_id": "to'
+
+
+async def test_what_never_became_a_conversation_leaves_nothing(tmp_path):
+    kept = recordings(tmp_path)
+    async with house(recordings=kept) as home:
+        talk = home.begin("duplex", "s")
+        talk.say({"type": "prepare", "ref_audio_path": "nobody"})
+        told = await talk.until("error")
+        talk.socket.hang_up()
+        await talk.over()
+    kept.close()
+
+    assert "nobody" in told["error"]
+    assert list(Shelf(tmp_path)) == []

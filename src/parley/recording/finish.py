@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +36,22 @@ def finish(folder: Folder, *, recovered: bool = False) -> dict[str, Any] | None:
             return None
         meta = timeline.build_meta(head, journal, recovered=recovered)
         recording = timeline.build_recording(head, journal)
+        _keep_aside(folder.meta)
         write_atomically(folder.recording, _json(recording))
         write_atomically(folder.meta, _json(meta))
         return meta
+
+
+def _keep_aside(meta: Path) -> None:
+    """A `meta.json` that cannot be read is about to be made anew: keep what there is of it."""
+    try:
+        json.loads(meta.read_bytes())
+    except FileNotFoundError:
+        return
+    except ValueError as error:
+        aside = meta.with_name(f"{meta.name}.corrupt")
+        os.replace(meta, aside)
+        _log.error("broken file put aside", file=str(meta), kept_as=aside.name, why=str(error))
 
 
 def recover(shelf: Shelf) -> list[Folder]:

@@ -131,6 +131,7 @@ class Recording:
         self._dialect = dialect
         self._task = task
         self._is_declined = False
+        self._is_ready = False
         self._began_s = 0.0
         self._turn = 0
         self._was_speaking = False
@@ -148,7 +149,7 @@ class Recording:
             case _ if self._is_declined:
                 return
             case Ready():
-                self._began_s = at_s
+                self._began_s, self._is_ready = at_s, True
                 start_s = self._recordings.clock.time()
                 self._recorder.ready(start_s, prompt_tokens=event.prompt_tokens)
             case UnitDone():
@@ -184,8 +185,11 @@ class Recording:
                 self._recorder.note("interrupted", at_ms)
             case Failed():
                 self._recorder.note("failed", at_ms, code=event.error.code)
-            case Ended():
+            case Ended() if self._is_ready:
                 self._recorder.end(event.reason, at_ms)
+            case Ended():
+                # It never came to a conversation: there is nothing to look at.
+                self._recorder.discard()
             case _:
                 # What a client does shows in what the conversation does.
                 return
@@ -204,6 +208,7 @@ class Recording:
         match event:
             case ChatAsked():
                 self._began_s = self._asked_s = at_s
+                self._is_ready = True
                 asked, shown = _chat(event, media)
                 config = shown
                 title = next(
