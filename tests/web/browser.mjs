@@ -595,6 +595,8 @@ const scenarios = {
           else await page.getByRole('tab', { name: 'Settings' }).click();
           await page.waitForTimeout(350);
         }
+        const wider = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+        if (wider > 0) found.push(`${colorScheme} ${path} is ${wider} pixels wider than the screen`);
         // Through the debugger: the page's own policy forbids scripts from elsewhere, as it should.
         const session = await context.newCDPSession(page);
         await session.send('Runtime.evaluate', { expression: axeSource });
