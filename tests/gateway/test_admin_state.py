@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 from starlette.routing import WebSocketRoute
-from tests.support.gateways import PATHS, RunningGateway, end_of, running_gateway
+from tests.support.gateways import PATHS, RunningGateway, end_of, running_gateway, until
 from tests.support.recordings import Running, recorded
 from tests.support.stand_in_worker import StandInWorker
 from websockets.asyncio.client import connect
@@ -332,3 +332,13 @@ async def test_cleaning_up_says_what_would_go_and_then_does_it(tmp_path):
     assert (done["status"], done["scanned"], done["deleted_expired"]) == ("ok", 4, 1)
     assert not old.path.exists()
     assert state["last_clean"]["deleted"] == 1
+
+
+async def test_the_gateway_completes_what_a_dead_worker_left(tmp_path):
+    folder = recorded(tmp_path, "orphan")
+    folder.recording.unlink()
+    async with gateway(tmp_path) as running, client(running) as http:
+        await until(folder.recording.exists, 10)
+        meta = (await http.get("/api/sessions/orphan")).json()
+
+    assert meta["recovered"]

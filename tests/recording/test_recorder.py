@@ -347,3 +347,27 @@ async def test_what_never_became_a_conversation_leaves_nothing(tmp_path):
 
     assert "nobody" in told["error"]
     assert list(Shelf(tmp_path)) == []
+
+
+def test_whoever_looks_at_a_session_that_ends_does_not_spoil_it(tmp_path):
+    writer = Writer()
+    recorder = Recorder(Shelf(tmp_path).folder("watched"), writer)
+    recorder.begin(head("watched"), {})
+    recorder.ready(1_700_000_000.0)
+    assert writer.flush()
+    stop = threading.Event()
+
+    def look() -> None:
+        while not stop.is_set():
+            recorder.folder.is_live()
+
+    watchers = [threading.Thread(target=look) for _ in range(4)]
+    for watcher in watchers:
+        watcher.start()
+    recorder.end("done", 1000.0)
+    writer.close()
+    stop.set()
+    for watcher in watchers:
+        watcher.join()
+
+    assert recorder.folder.recording.exists()

@@ -16,10 +16,16 @@ from parley.recording.layout import Folder, Shelf, write_atomically
 _log = logs.get(__name__)
 
 
-def finish(folder: Folder, *, recovered: bool = False) -> dict[str, Any] | None:
+def finish(
+    folder: Folder, *, recovered: bool = False, is_owner: bool = False
+) -> dict[str, Any] | None:
     """Complete one recording; gives its meta data, None when it is running or holds nothing.
 
     Safe to repeat, and from several processes: whoever gets the journal's lock does it.
+
+    Args:
+        is_owner: it was recorded here and is over, so the lock is free but for the moments in
+            which others look at it; wait for it.
     """
     try:
         file = open(folder.journal, "rb")  # noqa: SIM115  closed by the `with` below
@@ -27,7 +33,7 @@ def finish(folder: Folder, *, recovered: bool = False) -> dict[str, Any] | None:
         return None
     with file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if is_owner else fcntl.LOCK_NB))
         except BlockingIOError:
             return None
         journal = timeline.read(folder.journal)
@@ -37,8 +43,9 @@ def finish(folder: Folder, *, recovered: bool = False) -> dict[str, Any] | None:
         meta = timeline.build_meta(head, journal, recovered=recovered)
         recording = timeline.build_recording(head, journal)
         _keep_aside(folder.meta)
-        write_atomically(folder.recording, _json(recording))
+        # The timeline comes last: where it is, nothing is left to do.
         write_atomically(folder.meta, _json(meta))
+        write_atomically(folder.recording, _json(recording))
         return meta
 
 
@@ -58,7 +65,7 @@ def recover(shelf: Shelf) -> list[Folder]:
     """Complete what crashed sessions left; gives the folders that were completed."""
     found = []
     for folder in shelf:
-        if folder.recording.exists() and _has_ended(folder.meta):
+        if folder.recording.exists():
             continue
         if not folder.journal.exists() or folder.is_live():
             continue
@@ -71,13 +78,6 @@ def recover(shelf: Shelf) -> list[Folder]:
             )
             found.append(folder)
     return found
-
-
-def _has_ended(meta: Path) -> bool:
-    try:
-        return json.loads(meta.read_bytes())["ended_at"] is not None
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
 
 
 def _json(value: dict[str, Any]) -> bytes:

@@ -46,16 +46,20 @@ class ReplayMaker:
                 return False
             if folder.recording_id in self._queued:
                 return True
-            try:
-                self._waiting.put_nowait(folder)
-            except queue.Full:
-                _log.warning("replay left out", recording_id=folder.recording_id)
-                return False
             self._queued.add(folder.recording_id)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="replays", daemon=True)
                 self._thread.start()
+        # Before it is in the queue: what the process says of it comes later and stays.
         tell(folder, "queued", 0.0)
+        try:
+            self._waiting.put_nowait(folder)
+        except queue.Full:
+            _log.warning("replay left out", recording_id=folder.recording_id)
+            folder.replay_state.unlink(missing_ok=True)
+            with self._lock:
+                self._queued.discard(folder.recording_id)
+            return False
         return True
 
     def wait(self) -> None:
@@ -98,6 +102,8 @@ class ReplayMaker:
         )
         with self._lock:
             self._process = process
+            if self._is_closed:
+                process.terminate()
         try:
             _, said = process.communicate(timeout=self._limit_s)
         except subprocess.TimeoutExpired:

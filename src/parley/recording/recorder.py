@@ -223,7 +223,7 @@ class Recorder:
                 files.line({"kind": "lost", "count": lost})
             files.line({"kind": "end", "reason": reason, "at_ms": round(at_ms, 1)})
             files.close()
-            if finish(files.folder) is not None:
+            if finish(files.folder, is_owner=True) is not None:
                 self._finished(files.folder)
 
         self._put(job, JOB_BYTES, must=True)

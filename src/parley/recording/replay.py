@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import importlib.util
 import os
 import resource
 import shutil
@@ -76,7 +77,8 @@ def make(folder: Folder, progress: Progress = lambda share: None) -> list[Path]:
     if plan.captions:
         write_atomically(folder.subtitles, srt(plan.captions).encode())
         made.append(folder.subtitles)
-    if plan.frames:
+    # A gateway on a machine of its own may be without what films need; sound it can always make.
+    if plan.frames and all(importlib.util.find_spec(name) for name in ("av", "PIL")):
         write_mp4(folder, plan, lambda share: progress(0.3 + 0.7 * share))
         made.append(folder.replay_mp4)
     return made
