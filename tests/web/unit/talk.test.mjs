@@ -134,6 +134,26 @@ test('a lost server lets the last sentence finish, hanging up does not', async (
   assert.equal(left.talk.state.ending.reason, 'stopped');
 });
 
+test('a call after a muted one is heard', async () => {
+  const { rig, talk, socket, sockets, connection } = await listening();
+  talk.mute(true);
+  talk.stop();
+  socket.say({ type: 'stopped' });
+  await talk.start({}, { connection });
+
+  assert.equal(rig.log.filter((line) => line.endsWith('mute')).at(-1), 'unmute');
+  assert.equal(talk.state.isMuted, false);
+  assert.equal(sockets.length, 2);
+});
+
+test('sound that the system takes away and gives back', async () => {
+  const { rig, talk } = await listening();
+  rig.tell('suspended', {});
+  assert.equal(talk.state.isSuspended, true);
+  rig.tell('resumed', {});
+  assert.equal(talk.state.isSuspended, false);
+});
+
 test('a second call uses the same page', async () => {
   const { rig, talk, socket, sockets, connection } = await listening();
   talk.stop();
@@ -395,6 +415,21 @@ test('an answer streams in, is kept when cancelled, and can be asked for again',
   talk.regenerate(settings);
   assert.deepEqual(talk.messages.map((message) => message.role), ['user', 'assistant', 'user', 'assistant']);
   assert.equal(sockets[2].url, 'ws://parley.test/ws/chat');
+});
+
+test('an answer that is left belongs to the chat it was asked in', () => {
+  const { sockets, connection } = surroundings();
+  const talk = new ChatTalk({ connection });
+  talk.send([{ type: 'text', text: 'Hi' }], settings);
+  sockets[0].accept();
+  const first = talk.messages;
+  const other = [{ id: 'x', role: 'user', parts: [{ type: 'text', text: 'Other' }], at: 0 }];
+  talk.cancel();
+  talk.messages = other;
+  sockets[0].say({ type: 'stopped', session_id: '' });
+
+  assert.equal(other.length, 1);
+  assert.deepEqual(first.map((message) => message.role), ['user']);
 });
 
 test('a refused chat leaves its error in the answer', () => {

@@ -10,6 +10,7 @@
  *   started, gap, drained, flushed    see playback-worklet.js
  *   mic-lost  {}                      the microphone went away; silence is captured until another is chosen
  *   suspended {}                      the system took the sound away (a phone call); `open()` takes it back
+ *   resumed   {}                      it is back
  *   devices   {}                      the lists of devices changed
  */
 
@@ -67,7 +68,8 @@ export class Rig extends EventTarget {
     // At once, while the click that led here still counts.
     void context.resume();
     context.addEventListener('statechange', () => {
-      if (context.state !== 'running' && context.state !== 'closed') this.#tell('suspended', {});
+      if (context.state === 'running') this.#tell('resumed', {});
+      else if (context.state !== 'closed') this.#tell('suspended', {});
     });
     navigator.mediaDevices?.addEventListener?.('devicechange', () => this.#tell('devices', {}));
     const here = (/** @type {string} */ file) => new URL(file, import.meta.url).href;

@@ -114,6 +114,9 @@ export async function mountCall(kind) {
 
   const stateLine = h('p', { class: 'state', role: 'status', 'aria-live': 'polite' });
   const caption = h('p', { class: 'caption' }, h('span', null), h('span', { class: 'ahead' }));
+  // Captions grow word by word; who listens to the page instead of looking at it gets them whole.
+  const spoken = h('p', { class: 'visually-hidden', 'aria-live': 'polite' });
+  let announced = -1;
   const notices = h('div', { class: 'notices' });
   const timer = h('span', { class: 'chip num', hidden: true });
   const recordChip = h('span', { class: 'chip rec', hidden: true, words: 'call.recorded' });
@@ -143,6 +146,7 @@ export async function mountCall(kind) {
     stageVideo ? h('div', { class: 'mini' }, orb) : wave,
     stateLine,
     caption,
+    spoken,
     queue,
     notices,
     after,
@@ -276,7 +280,8 @@ export async function mountCall(kind) {
     }
     if (prompt.isLoading || voice.isLoading || ttsVoice?.isLoading) {
       say(stateLine, 'voice.loading');
-      await new Promise((resolve) => prompt.addEventListener('loaded', resolve, { once: true }));
+      while (prompt.isLoading || voice.isLoading || ttsVoice?.isLoading) await new Promise((resolve) => setTimeout(resolve, 100));
+      if (talk.isBusy) return;
     }
     if (source?.isFile && !source.feed()) {
       openSide('settings', true);
@@ -546,6 +551,10 @@ export async function mountCall(kind) {
     said.textContent = text.slice(0, last?.heard ?? 0);
     ahead.textContent = last?.isInterrupted ? '' : text.slice(last?.heard ?? 0);
     caption.scrollTop = caption.scrollHeight;
+    if (last?.isComplete && last.text && last.id !== announced) {
+      announced = last.id;
+      spoken.textContent = last.text;
+    }
     stageVideo?.caption(said.textContent ?? '', ahead.textContent ?? '');
   });
   settings.addEventListener('change', () => rig.setVolume(settings.get('volume')));

@@ -147,7 +147,7 @@ field.onkeydown = (/** @type {KeyboardEvent} */ event) => {
     event.preventDefault();
     if (!talk.isBusy) void submit();
   }
-  if (event.key === ' ' && field.value === '' && !event.repeat) {
+  if (event.key === ' ' && field.value === '' && !event.repeat && !event.isComposing) {
     event.preventDefault();
     holdFrom();
   }
@@ -474,9 +474,8 @@ async function drawHistory() {
       h(
         'li',
         null,
-        h('button', { class: 'open', type: 'button', ...(chat.id === chatId ? { 'aria-current': 'true' } : {}), onclick: () => {
-          talk.cancel();
-          rig.flush();
+        h('button', { class: 'open', type: 'button', ...(chat.id === chatId ? { 'aria-current': 'true' } : {}), onclick: async () => {
+          await leave();
           chatId = chat.id;
           talk.messages = chat.messages;
           rows.clear();
@@ -489,7 +488,10 @@ async function drawHistory() {
         h('button', { class: 'round slim', type: 'button', icon: 'trash', label: 'chat.delete', onclick: async () => {
           if (!(await confirmed('chat.delete_sure', 'action.delete'))) return;
           await forgetChat(chat.id);
-          if (chat.id === chatId) fresh();
+          if (chat.id === chatId) {
+            talk.clear();
+            await fresh();
+          }
           void drawHistory();
         } }),
       ),
@@ -498,9 +500,18 @@ async function drawHistory() {
   historyEmpty.hidden = chats.length > 0;
 }
 
-function fresh() {
-  talk.clear();
+/** What was answered so far stays with the chat it belongs to. */
+async function leave() {
+  const last = talk.messages.at(-1);
+  if (talk.isBusy && last?.role === 'assistant') last.isInterrupted = true;
+  talk.cancel();
   rig.flush();
+  await keep();
+}
+
+async function fresh() {
+  await leave();
+  talk.clear();
   chatId = newId();
   rows.clear();
   list.replaceChildren();

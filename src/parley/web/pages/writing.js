@@ -21,6 +21,11 @@ export function mountWriting({ captions, prompt, isBusy }) {
   const chat = new ChatTalk();
   let turn = 0;
   let shown = 0;
+  let hasWaited = false;
+  chat.addEventListener('change', () => {
+    if (chat.phase === 'queued' && !hasWaited) captions.note('writing.waits');
+    hasWaited = chat.phase === 'queued';
+  });
   chat.addEventListener('delta', () => show());
   chat.addEventListener('finished', (event) => {
     const { ending } = /** @type {CustomEvent} */ (event).detail;

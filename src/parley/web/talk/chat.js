@@ -159,6 +159,8 @@ export class ChatTalk extends EventTarget {
     const answer = { id: newId(), role: 'assistant', parts: [{ type: 'text', text: '' }], at: Date.now(), sound: null };
     this.messages.push(answer);
     const text = /** @type {{type: 'text', text: string}} */ (answer.parts[0]);
+    // The page may turn to another chat before this answer is complete.
+    const { messages } = this;
     const askedAt = this.now();
     /** @type {number | null} */
     let firstMs = null;
@@ -208,7 +210,7 @@ export class ChatTalk extends EventTarget {
       if (sounds.length > 0) answer.sound = join(sounds);
       if (ending.reason !== 'stopped') answer.error ??= ending.code || ending.reason;
       else if (!answer.tokens) answer.isInterrupted = true;
-      if (!text.text && !answer.sound && answer.isInterrupted) this.messages.pop();
+      if (!text.text && !answer.sound && answer.isInterrupted) messages.splice(messages.indexOf(answer), 1);
       this.outside.onSoundEnd?.(answer.id);
       this.dispatchEvent(new CustomEvent('finished', { detail: { id: answer.id, ending } }));
       this.#enter('idle');

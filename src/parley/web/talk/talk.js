@@ -132,6 +132,7 @@ export class Talk extends EventTarget {
       this.rig.releaseMicrophone();
       return false;
     }
+    this.rig.mute(false);
     this.#watchRig(signal);
     this.#watchClient(client, signal);
     this.wire(client, signal);
@@ -161,6 +162,9 @@ export class Talk extends EventTarget {
     on('gap', (gap) => this.onGap(gap));
     on('mic-lost', () => this.set({ hasLostMic: true }));
     on('suspended', () => this.set({ isSuspended: true }));
+    on('resumed', () => {
+      if (this.state.isSuspended) this.set({ isSuspended: false });
+    });
   }
 
   #tellLevel() {

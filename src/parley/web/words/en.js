@@ -142,6 +142,7 @@ export const en = {
   'note.turn_failed': 'this answer could not be finished',
   'writing.hint': 'Write something…',
   'writing.beside': 'Answered in writing; the voice does not hear it',
+  'writing.waits': 'The written answer waits for a free place',
   'writing.system': 'Answer this in writing, briefly.',
   'writing.failed': 'No written answer: {why}',
 

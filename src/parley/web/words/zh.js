@@ -137,6 +137,7 @@ export const zh = {
   'note.turn_failed': '这个回答没能完成',
   'writing.hint': '写点什么…',
   'writing.beside': '用文字回答；语音通话听不到它',
+  'writing.waits': '文字回答正在等待空位',
   'writing.system': '请用文字简短回答。',
   'writing.failed': '没有文字回答：{why}',
 
