@@ -6,9 +6,12 @@ per group.
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,7 +30,16 @@ GROUPS = {
     "examples": ["example_node", "example_page"],
 }
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+# The wait for one's turn (`alone`) does not count.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300, func_only=True)]
+
+
+@pytest.fixture(autouse=True)
+def alone() -> Iterator[None]:
+    """Two calls at once on a small machine would measure each other."""
+    with open(Path(tempfile.gettempdir()) / "parley-browser-tests.lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 @pytest.fixture(scope="module")
