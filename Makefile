@@ -4,6 +4,8 @@ SHELL := /bin/bash
 PY := .venv/bin/python
 PYTHON ?= python3
 ARGS ?=
+# Test processes at a time; 0 runs everything in one, as a debugger wants it.
+JOBS ?= 2
 STAMP := .venv/.ready
 
 .PHONY: help setup serve test test-fast fmt lint type bench web web-check web-test web-shots gpu docs clean
@@ -27,10 +29,10 @@ serve: $(STAMP) ## start the server; ARGS="--http --port 8080" adds flags
 	@.venv/bin/parley serve $(ARGS)
 
 test: $(STAMP) ## every test that this machine can run (under 15 minutes on two cores)
-	@$(PY) -m pytest $(ARGS)
+	@$(PY) -m pytest -n $(JOBS) $(ARGS)
 
 test-fast: $(STAMP) ## the quick tests (under 2 minutes)
-	@$(PY) -m pytest -m "not slow" $(ARGS)
+	@$(PY) -m pytest -n $(JOBS) -m "not slow" $(ARGS)
 
 fmt: $(STAMP) ## format the code
 	@.venv/bin/ruff format src tests && .venv/bin/ruff check --fix src tests
