@@ -31,6 +31,9 @@ class PlainTranslator:
             raise WrongPhase("wrong", phase)
         return None if "ignored" in frame else StopAsked()
 
+    def name_recording(self, recording_id: str | None) -> None:
+        del recording_id
+
     def write(self, event: ServerEvent) -> Outgoing:
         match event:
             case Failed():

@@ -37,12 +37,12 @@ class ReplayMaker:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        self._is_closed = False
+        self._closing = threading.Event()
 
     def put(self, folder: Folder) -> bool:
         """Have a replay made; False when too many wait. From any thread; never blocks for long."""
         with self._lock:
-            if self._is_closed:
+            if self._closing.is_set():
                 return False
             if folder.recording_id in self._queued:
                 return True
@@ -69,7 +69,7 @@ class ReplayMaker:
     def close(self) -> None:
         """Stop; what was not made is not lost: it can be asked for again. Safe to repeat."""
         with self._lock:
-            self._is_closed = True
+            self._closing.set()
             process, thread = self._process, self._thread
         if process is not None:
             process.terminate()
@@ -79,6 +79,7 @@ class ReplayMaker:
                     self._waiting.get_nowait()
                 except queue.Empty:
                     break
+                self._waiting.task_done()
             self._waiting.put(None)
             thread.join(10)
 
@@ -94,7 +95,7 @@ class ReplayMaker:
                 self._waiting.task_done()
 
     def _make(self, folder: Folder) -> None:
-        if self._is_closed or not folder.path.is_dir():
+        if self._closing.is_set() or not folder.path.is_dir():
             return
         command = [sys.executable, "-m", "parley.recording.replay", str(folder.path)]
         process = subprocess.Popen(
@@ -102,7 +103,7 @@ class ReplayMaker:
         )
         with self._lock:
             self._process = process
-            if self._is_closed:
+            if self._closing.is_set():
                 process.terminate()
         try:
             _, said = process.communicate(timeout=self._limit_s)
@@ -112,7 +113,7 @@ class ReplayMaker:
         finally:
             with self._lock:
                 self._process = None
-        if process.returncode != 0 and not self._is_closed and folder.path.is_dir():
+        if process.returncode != 0 and not self._closing.is_set() and folder.path.is_dir():
             why = said.decode(errors="replace").strip().splitlines()[-1:] or ["killed"]
             _log.error("replay failed", recording_id=folder.recording_id, why=why[0][:500])
             tell(folder, "failed", 0.0)
