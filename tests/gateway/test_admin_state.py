@@ -17,6 +17,7 @@ from tests.support.stand_in_worker import StandInWorker
 from websockets.asyncio.client import connect
 
 from parley.errors import SetupError
+from parley.gateway import keeper
 from parley.gateway.http.gate import OPEN_PATHS
 from parley.gateway.state import MIGRATIONS, State
 
@@ -114,6 +115,14 @@ async def test_a_folder_that_cannot_be_written_is_a_set_up_error(tmp_path):
             pass
 
     assert "storage.data_dir" in caught.value.hint
+
+
+async def test_a_gateway_without_a_usable_folder_says_so_when_it_starts(tmp_path):
+    (tmp_path / "data").write_text("a file")
+
+    with pytest.raises(SetupError, match="cannot be used to keep state"):
+        async with running_gateway(storage={"data_dir": tmp_path / "data"}):
+            pass
 
 
 # ---- tokens --------------------------------------------------------------------------------
@@ -342,3 +351,26 @@ async def test_the_gateway_completes_what_a_dead_worker_left(tmp_path):
         meta = (await http.get("/api/sessions/orphan")).json()
 
     assert meta["recovered"]
+
+
+async def test_a_database_that_fails_stops_no_conversation(tmp_path, monkeypatch):
+    async def full(self: State, name: str, value: Any) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    async def touched(self: State, used_s: Any) -> None:
+        rounds.append(1)
+
+    rounds: list[int] = []
+    monkeypatch.setattr(keeper, "SAVE_EVERY_S", 0.01)
+    async with gateway(tmp_path) as running, client(running) as http:
+        with monkeypatch.context() as broken:
+            broken.setattr(State, "set_fact", full)
+            running.house.eta.record("chat", 4.0)
+            await until(lambda: bool(running.house.keeper.failures), 10)
+            answer = await http.get("/health")
+        monkeypatch.setattr(State, "touch_keys", touched)
+        await until(lambda: bool(rounds), 10)
+        history = await running.house.state.fact("eta.history")
+
+    assert answer.status_code == 200
+    assert history == {"chat": [4.0, 1]}

@@ -13,6 +13,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.websockets import WebSocket
 
 from parley import __version__
+from parley.errors import SetupError
 from parley.gateway.house import MIB, House
 from parley.gateway.http import (
     admin,
@@ -55,8 +56,13 @@ def make_app(
         house = make_house(settings)
         app.state.house = house
         _add_routes(app, house, web)
-        async with house.run() as state:
-            yield state
+        try:
+            async with house.run() as state:
+                yield state
+        except SetupError as error:
+            # uvicorn only says that it failed; whoever started us says why.
+            app.state.setup_error = error
+            raise
 
     app = FastAPI(
         title="parley",

@@ -134,7 +134,7 @@ class House:
             finally:
                 for task in watch:
                     task.cancel()
-                await self.keeper.save()
+                await self.keeper.finish()
                 await asyncio.to_thread(self.sessions.close)
 
     async def shut_down(self, grace_s: float = SHUTDOWN_S) -> None:

@@ -8,6 +8,7 @@ cleans up once a day. Everything that touches the disk runs in threads.
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from typing import TYPE_CHECKING, Any, Final
 
 from cryptography.fernet import Fernet
@@ -42,6 +43,8 @@ class Keeper:
 
     def __init__(self, house: House) -> None:
         self._house = house
+        self.failures = 0
+        """Rounds in which something could not be written."""
         self._saved_samples: dict[TaskType, int] = {}
         self._indexing = asyncio.Lock()
         self._cleaning = asyncio.Lock()
@@ -108,8 +111,10 @@ class Keeper:
                     await self.clean(dry_run=False)
                     await self._house.state.trim_audit()
                 await self.save()
-            except OSError as error:
-                # A disk that is full or away now may be back in the next round.
+            except (OSError, sqlite3.Error) as error:
+                # A disk that is full or away now may be back in the next round; until then people
+                # can go on talking.
+                self.failures += 1
                 log.error("keeping failed", why=str(error))
             rounds += 1
             await asyncio.sleep(SAVE_EVERY_S)
@@ -124,10 +129,18 @@ class Keeper:
                 for task in TASKS
                 if task in eta.averages
             }
-            self._saved_samples = dict(eta.samples)
+            samples = dict(eta.samples)
             await house.state.set_fact("eta.history", history)
+            self._saved_samples = samples
         used, house.access.used_s = house.access.used_s, {}
         await house.state.touch_keys(used)
+
+    async def finish(self) -> None:
+        """Write down the last changes; a disk that refuses them does not hold up the end."""
+        try:
+            await self.save()
+        except (OSError, sqlite3.Error) as error:
+            log.error("last changes are lost", why=str(error))
 
     async def _recover(self) -> None:
         for folder in await asyncio.to_thread(recover, self._house.shelf):

@@ -183,7 +183,10 @@ class _Server(uvicorn.Server):
         try:
             await self._serve(sockets)
         except SystemExit as error:
-            raise SetupError("The gateway could not start; the log says why.") from error
+            app: Any = self.config.app
+            known: SetupError | None = getattr(app.state, "setup_error", None)
+            unknown = SetupError("The gateway could not start; the log says why.")
+            raise known or unknown from error
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)

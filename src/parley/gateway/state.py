@@ -356,6 +356,6 @@ async def _migrate(database: aiosqlite.Connection) -> None:
 
 def _cannot_write(path: Path, error: Exception) -> SetupError:
     return SetupError(
-        f"{path.parent} cannot be used to keep state: {error}.",
+        f"{path.parent} cannot be used to keep state: {getattr(error, 'strerror', None) or error}.",
         hint="Choose a folder that this user may write, with storage.data_dir.",
     )

@@ -6,12 +6,14 @@ believing in a key that was revoked.
 
 from __future__ import annotations
 
+import sqlite3
 from typing import Final
 from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from parley import logs
 from parley.errors import ParleyError
 from parley.gateway.access import SHARE_PREFIX
 from parley.gateway.house import House
@@ -24,6 +26,9 @@ OPEN_FOLDERS: Final = ("/static/", "/docs/", "/s/", f"/api/sessions/{SHARE_PREFI
 
 PAGES: Final = frozenset({"/turnbased", "/half_duplex", "/omni", "/audio_duplex", "/realtime"})
 READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+log = logs.get(__name__)
 
 
 class Gate:
@@ -56,8 +61,9 @@ class Gate:
         finally:
             address = scope["state"].get("admin_address")
             if address is not None and scope["method"] not in READING:
-                await house.state.note(
-                    AuditEntry(house.clock.time(), address, scope["method"], scope["path"], status)
+                await _note(
+                    house,
+                    AuditEntry(house.clock.time(), address, scope["method"], scope["path"], status),
                 )
 
     def _check(self, scope: Scope, house: House) -> None:
@@ -71,6 +77,14 @@ class Gate:
             # Admins without a token are known by where they sit.
             house.door.check_admin(peer, headers)
         house.access.count(caller)
+
+
+async def _note(house: House, entry: AuditEntry) -> None:
+    try:
+        await house.state.note(entry)
+    except sqlite3.Error as error:
+        # It is done, and the log knows of it; only the audit cannot be written at present.
+        log.error("audit entry is lost", path=entry.path, why=str(error))
 
 
 def _is_open(path: str) -> bool:
