@@ -44,17 +44,19 @@ async def house(
     slots: int = 1,
     workers: int = 1,
     load_model: Callable[[], Model] | None = None,
+    model_settings: dict[str, Any] | None = None,
     **parts: dict[str, Any],
 ) -> AsyncIterator[RunningHouse]:
     """Serve while the block runs; everybody has joined when it begins.
 
     Args:
         load_model: instead of finding `model` by its name.
+        model_settings: what else the model is told, e.g. `{"default_voice": path}`.
         parts: settings, e.g. `limits={"realtime_video_s": 2}`; workers use an inner plain listener
             when `gateway={"http": False, …}` makes clients come by TLS.
     """
     parts["security"] = {"worker_secret": SECRET, **parts.get("security", {})}
-    parts["model"] = {"name": model, "slots": slots, **parts.get("model", {})}
+    parts["model"] = {"name": model, "slots": slots, **(model_settings or {})}
     settings = gateways.settings(**parts)
     gateway = Gateway(
         settings,
