@@ -1,10 +1,12 @@
 """REST: status, queue, estimates, chat over HTTP, stop."""
 
 import asyncio
+import base64
 import re
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
 from tests.support.gateways import (
     HELLO,
@@ -19,6 +21,10 @@ from tests.support.gateways import (
 from tests.support.recordings import recorded
 from tests.support.stand_in_worker import StandInWorker
 from websockets.asyncio.client import connect
+
+from parley.media import wav
+from parley.media.pcm import Pcm
+from parley.protocol.control import Beat
 
 
 async def test_status_counts_workers_and_what_runs():
@@ -200,8 +206,6 @@ async def test_metrics_tell_queue_leases_traffic_errors_and_stages():
     ):
         await client.send('{"type": "prepare"}')
         await hear(client)
-        from parley.protocol.control import Beat
-
         await worker._say(
             Beat("idle", 0, 0, 0, 0, {"decode": (0, 0, 3)}, {"decode": 9.0}, {"oops": 2})
         )
@@ -242,6 +246,28 @@ async def test_the_interface_description_has_examples_and_errors():
     assert [file.status_code for file in viewer] == [200] * 4
     assert "unsafe-inline" not in docs.headers["content-security-policy"].split("style-src")[0]
     assert other.status_code == 404
+
+
+async def test_a_default_voice_comes_with_the_server_unless_another_is_set(tmp_path: Path):
+    own = tmp_path / "mine.wav"
+    wav.save(own, Pcm(np.full(16_000, 0.1, np.float32), 16_000))
+    answers = []
+    for model in ({}, {"default_voice": own}, {"default_voice": tmp_path / "absent.wav"}):
+        async with (
+            running_gateway(model=model) as gateway,
+            httpx.AsyncClient(base_url=gateway.url) as http,
+        ):
+            answers.append(await http.get("/api/default_ref_audio"))
+
+    shipped, configured, absent = answers
+    assert shipped.json()["name"] == "default_voice"
+    assert 3 < shipped.json()["duration"] < 20
+    samples = np.frombuffer(base64.b64decode(shipped.json()["base64"]), np.float32)
+    assert len(samples) == shipped.json()["samples"]
+    assert 0.02 < float(np.sqrt(np.mean(samples**2))) < 0.5
+    assert configured.json()["name"] == "mine"
+    assert configured.json()["samples"] == 16_000
+    assert absent.status_code == 404
 
 
 async def test_pages_are_served_with_their_files_and_follow_the_switches(tmp_path: Path):

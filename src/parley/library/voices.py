@@ -28,6 +28,13 @@ from parley.media.reference import MIN_S
 from parley.media.resample import resample
 from parley.media.wav import encode_wav, load
 
+SHIPPED: Final = Path(__file__).parent / "default_voice.wav"
+"""Comes with the package: six seconds of the synthesiser espeak-ng, voice `en-us+f3`, level and
+edges evened. The sound of such a program is free of its licence."""
+
+CHECKPOINT_VOICE: Final = Path("assets") / "HT_ref_audio.wav"
+"""Where a MiniCPM-o 4.5 checkpoint keeps its own. Source: model.md 2.1."""
+
 LIMIT_BYTES: Final = 10 * 1024 * 1024
 """Source: service.md 5.6."""
 
@@ -70,6 +77,19 @@ class VoiceCard:
     duration_ms: int
     sample_rate: int
     created_at: str
+
+
+def default_voice_path(configured: Path | None, model: str) -> Path:
+    """The voice file that clients are offered when they bring none.
+
+    Args:
+        configured: `model.default_voice` of the settings; wins.
+        model: model name or checkpoint folder; a checkpoint's own voice comes next.
+    """
+    if configured is not None:
+        return configured
+    own = Path(model) / CHECKPOINT_VOICE
+    return own if own.is_file() else SHIPPED
 
 
 def read_voice(path: Path, *, limit_s: float) -> Voice:

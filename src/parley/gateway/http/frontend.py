@@ -14,7 +14,7 @@ from parley import logs
 from parley.errors import BadInput
 from parley.gateway.house import House
 from parley.gateway.http.errors import problems
-from parley.library.voices import Voice, read_voice
+from parley.library.voices import Voice, default_voice_path, read_voice
 from parley.media.pcm import to_float32_bytes
 
 log = logs.get(__name__)
@@ -60,11 +60,11 @@ def routes(house: House) -> APIRouter:
 
     @router.get("/api/default_ref_audio", responses=problems(404))
     async def voice() -> VoiceInfo:
-        """The voice of clients that bring none; 404 when there is none."""
-        path = house.settings.model.default_voice
-        if path is None:
-            raise HTTPException(404, "There is no default voice.")
+        """The voice that pages offer to people who bring none: the configured one, else the
+        checkpoint's, else the one that comes with parley. 404 when it cannot be read."""
         if not default_voice:
+            model = house.settings.model
+            path = default_voice_path(model.default_voice, model.name)
             limit_s = house.settings.limits.reference_audio_s
             try:
                 # Decoding takes a while, and the loop carries live calls.
