@@ -126,20 +126,24 @@ def _figures(talker: Talker, folder: Path, cases: int, seed: int) -> Iterator[Fi
 # -------------------------------------------------------------------------------------- answers
 
 
-def held_out_turn(random: Random, facts: dialogue.Facts, user: str) -> Turn:
-    """A turn of the domain that training never used."""
+def held_out_turn(
+    random: Random, facts: dialogue.Facts, user: str, asked: set[str] | None = None
+) -> Turn:
+    """A turn of the domain that training never used, and that is not in `asked` yet."""
+    asked = set() if asked is None else asked
     while True:
         kind = random.choice([k for k in dialogue.KINDS if k not in ("far", "foreign")])
         turn = dialogue.make_turn(random, kind, facts=facts, user=user)
-        if dialogue.is_held_out(turn.heard):
+        if dialogue.is_held_out(turn.heard) and turn.heard not in asked:
+            asked.add(turn.heard)
             return turn
 
 
-def held_out_dialogue(random: Random) -> Dialogue:
+def held_out_dialogue(random: Random, asked: set[str] | None = None) -> Dialogue:
     """One held-out question, a third of them with facts in the system prompt."""
     facts = dialogue.make_facts(random) if random.random() < 0.33 else dialogue.Facts()
     system = dialogue.system_text(random, facts)
-    return Dialogue(system, (held_out_turn(random, facts, facts.user),))
+    return Dialogue(system, (held_out_turn(random, facts, facts.user, asked),))
 
 
 def prompt(talker: Talker, made: Dialogue, heard: Sequence[Heard], seed: int) -> Sample:
@@ -201,9 +205,9 @@ def _tally(name: str, outcomes: list[tuple[bool, str]], wanted: float | None) ->
 
 def typed(talker: Talker, cases: int, seed: int) -> Figure:
     """Text in, text out: what is left when nothing has to be heard."""
-    random, outcomes = Random(seed), []
+    random, outcomes, asked = Random(seed), [], set[str]()
     for case in range(cases):
-        made = held_out_dialogue(random)
+        made = held_out_dialogue(random, asked)
         turn = made.turns[0]
         question = dialogue.typed(random, turn)
         sample = prompt(talker, made, [Heard(typed=question)], case)
@@ -224,8 +228,9 @@ def spoken(
 ) -> Figure:
     """Exact answers to spoken questions, half as turns, half as live seconds."""
     random, outcomes, errors, count = Random(seed), [], 0, 0
+    asked: set[str] = set()
     for case in range(cases):
-        made = held_out_dialogue(random)
+        made = held_out_dialogue(random, asked)
         turn = made.turns[0]
         said = utterances.say(
             random, turn, voice=voice(random), tail_s=0.8, snr_db=snr_db if snr_db else 30.0
