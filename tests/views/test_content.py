@@ -1,6 +1,10 @@
 # mypy: disable-error-code="union-attr, arg-type, method-assign, var-annotated"
 
+import json
+from pathlib import Path
+
 import numpy as np
+import pytest
 from tests.support.sounds import speak
 
 from parley.engine.segments import Audio, Image, Mark, Marker, Text
@@ -9,6 +13,7 @@ from parley.media.video import VideoClip
 from parley.views.content import AudioPart, ImagePart, Layout, Message, VideoPart
 from parley.views.prompts import system_message
 
+VECTORS = Path(__file__).parents[1] / "golden" / "data" / "prompts"
 PIXELS = np.zeros((4, 6, 3), np.uint8)
 
 
@@ -77,8 +82,8 @@ def test_voice_prompts_surround_the_reference():
 
 def test_voice_prompts_without_a_reference():
     assert texts(system_message("audio_roleplay", None, None)) == [
-        "Use the <reserved_53> voice."
-        "Try to role-play the character based on the audio prompt above."
+        "Use the <reserved_53> voice.",
+        "Try to role-play the character based on the audio prompt above.",
     ]
     assert texts(system_message("omni", None, "en")) == [""]
     assert system_message("voice_cloning", None, "en") is None
@@ -90,3 +95,17 @@ def test_cloning_says_nothing_after_the_voice():
         "Clone the voice in the provided audio prompt.",
         "<audio>",
     ]
+
+
+@pytest.mark.parametrize(
+    "case",
+    sorted(path for path in VECTORS.glob("sys_*.json") if "default" not in path.name),
+    ids=lambda path: path.stem,
+)
+def test_voice_prompts_are_those_of_the_public_implementation(case: Path):
+    mode, language, reference = case.stem.removeprefix("sys_").rsplit("_", 2)
+    recorded = json.loads(case.read_text(encoding="utf-8"))["input"]["msgs"][0]["content"]
+    expected = [part if isinstance(part, str) else "<audio>" for part in recorded]
+    voice = speak(1) if reference == "ref" else None
+
+    assert texts(system_message(mode, voice, language)) == expected

@@ -65,4 +65,4 @@ def system_message(mode: SpeechMode, voice: Pcm | None, language: str | None) ->
         case "voice_cloning":
             return None
         case _:
-            return Message.of("system", f"{RESERVED_VOICE}{suffix}")
+            return Message.of("system", RESERVED_VOICE, suffix)

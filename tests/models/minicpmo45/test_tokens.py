@@ -15,7 +15,6 @@ from parley.models.minicpmo45.audio import token_count
 from parley.models.minicpmo45.config import SliceRules
 from parley.models.minicpmo45.inputs import Media, chat_messages
 from parley.models.minicpmo45.tokens import (
-    VOICE_HERE,
     Message,
     Picture,
     Sound,
@@ -24,7 +23,6 @@ from parley.models.minicpmo45.tokens import (
     as_text,
     expand,
     render,
-    system_prompt,
 )
 
 needs_tokenizer = pytest.mark.skipif(
@@ -178,26 +176,3 @@ def test_a_pictures_own_wishes_win():
     found = media.add_picture(image, max_slices=None, with_id=True)
 
     assert (found.max_slices, found.with_id) == (3, False)
-
-
-@pytest.mark.parametrize(
-    ("mode", "language", "voiced", "content"),
-    [
-        ("omni", "en", False, [""]),
-        ("audio_assistant", "zh", False, 2),
-        ("audio_roleplay", "en", True, 3),
-        ("voice_cloning", "zh", True, 2),
-        ("default", "en", True, 1),
-        ("omni", "fr", True, 3),
-    ],
-)
-def test_system_prompts_of_the_ways_to_speak(mode, language, voiced, content):
-    parts = system_prompt(mode, language, has_voice=voiced)
-
-    assert parts == content if isinstance(content, list) else len(parts) == content
-    assert (VOICE_HERE in parts) == (voiced and mode != "default")
-
-
-def test_a_voice_cannot_be_cloned_from_nothing():
-    with pytest.raises(BadInput, match="reference"):
-        system_prompt("voice_cloning", has_voice=False)
