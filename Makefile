@@ -6,6 +6,8 @@ PYTHON ?= python3
 ARGS ?=
 # Test processes at a time; 0 runs everything in one, as a debugger wants it.
 JOBS ?= 2
+# Several test processes with several threads each would fight for the cores.
+ONE_THREAD := OMP_NUM_THREADS=1
 STAMP := .venv/.ready
 
 .PHONY: help setup serve test test-fast fmt lint type bench web web-check web-test web-shots gpu docs clean
@@ -29,10 +31,10 @@ serve: $(STAMP) ## start the server; ARGS="--http --port 8080" adds flags
 	@.venv/bin/parley serve $(ARGS)
 
 test: $(STAMP) ## every test that this machine can run (under 15 minutes on two cores)
-	@$(PY) -m pytest -n $(JOBS) $(ARGS)
+	@$(ONE_THREAD) $(PY) -m pytest -n $(JOBS) $(ARGS)
 
 test-fast: $(STAMP) ## the quick tests (under 2 minutes)
-	@$(PY) -m pytest -n $(JOBS) -m "not slow" $(ARGS)
+	@$(ONE_THREAD) $(PY) -m pytest -n $(JOBS) -m "not slow" $(ARGS)
 
 fmt: $(STAMP) ## format the code
 	@.venv/bin/ruff format src tests && .venv/bin/ruff check --fix src tests
