@@ -46,6 +46,8 @@ class Keeper:
         self.failures = 0
         """Rounds in which something could not be written."""
         self._saved_samples: dict[TaskType, int] = {}
+        self._rounds = 0
+        self._clean_at = house.clock.monotonic() + FIRST_CLEAN_S
         self._indexing = asyncio.Lock()
         self._cleaning = asyncio.Lock()
 
@@ -100,24 +102,27 @@ class Keeper:
 
     async def run(self) -> None:
         """Until cancelled."""
-        rounds = 0
-        cleaned_at = self._house.clock.monotonic() + FIRST_CLEAN_S - CLEAN_EVERY_S
         while True:
-            try:
-                if rounds % RECOVER_EVERY == 0:
-                    await self._recover()
-                if self._house.clock.monotonic() - cleaned_at >= CLEAN_EVERY_S:
-                    cleaned_at = self._house.clock.monotonic()
-                    await self.clean(dry_run=False)
-                    await self._house.state.trim_audit()
-                await self.save()
-            except (OSError, sqlite3.Error) as error:
-                # A disk that is full or away now may be back in the next round; until then people
-                # can go on talking.
-                self.failures += 1
-                log.error("keeping failed", why=str(error))
-            rounds += 1
+            await self.round()
             await asyncio.sleep(SAVE_EVERY_S)
+
+    async def round(self) -> None:
+        """Whatever is due by the clock."""
+        try:
+            if self._rounds % RECOVER_EVERY == 0:
+                await self._recover()
+            now = self._house.clock.monotonic()
+            if now >= self._clean_at:
+                self._clean_at = now + CLEAN_EVERY_S
+                await self.clean(dry_run=False)
+                await self._house.state.trim_audit()
+            await self.save()
+        except (OSError, sqlite3.Error) as error:
+            # A disk that is full or away now may be back in the next round; until then people
+            # can go on talking.
+            self.failures += 1
+            log.error("keeping failed", why=str(error))
+        self._rounds += 1
 
     async def save(self) -> None:
         """Write down what changed since the last time."""
