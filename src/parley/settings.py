@@ -235,6 +235,10 @@ class LogSettings(Part):
     format: Literal["auto", "json", "text"] = Field(
         "auto", description="auto: text on a terminal, else JSON lines."
     )
+    client_traces: bool = Field(
+        False,
+        description="Keep what pages report about their microphone (record_trace.jsonl, 5 MB).",
+    )
 
 
 class Settings(Part):

@@ -31,6 +31,7 @@ from parley.gateway.http import (
     sessions,
     shield,
     status,
+    traces,
     voices,
 )
 from parley.protocol.control import CONTROL_PATH
@@ -76,6 +77,7 @@ def make_app(
         "/api/chat": int(settings.limits.chat_frame_mb * MIB),
         "/api/assets/ref_audio": voices.BODY_BYTES,
         "/api/sessions/*/upload-recording": sessions.BODY_BYTES,
+        "/api/_debug/record_trace": traces.BODY_BYTES,
     }
     errors.install(app)
     app.add_middleware(gate.Gate)
@@ -96,6 +98,7 @@ def _add_routes(app: FastAPI, house: House, web: Path) -> None:
         presets,
         keys,
         admin,
+        traces,
     )
     for module in everything:
         app.include_router(module.routes(house))

@@ -1,0 +1,110 @@
+"""`POST /api/_debug/record_trace`: what pages on telephones report about their microphone.
+
+Off unless `log.client_traces` is on: whoever can reach the server could write here. Source:
+service.md 5.6.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from parley import logs
+from parley.errors import ServiceUnavailable
+from parley.gateway.house import House
+from parley.gateway.http.errors import problems
+from parley.gateway.http.status import iso
+from parley.protocol import codec
+
+BODY_BYTES: Final = 64 * 1024
+FILE_BYTES: Final = 5_000_000
+"""The file and its predecessor have at most this together."""
+
+FILE_NAME: Final = "record_trace.jsonl"
+
+log = logs.get(__name__)
+
+
+class Kept(BaseModel):
+    """It is written down."""
+
+    ok: bool = True
+
+
+class TraceFile:
+    """One JSON object per line; a full file takes the place of the one before it."""
+
+    def __init__(self, path: Path, *, limit_bytes: int = FILE_BYTES) -> None:
+        self.path = path
+        self.older = path.with_suffix(path.suffix + ".1")
+        self._half_bytes = limit_bytes // 2
+        self._lock = threading.Lock()
+
+    def append(self, entry: dict[str, Any]) -> None:
+        """Blocks on the disk; safe to call from several threads.
+
+        Raises:
+            OSError: it could not be written.
+        """
+        line = msgspec.json.encode(entry) + b"\n"
+        with self._lock:
+            size = self.path.stat().st_size if self.path.exists() else 0
+            if size and size + len(line) > self._half_bytes:
+                self.path.replace(self.older)
+            with self.path.open("ab") as file:
+                file.write(line)
+
+
+BODY: Final[dict[str, Any]] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {
+                "schema": {"type": "object", "description": "anything, at most 64 KiB"},
+                "example": {"page": "/mobile/", "event": "track ended", "at_ms": 1834},
+            }
+        },
+    }
+}
+
+
+def routes(house: House) -> APIRouter:
+    """The route."""
+    router = APIRouter(tags=["pages"])
+    kept = TraceFile(house.settings.storage.data_dir / FILE_NAME)
+
+    @router.post(
+        "/api/_debug/record_trace",
+        responses=problems(400, 403, 413, 422, 503),
+        openapi_extra=BODY,
+        response_model=Kept,
+    )
+    async def record_trace(request: Request) -> Kept | Response:
+        """Write down what a recorder of a page saw, for whoever looks for a fault. 403 unless the
+        server's `log.client_traces` is on."""
+        if not house.settings.log.client_traces:
+            raise HTTPException(403, "This server takes no traces.")
+        house.door.check_origin(request.headers)
+        try:
+            trace = codec.parse(await request.body())
+        except ClientDisconnect:
+            return Response(status_code=400)
+        if not isinstance(trace, dict):
+            raise HTTPException(422, "A trace is a JSON object.")
+        try:
+            await asyncio.to_thread(kept.append, {"at": iso(house.clock.time()), "trace": trace})
+        except OSError as error:
+            log.error("trace cannot be written", why=str(error))
+            raise ServiceUnavailable("The trace cannot be written at present.") from None
+        return Kept()
+
+    return router

@@ -1,0 +1,88 @@
+"""`POST /api/_debug/record_trace`: kept when wanted, and never more than its share of the disk."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from tests.support.gateways import running_gateway
+
+from parley.gateway.http.traces import BODY_BYTES, FILE_NAME, TraceFile
+
+PATH = "/api/_debug/record_trace"
+
+
+def gateway(tmp_path: Path, **log: Any):
+    return running_gateway(storage={"data_dir": tmp_path}, log=log)
+
+
+async def test_off_by_default_and_nothing_is_written(tmp_path):
+    async with gateway(tmp_path) as running, httpx.AsyncClient(base_url=running.url) as http:
+        answer = await http.post(PATH, json={"event": "started"})
+
+    assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
+    assert not (tmp_path / FILE_NAME).exists()
+
+
+async def test_traces_are_appended_one_per_line(tmp_path):
+    async with (
+        gateway(tmp_path, client_traces=True) as running,
+        httpx.AsyncClient(base_url=running.url) as http,
+    ):
+        for event in ("started", "line\nbreak"):
+            answer = await http.post(PATH, json={"event": event})
+            assert (answer.status_code, answer.json()) == (200, {"ok": True})
+
+    lines = [json.loads(line) for line in (tmp_path / FILE_NAME).read_text().splitlines()]
+    assert [line["trace"]["event"] for line in lines] == ["started", "line\nbreak"]
+    assert all(line["at"] for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("body", "origin", "status"),
+    [
+        (b"{", None, 400),
+        (b"", None, 400),
+        (b"[1]", None, 422),
+        (b'{"x":"' + b"x" * BODY_BYTES + b'"}', None, 413),
+        (b"{}", "https://evil.example", 403),
+    ],
+)
+async def test_what_is_no_trace_is_refused(tmp_path, body, origin, status):
+    async with (
+        gateway(tmp_path, client_traces=True) as running,
+        httpx.AsyncClient(base_url=running.url) as http,
+    ):
+        headers = {"origin": origin} if origin else {}
+        answer = await http.post(PATH, content=body, headers=headers)
+
+    assert answer.status_code == status
+    assert {"detail", "code"} <= set(answer.json())
+    assert not (tmp_path / FILE_NAME).exists()
+
+
+async def test_a_disk_that_refuses_is_told(tmp_path):
+    (tmp_path / FILE_NAME).mkdir()
+    async with (
+        gateway(tmp_path, client_traces=True) as running,
+        httpx.AsyncClient(base_url=running.url) as http,
+    ):
+        answer = await http.post(PATH, json={})
+
+    assert (answer.status_code, answer.json()["code"]) == (503, "service_unavailable")
+
+
+def test_the_file_rolls_within_its_limit(tmp_path):
+    file = TraceFile(tmp_path / FILE_NAME, limit_bytes=1000)
+    for index in range(200):
+        file.append({"trace": index})
+        sizes = [each.stat().st_size for each in tmp_path.iterdir()]
+        assert sum(sizes) <= 1000
+
+    kept = [json.loads(line)["trace"] for line in file.older.read_text().splitlines()]
+    kept += [json.loads(line)["trace"] for line in file.path.read_text().splitlines()]
+    assert kept == list(range(kept[0], 200))
+    assert len(kept) > 25
