@@ -10,7 +10,7 @@ JOBS ?= 2
 ONE_THREAD := OMP_NUM_THREADS=1
 STAMP := .venv/.ready
 
-.PHONY: help setup serve test test-fast fmt lint type bench web web-check web-test web-shots gpu docs clean
+.PHONY: help setup serve browser test test-fast fmt lint type bench web web-check web-test web-shots gpu docs clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*?## ' $(MAKEFILE_LIST) | awk -F ':.*?## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -30,7 +30,15 @@ $(STAMP): pyproject.toml constraints.txt
 serve: $(STAMP) ## start the server; ARGS="--http --port 8080" adds flags
 	@.venv/bin/parley serve $(ARGS)
 
-test: $(STAMP) ## every test that this machine can run (under 15 minutes on two cores)
+browser: # what the browser tests need, where it may be installed; they say in one line why they skip
+	@command -v npm >/dev/null && $(MAKE) -s node_modules/.package-lock.json \
+		|| echo "── parley: npm is absent or failed; tests of the pages will be skipped"
+	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
+		&& echo "── parley: installing Debian's chromium for the browser tests" \
+		&& apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium >/dev/null; } \
+		|| echo "── parley: chromium is absent; tests in a browser will be skipped"
+
+test: $(STAMP) browser ## every test that this machine can run (under 15 minutes on two cores)
 	@$(ONE_THREAD) $(PY) -m pytest -n $(JOBS) $(ARGS)
 
 test-fast: $(STAMP) ## the quick tests (under 2 minutes)

@@ -71,7 +71,7 @@ async def test_an_unknown_voice_is_named_and_no_path_is_read(tmp_path):
     file = tmp_path / "voice.wav"
     file.write_bytes(wav(VOICE, "PCM_16"))
 
-    with pytest.raises(InvalidPayload, match=r"no registered voice called '.*voice\.wav'"):
+    with pytest.raises(InvalidPayload, match="no registered voice called '/"):
         await opened.open_voice(None, str(file), voices=opened.no_voices, limit_s=60)
 
 
