@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import jsonschema_rs
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -126,3 +127,56 @@ def test_every_route_with_an_id_documents_that_it_may_not_be_there(spec: dict[st
         for method, operation in methods.items():
             if "{session_id}" in path or "{voice_id}" in path or "{key_id}" in path:
                 assert "404" in operation["responses"], (method, path)
+
+
+def described(spec: dict[str, Any]) -> Any:
+    for path, methods in spec["paths"].items():
+        for method, operation in methods.items():
+            parts = {"body": operation.get("requestBody", {}), **operation["responses"]}
+            for part, value in parts.items():
+                for media_type, content in value.get("content", {}).items():
+                    yield f"{method.upper()} {path} {part}", media_type, content
+
+
+def test_everything_that_is_sent_or_answered_has_an_example(spec: dict[str, Any]) -> None:
+    without = [
+        where
+        for where, media_type, content in described(spec)
+        if media_type in ("application/json", "text/plain") and "example" not in content
+    ]
+    answered = {where.rsplit(" ", 1)[0] for where, _, _ in described(spec) if " 20" in where}
+    operations = {
+        f"{method.upper()} {path}" for path, methods in spec["paths"].items() for method in methods
+    }
+
+    assert without == []
+    assert operations - answered == set()
+
+
+def test_examples_are_what_their_schemas_say(spec: dict[str, Any]) -> None:
+    checked = 0
+    for where, _, content in described(spec):
+        if "example" in content and "schema" in content:
+            schema = {**content["schema"], "components": spec["components"]}
+            validator = jsonschema_rs.validator_for(schema)
+            assert [str(error) for error in validator.iter_errors(content["example"])] == [], where
+            checked += 1
+    assert checked > 200
+
+
+def test_every_operation_documents_its_errors(spec: dict[str, Any]) -> None:
+    """Also those that come from in front of the routes, and always in our shape."""
+    for path, methods in spec["paths"].items():
+        for method, operation in methods.items():
+            where, answers = (method, path), operation["responses"]
+            assert {"401", "429"} <= set(answers), where
+            if "requestBody" in operation:
+                # Chat requests are read by the dialect's own rules, which say 400 throughout.
+                needed = {"400", "413"} if path in LONG else {"400", "413", "422"}
+                assert needed <= set(answers), where
+            for status, answer in answers.items():
+                assert answer["description"] not in ("", "Successful Response") or status < "3"
+                if status >= "4" and status != "416":
+                    schema = answer["content"]["application/json"]["schema"]
+                    assert schema["$ref"].endswith("/Problem"), (where, status)
+    assert "HTTPValidationError" not in spec["components"]["schemas"]

@@ -25,6 +25,7 @@ from parley.gateway.http import (
     gate,
     half_duplex,
     keys,
+    openapi,
     pages,
     presets,
     queue,
@@ -80,6 +81,7 @@ def make_app(
         "/api/_debug/record_trace": traces.BODY_BYTES,
     }
     errors.install(app)
+    openapi.install(app)
     app.add_middleware(gate.Gate)
     app.add_middleware(shield.Shield, body_limits=limits)
     return app

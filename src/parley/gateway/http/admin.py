@@ -33,7 +33,7 @@ class AuditLine(BaseModel):
     """Something an admin did."""
 
     at: str = Field(examples=["2026-11-20T17:43:12.000+00:00"])
-    address: str
+    address: str = Field(examples=["127.0.0.1"])
     method: str = Field(examples=["PUT"])
     path: str = Field(examples=["/api/admin/apps/omni"])
     status: int = Field(examples=[200])
@@ -48,37 +48,42 @@ class Audit(BaseModel):
 class StateReport(BaseModel):
     """What was found broken, and put aside, when the server started."""
 
-    problems: list[str]
-    last_clean: dict[str, Any] | None = Field(description="the last cleaning-up, null: none yet")
+    problems: list[str] = Field(
+        examples=[["state.db was broken and is kept as state.db.corrupt-1763660592"]]
+    )
+    last_clean: dict[str, Any] | None = Field(
+        description="the last cleaning-up, null: none yet",
+        examples=[{"status": "ok", "scanned": 12, "deleted": 3, "at_s": 1763660592.0}],
+    )
 
 
 class CleanOrder(BaseModel):
     """Limits for this time; what is omitted is as set."""
 
     dry_run: bool = True
-    retention_days: int | None = Field(None, ge=-1, le=100_000)
-    max_gb: float | None = Field(None, ge=-1, le=1e9, allow_inf_nan=False)
+    retention_days: int | None = Field(None, ge=-1, le=100_000, examples=[30])
+    max_gb: float | None = Field(None, ge=-1, le=1e9, allow_inf_nan=False, examples=[50.0])
 
 
 class Victim(BaseModel):
     """A recording that goes, and why: expired, capacity or broken."""
 
-    session_id: str
-    reason: str
+    session_id: str = Field(examples=["20251001_090000_omni_0123456789abcdef01234567"])
+    reason: str = Field(examples=["expired"])
 
 
 class CleanReport(BaseModel):
     """What was looked at and what went; with `dry_run`, what would go."""
 
     status: str = Field(examples=["ok"])
-    scanned: int
-    deleted: int
-    deleted_expired: int
-    deleted_capacity: int
-    deleted_broken: int
-    remaining: int
-    remaining_size_mb: float
-    errors: int
+    scanned: int = Field(examples=[12])
+    deleted: int = Field(examples=[1])
+    deleted_expired: int = Field(examples=[1])
+    deleted_capacity: int = Field(examples=[0])
+    deleted_broken: int = Field(examples=[0])
+    remaining: int = Field(examples=[11])
+    remaining_size_mb: float = Field(examples=[240.5])
+    errors: int = Field(examples=[0])
     victims: list[Victim]
 
 

@@ -16,8 +16,8 @@ class AppInfo(BaseModel):
     """One way of talking."""
 
     app_id: str = Field(examples=["omni"])
-    name: str
-    route: str
+    name: str = Field(examples=["Video call"])
+    route: str = Field(examples=["/omni"])
 
 
 class AdminAppInfo(AppInfo):
@@ -47,7 +47,7 @@ class Switch(BaseModel):
 class NamedSwitch(Switch):
     """Which one, on or off."""
 
-    app_id: str
+    app_id: str = Field(examples=["omni"])
 
 
 class Switched(BaseModel):

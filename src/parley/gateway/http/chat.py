@@ -55,26 +55,26 @@ class TokenStats(BaseModel):
     """Tokens of one answer."""
 
     cached_tokens: int = 0
-    input_tokens: int
-    generated_tokens: int
-    total_tokens: int
+    input_tokens: int = Field(examples=[41])
+    generated_tokens: int = Field(examples=[9])
+    total_tokens: int = Field(examples=[50])
 
 
 class ChatAnswer(BaseModel):
     """The whole answer."""
 
-    text: str
+    text: str = Field(examples=["Hello! How can I help?"])
     audio_path: str | None = None
     audio_data: str | None = Field(None, description="base64 float32 PCM, mono")
     audio_sample_rate: int = 24_000
-    tokens_generated: int
-    duration_ms: float
+    tokens_generated: int = Field(examples=[9])
+    duration_ms: float = Field(examples=[412.5])
     token_stats: TokenStats
-    recording_session_id: str | None = None
+    recording_session_id: str | None = Field(None, examples=["chat_0123456789abcdef01234567"])
     error: str | None = None
     success: bool = True
-    queue_wait_ms: float
-    estimated_queue_wait_s: float | None
+    queue_wait_ms: float = Field(examples=[1.8])
+    estimated_queue_wait_s: float | None = Field(examples=[0.0])
 
 
 BODY: dict[str, Any] = {

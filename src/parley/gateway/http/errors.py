@@ -43,6 +43,11 @@ class Problem(BaseModel):
     )
 
 
+def shown(example: Any, media_type: str = "application/json") -> dict[str, Any]:
+    """The `content` of an answer without a model: what it looks like."""
+    return {"content": {media_type: {"example": example}}}
+
+
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """The `responses` of a route that may fail so."""
     return {status: {"model": Problem} for status in statuses}

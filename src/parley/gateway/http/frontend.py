@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from typing import Any
+from typing import Literal
 
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
@@ -20,14 +20,22 @@ from parley.media.pcm import to_float32_bytes
 log = logs.get(__name__)
 
 
+class Defaults(BaseModel):
+    """How pages begin; without `default_lang` in the browser's language."""
+
+    playback_delay_ms: int = Field(examples=[200])
+    chat_vocoder: str = "token2wav"
+    default_lang: Literal["zh", "en"] | None = None
+
+
 class VoiceInfo(BaseModel):
     """A voice: mono float32 samples at 16 kHz, base64."""
 
-    name: str
-    duration: float = Field(description="seconds")
-    sample_rate: int
-    samples: int
-    base64: str
+    name: str = Field(examples=["Anna"])
+    duration: float = Field(description="seconds", examples=[0.001])
+    sample_rate: int = Field(examples=[16000])
+    samples: int = Field(examples=[2])
+    base64: str = Field(examples=["AAAAAAAAgD4="])
 
 
 def describe(voice: Voice) -> VoiceInfo:
@@ -46,17 +54,11 @@ def routes(house: House) -> APIRouter:
     router = APIRouter(tags=["pages"])
     default_voice: list[VoiceInfo] = []
 
-    @router.get("/api/frontend_defaults")
-    async def defaults() -> dict[str, Any]:
+    @router.get("/api/frontend_defaults", response_model_exclude_none=True)
+    async def defaults() -> Defaults:
         """Playback delay, vocoder, and the language pages start in if one is set."""
         gateway = house.settings.gateway
-        found: dict[str, Any] = {
-            "playback_delay_ms": gateway.playback_delay_ms,
-            "chat_vocoder": "token2wav",
-        }
-        if gateway.lang is not None:
-            found["default_lang"] = gateway.lang
-        return found
+        return Defaults(playback_delay_ms=gateway.playback_delay_ms, default_lang=gateway.lang)
 
     @router.get("/api/default_ref_audio", responses=problems(404))
     async def voice() -> VoiceInfo:

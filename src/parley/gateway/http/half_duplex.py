@@ -25,7 +25,7 @@ class StopAnswer(BaseModel):
     """It was found and told to stop."""
 
     success: bool = True
-    message: str
+    message: str = Field(examples=["Stopping."])
 
 
 def routes(house: House) -> APIRouter:

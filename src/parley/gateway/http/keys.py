@@ -22,11 +22,11 @@ class KeyInfo(BaseModel):
 
     id: str = Field(examples=["k_0123456789ab"])
     name: str = Field(examples=["kiosk in the hall"])
-    created_at: str
-    last_used_at: str | None
+    created_at: str = Field(examples=["2026-11-20T17:43:12.000+00:00"])
+    last_used_at: str | None = Field(examples=["2026-11-20T17:43:12.000+00:00"])
     revoked_at: str | None
-    max_sessions: int
-    per_minute: int
+    max_sessions: int = Field(examples=[8])
+    per_minute: int = Field(examples=[120])
 
 
 class KeyList(BaseModel):
@@ -53,7 +53,7 @@ class NewKey(BaseModel):
 class MadeKey(KeyInfo):
     """The new key, the only time it is shown."""
 
-    key: str
+    key: str = Field(examples=["pk_…"])
 
 
 class Revoked(BaseModel):
@@ -65,8 +65,8 @@ class Revoked(BaseModel):
 class Token(BaseModel):
     """Opens sessions for a while: as a bearer token, as `?token=`, or by the cookie set with it."""
 
-    token: str
-    expires_in_s: float
+    token: str = Field(examples=["st_…"])
+    expires_in_s: float = Field(examples=[900.0])
 
 
 def routes(house: House) -> APIRouter:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
@@ -14,19 +14,29 @@ from starlette.exceptions import HTTPException
 from parley import logs
 from parley.errors import BadInput
 from parley.gateway.house import House
-from parley.gateway.http.errors import problems
+from parley.gateway.http.errors import problems, shown
 from parley.library.presets import Preset, duration_s, read_sound
 from parley.media.pcm import to_float32_bytes
 
 log = logs.get(__name__)
 
 
+PRESET_EXAMPLE: Final = {
+    "id": "guide",
+    "name": "Museum guide",
+    "description": "Knows the house",
+    "order": 15,
+    "system_prompt": "You are a guide in a museum. Keep it short.",
+    "ref_audio": {"name": "anna", "duration": 4.2, "path": "anna.wav", "data": None},
+}
+
+
 class Sound(BaseModel):
     """A sound of a preset: base64 float32 at 16 kHz."""
 
-    data: str
-    name: str
-    duration: float = Field(description="seconds")
+    data: str = Field(examples=["AAAAAAAAgD4="])
+    name: str = Field(examples=["anna"])
+    duration: float = Field(description="seconds", examples=[0.001])
 
 
 class PresetSounds(BaseModel):
@@ -40,8 +50,12 @@ def routes(house: House) -> APIRouter:
     """The routes."""
     router = APIRouter(tags=["pages"])
 
-    @router.get("/api/presets", responses=problems(422))
-    async def presets(format: Literal["modes", "list"] = "modes") -> Any:
+    @router.get(
+        "/api/presets", responses={200: shown({"turnbased": [PRESET_EXAMPLE]}), **problems(422)}
+    )
+    async def presets(
+        format: Literal["modes", "list"] = "modes",
+    ) -> dict[str, list[dict[str, Any]]] | list[dict[str, Any]]:
         """Presets by mode, in order, without their sounds; `?format=list` gives one flat list."""
         return await asyncio.to_thread(_listed, house, format)
 
@@ -64,8 +78,8 @@ def routes(house: House) -> APIRouter:
     return router
 
 
-def _listed(house: House, format: str) -> Any:
-    by_mode = {
+def _listed(house: House, format: str) -> dict[str, list[dict[str, Any]]] | list[dict[str, Any]]:
+    by_mode: dict[str, list[dict[str, Any]]] = {
         mode: [_described(preset) for preset in found]
         for mode, found in house.presets.list().items()
     }

@@ -20,21 +20,21 @@ class TicketInfo(BaseModel):
     """A waiting ticket; the session id is there for admins only."""
 
     ticket_id: str = Field(examples=["q_0123456789ab"])
-    position: int
+    position: int = Field(examples=[1])
     request_type: str = Field(examples=["omni_duplex"])
-    task_type: str
+    task_type: str = Field(examples=["omni_duplex"])
     session_id: str | None
-    estimated_wait_s: float | None = Field(description="null: unknown")
-    eta_seconds: float | None
-    enqueued_at: str
-    wait_elapsed_s: float
+    estimated_wait_s: float | None = Field(description="null: unknown", examples=[24.0])
+    eta_seconds: float | None = Field(examples=[24.0])
+    enqueued_at: str = Field(examples=["2026-11-20T17:43:12.000+00:00"])
+    wait_elapsed_s: float = Field(examples=[3.2])
 
 
 class QueueInfo(BaseModel):
     """The line and what runs. `items` and `entries` are the same, as are the last two."""
 
-    queue_length: int
-    max_queue_size: int
+    queue_length: int = Field(examples=[1])
+    max_queue_size: int = Field(examples=[1000])
     items: list[TicketInfo]
     entries: list[TicketInfo]
     running_tasks: list[RunningTask]
@@ -58,22 +58,22 @@ class Success(BaseModel):
 class EtaInfo(BaseModel):
     """Baselines, and what was learned: averages are null until sampled."""
 
-    eta_chat_s: float
-    eta_half_duplex_s: float
-    eta_audio_duplex_s: float
-    eta_omni_duplex_s: float
-    eta_ema_alpha: float
-    eta_ema_min_samples: int
-    config: dict[str, float]
-    ema_alpha: float
-    ema_chat_s: float | None
+    eta_chat_s: float = Field(examples=[15.0])
+    eta_half_duplex_s: float = Field(examples=[180.0])
+    eta_audio_duplex_s: float = Field(examples=[120.0])
+    eta_omni_duplex_s: float = Field(examples=[90.0])
+    eta_ema_alpha: float = Field(examples=[0.3])
+    eta_ema_min_samples: int = Field(examples=[3])
+    config: dict[str, float] = Field(examples=[{"eta_chat_s": 15.0, "eta_ema_alpha": 0.3}])
+    ema_alpha: float = Field(examples=[0.3])
+    ema_chat_s: float | None = Field(examples=[9.5])
     ema_half_duplex_s: float | None
     ema_audio_duplex_s: float | None
     ema_omni_duplex_s: float | None
-    ema_chat_samples: int
-    ema_half_duplex_samples: int
-    ema_audio_duplex_samples: int
-    ema_omni_duplex_samples: int
+    ema_chat_samples: int = Field(examples=[41])
+    ema_half_duplex_samples: int = Field(examples=[0])
+    ema_audio_duplex_samples: int = Field(examples=[0])
+    ema_omni_duplex_samples: int = Field(examples=[0])
 
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import FileResponse, JSONResponse, Response, StreamingResponse
@@ -21,7 +21,7 @@ from starlette.exceptions import HTTPException
 from parley.errors import ServiceUnavailable, Unauthorized
 from parley.gateway.house import House
 from parley.gateway.http.admin import admin_only
-from parley.gateway.http.errors import problems
+from parley.gateway.http.errors import problems, shown
 from parley.gateway.http.status import iso
 from parley.gateway.sessions import Found, NoRecording
 from parley.gateway.state import Row
@@ -58,6 +58,43 @@ UPLOAD_BODY: Final[dict[str, Any]] = {
     }
 }
 
+META_EXAMPLE: Final = {
+    "session_id": "20261120_174312_omni_0123456789abcdef01234567",
+    "app_type": "omni_duplex",
+    "created_at": "2026-11-20T17:43:12.000+00:00",
+    "ended_at": "2026-11-20T17:45:00.000+00:00",
+    "duration_s": 108.0,
+    "worker_id": "w0",
+    "title": "What is in the picture?",
+    "config": {"system_prompt": "Be kind."},
+    "type": "omni_duplex",
+    "pinned": False,
+    "replay": {"state": "done", "progress": 1.0},
+}
+
+TIMELINE_EXAMPLE: Final = {
+    "session_id": "20261120_174312_omni_0123456789abcdef01234567",
+    "mode": "duplex",
+    "worker_id": "w0",
+    "start_ts": 1795196592.0,
+    "config": {"system_prompt": "Be kind."},
+    "chunks": [
+        {
+            "index": 0,
+            "receive_ts_ms": 1000.0,
+            "user_audio": "user_audio/000.wav",
+            "user_frame": "user_frames/000.jpg",
+            "result": {
+                "mode": "SPEAK",
+                "text": "Hello!",
+                "ai_audio": "ai_audio/turn_0_chunk_000.wav",
+                "ai_audio_duration_ms": 1000.0,
+                "timing": {"wall_clock_ms": 100.0},
+            },
+        }
+    ],
+}
+
 ASSET_HEADERS: Final = {
     "cache-control": "private, no-cache",
     # Files come from clients: shown on their own, they are not to run anything here.
@@ -71,21 +108,21 @@ GB: Final = 1 << 30
 class RunningSession(BaseModel):
     """A session that is being recorded."""
 
-    session_id: str
-    worker_id: str
-    last_active: str | None
+    session_id: str = Field(examples=["20261120_174312_omni_0123456789abcdef01234567"])
+    worker_id: str = Field(examples=["w0"])
+    last_active: str | None = Field(examples=["2026-11-20T17:43:12.000+00:00"])
 
 
 class RecordingInfo(BaseModel):
     """A recording, as lists show it; `problem`: what is wrong with its files."""
 
-    session_id: str
+    session_id: str = Field(examples=["20261120_174312_omni_0123456789abcdef01234567"])
     app_type: str = Field(examples=["omni_duplex"])
-    created_at: str
-    ended_at: str | None
-    duration_s: float | None
-    title: str
-    worker_id: str
+    created_at: str = Field(examples=["2026-11-20T17:43:12.000+00:00"])
+    ended_at: str | None = Field(examples=["2026-11-20T17:45:00.000+00:00"])
+    duration_s: float | None = Field(examples=[108.0])
+    title: str = Field(examples=["What is in the picture?"])
+    worker_id: str = Field(examples=["w0"])
     pinned: bool
     problem: str | None
 
@@ -93,9 +130,9 @@ class RecordingInfo(BaseModel):
 class SessionList(BaseModel):
     """`sessions` run now; `recordings` is a page of all, newest first."""
 
-    total: int
+    total: int = Field(examples=[1])
     sessions: list[RunningSession]
-    total_recordings: int
+    total_recordings: int = Field(examples=[1])
     recordings: list[RecordingInfo]
 
 
@@ -109,7 +146,7 @@ class Commented(BaseModel):
     """It is written."""
 
     status: str = "ok"
-    len: int
+    len: int = Field(examples=[28])
 
 
 class Uploaded(BaseModel):
@@ -117,7 +154,7 @@ class Uploaded(BaseModel):
 
     status: str = "ok"
     path: str = Field(examples=["frontend_replay.webm"])
-    size_bytes: int
+    size_bytes: int = Field(examples=[48213])
 
 
 class ShareOrder(BaseModel):
@@ -129,9 +166,9 @@ class ShareOrder(BaseModel):
 class ShareLink(BaseModel):
     """A link that shows one recording."""
 
-    token: str
+    token: str = Field(examples=["sh_…"])
     path: str = Field(examples=["/s/sh_…"])
-    expires_at: str | None
+    expires_at: str | None = Field(examples=["2026-11-20T17:43:12.000+00:00"])
 
 
 class Pin(BaseModel):
@@ -144,6 +181,13 @@ class Done(BaseModel):
     """It was done."""
 
     success: bool = True
+
+
+class StillRuns(BaseModel):
+    """There is no timeline before the end."""
+
+    status: Literal["recording"]
+    session_id: str = Field(examples=["20261120_174312_omni_0123456789abcdef01234567"])
 
 
 class ReplayState(BaseModel):
@@ -180,7 +224,10 @@ def routes(house: House) -> APIRouter:
             recordings=[_info(row) for row in rows],
         )
 
-    @router.get("/api/sessions/{session_id}", responses=problems(403, 404))
+    @router.get(
+        "/api/sessions/{session_id}",
+        responses={200: shown(META_EXAMPLE), **problems(403, 404)},
+    )
     async def session(session_id: str) -> dict[str, Any]:
         """What is known of a recording: `meta.json`, its type, and how far its replay is."""
         found = find(session_id)
@@ -193,7 +240,15 @@ def routes(house: House) -> APIRouter:
 
     @router.get(
         "/api/sessions/{session_id}/recording",
-        responses={202: {"description": "The session still runs."}, **problems(403, 404)},
+        response_model=dict[str, Any],
+        responses={
+            200: shown(TIMELINE_EXAMPLE),
+            202: {
+                "description": "The session still runs.",
+                "model": StillRuns,
+            },
+            **problems(403, 404),
+        },
     )
     async def recording(session_id: str) -> Response:
         """The timeline: units for duplex, turns for the others."""

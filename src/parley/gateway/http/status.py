@@ -7,12 +7,14 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Request, Response
+from fastapi.responses import PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel, Field
 
 from parley import __version__
 from parley.gateway.fleet import Lease, Worker
 from parley.gateway.house import House
+from parley.gateway.http.errors import shown
 
 
 class Health(BaseModel):
@@ -21,38 +23,38 @@ class Health(BaseModel):
     status: str = Field("ok", examples=["ok"])
     healthy: bool = True
     timestamp: str = Field(examples=["2026-11-20T17:43:12+00:00"])
-    version: str
+    version: str = Field(examples=["0.1.0"])
 
 
 class RunningTask(BaseModel):
     """A lease, as lists show it."""
 
-    worker_id: str
+    worker_id: str = Field(examples=["w0"])
     request_type: str = Field(examples=["chat"])
-    task_type: str
-    started_at: str
-    elapsed_s: float
-    estimated_remaining_s: float
+    task_type: str = Field(examples=["chat"])
+    started_at: str = Field(examples=["2026-11-20T17:43:12.000+00:00"])
+    elapsed_s: float = Field(examples=[2.4])
+    estimated_remaining_s: float = Field(examples=[12.6])
 
 
 class WorkerInfo(BaseModel):
     """One worker. `url`, `host` and `port` are there for admins only."""
 
-    worker_id: str
-    index: int
+    worker_id: str = Field(examples=["w0"])
+    index: int = Field(examples=[0])
     status: str = Field(examples=["idle"])
-    current_request_type: str | None
-    current_task: str | None
+    current_request_type: str | None = Field(examples=["chat"])
+    current_task: str | None = Field(examples=["chat"])
     current_session_id: str | None
-    gpu_id: str
-    model: str
-    slots: int
-    free_slots: int
-    total_requests: int
-    avg_inference_time_ms: float
-    last_heartbeat: str
-    task_started_at: str | None
-    busy_since: str | None
+    gpu_id: str = Field(examples=["cuda:0"])
+    model: str = Field(examples=["parrot"])
+    slots: int = Field(examples=[4])
+    free_slots: int = Field(examples=[3])
+    total_requests: int = Field(examples=[118])
+    avg_inference_time_ms: float = Field(examples=[412.5])
+    last_heartbeat: str = Field(examples=["2026-11-20T17:43:12.000+00:00"])
+    task_started_at: str | None = Field(examples=["2026-11-20T17:43:12.000+00:00"])
+    busy_since: str | None = Field(examples=["2026-11-20T17:43:12.000+00:00"])
     cached_hash: str | None = None
     url: str | None = None
     host: str | None = None
@@ -63,15 +65,15 @@ class Status(BaseModel):
     """The whole service in one answer; `workers` is filled for admins only."""
 
     gateway_healthy: bool = True
-    total_workers: int
-    idle_workers: int
-    busy_workers: int
-    duplex_workers: int
-    loading_workers: int
-    error_workers: int
-    offline_workers: int
-    queue_length: int
-    max_queue_size: int
+    total_workers: int = Field(examples=[2])
+    idle_workers: int = Field(examples=[1])
+    busy_workers: int = Field(examples=[1])
+    duplex_workers: int = Field(examples=[0])
+    loading_workers: int = Field(examples=[0])
+    error_workers: int = Field(examples=[0])
+    offline_workers: int = Field(examples=[0])
+    queue_length: int = Field(examples=[0])
+    max_queue_size: int = Field(examples=[1000])
     running_tasks: list[RunningTask]
     workers: list[WorkerInfo]
 
@@ -79,16 +81,16 @@ class Status(BaseModel):
 class Workers(BaseModel):
     """All workers."""
 
-    total: int
+    total: int = Field(examples=[1])
     workers: list[WorkerInfo]
 
 
 class CacheInfo(BaseModel):
     """How full a worker's context is."""
 
-    worker_id: str
-    status: str
-    kv_cache_length: int
+    worker_id: str = Field(examples=["w0"])
+    status: str = Field(examples=["idle"])
+    kv_cache_length: int = Field(examples=[2048])
 
 
 class Caches(BaseModel):
@@ -201,7 +203,11 @@ def routes(house: House) -> APIRouter:
             ]
         )
 
-    @router.get("/metrics", response_class=Response)
+    @router.get(
+        "/metrics",
+        response_class=PlainTextResponse,
+        responses={200: shown("parley_queue_length 0.0\n", "text/plain")},
+    )
     async def metrics() -> Response:
         """Everything for Prometheus."""
         return Response(house.metrics.page(), media_type=CONTENT_TYPE_LATEST)

@@ -27,19 +27,19 @@ GB: Final = 1 << 30
 class VoiceListed(BaseModel):
     """A registered voice."""
 
-    id: str
+    id: str = Field(examples=["0f8fad5b-d9cb-469f-a165-70867728950e"])
     name: str = Field(examples=["Anna"])
-    filename: str
+    filename: str = Field(examples=["anna.wav"])
     source_type: str = Field(examples=["upload"])
-    duration_ms: int
+    duration_ms: int = Field(examples=[4200])
     sample_rate: int = Field(examples=[16000])
-    created_at: str
+    created_at: str = Field(examples=["2026-11-20T17:43:12.000+00:00"])
 
 
 class VoiceList(BaseModel):
     """Oldest first."""
 
-    total: int
+    total: int = Field(examples=[1])
     ref_audios: list[VoiceListed]
 
 
@@ -47,16 +47,18 @@ class NewVoice(BaseModel):
     """A sound file of any common format, at most 10 MB and 60 s."""
 
     name: str = Field(examples=["Anna"])
-    audio_base64: Annotated[str, Field(description="the file, base64")]
+    audio_base64: Annotated[
+        str, Field(description="the file, base64", examples=["UklGRiQAAABXQVZF…"])
+    ]
 
 
 class VoiceAdded(BaseModel):
     """It is registered: sessions may name it as `ref_audio_path`."""
 
     success: bool = True
-    id: str
-    name: str
-    message: str
+    id: str = Field(examples=["0f8fad5b-d9cb-469f-a165-70867728950e"])
+    name: str = Field(examples=["Anna"])
+    message: str = Field(examples=["The voice is registered."])
 
 
 class VoiceRemoved(BaseModel):

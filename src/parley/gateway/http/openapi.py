@@ -1,0 +1,154 @@
+"""`/openapi.json`: what FastAPI finds, completed with what holds for every operation.
+
+Examples are written once, at the fields of the models; here they are put together, so that every
+body and every answer is shown whole. Errors that come from in front of the routes (the gate, the
+shield) are added here, because no route knows of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+JSON: Final = "application/json"
+PROBLEM: Final = {"$ref": "#/components/schemas/Problem"}
+
+ALWAYS: Final = {
+    "401": "A key or a token is missing, or is not valid (any more).",
+    "429": "The key's limit per minute, or another limit of how many at once, is reached.",
+}
+WITH_BODY: Final = {"413": "The body is too large."}
+
+MEANINGS: Final = {
+    "400": "The request cannot be understood, or contradicts itself.",
+    "403": "Not with this origin, this link, or these settings.",
+    "404": "It does not exist (any more).",
+    "409": "Not in its present state.",
+    "422": "A field is missing or has a wrong value.",
+    "502": "The worker failed or was lost.",
+    "503": "Not possible at present; try again later.",
+    "504": "No answer in time.",
+    **ALWAYS,
+    **WITH_BODY,
+}
+
+PROBLEMS: Final[dict[str, tuple[str, str]]] = {
+    "400": ("invalid_request", "The message is not valid JSON text."),
+    "401": ("unauthorized", "A key is required."),
+    "403": ("forbidden", "Pages of this origin may not open sessions here."),
+    "404": ("not_found", "There is no such recording."),
+    "409": ("conflict", "The session still runs."),
+    "413": ("too_large", "The body may have 1048576 bytes."),
+    "422": ("invalid_request", "comment: Field required"),
+    "429": ("queue_full", "Queue full (1000 requests)"),
+    "502": ("worker_lost", "The worker was lost."),
+    "503": ("service_unavailable", "No worker is available."),
+    "504": ("timeout", "No answer in time."),
+}
+"""A code and a sentence for each status; other codes may come with the same one."""
+
+
+class NoExample(ValueError):
+    """A field that nothing can be shown for."""
+
+
+def install(app: FastAPI) -> None:
+    """Serve the completed document."""
+
+    def document() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            app.openapi_schema = complete(
+                get_openapi(
+                    title=app.title,
+                    version=app.version,
+                    description=app.description,
+                    routes=app.routes,
+                )
+            )
+        return app.openapi_schema
+
+    app.openapi = document  # type: ignore[method-assign]
+
+
+def complete(document: dict[str, Any]) -> dict[str, Any]:
+    """Add examples, common errors and our error shape, in place."""
+    schemas = document["components"]["schemas"]
+    for operation in operations(document):
+        answers = operation["responses"]
+        common = {**ALWAYS, **(WITH_BODY if "requestBody" in operation else {})}
+        for status in common:
+            answers.setdefault(status, {})
+        if "422" in answers and "requestBody" in operation:
+            # Text that is no text at all is refused before anybody looks for fields.
+            answers.setdefault("400", {})
+        for status, answer in answers.items():
+            if status in PROBLEMS:
+                _describe_problem(status, answer)
+        for content in _contents(operation):
+            if "example" not in content and "schema" in content:
+                # A field without an example is found by a test; readers still get the rest.
+                with contextlib.suppress(NoExample):
+                    content["example"] = example_of(content["schema"], schemas)
+        operation["responses"] = dict(sorted(answers.items()))
+    # FastAPI's own error shapes, which no answer of ours has.
+    for name in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(name, None)
+    return document
+
+
+def operations(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Every operation of a document."""
+    for methods in document["paths"].values():
+        yield from methods.values()
+
+
+def example_of(schema: Mapping[str, Any], schemas: Mapping[str, Any], name: str = "") -> Any:
+    """An example of a schema, made of those of its parts.
+
+    Raises:
+        NoExample: some part has none.
+    """
+    if "$ref" in schema:
+        target = schema["$ref"].rsplit("/", 1)[1]
+        return example_of(schemas[target], schemas, target)
+    match schema:
+        case {"example": shown} | {"examples": [shown, *_]}:
+            return shown
+        case {"const": shown} | {"enum": [shown, *_]}:
+            return shown
+        case {"properties": properties}:
+            return {
+                key: example_of(one, schemas, f"{name}.{key}") for key, one in properties.items()
+            }
+        case {"default": shown} if shown is not None:
+            return shown
+        case {"anyOf": [first, *_]}:
+            # Something or null: the something says more where it can be shown.
+            try:
+                return example_of(first, schemas, name)
+            except NoExample:
+                if {"type": "null"} in schema["anyOf"]:
+                    return None
+                raise
+        case {"type": "array", "items": items}:
+            return [example_of(items, schemas, f"{name}[]")]
+        case {"type": "boolean"}:
+            return True
+    raise NoExample(f"{name} has no example")
+
+
+def _describe_problem(status: str, answer: dict[str, Any]) -> None:
+    code, detail = PROBLEMS[status]
+    answer["description"] = MEANINGS[status]
+    answer["content"] = {JSON: {"schema": PROBLEM, "example": {"detail": detail, "code": code}}}
+
+
+def _contents(operation: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    for part in (operation.get("requestBody", {}), *operation["responses"].values()):
+        content = part.get("content", {}).get(JSON)
+        if content is not None:
+            yield content
