@@ -1,0 +1,132 @@
+"""Every operation of `/openapi.json` with what schemathesis thinks of, right and wrong: whatever is
+sent, the answer has a documented status, the documented type and the documented shape, and nothing
+fails inside.
+
+The gateway is real, on loopback, with a worker that has the parrot for a model. Left out is only
+the making of replays (`storage.replays` is off, so asking for one is answered with the documented
+503): each would start a process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import requests
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from schemathesis import Case, GenerationMode
+from schemathesis.checks import CHECKS, load_all_checks
+from schemathesis.core.result import Ok
+from tests.support.house import house
+from tests.support.recordings import recorded
+from tests.support.sounds import speak
+
+from parley.media.wav import encode_wav
+from parley.protocol.codec import to_base64
+
+pytestmark = pytest.mark.slow
+
+EXAMPLES: Final = 25
+"""Per operation and caller, half of them wrong on purpose."""
+
+CHECKED: Final = (
+    "not_a_server_error",
+    "status_code_conformance",
+    "content_type_conformance",
+    "response_headers_conformance",
+    "response_schema_conformance",
+)
+
+TOLD: Final = {("POST", "/api/sessions/{session_id}/replay"): 503}
+"""The one status of 500 and above that is meant: see above."""
+
+THERE: Final = {
+    "app_id": "omni",
+    "mode": "turnbased",
+    "path": "user_audio/000.wav",
+    "preset_id": "call_en",
+    "session_id": "one",
+}
+"""What leads somewhere; any other text is refused at the first look."""
+
+
+class Caller:
+    """Sends cases as somebody. `data_dir` holds a recording, also after one was deleted."""
+
+    def __init__(
+        self, url: str, data_dir: Path, headers: dict[str, str], there: dict[str, str]
+    ) -> None:
+        self._url = url
+        self._data_dir = data_dir
+        self._headers = headers
+        self._there = there
+        load_all_checks()
+        self._checks: list[Any] = CHECKS.get_by_names(CHECKED)
+        self.sent = 0
+        self.statuses: set[tuple[str, str, int]] = set()
+
+    def send(self, case: Case, leads_somewhere: bool) -> None:
+        if leads_somewhere:
+            for name in case.path_parameters or {}:
+                case.path_parameters[name] = self._there.get(name, case.path_parameters[name])
+        if not (self._data_dir / "sessions" / "one").exists():
+            recorded(self._data_dir, "one", units=1)
+        answer = case.call(base_url=self._url, headers=self._headers, timeout=20)
+        self.sent += 1
+        self.statuses.add((case.method, case.path, answer.status_code))
+        meant = TOLD.get((case.method, case.path)) == answer.status_code
+        case.validate_response(
+            answer,
+            checks=[c for c in self._checks if not (meant and c.__name__ == CHECKED[0])],
+        )
+
+
+def fuzz(url: str, data_dir: Path, headers: dict[str, str]) -> Caller:
+    """Blocks; for a thread."""
+    voice = {"name": "Anna", "audio_base64": to_base64(encode_wav(speak(1.0)))}
+    added = requests.post(f"{url}/api/assets/ref_audio", json=voice, timeout=20).json()
+    caller = Caller(url, data_dir, headers, {**THERE, "voice_id": added["id"]})
+    document = requests.get(f"{url}/openapi.json", headers=headers, timeout=20).json()
+    schema = schemathesis.openapi.from_dict(document)
+    for found in schema.get_all_operations():
+        assert isinstance(found, Ok), found
+        operation = found.ok()
+        cases = operation.as_strategy(GenerationMode.POSITIVE)
+        if operation.body or operation.query or operation.path_parameters:
+            cases = cases | operation.as_strategy(GenerationMode.NEGATIVE)
+
+        @settings(
+            max_examples=EXAMPLES,
+            database=None,
+            deadline=None,
+            derandomize=True,
+            phases=[Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        )
+        @given(cases, st.booleans())
+        def check(case: Case, leads_somewhere: bool) -> None:
+            caller.send(case, leads_somewhere)
+
+        check()
+    return caller
+
+
+@pytest.mark.parametrize("who", ["anonymous", "admin"])
+async def test_every_answer_is_as_documented(tmp_path: Path, who: str) -> None:
+    headers: dict[str, Any] = {"x-admin-token": "the-admin"} if who == "admin" else {}
+    async with house(
+        storage={"data_dir": tmp_path, "min_free_gb": 0, "replays": False, "recording": False},
+        security={"admin_token": "the-admin"},
+        log={"client_traces": True},
+    ) as running:
+        caller = await asyncio.to_thread(fuzz, running.url, tmp_path, headers)
+
+    reached = {(method, path) for method, path, status in caller.statuses if status < 300}
+    assert caller.sent > 400
+    assert len(reached) >= (33 if who == "admin" else 23)
+    assert ("POST", "/api/chat") in reached
+    assert (("GET", "/api/sessions") in reached) == (who == "admin")
