@@ -7,6 +7,8 @@ import torch
 from tests.golden.case import Case, Skipped, find_cases
 from tests.golden.runner import DATA, judge
 
+pytestmark = pytest.mark.slow
+
 CASES = find_cases(DATA)
 
 

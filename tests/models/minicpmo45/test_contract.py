@@ -16,6 +16,8 @@ from parley.engine.segments import Audio
 from parley.engine.work import Opening, Reply, Work
 from parley.models.minicpmo45.model import MiniCPMO45
 
+pytestmark = pytest.mark.slow
+
 
 class TestSmallMiniCPMO(ModelContract):
     style = Style(max_new_tokens=16)

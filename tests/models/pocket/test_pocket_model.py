@@ -25,6 +25,7 @@ def folder(tmp_path_factory):
     return random_checkpoint(tmp_path_factory.mktemp("pocket"))
 
 
+@pytest.mark.slow
 class TestPocketContract(ModelContract):
     """What every model has to do."""
 
