@@ -4,21 +4,19 @@ in the documented order of messages."""
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 from collections.abc import AsyncIterator
 from typing import Any
 
 import numpy as np
 import pytest
-import websockets
 from tests.support import speech
 from tests.support.house import RunningHouse, house
+from tests.support.wire import b64, hear, heard, rest, sound64
 from websockets.asyncio.client import ClientConnection, connect
 
 from parley.media.image import encode_jpeg
-from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm, from_float32_bytes, join
-from parley.media.pcm import to_float32_bytes as raw
+from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm, join
 from parley.media.wav import encode_wav
 
 pytestmark = pytest.mark.slow
@@ -39,14 +37,6 @@ async def server() -> AsyncIterator[RunningHouse]:
         yield running
 
 
-def b64(data: bytes) -> str:
-    return base64.b64encode(data).decode()
-
-
-def heard(message: dict[str, Any], field: str) -> Pcm:
-    return from_float32_bytes(base64.b64decode(message[field] or ""), OUTPUT_RATE_HZ)
-
-
 def sounds_like(answer: Pcm, question: Pcm) -> bool:
     """The parrot's answer has the loudness of what was said, and is not silence."""
     said = float(np.sqrt(np.mean(question.samples**2)))
@@ -54,27 +44,11 @@ def sounds_like(answer: Pcm, question: Pcm) -> bool:
     return came > 0.3 * said
 
 
-async def hear(socket: ClientConnection) -> dict[str, Any]:
-    async with asyncio.timeout(10):
-        return json.loads(await socket.recv())
-
-
-async def rest(socket: ClientConnection) -> tuple[list[dict[str, Any]], int | None]:
-    messages = []
-    async with asyncio.timeout(20):
-        try:
-            while True:
-                messages.append(json.loads(await socket.recv()))
-        except websockets.ConnectionClosed:
-            await socket.wait_closed()
-    return messages, socket.close_code
-
-
 async def test_chat_answers_a_spoken_request_with_text_and_sound(
     server: RunningHouse, spoken: Pcm
 ) -> None:
     async with connect(server.ws("/ws/chat"), max_size=None) as socket:
-        content = [{"type": "audio", "data": b64(raw(spoken))}]
+        content = [{"type": "audio", "data": sound64(spoken)}]
         await socket.send(
             json.dumps({"messages": [{"role": "user", "content": content}], "tts": {}})
         )
@@ -110,7 +84,7 @@ async def test_half_duplex_hears_the_end_of_speech_and_answers(
         step = INPUT_RATE_HZ // 2
         for start in range(0, len(spoken), step):
             chunk = spoken.slice(start, start + step)
-            await socket.send(json.dumps({"type": "audio_chunk", "audio_base64": b64(raw(chunk))}))
+            await socket.send(json.dumps({"type": "audio_chunk", "audio_base64": sound64(chunk)}))
         while not kinds or kinds[-1] != "turn_done":
             messages.append(await hear(socket))
             kinds.append(messages[-1]["type"])
@@ -155,7 +129,7 @@ async def test_duplex_gives_one_result_per_second_and_speaks_when_spoken_to(
             spoken,
             lambda unit: {
                 "type": "audio_chunk",
-                "audio_base64": b64(raw(unit)),
+                "audio_base64": sound64(unit),
                 "frame_base64_list": [frame],
             },
         )
@@ -201,7 +175,7 @@ async def test_realtime_listens_speaks_and_confirms_the_close(
             spoken,
             lambda unit: {
                 "type": "input_audio_buffer.append",
-                "audio": b64(raw(unit)),
+                "audio": sound64(unit),
                 **frames,
             },
         )

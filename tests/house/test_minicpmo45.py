@@ -6,19 +6,17 @@ the real tokenizer, the product's own loader, the voice and all four protocols w
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from tests.golden.tiny import TOKENIZER
-from tests.house.test_four_protocols import b64, hear, heard, raw, rest
 from tests.support import speech
 from tests.support.house import RunningHouse, house
 from tests.support.tiny_checkpoint import DEFAULT_VOICE, write_golden
-from websockets.asyncio.client import ClientConnection, connect
+from tests.support.wire import b64, hear, heard, rest, say, sound64
+from websockets.asyncio.client import connect
 
 from parley.media.image import encode_jpeg
 from parley.media.pcm import INPUT_RATE_HZ, Pcm, join
@@ -49,16 +47,12 @@ async def server(checkpoint: Path) -> AsyncIterator[RunningHouse]:
         yield running
 
 
-async def say(socket: ClientConnection, **message: Any) -> None:
-    await socket.send(json.dumps(message))
-
-
 async def test_chat_answers_words_a_picture_and_sound(server: RunningHouse) -> None:
     picture = encode_jpeg(np.full((48, 64, 3), 90, np.uint8))
     content = [
         {"type": "text", "text": "What is this?"},
         {"type": "image", "data": b64(picture)},
-        {"type": "audio", "data": b64(raw(speech.say("And what do you hear?")))},
+        {"type": "audio", "data": sound64(speech.say("And what do you hear?"))},
     ]
     async with connect(server.ws("/ws/chat"), max_size=None) as socket:
         await say(
@@ -89,8 +83,8 @@ async def test_half_duplex_answers_a_spoken_turn(server: RunningHouse) -> None:
         assert (await hear(socket))["type"] == "prepared"
         for start in range(0, len(spoken), INPUT_RATE_HZ // 2):
             chunk = spoken.slice(start, start + INPUT_RATE_HZ // 2)
-            await say(socket, type="audio_chunk", audio_base64=b64(raw(chunk)))
-        kinds = []
+            await say(socket, type="audio_chunk", audio_base64=sound64(chunk))
+        kinds: list[str] = []
         while not kinds or kinds[-1] != "turn_done":
             message = await hear(socket)
             kinds.append(message["type"])
@@ -120,7 +114,7 @@ async def test_live_units_are_decided_one_by_one(server: RunningHouse, dialect: 
         assert ready["type"] in ("prepared", "session.created")
         assert ready["prompt_length"] > 5
         for start in range(0, len(spoken) - INPUT_RATE_HZ + 1, INPUT_RATE_HZ):
-            unit = b64(raw(spoken.slice(start, start + INPUT_RATE_HZ)))
+            unit = sound64(spoken.slice(start, start + INPUT_RATE_HZ))
             if dialect == "duplex":
                 await say(socket, type="audio_chunk", audio_base64=unit, frame_base64_list=[frame])
             else:
