@@ -8,6 +8,7 @@ ARGS ?=
 JOBS ?= 2
 # Several test processes with several threads each would fight for the cores.
 ONE_THREAD := OMP_NUM_THREADS=1
+SLOW_FOLDERS := tests/house tests/models tests/golden tests/training tests/web
 STAMP := .venv/.ready
 
 .PHONY: help setup serve browser test test-fast fmt lint type bench web web-check web-test web-shots gpu docs clean
@@ -41,8 +42,8 @@ browser: # what the browser tests need, where it may be installed; they say in o
 test: $(STAMP) browser ## every test that this machine can run (under 15 minutes on two cores)
 	@$(ONE_THREAD) $(PY) -m pytest -n $(JOBS) $(ARGS)
 
-test-fast: $(STAMP) ## the quick tests (under 2 minutes)
-	@$(ONE_THREAD) $(PY) -m pytest -n $(JOBS) -m "not slow" $(ARGS)
+test-fast: $(STAMP) ## the quick tests of the parts, without networks and whole houses
+	@$(ONE_THREAD) $(PY) -m pytest -n $(JOBS) -m "not slow" $(SLOW_FOLDERS:%=--ignore=%) $(ARGS)
 
 fmt: $(STAMP) ## format the code
 	@.venv/bin/ruff format src tests && .venv/bin/ruff check --fix src tests
