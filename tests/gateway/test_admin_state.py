@@ -137,6 +137,7 @@ def routes(running: RunningGateway) -> list[tuple[str, str]]:
         for method in methods
     }
     found |= {("GET", path) for path in ("/", "/admin", "/omni", "/turnbased", "/s/x", "/docs")}
+    found |= {("GET", path) for path in ("/mobile/", "/mobile-omni/")}
     found |= {("GET", "/openapi.json"), ("GET", "/static/index.html"), ("GET", "/cache")}
     return sorted(found)
 
@@ -211,6 +212,7 @@ async def test_a_server_that_needs_keys_lets_nobody_in_without(tmp_path):
                 answer = await http.request(method, concrete)
                 is_page = path in OPEN_PATHS or path.startswith(("/static", "/s/"))
                 is_page = is_page or path in ("/admin", "/omni", "/turnbased")
+                is_page = is_page or path.startswith("/mobile")
                 if not is_page or path == "/api/token":
                     assert answer.status_code == 401, (method, path)
                 else:

@@ -9,7 +9,6 @@ from typing import Any
 
 from fastapi import FastAPI
 from starlette.routing import WebSocketRoute
-from starlette.staticfiles import StaticFiles
 from starlette.websockets import WebSocket
 
 from parley import __version__
@@ -35,6 +34,7 @@ from parley.gateway.http import (
     traces,
     voices,
 )
+from parley.gateway.http.files import WebFiles
 from parley.protocol.control import CONTROL_PATH
 from parley.protocol.dialects import DIALECTS, Dialect
 from parley.settings import Settings
@@ -105,14 +105,15 @@ def _add_routes(app: FastAPI, house: House, web: Path) -> None:
     for module in everything:
         app.include_router(module.routes(house))
     app.include_router(docs.routes())
-    app.include_router(pages.routes(house, web))
+    files = WebFiles(web) if web.is_dir() else None
+    app.include_router(pages.routes(house, files, web))
     for dialect in DIALECTS.values():
         # Ids with slashes come here too, to be refused with a close code like other strange ones.
         path = dialect.path.replace("{session_id}", "{session_id:path}")
         app.router.routes.append(WebSocketRoute(path, _socket(house, dialect)))
     app.router.routes.append(WebSocketRoute(CONTROL_PATH, house.desk.serve))
-    if web.is_dir():
-        app.mount("/static", StaticFiles(directory=web, follow_symlink=False), name="static")
+    if files is not None:
+        app.mount("/static", files, name="static")
 
 
 def _socket(house: House, dialect: Dialect) -> Callable[[WebSocket], Any]:

@@ -24,7 +24,12 @@ OPEN_PATHS: Final = ("/", "/health", "/docs", "/openapi.json", "/api/token")
 OPEN_FOLDERS: Final = ("/static/", "/docs/", "/s/", f"/api/sessions/{SHARE_PREFIX}")
 """What is there without a key on a server that needs one: pages, and what share links open."""
 
-PAGES: Final = frozenset({"/turnbased", "/half_duplex", "/omni", "/audio_duplex", "/realtime"})
+PAGES: Final = frozenset(
+    {
+        *("/turnbased", "/half_duplex", "/omni", "/audio_duplex", "/realtime"),
+        *("/mobile", "/mobile/", "/mobile-omni", "/mobile-omni/"),
+    }
+)
 READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 

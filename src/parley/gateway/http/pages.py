@@ -8,11 +8,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from fastapi import APIRouter
-from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse, Response
+from fastapi import APIRouter, Request
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from starlette.exceptions import HTTPException
 
 from parley.gateway.house import House
+from parley.gateway.http.files import WebFiles
 
 WEB: Final = Path(__file__).parents[2] / "web"
 
@@ -22,9 +23,12 @@ PAGES: Final = {
     "/omni": ("duplex.html", "omni"),
     "/audio_duplex": ("duplex.html", "audio_duplex"),
     "/realtime": ("duplex.html", "realtime"),
+    "/mobile/": ("index.html", None),
+    "/mobile-omni/": ("duplex.html", "omni"),
     "/admin": ("admin.html", None),
 }
-"""Route → file in the web folder and the app that must be on."""
+"""Route → file in the web folder and the app that must be on. One set of pages serves desktop and
+phone; the two addresses of phones are those that people have bookmarked."""
 
 INDEX: Final = """<!doctype html>
 <html lang="en">
@@ -42,31 +46,34 @@ INDEX: Final = """<!doctype html>
 """
 
 
-def routes(house: House, web: Path = WEB) -> APIRouter:
-    """The routes."""
+def routes(house: House, files: WebFiles | None, web: Path = WEB) -> APIRouter:
+    """The routes. `files` is None where the pages are not installed."""
     router = APIRouter(include_in_schema=False)
 
+    def served(file: str, request: Request) -> Response:
+        if files is None or not (web / file).is_file():
+            raise HTTPException(404, "This page is not installed.")
+        return files.page(web / file, request.scope)
+
     @router.get("/")
-    async def index() -> Response:
-        page = web / "index.html"
-        return FileResponse(page) if page.is_file() else HTMLResponse(INDEX)
+    async def index(request: Request) -> Response:
+        has_page = (web / "index.html").is_file()
+        return served("index.html", request) if has_page else HTMLResponse(INDEX)
 
     def add(path: str, file: str, app_id: str | None) -> None:
         @router.get(path)
-        async def page() -> Response:
+        async def page(request: Request) -> Response:
             app = house.apps.find(app_id) if app_id else None
             if app is not None and not app.is_enabled:
                 return RedirectResponse("/", 302)
-            if not (web / file).is_file():
-                raise HTTPException(404, "This page is not installed.")
-            return FileResponse(web / file)
+            return served(file, request)
 
     @router.get("/s/{session_id}")
-    async def replay(session_id: str) -> Response:
+    async def replay(session_id: str, request: Request) -> Response:
         # An id, or the token of a share link; the page says itself what it opens.
         if not house.sessions.exists(session_id) or not (web / "replay.html").is_file():
             raise HTTPException(404, "There is no such recording.")
-        return FileResponse(web / "replay.html")
+        return served("replay.html", request)
 
     for path, (file, app_id) in PAGES.items():
         add(path, file, app_id)

@@ -1,0 +1,111 @@
+"""Pages and their files: packed for browsers that take it, on every address of theirs."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import httpx
+import pytest
+from starlette.datastructures import Headers
+from tests.support.gateways import running_gateway
+
+from parley.gateway.http.files import WebFiles, takes_gzip
+
+SCRIPT = "export const words = 'the same line again and again';\n" * 40
+
+
+@pytest.fixture
+def web(tmp_path: Path) -> Path:
+    (tmp_path / "index.html").write_text("<!doctype html>" + "<p>start</p>" * 100)
+    (tmp_path / "duplex.html").write_text("<!doctype html>" + "<p>call</p>" * 100)
+    (tmp_path / "big.js").write_text(SCRIPT)
+    (tmp_path / "small.js").write_text("export {};")
+    return tmp_path
+
+
+async def test_text_travels_packed_to_browsers_that_take_it(web: Path):
+    async with (
+        running_gateway(web=web) as gateway,
+        httpx.AsyncClient(base_url=gateway.url) as http,
+    ):
+        packed = await http.get("/static/big.js", headers={"accept-encoding": "br, gzip"})
+        plain = await http.get("/static/big.js", headers={"accept-encoding": "identity"})
+        head = await http.head("/static/big.js", headers={"accept-encoding": "gzip"})
+        small = await http.get("/static/small.js", headers={"accept-encoding": "gzip"})
+        page = await http.get("/", headers={"accept-encoding": "gzip"})
+
+    assert packed.headers["content-encoding"] == "gzip"
+    assert int(packed.headers["content-length"]) < len(SCRIPT) / 5
+    assert packed.text == plain.text == SCRIPT
+    assert "content-encoding" not in plain.headers
+    assert {packed.headers["vary"], plain.headers["vary"]} == {"accept-encoding"}
+    assert packed.headers["etag"] != plain.headers["etag"]
+    assert packed.headers["content-type"].startswith("text/javascript")
+    assert packed.headers["cache-control"] == "no-cache"
+    assert head.headers["content-length"] == packed.headers["content-length"]
+    assert head.content == b""
+    assert small.text == "export {};"
+    assert "content-encoding" not in small.headers
+    assert page.headers["content-encoding"] == "gzip"
+    assert "default-src 'self'" in page.headers["content-security-policy"]
+
+
+async def test_an_unchanged_file_is_not_sent_again_in_either_form(web: Path):
+    async with (
+        running_gateway(web=web) as gateway,
+        httpx.AsyncClient(base_url=gateway.url) as http,
+    ):
+        answers = []
+        for encoding in ("gzip", "identity"):
+            ask = {"accept-encoding": encoding}
+            first = await http.get("/static/big.js", headers=ask)
+            again = {**ask, "if-none-match": first.headers["etag"]}
+            answers.append(await http.get("/static/big.js", headers=again))
+        (web / "big.js").write_text("export const changed = 1;\n" * 40)
+        changed = await http.get("/static/big.js", headers={"accept-encoding": "gzip", **again})
+
+    assert [answer.status_code for answer in answers] == [304, 304]
+    assert all(answer.headers["vary"] == "accept-encoding" for answer in answers)
+    assert changed.status_code == 200
+    assert changed.text.startswith("export const changed")
+
+
+async def test_phones_find_the_same_pages_at_their_own_addresses(web: Path):
+    async with (
+        running_gateway(web=web) as gateway,
+        httpx.AsyncClient(base_url=gateway.url) as http,
+    ):
+        home, call = await http.get("/mobile/"), await http.get("/mobile-omni/")
+        bare = await http.get("/mobile-omni")
+        await http.put("/api/admin/apps/omni", json={"enabled": False})
+        switched_off = await http.get("/mobile-omni/")
+
+    assert "start" in home.text
+    assert "call" in call.text
+    assert bare.status_code in (302, 307)
+    assert bare.headers["location"].endswith("/mobile-omni/")
+    assert (switched_off.status_code, switched_off.headers["location"]) == (302, "/")
+
+
+def test_only_who_takes_gzip_gets_it():
+    asked = {
+        "gzip": True,
+        "br, GZIP;q=0.5": True,
+        "*": True,
+        "": False,
+        "br": False,
+        "gzip;q=0": False,
+    }
+
+    assert {text: takes_gzip(Headers({"accept-encoding": text})) for text in asked} == asked
+
+
+def test_what_lies_in_memory_is_small(web: Path):
+    (web / "icon.png").write_bytes(bytes(4096))
+
+    files = WebFiles(web)
+
+    sizes = {Path(path).name: len(packed.body) for path, packed in files._packed.items()}
+    assert set(sizes) == {"index.html", "duplex.html", "big.js"}
+    assert gzip.decompress(files._packed[str(web / "big.js")].body).decode() == SCRIPT
