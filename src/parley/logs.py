@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections import deque
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Literal, TextIO
 
 import structlog
@@ -80,6 +82,59 @@ def configure(
 def get(name: str) -> Any:
     """A logger: `log.info("session began", dialect="chat")`."""
     return structlog.stdlib.get_logger(name)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of the log, for people who cannot see the terminal."""
+
+    at_s: float
+    """Unix seconds."""
+    level: str
+    source: str
+    event: str
+    more: dict[str, str]
+
+
+class Recent(logging.Handler):
+    """The last `limit` lines of warnings and errors of this process; older ones fall out."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(logging.WARNING)
+        self._lines: deque[Line] = deque(maxlen=limit)
+
+    @property
+    def lines(self) -> list[Line]:
+        """Newest first."""
+        return list(reversed(self._lines))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Called by `logging`, from any thread."""
+        if isinstance(record.msg, dict):
+            values = {str(name): str(value)[:500] for name, value in record.msg.items()}
+            event = values.pop("event", "")
+            for known in ("level", "logger", "timestamp", "exc_info", "stack_info"):
+                values.pop(known, None)
+        else:
+            event, values = record.getMessage()[:500], {}
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None:
+            values["error"] = type(error).__name__
+        self._lines.append(
+            Line(record.created, record.levelname.lower(), record.name, event, values)
+        )
+
+
+@contextmanager
+def keeping_recent(limit: int) -> Iterator[Recent]:
+    """Keep the last warnings and errors while the block runs."""
+    recent = Recent(limit)
+    root = logging.getLogger()
+    root.addHandler(recent)
+    try:
+        yield recent
+    finally:
+        root.removeHandler(recent)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket
 
-from parley import __version__
+from parley import __version__, logs
 from parley.errors import SetupError
 from parley.gateway.house import MIB, House
 from parley.gateway.http import (
@@ -25,6 +25,7 @@ from parley.gateway.http import (
     half_duplex,
     keys,
     openapi,
+    operations,
     pages,
     presets,
     queue,
@@ -57,10 +58,12 @@ def make_app(
     async def lifespan(app: FastAPI) -> AsyncIterator[Mapping[str, Any]]:
         house = make_house(settings)
         app.state.house = house
-        _add_routes(app, house, web)
         try:
-            async with house.run() as state:
-                yield state
+            with logs.keeping_recent(operations.LINES_KEPT) as recent:
+                _add_routes(app, house, web)
+                app.include_router(operations.routes(house, recent))
+                async with house.run() as state:
+                    yield state
         except SetupError as error:
             # uvicorn only says that it failed; whoever started us says why.
             app.state.setup_error = error

@@ -110,6 +110,10 @@ class ControlDesk:
         for worker in self._fleet:
             self._send(worker, Leave(grace_s))
 
+    def restart(self, worker: Worker, grace_s: float) -> None:
+        """Ask one worker to finish; whoever started it starts it again."""
+        self._send(worker, Leave(grace_s))
+
     async def probe_forever(self) -> None:
         """Take workers back that could not be reached, once they answer for themselves."""
         async with httpx.AsyncClient(timeout=5.0, verify=self._probe_tls, trust_env=False) as http:

@@ -103,6 +103,8 @@ class Worker:
     is_connected: bool = True
     is_unreachable: bool = False
     """Its session socket could not be opened; it gets no work until a probe succeeds."""
+    is_draining: bool = False
+    """An admin wants it empty: what runs goes on, nothing new comes."""
     leases: dict[str, Lease] = field(default_factory=dict)
     closing: dict[str, Lease] = field(default_factory=dict)
     """Released, but the worker has not said yet that the slot is clean."""
@@ -131,7 +133,7 @@ class Worker:
     @property
     def free_slots(self) -> int:
         """Slots that can be leased now."""
-        if not self.is_usable or self.says == "loading":
+        if not self.is_usable or self.is_draining or self.says == "loading":
             return 0
         unseen = sum(1 for lease in self.leases.values() if lease.phase is None)
         by_us = self.slots - len(self.leases) - len(self.closing)
@@ -199,6 +201,7 @@ class Fleet:
         if known is not None:
             if known.hello.pid == hello.pid and known.hello.url == hello.url:
                 worker.leases, worker.closing = known.leases, known.closing
+                worker.is_draining = known.is_draining
                 for lease in (*worker.leases.values(), *worker.closing.values()):
                     lease.worker = worker
                 worker.said_free = hello.slots - sum(
@@ -272,6 +275,16 @@ class Fleet:
         worker.is_unreachable = False
         self.changed()
 
+    def drain(self, worker: Worker, on: bool) -> None:
+        """Keep new work away from `worker`, or let it in again. A new process under its name
+        begins without it."""
+        worker.is_draining = on
+        self.changed()
+
+    def find(self, worker_id: str) -> Worker | None:
+        """The worker of that name."""
+        return self._workers.get(worker_id)
+
     def sweep(self) -> None:
         """Once a second: who was silent too long is gone."""
         now = self._clock.monotonic()
@@ -332,7 +345,7 @@ class Fleet:
             self.expected_workers - sum(worker.is_connected for worker in self._workers.values()),
         )
         for worker in self._workers.values():
-            if not worker.is_usable:
+            if not worker.is_usable or worker.is_draining:
                 continue
             if worker.says == "loading":
                 times += [LOADING_S] * worker.slots

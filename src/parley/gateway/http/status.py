@@ -50,6 +50,7 @@ class WorkerInfo(BaseModel):
     model: str = Field(examples=["parrot"])
     slots: int = Field(examples=[4])
     free_slots: int = Field(examples=[3])
+    draining: bool = Field(False, description="gets no new work, by an admin's wish")
     total_requests: int = Field(examples=[118])
     avg_inference_time_ms: float = Field(examples=[412.5])
     last_heartbeat: str = Field(examples=["2026-11-20T17:43:12.000+00:00"])
@@ -138,6 +139,7 @@ def worker_info(worker: Worker, *, is_admin: bool) -> WorkerInfo:
         model=worker.hello.model,
         slots=worker.slots,
         free_slots=worker.free_slots,
+        draining=worker.is_draining,
         total_requests=max(worker.total_requests, worker.beat.total_requests if worker.beat else 0),
         avg_inference_time_ms=worker.beat.avg_inference_time_ms if worker.beat else 0.0,
         last_heartbeat=iso(worker.last_seen_time),

@@ -1,0 +1,159 @@
+"""`/api/admin`: what an operator looks at when something is wrong (the log, the disk), and what can
+be done about it (drain and restart a worker)."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from typing import Final
+
+from fastapi import APIRouter, Depends
+from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
+
+from parley import logs
+from parley.gateway.fleet import Worker
+from parley.gateway.house import House
+from parley.gateway.http.admin import admin_only
+from parley.gateway.http.errors import problems
+from parley.gateway.http.status import WorkerInfo, iso, worker_info
+
+LINES_KEPT: Final = 300
+DISK_FRESH_S: Final = 60.0
+"""Every file of every recording is counted; not more often than this."""
+RESTART_GRACE_S: Final = 20.0
+GB: Final = 1e9
+
+
+class LogLine(BaseModel):
+    """A warning or an error."""
+
+    at: str = Field(examples=["2026-11-20T17:43:12.000+00:00"])
+    level: str = Field(examples=["warning"])
+    source: str = Field(examples=["parley.executor.local"])
+    event: str = Field(examples=["worker died"])
+    more: dict[str, str] = Field(examples=[{"worker": "0", "why": "exit code 1"}])
+
+
+class Log(BaseModel):
+    """Newest first."""
+
+    lines: list[LogLine]
+
+
+class Disk(BaseModel):
+    """The disk that holds the data, and what recordings take of it."""
+
+    total_gb: float = Field(examples=[512.1])
+    free_gb: float = Field(examples=[201.4])
+    recordings: int = Field(examples=[812])
+    recordings_gb: float = Field(examples=[37.2])
+    min_free_gb: float = Field(description="nothing is recorded below this", examples=[1.0])
+    max_gb: float = Field(description="recordings may take this much, -1: no cap", examples=[-1.0])
+    retention_days: int = Field(description="-1: for ever", examples=[30])
+
+
+class DrainOrder(BaseModel):
+    """Whether a worker gets new work."""
+
+    draining: bool
+
+
+class RestartOrder(BaseModel):
+    """How long written answers may take to finish; conversations end at once, and are told."""
+
+    grace_s: float = Field(RESTART_GRACE_S, ge=0, le=300, allow_inf_nan=False)
+
+
+class Restarted(BaseModel):
+    """The worker was asked; it comes back when whoever started it has started it again."""
+
+    success: bool = True
+
+
+def routes(house: House, recent: logs.Recent) -> APIRouter:
+    """The routes."""
+    router = APIRouter(
+        prefix="/api/admin",
+        tags=["admin"],
+        dependencies=[Depends(admin_only(house))],
+        responses=problems(401),
+    )
+    disk = _DiskReport(house)
+
+    def known(worker_id: str) -> Worker:
+        worker = house.fleet.find(worker_id)
+        if worker is None or not worker.is_connected:
+            raise HTTPException(404, "There is no such worker.")
+        return worker
+
+    @router.get("/log")
+    async def log() -> Log:
+        """The last warnings and errors of the gateway, deaths of its workers among them."""
+        return Log(
+            lines=[
+                LogLine(
+                    at=iso(line.at_s),
+                    level=line.level,
+                    source=line.source,
+                    event=line.event,
+                    more=line.more,
+                )
+                for line in recent.lines
+            ]
+        )
+
+    @router.get("/disk")
+    async def room() -> Disk:
+        """Room on the disk, and what recordings take; counted at most once a minute."""
+        return await disk.read()
+
+    @router.put("/workers/{worker_id}", responses=problems(404, 422))
+    async def drain(worker_id: str, order: DrainOrder) -> WorkerInfo:
+        """Keep new work away from a worker, or let it in again; what runs goes on."""
+        worker = known(worker_id)
+        house.fleet.drain(worker, order.draining)
+        return worker_info(worker, is_admin=True)
+
+    @router.post("/workers/{worker_id}/restart", responses=problems(404, 422))
+    async def restart(worker_id: str, order: RestartOrder | None = None) -> Restarted:
+        """End what runs on a worker, and the worker: its executor starts it again."""
+        worker = known(worker_id)
+        house.fleet.drain(worker, True)
+        house.desk.restart(worker, (order or RestartOrder()).grace_s)
+        return Restarted()
+
+    return router
+
+
+class _DiskReport:
+    """Counted by one thread at a time, and kept for a while."""
+
+    def __init__(self, house: House) -> None:
+        self._house = house
+        self._lock = asyncio.Lock()
+        self._counted_at = float("-inf")
+        self._recordings = 0
+        self._bytes = 0
+
+    async def read(self) -> Disk:
+        storage = self._house.settings.storage
+        async with self._lock:
+            now = self._house.clock.monotonic()
+            if now - self._counted_at >= DISK_FRESH_S:
+                self._recordings, self._bytes = await asyncio.to_thread(self._count)
+                self._counted_at = now
+            usage = await asyncio.to_thread(shutil.disk_usage, storage.data_dir)
+        return Disk(
+            total_gb=round(usage.total / GB, 2),
+            free_gb=round(usage.free / GB, 2),
+            recordings=self._recordings,
+            recordings_gb=round(self._bytes / GB, 3),
+            min_free_gb=storage.min_free_gb,
+            max_gb=storage.max_gb,
+            retention_days=storage.retention_days,
+        )
+
+    def _count(self) -> tuple[int, int]:
+        sizes = [folder.size_bytes() for folder in self._house.shelf]
+        return len(sizes), sum(sizes)

@@ -1,0 +1,147 @@
+"""What an operator sees and does: the log, the disk, a worker that is emptied and started again."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import logging
+
+import httpx
+import pytest
+import structlog
+from tests.gateway.test_dispatcher import House, held
+from tests.support.gateways import running_gateway, until
+from tests.support.recordings import recorded
+from tests.support.stand_in_worker import StandInWorker
+
+from parley import logs
+
+
+@pytest.fixture
+def _logging():
+    """Logging as the server sets it up, and back."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    logs.configure(style="json", stream=io.StringIO())
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    structlog.reset_defaults()
+
+
+def test_a_draining_worker_keeps_its_session_and_gets_no_other():
+    house = House()
+    worker = house.worker(slots=2)
+    running = house.ask()
+
+    house.fleet.drain(worker, True)
+    waiting = house.ask()
+
+    assert held(running).is_held
+    assert waiting.state == "waiting"
+    assert worker.free_slots == 0
+
+
+def test_a_worker_that_is_let_in_again_serves_who_waited():
+    house = House()
+    worker = house.worker()
+    house.fleet.drain(worker, True)
+    waiting = house.ask()
+
+    house.fleet.drain(worker, False)
+
+    assert waiting.state == "leased"
+
+
+def test_draining_outlasts_a_lost_line_but_not_a_new_process():
+    house = House()
+    house.fleet.drain(house.worker(pid=1), True)
+
+    same, fresh = house.worker(pid=1).is_draining, house.worker(pid=2).is_draining
+
+    assert (same, fresh) == (True, False)
+
+
+async def test_an_admin_drains_and_restarts_a_worker():
+    async with (
+        running_gateway() as gateway,
+        httpx.AsyncClient(base_url=gateway.url) as http,
+        StandInWorker(gateway.url, name="w0"),
+    ):
+        path = "/api/admin/workers/w0"
+        drained = await http.put(path, json={"draining": True})
+        listed = (await http.get("/workers")).json()["workers"][0]
+        back = await http.put(path, json={"draining": False})
+        restarted = await http.post(f"{path}/restart", json={"grace_s": 0})
+        await until(lambda: gateway.house.fleet.find("w0") is None)
+        unknown = await http.put("/api/admin/workers/nobody", json={"draining": True})
+        audit = (await http.get("/api/admin/audit")).json()["entries"]
+
+    assert (drained.status_code, drained.json()["free_slots"]) == (200, 0)
+    assert listed["draining"] is True
+    assert back.json()["draining"] is False
+    assert restarted.json() == {"success": True}
+    assert unknown.status_code == 404
+    assert {entry["path"] for entry in audit} >= {path, f"{path}/restart"}
+
+
+async def test_the_disk_report_counts_recordings():
+    async with (
+        running_gateway() as gateway,
+        httpx.AsyncClient(base_url=gateway.url) as http,
+    ):
+        recorded(gateway.house.settings.storage.data_dir, "rt_1-a", units=2)
+        report = (await http.get("/api/admin/disk")).json()
+
+    assert report["recordings"] == 1
+    assert report["total_gb"] > report["free_gb"] > 0
+    assert report["max_gb"] == -1
+
+
+@pytest.mark.usefixtures("_logging")
+async def test_the_log_shows_warnings_newest_first_and_is_for_admins_only():
+    async with (
+        running_gateway(security={"admin_token": "a-token-for-tests"}) as gateway,
+        httpx.AsyncClient(base_url=gateway.url) as http,
+    ):
+        log = logs.get("parley.test")
+        log.info("not shown")
+        log.warning("first", worker=3)
+        log.error("second")
+        refused = await http.get("/api/admin/log")
+        answer = await http.get("/api/admin/log", headers={"x-admin-token": "a-token-for-tests"})
+
+    lines = [line for line in answer.json()["lines"] if line["source"] == "parley.test"]
+    assert refused.status_code == 401
+    assert [(line["event"], line["level"]) for line in lines] == [
+        ("second", "error"),
+        ("first", "warning"),
+    ]
+    assert lines[1]["more"] == {"worker": "3"}
+    assert "not shown" not in json.dumps(answer.json())
+
+
+@pytest.mark.usefixtures("_logging")
+def test_the_log_in_memory_is_bounded():
+    with logs.keeping_recent(2) as recent:
+        for number in range(5):
+            logs.get("parley.test").warning("line", number=number)
+
+        assert [line.more["number"] for line in recent.lines] == ["4", "3"]
+
+
+@pytest.mark.parametrize("body", [{"draining": "perhaps"}, {}])
+async def test_a_wrong_order_changes_nothing(body):
+    async with (
+        running_gateway() as gateway,
+        httpx.AsyncClient(base_url=gateway.url) as http,
+        StandInWorker(gateway.url, name="w0"),
+    ):
+        answer = await http.put("/api/admin/workers/w0", json=body)
+        await asyncio.sleep(0)
+        worker = gateway.house.fleet.find("w0")
+
+    assert answer.status_code == 422
+    assert worker is not None
+    assert not worker.is_draining
