@@ -1,14 +1,57 @@
 """`parley pocket report`, with the measuring replaced: that part has tests of its own."""
 
+import json
+import sys
+from dataclasses import asdict, dataclass
+from types import ModuleType
+from typing import Any
+
 import pytest
-from training.report import Figure
 
 from parley.cli import build, main, pocket
 from parley.errors import SetupError
 
 
+@dataclass
+class Line:
+    """What the verb knows of a figure."""
+
+    name: str
+    value: float
+    cases: int
+    is_met: bool | None
+
+    def shown(self, value: float) -> str:
+        return f"<{value}>"
+
+
+def test_the_verb_prints_figures_as_they_come_and_writes_both_files(tmp_path, monkeypatch, capsys):
+    # A stand-in for the folder `training`, which imports torch and everything.
+    maker: Any = ModuleType("training.report")
+    maker.measure = lambda folder, *, cases, seed: iter(
+        [Line("spoken", 0.95, cases, True), Line("size", 7.0, 1, None)]
+    )
+    maker.as_markdown = lambda figures, folder, seed, cases: f"{len(figures)} {seed} {cases}"
+    maker.as_json = lambda figures: json.dumps([asdict(figure) for figure in figures])
+    monkeypatch.setitem(sys.modules, "training.report", maker)
+    paper, figures = tmp_path / "new" / "paper.md", tmp_path / "figures.json"
+
+    with pytest.raises(SystemExit) as end:
+        main(["pocket", "report", "--folder", str(tmp_path), "--cases", "30", "--seed", "5",
+              "--out", str(paper), "--json", str(figures)])  # fmt: skip
+
+    said = capsys.readouterr().out.splitlines()
+    assert end.value.code == 0
+    assert said[0].split() == ["spoken", "<0.95>", "30", "cases", "met"]
+    assert said[1].split() == ["size", "<7.0>", "1", "cases"]
+    assert paper.read_text() == "2 5 30"
+    assert [one["name"] for one in json.loads(figures.read_text())] == ["spoken", "size"]
+
+
+@pytest.mark.slow
 def test_the_report_prints_every_figure_and_writes_the_table(tmp_path, monkeypatch, capsys):
     import training.report as maker
+    from training.report import Figure
 
     (tmp_path / "model.safetensors").write_bytes(b"weights")
     asked: dict[str, object] = {}
@@ -35,7 +78,7 @@ def test_the_report_prints_every_figure_and_writes_the_table(tmp_path, monkeypat
 
 def test_outside_a_checkout_the_verb_says_where_to_go(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(__import__("sys").modules, "training.nowhere", None)
+    monkeypatch.setitem(sys.modules, "training.nowhere", None)
 
     with pytest.raises(SetupError, match="folder `training`"):
         pocket.training_module("training.nowhere")
