@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import signal
 import time
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.processes import Process, running
+from tests.support.processes import Process, serving
 from tests.support.talking import LOUD
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
@@ -25,11 +24,8 @@ GONE_S = 30.0
 @pytest.fixture
 def serve(tmp_path: Path) -> Iterator[tuple[Process, str]]:
     """Three conversations at once, and an address."""
-    flags = ("--http", "--host", "127.0.0.1", "--port", "0", "--model", "parrot", "--slots", "3")
-    with running(tmp_path, "serve", *flags) as process:
-        found = re.search(r"http://\S+?:(\d+)", process.line_with("ready after"))
-        assert found is not None
-        yield process, f"ws://127.0.0.1:{found[1]}"
+    with serving(tmp_path, "--slots", "3") as process:
+        yield process, process.url.replace("http", "ws", 1)
 
 
 def hear(client: ClientConnection, limit_s: float = 10) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+import re
 import signal
 import subprocess
 import sys
@@ -60,6 +61,18 @@ class Process:
             if words in line:
                 return line
 
+    @property
+    def url(self) -> str:
+        """Where a server that runs on plain HTTP said it answers."""
+        said = re.search(r"ready.* http://\S+?:(\d+)", "".join(self.seen))
+        assert said is not None, self.seen
+        return f"http://127.0.0.1:{said[1]}"
+
+    @property
+    def children(self) -> list[psutil.Process]:
+        """Its processes, and theirs."""
+        return psutil.Process(self.popen.pid).children(recursive=True)
+
     def send(self, number: signal.Signals) -> None:
         self.popen.send_signal(number)
 
@@ -68,7 +81,7 @@ class Process:
         children: list[psutil.Process] = []
         if self.popen.poll() is None:
             with contextlib.suppress(psutil.NoSuchProcess):
-                children = psutil.Process(self.popen.pid).children(recursive=True)
+                children = self.children
             self.popen.kill()
         self.popen.wait(10)
         for child in children:
@@ -78,6 +91,10 @@ class Process:
         self._reader.join(10)
 
 
+PARROT = ("--http", "--host", "127.0.0.1", "--port", "0", "--model", "parrot")
+"""Flags of a server for tests: a free loopback port, the model that is there at once."""
+
+
 @contextlib.contextmanager
 def running(folder: Path, verb: str, *flags: str) -> Iterator[Process]:
     process = Process(folder, verb, *flags)
@@ -85,3 +102,11 @@ def running(folder: Path, verb: str, *flags: str) -> Iterator[Process]:
         yield process
     finally:
         process.end()
+
+
+@contextlib.contextmanager
+def serving(folder: Path, *flags: str) -> Iterator[Process]:
+    """`parley serve` with the parrot, from when it is ready."""
+    with running(folder, "serve", *PARROT, *flags) as process:
+        process.line_with("ready after")
+        yield process
