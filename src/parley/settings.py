@@ -77,6 +77,13 @@ class ModelSettings(Part):
     )
 
 
+def split_list(value: Any) -> Any:
+    """The environment and flags write a list with commas."""
+    if isinstance(value, str):
+        return tuple(each.strip() for each in value.split(",") if each.strip())
+    return value
+
+
 class GatewaySettings(Part):
     """Where clients meet us."""
 
@@ -96,6 +103,14 @@ class GatewaySettings(Part):
     playback_delay_ms: int = Field(
         200, ge=0, le=2000, description="Playback delay advertised to pages."
     )
+    api_hosts: tuple[str, ...] = Field(
+        (), description="Hosts besides this one that pages may call with ?api=, with port if any."
+    )
+
+    @field_validator("api_hosts", mode="before")
+    @classmethod
+    def _split(cls, value: Any) -> Any:
+        return split_list(value)
 
 
 class QueueSettings(Part):
@@ -189,10 +204,7 @@ class SecuritySettings(Part):
     @field_validator("allowed_origins", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
-        """The environment and flags write a list with commas."""
-        if isinstance(value, str):
-            return tuple(each.strip() for each in value.split(",") if each.strip())
-        return value
+        return split_list(value)
 
 
 class WorkerSettings(Part):

@@ -270,6 +270,17 @@ async def test_a_default_voice_comes_with_the_server_unless_another_is_set(tmp_p
     assert absent.status_code == 404
 
 
+async def test_pages_learn_which_other_servers_they_may_call():
+    parts = {"api_hosts": ("talk.example.org:8006",)}
+    async with (
+        running_gateway(gateway=parts) as gateway,
+        httpx.AsyncClient(base_url=gateway.url) as http,
+    ):
+        told = (await http.get("/api/frontend_defaults")).json()
+
+    assert told["api_hosts"] == ["talk.example.org:8006"]
+
+
 async def test_pages_are_served_with_their_files_and_follow_the_switches(tmp_path: Path):
     for name, text in {"index.html": "home", "duplex.html": "call", "replay.html": "again"}.items():
         (tmp_path / name).write_text(text)

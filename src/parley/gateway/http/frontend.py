@@ -26,6 +26,9 @@ class Defaults(BaseModel):
     playback_delay_ms: int = Field(examples=[200])
     chat_vocoder: str = "token2wav"
     default_lang: Literal["zh", "en"] | None = None
+    api_hosts: list[str] = Field(
+        description="other servers that `?api=` may name", examples=[["talk.example.org:8006"]]
+    )
 
 
 class VoiceInfo(BaseModel):
@@ -58,7 +61,11 @@ def routes(house: House) -> APIRouter:
     async def defaults() -> Defaults:
         """Playback delay, vocoder, and the language pages start in if one is set."""
         gateway = house.settings.gateway
-        return Defaults(playback_delay_ms=gateway.playback_delay_ms, default_lang=gateway.lang)
+        return Defaults(
+            playback_delay_ms=gateway.playback_delay_ms,
+            default_lang=gateway.lang,
+            api_hosts=list(gateway.api_hosts),
+        )
 
     @router.get("/api/default_ref_audio", responses=problems(404))
     async def voice() -> VoiceInfo:
