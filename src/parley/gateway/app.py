@@ -35,7 +35,7 @@ from parley.gateway.http import (
     traces,
     voices,
 )
-from parley.gateway.http.files import WebFiles
+from parley.gateway.http.files import web_files
 from parley.protocol.control import CONTROL_PATH
 from parley.protocol.dialects import DIALECTS, Dialect
 from parley.settings import Settings
@@ -108,7 +108,7 @@ def _add_routes(app: FastAPI, house: House, web: Path) -> None:
     for module in everything:
         app.include_router(module.routes(house))
     app.include_router(docs.routes())
-    files = WebFiles(web) if web.is_dir() else None
+    files = web_files(web) if web.is_dir() else None
     app.include_router(pages.routes(house, files, web))
     for dialect in DIALECTS.values():
         # Ids with slashes come here too, to be refused with a close code like other strange ones.

@@ -8,6 +8,7 @@ two.
 
 from __future__ import annotations
 
+import functools
 import gzip
 import os
 from collections.abc import Mapping
@@ -91,6 +92,12 @@ class WebFiles(StaticFiles):
             body = gzip.compress(Path(path).read_bytes(), 9, mtime=0)
             known = self._packed[path] = _Packed(stat.st_mtime_ns, stat.st_size, body)
         return known
+
+
+@functools.lru_cache(maxsize=4)
+def web_files(folder: Path) -> WebFiles:
+    """The files of a folder; gateways of one process share what is packed."""
+    return WebFiles(folder)
 
 
 def takes_gzip(asked: Headers) -> bool:
