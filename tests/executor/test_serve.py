@@ -13,7 +13,7 @@ import pytest
 from tests.support.processes import PARROT, running, serving
 from websockets.sync.client import connect
 
-from parley import cli
+from parley import cli, logs
 
 
 @pytest.mark.slow
@@ -91,7 +91,6 @@ def test_a_taken_port_ends_serve_with_one_sentence(tmp_path: Path, taken_port: s
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--port", "{taken}"], "is in use"),
         (["--port", "70000"], "70000"),
         (["--slots", "many"], "many"),
         (["--workers", "0"], "greater than or equal to 1"),
@@ -102,17 +101,17 @@ def test_a_taken_port_ends_serve_with_one_sentence(tmp_path: Path, taken_port: s
 )
 def test_a_wrong_start_says_what_is_wrong(
     tmp_path: Path,
-    taken_port: str,
     flags: list[str],
     words: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ):
     monkeypatch.chdir(tmp_path)
-    given = [flag.format(taken=taken_port) for flag in flags]
+    # The log of the other tests stays as it is.
+    monkeypatch.setattr(logs, "configure", lambda **_: None)
 
     with pytest.raises(SystemExit) as end:
-        cli.main(["serve", "--http", "--host", "127.0.0.1", *given])
+        cli.main(["serve", "--http", "--host", "127.0.0.1", *flags])
 
     said = capsys.readouterr().err
     assert end.value.code == 2
