@@ -108,8 +108,8 @@ def content(*items: Any) -> dict[str, Any]:
         (content({"type": "audio", "data": ODD}), "invalid_payload", 1008),
         (content({"type": "audio", "data": NAN}), "invalid_payload", 1008),
         (content({"type": "image", "data": "AAAA"}), "invalid_payload", 1008),
-        (content({"type": "image", "data": png(10_000, 10_000)}), "too_large", 1009),
-        (content({"type": "image", "data": png(60_000, 60_000)}), "too_large", 1009),
+        (content({"type": "image", "data": png(10_000, 10_000)}), "invalid_payload", 1008),
+        (content({"type": "image", "data": png(60_000, 60_000)}), "invalid_payload", 1008),
         (content({"type": "video", "data": "AAAA"}), "invalid_payload", 1008),
         (
             {**ASK, "tts": {"ref_audio_data": base64.b64encode(b"x").decode()}},

@@ -30,8 +30,9 @@ def decode_image(
     Transparent parts become white, as a person would see them on a page.
 
     Raises:
-        InvalidPayload: not a JPEG, PNG or WebP picture, or damaged.
-        TooLarge: too many bytes or pixels.
+        InvalidPayload: not a JPEG, PNG or WebP picture, damaged, or of too many pixels: a small
+            file can claim any number of them, so that is a bad picture and no large message.
+        TooLarge: too many bytes.
     """
     if len(data) > limit_bytes:
         raise TooLarge("The image", len(data), limit_bytes)
@@ -41,19 +42,23 @@ def decode_image(
         raise InvalidPayload("The image is not a JPEG, PNG or WebP picture.") from error
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         # Pillow refuses on its own far above our limit; the exact size stays unknown then.
-        raise TooLarge("The image", Image.MAX_IMAGE_PIXELS or 0, limit_pixels, "pixels") from error
+        raise _too_many("far too many", limit_pixels) from error
     except (OSError, ValueError, SyntaxError) as error:
         raise InvalidPayload("The image cannot be read.") from error
     with picture:
         width, height = picture.size
         if width * height > limit_pixels:
-            raise TooLarge("The image", width * height, limit_pixels, "pixels")
+            raise _too_many(f"{width} × {height}", limit_pixels)
         try:
             picture.load()
             upright = ImageOps.exif_transpose(picture)
         except (OSError, ValueError, SyntaxError) as error:
             raise InvalidPayload("The image cannot be read.") from error
         return np.ascontiguousarray(np.asarray(_to_rgb(upright), dtype=np.uint8))
+
+
+def _too_many(found: str, limit_pixels: int) -> InvalidPayload:
+    return InvalidPayload(f"The image has {found} pixels; {limit_pixels} are accepted.")
 
 
 def encode_jpeg(pixels: Pixels, quality: int = 85) -> bytes:
