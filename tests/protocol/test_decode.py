@@ -270,6 +270,7 @@ def user(content: Any) -> dict[str, Any]:
         (FULL, {"type": "video_frame"}, MissingField, "frame"),
         (FULL, {"type": "prepare", "config": {"sample_rate": 8000}}, InvalidConfig,
          "config.sample_rate"),
+        (FULL, {"type": "prepare", "config": {"chunk_ms": 500}}, InvalidConfig, "config.chunk_ms"),
         (FULL, {"type": "prepare", "max_slice_nums": 10}, InvalidConfig, "max_slice_nums"),
         (FULL, {"type": "audio_chunk", "audio": SOUND, "frames": list("abcde")}, InvalidPayload,
          "frame_base64_list"),
@@ -329,3 +330,31 @@ def test_a_long_type_name_is_not_echoed_back() -> None:
 def test_an_error_sentence_reads_well() -> None:
     with pytest.raises(ParleyError, match=r"^config\.vad\.threshold: expected float <= 0\.99$"):
         HALF('{"type":"prepare","config":{"vad":{"threshold":2}}}')
+
+
+@pytest.mark.parametrize(
+    ("decode", "fields", "sentence"),
+    [
+        (FULL, {"type": "prepare", "config": {"chunk_ms": 500}},
+         "config.chunk_ms: invalid enum value 500; accepted: 1000"),
+        (FULL, {"type": "prepare", "config": {"ls_mode": "loud"}},
+         "config.ls_mode: invalid enum value 'loud'; accepted: explicit, implicit"),
+        (CHAT, {"messages": [{"role": "pope", "content": "x"}]},
+         "messages[0].role: invalid enum value 'pope'; accepted: assistant, system, user"),
+    ],
+)  # fmt: skip
+def test_a_wrong_choice_is_told_what_there_is_to_choose(
+    decode: Any, fields: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(BadInput) as caught:
+        decode(json.dumps(fields))
+
+    assert str(caught.value) == sentence
+
+
+def test_the_only_unit_length_is_accepted_however_it_is_written() -> None:
+    for written in (1000, 1000.0):
+        read = FULL(json.dumps({"type": "prepare", "config": {"chunk_ms": written}}))
+
+        assert isinstance(read, duplex.Prepare)
+        assert read.config.chunk_ms == 1000

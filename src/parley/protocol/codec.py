@@ -12,11 +12,12 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 import msgspec
+from msgspec import inspect
 
 from parley.errors import (
     BadInput,
@@ -210,7 +211,38 @@ def _explain(sentence: str, shape: Shape) -> BadInput:
         return shape.absent(f"{where}.{missing['name']}" if where else missing["name"])
     plain = what.replace("`", "")
     plain = plain[:1].lower() + plain[1:]
+    if what.startswith("Invalid enum value") and (accepted := _accepted(shape.struct, where)):
+        plain = f"{plain}; accepted: {', '.join(accepted)}"
     return shape.failed(f"{where or 'message'}: {plain}"[:300], where)
+
+
+def _accepted(struct: type[msgspec.Struct], where: str) -> list[str]:
+    """The values of a closed choice at a path like `config.ls_mode` or `messages[0].role`."""
+    kinds: list[inspect.Type] = [inspect.type_info(struct)]
+    for step in where.replace("[", ".[").split("."):
+        kinds = [inner for kind in kinds for inner in _into(kind, step)]
+    return [str(value) for kind in kinds for value in getattr(kind, "values", ())]
+
+
+def _into(kind: inspect.Type, step: str) -> Iterator[inspect.Type]:
+    match kind:
+        case inspect.StructType(fields=fields):
+            for each in fields:
+                if each.encode_name == step:
+                    yield from _plain(each.type)
+        case inspect.CollectionType(item_type=item):
+            yield from _plain(item)
+
+
+def _plain(kind: inspect.Type) -> Iterator[inspect.Type]:
+    match kind:
+        case inspect.Metadata(type=inner):
+            yield from _plain(inner)
+        case inspect.UnionType(types=types):
+            for each in types:
+                yield from _plain(each)
+        case _:
+            yield kind
 
 
 # ---- base64, PCM, ids ----------------------------------------------------------------------

@@ -196,7 +196,8 @@ class DuplexConfig(msgspec.Struct, frozen=True, kw_only=True):
     listen_prob_scale: Annotated[float, Meta(ge=0)] = 1.0
     listen_top_k: Annotated[int, Meta(ge=0)] | None = None
     tts_temperature: Temperature = 0.8
-    chunk_ms: Annotated[int, Meta(ge=100, description="Only 1000 is trained.")] = 1000
+    # Models are trained on units of one second: another length is refused rather than ignored.
+    chunk_ms: Literal[1000] = 1000
     sample_rate: Literal[16000] = 16000
 
 

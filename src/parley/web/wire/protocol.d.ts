@@ -284,7 +284,7 @@ export namespace duplex {
     listen_prob_scale?: number;
     listen_top_k?: number | null;
     tts_temperature?: number;
-    chunk_ms?: number;
+    chunk_ms?: 1000;
     sample_rate?: 16000;
   }
   /** First message after `queue_done`: prompt, voices and options. */
@@ -438,7 +438,7 @@ export namespace realtime {
     listen_prob_scale?: number;
     listen_top_k?: number | null;
     tts_temperature?: number;
-    chunk_ms?: number;
+    chunk_ms?: 1000;
     sample_rate?: 16000;
   }
   /** Prompt, voices and options of a session. */
