@@ -232,6 +232,11 @@ class StorageSettings(Part):
 
     data_dir: Path = Field(Path("data"), description="Sessions, voices, state.")
     recording: bool = Field(True, description="Record sessions.")
+    exact_inputs: bool = Field(
+        True,
+        description="Keep sound also as the model heard it, sample by sample (64 KB per second), "
+        "for `parley replay`.",
+    )
     retention_days: int = Field(-1, ge=-1, description="-1 keeps for ever.")
     max_gb: float = Field(-1, ge=-1, description="-1: no cap.")
     min_free_gb: float = Field(1.0, ge=0, description="Record nothing when less is free.")

@@ -101,9 +101,9 @@ async def chat(home: House, dice: random.Random) -> None:
     await talk.over()
 
 
-async def recorded(tmp_path: Path, *talks: Any, seed: int = 1) -> list[Folder]:
+async def recorded(tmp_path: Path, *talks: Any, seed: int = 1, **more: Any) -> list[Folder]:
     kept = Recordings(
-        Shelf(tmp_path), worker_id="w", model="parrot", clock=SystemClock(), min_free_gb=0
+        Shelf(tmp_path), worker_id="w", model="parrot", clock=SystemClock(), min_free_gb=0, **more
     )
     dice = random.Random(seed)
     async with house(recordings=kept) as home:
@@ -162,6 +162,21 @@ async def test_one_sample_that_differs_is_found(tmp_path):
 
     assert [one.what for one in found.differences] == ["sound"]
     assert not found.is_equal
+
+
+@pytest.mark.parametrize("talk", [duplex, half_duplex])
+async def test_without_exact_samples_live_sessions_cannot_be_done_again(tmp_path, talk):
+    (folder,) = await recorded(tmp_path, talk, keeps_inputs=False)
+
+    assert not folder.inputs.exists()
+    with pytest.raises(InvalidRequest, match=r"not kept sample by sample \(storage.exact_inputs\)"):
+        await again([folder])
+
+
+async def test_a_chat_needs_no_exact_samples_to_be_done_again(tmp_path):
+    (found,) = await again(await recorded(tmp_path, chat, keeps_inputs=False))
+
+    assert found.is_equal
 
 
 async def test_missing_entries_and_files_are_said_not_guessed(tmp_path):

@@ -201,7 +201,7 @@ def _turns(head: Line, lines: Sequence[Line]) -> Plan:
     return plan
 
 
-def _seconds(samples: Sequence[int]) -> float:
+def _seconds(samples: tuple[int | None, int, int]) -> float:
     _, count, rate_hz = samples
     return count / rate_hz
 

@@ -145,6 +145,8 @@ class Recorder:
     """One session's side. Belongs to the event loop; nothing here waits or raises.
 
     Args:
+        keeps_inputs: whether sound is kept exactly as the model gets it, besides what is there to
+            listen to.
         finished: called in the writer thread when `recording.json` is there.
     """
 
@@ -153,11 +155,12 @@ class Recorder:
         folder: Folder,
         writer: Writer,
         *,
+        keeps_inputs: bool = True,
         finished: Callable[[Folder], None] = lambda folder: None,
     ) -> None:
         self.folder = folder
         self._writer = writer
-        self._files = _Files(folder)
+        self._files = _Files(folder, keeps_inputs=keeps_inputs)
         self._finished = finished
         self._lost = 0
         self._has_begun = False
@@ -249,8 +252,9 @@ class Recorder:
 class _Files:
     """The writer thread's side of one session."""
 
-    def __init__(self, folder: Folder) -> None:
+    def __init__(self, folder: Folder, *, keeps_inputs: bool) -> None:
         self.folder = folder
+        self._keeps_inputs = keeps_inputs
         self._journal: IO[bytes] | None = None
         self._inputs: IO[bytes] | None = None
         self._input_samples = 0
@@ -288,8 +292,11 @@ class _Files:
         target.parent.mkdir(exist_ok=True)
         target.write_bytes(encode_wav(content) if isinstance(content, Pcm) else content)
 
-    def keep(self, pcm: Pcm) -> list[int]:
-        """Samples as they were fed; gives where they are: first sample, number, rate."""
+    def keep(self, pcm: Pcm) -> list[int | None]:
+        """Samples as they were fed; gives where they are: first sample (None: not kept), number,
+        rate."""
+        if not self._keeps_inputs:
+            return [None, len(pcm), pcm.rate_hz]
         if self._inputs is None:
             self._inputs = open(self.folder.inputs, "xb")  # noqa: SIM115  closed in `close`
         self._inputs.write(np.ascontiguousarray(pcm.samples, "<f4").data)

@@ -251,8 +251,10 @@ class _Rerun:
         found.check(turn.index, "sound", recorded, prints)
         found.compared += 1
 
-    def _input(self, where: Sequence[int]) -> Pcm:
+    def _input(self, where: tuple[int | None, int, int]) -> Pcm:
         first, count, rate_hz = where
+        if first is None:
+            raise InvalidRequest("Its sound was not kept sample by sample (storage.exact_inputs).")
         samples = np.fromfile(self._folder.inputs, "<f4", count, offset=4 * first)
         if len(samples) != count:
             raise InvalidRequest("Samples of the recording are missing.")

@@ -207,6 +207,7 @@ class Worker:
             model=model,
             clock=self._clock,
             is_on=storage.recording,
+            keeps_inputs=storage.exact_inputs,
             min_free_gb=storage.min_free_gb,
             finished=self._make_replay,
         )

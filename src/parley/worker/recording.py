@@ -56,6 +56,7 @@ class Recordings:
     """Begins recordings for one worker, and owns its writer thread.
 
     Args:
+        keeps_inputs: whether sound is also kept sample by sample, so that sessions can be done again.
         min_free_gb: with less room on the disk nothing is recorded.
         finished: called in the writer thread with every completed recording.
     """
@@ -68,6 +69,7 @@ class Recordings:
         model: str,
         clock: Clock,
         is_on: bool = True,
+        keeps_inputs: bool = True,
         min_free_gb: float = 1.0,
         finished: Callable[[Folder], None] = lambda folder: None,
     ) -> None:
@@ -77,6 +79,7 @@ class Recordings:
         self.model = model
         self.clock = clock
         self._is_on = is_on
+        self._keeps_inputs = keeps_inputs
         self._min_free = min_free_gb * GIB
         self._finished = finished
 
@@ -105,9 +108,10 @@ class Recordings:
             return None
         recording_id = layout.make_id(task, session_id, self.clock.time())
         folder = self.shelf.folder(recording_id)
-        return Recording(
-            Recorder(folder, self.writer, finished=self._finished), self, dialect=dialect, task=task
+        recorder = Recorder(
+            folder, self.writer, keeps_inputs=self._keeps_inputs, finished=self._finished
         )
+        return Recording(recorder, self, dialect=dialect, task=task)
 
     def close(self) -> None:
         """Write what waits and end the thread. Blocks; safe to repeat."""
