@@ -40,7 +40,7 @@ browser: # what the browser tests need, where it may be installed; they say in o
 		|| echo "── parley: chromium is absent; tests in a browser will be skipped"
 
 test: $(STAMP) browser ## every test that this machine can run (under 15 minutes on two cores)
-	@$(ONE_THREAD) $(PY) -m pytest -n $(JOBS) $(ARGS)
+	@$(ONE_THREAD) $(PY) -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
 
 test-fast: $(STAMP) ## the quick tests of the parts, without networks and whole houses
 	@$(ONE_THREAD) $(PY) -m pytest -n $(JOBS) -m "not slow" $(SLOW_FOLDERS:%=--ignore=%) $(ARGS)

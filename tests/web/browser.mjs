@@ -1,23 +1,26 @@
 /**
  * Conversations in a real browser against a real server.
  *
- *     node tests/web/browser.mjs --wav speech.wav [--python .venv/bin/python] [scenario …]
+ *     node tests/web/browser.mjs --wav speech.wav [--python .venv/bin/python] [--model parrot] [scenario …]
  *
- * Starts the server with the parrot model, one slot, so that two people have to queue. Prints one line
+ * Starts the server with one slot, so that two people have to queue. Prints one line
  * per scenario; exit status 1 when one failed, 77 when there is no browser here.
  */
 
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
-import { readFileSync } from 'node:fs';
+import { mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { parseArgs, promisify } from 'node:util';
 
+import { encodeWav } from '../../src/parley/web/audio/wav.js';
 import { compareSound, envelope, floats, lastLoud } from './support/sound.mjs';
 import { findBrowser, launch, openContext } from './support/browser.mjs';
 import { startServer } from './support/server.mjs';
 import { mockRecording } from './support/recording.mjs';
 
-const { values: flags, positionals: wanted } = parseArgs({ options: { wav: { type: 'string' }, python: { type: 'string', default: '.venv/bin/python' }, verbose: { type: 'boolean' } }, allowPositionals: true });
+const { values: flags, positionals: wanted } = parseArgs({ options: { wav: { type: 'string' }, python: { type: 'string', default: '.venv/bin/python' }, model: { type: 'string', default: 'parrot' }, verbose: { type: 'boolean' } }, allowPositionals: true });
 
 const axeSource = readFileSync(new URL('../../node_modules/axe-core/axe.min.js', import.meta.url), 'utf8');
 
@@ -55,6 +58,33 @@ async function heard(page) {
     return { levels, from: blocks[0]?.at ?? 0, gaps };
   });
 }
+
+/** What the loudspeaker got is what the server sent: as long, as loud, without holes. */
+function assertHeard(heardLevels, sentLevels, gaps) {
+  const difference = compareSound(heardLevels, sentLevels);
+  assert.equal(gaps, 0);
+  assert.ok(difference.likeness > 0.95 && Math.abs(difference.longerMs) <= 20 && difference.holeMs <= 20, `what was heard is not what was sent: ${JSON.stringify(difference)}`);
+  return difference;
+}
+
+/** Press something, and how long the assistant was still audible. */
+async function silenceAfter(page, press) {
+  await until(page, () => globalThis.__tap.blocks.slice(-2).some(({ right }) => right.some((value) => Math.abs(value) > 0.1)));
+  const at = await page.evaluate(press);
+  await page.waitForTimeout(700);
+  const { levels, from } = await heard(page);
+  const silentAfterMs = Math.max(0, (lastLoud(levels, (at - from) * 200, (at - from + 0.6) * 200) / 200 + from - at) * 1000);
+  assert.ok(silentAfterMs < 200, `still audible after ${silentAfterMs} ms`);
+  return Math.round(silentAfterMs);
+}
+
+/** In the page: press the hand; the time at which that was. */
+const pressHush = async () => {
+  const { theRig } = await import('/static/audio/rig.js');
+  const at = theRig().context.currentTime;
+  document.querySelector('.dock .right .round').click();
+  return at;
+};
 
 /** Messages of the page's sockets, both ways. */
 function wiretap(page) {
@@ -102,6 +132,37 @@ async function hangUp(page) {
   await phase(page, 'ended');
 }
 
+/** Settings, and in them the group of that name. */
+async function openGroup(page, name) {
+  await page.getByRole('tab', { name: 'Settings' }).click();
+  await page.locator('summary', { hasText: name }).click();
+}
+
+/** A WAV file with a tone. */
+function tone(hz, seconds, size = 0.3) {
+  return Buffer.from(encodeWav([Float32Array.from({ length: seconds * 16000 }, (_, i) => size * Math.sin((2 * Math.PI * hz * i) / 16000))], 16000));
+}
+
+/** Root mean square of one frequency in a second of sound. */
+function toneLevel(samples, hz) {
+  let sine = 0;
+  let cosine = 0;
+  samples.forEach((value, i) => {
+    sine += value * Math.sin((2 * Math.PI * hz * i) / 16000);
+    cosine += value * Math.cos((2 * Math.PI * hz * i) / 16000);
+  });
+  return (Math.hypot(sine, cosine) / samples.length) * Math.SQRT2;
+}
+
+/** @param {string} text base64 JPEG: its frame header says how wide it is */
+function jpegWidth(text) {
+  const bytes = Buffer.from(text, 'base64');
+  for (let at = 2; at < bytes.length; at += 2 + bytes.readUInt16BE(at + 2)) {
+    if ([0xc0, 0xc1, 0xc2].includes(bytes[at + 1])) return bytes.readUInt16BE(at + 7);
+  }
+  return 0;
+}
+
 /** A piece of code in the documentation, word for word. */
 function example(language) {
   const page = readFileSync(new URL('../../docs/do/javascript-client.md', import.meta.url), 'utf8');
@@ -129,9 +190,7 @@ const scenarios = {
     assert.equal(order.at(-1), 'stopped');
     const firstTurn = wire.got.slice(0, wire.got.findIndex(({ message }) => message.type === 'turn_done'));
     const sent = envelope(firstTurn.filter(({ message }) => message.audio_data).flatMap(({ message }) => floats(message.audio_data)), 24000);
-    const difference = compareSound(levels.slice(0, levels.findIndex((level) => level > 0.008) + sent.length + 160), sent);
-    assert.equal(gaps, 0);
-    assert.ok(difference.likeness > 0.95 && Math.abs(difference.longerMs) <= 20, `what was heard is not what was sent: ${JSON.stringify(difference)}`);
+    assertHeard(levels.slice(0, levels.findIndex((level) => level > 0.008) + sent.length + 160), sent, gaps);
     // Nothing of the assistant's own voice goes back.
     for (const done of wire.got.filter(({ message }) => message.type === 'generating')) {
       const end = wire.got.find(({ at, message }) => at >= done.at && message.type === 'turn_done');
@@ -141,7 +200,7 @@ const scenarios = {
     assert.equal(Buffer.from(chunk.message.audio_base64, 'base64').length, 8000 * 4);
     const line = await page.locator('p-transcript .assistant .said').first().textContent();
     assert.ok(line.length > 5);
-    return `tap to listening ${toListeningMs} ms, likeness ${difference.likeness.toFixed(3)}`;
+    return `tap to listening ${toListeningMs} ms`;
   },
 
   async chat({ page }) {
@@ -176,9 +235,7 @@ const scenarios = {
     const sounds = wire.got.filter(({ message }) => message.audio_data).map(({ message }) => floats(message.audio_data));
     await page.waitForTimeout(sounds.flat().length / 24 + 800);
     const { levels, gaps } = await heard(page);
-    const difference = compareSound(levels, envelope(sounds.flat(), 24000));
-    assert.equal(gaps, 0);
-    assert.ok(difference.likeness > 0.95 && Math.abs(difference.longerMs) <= 20, JSON.stringify(difference));
+    assertHeard(levels, envelope(sounds.flat(), 24000), gaps);
     await page.reload();
     await page.getByRole('button', { name: /What do you see/ }).first().click();
     assert.equal(await page.locator('.message').count(), 2);
@@ -207,17 +264,7 @@ const scenarios = {
     await tap(page);
     await mainButton(page).click();
     await activity(page, 'speaking', 45_000);
-    // Interrupt where it would be noticed: in the middle of a sound.
-    await until(page, () => globalThis.__tap.blocks.slice(-2).some(({ right }) => right.some((value) => Math.abs(value) > 0.1)));
-    const at = await page.evaluate(async () => {
-      const { theRig } = await import('/static/audio/rig.js');
-      const at = theRig().context.currentTime;
-      document.querySelector('.dock .right .round').click();
-      return at;
-    });
-    await page.waitForTimeout(700);
-    const { levels, from } = await heard(page);
-    const silentAfterMs = Math.max(0, (lastLoud(levels, (at - from) * 200, (at - from + 0.6) * 200) / 200 + from - at) * 1000);
+    const silentAfterMs = await silenceAfter(page, pressHush);
     const forced = wire.sent.filter(({ message }) => message.force_listen);
     await activity(page, 'speaking', 45_000);
     await hangUp(page);
@@ -225,9 +272,8 @@ const scenarios = {
     assert.ok(units.every(({ message }) => Buffer.from(message.audio, 'base64').length === 64000));
     assert.ok(forced.length <= 1);
     assert.equal(wire.sent.filter(({ message }) => message.force_listen).length, 1);
-    assert.ok(silentAfterMs < 200, `still audible after ${silentAfterMs} ms`);
     assert.equal(wire.types(wire.got).at(-1), 'session.closed');
-    return `silent ${Math.round(silentAfterMs)} ms after the hand`;
+    return `silent ${silentAfterMs} ms after the hand`;
   },
 
   async duplex_gapless({ page }) {
@@ -243,9 +289,7 @@ const scenarios = {
     const speaking = wire.got.filter(({ message }) => message.type === 'response.output_audio.delta');
     const end = speaking.findIndex(({ message }) => message.end_of_turn);
     const turn = speaking.slice(0, end + 1).map(({ message }) => floats(message.audio));
-    const difference = compareSound(levels, envelope(turn.flat(), 24000));
-    assert.equal(gaps, 0);
-    assert.ok(difference.likeness > 0.95 && Math.abs(difference.longerMs) <= 20, JSON.stringify(difference));
+    const difference = assertHeard(levels, envelope(turn.flat(), 24000), gaps);
     return `${turn.length} units, likeness ${difference.likeness.toFixed(3)}, ${difference.longerMs} ms longer`;
   },
 
@@ -312,7 +356,7 @@ const scenarios = {
     await tap(page);
     await mainButton(page).click();
     await activity(page, 'speaking', 45_000);
-    await page.locator('.dock .right .round').first().click();
+    const silentAfterMs = await silenceAfter(page, pressHush);
     await activity(page, 'listening');
     await page.getByRole('button', { name: 'More detail (HD)' }).click();
     const before = wire.sent.length;
@@ -326,7 +370,7 @@ const scenarios = {
     assert.equal(units.at(-1).max_slice_nums, 2);
     assert.ok(wire.urls[0].includes('mode=video'));
     assert.equal(await page.evaluate(() => document.querySelector('video').srcObject), null);
-    return `${units.length} units, picture ${Math.round(jpeg.length / 1024)} KB`;
+    return `${units.length} units, picture ${Math.round(jpeg.length / 1024)} KB, silent ${silentAfterMs} ms after the hand`;
   },
 
   async pause({ page }) {
@@ -579,6 +623,421 @@ const scenarios = {
     assert.ok(loud.length > 0);
   },
 
+  async voice_upload({ page }) {
+    const wire = wiretap(page);
+    await page.goto('/audio_duplex');
+    await openGroup(page, 'Its voice');
+    const voice = page.locator('p-voice').first();
+    const upload = async (file) => {
+      const choosing = page.waitForEvent('filechooser');
+      await voice.getByRole('button', { name: 'From a file' }).click();
+      await (await choosing).setFiles(file);
+    };
+    await upload({ name: 'notes.txt', mimeType: 'text/plain', buffer: Buffer.from('not a sound') });
+    await page.getByText('The browser cannot read this sound.').waitFor();
+    await upload({ name: 'long.wav', mimeType: 'audio/wav', buffer: tone(440, 25) });
+    await page.getByText('A voice sample may last 20 seconds.').waitFor();
+    assert.equal(await voice.locator('select').inputValue(), 'default');
+    await upload({ name: 'mine.wav', mimeType: 'audio/wav', buffer: tone(300, 6) });
+    await until(page, () => document.querySelector('p-voice select').value.startsWith('own:'));
+    await voice.locator('p-player button').click();
+    await mainButton(page).click();
+    await phase(page, 'live');
+    await hangUp(page);
+    const { session } = wire.sent.find(({ message }) => message.type === 'session.update').message;
+    assert.equal(floats(session.ref_audio).length, 6 * 16000);
+  },
+
+  async voice_record({ page }) {
+    const wire = wiretap(page);
+    await page.goto('/half_duplex');
+    await openGroup(page, 'Its voice');
+    const record = async () => {
+      await page.locator('p-voice').first().getByRole('button', { name: 'Record' }).click();
+      const start = page.locator('dialog').getByRole('button', { name: 'Record' });
+      assert.ok(await start.isDisabled(), 'nobody’s voice is taken without their word');
+      await page.locator('dialog .switch input').click();
+      await start.click();
+      // The microphone speaks after a second of silence.
+      await until(page, () => Number.parseInt(document.querySelector('dialog .num').textContent.split(':')[1], 10) >= 3);
+      await page.locator('dialog').getByRole('button', { name: 'Finish' }).click();
+      await page.locator('dialog p-player:not([hidden])').waitFor();
+    };
+    await record();
+    assert.ok(!(await page.locator('dialog [role=status]').textContent()).includes('too short'));
+    await page.locator('dialog').getByRole('button', { name: 'Use this voice' }).click();
+    await mainButton(page).click();
+    await phase(page, 'live');
+    await hangUp(page);
+    const { system_content: content } = wire.sent.find(({ message }) => message.type === 'prepare').message;
+    const sound = floats(content.find(({ type }) => type === 'audio').data);
+    assert.ok(sound.length >= 3 * 16000 && sound.some((value) => Math.abs(value) > 0.05));
+
+    // Kept on the server, it is there for the next visit.
+    await record();
+    await page.locator('dialog').getByRole('textbox', { name: 'Name' }).fill('A friend');
+    await page.locator('dialog').getByRole('button', { name: 'Save on the server' }).click();
+    await page.getByText('Voice saved').waitFor();
+    await page.reload();
+    await openGroup(page, 'Its voice');
+    await page.locator('p-voice select').first().selectOption({ label: 'A friend' });
+    await page.locator('p-voice p-player:not([hidden])').first().waitFor();
+    await page.locator('p-voice select').first().selectOption('default');
+    await page.locator('p-voice').first().getByRole('button', { name: 'Listen' }).click();
+    await page.locator('p-voice p-player:not([hidden])').first().waitFor();
+  },
+
+  async film({ page }) {
+    await page.goto('/omni');
+    await page.evaluate(() => localStorage.setItem('parley.settings.omni', JSON.stringify({ recordHere: true, recordSubtitles: true, recordMegabits: '1' })));
+    await page.reload();
+    await page.getByRole('button', { name: 'Turn the camera on' }).last().click();
+    await mainButton(page).click();
+    await activity(page, 'speaking', 45_000);
+    await page.waitForTimeout(2500);
+    await hangUp(page);
+    const saving = page.waitForEvent('download');
+    await page.getByRole('button', { name: 'Save the recording' }).click();
+    const bytes = readFileSync(await (await saving).path());
+    assert.equal(bytes.readUInt32BE(0), 0x1a45dfa3, 'a WebM file');
+    // Looked at: a picture, both voices, and the shade that lies under subtitles in its lower quarter.
+    const seen = await page.evaluate(async (text) => {
+      const whole = Uint8Array.from(atob(text), (sign) => sign.charCodeAt(0));
+      const url = URL.createObjectURL(new Blob([whole], { type: 'video/webm' }));
+      const video = Object.assign(document.createElement('video'), { src: url, muted: true });
+      const event = (name) => new Promise((resolve, reject) => {
+        video.addEventListener(name, resolve, { once: true });
+        video.addEventListener('error', () => reject(new Error('it does not play')), { once: true });
+      });
+      await event('loadeddata');
+      const known = event('durationchange');
+      video.currentTime = 1e9;
+      await known;
+      const canvas = Object.assign(document.createElement('canvas'), { width: 160, height: 90 });
+      const pen = canvas.getContext('2d', { willReadFrequently: true });
+      const light = (y, height) => {
+        const { data } = pen.getImageData(0, y, 160, height);
+        return data.reduce((sum, value, i) => (i % 4 === 3 ? sum : sum + value), 0) / (data.length * 0.75);
+      };
+      let darkest = 1;
+      for (let at = 0.2; at < video.duration; at += 0.4) {
+        const sought = event('seeked');
+        video.currentTime = at;
+        await sought;
+        pen.drawImage(video, 0, 0, 160, 90);
+        darkest = Math.min(darkest, light(80, 10) / Math.max(1, light(10, 40)));
+      }
+      const context = new OfflineAudioContext(2, 1, 16000);
+      const sound = await context.decodeAudioData(whole.buffer);
+      const peaks = [0, 1].map((channel) => Math.max(...sound.getChannelData(channel).map(Math.abs)));
+      return { seconds: video.duration, width: video.videoWidth, darkest, peaks };
+    }, bytes.toString('base64'));
+    assert.ok(seen.width > 0 && seen.seconds > 3, JSON.stringify(seen));
+    assert.ok(seen.darkest < 0.5, `subtitles have a shade: ${seen.darkest}`);
+    assert.ok(seen.peaks.every((peak) => peak > 0.02), `both voices: ${seen.peaks}`);
+    return `${seen.seconds.toFixed(1)} s, ${Math.round(bytes.length / 1024)} KB`;
+  },
+
+  async mixed({ page }) {
+    // A steady tone as the file, speech as the microphone: in a mixed call the model hears both.
+    const wire = wiretap(page);
+    await page.goto('/audio_duplex');
+    await openGroup(page, 'Live or from a file');
+    await page.locator('p-source select').first().selectOption('file');
+    const file = { name: 'tone.wav', mimeType: 'audio/wav', buffer: tone(1000, 30) };
+    await page.locator('p-source input[type=file]').setInputFiles(file);
+    await page.getByText(/LUFS/).first().waitFor();
+    await page.locator('p-source select').last().selectOption('mixed');
+    await page.getByRole('button', { name: 'Try the mix' }).click();
+    await until(page, () => [...document.querySelectorAll('p-source meter')].every((meter) => meter.value > 0.01));
+    await page.getByRole('button', { name: 'Stop and listen' }).click();
+    await page.locator('p-source > div > fieldset > p-player:not([hidden])').waitFor();
+    await page.evaluate(() => {
+      globalThis.__played = [];
+      const play = HTMLMediaElement.prototype.play;
+      HTMLMediaElement.prototype.play = function () {
+        globalThis.__played.push(this);
+        return play.call(this);
+      };
+    });
+    await mainButton(page).click();
+    await phase(page, 'live');
+    const units = () => wire.sent.filter(({ message }) => message.type === 'input_audio_buffer.append').map(({ message }) => floats(message.audio));
+    while (units().length < 8) await page.waitForTimeout(100);
+    const isAudible = await page.evaluate(() => globalThis.__played.some((media) => media.src.startsWith('blob:') && !media.paused && Math.abs(media.volume - 0.3) < 0.01));
+    await hangUp(page);
+    const parts = units().map((unit) => ({ tone: toneLevel(unit, 1000), rest: Math.sqrt(Math.max(0, unit.reduce((sum, value) => sum + value * value, 0) / unit.length - toneLevel(unit, 1000) ** 2)) }));
+    assert.ok(parts.every(({ tone: level }) => level > 0.005), 'the file is in every second');
+    assert.ok(parts.some(({ rest }) => rest > 0.01), 'and so is the microphone');
+    assert.ok(isAudible, 'the person hears the file too');
+    assert.ok(await page.evaluate(() => globalThis.__played.every((media) => media.paused)), 'and it ends with the call');
+  },
+
+  async film_file({ page }) {
+    const wire = wiretap(page);
+    await page.goto('/omni');
+    // What a browser has recorded: a clip that does not say how long it is.
+    const clip = await page.evaluate(async () => {
+      const canvas = Object.assign(document.createElement('canvas'), { width: 320, height: 180 });
+      const pen = canvas.getContext('2d');
+      const context = new AudioContext();
+      const outlet = context.createMediaStreamDestination();
+      const sound = new OscillatorNode(context, { frequency: 700 });
+      sound.connect(outlet);
+      sound.start();
+      const recorder = new MediaRecorder(new MediaStream([...canvas.captureStream(15).getTracks(), ...outlet.stream.getTracks()]), { mimeType: 'video/webm' });
+      const parts = [];
+      recorder.ondataavailable = ({ data }) => parts.push(data);
+      recorder.start(200);
+      for (let i = 0; i < 45; i++) {
+        pen.fillStyle = `hsl(${i * 8} 80% 50%)`;
+        pen.fillRect(0, 0, 320, 180);
+        await new Promise((resolve) => setTimeout(resolve, 66));
+      }
+      await new Promise((resolve) => {
+        recorder.onstop = resolve;
+        recorder.stop();
+      });
+      await context.close();
+      return [...new Uint8Array(await new Blob(parts).arrayBuffer())];
+    });
+    await openGroup(page, 'Live or from a file');
+    await page.locator('p-source select').first().selectOption('file');
+    await page.locator('p-source input[type=file]').setInputFiles({ name: 'clip.webm', mimeType: 'video/webm', buffer: Buffer.from(clip) });
+    await page.getByText(/clip\.webm · 0:0[234]/).waitFor();
+    await mainButton(page).click();
+    await phase(page, 'live');
+    const units = () => wire.sent.filter(({ message }) => message.type === 'input_audio_buffer.append').map(({ message }) => message);
+    while (units().length < 5) await page.waitForTimeout(100);
+    await hangUp(page);
+    const [first, second] = units();
+    assert.ok(toneLevel(floats(first.audio), 700) > 0.01, 'the sound of the clip');
+    assert.notEqual(first.video_frames[0], second.video_frames[0]);
+    // After the clip: its last picture, and silence.
+    const last = units()[4];
+    assert.deepEqual(last.video_frames, units()[3].video_frames);
+    assert.ok(floats(last.audio).every((value) => Math.abs(value) < 0.01));
+  },
+
+  async barge_in({ page }) {
+    // A server that goes on speaking; only the page can notice that the person has begun to.
+    const second = Buffer.from(Float32Array.from({ length: 24000 }, (_, i) => 0.1 * Math.sin(i * 0.05)).buffer).toString('base64');
+    const units = [];
+    await page.routeWebSocket(/\/v1\/realtime/, (socket) => {
+      const say = (message) => socket.send(JSON.stringify(message));
+      say({ type: 'session.queue_done' });
+      socket.onMessage((text) => {
+        const message = JSON.parse(String(text));
+        if (message.type === 'session.update') say({ type: 'session.created', session_id: 'rt_1', prompt_length: 1 });
+        if (message.type === 'input_audio_buffer.append') {
+          units.push(message);
+          say(units.some(({ force_listen: forced }) => forced) ? { type: 'response.listen', kv_cache_length: 11 } : { type: 'response.output_audio.delta', text: 'and so on ', audio: second, end_of_turn: false, kv_cache_length: 10 });
+        }
+        if (message.type === 'session.close') say({ type: 'session.closed', reason: 'stopped' });
+      });
+    });
+    await page.goto('/audio_duplex');
+    await page.evaluate(() => localStorage.setItem('parley.settings.audio_duplex', JSON.stringify({ barge: true })));
+    await page.reload();
+    await tap(page);
+    await page.evaluate(async () => {
+      const { theRig } = await import('/static/audio/rig.js');
+      const rig = theRig();
+      rig.addEventListener('flushed', () => (globalThis.__flushedAt ??= rig.context.currentTime));
+    });
+    await mainButton(page).click();
+    await phase(page, 'live');
+    await until(page, () => globalThis.__flushedAt !== undefined, 25_000);
+    await page.waitForTimeout(900);
+    const { levels, from } = await heard(page);
+    const at = await page.evaluate(() => globalThis.__flushedAt);
+    const silentAfterMs = Math.max(0, (lastLoud(levels, (at - from) * 200, (at - from + 0.7) * 200) / 200 + from - at) * 1000);
+    assert.ok(levels.slice(Math.round((at - from - 0.35) * 200), Math.round((at - from) * 200)).some((level) => level > 0.02), 'it was speaking');
+    assert.ok(silentAfterMs < 200, `audible until ${silentAfterMs} ms after`);
+    while (!units.some(({ force_listen: forced }) => forced)) await page.waitForTimeout(50);
+    assert.match(await page.locator('p-transcript .assistant').first().textContent(), /\(interrupted\)/);
+    await hangUp(page);
+    return `silent ${Math.round(silentAfterMs)} ms after it was noticed`;
+  },
+
+  async given_back({ page, context, base }) {
+    // Nobody looks and nobody speaks when the turn comes: 20 seconds, then the next one has it.
+    const quiet = join(mkdtempSync(join(tmpdir(), 'parley-quiet-')), 'quiet.wav');
+    writeFileSync(quiet, tone(100, 2, 0));
+    const browser = await launch({ wav: quiet });
+    try {
+      await page.goto('/audio_duplex');
+      await mainButton(page).click();
+      await phase(page, 'live');
+      const { context: away, errors } = await openContext(browser, base);
+      const second = await away.newPage();
+      await second.addInitScript(() => Object.defineProperty(Document.prototype, 'hidden', { get: () => globalThis.__away ?? false }));
+      await second.goto('/audio_duplex');
+      await mainButton(second).click();
+      await phase(second, 'queued');
+      await second.evaluate(() => (globalThis.__away = true));
+      await hangUp(page);
+      await phase(second, 'live');
+      const from = Date.now();
+      const third = await context.newPage();
+      await third.goto('/half_duplex');
+      await mainButton(third).click();
+      await phase(third, 'queued');
+      await phase(second, 'ended', 30_000);
+      const waitedS = (Date.now() - from) / 1000;
+      assert.ok(waitedS > 15 && waitedS < 25, `after ${waitedS} s`);
+      assert.ok(await second.getByText('Your turn came while you were away').isVisible());
+      await phase(third, 'live');
+      await hangUp(third);
+      assert.deepEqual(errors, []);
+      await away.close();
+      return `after ${waitedS.toFixed(1)} s`;
+    } finally {
+      await browser.close();
+    }
+  },
+
+  async operations({ page, context }) {
+    await page.goto('/admin');
+    await page.getByText(/GB are free/).waitFor();
+    await page.getByRole('button', { name: 'No new work' }).click();
+    await page.getByText(/gets nothing new/).waitFor();
+    const caller = await context.newPage();
+    await caller.goto('/audio_duplex');
+    await mainButton(caller).click();
+    await phase(caller, 'queued');
+    await page.bringToFront();
+    await page.getByRole('button', { name: 'Work again' }).click();
+    await phase(caller, 'live');
+    await page.getByRole('button', { name: 'Restart' }).click();
+    await page.locator('dialog').getByRole('button', { name: 'Restart' }).click();
+    await phase(caller, 'ended');
+    assert.ok(await caller.getByText('The server is being restarted.').isVisible());
+    await until(page, async () => (await (await fetch('/status')).json()).idle_workers === 1, 40_000);
+    await page.reload();
+    await page.locator('#admin-log').waitFor();
+    await page.getByText('worker died').first().waitFor();
+  },
+
+  async phones({ browser, base }) {
+    const { context, errors } = await openContext(browser, base, { options: { viewport: { width: 360, height: 740 }, hasTouch: true, isMobile: true, deviceScaleFactor: 2 } });
+    const page = await context.newPage();
+    await page.goto('/mobile');
+    await page.waitForURL('**/mobile/');
+    await page.locator('[data-app="audio_duplex"]').first().waitFor({ state: 'attached' });
+    const wire = wiretap(page);
+    await page.goto('/mobile-omni/');
+    await page.getByRole('button', { name: 'Turn the camera on' }).last().click();
+    await until(page, () => document.querySelector('video').videoWidth > 0);
+    assert.equal(await page.evaluate(() => document.documentElement.scrollWidth - innerWidth), 0);
+    const small = await page.evaluate(() => [...document.querySelectorAll('button')].filter((node) => node.checkVisibility({ visibilityProperty: true })).map((node) => [node.getAttribute('aria-label') ?? node.textContent, node.getBoundingClientRect()]).filter(([, { width, height }]) => width > 0 && (width < 43.5 || height < 43.5)).map(([name, { width, height }]) => `${name} ${width}×${height}`));
+    assert.deepEqual(small, [], 'targets for thumbs');
+    await mainButton(page).click();
+    await phase(page, 'live');
+    assert.ok(wire.urls[0].includes('mode=video'));
+    const frames = () => wire.sent.filter(({ message }) => message.video_frames).map(({ message }) => message.video_frames[0]);
+    while (frames().length < 1) await page.waitForTimeout(50);
+    // Two fingers apart: the picture that is sent is the middle of what the camera sees.
+    await page.evaluate(() => {
+      const picture = document.querySelector('.picture');
+      const touch = (type, pointerId, clientX) => picture.dispatchEvent(new PointerEvent(type, { pointerId, pointerType: 'touch', clientX, clientY: 200, bubbles: true }));
+      touch('pointerdown', 1, 150);
+      touch('pointerdown', 2, 200);
+      touch('pointermove', 2, 250);
+      touch('pointerup', 1, 150);
+      touch('pointerup', 2, 250);
+    });
+    assert.equal(await page.locator('.zoomed').textContent(), '2×');
+    const before = frames().length;
+    while (frames().length < before + 2) await page.waitForTimeout(50);
+    const camera = await page.evaluate(() => document.querySelector('video').videoWidth);
+    assert.equal(jpegWidth(frames().at(-1)), camera / 2);
+    await page.locator('.zoomed').click();
+    await page.getByRole('button', { name: 'Hold the picture' }).click();
+    await page.waitForTimeout(2200);
+    const held = frames().slice(-2);
+    await hangUp(page);
+    assert.equal(held[0], held[1], 'a held picture stays the same');
+    assert.deepEqual(errors, []);
+    await context.close();
+  },
+
+  async screen({ page }) {
+    const wire = wiretap(page);
+    // No screen can be chosen in a headless browser: what the browser would hand over is drawn here.
+    await page.addInitScript(() => {
+      navigator.mediaDevices.getDisplayMedia = async () => {
+        const canvas = Object.assign(document.createElement('canvas'), { width: 1600, height: 400 });
+        canvas.getContext('2d').fillRect(0, 0, 9, 9);
+        setInterval(() => canvas.getContext('2d').fillRect(0, 0, Math.random() * 99, 9), 100);
+        return canvas.captureStream(5);
+      };
+    });
+    await page.goto('/omni');
+    await page.getByRole('button', { name: 'Show a screen or window' }).click();
+    await until(page, () => document.querySelector('video').videoWidth === 1600);
+    assert.ok(!(await page.evaluate(() => document.querySelector('video').classList.contains('mirrored'))), 'a screen is no mirror');
+    await mainButton(page).click();
+    await phase(page, 'live');
+    const frames = () => wire.sent.filter(({ message }) => message.video_frames).map(({ message }) => message.video_frames[0]);
+    while (frames().length < 2) await page.waitForTimeout(50);
+    assert.equal(jpegWidth(frames()[1]), 896);
+    // The browser's own "stop sharing": the call goes on.
+    await page.evaluate(() => document.querySelector('video').srcObject.getTracks()[0].dispatchEvent(new Event('ended')));
+    await page.getByText('The camera went away.').waitFor();
+    assert.equal(await page.locator('main').getAttribute('data-phase'), 'live');
+    await hangUp(page);
+  },
+
+  async other_server({ page, base }) {
+    const wire = wiretap(page);
+    await page.goto('/audio_duplex?api=evil.example:443');
+    await page.getByText('Calls to evil.example:443 are not allowed here.').waitFor();
+    await mainButton(page).click();
+    await phase(page, 'live');
+    assert.equal(new URL(wire.urls[0]).host, new URL(base).host);
+    await hangUp(page);
+    let asked = '';
+    await page.routeWebSocket(/localhost:1234/, (socket) => {
+      asked = socket.url();
+      socket.send(JSON.stringify({ type: 'session.queue_done' }));
+    });
+    await page.goto('/audio_duplex?api=localhost:1234');
+    await page.getByText('Calls go to localhost:1234').waitFor();
+    await mainButton(page).click();
+    await phase(page, 'preparing');
+    assert.match(asked, /^ws:\/\/localhost:1234\/v1\/realtime\?mode=audio/);
+  },
+
+  async go_on({ page }) {
+    const instructions = [];
+    await page.routeWebSocket(/\/v1\/realtime/, (socket) => {
+      const say = (message) => socket.send(JSON.stringify(message));
+      say({ type: 'session.queue_done' });
+      socket.onMessage((text) => {
+        const message = JSON.parse(String(text));
+        if (message.type === 'session.close') say({ type: 'session.closed', reason: 'stopped' });
+        if (message.type !== 'session.update') return;
+        instructions.push(message.session.instructions);
+        say({ type: 'session.created', session_id: 'rt_1', prompt_length: 1 });
+        if (instructions.length > 1) return;
+        say({ type: 'response.output_audio.delta', text: 'The capital is Vientiane.', audio: Buffer.alloc(4 * 12000).toString('base64'), end_of_turn: true, kv_cache_length: 10 });
+        setTimeout(() => {
+          say({ type: 'session.closed', reason: 'timeout' });
+          socket.close({ code: 1000 });
+        }, 1500);
+      });
+    });
+    await page.goto('/audio_duplex');
+    await mainButton(page).click();
+    await page.getByText('The time for this conversation is over.').waitFor();
+    await page.getByRole('button', { name: 'Go on from here' }).click();
+    await phase(page, 'live');
+    await hangUp(page);
+    assert.ok(!instructions[0].includes('Vientiane'));
+    assert.ok(instructions[1].startsWith(instructions[0]) && instructions[1].includes('The capital is Vientiane.'));
+  },
+
   async accessible({ browser, base }) {
     const found = [];
     for (const [colorScheme, viewport] of [['light', { width: 1280, height: 800 }], ['dark', { width: 390, height: 844 }]]) {
@@ -611,24 +1070,28 @@ const scenarios = {
   },
 
   async weight({ browser, base }) {
-    const { context, errors } = await openContext(browser, base);
+    // What travels, headers and packing included, with nothing in the cache.
     const weights = {};
-    for (const path of ['/', '/turnbased', '/half_duplex', '/audio_duplex', '/omni', '/admin']) {
+    for (const path of ['/', '/turnbased', '/half_duplex', '/audio_duplex', '/omni', '/realtime', '/admin']) {
+      const { context, errors } = await openContext(browser, base);
       const page = await context.newPage();
+      const session = await context.newCDPSession(page);
+      await session.send('Network.enable');
       let bytes = 0;
-      const pending = [];
-      page.on('response', (response) => {
-        if (!/\.(woff2?|ttf)$/.test(response.url())) pending.push(response.body().then((body) => (bytes += body.length)).catch(() => {}));
+      const fonts = new Set();
+      session.on('Network.responseReceived', ({ requestId, type }) => type === 'Font' && fonts.add(requestId));
+      session.on('Network.loadingFinished', ({ requestId, encodedDataLength }) => {
+        if (!fonts.has(requestId)) bytes += encodedDataLength;
       });
+      const packed = page.waitForResponse((response) => response.url().endsWith('/words/en.js'));
       await page.goto(path);
       await page.waitForLoadState('networkidle');
-      await Promise.all(pending);
+      assert.equal((await (await packed).allHeaders())['content-encoding'], 'gzip');
       weights[path] = Math.round(bytes / 1024);
-      assert.ok(bytes < 300 * 1024, `${path} loads ${bytes} bytes`);
-      await page.close();
+      assert.ok(bytes > 10 * 1024 && bytes < 300 * 1024, `${path} loads ${bytes} bytes`);
+      assert.deepEqual(errors, []);
+      await context.close();
     }
-    assert.deepEqual(errors, []);
-    await context.close();
     return Object.entries(weights).map(([path, kb]) => `${path} ${kb} KB`).join(', ');
   },
 
@@ -733,7 +1196,7 @@ if (!findBrowser()) {
 const unknown = wanted.filter((name) => !(name in scenarios));
 if (unknown.length > 0) throw new Error(`no such scenario: ${unknown}`);
 const names = wanted.length > 0 ? wanted : Object.keys(scenarios);
-const server = await startServer(flags.python, { slots: 1 });
+const server = await startServer(flags.python, { model: flags.model, slots: 1 });
 const browser = await launch({ wav: flags.wav });
 let failures = 0;
 for (const name of names) {

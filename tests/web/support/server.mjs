@@ -1,4 +1,4 @@
-/** The real server with the parrot model, on loopback. */
+/** The real server on loopback. */
 
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -10,11 +10,11 @@ const START_MS = 60_000;
 
 /**
  * @param {string} python
- * @param {{slots?: number, port?: number, env?: Record<string, string>}} [options] port 0: any
+ * @param {{model?: string, slots?: number, port?: number, env?: Record<string, string>}} [options] port 0: any
  */
-export async function startServer(python, { slots = 1, port = 0, env = {} } = {}) {
+export async function startServer(python, { model = 'parrot', slots = 1, port = 0, env = {} } = {}) {
   const data = mkdtempSync(join(tmpdir(), 'parley-web-'));
-  const child = spawn(python, ['-m', 'parley', 'serve', '--http', '--host', '127.0.0.1', '--port', String(port), '--model', 'parrot', '--slots', String(slots)], {
+  const child = spawn(python, ['-m', 'parley', 'serve', '--http', '--host', '127.0.0.1', '--port', String(port), '--model', model, '--slots', String(slots)], {
     env: { ...process.env, OMP_NUM_THREADS: '1', PARLEY_STORAGE__DATA_DIR: data, ...env },
     stdio: ['ignore', 'pipe', 'pipe'],
   });

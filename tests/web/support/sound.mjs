@@ -31,20 +31,30 @@ export function lastLoud(levels, from, to) {
 /**
  * @param {number[]} heard levels, silence before and after
  * @param {number[]} sent levels
- * @returns {{likeness: number, longerMs: number}} correlation when laid over each other; how much longer
- *   the heard one is between its first and last loud frame
+ * @returns {{likeness: number, longerMs: number, holeMs: number}} correlation when laid over each other; how
+ *   much longer the heard one is between its first and last loud frame; the longest silence where
+ *   something was sent
  */
 export function compareSound(heard, sent) {
   const bounds = (levels) => [levels.findIndex((level) => level > LOUD), levels.findLastIndex((level) => level > LOUD)];
   const [h0, h1] = bounds(heard);
   const [s0, s1] = bounds(sent);
-  if (h0 < 0 || s0 < 0) return { likeness: 0, longerMs: NaN };
+  if (h0 < 0 || s0 < 0) return { likeness: 0, longerMs: NaN, holeMs: NaN };
   // Over 25 ms: within one period of a voice the levels of 5 ms depend on where the frames begin.
   const smoothHeard = smooth(heard);
   const smoothSent = smooth(sent).slice(s0, s1 + 1);
   let best = 0;
   for (let shift = -3; shift <= 3; shift++) best = Math.max(best, correlation(smoothHeard.slice(h0 + shift, h0 + shift + s1 - s0 + 1), smoothSent));
-  return { likeness: best, longerMs: (h1 - h0 - (s1 - s0)) * (1000 / FRAMES_PER_SECOND) };
+  let hole = 0;
+  let run = 0;
+  for (let i = s0; i <= s1; i++) {
+    // Within one frame the two may be shifted against each other.
+    const isSpoken = Math.min(sent[i - 1] ?? 0, sent[i], sent[i + 1] ?? 0) > 2 * LOUD;
+    run = isSpoken && (heard[h0 + i - s0] ?? 0) < LOUD / 4 ? run + 1 : 0;
+    hole = Math.max(hole, run);
+  }
+  const frameMs = 1000 / FRAMES_PER_SECOND;
+  return { likeness: best, longerMs: (h1 - h0 - (s1 - s0)) * frameMs, holeMs: hole * frameMs };
 }
 
 function smooth(levels) {

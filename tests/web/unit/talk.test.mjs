@@ -443,3 +443,45 @@ test('a refused chat leaves its error in the answer', () => {
   assert.equal(talk.messages[1].error, 'queue_full');
   assert.equal(buildRequest(talk.messages, settings).messages.length, 2);
 });
+
+async function waited(isAway) {
+  const { clock, sockets, connection } = surroundings();
+  const talk = new DuplexTalk(new FakeRig(), clock.surroundings());
+  talk.isAway = () => isAway;
+  await talk.start('realtime', 'audio', {}, { connection });
+  sockets[0].accept();
+  sockets[0].say({ type: 'session.queued', position: 1, queue_length: 1, estimated_wait_s: 5, ticket_id: 'q_1' }, { type: 'session.queue_done' }, { type: 'session.created', session_id: 'rt_1', prompt_length: 1 });
+  return { clock, talk, socket: sockets[0] };
+}
+
+test('whose turn comes while they are away gives the place back after 20 seconds', async () => {
+  const { clock, talk, socket } = await waited(true);
+  clock.pass(19_999);
+  assert.equal(talk.state.phase, 'live');
+  clock.pass(1);
+  assert.equal(socket.types().at(-1), 'session.close');
+  socket.say({ type: 'session.closed', reason: 'stopped' });
+
+  assert.equal(talk.state.phase, 'ended');
+  assert.equal(talk.state.hasGivenBack, true);
+});
+
+test('a glance or a word is enough to keep the place', async () => {
+  const glanced = await waited(true);
+  glanced.clock.pass(10_000);
+  glanced.talk.noticed();
+  const spoke = await waited(true);
+  for (let i = 0; i < 8; i++) spoke.talk.rig.tell('level', { rms: 0.2, peak: 0.3 });
+  const here = await waited(false);
+  for (const { clock, talk } of [glanced, spoke, here]) {
+    clock.pass(60_000);
+    assert.equal(talk.state.phase, 'live');
+  }
+});
+
+test('a door that slams is nobody speaking', async () => {
+  const { clock, talk } = await waited(true);
+  for (const rms of [0.4, 0.4, 0.01, 0.4, 0.01]) talk.rig.tell('level', { rms, peak: rms });
+  clock.pass(20_000);
+  assert.equal(talk.state.hasGivenBack, true);
+});

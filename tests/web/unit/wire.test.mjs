@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
+import { chosenApi } from '../../../src/parley/web/wire/api.js';
 import { decodePcm, encodePcm } from '../../../src/parley/web/wire/codec.js';
 import { makeSessionId, reasonOf, socketUrl } from '../../../src/parley/web/wire/connection.js';
 import { HalfDuplexClient } from '../../../src/parley/web/wire/half-duplex.js';
@@ -230,4 +231,19 @@ test('an unknown message is not an accident', (t) => {
   sockets[0].accept();
   sockets[0].say('not json', { type: 'session.warning' }, { type: 'response.output_audio.delta', text: 'a', audio: sound(10), end_of_turn: true, kv_cache_length: 1 });
   assert.notEqual(client.phase, 'ended');
+});
+
+test('a link cannot send a voice to a strange server', () => {
+  const page = 'https://talk.example.org/audio_duplex?api=';
+  const allowed = ['other.example.org', 'third.example.org:8443'];
+  const taken = (asked) => chosenApi(page + encodeURIComponent(asked), allowed).base;
+
+  assert.deepEqual(chosenApi('https://talk.example.org/omni'), { base: null, refused: null });
+  assert.equal(taken('talk.example.org:9000'), 'https://talk.example.org:9000');
+  assert.equal(taken('wss://other.example.org:1'), 'https://other.example.org:1');
+  assert.equal(taken('third.example.org:8443'), 'https://third.example.org:8443');
+  assert.equal(taken('http://localhost:8006'), 'http://localhost:8006');
+  for (const bad of ['evil.example', 'third.example.org:1', 'http://other.example.org', 'talk.example.org.evil.example', 'javascript:alert(1)', 'me:secret@talk.example.org', '//', 'ftp://talk.example.org']) {
+    assert.deepEqual(chosenApi(page + encodeURIComponent(bad), allowed), { base: null, refused: bad }, bad);
+  }
 });

@@ -69,6 +69,21 @@ export async function openCamera({ deviceId, facing = 'user', isDetailed = false
   return await openOrAny({ video }, 'video', deviceId, 'camera');
 }
 
+/** Whether a screen or window can be shown instead of a camera here; phones cannot. */
+export function canShareScreen() {
+  return globalThis.isSecureContext && typeof navigator.mediaDevices?.getDisplayMedia === 'function';
+}
+
+/** A screen, a window or a tab; the browser asks which. @returns {Promise<MediaStream>} */
+export async function openScreen() {
+  try {
+    // The model looks once a second: few pictures are enough.
+    return await navigator.mediaDevices.getDisplayMedia({ video: { frameRate: { ideal: 5 } }, audio: false });
+  } catch (error) {
+    throw toMediaError(error, 'camera');
+  }
+}
+
 /**
  * @param {MediaStreamConstraints} constraints
  * @param {'audio' | 'video'} kind

@@ -229,7 +229,8 @@ export class Rig extends EventTarget {
   /** @param {string} deviceId '' for the system's choice */
   async setSpeaker(deviceId) {
     this.speakerId = deviceId;
-    if (this.context) await this.#routeVoice();
+    // While it is being opened there is nothing to route yet; opening does it.
+    if (this.#voice) await this.#routeVoice();
   }
 
   async #routeVoice() {

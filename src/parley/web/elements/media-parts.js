@@ -1,7 +1,7 @@
 /** Files of a person → pieces of a message, within the limits of the server, with words when they are not. */
 
 import { decodeSound } from '../audio/rig.js';
-import { drawJpeg } from '../talk/camera.js';
+import { drawJpeg, secondsOf } from '../talk/camera.js';
 import { decodeBytes, decodePcm, encodeBlob, encodePcm } from '../wire/codec.js';
 import { h, toast } from './dom.js';
 import './player/player.js';
@@ -61,7 +61,7 @@ function videoSeconds(file) {
   const video = document.createElement('video');
   video.preload = 'metadata';
   return new Promise((resolve, reject) => {
-    video.onloadedmetadata = () => resolve(video.duration);
+    video.onloadedmetadata = () => secondsOf(video).then(resolve, reject);
     video.onerror = () => reject(new Error('this file cannot be shown'));
     video.src = url;
   }).finally(() => URL.revokeObjectURL(url));

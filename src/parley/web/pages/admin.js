@@ -74,9 +74,9 @@ function build() {
       void open();
     } }) : null),
     place.totals,
-    h('div', { class: 'grid' }, section('charts', 'wide'), section('workers', 'wide'), section('queue', 'wide'), section('running', 'wide'), section('apps'), section('eta'), section('voices'), section('keys'), section('recordings', 'wide'), section('errors')),
+    h('div', { class: 'grid' }, section('charts', 'wide'), section('workers', 'wide'), section('queue', 'wide'), section('running', 'wide'), section('apps'), section('eta'), section('voices'), section('keys'), section('recordings', 'wide'), section('disk'), section('errors'), section('log', 'wide')),
   );
-  for (const name of ['keys', 'recordings', 'voices', 'errors']) /** @type {HTMLElement} */ (place[name].parentElement).hidden = true;
+  for (const name of ['keys', 'recordings', 'voices', 'errors', 'disk', 'log']) /** @type {HTMLElement} */ (place[name].parentElement).hidden = true;
   shownApps = shownEta = '';
 }
 
@@ -91,7 +91,7 @@ async function refresh() {
     drawRunning(queue.running_tasks ?? status.running_tasks ?? []);
     drawErrors(metrics);
     past.draw(place.charts);
-    if (rounds++ % ETA_EVERY === 0) await Promise.all([drawApps(), drawEta(), drawVoices(), drawKeys(), drawRecordings()]);
+    if (rounds++ % ETA_EVERY === 0) await Promise.all([drawApps(), drawEta(), drawVoices(), drawKeys(), drawRecordings(), drawDisk(), drawLog()]);
     say(place.state, 'admin.updated', { time: new Date().toLocaleTimeString() });
   } catch (error) {
     if (error instanceof HttpError && error.status === 401) login(true);
@@ -120,21 +120,34 @@ function drawTotals(status) {
 /** @param {any[]} workers */
 function drawWorkers(workers) {
   place.workers.replaceChildren(
-    table(['worker', 'state', 'device', 'slots', 'task', 'requests', 'mean', 'seen', ''],
+    table(['worker', 'state', 'device', 'slots', 'task', 'requests', 'mean', 'seen', 'session', ''],
       workers.map((worker) => {
         const is = worker.status === 'idle' ? 'good' : ['error', 'offline'].includes(worker.status) ? 'poor' : 'fair';
         return [
-          h('span', { class: 'mono' }, String(worker.worker_id)),
-          h('span', { class: 'chip' }, h('span', { class: 'dot', 'data-is': is }), stateWord(worker.status)),
+          h('span', { class: 'mono' }, String(worker.worker_id), worker.port ? h('small', { class: 'quiet' }, ` :${worker.port}`) : null),
+          h('span', { class: 'chip' }, h('span', { class: 'dot', 'data-is': worker.draining ? 'fair' : is }), worker.draining ? t('admin.draining', { state: stateWord(worker.status) }) : stateWord(worker.status)),
           [worker.gpu_id, worker.model].filter(Boolean).join(' · '),
           worker.slots === undefined ? '–' : `${worker.free_slots} / ${worker.slots}`,
           taskWord(worker.current_request_type),
           number(worker.total_requests ?? 0),
           `${number(worker.avg_inference_time_ms ?? 0, { maximumFractionDigits: 0 })} ms`,
           worker.last_heartbeat ? new Date(worker.last_heartbeat).toLocaleTimeString() : '–',
-          worker.current_session_id ? h('span', { class: 'mono small' }, worker.current_session_id) : null,
+          worker.current_session_id ? h('span', { class: 'mono small cut', title: worker.current_session_id }, worker.current_session_id) : '–',
+          workerTools(worker),
         ];
       }), 'workers'));
+}
+
+/** @param {any} worker */
+function workerTools(worker) {
+  if (worker.status === 'offline') return null;
+  const path = `/api/admin/workers/${encodeURIComponent(worker.worker_id)}`;
+  return h('span', { class: 'row tools' },
+    h('button', { class: 'button slim', type: 'button', words: worker.draining ? 'admin.undrain' : 'admin.drain', onclick: () => void act(() => ask(path, { method: 'PUT', body: JSON.stringify({ draining: !worker.draining }) })) }),
+    h('button', { class: 'button slim danger', type: 'button', words: 'admin.restart', onclick: async () => {
+      if (!(await confirmed('admin.restart_sure', 'admin.restart', { worker: worker.worker_id }))) return;
+      await act(() => ask(`${path}/restart`, { method: 'POST', body: '{}' }));
+    } }));
 }
 
 /** @param {any[]} items */
@@ -305,6 +318,35 @@ async function drawRecordings() {
     ];
   });
   place.recordings.replaceChildren(table(['session', 'task', 'length', 'made', 'pinned', ''], [...live, ...kept], 'recordings'));
+}
+
+async function drawDisk() {
+  const disk = await askIfAny('/api/admin/disk').catch(() => undefined);
+  if (disk === undefined) return;
+  showSection('disk', disk !== null);
+  if (!disk) return;
+  const used = 1 - disk.free_gb / Math.max(disk.total_gb, 0.01);
+  const isTight = disk.free_gb < 2 * disk.min_free_gb;
+  place.disk.replaceChildren(h('div', { class: 'stack' },
+    h('meter', { min: 0, max: 1, low: 0.8, high: 0.95, optimum: 0, value: used, 'aria-labelledby': 'admin-disk' }),
+    h('p', { words: ['admin.disk_free', { free: disk.free_gb, total: disk.total_gb }] }),
+    h('p', { class: 'quiet small', words: ['admin.disk_recordings', { count: disk.recordings, size: disk.recordings_gb }] }),
+    h('p', { class: 'quiet small' }, [disk.retention_days < 0 ? t('admin.disk_forever') : t('admin.disk_days', { days: disk.retention_days }), disk.max_gb < 0 ? '' : t('admin.disk_cap', { size: disk.max_gb })].filter(Boolean).join(' ')),
+    isTight ? h('p', { class: 'error small', role: 'alert', words: ['admin.disk_tight', { size: disk.min_free_gb }] }) : null));
+}
+
+async function drawLog() {
+  const answer = await askIfAny('/api/admin/log').catch(() => undefined);
+  if (answer === undefined) return;
+  showSection('log', answer !== null);
+  if (!answer) return;
+  place.log.replaceChildren(
+    table(['time', 'level', 'event', 'source'], (answer.lines ?? []).map((/** @type {any} */ line) => [
+      date(line.at),
+      h('span', { class: 'chip' }, h('span', { class: 'dot', 'data-is': line.level === 'warning' ? 'fair' : 'poor' }), line.level),
+      h('span', { class: 'event' }, line.event, h('small', { class: 'quiet mono' }, ` ${Object.entries(line.more ?? {}).map(([name, value]) => `${name}=${value}`).join(' ')}`)),
+      h('span', { class: 'quiet small' }, line.source),
+    ]), 'log'));
 }
 
 /** @param {import('./admin-metrics.js').Sample[]} metrics */

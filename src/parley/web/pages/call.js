@@ -17,9 +17,11 @@ import { plainTranscript } from '../elements/transcript/transcript.js';
 import { grade } from '../elements/metrics/metrics.js';
 import { DuplexTalk } from '../talk/duplex.js';
 import { HalfDuplexTalk } from '../talk/half-duplex.js';
+import { chosenApi } from '../wire/api.js';
 import { CONTEXT_TOKENS } from '../wire/duplex.js';
 import { request, requestIfAny } from '../wire/http.js';
 import { clock, t } from '../words/words.js';
+import { followUnits } from './monitor.js';
 import { mountWriting } from './writing.js';
 import '../elements/devices/devices.js';
 import '../elements/events/events.js';
@@ -37,6 +39,8 @@ const HINT_AT_S = 30;
 /** A voice this much above the room's own level, five reports in a row, is somebody interrupting. */
 const BARGE_LEVEL = 0.05;
 const BARGE_REPORTS = 5;
+/** So much of what was said goes into a call that continues another, in signs. */
+const CARRY_LIMIT = 4000;
 
 /** @param {Kind} kind */
 export async function mountCall(kind) {
@@ -79,6 +83,11 @@ export async function mountCall(kind) {
   const half = talk instanceof HalfDuplexTalk ? talk : null;
   const chimes = new Chimes(() => rig.context);
   const echo = new EchoWatch();
+  /** The server of the calls; null: this page's own. @type {string | null} */
+  let api = null;
+  /** A sound file on its way to the model; a film is heard from its picture. */
+  const monitor = new Audio();
+  let hasMonitor = false;
   /** @type {import('../talk/recorder.js').VoiceRecorder | import('../talk/recorder.js').VideoRecorder | null} */
   let recorder = null;
   /** @type {Blob | null} */
@@ -190,6 +199,18 @@ export async function mountCall(kind) {
   mainNode.dataset.kind = kind;
   mainNode.append(h('h1', { class: 'visually-hidden', words: `app.${app}` }), stage, dock, side);
 
+  // The server has told which other servers there are before a call can go to one of them.
+  const defaultsKnown = requestIfAny('/api/frontend_defaults').catch(() => null).then((defaults) => {
+    if (typeof defaults?.playback_delay_ms === 'number') settings.suggest({ delay: defaults.playback_delay_ms });
+    if (isHalf) return;
+    const { base, refused } = chosenApi(location.href, defaults?.api_hosts ?? []);
+    api = base;
+    if (base) toast('call.other_server', { host: new URL(base).host });
+    if (refused) notices.prepend(notice('warn', 'call.server_refused', 'call.server_refused_fix', { values: { host: refused } }));
+  });
+  talk.isAway = () => document.hidden;
+  if (duplex) followUnits(monitor, duplex, () => hasMonitor);
+
   /** @param {string | null} name @param {boolean} [isTab] */
   function openSide(name, isTab = false) {
     const wasOpen = side.dataset.open === name && !isTab;
@@ -272,12 +293,15 @@ export async function mountCall(kind) {
 
   // Starting and ending
 
-  async function start() {
+  /** @param {string} [before] what was said in the call that this one continues */
+  async function start(before = '') {
     const barrier = barrierNotice();
     if (barrier) {
       notices.replaceChildren(barrier);
       return;
     }
+    // At once, while the click counts: what is awaited below may take longer than that.
+    void rig.open().catch(() => {});
     if (prompt.isLoading || voice.isLoading || ttsVoice?.isLoading) {
       say(stateLine, 'voice.loading');
       while (prompt.isLoading || voice.isLoading || ttsVoice?.isLoading) await new Promise((resolve) => setTimeout(resolve, 100));
@@ -288,8 +312,10 @@ export async function mountCall(kind) {
       toast('source.none');
       return;
     }
+    await defaultsKnown;
     notices.replaceChildren();
     recorded = null;
+    const instructions = before ? `${prompt.text}\n\n${t('call.carried')}\n${before.slice(-CARRY_LIMIT)}` : prompt.text;
     hasHinted = false;
     echo.reset();
     wave.clear();
@@ -302,8 +328,8 @@ export async function mountCall(kind) {
 
     if (half) {
       const content = voice.data
-        ? { system_content: [{ type: /** @type {const} */ ('text'), text: t('prompt.imitate') }, { type: /** @type {const} */ ('audio'), data: voice.data }, { type: /** @type {const} */ ('text'), text: prompt.text }] }
-        : { system_prompt: prompt.text };
+        ? { system_content: [{ type: /** @type {const} */ ('text'), text: t('prompt.imitate') }, { type: /** @type {const} */ ('audio'), data: voice.data }, { type: /** @type {const} */ ('text'), text: instructions }] }
+        : { system_prompt: instructions };
       const begun = half.start(
         {
           ...content,
@@ -324,12 +350,17 @@ export async function mountCall(kind) {
       const mode = kind === 'omni' || (kind === 'realtime' && settings.get('mode') === 'video') ? 'video' : 'audio';
       const feed = source?.feed() ?? null;
       if (mode === 'video' && !feed && !(await stageVideo?.ready())) return;
+      hasMonitor = feed !== null && !stageVideo && source?.sound !== 'mic';
+      if (hasMonitor && source) {
+        monitor.src = source.url;
+        monitor.volume = source.monitor;
+      }
       if (feed) stageVideo?.showFile(source?.url ?? '', source?.monitor ?? 0.3, source?.sound ?? 'file');
       const begun = duplex.start(
         dialect,
         mode,
-        { instructions: prompt.text, voice: voice.data, ttsVoice: ttsVoice?.isSame ? null : (ttsVoice?.data ?? null), slices: stageVideo?.slices() ?? 1, config: { length_penalty: settings.get('lengthPenalty') }, record: settings.get('recordServer') },
-        { ...microphone, sound: source?.sound ?? 'mic', feed, frame: mode === 'video' && stageVideo ? () => stageVideo.frame() : null, slices: mode === 'video' && stageVideo ? () => stageVideo.slices() : undefined },
+        { instructions, voice: voice.data, ttsVoice: ttsVoice?.isSame ? null : (ttsVoice?.data ?? null), slices: stageVideo?.slices() ?? 1, config: { length_penalty: settings.get('lengthPenalty') }, record: settings.get('recordServer') },
+        { ...microphone, ...(api ? { connection: { base: api } } : {}), sound: source?.sound ?? 'mic', feed, frame: mode === 'video' && stageVideo ? () => stageVideo.frame() : null, slices: mode === 'video' && stageVideo ? () => stageVideo.slices() : undefined },
       );
       watched(duplex.client);
       await begun;
@@ -374,6 +405,8 @@ export async function mountCall(kind) {
     if ('mediaSession' in navigator) for (const key of ['togglemicrophone', 'hangup']) onSystemKey(key, null);
     void awake?.release();
     awake = null;
+    hasMonitor = false;
+    monitor.pause();
     chimes.hush();
     stageVideo?.over();
     const { recordingId } = talk.state;
@@ -455,8 +488,8 @@ export async function mountCall(kind) {
   let shown = '';
 
   function drawNotices() {
-    const { trouble, ending, isSuspended, hasLostMic, phase } = talk.state;
-    const key = JSON.stringify([trouble, ending?.reason, ending?.code, isSuspended, hasLostMic, phase === 'ended']);
+    const { trouble, ending, isSuspended, hasLostMic, hasGivenBack, phase } = talk.state;
+    const key = JSON.stringify([trouble, ending?.reason, ending?.code, isSuspended, hasLostMic, hasGivenBack, phase === 'ended']);
     if (key === shown) return;
     shown = key;
     const again = { words: 'call.again', act: () => void start(), isMain: true };
@@ -465,7 +498,9 @@ export async function mountCall(kind) {
     if (trouble?.kind === 'media') list.push(mediaNotice(trouble, [{ words: 'action.try_again', act: () => void start(), isMain: true }, { words: 'notice.choose_device', act: () => openSide('settings', true) }, ...(trouble.device === 'microphone' ? [{ words: 'notice.write_instead', act: () => location.assign('/turnbased') }] : [])]));
     else if (trouble?.kind === 'network' && phase !== 'ended') list.push(notice('warn', 'network.slow', 'network.slow_fix', { values: { dropped: trouble.dropped }, onClose: () => talk.dismissTrouble() }));
     else if (trouble?.kind === 'server' && phase !== 'ended') list.push(notice('warn', 'trouble.server', undefined, { said: trouble.sentence, onClose: () => talk.dismissTrouble() }));
-    if (ending) list.push(endingNotice(ending, [ending.code === 'unauthorized' ? { words: 'key.enter', act: () => void askForKey(), isMain: true } : again, ...(ending.reason === 'busy' ? [{ words: 'notice.write_instead', act: () => location.assign('/turnbased') }] : [])]));
+    if (ending && hasGivenBack) list.push(notice('warn', 'queue.gave_back', 'queue.gave_back_fix', { ways: [again] }));
+    const said = ['timeout', 'context_full'].includes(ending?.reason ?? '') ? talk.captions.list.filter(({ who }) => who === 'assistant').map(({ text, heard }) => text.slice(0, heard).trim()).filter(Boolean).join('\n') : '';
+    if (ending) list.push(endingNotice(ending, [...(said ? [{ words: 'call.carry', act: () => void start(said), isMain: true }] : []), ending.code === 'unauthorized' ? { words: 'key.enter', act: () => void askForKey(), isMain: true } : { ...again, isMain: !said }, ...(ending.reason === 'busy' ? [{ words: 'notice.write_instead', act: () => location.assign('/turnbased') }] : [])]));
     if (isSuspended) list.push(notice('warn', 'media.suspended', undefined, { ways: [{ words: 'media.continue', act: () => void talk.wake(), isMain: true }] }));
     if (hasLostMic) list.push(notice('warn', 'media.lost', 'media.lost_fix', { ways: [{ words: 'media.reconnect', act: () => void talk.useMicrophone({ deviceId: devices.chosen('microphone'), isStudio: settings.get('studio') }).catch(() => toast('media.missing_microphone')), isMain: true }, { words: 'notice.choose_device', act: () => openSide('settings', true) }] }));
     notices.replaceChildren(...list.filter((node) => node !== null));
@@ -568,7 +603,9 @@ export async function mountCall(kind) {
     if (device === 'microphone' && rig.stream) void talk.useMicrophone({ deviceId: id || undefined, isStudio: settings.get('studio') }).catch(() => toast('media.missing_microphone'));
     if (device === 'camera') void stageVideo?.reopen();
   });
+  for (const sign of ['pointerdown', 'keydown']) document.addEventListener(sign, () => talk.noticed(), { capture: true });
   document.addEventListener('visibilitychange', async () => {
+    if (!document.hidden) talk.noticed();
     if (document.hidden || !talk.isBusy) return;
     if (rig.context && rig.context.state !== 'running') await talk.wake().catch(() => {});
     if (talk.isLive && awake?.released) awake = (await navigator.wakeLock?.request('screen').catch(() => null)) ?? null;
@@ -598,11 +635,6 @@ export async function mountCall(kind) {
   draw();
   drawClock();
   void prompt.load();
-  void requestIfAny('/api/frontend_defaults')
-    .then((defaults) => {
-      if (typeof defaults?.playback_delay_ms === 'number') settings.suggest({ delay: defaults.playback_delay_ms });
-    })
-    .catch(() => {});
   const barrier = barrierNotice();
   if (barrier) notices.replaceChildren(barrier);
   else if (duplex && !localStorage.getItem('parley.hint.headphones')) {

@@ -28,6 +28,8 @@ const HOLD_MS = 300;
 /** Dragging this far up while holding takes the recording back. */
 const CANCEL_PX = 80;
 const NOTE_LIMIT_S = 120;
+/** A sound of the instructions longer than this is no voice to imitate. */
+const VOICE_LIMIT_S = 20;
 
 mountShell({ app: 'turnbased', statusEveryS: 3 });
 
@@ -91,7 +93,8 @@ function chatSettings() {
   const system = settings.get('advanced') && systemParts.parts.length > 0 ? systemParts.parts : plain;
   const fromSystem = system.filter((part) => part.type === 'audio');
   const own = ttsVoice.isSame ? null : ttsVoice.data;
-  const extracted = fromSystem.length === 1 && fromSystem[0].type === 'audio' ? fromSystem[0].data : null;
+  const [only] = fromSystem;
+  const extracted = fromSystem.length === 1 && only.type === 'audio' && (only.seconds ?? 0) < VOICE_LIMIT_S ? only.data : null;
   return {
     system,
     streaming: settings.get('streaming'),
@@ -466,9 +469,21 @@ async function keep() {
 }
 
 const history = h('ul', { class: 'history' });
+const search = h('input', { type: 'search', hint: 'chat.search', 'aria-label': t('chat.search'), oninput: () => void drawHistory() });
+/** With fewer chats than this nobody needs to search. */
+const SEARCH_FROM = 6;
+
+/** @param {import('../talk/history.js').Chat} chat @param {string} wanted in small letters */
+function speaksOf(chat, wanted) {
+  return chat.messages.some(({ parts }) => parts.some((part) => part.type === 'text' && part.text.toLowerCase().includes(wanted)));
+}
 
 async function drawHistory() {
-  const chats = await listChats();
+  const all = await listChats();
+  search.hidden = all.length < SEARCH_FROM;
+  const wanted = search.hidden ? '' : search.value.trim().toLowerCase();
+  const chats = wanted ? all.filter((chat) => speaksOf(chat, wanted)) : all;
+  say(historyEmpty, wanted ? 'chat.nothing_found' : 'chat.no_history');
   history.replaceChildren(
     ...chats.map((chat) =>
       h(
@@ -559,7 +574,7 @@ settings.addEventListener('change', showAdvanced);
 const historyEmpty = h('p', { class: 'small quiet', words: 'chat.no_history' });
 const chatsPanel = h('aside', { class: 'chats', label: 'chat.history' },
   h('div', { class: 'row spread' }, h('h2', { words: 'chat.history' }), h('button', { class: 'round slim narrow', type: 'button', icon: 'close', label: 'action.close', onclick: () => chatsPanel.removeAttribute('data-open') })),
-  h('button', { class: 'button', type: 'button', icon: 'plus', words: 'chat.new', onclick: fresh }), historyEmpty, history);
+  h('button', { class: 'button', type: 'button', icon: 'plus', words: 'chat.new', onclick: fresh }), search, historyEmpty, history);
 const optionsPanel = h('aside', { class: 'options', label: 'call.settings' },
   h('div', { class: 'row spread' }, h('h2', { words: 'call.settings' }), h('button', { class: 'round slim', type: 'button', icon: 'close', label: 'action.close', onclick: () => optionsPanel.removeAttribute('data-open') })),
   options);

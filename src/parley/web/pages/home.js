@@ -1,6 +1,6 @@
 /** The first page: one tap to talk, every way there is, what was talked about before. */
 
-import { $, h, say } from '../elements/dom.js';
+import { $, copy, h, say, sheet } from '../elements/dom.js';
 import { icon } from '../elements/icons.js';
 import { forgetRecents, recents, viewerUrl } from '../elements/recents.js';
 import { APPS, enabledApps, mountShell } from '../elements/shell/shell.js';
@@ -15,6 +15,20 @@ const talkNow = h('a', { class: 'button primary big', href: '/audio_duplex', ico
 const cards = h('ul', { class: 'cards' }, ...APPS.map(({ id, route, icon: name }) =>
   h('li', { 'data-app': id },
     h('a', { class: 'card', href: route }, h('span', { class: 'badge' }, icon(name)), h('span', { class: 'text' }, h('strong', { words: `app.${id}` }), h('span', { class: 'quiet', words: `home.about_${id}` })), icon('arrow')))));
+
+// Where this page is a phone's already, the card would lead to itself.
+const isPhone = matchMedia('(pointer: coarse)').matches;
+if (!isPhone) {
+  cards.append(
+    h('li', null,
+      h('button', { class: 'card', type: 'button', onclick: showAddress }, h('span', { class: 'badge' }, icon('phone')), h('span', { class: 'text' }, h('strong', { words: 'home.phone' }), h('span', { class: 'quiet', words: 'home.about_phone' })), icon('arrow'))));
+}
+
+function showAddress() {
+  const url = new URL('/mobile/', location.href).href;
+  const isOnlyHere = ['localhost', '127.0.0.1', '[::1]'].includes(location.hostname);
+  sheet('home.phone', h('p', { words: isOnlyHere ? 'home.phone_local' : 'home.phone_how' }), h('p', { class: 'mono address' }, url), h('div', { class: 'row' }, h('button', { class: 'button primary', type: 'button', icon: 'copy', words: 'action.copy', onclick: () => void copy(url) })));
+}
 
 const list = h('ul', { class: 'recent' });
 const recent = h('section', { class: 'recents', hidden: true }, h('div', { class: 'row spread' }, h('h2', { words: 'home.recent' }), h('button', { class: 'button plain slim', type: 'button', words: 'action.clear', onclick: () => (forgetRecents(), drawRecents()) })), list);

@@ -1,8 +1,10 @@
 /** The picture of a video call: preview, its buttons, subtitles, the file in place of the camera. */
 
 import { h, once, reicon, relabel, toast } from '../elements/dom.js';
-import { toMediaError } from '../audio/devices.js';
-import { Camera } from '../talk/camera.js';
+import { canShareScreen, toMediaError } from '../audio/devices.js';
+import { Camera, ZOOM_LIMIT } from '../talk/camera.js';
+import { number } from '../words/words.js';
+import { followUnits } from './monitor.js';
 
 /**
  * @param {{settings: import('../elements/form.js').Settings<any>,
@@ -33,13 +35,17 @@ export function mountStageVideo({ settings, devices, talk }) {
   detail.replaceChildren(h('b', { class: 'small' }, 'HD'));
   const subtitles = tool('captions', 'video.captions', () => settings.set('captions', !settings.get('captions')));
   const whole = tool('full', 'video.full', once(() => full(), 400));
+  const freeze = tool('freeze', 'video.freeze', () => void camera.freeze(!camera.isFrozen));
+  const screen = tool('screen', 'video.screen', once(() => void share(), 500));
+  const zoomed = h('button', { class: 'zoomed num', type: 'button', label: 'video.zoom_off', hidden: true, onclick: () => camera.setZoom(1) });
   const torch = tool('sun', 'video.torch', () => {
     const on = torch.getAttribute('aria-pressed') !== 'true';
     torch.setAttribute('aria-pressed', String(on));
     void camera.torch(on).catch(() => {});
   });
   const lamp = h('span', { class: 'lamp', role: 'img', label: 'video.live', hidden: true });
-  const node = h('div', { class: 'picture' }, video, placeholder, captions, lamp, h('div', { class: 'tools' }, power, flip, mirror, detail, torch, subtitles, whole));
+  const node = h('div', { class: 'picture' }, video, placeholder, captions, lamp, zoomed, h('div', { class: 'tools' }, power, flip, mirror, freeze, detail, torch, screen, subtitles, whole));
+  screen.hidden = !canShareScreen();
 
   /** @param {unknown} error */
   function trouble(error) {
@@ -59,6 +65,46 @@ export function mountStageVideo({ settings, devices, talk }) {
     }
   }
 
+  async function share() {
+    if (camera.isScreen) {
+      camera.close();
+      if (talk.isBusy) await open();
+      return;
+    }
+    try {
+      isFile = false;
+      await camera.share();
+    } catch (error) {
+      // Whoever closes the browser's question has changed their mind.
+      if (toMediaError(error, 'camera').trouble !== 'denied') toast('video.no_screen');
+    }
+  }
+
+  // Two fingers, or the wheel with Ctrl, make the middle of the picture larger.
+  /** @type {Map<number, PointerEvent>} */
+  const fingers = new Map();
+  let spread = 0;
+  const between = () => {
+    const [a, b] = [...fingers.values()];
+    return Math.hypot(a.clientX - b.clientX, a.clientY - b.clientY);
+  };
+  node.addEventListener('pointerdown', (event) => {
+    if (event.pointerType !== 'touch' || !camera.isOn) return;
+    fingers.set(event.pointerId, event);
+    if (fingers.size === 2) spread = between() / camera.zoom;
+  });
+  node.addEventListener('pointermove', (event) => {
+    if (!fingers.has(event.pointerId)) return;
+    fingers.set(event.pointerId, event);
+    if (fingers.size === 2 && spread > 0) camera.setZoom(between() / spread);
+  });
+  for (const end of ['pointerup', 'pointercancel', 'pointerleave']) node.addEventListener(end, (event) => fingers.delete(/** @type {PointerEvent} */ (event).pointerId));
+  node.addEventListener('wheel', (event) => {
+    if (!event.ctrlKey || !camera.isOn) return;
+    event.preventDefault();
+    camera.setZoom(camera.zoom * Math.exp(-event.deltaY / 300));
+  }, { passive: false });
+
   function full() {
     if (document.fullscreenElement) void document.exitFullscreen();
     else if (!node.requestFullscreen) toast('video.no_full');
@@ -70,13 +116,19 @@ export function mountStageVideo({ settings, devices, talk }) {
     placeholder.hidden = isShown;
     reicon(power, camera.isOn ? 'video' : 'video-off');
     relabel(power, camera.isOn ? 'video.off' : 'video.turn_on');
-    for (const button of [flip, mirror]) button.disabled = !camera.isOn;
+    for (const button of [flip, mirror, freeze]) button.disabled = !camera.isOn;
+    if (camera.isScreen) flip.disabled = mirror.disabled = true;
+    freeze.setAttribute('aria-pressed', String(camera.isFrozen));
+    screen.setAttribute('aria-pressed', String(camera.isScreen));
+    zoomed.hidden = !camera.isOn || camera.zoom < 1.05;
+    zoomed.textContent = `${number(camera.zoom, { maximumFractionDigits: 1 })}×`;
+    video.style.setProperty('--zoom', String(Math.min(ZOOM_LIMIT, camera.isOn ? camera.zoom : 1)));
     torch.hidden = !camera.hasTorch;
     mirror.setAttribute('aria-pressed', String(camera.isMirrored));
     detail.setAttribute('aria-pressed', String(isDetailed));
     subtitles.setAttribute('aria-pressed', String(settings.get('captions')));
     // People expect to see themselves as in a mirror; what is sent is turned only when they ask for it.
-    video.classList.toggle('mirrored', !isFile && (camera.facing === 'user') !== camera.isMirrored);
+    video.classList.toggle('mirrored', !isFile && !camera.isScreen && (camera.facing === 'user') !== camera.isMirrored);
     captions.hidden = !settings.get('captions') || !captions.textContent;
     node.style.setProperty('--caption-height', `${settings.get('captionHeight')}%`);
     node.style.setProperty('--caption-shade', String(settings.get('captionShade') / 100));
@@ -88,17 +140,7 @@ export function mountStageVideo({ settings, devices, talk }) {
   camera.addEventListener('lost', () => toast('video.lost'));
   settings.addEventListener('change', draw);
   talk.addEventListener('change', draw);
-  // A file keeps to the units that were sent, not to its own clock.
-  talk.addEventListener('unit', () => {
-    const feed = talk.sources.feed;
-    if (!isFile || !feed) return;
-    const at = feed.at - 1;
-    if (at < 0 || at >= feed.playS) video.pause();
-    else {
-      if (Math.abs(video.currentTime - at) > 0.6) video.currentTime = at;
-      void video.play().catch(() => {});
-    }
-  });
+  followUnits(video, talk, () => isFile);
   draw();
 
   return {
@@ -109,7 +151,7 @@ export function mountStageVideo({ settings, devices, talk }) {
     /** Before a call: the camera is on, or a person was told why not. */
     ready: async () => camera.isOn || (await open()),
     reopen: async () => {
-      if (camera.isOn) await open();
+      if (camera.isOn && !camera.isScreen) await open();
     },
     frame: () => camera.frame(),
     slices: () => (isDetailed ? 2 : 1),

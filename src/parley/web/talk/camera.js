@@ -5,7 +5,7 @@
  * thread by the browser.
  */
 
-import { openCamera, release, toMediaError } from '../audio/devices.js';
+import { openCamera, openScreen, release, toMediaError } from '../audio/devices.js';
 import { encodeBlob } from '../wire/codec.js';
 
 /** Long side in pixels. Source: web client spec 3.3. */
@@ -14,6 +14,7 @@ const SIDE_DETAILED = 1344;
 const QUALITY = 0.75;
 /** A picture later than this is left out: the voice must not wait. */
 const LATE_MS = 150;
+export const ZOOM_LIMIT = 4;
 
 export class Camera extends EventTarget {
   /** @type {MediaStream | null} */
@@ -22,7 +23,12 @@ export class Camera extends EventTarget {
   facing = 'user';
   isMirrored = false;
   isDetailed = false;
+  /** The picture stands still, here and in what is sent. */
   isFrozen = false;
+  /** A screen or window instead of the camera. */
+  isScreen = false;
+  /** 1 to 4: the middle of the picture, larger. */
+  zoom = 1;
   #canvas = document.createElement('canvas');
   /** @type {string | undefined} */
   #deviceId;
@@ -42,8 +48,19 @@ export class Camera extends EventTarget {
   /** @param {string} [deviceId] */
   async open(deviceId) {
     const stream = await openCamera({ deviceId, facing: this.facing, isDetailed: this.isDetailed });
-    this.close();
     this.#deviceId = deviceId;
+    await this.#take(stream, false);
+  }
+
+  /** A screen, a window or a tab, as the person chooses; what was there before stays when they refuse. */
+  async share() {
+    await this.#take(await openScreen(), true);
+  }
+
+  /** @param {MediaStream} stream @param {boolean} isScreen */
+  async #take(stream, isScreen) {
+    this.close();
+    this.isScreen = isScreen;
     this.stream = stream;
     stream.getVideoTracks()[0].addEventListener('ended', () => {
       if (this.stream === stream) this.#lost();
@@ -53,8 +70,23 @@ export class Camera extends EventTarget {
     this.dispatchEvent(new Event('change'));
   }
 
+  /** Hold the picture, so that it can be talked about. @param {boolean} on */
+  async freeze(on) {
+    this.isFrozen = on && this.isOn;
+    if (this.isFrozen) this.video.pause();
+    else if (this.isOn) await this.video.play().catch(() => {});
+    this.dispatchEvent(new Event('change'));
+  }
+
+  /** @param {number} factor */
+  setZoom(factor) {
+    this.zoom = Math.max(1, Math.min(ZOOM_LIMIT, factor));
+    this.dispatchEvent(new Event('change'));
+  }
+
   #lost() {
     this.stream = null;
+    this.isFrozen = this.isScreen = false;
     this.dispatchEvent(new Event('lost'));
     this.dispatchEvent(new Event('change'));
   }
@@ -101,13 +133,15 @@ export class Camera extends EventTarget {
     const { video } = this;
     const { videoWidth: width, videoHeight: height } = video;
     if (!width || !height) return null;
-    const blob = await drawJpeg(this.#canvas, video, width, height, { isDetailed: this.isDetailed, isMirrored: this.isMirrored });
+    const blob = await drawJpeg(this.#canvas, video, width, height, { isDetailed: this.isDetailed, isMirrored: this.isMirrored, zoom: this.zoom });
     return blob ? await encodeBlob(blob) : null;
   }
 
   close() {
     release(this.stream);
     this.stream = null;
+    this.isFrozen = this.isScreen = false;
+    this.zoom = 1;
     this.video.srcObject = null;
     this.dispatchEvent(new Event('change'));
   }
@@ -118,16 +152,17 @@ export class Camera extends EventTarget {
  * @param {CanvasImageSource} source
  * @param {number} width
  * @param {number} height
- * @param {{isDetailed?: boolean, isMirrored?: boolean, side?: number, quality?: number}} [how]
+ * @param {{isDetailed?: boolean, isMirrored?: boolean, zoom?: number, side?: number, quality?: number}} [how]
  * @returns {Promise<Blob | null>}
  */
-export function drawJpeg(canvas, source, width, height, { isDetailed = false, isMirrored = false, side, quality = QUALITY } = {}) {
-  const scale = Math.min(1, (side ?? (isDetailed ? SIDE_DETAILED : SIDE)) / Math.max(width, height));
-  canvas.width = Math.round(width * scale);
-  canvas.height = Math.round(height * scale);
+export function drawJpeg(canvas, source, width, height, { isDetailed = false, isMirrored = false, zoom = 1, side, quality = QUALITY } = {}) {
+  const [seenWidth, seenHeight] = [width / zoom, height / zoom];
+  const scale = Math.min(1, (side ?? (isDetailed ? SIDE_DETAILED : SIDE)) / Math.max(seenWidth, seenHeight));
+  canvas.width = Math.round(seenWidth * scale);
+  canvas.height = Math.round(seenHeight * scale);
   const pen = /** @type {CanvasRenderingContext2D} */ (canvas.getContext('2d', { alpha: false }));
   if (isMirrored) pen.setTransform(-1, 0, 0, 1, canvas.width, 0);
-  pen.drawImage(source, 0, 0, canvas.width, canvas.height);
+  pen.drawImage(source, (width - seenWidth) / 2, (height - seenHeight) / 2, seenWidth, seenHeight, 0, 0, canvas.width, canvas.height);
   return new Promise((resolve) => canvas.toBlob(resolve, 'image/jpeg', quality));
 }
 
@@ -144,7 +179,7 @@ export async function framesOf(url, { offset = 0.5, limitS, isDetailed, onProgre
   video.preload = 'auto';
   video.src = url;
   await event(video, 'loadeddata');
-  const seconds = Math.min(limitS, Math.ceil(video.duration));
+  const seconds = Math.min(limitS, Math.ceil(await secondsOf(video)));
   const frames = [];
   for (let second = 0; second < seconds; second++) {
     video.currentTime = Math.min(second + offset, Math.max(0, video.duration - 0.05));
@@ -154,6 +189,22 @@ export async function framesOf(url, { offset = 0.5, limitS, isDetailed, onProgre
     onProgress?.((second + 1) / seconds);
   }
   return frames;
+}
+
+/**
+ * How long a clip is. What a browser has recorded itself does not say so: it is known once somebody has
+ * looked for the end.
+ * @param {HTMLMediaElement} media with its metadata
+ * @returns {Promise<number>}
+ */
+export async function secondsOf(media) {
+  if (Number.isFinite(media.duration)) return media.duration;
+  const found = event(media, 'durationchange');
+  media.currentTime = 1e9;
+  await found;
+  const seconds = media.duration;
+  media.currentTime = 0;
+  return Number.isFinite(seconds) ? seconds : 0;
 }
 
 /** @param {HTMLMediaElement} media @param {string} name */

@@ -31,7 +31,14 @@ import { Captions } from './captions.js';
  * @property {number} liveSince `now` when the conversation became live; 0 before
  * @property {Trouble | null} trouble
  * @property {import('../wire/connection.js').Ending | null} ending
+ * @property {boolean} hasGivenBack the turn came, nobody was there, and the place went to the next
  */
+
+/** Who waited, and is not there when the turn comes, has this long. Source: web client spec 6. */
+const AWAY_MS = 20_000;
+/** This many loud reports in a row (20 a second) are somebody speaking. */
+const VOICE_LEVEL = 0.05;
+const VOICE_REPORTS = 6;
 
 /** @returns {TalkState} */
 function freshState() {
@@ -49,6 +56,7 @@ function freshState() {
     liveSince: 0,
     trouble: null,
     ending: null,
+    hasGivenBack: false,
   };
 }
 
@@ -78,6 +86,12 @@ export class Talk extends EventTarget {
   /** @type {import('../audio/rig.js').Position | null} */
   position = null;
   micLevel = 0;
+  /** Whether nobody looks at the page now. */
+  isAway = () => false;
+  #hasWaited = false;
+  /** @type {any} */
+  #awayTimer = null;
+  #loudReports = 0;
   /** @type {AbortController} */
   #life = new AbortController();
 
@@ -118,6 +132,7 @@ export class Talk extends EventTarget {
     this.#life = new AbortController();
     const { signal } = this.#life;
     this.state = freshState();
+    this.#hasWaited = false;
     this.set({ phase: 'opening' });
     try {
       await this.rig.open();
@@ -146,6 +161,8 @@ export class Talk extends EventTarget {
     const on = (type, act) => this.rig.addEventListener(type, (event) => act(/** @type {CustomEvent} */ (event).detail), { signal });
     on('level', ({ rms }) => {
       this.micLevel = rms;
+      this.#loudReports = rms > VOICE_LEVEL ? this.#loudReports + 1 : 0;
+      if (this.#loudReports >= VOICE_REPORTS) this.noticed();
       this.#tellLevel();
     });
     on('position', (position) => {
@@ -179,6 +196,8 @@ export class Talk extends EventTarget {
     on('phase', (phase) => {
       const mine = { connecting: 'connecting', queued: 'queued', assigned: 'preparing', stopping: 'stopping' }[/** @type {string} */ (phase)];
       if (mine) this.set({ phase: /** @type {TalkPhase} */ (mine) });
+      if (phase === 'queued') this.#hasWaited = true;
+      if (phase === 'assigned' && this.#hasWaited && this.isAway()) this.#waitForPerson();
     });
     on('queue', (queue) => this.set({ queue, ...(queue ? { retrying: null } : {}) }));
     on('retrying', ({ attempt }) => this.set({ retrying: { attempt } }));
@@ -191,8 +210,25 @@ export class Talk extends EventTarget {
     on('ended', (ending) => this.#ended(ending));
   }
 
+  /** The others in the queue must not wait for somebody who has left. */
+  #waitForPerson() {
+    this.clearTimer(this.#awayTimer);
+    this.#awayTimer = this.setTimer(() => {
+      this.#awayTimer = null;
+      this.set({ hasGivenBack: true });
+      this.stop();
+    }, AWAY_MS);
+  }
+
+  /** The person is here: they came back to the page, touched it, or spoke. */
+  noticed() {
+    this.clearTimer(this.#awayTimer);
+    this.#awayTimer = null;
+  }
+
   /** @param {import('../wire/connection.js').Ending} ending */
   #ended(ending) {
+    this.noticed();
     this.onEnded(ending);
     this.rig.releaseMicrophone();
     // Whoever hangs up wants silence; any other end lets the last sentence finish.
@@ -246,4 +282,6 @@ export class Talk extends EventTarget {
   onGap(_gap) {}
   /** @param {import('../wire/connection.js').Ending} _ending */
   onEnded(_ending) {}
+  /** Hang up, or leave the queue. */
+  stop() {}
 }

@@ -64,6 +64,10 @@ export class Player extends HTMLElement {
     this.#audio.src = src;
   }
 
+  play() {
+    void this.#audio.play().catch(() => {});
+  }
+
   pause() {
     this.#audio.pause();
   }

@@ -5,8 +5,8 @@
 
 import { decodePcm } from '../../wire/codec.js';
 import { requestIfAny } from '../../wire/http.js';
-import { currentLanguage, words } from '../../words/words.js';
-import { h, say } from '../dom.js';
+import { currentLanguage, t, words } from '../../words/words.js';
+import { confirmed, h, say, sheet } from '../dom.js';
 
 /**
  * @typedef {object} Preset
@@ -31,6 +31,9 @@ function read(preset) {
   return { id: String(preset.id), name: String(preset.name ?? preset.id), description: preset.description, text, hasVoice };
 }
 
+/** A person's own presets stay in this browser. */
+const OWN_LIMIT = 20;
+
 export class Prompt extends HTMLElement {
   /** The key of this page's presets. */
   mode = 'turnbased';
@@ -40,6 +43,8 @@ export class Prompt extends HTMLElement {
   #text = h('textarea', { rows: 5, maxlength: 65536 });
   #mark = h('span', { class: 'chip', words: 'prompt.changed', hidden: true });
   #note = h('p', { class: 'small quiet' });
+  #keep = h('button', { class: 'button plain slim', type: 'button', icon: 'plus', words: 'prompt.keep', hidden: true, onclick: () => this.#askName() });
+  #forget = h('button', { class: 'button plain slim', type: 'button', icon: 'trash', words: 'prompt.forget', hidden: true, onclick: () => void this.#remove() });
   #progress = h('progress', { max: 1, hidden: true, label: 'prompt.loading' });
   /** Whether the call must wait for the preset's voice. */
   isLoading = false;
@@ -54,6 +59,7 @@ export class Prompt extends HTMLElement {
       this.#note,
       this.#progress,
       h('label', null, h('span', { class: 'row spread' }, h('span', { words: 'prompt.text' }), this.#mark), this.#text),
+      h('div', { class: 'row' }, this.#keep, this.#forget),
     );
     this.#row.removeAttribute('title');
     this.#text.oninput = () => {
@@ -81,6 +87,46 @@ export class Prompt extends HTMLElement {
     localStorage.setItem(this.#key, JSON.stringify(value));
   }
 
+  get #ownKey() {
+    return `parley.prompts.${this.mode}`;
+  }
+
+  /** @returns {Preset[]} */
+  #own() {
+    try {
+      const list = JSON.parse(localStorage.getItem(this.#ownKey) ?? '[]');
+      return Array.isArray(list) ? list.filter((one) => typeof one?.id === 'string' && typeof one?.text === 'string').map(({ id, name, text }) => ({ id, name: String(name), text, hasVoice: false })) : [];
+    } catch {
+      return [];
+    }
+  }
+
+  #askName() {
+    const name = h('input', { maxlength: 40, required: true });
+    const form = h('form', { class: 'stack' }, h('label', null, h('span', { words: 'voice.name' }), name), h('button', { class: 'button primary', type: 'submit', words: 'action.save' }));
+    const node = sheet('prompt.keep', form);
+    form.onsubmit = (event) => {
+      event.preventDefault();
+      const preset = { id: `own:${Date.now().toString(36)}`, name: name.value.trim() || '♪', text: this.#text.value };
+      localStorage.setItem(this.#ownKey, JSON.stringify([...this.#own(), preset].slice(-OWN_LIMIT)));
+      const { edits } = this.#stored();
+      delete edits[this.#current?.id ?? '_'];
+      this.#store({ chosen: preset.id, edits });
+      node.close();
+      void this.load();
+    };
+  }
+
+  async #remove() {
+    const preset = this.#current;
+    if (!preset || !(await confirmed('prompt.forget_sure', 'prompt.forget', { name: preset.name }))) return;
+    localStorage.setItem(this.#ownKey, JSON.stringify(this.#own().filter(({ id }) => id !== preset.id)));
+    const { edits } = this.#stored();
+    delete edits[preset.id];
+    this.#store({ chosen: '', edits });
+    void this.load();
+  }
+
   async load() {
     /** @type {any} */
     let answer = null;
@@ -89,17 +135,18 @@ export class Prompt extends HTMLElement {
     } catch {
       // Offline: the built-in one will do, the status sign says the rest.
     }
-    const own = Array.isArray(answer?.[this.mode]) ? answer[this.mode].map(read) : [];
-    const builtIn = { id: '_', name: '', text: BUILT_IN[currentLanguage()], hasVoice: false };
-    this.#presets = own.length > 0 ? own : [builtIn];
-    this.#row.hidden = own.length < 2;
+    /** @type {Preset[]} */
+    const served = Array.isArray(answer?.[this.mode]) ? answer[this.mode].map(read) : [];
+    const builtIn = { id: '_', name: t('prompt.built_in'), text: BUILT_IN[currentLanguage()], hasVoice: false };
+    this.#presets = [...(served.length > 0 ? served : [builtIn]), ...this.#own()];
+    this.#row.hidden = this.#presets.length < 2;
     this.#row.replaceChildren(
-      ...own.map((/** @type {Preset} */ preset) =>
+      ...this.#presets.map((/** @type {Preset} */ preset) =>
         h('button', { class: 'button slim', type: 'button', role: 'radio', 'data-id': preset.id, 'aria-checked': 'false', onclick: () => this.#choose(preset, true) }, preset.name),
       ),
     );
     const { chosen } = this.#stored();
-    const byLanguage = own.find((/** @type {Preset} */ { id, name }) => new RegExp(currentLanguage() === 'zh' ? 'zh|中文|chinese' : 'en|english', 'i').test(`${id} ${name}`));
+    const byLanguage = served.find((/** @type {Preset} */ { id, name }) => new RegExp(currentLanguage() === 'zh' ? 'zh|中文|chinese' : 'en|english', 'i').test(`${id} ${name}`));
     await this.#choose(this.#presets.find(({ id }) => id === chosen) ?? byLanguage ?? this.#presets[0], false);
   }
 
@@ -140,6 +187,8 @@ export class Prompt extends HTMLElement {
     this.#note.textContent = preset.description ?? '';
     this.#note.hidden = !preset.description;
     this.#mark.hidden = this.#text.value === preset.text;
+    this.#keep.hidden = this.#mark.hidden || !this.#text.value.trim();
+    this.#forget.hidden = !preset.id.startsWith('own:');
     say(this.#mark, 'prompt.changed');
   }
 

@@ -5,14 +5,37 @@
 
 import { AUDIO_LIMIT_S, FileFeed, VIDEO_LIMIT_S } from '../../talk/files.js';
 import { ASSUMED_MIC_LUFS, gainFor, loudness, TARGET_FILE_ALONE_LUFS, TARGET_FILE_MIXED_LUFS, TARGET_MIC_LUFS, TRIM_LIMIT_DB } from '../../audio/loudness.js';
+import { mixInto } from '../../audio/mixer.js';
 import { decodeSound, theRig } from '../../audio/rig.js';
 import { join } from '../../audio/wav.js';
-import { framesOf } from '../../talk/camera.js';
+import { framesOf, secondsOf } from '../../talk/camera.js';
 import { clock, number } from '../../words/words.js';
 import { h, say, toast } from '../dom.js';
 import { choice, range, Settings } from '../form.js';
+import '../player/player.js';
 
 const RATE_HZ = 16000;
+/** A trial of the mix: long enough for a sentence over the file. */
+const TRIAL_S = 10;
+const TRIAL_STEP = RATE_HZ / 10;
+
+/** @param {Float32Array} samples */
+function peakOf(samples) {
+  let peak = 0;
+  for (const value of samples) peak = Math.max(peak, Math.abs(value));
+  return peak;
+}
+
+/** Seconds of a clip whose address is at hand. @param {string} url @returns {Promise<number>} */
+function lengthOf(url) {
+  const video = document.createElement('video');
+  video.preload = 'metadata';
+  return new Promise((resolve) => {
+    video.onloadedmetadata = () => secondsOf(video).then(resolve, () => resolve(0));
+    video.onerror = () => resolve(0);
+    video.src = url;
+  });
+}
 
 export class Source extends HTMLElement {
   isVideo = false;
@@ -23,6 +46,9 @@ export class Source extends HTMLElement {
   #frames = [];
   #lufs = -Infinity;
   #micLufs = ASSUMED_MIC_LUFS;
+  /** What was read, for the pictures to be taken again at another place of each second. @type {File | null} */
+  #file = null;
+  #offset = NaN;
   #state = h('p', { class: 'small quiet', role: 'status' });
   #progress = h('progress', { max: 1, value: 0, hidden: true, label: 'source.reading' });
   /** The file's object URL, for the preview. */
@@ -41,7 +67,9 @@ export class Source extends HTMLElement {
     const mixer = h('fieldset', { class: 'mixer' }, h('legend', { words: 'source.mixer' }),
       range(this.#settings, 'trimFile', { words: 'source.trim_file', min: -TRIM_LIMIT_DB, max: TRIM_LIMIT_DB, step: 1, unit: 'dB' }),
       range(this.#settings, 'trimMic', { words: 'source.trim_mic', min: -TRIM_LIMIT_DB, max: TRIM_LIMIT_DB, step: 1, unit: 'dB' }),
-      measure);
+      h('div', { class: 'row' }, measure, this.#try), this.#lights, this.#meters, this.#heard);
+    this.#heard.hidden = this.#meters.hidden = true;
+    this.#try.onclick = () => void (this.#trial ? this.#stopTrial() : this.#startTrial());
     const body = h('div', { class: 'stack' },
       h('label', null, h('span', { id: 'source-file', words: this.isVideo ? ['source.video', { seconds: VIDEO_LIMIT_S }] : ['source.audio', { seconds: AUDIO_LIMIT_S }] }), file),
       this.#progress, this.#state,
@@ -52,13 +80,19 @@ export class Source extends HTMLElement {
       range(this.#settings, 'monitor', { words: 'source.monitor', min: 0, max: 1, step: 0.05 }),
       mixer);
     const mode = choice(this.#settings, 'mode', { words: 'source.mode', options: [['live', 'source.live'], ['file', 'source.file']] });
+    body.addEventListener('change', () => {
+      // When the slider is let go: each second's picture lies elsewhere now.
+      if (this.isVideo && this.#file && this.#settings.get('offset') !== this.#offset) void this.read(this.#file);
+    });
     const show = () => {
       body.hidden = this.#settings.get('mode') !== 'file';
       mixer.hidden = this.#settings.get('sound') !== 'mixed';
+      if (mixer.hidden) this.#stopTrial();
       this.dispatchEvent(new Event('change'));
     };
     this.#settings.addEventListener('change', show);
     this.append(mode, body);
+    this.#showLights();
     show();
   }
 
@@ -78,6 +112,9 @@ export class Source extends HTMLElement {
   /** @param {File} file */
   async read(file) {
     const limitS = this.isVideo ? VIDEO_LIMIT_S : AUDIO_LIMIT_S;
+    this.#stopTrial();
+    this.#file = file;
+    this.#offset = this.#settings.get('offset');
     this.#samples = null;
     this.#frames = [];
     if (this.url) URL.revokeObjectURL(this.url);
@@ -100,16 +137,18 @@ export class Source extends HTMLElement {
           },
         });
       }
-      const isCut = whole.length > limitS * RATE_HZ;
+      const isCut = whole.length > limitS * RATE_HZ || (this.isVideo && (await lengthOf(this.url)) > limitS);
       this.#samples = isCut ? whole.slice(0, limitS * RATE_HZ) : whole;
       this.#lufs = loudness(this.#samples, RATE_HZ);
       const seconds = Math.max(this.#samples.length / RATE_HZ, this.#frames.length);
       say(this.#state, isCut ? 'source.cut' : 'source.ready', { name: file.name, time: clock(seconds), lufs: Number.isFinite(this.#lufs) ? number(this.#lufs) : '–', seconds: limitS });
     } catch {
       this.name = '';
+      this.#file = null;
       say(this.#state, this.isVideo ? 'error.not_video' : 'error.not_sound');
     } finally {
       this.#progress.hidden = true;
+      this.#showLights();
       this.dispatchEvent(new Event('change'));
     }
   }
@@ -117,19 +156,91 @@ export class Source extends HTMLElement {
   /** @returns {FileFeed | null} fresh for a call; null when live or nothing is loaded */
   feed() {
     if (!this.isFile || !this.#samples) return null;
+    this.#stopTrial();
     const sound = this.sound;
-    const target = sound === 'mixed' ? TARGET_FILE_MIXED_LUFS : TARGET_FILE_ALONE_LUFS;
     return new FileFeed({
       samples: this.#samples,
       frames: this.isVideo ? this.#frames : undefined,
       beforeS: this.#settings.get('before'),
       afterS: this.#settings.get('after'),
       source: sound,
-      gain: {
-        file: gainFor(this.#lufs, target, this.#settings.get('trimFile')),
-        mic: sound === 'mixed' ? gainFor(this.#micLufs, TARGET_MIC_LUFS, this.#settings.get('trimMic')) : 1,
-      },
+      gain: this.#gain(sound),
     });
+  }
+
+  /** @param {'mic' | 'file' | 'mixed'} sound */
+  #gain(sound) {
+    const target = sound === 'mixed' ? TARGET_FILE_MIXED_LUFS : TARGET_FILE_ALONE_LUFS;
+    return {
+      file: gainFor(this.#lufs, target, this.#settings.get('trimFile')),
+      mic: sound === 'mixed' ? gainFor(this.#micLufs, TARGET_MIC_LUFS, this.#settings.get('trimMic')) : 1,
+    };
+  }
+
+  // Trying the mix before a call: what the model would hear, recorded and played back
+
+  #try = h('button', { class: 'button slim', type: 'button', icon: 'record', words: 'source.try' });
+  #meters = h('div', { class: 'meters' });
+  #lights = h('p', { class: 'lights small quiet' });
+  #heard = /** @type {import('../player/player.js').Player} */ (document.createElement('p-player'));
+  /** @type {Float32Array[] | null} */
+  #trial = null;
+
+  /** Whether file, microphone and worklet are there: in words, with a dot. */
+  #showLights() {
+    const rig = theRig();
+    /** @type {[string, boolean][]} */
+    const lights = [['file', this.#samples !== null], ['mic', rig.stream !== null], ['engine', rig.context?.state === 'running']];
+    this.#lights.replaceChildren(...lights.map(([name, isOn]) => h('span', { class: 'chip' }, h('span', { class: 'dot', 'data-is': isOn ? 'good' : '' }), h('span', { words: `source.light_${name}` }), h('span', { words: isOn ? 'source.light_on' : 'source.light_off' }))));
+  }
+
+  async #startTrial() {
+    const file = this.#samples;
+    if (!file) {
+      toast('source.none');
+      return;
+    }
+    const rig = theRig();
+    try {
+      await rig.connectMicrophone();
+    } catch (error) {
+      toast(`media.${/** @type {any} */ (error).trouble ?? 'failed'}_microphone`);
+      return;
+    }
+    /** @type {Float32Array[]} */
+    const parts = [];
+    this.#trial = parts;
+    const meters = ['file', 'mic', 'mix'].map((name) => h('meter', { min: 0, max: 1, low: 0.02, high: 0.95, optimum: 0.4, value: 0, label: `source.meter_${name}` }));
+    this.#meters.replaceChildren(...['file', 'mic', 'mix'].map((name, i) => h('label', null, h('span', { words: `source.meter_${name}` }), meters[i])));
+    this.#meters.hidden = false;
+    this.#heard.hidden = true;
+    say(/** @type {HTMLElement} */ (this.#try.lastElementChild), 'source.try_stop');
+    this.#showLights();
+    rig.capture(TRIAL_STEP, (mic) => {
+      if (this.#trial !== parts) return;
+      const from = (parts.length * TRIAL_STEP) % Math.max(1, file.length);
+      const gain = this.#gain('mixed');
+      const piece = file.subarray(from, from + TRIAL_STEP);
+      const mixed = mixInto(new Float32Array(TRIAL_STEP), mic, piece, gain);
+      [peakOf(piece) * gain.file, peakOf(mic) * gain.mic, peakOf(mixed)].forEach((value, i) => {
+        meters[i].value = Math.min(1, value);
+      });
+      parts.push(mixed);
+      if (mic.length === TRIAL_STEP) rig.recycle(mic);
+      if (parts.length * TRIAL_STEP >= TRIAL_S * RATE_HZ) this.#stopTrial();
+    });
+  }
+
+  #stopTrial() {
+    const parts = this.#trial;
+    if (!parts) return;
+    this.#trial = null;
+    theRig().releaseMicrophone();
+    say(/** @type {HTMLElement} */ (this.#try.lastElementChild), 'source.try');
+    this.#showLights();
+    if (parts.length === 0) return;
+    this.#heard.setPcm(join(parts), RATE_HZ);
+    this.#heard.hidden = false;
   }
 
   /** Three seconds of the microphone. */

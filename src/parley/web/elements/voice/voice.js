@@ -31,16 +31,19 @@ export class Voice extends HTMLElement {
   #sound = null;
   #own = 0;
   isLoading = false;
+  /** @type {HTMLButtonElement | null} */
+  #listen = null;
 
   connectedCallback() {
     const upload = h('button', { class: 'button slim', type: 'button', icon: 'file', words: 'voice.upload', onclick: () => this.#upload() });
     const record = h('button', { class: 'button slim', type: 'button', icon: 'mic', words: 'voice.record', onclick: () => this.#record() });
+    this.#listen = h('button', { class: 'button slim', type: 'button', icon: 'play', words: 'voice.listen', onclick: () => void this.#preview() });
     this.#select.onchange = () => void this.#choose(this.#select.value);
     this.append(
       h('label', null, h('span', { words: this.getAttribute('words') ?? 'voice.label' }), this.#select),
       this.#player,
       this.#state,
-      h('div', { class: 'row' }, upload, record),
+      h('div', { class: 'row' }, this.#listen, upload, record),
     );
     this.#player.hidden = true;
     this.addEventListener('dragover', (event) => event.preventDefault());
@@ -60,12 +63,29 @@ export class Voice extends HTMLElement {
     const options = [h('option', { value: 'default', words: 'voice.default' })];
     if (this.hasAttribute('same')) options.unshift(h('option', { value: 'same', words: 'voice.same' }));
     this.#select.replaceChildren(...options);
+    if (this.#listen) this.#listen.hidden = this.#select.value !== 'default';
     try {
       registered ??= listVoices();
       for (const voice of await registered) this.#select.append(h('option', { value: `id:${voice.id}` }, voice.name));
     } catch {
       // The list is a convenience; the server's own voice needs none.
       registered = null;
+    }
+  }
+
+  /** The server's own voice, fetched when somebody wants to hear it. */
+  async #preview() {
+    try {
+      const sound = await fetchVoice('default');
+      if (!sound) throw new Error('there is none');
+      if (this.#select.value !== 'default') return;
+      this.#player.setPcm(sound, RATE_HZ);
+      this.#player.hidden = false;
+      if (this.#listen) this.#listen.hidden = true;
+      this.#player.play();
+    } catch {
+      say(this.#state, 'voice.no_preview');
+      this.#state.removeAttribute('data-empty');
     }
   }
 
@@ -103,6 +123,7 @@ export class Voice extends HTMLElement {
     }
     this.#sound = this.#sounds.get(value) ?? null;
     this.#player.hidden = !this.#sound;
+    if (this.#listen) this.#listen.hidden = value !== 'default';
     if (this.#sound) this.#player.setPcm(this.#sound, RATE_HZ);
     if (value.startsWith('id:') && !this.#sound) say(this.#state, 'voice.unavailable');
     else if (this.#sound && this.#sound.length < 5 * RATE_HZ) say(this.#state, 'voice.short');

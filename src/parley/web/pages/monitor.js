@@ -1,0 +1,26 @@
+/** The file of a call, heard and seen here at the pace at which its seconds are sent, not at its own. */
+
+/** Further apart than this the file is set to where the call is. */
+const APART_S = 0.6;
+
+/**
+ * @param {HTMLMediaElement} media
+ * @param {import('../talk/duplex.js').DuplexTalk} talk
+ * @param {() => boolean} isOn
+ */
+export function followUnits(media, talk, isOn) {
+  talk.addEventListener('unit', () => {
+    const feed = talk.sources.feed;
+    if (!isOn() || !feed) return;
+    const at = feed.at - 1;
+    if (at < 0 || at >= feed.playS) {
+      media.pause();
+      return;
+    }
+    if (Math.abs(media.currentTime - at) > APART_S) media.currentTime = at;
+    void media.play().catch(() => {});
+  });
+  talk.addEventListener('change', () => {
+    if (isOn() && !talk.isLive) media.pause();
+  });
+}
