@@ -1,6 +1,8 @@
 import asyncio
 import contextlib
+import logging
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -10,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from parley.executor import child
 from parley.executor.base import WorkerNews
 from parley.executor.local import LocalExecutor, as_environment, local_environments, visible_gpus
 from parley.settings import ModelSettings, SecuritySettings, Settings, load
@@ -154,6 +157,29 @@ def test_a_child_does_not_outlive_a_parent_that_is_killed_outright(tmp_path: Pat
     process.stdout.close()
 
     assert _is_gone(pid)
+
+
+def test_a_child_leaves_unknown_settings_to_its_parent_who_has_named_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    (tmp_path / "parley.toml").write_text("[gateway]\nprot = 1\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["child", "1", "worker"])
+    monkeypatch.setattr(child, "follow", lambda parent: None)
+    monkeypatch.setattr(runpy, "run_module", lambda *_, **__: load())
+    log = logging.getLogger("parley.settings")
+    level = log.level
+
+    load()
+    said_by_the_parent = caplog.text
+    caplog.clear()
+    try:
+        child.main()
+    finally:
+        log.setLevel(level)
+
+    assert "unknown setting 'gateway.prot'" in said_by_the_parent
+    assert caplog.text == ""
 
 
 def test_settings_survive_the_way_through_the_environment(monkeypatch: pytest.MonkeyPatch):

@@ -18,6 +18,7 @@ from parley import cli, logs
 
 @pytest.mark.slow
 def test_serve_answers_survives_a_killed_worker_and_ends_on_ctrl_c(tmp_path: Path):
+    (tmp_path / "parley.toml").write_text("[gateway]\nprot = 1\n")
     with serving(tmp_path) as server:
         (worker,) = server.children
         ws = "ws" + server.url.removeprefix("http")
@@ -44,6 +45,7 @@ def test_serve_answers_survives_a_killed_worker_and_ends_on_ctrl_c(tmp_path: Pat
     assert (status["total_workers"], status["offline_workers"]) == (1, 0)
     assert code == 0
     assert alive == []
+    assert sum("unknown setting 'gateway.prot'" in line for line in server.seen) == 1
 
 
 @pytest.mark.slow

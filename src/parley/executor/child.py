@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import logging
 import os
 import runpy
 import signal
@@ -44,6 +45,8 @@ def _watch(parent: int) -> None:
 def main() -> None:
     """Follow the parent, then run the command line."""
     follow(int(sys.argv[1]))
+    # The parent read the same file and variables, and has said which names in them are unknown.
+    logging.getLogger("parley.settings").setLevel(logging.ERROR)
     sys.argv = ["parley", *sys.argv[2:]]
     runpy.run_module("parley", run_name="__main__", alter_sys=True)
 
