@@ -138,7 +138,7 @@ def make_scene(random: Random, *, things: int | None = None) -> Scene:
     for cell in cells:
         sign, color = same if is_uniform else (random.choice(words.SHAPES), random.choice(colors))
         row, column = divmod(cell, 3)
-        radius = random.uniform(0.1, 0.15) if count > 1 else random.uniform(0.1, 0.23)
+        radius = random.uniform(0.11, 0.16) if count > 1 else random.uniform(0.12, 0.25)
         x = 1 / 6 + column / 3 + random.uniform(-0.04, 0.04)
         y = 1 / 6 + row / 3 + random.uniform(-0.04, 0.04)
         made.append(Thing(sign, color, x, y, radius, random.uniform(-0.25, 0.25)))
@@ -159,10 +159,23 @@ def draw(scene: Scene, random: Random, *, size: tuple[int, int] = (224, 224)) ->
     if random.random() < 0.3:
         image = image.filter(ImageFilter.GaussianBlur(random.uniform(0.3, 1.2) * side / 224))
     pixels = np.asarray(image, np.float32)
-    noise = np.random.default_rng(random.getrandbits(32))
     pixels = pixels * random.uniform(0.85, 1.08) + random.uniform(-12, 12)
-    pixels = pixels + noise.standard_normal(pixels.shape, np.float32) * random.uniform(0, 8)
+    pixels += _noise(random, pixels.shape) * random.uniform(0, 8)
     return np.clip(pixels, 0, 255).astype(np.uint8)
+
+
+def _noise(random: Random, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
+    """Normal noise of a picture's shape, a piece of one long stretch: to draw it anew would cost
+    more than all the rest of a picture."""
+    stretch = _noise_stretch()
+    count = math.prod(shape)
+    first = random.randrange(0, len(stretch) - count)
+    return stretch[first : first + count].reshape(shape)
+
+
+@functools.cache
+def _noise_stretch() -> npt.NDArray[np.float32]:
+    return np.random.default_rng(5).standard_normal(1 << 21, np.float32)
 
 
 def _shade(color: Sequence[int], random: Random) -> tuple[int, int, int]:

@@ -256,7 +256,7 @@ def drawn(talker: Talker, cases: int, seed: int, *, is_spoken: bool) -> Figure:
         scene = pictures.make_scene(random)
         kinds = sorted({kind for kind, _, _ in scene.questions(random)})
         turn = dialogue.scene_turn(random, scene, random.choice(kinds))
-        seen = talker.look(sight.picture(scene, random, random.choice(sight.SIZES)))
+        seen = talker.look(sight.picture(scene, random, random.choice(list(sight.SIZES))))
         made = Dialogue(random.choice(dialogue.SYSTEMS), (turn,))
         sounds = []
         if is_spoken:

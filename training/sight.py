@@ -21,8 +21,10 @@ PATCH = 14
 COLOR_NAMES = tuple(words.COLORS)
 NOTHING = 0
 """Label of places without a thing; colours and signs count from 1."""
-SIZES = ((224, 224), (448, 448), (320, 240), (640, 480), (240, 320), (426, 240))
-"""Picture sizes of one step each: squares, cameras, a telephone held upright."""
+SIZES = {
+    (224, 224): 8, (320, 240): 8, (240, 320): 4, (426, 240): 3, (448, 448): 1, (640, 480): 1,
+}  # fmt: skip
+"""Picture sizes (a step has one) and their weights: squares, cameras, a telephone held upright."""
 
 
 def target_size(width: int, height: int, side: int = 112) -> tuple[int, int]:

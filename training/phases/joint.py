@@ -7,7 +7,11 @@ sequences ask for them.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
 from random import Random
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer
@@ -24,103 +28,153 @@ from training.utterances import Utterance
 
 KINDS = {"spoken": 48, "duplex": 18, "pictures": 20, "typed": 18}
 """Shares of the steps. With a twentieth of typed text the brain forgot half of what it knew."""
+BLOCK = 12
+"""Batches that are drawn together."""
 
 
-def spoken_batch(random: Random, tokenizer: Tokenizer, rows: int) -> Batch:
-    """Half-duplex and chat turns by voice, some with a second turn that leans on the first."""
-    turns = random.choices((1, 2), (75, 25))[0]
-    said: list[Utterance] = []
-    samples: list[Sample] = []
-    pending = []
-    for _ in range(rows // turns):
-        while True:
-            if turns == 1 and random.random() < 0.5:
-                made = Dialogue(
-                    random.choice(dialogue.SYSTEMS), (utterances.training_turn(random),)
-                )
-            else:
-                made = dialogue.make_dialogue(random, turns=turns)
-            if not any(dialogue.is_held_out(turn.heard) for turn in made.turns):
-                break
-        voice = synth.train_voice(random)
-        heard = []
-        for turn in made.turns:
-            heard.append(len(said))
-            same = voice if random.random() < 0.9 else None
-            said.append(utterances.say(random, turn, voice=same))
-        pending.append((made, heard))
-    batch = ears.hearing_batch(said, random)
-    for made, heard in pending:
-        voice_rows = _reference(random, batch)
-        how = [Heard(sound=i, rows=_rows(batch, i)) for i in heard]
-        samples.append(turn_based(tokenizer, made, how, random, voice=voice_rows))
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """A conversation and the sound of each of its turns."""
+
+    made: Dialogue
+    said: tuple[Utterance, ...]
+
+    @property
+    def length(self) -> int:
+        return max(len(utterance.samples) for utterance in self.said)
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """A duplex session, before a camera or not."""
+
+    made: Dialogue
+    line: timeline.Timeline
+    scene: Scene | None
+
+    @property
+    def length(self) -> int:
+        return self.line.units
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A question beside a picture, typed where nothing is said."""
+
+    made: Dialogue
+    scene: Scene
+    said: Utterance | None
+
+    @property
+    def length(self) -> int:
+        return len(self.said.samples) if self.said else 0
+
+
+def draw_spoken(random: Random, turns: int) -> Spoken:
+    """A half-duplex or chat conversation by voice; later turns may lean on the first."""
+    while True:
+        if turns == 1 and random.random() < 0.5:
+            made = Dialogue(random.choice(dialogue.SYSTEMS), (utterances.training_turn(random),))
+        else:
+            made = dialogue.make_dialogue(random, turns=turns)
+        if not any(dialogue.is_held_out(turn.heard) for turn in made.turns):
+            break
+    voice = synth.train_voice(random)
+    said = tuple(
+        utterances.say(random, turn, voice=voice if random.random() < 0.9 else None)
+        for turn in made.turns
+    )
+    return Spoken(made, said)
+
+
+def draw_live(random: Random, has_camera: bool) -> Live:
+    """A time-line of one to three turns, or of noise."""
+    scene = pictures.make_scene(random) if has_camera else None
+    made = _duplex_turns(random, scene)
+    line = timeline.make(
+        random, list(made.turns), echo=_echo, noise_only=random.random() < 0.07, max_units=14
+    )
+    return Live(made, line, scene)
+
+
+def draw_shown(random: Random, is_spoken: bool) -> Shown:
+    """A question about a picture, now and then about something else."""
+    scene = pictures.make_scene(random)
+    turn = (
+        dialogue.scene_turn(random, scene)
+        if random.random() < 0.9
+        else utterances.training_turn(random)
+    )
+    made = Dialogue(random.choice(dialogue.SYSTEMS), (turn,))
+    return Shown(made, scene, utterances.say(random, turn) if is_spoken else None)
+
+
+def spoken_batch(random: Random, tokenizer: Tokenizer, drawn: Sequence[Spoken]) -> Batch:
+    batch = ears.hearing_batch([said for item in drawn for said in item.said], random)
+    samples = []
+    first = 0
+    for item in drawn:
+        how = [
+            Heard(sound=first + index, rows=_rows(batch, first + index))
+            for index in range(len(item.said))
+        ]
+        first += len(item.said)
+        voice = _reference(random, batch)
+        samples.append(turn_based(tokenizer, item.made, how, random, voice=voice))
     return batch | collate(samples)
 
 
 def duplex_batch(
-    random: Random, tokenizer: Tokenizer, rows: int, *, queries: int, has_eyes: bool
+    random: Random, tokenizer: Tokenizer, drawn: Sequence[Live], *, queries: int
 ) -> Batch:
-    """Time-lines of one to three turns, of noise, with a camera or without."""
-    has_camera = has_eyes and random.random() < 0.35
-    scenes = [pictures.make_scene(random) for _ in range(rows)] if has_camera else []
-    lines = []
-    for row in range(rows):
-        scene = scenes[row] if has_camera else None
-        made = _duplex_turns(random, scene)
-        line = timeline.make(
-            random, list(made.turns), echo=_echo, noise_only=random.random() < 0.07, max_units=14
-        )
-        lines.append((made, line, scene))
-    said = [as_utterance(line) for _, line, _ in lines]
-    batch = ears.hearing_batch(said, random)
+    """Time-lines as sessions; either all have a camera or none has."""
+    batch = ears.hearing_batch([as_utterance(item.line) for item in drawn], random)
     # Live hearing: seconds only, anywhere in the encoder's half minute.
     batch["is_chunked"][:] = True
     batch["offsets"] = torch.tensor(
         [
-            random.randrange(0, max(1, 1450 - 50 * line.units)) if random.random() < 0.6 else 0
-            for _, line, _ in lines
+            random.randrange(0, max(1, 1450 - 50 * item.line.units)) if random.random() < 0.6 else 0
+            for item in drawn
         ]
     )
     samples = []
-    for row, (made, line, scene) in enumerate(lines):
+    for row, item in enumerate(drawn):
         writer = Writer(tokenizer, queries)
         timeline.write(
-            writer, line, made.system, row, picture=row if scene else -1, scene=scene,
-            voice=_reference(random, batch),
+            writer, item.line, item.made.system, row, picture=row if item.scene else -1,
+            scene=item.scene, voice=_reference(random, batch),
         )  # fmt: skip
         samples.append(writer.done())
     batch |= collate(samples)
-    if has_camera:
+    scenes = [item.scene for item in drawn if item.scene]
+    if scenes:
         batch |= eyes.sight_batch(scenes, random, queries)
     return batch
 
 
-def picture_batch(random: Random, tokenizer: Tokenizer, rows: int, *, queries: int) -> Batch:
-    """Questions about pictures, typed or spoken; a few that are about something else."""
-    scenes = [pictures.make_scene(random) for _ in range(rows)]
-    batch = eyes.sight_batch(scenes, random, queries)
-    is_spoken = random.random() < 0.5
-    made = []
-    for scene in scenes:
-        if random.random() < 0.9:
-            turn = dialogue.scene_turn(random, scene)
-        else:
-            turn = utterances.training_turn(random)
-        made.append(Dialogue(random.choice(dialogue.SYSTEMS), (turn,)))
-    if is_spoken:
-        said = [utterances.say(random, m.turns[0]) for m in made]
+def picture_batch(
+    random: Random, tokenizer: Tokenizer, drawn: Sequence[Shown], *, queries: int
+) -> Batch:
+    batch = eyes.sight_batch([item.scene for item in drawn], random, queries)
+    said = [item.said for item in drawn if item.said]
+    if said:
         batch |= ears.hearing_batch(said, random)
     samples = []
-    for row, (scene, line) in enumerate(zip(scenes, made, strict=True)):
+    for row, item in enumerate(drawn):
         how = Heard(
-            typed="" if is_spoken else dialogue.typed(random, line.turns[0]),
-            sound=row if is_spoken else -1,
-            rows=_rows(batch, row) if is_spoken else 0,
+            typed="" if item.said else dialogue.typed(random, item.made.turns[0]),
+            sound=row if item.said else -1,
+            rows=_rows(batch, row) if item.said else 0,
             picture=row,
-            scene=scene,
+            scene=item.scene,
         )
-        samples.append(turn_based(tokenizer, line, [how], random))
+        samples.append(turn_based(tokenizer, item.made, [how], random))
     return batch | collate(samples)
+
+
+def _variant(random: Random) -> bool:
+    """A third of the batches: with a second turn, with a camera, with typed questions."""
+    return random.random() < 0.33
 
 
 def typed_batch(random: Random, tokenizer: Tokenizer, rows: int) -> Batch:
@@ -130,12 +184,12 @@ def typed_batch(random: Random, tokenizer: Tokenizer, rows: int) -> Batch:
     for _ in range(max(1, rows // turns)):
         made, heard = brain.conversation(random, turns)
         samples.append(turn_based(tokenizer, made, heard, random, is_seen=False))
-    return brain.collate(samples, 32)
+    return brain.collate(samples)
 
 
 def collate(samples: list[Sample]) -> Batch:
     """As `brain.collate`, with the embeddings' origins: `sound_at` (n, 2) and `picture_at` (n,)."""
-    batch = brain.collate(samples, 32)
+    batch = brain.collate(samples)
     places = [
         (which, row)
         for sample in samples
@@ -209,17 +263,41 @@ def build(
     eye_heads = eyes.EyeHeads(shape.eye_width, shape.hidden)
     kinds = {k: share for k, share in KINDS.items() if has_eyes or k != "pictures"}
 
+    @functools.lru_cache(maxsize=1)
+    def block(number: int) -> list[tuple[str, list[Any]]]:
+        """The next `BLOCK` batches: what is drawn for one kind is shared out by length, so that
+        little of a batch is padding (two fifths of it, if each batch is drawn by itself)."""
+        random = Random(run.seed * 5_000_011 + number)
+        planned = [(random.choices(list(kinds), list(kinds.values()))[0], _variant(random))
+                   for _ in range(BLOCK)]  # fmt: skip
+        made: list[tuple[str, list[Any]]] = []
+        for kind, variant in sorted(set(planned)):
+            count = planned.count((kind, variant))
+            if kind == "spoken":
+                turns = 2 if variant else 1
+                size, draw = rows // turns, functools.partial(draw_spoken, random, turns)
+            elif kind == "duplex":
+                size = max(2, rows // 4)
+                draw = functools.partial(draw_live, random, has_eyes and variant)
+            elif kind == "pictures":
+                size, draw = rows, functools.partial(draw_shown, random, not variant)
+            else:
+                made += [(kind, [])] * count
+                continue
+            drawn = sorted((draw() for _ in range(size * count)), key=lambda item: item.length)
+            made += [(kind, drawn[at : at + size]) for at in range(0, size * count, size)]
+        random.shuffle(made)
+        return made
+
     def make(index: int) -> Batch:
-        random = Random(run.seed * 5_000_011 + index)
-        kind = random.choices(list(kinds), list(kinds.values()))[0]
+        random = Random(run.seed * 5_000_077 + index)
+        kind, drawn = block(index // BLOCK)[index % BLOCK]
         if kind == "spoken":
-            return spoken_batch(random, tokenizer, rows)
+            return spoken_batch(random, tokenizer, drawn)
         if kind == "duplex":
-            return duplex_batch(
-                random, tokenizer, max(2, rows // 4), queries=shape.queries, has_eyes=has_eyes
-            )
+            return duplex_batch(random, tokenizer, drawn, queries=shape.queries)
         if kind == "pictures":
-            return picture_batch(random, tokenizer, rows, queries=shape.queries)
+            return picture_batch(random, tokenizer, drawn, queries=shape.queries)
         return typed_batch(random, tokenizer, rows)
 
     def losses(batch: Batch) -> Losses:
