@@ -26,7 +26,7 @@ from parley.session.events import (
     Words,
 )
 from parley.session.life import Outgoing, Phase
-from parley.session.translate.wire import closing, pcm_text, spoken
+from parley.session.translate.wire import closing, ending, pcm_text, spoken
 from parley.views.turns import Generation
 
 
@@ -78,21 +78,10 @@ class ChatTranslator:
             case Failed():
                 return closing(chat.answer(event.error))
             case Ended():
-                return self._ended(event)
+                return ending(event, chat.answer, chat.closed)
             case _:
                 # Turns, units, pauses: chat has no such words.
                 return Outgoing()
-
-    def _ended(self, ended: Ended) -> Outgoing:
-        if ended.error is not None:
-            return closing(chat.answer(ended.error))
-        match ended.reason:
-            case "done" | "disconnected":
-                return Outgoing(close_code=1000)
-            case "stopped" | "timeout" | "context_full" | "server_shutdown" | "error" as reason:
-                return closing(chat.closed(reason, elapsed_s=ended.elapsed_s))
-            case _ as never:
-                assert_never(never)
 
 
 def asked(request: chat.Request) -> ChatAsked:

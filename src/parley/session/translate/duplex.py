@@ -7,7 +7,6 @@ from typing import Final, assert_never
 import msgspec
 
 from parley.clock import Clock
-from parley.engine.work import DuplexOptions
 from parley.errors import WrongPhase
 from parley.media.pcm import from_float32_bytes
 from parley.protocol import codec, duplex, realtime, values
@@ -25,13 +24,20 @@ from parley.session.events import (
     Resumed,
     Seen,
     ServerEvent,
-    Sound,
     StopAsked,
     UnitDone,
     UnitsPrepared,
 )
 from parley.session.life import Outgoing, Phase
-from parley.session.translate.wire import closing, pcm_text, spoken, within
+from parley.session.translate.wire import (
+    closing,
+    ending,
+    pcm_text,
+    sound,
+    spoken,
+    unit_options,
+    within,
+)
 
 PHASES: Final[dict[Phase, duplex.Phase]] = {
     "connected": "connected",
@@ -119,7 +125,7 @@ class DuplexTranslator:
             case Failed():
                 return closing(duplex.answer(event.error))
             case Ended():
-                return self._ended(event)
+                return ending(event, duplex.answer, duplex.closed, session_id=self._session_id)
             case _:
                 # Requests and turns: this dialect has no such words.
                 return Outgoing()
@@ -147,46 +153,6 @@ class DuplexTranslator:
             server_send_ts=self._clock.time(),
         )
 
-    def _ended(self, ended: Ended) -> Outgoing:
-        if ended.error is not None:
-            answer = duplex.answer(ended.error)
-            if answer.close_code is not None:
-                return closing(answer)
-        match ended.reason:
-            case "done" | "disconnected":
-                return Outgoing(close_code=1000)
-            case "stopped" | "timeout" | "context_full" | "server_shutdown" | "error" as reason:
-                return closing(
-                    duplex.closed(reason, session_id=self._session_id, elapsed_s=ended.elapsed_s)
-                )
-            case _ as never:
-                assert_never(never)
-
-
-def options(config: values.DuplexConfig) -> DuplexOptions:
-    """What a client chose about its units."""
-    return DuplexOptions(
-        generate_audio=config.generate_audio,
-        ls_mode=config.ls_mode,
-        force_listen_count=config.force_listen_count,
-        max_new_speak_tokens_per_chunk=config.max_new_speak_tokens_per_chunk,
-        decode_mode=config.decode_mode,
-        temperature=config.temperature,
-        top_k=config.top_k,
-        top_p=config.top_p,
-        text_repetition_penalty=config.text_repetition_penalty,
-        text_repetition_window_size=config.text_repetition_window_size,
-        length_penalty=config.length_penalty,
-        listen_prob_scale=config.listen_prob_scale,
-        listen_top_k=config.listen_top_k,
-        tts_temperature=config.tts_temperature,
-    )
-
-
-def sound(data: bytes | None) -> Sound | None:
-    """A reference voice, if there is one."""
-    return None if data is None else Sound(data)
-
 
 def _prepared(message: duplex.Prepare) -> UnitsPrepared:
     return UnitsPrepared(
@@ -195,7 +161,7 @@ def _prepared(message: duplex.Prepare) -> UnitsPrepared:
         tts_voice=sound(within(message.tts_voice_bytes)),
         voice_name=message.ref_audio_path,
         max_slices=message.max_slice_nums,
-        options=options(message.config),
+        options=unit_options(message.config),
         settles_late=message.deferred_finalize,
         wants_recording=message.record,
     )

@@ -26,7 +26,7 @@ from parley.session.events import (
     Words,
 )
 from parley.session.life import Outgoing, Phase
-from parley.session.translate.wire import closing, pcm_text, spoken
+from parley.session.translate.wire import closing, ending, pcm_text, spoken
 from parley.vad import VadOptions
 from parley.views.turns import Generation
 
@@ -111,25 +111,12 @@ class HalfDuplexTranslator:
             case Failed():
                 return closing(half_duplex.answer(event.error))
             case Ended():
-                return self._ended(event)
+                return ending(
+                    event, half_duplex.answer, half_duplex.closed, session_id=self._session_id
+                )
             case _:
                 # Requests, units, pauses: this dialect has no such words.
                 return Outgoing()
-
-    def _ended(self, ended: Ended) -> Outgoing:
-        if ended.error is not None:
-            return closing(half_duplex.answer(ended.error))
-        match ended.reason:
-            case "done" | "disconnected":
-                return Outgoing(close_code=1000)
-            case "stopped" | "timeout" | "context_full" | "server_shutdown" | "error" as reason:
-                return closing(
-                    half_duplex.closed(
-                        reason, session_id=self._session_id, elapsed_s=ended.elapsed_s
-                    )
-                )
-            case _ as never:
-                assert_never(never)
 
 
 def _prepared(message: half_duplex.Prepare) -> TurnsPrepared:

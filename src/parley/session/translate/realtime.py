@@ -24,8 +24,15 @@ from parley.session.events import (
     UnitsPrepared,
 )
 from parley.session.life import Outgoing, Phase
-from parley.session.translate.duplex import options, sound
-from parley.session.translate.wire import closing, pcm_text, spoken, within
+from parley.session.translate.wire import (
+    closing,
+    ending,
+    pcm_text,
+    sound,
+    spoken,
+    unit_options,
+    within,
+)
 
 PHASES: Final[dict[Phase, realtime.Phase]] = {
     "connected": "connected",
@@ -98,7 +105,7 @@ class RealtimeTranslator:
             case Failed():
                 return closing(realtime.answer(event.error))
             case Ended():
-                return self._ended(event)
+                return ending(event, realtime.answer, realtime.closed)
             case _:
                 # Requests, turns, pauses: this dialect has no such words.
                 return Outgoing()
@@ -111,19 +118,6 @@ class RealtimeTranslator:
             max_slices=message.max_slice_nums,
         )
 
-    def _ended(self, ended: Ended) -> Outgoing:
-        if ended.error is not None:
-            answer = realtime.answer(ended.error)
-            if answer.close_code is not None:
-                return closing(answer)
-        match ended.reason:
-            case "done" | "disconnected":
-                return Outgoing(close_code=1000)
-            case "stopped" | "timeout" | "context_full" | "server_shutdown" | "error" as reason:
-                return closing(realtime.closed(reason))
-            case _ as never:
-                assert_never(never)
-
 
 def _prepared(session: realtime.SessionOptions) -> UnitsPrepared:
     return UnitsPrepared(
@@ -131,6 +125,6 @@ def _prepared(session: realtime.SessionOptions) -> UnitsPrepared:
         voice=sound(within(session.voice_bytes)),
         tts_voice=sound(within(session.tts_voice_bytes)),
         max_slices=session.max_slice_nums,
-        options=options(session.voice_config),
+        options=unit_options(session.voice_config),
         wants_recording=session.record,
     )
