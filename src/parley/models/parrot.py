@@ -32,7 +32,6 @@ from parley.engine.work import (
     Prefill,
     Prefilled,
     Reply,
-    Result,
     Settle,
     Settled,
     Stage,
@@ -41,6 +40,7 @@ from parley.engine.work import (
 from parley.errors import InvalidRequest
 from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm, join, level_dbfs
 from parley.media.resample import resample
+from parley.models.job import ModelJob
 from parley.models.plan import ModelPlan
 from parley.settings import ModelSettings
 
@@ -241,46 +241,16 @@ class Conversation:
         self.memo = replace(memo, heard=memo.heard.and_also(segment))
 
 
-class ParrotJob(ABC):
+class ParrotJob(ModelJob, ABC):
     """A piece of work as a row of steps.
 
     `compute` works out one step and changes nothing; the function it gives changes the
     conversation, and cannot fail. So a batch in which one row fails has advanced nobody.
     """
 
-    def __init__(self, row: int, first: Stage | None) -> None:
-        self._row = row
-        self._stage = first
-        self._result: Result | None = None
-        self._pieces: list[Piece] = []
-
-    @property
-    def row(self) -> int:
-        return self._row
-
-    @property
-    def stage(self) -> Stage | None:
-        return self._stage
-
-    @property
-    def result(self) -> Result | None:
-        return self._result
-
-    def take_pieces(self) -> list[Piece]:
-        pieces, self._pieces = self._pieces, []
-        return pieces
-
-    def cancel(self) -> None:  # noqa: B027 - nothing to do is the rule, answers are the exception
-        """Work that says nothing is so short that it is simply finished."""
-
     @abstractmethod
     def compute(self) -> Callable[[], None]:
         """One step."""
-
-    def finish(self, result: Result) -> None:
-        """No step is left."""
-        self._stage = None
-        self._result = result
 
 
 class OpenJob(ParrotJob):

@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 
 from parley.engine.segments import Audio, Image, Mark, Marker, Segment, Text
-from parley.engine.work import Opened, Opening, Piece, Prefill, Prefilled, Result, Stage
+from parley.engine.work import Opened, Opening, Prefill, Prefilled, Stage
 from parley.errors import BadInput, ContextFull, InvalidRequest
+from parley.models.job import ModelJob as ModelJob
 from parley.models.minicpmo45.audio import (
     FIRST_FED_SAMPLES,
     FIRST_LIVE_SAMPLES,
@@ -55,42 +56,6 @@ VOICE_WAIT_S = 0.002
 
 CLIPS_PER_STEP = 4
 """Most 30-second pieces of one job that one step hears."""
-
-
-class ModelJob:
-    """What the engine sees of a piece of work."""
-
-    def __init__(self, row: int, stage: Stage | None) -> None:
-        self._row = row
-        self._stage = stage
-        self._result: Result | None = None
-        self._pieces: list[Piece] = []
-
-    @property
-    def row(self) -> int:
-        return self._row
-
-    @property
-    def stage(self) -> Stage | None:
-        return self._stage
-
-    @property
-    def result(self) -> Result | None:
-        return self._result
-
-    def take_pieces(self) -> list[Piece]:
-        pieces, self._pieces = self._pieces, []
-        return pieces
-
-    def cancel(self) -> None:
-        """Work that says nothing is short, and is simply finished."""
-
-    def go(self, stage: Stage) -> None:
-        self._stage = stage
-
-    def finish(self, result: Result) -> None:
-        self._stage = None
-        self._result = result
 
 
 class OpenJob(ModelJob):
