@@ -485,3 +485,12 @@ test('a door that slams is nobody speaking', async () => {
   clock.pass(20_000);
   assert.equal(talk.state.hasGivenBack, true);
 });
+
+test('a slow network is spoken of in seconds, and no longer than it is slow', async () => {
+  const { clock, talk, socket } = await listening();
+  socket.bufferedAmount = 1e9;
+  for (let i = 0; i < 4; i++) talk.rig.unit();
+  assert.deepEqual(talk.state.trouble, { kind: 'network', dropped: 1 });
+  clock.pass(15_000);
+  assert.equal(talk.state.trouble, null);
+});

@@ -74,8 +74,9 @@ function build() {
       void open();
     } }) : null),
     place.totals,
-    h('div', { class: 'grid' }, section('charts', 'wide'), section('workers', 'wide'), section('queue', 'wide'), section('running', 'wide'), section('apps'), section('eta'), section('voices'), section('keys'), section('recordings', 'wide'), section('disk'), section('errors'), section('log', 'wide')),
+    h('div', { class: 'grid' }, section('charts', 'wide'), section('workers', 'wide'), section('queue', 'wide'), section('running', 'wide'), section('apps'), section('disk'), section('voices'), section('keys'), section('errors'), section('eta', 'wide'), section('recordings', 'wide'), section('log', 'wide')),
   );
+  place.charts.after(h('p', { class: 'small quiet', words: 'admin.charts_help' }));
   for (const name of ['keys', 'recordings', 'voices', 'errors', 'disk', 'log']) /** @type {HTMLElement} */ (place[name].parentElement).hidden = true;
   shownApps = shownEta = '';
 }
@@ -227,7 +228,7 @@ async function drawEta() {
     inputs[name] = h('input', { type: 'number', value: String(eta[name]), required: true, ...limits });
     return h('label', null, h('span', { class: 'row spread' }, h('span', null, label), h('span', { class: 'small quiet' }, more)), inputs[name]);
   };
-  const form = h('form', { class: 'stack' },
+  const form = h('form', { class: 'eta' },
     ...kinds.map((kind) => {
       const mean = eta[`ema_${kind}_s`];
       return field(`eta_${kind}_s`, taskWord(kind === 'half_duplex' ? 'half_duplex_audio' : kind), mean == null ? t('admin.no_samples') : t('admin.samples', { mean, count: eta[`ema_${kind}_samples`] ?? 0 }), { min: 0.1, step: 0.1 });
@@ -330,7 +331,7 @@ async function drawDisk() {
   place.disk.replaceChildren(h('div', { class: 'stack' },
     h('meter', { min: 0, max: 1, low: 0.8, high: 0.95, optimum: 0, value: used, 'aria-labelledby': 'admin-disk' }),
     h('p', { words: ['admin.disk_free', { free: disk.free_gb, total: disk.total_gb }] }),
-    h('p', { class: 'quiet small', words: ['admin.disk_recordings', { count: disk.recordings, size: disk.recordings_gb }] }),
+    h('p', { class: 'quiet small', words: ['admin.disk_recordings', { count: disk.recordings, size: disk.recordings_gb < 1 ? `${number(disk.recordings_gb * 1000, { maximumFractionDigits: 1 })} MB` : `${number(disk.recordings_gb)} GB` }] }),
     h('p', { class: 'quiet small' }, [disk.retention_days < 0 ? t('admin.disk_forever') : t('admin.disk_days', { days: disk.retention_days }), disk.max_gb < 0 ? '' : t('admin.disk_cap', { size: disk.max_gb })].filter(Boolean).join(' ')),
     isTight ? h('p', { class: 'error small', role: 'alert', words: ['admin.disk_tight', { size: disk.min_free_gb }] }) : null));
 }

@@ -44,7 +44,8 @@ export function mountStageVideo({ settings, devices, talk }) {
     void camera.torch(on).catch(() => {});
   });
   const lamp = h('span', { class: 'lamp', role: 'img', label: 'video.live', hidden: true });
-  const node = h('div', { class: 'picture' }, video, placeholder, captions, lamp, zoomed, h('div', { class: 'tools' }, power, flip, mirror, freeze, detail, torch, screen, subtitles, whole));
+  const node = h('div', { class: 'picture' }, video, placeholder, lamp, zoomed, h('div', { class: 'overlay' }, captions, h('div', { class: 'tools' }, power, flip, mirror, freeze, detail, torch, screen, subtitles, whole)));
+  whole.classList.add('whole');
   screen.hidden = !canShareScreen();
 
   /** @param {unknown} error */

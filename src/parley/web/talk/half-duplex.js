@@ -16,6 +16,7 @@ const RESUME_AFTER_MS = 800;
 export class HalfDuplexTalk extends Talk {
   /** @type {HalfDuplexClient | null} */
   client = null;
+  unitS = 0.5;
   lastSentAt = 0;
   /** @type {{firstSoundMs: number | null, turns: number, speechMs: number}} */
   metrics = { firstSoundMs: null, turns: 0, speechMs: 0 };

@@ -40,6 +40,9 @@ const AWAY_MS = 20_000;
 const VOICE_LEVEL = 0.05;
 const VOICE_REPORTS = 6;
 
+/** A slow network is spoken of until it has been quick for this long. */
+const SLOW_SHOWN_MS = 15_000;
+
 /** @returns {TalkState} */
 function freshState() {
   return {
@@ -92,6 +95,10 @@ export class Talk extends EventTarget {
   /** @type {any} */
   #awayTimer = null;
   #loudReports = 0;
+  /** @type {any} */
+  #slowTimer = null;
+  /** Seconds in one unit. */
+  unitS = 1;
   /** @type {AbortController} */
   #life = new AbortController();
 
@@ -206,7 +213,13 @@ export class Talk extends EventTarget {
       this.onReady();
     });
     on('trouble', ({ code, sentence }) => this.set({ trouble: { kind: 'server', code, sentence } }));
-    on('dropped', (dropped) => this.set({ trouble: { kind: 'network', dropped } }));
+    on('dropped', (dropped) => {
+      this.set({ trouble: { kind: 'network', dropped: dropped * this.unitS } });
+      this.clearTimer(this.#slowTimer);
+      this.#slowTimer = this.setTimer(() => {
+        if (this.state.trouble?.kind === 'network') this.dismissTrouble();
+      }, SLOW_SHOWN_MS);
+    });
     on('ended', (ending) => this.#ended(ending));
   }
 
@@ -229,6 +242,7 @@ export class Talk extends EventTarget {
   /** @param {import('../wire/connection.js').Ending} ending */
   #ended(ending) {
     this.noticed();
+    this.clearTimer(this.#slowTimer);
     this.onEnded(ending);
     this.rig.releaseMicrophone();
     // Whoever hangs up wants silence; any other end lets the last sentence finish.
