@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import itertools
 import json
 import os
 import random
@@ -12,9 +13,16 @@ from tests.support.lives import one_life, open_files
 from tests.support.stand_in_worker import StandInWorker
 from websockets.asyncio.client import connect
 
+LIVES_AT_MOST = 20
+"""Times the lives that are asked for."""
 
-async def workers_come_and_go(gateway: RunningGateway, dice: random.Random) -> None:
-    for index in range(1000):
+
+async def workers_come_and_go(
+    gateway: RunningGateway, dice: random.Random, enough: asyncio.Event
+) -> None:
+    for index in itertools.count():
+        if enough.is_set():
+            return
         async with StandInWorker(gateway.url, name=f"passing-{index}") as worker:
             await asyncio.sleep(dice.random() * 0.2)
             if dice.random() < 0.5:
@@ -36,25 +44,29 @@ async def test_no_lease_ticket_task_or_file_is_left(seed: int):
             await warm.recv()
         await all_free(gateway)
         files_before, tasks_before = open_files(), len(asyncio.all_tasks())
-        passing = asyncio.create_task(workers_come_and_go(gateway, dice))
+        passing = asyncio.create_task(workers_come_and_go(gateway, dice, enough := asyncio.Event()))
 
+        # On a busy machine most clients give up while they wait: more come until enough talked.
         pending: set[asyncio.Task[None]] = set()
-        for index in range(lives):
+        for index in range(LIVES_AT_MOST * lives):
+            if index >= lives and len(worker.ended) > lives / 20:
+                break
             pending.add(asyncio.create_task(one_life(gateway, index, random.Random(index))))
             if len(pending) >= 12:
                 _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-        await asyncio.wait(pending)
-        passing.cancel()
-        await asyncio.gather(passing, return_exceptions=True)
+        if pending:
+            await asyncio.wait(pending)
+        # Asked, not cancelled: half a worker would be left, which is no fault of the gateway.
+        enough.set()
+        await passing
         house = gateway.house
-        talked = len(worker.ended)
         await until(lambda: not house.reception.live)
         await all_free(gateway)
         await until(lambda: worker._busy == 0)
 
-        assert talked > lives / 20  # else the test looked at the queue only
-        assert house.door.sessions_by_address == {}
-        assert house.budget.used_bytes == 0
+        assert len(worker.ended) > lives / 20  # else the test looked at the queue only
+        await until(lambda: house.door.sessions_by_address == {})
+        await until(lambda: house.budget.used_bytes == 0)
         await until(lambda: len(house.pulse) == 1)  # the worker's control socket
         gc.collect()
         await until(lambda: open_files() <= files_before + 2)

@@ -83,8 +83,13 @@ class StandInWorker:
         self._busy = 0
 
     async def __aenter__(self) -> StandInWorker:
-        await self.listen()
-        await self.join()
+        try:
+            await self.listen()
+            await self.join()
+        except BaseException:
+            # Nobody leaves what was never entered.
+            await self.leave()
+            raise
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -116,7 +121,7 @@ class StandInWorker:
         """Dial the control socket and wait for the welcome."""
         self.joined.clear()
         self._tasks.append(asyncio.create_task(self._talk_to_gateway()))
-        await asyncio.wait_for(self.joined.wait(), 5)
+        await asyncio.wait_for(self.joined.wait(), 20)
 
     async def leave(self) -> None:
         """Stop everything, politely or after whatever a test did before."""
