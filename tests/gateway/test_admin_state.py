@@ -32,7 +32,7 @@ def gateway(tmp_path: Path, **security: Any):
 
 
 def client(running: RunningGateway, **more: Any) -> httpx.AsyncClient:
-    return httpx.AsyncClient(base_url=running.url, timeout=20, **more)
+    return running.http(timeout=20, **more)
 
 
 async def made_key(running: RunningGateway, **order: Any) -> dict[str, Any]:

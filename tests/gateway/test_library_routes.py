@@ -25,7 +25,7 @@ async def http(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
             storage={"data_dir": tmp_path, "min_free_gb": 0},
             security={"admin_token": "the-admin"},
         ) as running,
-        httpx.AsyncClient(base_url=running.url, timeout=20) as client,
+        running.http(timeout=20) as client,
     ):
         yield client
 

@@ -7,7 +7,6 @@ import io
 import json
 import logging
 
-import httpx
 import pytest
 import structlog
 from tests.gateway.test_dispatcher import House, held
@@ -66,7 +65,7 @@ def test_draining_outlasts_a_lost_line_but_not_a_new_process():
 async def test_an_admin_drains_and_restarts_a_worker():
     async with (
         running_gateway() as gateway,
-        httpx.AsyncClient(base_url=gateway.url) as http,
+        gateway.http() as http,
         StandInWorker(gateway.url, name="w0"),
     ):
         path = "/api/admin/workers/w0"
@@ -89,7 +88,7 @@ async def test_an_admin_drains_and_restarts_a_worker():
 async def test_the_disk_report_counts_recordings():
     async with (
         running_gateway() as gateway,
-        httpx.AsyncClient(base_url=gateway.url) as http,
+        gateway.http() as http,
     ):
         recorded(gateway.house.settings.storage.data_dir, "rt_1-a", units=2)
         report = (await http.get("/api/admin/disk")).json()
@@ -103,7 +102,7 @@ async def test_the_disk_report_counts_recordings():
 async def test_the_log_shows_warnings_newest_first_and_is_for_admins_only():
     async with (
         running_gateway(security={"admin_token": "a-token-for-tests"}) as gateway,
-        httpx.AsyncClient(base_url=gateway.url) as http,
+        gateway.http() as http,
     ):
         log = logs.get("parley.test")
         log.info("not shown")
@@ -135,7 +134,7 @@ def test_the_log_in_memory_is_bounded():
 async def test_a_wrong_order_changes_nothing(body):
     async with (
         running_gateway() as gateway,
-        httpx.AsyncClient(base_url=gateway.url) as http,
+        gateway.http() as http,
         StandInWorker(gateway.url, name="w0"),
     ):
         answer = await http.put("/api/admin/workers/w0", json=body)

@@ -5,7 +5,6 @@ import base64
 import re
 from pathlib import Path
 
-import httpx
 import numpy as np
 import pytest
 from tests.support.gateways import (
@@ -32,7 +31,7 @@ async def test_status_counts_workers_and_what_runs():
         running_gateway() as gateway,
         StandInWorker(gateway.url, name="a"),
         StandInWorker(gateway.url, name="b"),
-        httpx.AsyncClient(base_url=gateway.url) as http,
+        gateway.http() as http,
         connect(gateway.ws(PATHS["duplex"])) as client,
     ):
         await hear(client)
@@ -59,7 +58,7 @@ async def test_the_queue_lists_who_waits_under_both_names():
         StandInWorker(gateway.url),
         occupied(gateway),
         connect(gateway.ws(PATHS["realtime"])) as client,
-        httpx.AsyncClient(base_url=gateway.url) as http,
+        gateway.http() as http,
     ):
         told = await hear(client)
         queue = (await http.get("/api/queue")).json()
@@ -74,7 +73,7 @@ async def test_the_queue_lists_who_waits_under_both_names():
 
 
 async def test_estimates_can_be_changed_one_by_one():
-    async with running_gateway() as gateway, httpx.AsyncClient(base_url=gateway.url) as http:
+    async with running_gateway() as gateway, gateway.http() as http:
         before = (await http.get("/api/config/eta")).json()
         after = (await http.put("/api/config/eta", json={"eta_chat_s": 7})).json()
         bad = [
@@ -91,7 +90,7 @@ async def test_chat_over_http_answers_whole():
     async with (
         running_gateway() as gateway,
         StandInWorker(gateway.url) as worker,
-        httpx.AsyncClient(base_url=gateway.url) as http,
+        gateway.http() as http,
     ):
         response = await http.post("/api/chat", json={**HELLO, "streaming": True})
 
@@ -108,7 +107,7 @@ async def test_chat_over_http_answers_whole():
     [(b"{", "invalid_json"), (b"[]", "invalid_request"), (b'{"messages": []}', "invalid_request")],
 )
 async def test_a_bad_chat_body_gets_400(content: bytes, code: str):
-    async with running_gateway() as gateway, httpx.AsyncClient(base_url=gateway.url) as http:
+    async with running_gateway() as gateway, gateway.http() as http:
         response = await http.post("/api/chat", content=content)
 
     assert (response.status_code, response.json()["code"]) == (400, code)
@@ -118,7 +117,7 @@ async def test_an_error_of_the_worker_is_not_hidden_behind_200():
     async with (
         running_gateway() as gateway,
         StandInWorker(gateway.url),
-        httpx.AsyncClient(base_url=gateway.url) as http,
+        gateway.http() as http,
     ):
         request = {"messages": [{"role": "user", "content": "fail"}]}
         response = await http.post("/api/chat", json=request)
@@ -130,7 +129,7 @@ async def test_chat_over_http_gives_up_in_time_and_gives_its_place_back():
     async with (
         running_gateway(queue={"request_timeout_s": 0.2}) as gateway,
         StandInWorker(gateway.url),
-        httpx.AsyncClient(base_url=gateway.url) as http,
+        gateway.http() as http,
         occupied(gateway),
     ):
         response = await http.post("/api/chat", json=HELLO)
@@ -142,7 +141,7 @@ async def test_chat_over_http_gives_up_in_time_and_gives_its_place_back():
 @pytest.mark.parametrize("moment", ["waiting", "answering"])
 async def test_hanging_up_on_chat_over_http_cancels(moment: str):
     async with running_gateway() as gateway, StandInWorker(gateway.url) as worker:
-        async with httpx.AsyncClient(base_url=gateway.url) as http:
+        async with gateway.http() as http:
             if moment == "waiting":
                 async with occupied(gateway):
                     asking = asyncio.create_task(http.post("/api/chat", json=HELLO))
@@ -163,7 +162,7 @@ async def test_half_duplex_stop_ends_that_session_only():
     async with (
         running_gateway() as gateway,
         StandInWorker(gateway.url, slots=2),
-        httpx.AsyncClient(base_url=gateway.url) as http,
+        gateway.http() as http,
         connect(gateway.ws("/ws/half_duplex/one")) as one,
         connect(gateway.ws("/ws/half_duplex/two")) as two,
     ):
@@ -186,7 +185,7 @@ async def test_half_duplex_stop_reaches_a_waiting_session_too():
     async with (
         running_gateway() as gateway,
         StandInWorker(gateway.url),
-        httpx.AsyncClient(base_url=gateway.url) as http,
+        gateway.http() as http,
         occupied(gateway),
         connect(gateway.ws("/ws/half_duplex/one")) as waiting,
     ):
@@ -201,7 +200,7 @@ async def test_metrics_tell_queue_leases_traffic_errors_and_stages():
     async with (
         running_gateway() as gateway,
         StandInWorker(gateway.url) as worker,
-        httpx.AsyncClient(base_url=gateway.url) as http,
+        gateway.http() as http,
         occupied(gateway) as client,
     ):
         await client.send('{"type": "prepare"}')
@@ -228,7 +227,7 @@ async def test_metrics_tell_queue_leases_traffic_errors_and_stages():
 
 
 async def test_the_interface_description_has_examples_and_errors():
-    async with running_gateway() as gateway, httpx.AsyncClient(base_url=gateway.url) as http:
+    async with running_gateway() as gateway, gateway.http() as http:
         document = (await http.get("/openapi.json")).json()
         docs = await http.get("/docs")
         files = re.findall(r'(?:src|href)="([^"]+)"', docs.text)
@@ -255,7 +254,7 @@ async def test_a_default_voice_comes_with_the_server_unless_another_is_set(tmp_p
     for model in ({}, {"default_voice": own}, {"default_voice": tmp_path / "absent.wav"}):
         async with (
             running_gateway(model=model) as gateway,
-            httpx.AsyncClient(base_url=gateway.url) as http,
+            gateway.http() as http,
         ):
             answers.append(await http.get("/api/default_ref_audio"))
 
@@ -274,7 +273,7 @@ async def test_pages_learn_which_other_servers_they_may_call():
     parts = {"api_hosts": ("talk.example.org:8006",)}
     async with (
         running_gateway(gateway=parts) as gateway,
-        httpx.AsyncClient(base_url=gateway.url) as http,
+        gateway.http() as http,
     ):
         told = (await http.get("/api/frontend_defaults")).json()
 
@@ -292,7 +291,7 @@ async def test_pages_are_served_with_their_files_and_follow_the_switches(tmp_pat
 
     async with (
         running_gateway(web=tmp_path) as gateway,
-        httpx.AsyncClient(base_url=gateway.url) as http,
+        gateway.http() as http,
     ):
         recorded(gateway.house.settings.storage.data_dir, "rt_1-a", units=0)
         texts = [(await http.get(path)).text for path in ("/", "/omni", "/s/rt_1-a")]

@@ -78,7 +78,7 @@ async def test_one_address_may_hold_only_so_many_sessions():
         StandInWorker(gateway.url, slots=4),
         connect(gateway.ws("/ws/duplex/a")) as first,
         connect(gateway.ws("/ws/duplex/b")) as second,
-        httpx.AsyncClient(base_url=gateway.url) as http,
+        gateway.http() as http,
     ):
         await hear(first)
         await hear(second)
@@ -94,7 +94,7 @@ async def test_an_app_switched_off_refuses_newcomers_and_leaves_running_sessions
     async with (
         running_gateway() as gateway,
         StandInWorker(gateway.url, slots=4),
-        httpx.AsyncClient(base_url=gateway.url) as http,
+        gateway.http() as http,
         connect(gateway.ws(PATHS["duplex"])) as running,
     ):
         await hear(running)
@@ -195,7 +195,7 @@ async def test_a_body_over_the_limit_gets_413(is_chunked: bool):
     content = pieces() if is_chunked else b"x" * 3_000_000
     async with (
         running_gateway(limits={"chat_frame_mb": 2}) as gateway,
-        httpx.AsyncClient(base_url=gateway.url) as http,
+        gateway.http() as http,
     ):
         response = None
         with contextlib.suppress(httpx.WriteError, httpx.ReadError):
@@ -208,7 +208,7 @@ async def test_a_body_over_the_limit_gets_413(is_chunked: bool):
 
 
 async def test_pages_carry_a_content_policy_and_everything_nosniff():
-    async with running_gateway() as gateway, httpx.AsyncClient(base_url=gateway.url) as http:
+    async with running_gateway() as gateway, gateway.http() as http:
         page, data = await http.get("/"), await http.get("/health")
 
     assert "default-src 'self'" in page.headers["content-security-policy"]
@@ -225,7 +225,7 @@ async def test_errors_of_ours_reveal_nothing(monkeypatch: pytest.MonkeyPatch):
 
         monkeypatch.setattr(gateway.house.dispatcher, "refresh", broken)
         with structlog.testing.capture_logs() as lines:
-            async with httpx.AsyncClient(base_url=gateway.url) as http:
+            async with gateway.http() as http:
                 response = await http.get("/api/queue")
 
     assert response.status_code == 500
@@ -260,7 +260,7 @@ async def test_admin_routes_need_the_token_once_there_is_one():
     async with (
         running_gateway(security={"admin_token": "t0ken"}) as gateway,
         StandInWorker(gateway.url),
-        httpx.AsyncClient(base_url=gateway.url) as http,
+        gateway.http() as http,
     ):
         change = {"eta_chat_s": 5}
         refused = await http.put("/api/config/eta", json=change)

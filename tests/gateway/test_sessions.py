@@ -32,7 +32,7 @@ async def gateway(tmp_path: Path) -> AsyncIterator[RunningGateway]:
 
 @pytest.fixture
 async def http(gateway: RunningGateway) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=gateway.url, timeout=20) as client:
+    async with gateway.http(timeout=20) as client:
         yield client
 
 
@@ -304,7 +304,7 @@ async def test_share_links_expire_and_belong_to_their_server(gateway, http, tmp_
     forever = (await http.post("/api/sessions/one/share", json={"expires_in_s": None})).json()
     path = f"/api/sessions/{link['token']}"
     assert (await http.get(path)).status_code == 200
-    async with running_gateway() as other, httpx.AsyncClient(base_url=other.url) as elsewhere:
+    async with running_gateway() as other, other.http() as elsewhere:
         foreign = await elsewhere.get(path)
     flipped = link["token"][:-3] + ("abc" if link["token"][-3:] != "abc" else "abd")
     forged = await http.get(f"/api/sessions/{flipped}")

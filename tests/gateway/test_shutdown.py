@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 
-import httpx
 import pytest
 from tests.support.gateways import (
     HELLO,
@@ -76,7 +75,7 @@ async def test_newcomers_are_refused_while_the_last_sessions_end():
         for path in (PATHS["duplex"], PATHS["realtime"], PATHS["chat"]):
             async with connect(gateway.ws(path)) as client:
                 outcomes.append((await end_of(client))[1])
-        async with httpx.AsyncClient(base_url=gateway.url) as http:
+        async with gateway.http() as http:
             rest = await http.post("/api/chat", json=HELLO)
 
     assert outcomes == [1013, 1001, 1013]

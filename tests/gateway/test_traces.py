@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from tests.support.gateways import running_gateway
 
@@ -20,7 +19,7 @@ def gateway(tmp_path: Path, **log: Any):
 
 
 async def test_off_by_default_and_nothing_is_written(tmp_path):
-    async with gateway(tmp_path) as running, httpx.AsyncClient(base_url=running.url) as http:
+    async with gateway(tmp_path) as running, running.http() as http:
         answer = await http.post(PATH, json={"event": "started"})
 
     assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
@@ -30,7 +29,7 @@ async def test_off_by_default_and_nothing_is_written(tmp_path):
 async def test_traces_are_appended_one_per_line(tmp_path):
     async with (
         gateway(tmp_path, client_traces=True) as running,
-        httpx.AsyncClient(base_url=running.url) as http,
+        running.http() as http,
     ):
         for event in ("started", "line\nbreak"):
             answer = await http.post(PATH, json={"event": event})
@@ -54,7 +53,7 @@ async def test_traces_are_appended_one_per_line(tmp_path):
 async def test_what_is_no_trace_is_refused(tmp_path, body, origin, status):
     async with (
         gateway(tmp_path, client_traces=True) as running,
-        httpx.AsyncClient(base_url=running.url) as http,
+        running.http() as http,
     ):
         headers = {"origin": origin} if origin else {}
         answer = await http.post(PATH, content=body, headers=headers)
@@ -68,7 +67,7 @@ async def test_a_disk_that_refuses_is_told(tmp_path):
     (tmp_path / FILE_NAME).mkdir()
     async with (
         gateway(tmp_path, client_traces=True) as running,
-        httpx.AsyncClient(base_url=running.url) as http,
+        running.http() as http,
     ):
         answer = await http.post(PATH, json={})
 

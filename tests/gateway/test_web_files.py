@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 from pathlib import Path
 
-import httpx
 import pytest
 from starlette.datastructures import Headers
 from tests.support.gateways import running_gateway
@@ -27,7 +26,7 @@ def web(tmp_path: Path) -> Path:
 async def test_text_travels_packed_to_browsers_that_take_it(web: Path):
     async with (
         running_gateway(web=web) as gateway,
-        httpx.AsyncClient(base_url=gateway.url) as http,
+        gateway.http() as http,
     ):
         packed = await http.get("/static/big.js", headers={"accept-encoding": "br, gzip"})
         plain = await http.get("/static/big.js", headers={"accept-encoding": "identity"})
@@ -54,7 +53,7 @@ async def test_text_travels_packed_to_browsers_that_take_it(web: Path):
 async def test_an_unchanged_file_is_not_sent_again_in_either_form(web: Path):
     async with (
         running_gateway(web=web) as gateway,
-        httpx.AsyncClient(base_url=gateway.url) as http,
+        gateway.http() as http,
     ):
         answers = []
         for encoding in ("gzip", "identity"):
@@ -74,7 +73,7 @@ async def test_an_unchanged_file_is_not_sent_again_in_either_form(web: Path):
 async def test_phones_find_the_same_pages_at_their_own_addresses(web: Path):
     async with (
         running_gateway(web=web) as gateway,
-        httpx.AsyncClient(base_url=gateway.url) as http,
+        gateway.http() as http,
     ):
         home, call = await http.get("/mobile/"), await http.get("/mobile-omni/")
         bare = await http.get("/mobile-omni")

@@ -5,7 +5,6 @@ import contextlib
 import socket
 import time
 
-import httpx
 import pytest
 from tests.support.gateways import (
     HELLO,
@@ -211,7 +210,7 @@ async def test_rest_chat_reports_a_lost_worker_with_502():
     async with (
         running_gateway() as gateway,
         StandInWorker(gateway.url) as worker,
-        httpx.AsyncClient(base_url=gateway.url) as http,
+        gateway.http() as http,
     ):
         worker.may_answer.clear()
         asking = asyncio.create_task(http.post("/api/chat", json=HELLO))

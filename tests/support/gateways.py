@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import websockets
 from websockets.asyncio.client import ClientConnection, connect
 
@@ -51,6 +52,11 @@ class RunningGateway:
 
     def ws(self, path: str) -> str:
         return f"ws://127.0.0.1:{self.gateway.port}{path}"
+
+    def http(self, **more: Any) -> httpx.AsyncClient:
+        """A client of the REST side. Reading certificates, which plain HTTP needs none of, would
+        take longer than most tests."""
+        return httpx.AsyncClient(base_url=self.url, verify=False, **more)
 
 
 @contextlib.asynccontextmanager

@@ -54,7 +54,7 @@ async def one_life(gateway: RunningGateway, index: int, dice: random.Random) -> 
         with contextlib.suppress(httpx.HTTPError, TimeoutError):
             async with (
                 asyncio.timeout(dice.random() * 0.1),
-                httpx.AsyncClient(base_url=gateway.url) as http,
+                gateway.http() as http,
             ):
                 await http.post("/api/chat", json=HELLO)
         return
