@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 from typing import Any
 
-import httpx
 import pytest
 from tests.support.gateways import HELLO, PATHS, end_of, hear, occupied, running_gateway, say
 from tests.support.stand_in_worker import StandInWorker
@@ -171,7 +170,7 @@ async def test_cancelling_by_rest_is_explained_to_the_waiting_client():
     async with (
         running_gateway() as gateway,
         StandInWorker(gateway.url),
-        httpx.AsyncClient(base_url=gateway.url) as http,
+        gateway.http() as http,
         occupied(gateway),
         connect(gateway.ws(PATHS["duplex"])) as legacy,
         connect(gateway.ws(PATHS["realtime"])) as realtime,
@@ -209,20 +208,29 @@ async def test_one_waiter_more_than_the_limit_is_refused_with_1013(limit: int):
             client = await clients.enter_async_context(connect(gateway.ws(path)))
             assert (await hear(client))["position"] == index + 1
 
-        async with connect(gateway.ws("/ws/half_duplex/late")) as legacy:
-            refused, code = await end_of(legacy)
-        async with connect(gateway.ws(PATHS["realtime"])) as realtime:
-            told, realtime_code = await end_of(realtime)
-        async with httpx.AsyncClient(base_url=gateway.url) as http:
+        told: dict[str, tuple[dict[str, Any], int]] = {}
+        late = {"half_duplex": "/ws/half_duplex/late", "duplex": "/ws/duplex/omni_late"}
+        for dialect, path in (PATHS | late).items():
+            async with connect(gateway.ws(path)) as client:
+                if dialect == "chat":
+                    await say(client, **HELLO)
+                (message,), code = await end_of(client)
+                told[dialect] = (message, code)
+        async with gateway.http() as http:
             rest = await http.post("/api/chat", json=HELLO)
 
-        assert (refused[0]["code"], code) == ("queue_full", 1013)
-        assert refused[0]["error"] == refused[0]["message"] == f"Queue full ({limit} requests)"
-        assert told[0]["error"]["code"] == "queue_full"
-        assert told[0]["error"]["type"] == "server_error"
-        assert realtime_code == 1013
+        sentence = f"Queue full ({limit} requests)"
+        for dialect in ("chat", "half_duplex", "duplex"):
+            refused, code = told[dialect]
+            assert (refused["type"], refused["code"], code) == ("error", "queue_full", 1013)
+            assert refused["error"] == refused["message"] == sentence
+        failure, code = told["realtime"]
+        assert failure["error"]["code"] == "queue_full"
+        assert failure["error"]["type"] == "server_error"
+        assert failure["error"]["message"] == sentence
+        assert code == 1013
         assert rest.status_code == 503
-        assert rest.json() == {"detail": f"Queue full ({limit} requests)", "code": "queue_full"}
+        assert rest.json() == {"detail": sentence, "code": "queue_full"}
 
 
 async def test_the_realtime_limit_counts_the_time_in_the_queue():
