@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import httpx
 import jsonschema_rs
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
@@ -70,7 +69,7 @@ async def test_no_request_brings_an_undocumented_answer(tmp_path: Path) -> None:
             storage={"data_dir": tmp_path, "min_free_gb": 0, "replays": False},
             security={"admin_token": "the-admin"},
         ) as gateway,
-        httpx.AsyncClient(base_url=gateway.url, timeout=20, headers=ADMIN) as http,
+        gateway.http(timeout=20, headers=ADMIN) as http,
     ):
         spec = (await http.get("/openapi.json")).json()
         drawn: list[tuple[str, str, str, Any, dict[str, Any]]] = []
@@ -110,7 +109,7 @@ async def test_no_request_brings_an_undocumented_answer(tmp_path: Path) -> None:
 async def spec() -> Any:
     async with (
         running_gateway() as gateway,
-        httpx.AsyncClient(base_url=gateway.url) as http,
+        gateway.http() as http,
     ):
         yield (await http.get("/openapi.json")).json()
 
@@ -180,3 +179,39 @@ def test_every_operation_documents_its_errors(spec: dict[str, Any]) -> None:
                     schema = answer["content"]["application/json"]["schema"]
                     assert schema["$ref"].endswith("/Problem"), (where, status)
     assert "HTTPValidationError" not in spec["components"]["schemas"]
+
+
+@pytest.mark.parametrize("needs_key", [False, True])
+async def test_the_document_says_how_callers_show_who_they_are(needs_key: bool) -> None:
+    security = {"admin_token": "the-admin", "needs_key": needs_key}
+    async with running_gateway(security=security) as gateway, gateway.http() as http:
+        spec = (await http.get("/openapi.json")).json()
+        schemes = spec["components"]["securitySchemes"]
+        sent = {"bearer": {"authorization": "Bearer no"}}
+        for name, one in schemes.items():
+            if one["in" if one["type"] == "apiKey" else "scheme"] == "header":
+                sent[name] = {one["name"]: "no"}
+        refused = [
+            (await http.get("/health", headers=header)).status_code for header in sent.values()
+        ]
+        in_query = await http.get("/health", params={schemes["queryToken"]["name"]: "no"})
+
+    anybody = {} in spec["paths"]["/api/queue"]["get"]["security"]
+    named = [next(iter(one)) for one in spec["paths"]["/api/queue"]["get"]["security"] if one]
+    assert named == ["bearer", "apiKey", "queryToken", "cookie"]
+    assert anybody is not needs_key
+    assert {} in spec["paths"]["/health"]["get"]["security"]
+    admins = spec["paths"]["/api/admin/audit"]["get"]["security"]
+    assert sorted(next(iter(one)) for one in admins) == ["adminToken", "bearer"]
+    assert set(schemes) == {"adminToken", *named}
+    # Each of them is really looked at: what is shown and not valid is refused.
+    assert sorted(sent) == ["adminToken", "apiKey", "bearer"]
+    assert refused == [401, 401, 401]
+    assert in_query.status_code == 401
+
+
+async def test_until_there_is_an_admin_token_admins_need_none() -> None:
+    async with running_gateway() as gateway, gateway.http() as http:
+        spec = (await http.get("/openapi.json")).json()
+
+    assert {} in spec["paths"]["/api/admin/audit"]["get"]["security"]

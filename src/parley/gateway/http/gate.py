@@ -77,7 +77,7 @@ class Gate:
         caller = house.access.identify(headers, next(iter(query.get("token", [])), None))
         scope.setdefault("state", {})["caller"] = caller
         path = scope["path"]
-        if house.access.needs_key and caller.kind == "anonymous" and not _is_open(path):
+        if house.access.needs_key and caller.kind == "anonymous" and not is_open(path):
             peer = scope["client"][0] if scope.get("client") else None
             # Admins without a token are known by where they sit.
             house.door.check_admin(peer, headers)
@@ -92,5 +92,6 @@ async def _note(house: House, entry: AuditEntry) -> None:
         log.error("audit entry is lost", path=entry.path, why=str(error))
 
 
-def _is_open(path: str) -> bool:
+def is_open(path: str) -> bool:
+    """Whether a path is there without a key on a server that needs one."""
     return path in OPEN_PATHS or path in PAGES or path == "/admin" or path.startswith(OPEN_FOLDERS)

@@ -14,6 +14,10 @@ from typing import Any, Final
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from parley.gateway.house import House
+from parley.gateway.http.gate import is_open
+from parley.gateway.http.schemes import BEARER, CALLERS
+
 JSON: Final = "application/json"
 PROBLEM: Final = {"$ref": "#/components/schemas/Problem"}
 
@@ -44,7 +48,7 @@ PROBLEMS: Final[dict[str, tuple[str, str]]] = {
     "409": ("conflict", "The session still runs."),
     "413": ("too_large", "The body may have 1048576 bytes."),
     "422": ("invalid_request", "comment: Field required"),
-    "429": ("queue_full", "Queue full (1000 requests)"),
+    "429": ("rate_limited", "This key may be used 60 times a minute."),
     "502": ("worker_lost", "The worker was lost."),
     "503": ("service_unavailable", "No worker is available."),
     "504": ("timeout", "No answer in time."),
@@ -68,6 +72,12 @@ def install(app: FastAPI) -> None:
                     description=app.description,
                     routes=app.routes,
                 )
+            )
+            house: House = app.state.house
+            secure(
+                app.openapi_schema,
+                needs_key=house.access.needs_key,
+                has_admin_token=bool(house.settings.security.admin_token),
             )
         return app.openapi_schema
 
@@ -98,6 +108,22 @@ def complete(document: dict[str, Any]) -> dict[str, Any]:
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
     return document
+
+
+def secure(document: dict[str, Any], *, needs_key: bool, has_admin_token: bool) -> None:
+    """Say of every operation who may call it, in place: `{}` is nobody in particular. Those for
+    admins have said it themselves."""
+    schemes = document["components"].setdefault("securitySchemes", {})
+    schemes.update(CALLERS)
+    for path, methods in document["paths"].items():
+        for operation in methods.values():
+            if "security" in operation:
+                is_free = not has_admin_token
+            else:
+                is_free = is_open(path) or not needs_key
+                operation["security"] = [{name: []} for name in (BEARER.scheme_name, *CALLERS)]
+            if is_free:
+                operation["security"].insert(0, {})
 
 
 def operations(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
