@@ -34,14 +34,14 @@ def headers(**values: str) -> Headers:
 # Sockets
 
 
-@pytest.mark.parametrize("session_id", ["a.b", "x" * 65, "..%2f..%2fetc", "a%20b", "ü", "a%00b"])
 @pytest.mark.parametrize("route", ["/ws/half_duplex/", "/ws/duplex/"])
-async def test_strange_session_ids_are_accepted_then_refused_with_1008(route, session_id):
+async def test_strange_session_ids_are_accepted_then_refused_with_1008(route):
     async with running_gateway() as gateway, StandInWorker(gateway.url) as worker:
-        async with connect(gateway.ws(route + session_id)) as client:
-            messages, code = await end_of(client)
+        for session_id in ("a.b", "x" * 65, "..%2f..%2fetc", "a%20b", "ü", "a%00b"):
+            async with connect(gateway.ws(route + session_id)) as client:
+                messages, code = await end_of(client)
 
-        assert (messages[0]["code"], code) == ("invalid_session_id", 1008)
+            assert (messages[0]["code"], code) == ("invalid_session_id", 1008), session_id
         assert worker.headers == []
 
 
@@ -166,24 +166,22 @@ async def test_nonsense_on_the_control_socket_ends_it(words: str):
 # REST
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
+async def test_paths_cannot_escape():
+    paths = (
         "/static/../settings.py",
         "/static/%2e%2e/settings.py",
         "/static/..%2fsettings.py",
         "/static/%2e%2e%2f%2e%2e%2fpyproject.toml",
         "//etc/passwd",
-    ],
-)
-async def test_paths_cannot_escape(path: str):
-    async with running_gateway() as gateway, httpx.AsyncClient() as http:
-        request = http.build_request("GET", gateway.url + "/")
-        request.url = request.url.copy_with(raw_path=path.encode())
-        response = await http.send(request)
+    )
+    async with running_gateway() as gateway, gateway.http() as http:
+        for path in paths:
+            request = http.build_request("GET", "/")
+            request.url = request.url.copy_with(raw_path=path.encode())
+            response = await http.send(request)
 
-    assert response.status_code == 404
-    assert "class Settings" not in response.text
+            assert response.status_code == 404, path
+            assert "class Settings" not in response.text, path
 
 
 @pytest.mark.parametrize("is_chunked", [False, True])

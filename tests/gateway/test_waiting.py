@@ -262,9 +262,8 @@ async def test_the_worker_learns_when_the_client_was_accepted():
         assert headers["x-parley-lease"] in {lease.lease_id for lease in gateway.house.fleet.leases}
 
 
-@pytest.mark.parametrize(
-    ("frame", "expected", "code"),
-    [
+async def test_a_bad_chat_request_is_refused_before_it_costs_a_place():
+    bad: list[tuple[str | bytes, str, int]] = [
         ("not json", "invalid_json", 1003),
         (b"binary", "invalid_json", 1003),
         ('{"messages": []}', "invalid_request", 1008),
@@ -276,14 +275,15 @@ async def test_the_worker_learns_when_the_client_was_accepted():
         ),
         ('{"type": "stop"}', "invalid_request", 1008),
         ("[]", "invalid_request", 1008),
-    ],
-)
-async def test_a_bad_chat_request_is_refused_before_it_costs_a_place(frame, expected, code):
-    async with running_gateway() as gateway, connect(gateway.ws(PATHS["chat"])) as client:
-        await client.send(frame)
-        messages, close_code = await end_of(client)
+    ]
+    async with running_gateway() as gateway:
+        for frame, expected, code in bad:
+            async with connect(gateway.ws(PATHS["chat"])) as client:
+                await client.send(frame)
+                messages, close_code = await end_of(client)
 
-    assert (messages[0]["code"], close_code) == (expected, code)
+            assert (messages[0]["code"], close_code) == (expected, code), frame
+        assert len(gateway.house.queue) == 0
 
 
 async def test_a_chat_client_that_never_asks_is_sent_away():
