@@ -41,13 +41,13 @@ class WebFiles(StaticFiles):
             if path.is_file() and not path.is_symlink():
                 self._pack(str(path), path.stat())
 
-    def page(self, path: Path, scope: Scope) -> Response:
+    def page(self, path: Path, scope: Scope, status_code: int = 200) -> Response:
         """The file at `path`, as the asking browser takes it.
 
         Raises:
             FileNotFoundError: it is not there.
         """
-        return self.file_response(path, path.stat(), scope)
+        return self.file_response(path, path.stat(), scope, status_code)
 
     def file_response(
         self,
@@ -79,7 +79,7 @@ class WebFiles(StaticFiles):
         return self._or_unchanged(answer, asked)
 
     def _or_unchanged(self, answer: Response, asked: Headers) -> Response:
-        if self.is_not_modified(answer.headers, asked):
+        if answer.status_code == 200 and self.is_not_modified(answer.headers, asked):
             return NotModifiedResponse(answer.headers)
         return answer
 

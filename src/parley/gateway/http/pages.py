@@ -50,10 +50,10 @@ def routes(house: House, files: WebFiles | None, web: Path = WEB) -> APIRouter:
     """The routes. `files` is None where the pages are not installed."""
     router = APIRouter(include_in_schema=False)
 
-    def served(file: str, request: Request) -> Response:
+    def served(file: str, request: Request, status_code: int = 200) -> Response:
         if files is None or not (web / file).is_file():
             raise HTTPException(404, "This page is not installed.")
-        return files.page(web / file, request.scope)
+        return files.page(web / file, request.scope, status_code)
 
     @router.get("/")
     async def index(request: Request) -> Response:
@@ -70,10 +70,10 @@ def routes(house: House, files: WebFiles | None, web: Path = WEB) -> APIRouter:
 
     @router.get("/s/{session_id}")
     async def replay(session_id: str, request: Request) -> Response:
-        # An id, or the token of a share link; the page says itself what it opens.
-        if not house.sessions.exists(session_id) or not (web / "replay.html").is_file():
-            raise HTTPException(404, "There is no such recording.")
-        return served("replay.html", request)
+        # An id, or the token of a share link; the page says itself what it opens, or that it is
+        # gone: people come here by links that have run out.
+        is_there = house.sessions.exists(session_id)
+        return served("replay.html", request, 200 if is_there else 404)
 
     for path, (file, app_id) in PAGES.items():
         add(path, file, app_id)

@@ -9,7 +9,7 @@ const KEEP = 20;
 export function recents() {
   try {
     const list = JSON.parse(localStorage.getItem(KEY) ?? '[]');
-    return Array.isArray(list) ? list.filter((entry) => typeof entry?.id === 'string').slice(0, KEEP) : [];
+    return Array.isArray(list) ? list.filter((entry) => typeof entry?.id === 'string' && typeof entry.appType === 'string' && Number.isFinite(entry.savedAt)).slice(0, KEEP) : [];
   } catch {
     return [];
   }

@@ -30,6 +30,8 @@ const CANCEL_PX = 80;
 const NOTE_LIMIT_S = 120;
 /** A sound of the instructions longer than this is no voice to imitate. */
 const VOICE_LIMIT_S = 20;
+/** What was being written, for this tab. */
+const DRAFT = 'parley.draft';
 
 mountShell({ app: 'turnbased', statusEveryS: 3 });
 
@@ -141,6 +143,9 @@ async function submit() {
   attached = [];
   drawAttached();
   talk.send(parts, chatSettings());
+  sessionStorage.removeItem(DRAFT);
+  // Whoever leaves before the answer is there finds the question again.
+  void keep();
   view.scrollTop = view.scrollHeight;
 }
 
@@ -322,7 +327,10 @@ function drawCompose() {
   status.hidden = !talk.isBusy;
   if (talk.isBusy) say(status, `chat.${talk.phase}`);
 }
-field.addEventListener('input', drawCompose);
+field.addEventListener('input', () => {
+  sessionStorage.setItem(DRAFT, field.value);
+  drawCompose();
+});
 settings.addEventListener('change', drawCompose);
 
 // Messages
@@ -463,7 +471,10 @@ rig.addEventListener('position', (event) => {
 
 async function keep() {
   if (talk.messages.length === 0) return;
-  const isKept = await keepChat({ id: chatId, title: titleOf(talk.messages), updatedAt: Date.now(), messages: talk.messages });
+  const messages = talk.messages
+    .map((message) => (talk.isBusy && message === talk.messages.at(-1) ? { ...message, isInterrupted: true } : message))
+    .filter(({ role, parts, error, sound }) => role === 'user' || error || sound || parts.some((part) => part.type !== 'text' || part.text));
+  const isKept = await keepChat({ id: chatId, title: titleOf(messages), updatedAt: Date.now(), messages });
   if (!isKept) toast('chat.not_kept');
   void drawHistory();
 }
@@ -601,5 +612,6 @@ globalThis.addEventListener('pagehide', () => {
 });
 void prompt.load().then(showAdvanced);
 void drawHistory();
+field.value = sessionStorage.getItem(DRAFT) ?? '';
 draw();
 showAdvanced();

@@ -5,6 +5,8 @@
  * so nothing has to be loaded again. Everything is inserted as text, never as markup.
  */
 
+import './storage.js';
+
 /** @typedef {Record<string, unknown>} Values */
 /** @typedef {'en' | 'zh'} Language */
 

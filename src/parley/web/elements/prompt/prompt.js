@@ -75,8 +75,9 @@ export class Prompt extends HTMLElement {
   /** @returns {{chosen: string, edits: Record<string, string>}} */
   #stored() {
     try {
-      const { chosen = '', edits = {} } = JSON.parse(localStorage.getItem(this.#key) ?? '{}');
-      return { chosen, edits };
+      const { chosen, edits } = JSON.parse(localStorage.getItem(this.#key) ?? '{}');
+      const known = Object.entries(edits ?? {}).filter(([, text]) => typeof text === 'string');
+      return { chosen: typeof chosen === 'string' ? chosen : '', edits: Object.fromEntries(known) };
     } catch {
       return { chosen: '', edits: {} };
     }

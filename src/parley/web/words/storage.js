@@ -1,0 +1,34 @@
+/**
+ * Browsers that keep nothing for a page (cookies blocked, some private windows) throw when they are asked
+ * for their stores. Pages then remember until they are closed.
+ */
+
+class Memory {
+  /** @type {Map<string, string>} */
+  #entries = new Map();
+
+  /** @param {string} key */
+  getItem(key) {
+    return this.#entries.get(key) ?? null;
+  }
+
+  /** @param {string} key @param {string} value */
+  setItem(key, value) {
+    this.#entries.set(key, String(value));
+  }
+
+  /** @param {string} key */
+  removeItem(key) {
+    this.#entries.delete(key);
+  }
+}
+
+for (const name of /** @type {const} */ (['localStorage', 'sessionStorage'])) {
+  try {
+    // Asking is what may throw; writing does where there is no room at all.
+    globalThis[name]?.setItem('parley.try', '');
+    globalThis[name]?.removeItem('parley.try');
+  } catch {
+    Object.defineProperty(globalThis, name, { value: new Memory(), configurable: true });
+  }
+}
