@@ -86,7 +86,7 @@ _KINDS = {
     "day": 4, "month": 4, "sound": 3, "legs": 3, "color": 3, "mix": 2, "compare": 6,
     "double": 3, "greet": 4, "self": 3, "howare": 2, "thanks": 2, "bye": 2, "stop": 2,
     "tell_name": 6, "ask_name": 5, "time": 5, "fact_day": 2, "weather": 2, "place": 2,
-    "far": 5, "foreign": 2, "picture_none": 2,
+    "far": 9, "foreign": 3, "picture_none": 2,
 }  # fmt: skip
 KINDS = tuple(_KINDS)
 _BARE = {"greet", "repeat", "thanks", "bye", "stop", "howare", "tell_name", "far", "foreign"}
@@ -351,11 +351,16 @@ def _stated(
 
 
 def _far(random: Random, facts: Facts, user: str) -> Turn:
-    if random.random() < 0.5:
+    draw = random.random()
+    if draw < 0.2:
         spoken = random.choice(words.FAR_QUESTIONS)
-    else:
+    elif draw < 0.45:
         parts = (words.FAR_SUBJECTS, words.FAR_VERBS, words.FAR_OBJECTS)
         spoken = " ".join(random.choice(part) for part in parts)
+    else:
+        spoken = f"{random.choice(words.FAR_STARTS)} {random.choice(words.FAR_THINGS)}"
+        if random.random() < 0.35:
+            spoken += f" {random.choice(words.FAR_ENDS)}"
     return Turn("far", FAR, NOT_KNOWN, spoken=spoken)
 
 

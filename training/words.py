@@ -112,6 +112,39 @@ FAR_QUESTIONS = (
     "translate this sentence into korean,where can i buy cheap shoes,"
     "how many calories are in pizza,what is the best laptop,tell me a joke about elephants"
 ).split(",")
+FAR_STARTS = (
+    "who invented,when did they build,why do we need,where can i find,how do i repair,"
+    "can you order,could you explain,do you like,have you ever tried,i want to buy,i need,we lost,they sold,"
+    "she is looking for,he forgot,tell me about,tell me a story about,describe,how much does it "
+    "cost to rent,what is the price of,what is the history of,what does it mean to own,"
+    "what is the size of,what is the name of,how many people use,how big is,how old is,how far is,"
+    "how heavy is,how long does it take to clean,which is better for,is it safe to use,"
+    "is there any news about,are you afraid of,do you know anything about,please bring me,"
+    "please remind me about,turn on,turn off,switch off,search for,play,call,cancel,book,draw,"
+    "write an email about,sing a song about,translate,recommend,compare,the doctor asked about,"
+    "the teacher talked about,my friend works with,our neighbor complained about,"
+    "yesterday i saw,tomorrow we will visit,last week he bought,nobody understands"
+).split(",")
+FAR_THINGS = (
+    "the refrigerator,a motorcycle,a hotel room,the electricity bill,this medicine,a passport,"
+    "the dentist,an insurance contract,the parliament,a submarine,the pyramids,a volcano,"
+    "the black hole,my bank account,a pizza,the recipe,a glass of wine,an umbrella,the microwave,"
+    "a sofa,some batteries,the alarm,a taxi,the subway,an ambulance,the police station,a lawyer,"
+    "the stadium,tennis,the olympic games,a chess tournament,the guitar,an opera,a television show,"
+    "the newspaper,a magazine,the library card,a screwdriver,the garage,an airplane ticket,"
+    "the customs office,a suitcase,the desert,a jungle,the atlantic ocean,mount everest,"
+    "a dinosaur,an elephant,the kangaroo,a penguin,butterflies,mushrooms,the potato,some cheese,"
+    "chicken soup,a birthday cake,breakfast,the wedding,a funeral,christmas,the holidays,"
+    "a password,the printer,this website,artificial intelligence,a robot,the calculator,"
+    "mathematics,geography,philosophy,the second war,shakespeare,a professor,the university,"
+    "homework,an exam,the salary,taxes,a job interview,the factory,a construction site,"
+    "the bathroom,a mirror,shampoo,toothpaste,a sweater,leather boots,jewelry,perfume"
+).split(",")
+FAR_ENDS = (
+    "for my brother,next week,as soon as possible,without any help,in the basement,on the internet,"
+    "again,at the airport,before dinner,since last summer,for twenty dollars,with my colleagues,"
+    "from scratch,in a foreign country,by accident,after the meeting"
+).split(",")
 FOREIGN_LINES = {
     "de": ("wie ist das wetter heute", "ich möchte einen kaffee bitte", "wo ist der bahnhof",
            "das ist eine schöne stadt", "kannst du mir helfen"),
