@@ -114,7 +114,8 @@ FAR_QUESTIONS = (
 ).split(",")
 FAR_STARTS = (
     "who invented,when did they build,why do we need,where can i find,how do i repair,"
-    "can you order,could you explain,do you like,have you ever tried,i want to buy,i need,we lost,they sold,"
+    "can you order,could you explain,do you like,have you ever tried,i want to buy,i need,"
+    "we lost,they sold,"
     "she is looking for,he forgot,tell me about,tell me a story about,describe,how much does it "
     "cost to rent,what is the price of,what is the history of,what does it mean to own,"
     "what is the size of,what is the name of,how many people use,how big is,how old is,how far is,"
