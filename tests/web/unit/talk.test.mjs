@@ -494,3 +494,14 @@ test('a slow network is spoken of in seconds, and no longer than it is slow', as
   clock.pass(15_000);
   assert.equal(talk.state.trouble, null);
 });
+
+test('while a phone call holds the sound, tapping does not pretend it is back', async () => {
+  const { talk, rig } = await listening();
+  rig.tell('suspended', {});
+  rig.isHeld = true;
+  await talk.wake();
+  assert.equal(talk.state.isSuspended, true);
+  rig.isHeld = false;
+  rig.tell('resumed', {});
+  assert.equal(talk.state.isSuspended, false);
+});

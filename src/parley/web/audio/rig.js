@@ -57,9 +57,15 @@ export class Rig extends EventTarget {
       throw error;
     });
     await this.#opening;
-    if (this.context?.state === 'running') return;
+    // During a phone call iOS refuses, and a context that was asked then stays silent for good.
+    if (this.context?.state === 'running' || this.isHeld) return;
     // Where sound is not allowed yet the promise may never settle; `suspended` has told the page by then.
     await Promise.race([this.context?.resume(), new Promise((resolve) => setTimeout(resolve, RESUME_WAIT_MS))]);
+  }
+
+  /** The system keeps the sound to itself, for a phone call; it says when it gives it back. */
+  get isHeld() {
+    return /** @type {string | undefined} */ (this.context?.state) === 'interrupted';
   }
 
   async #build() {

@@ -136,7 +136,13 @@ export async function mountCall(kind) {
 
   /** @param {string} name @param {string} label @param {() => void} act */
   const round = (name, label, act) => h('button', { class: 'round', type: 'button', icon: name, label, onclick: act });
-  const main = h('button', { class: 'button main', type: 'button', icon: 'mic', onclick: () => (talk.isBusy ? talk.stop() : void start()) }, h('span', null));
+  const main = h('button', { class: 'button main', type: 'button', icon: 'mic', onclick: (/** @type {MouseEvent} */ event) => press(event) }, h('span', null));
+  /** The second half of a double click means the same as the first, not the opposite. @param {MouseEvent} event */
+  function press(event) {
+    if (event.detail > 1) return;
+    if (talk.isBusy) talk.stop();
+    else void start();
+  }
   const mainText = /** @type {HTMLElement} */ (main.lastElementChild);
   const mute = round('mic', 'call.mute', () => talk.mute(!talk.state.isMuted));
   const pause = duplex ? round('pause', 'call.pause', () => (talk.state.phase === 'live' ? duplex.pause() : duplex.resume())) : null;

@@ -67,6 +67,7 @@ function freshState() {
  * What a conversation needs of the sound equipment; `Rig` is one.
  * @typedef {EventTarget & {
  *   open: () => Promise<void>,
+ *   isHeld?: boolean,
  *   connectMicrophone: (options?: {deviceId?: string, isStudio?: boolean}) => Promise<void>,
  *   releaseMicrophone: () => void,
  *   capture: (unitSamples: number, onUnit: (audio: Float32Array<ArrayBuffer>, final: boolean) => void) => void,
@@ -262,7 +263,7 @@ export class Talk extends EventTarget {
   /** The system gave the sound back, or a person tapped to have it. */
   async wake() {
     await this.rig.open();
-    this.set({ isSuspended: false });
+    if (!this.rig.isHeld) this.set({ isSuspended: false });
   }
 
   /** @param {{deviceId?: string, isStudio?: boolean}} microphone */
