@@ -56,7 +56,7 @@ class Recordings:
     """Begins recordings for one worker, and owns its writer thread.
 
     Args:
-        keeps_inputs: whether sound is also kept sample by sample, so that sessions can be done again.
+        keeps_inputs: whether sound is also kept sample by sample, for doing sessions again.
         min_free_gb: with less room on the disk nothing is recorded.
         finished: called in the writer thread with every completed recording.
     """
