@@ -43,6 +43,56 @@ class Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
+class ModelBehaviour(Part):
+    """Where the published program is plainly wrong: whether we are right, or the same.
+
+    Every switch is ours when on and the published program's when off, except the last one.
+    """
+
+    listen_options_act_on_listen: bool = Field(
+        True,
+        description="listen_prob_scale and listen_top_k act on the listen token; else on the end "
+        "of a message. Neutral at their defaults.",
+    )
+    keeps_speech_before_listen: bool = Field(
+        True,
+        description="A decision to listen after words in the same unit ends a speaking unit; else "
+        "the unit's words and sound are dropped.",
+    )
+    forced_listen_ends_speech: bool = Field(
+        True,
+        description="Forced listening forgets the interrupted turn of the voice, too; else the "
+        "next turn continues it.",
+    )
+    waits_for_whole_units: bool = Field(
+        True,
+        description="A unit with too little sound feeds nothing and keeps the sound; else its "
+        "opening and pictures are fed already.",
+    )
+    counts_window_exactly: bool = Field(
+        True,
+        description="The turn-based window drops the rounds that it counts; else it counts as "
+        "published and drops others.",
+    )
+    parses_typed_tags: bool = Field(
+        True,
+        description="Tags such as `<image>` in a person's text become tokens, as published; else "
+        "they are words, which is safer where texts come from strangers.",
+    )
+
+    @classmethod
+    def reference(cls) -> ModelBehaviour:
+        """As the published program."""
+        return cls(
+            listen_options_act_on_listen=False,
+            keeps_speech_before_listen=False,
+            forced_listen_ends_speech=False,
+            waits_for_whole_units=False,
+            counts_window_exactly=False,
+            parses_typed_tags=True,
+        )
+
+
 class ModelSettings(Part):
     """Which model, and how it is run."""
 
@@ -58,13 +108,19 @@ class ModelSettings(Part):
         "auto", description="auto follows the checkpoint."
     )
     attention: Literal["auto", "flash_attention_2", "sdpa", "eager"] = Field(
-        "auto", description="Attention kernel of the language model."
+        "auto",
+        description="Attention kernel of the language model; auto is sdpa. flash_attention_2 "
+        "needs the package flash-attn and a GPU.",
     )
     compile: bool = Field(
-        False, description="Compile and capture steps on a GPU; longer start, faster units."
+        True,
+        description="Capture steps as CUDA graphs on a GPU: longer start, faster units. A step "
+        "that cannot be captured runs as it is.",
     )
     quantize: Literal["none", "int8", "int4"] = Field(
-        "none", description="Weight-only quantisation on a GPU."
+        "none",
+        description="Weights of the language model's layers, through the extra `quantize`; int4 "
+        "on a GPU only.",
     )
     random_weights: bool = Field(
         False, description="Full-size model without a checkpoint, for benchmarks."
@@ -75,6 +131,7 @@ class ModelSettings(Part):
     default_voice: Path | None = Field(
         None, description="Reference voice used when a client brings none (WAV)."
     )
+    behaviour: ModelBehaviour = ModelBehaviour()
 
 
 def split_list(value: Any) -> Any:
@@ -480,14 +537,22 @@ def page() -> str:
         folder = name.rpartition(".")[0]
         if folder != section:
             section = folder
-            part = Settings.model_fields[folder].annotation if folder else Settings
-            summary = (part.__doc__ or "").split("\n")[0] if folder else "On their own."
+            summary = (_part(folder).__doc__ or "").split("\n")[0] if folder else "On their own."
             lines += ["", f"## {folder or 'top level'}", "", summary, ""]
             lines += ["| setting | default | values | meaning |", "|---|---|---|---|"]
         lines.append(
             f"| `{name}` | {_shown(field)} | {_values(field)} | {field.description or ''} |"
         )
     return "\n".join(lines) + "\n"
+
+
+def _part(folder: str) -> type[BaseModel]:
+    part: type[BaseModel] = Settings
+    for name in folder.split("."):
+        inner = part.model_fields[name].annotation
+        assert isinstance(inner, type)
+        part = inner
+    return part
 
 
 def _shown(field: FieldInfo) -> str:

@@ -22,7 +22,7 @@ from parley.models.minicpmo45.behaviour import Behaviour
 from parley.models.minicpmo45.choice import Choice
 from parley.models.minicpmo45.conversation import Conversation, Unsettled
 from parley.models.minicpmo45.jobs import ModelJob
-from parley.models.minicpmo45.model import MiniCPMO45
+from parley.models.minicpmo45.model import ANSWER_RESERVE, MiniCPMO45
 from parley.models.minicpmo45.mouth import Mouth
 from parley.models.minicpmo45.replies import Group
 from parley.models.minicpmo45.speech import MiniCPMTTS
@@ -33,6 +33,10 @@ from parley.models.minicpmo45.watch import Watcher
 
 ROW = 1
 """Conversations run in the second of two rows; the first stays empty."""
+
+
+CONTEXT = 16_384
+"""Room for sessions longer than those of the repository."""
 
 
 class SilentVocoder:
@@ -57,6 +61,9 @@ class SilentVocoder:
             np.zeros(960 * (len(window.tokens) - (0 if window.is_last else 3)), np.float32)
             for window in windows
         ]
+
+    def capture(self) -> None:
+        pass
 
     def snapshot(self, row: int) -> None:
         return None
@@ -178,14 +185,16 @@ def build(case: Case, *, behaviour: Behaviour | None = None) -> tuple[MiniCPMO45
     """A model with two rows, and what watches it."""
     network = tiny.network(case.folder)
     decoder = cast(MiniCPMTTS, network.tts)
-    decoder.allocate(2, 1024)
+    decoder.allocate(2)
     sampling = SpeechSampling(is_greedy=True)
+    config = tiny.config(case.folder)
+    positions = int(config.language.max_position_embeddings) - ANSWER_RESERVE
     model = MiniCPMO45(
         network,
-        tiny.config(case.folder),
+        config,
         tiny.words(case.folder),
         slots=2,
-        context_tokens=3072,
+        context_tokens=min(CONTEXT, positions),
         mouth=Mouth(decoder, SilentVocoder(), sampling),
         behaviour=behaviour or Behaviour.reference(),
         prefill_piece_tokens=1_000_000,

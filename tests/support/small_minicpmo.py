@@ -18,6 +18,7 @@ from torch import Tensor
 
 from parley.models.minicpmo45 import weights
 from parley.models.minicpmo45.config import MiniCPMOConfig, make_config
+from parley.models.minicpmo45.graphs import GraphRunner, Tape
 from parley.models.minicpmo45.model import MiniCPMO45
 from parley.models.minicpmo45.mouth import Mouth, Streams
 from parley.models.minicpmo45.speech import MiniCPMTTS
@@ -138,12 +139,12 @@ def small_network() -> weights.Network:
     return network
 
 
-def small_mouth(network: weights.Network, slots: int) -> Mouth:
+def small_mouth(network: weights.Network, slots: int, graphs: GraphRunner | None = None) -> Mouth:
     """The real speech decoder and vocoder, tiny, with a voice of noise."""
     decoder = network.tts
     assert isinstance(decoder, MiniCPMTTS)
-    decoder.allocate(slots)
-    return Mouth(decoder, Streams(tiny_token2wav(slots=slots), NoiseShelf()))
+    decoder.allocate(slots, graphs=graphs)
+    return Mouth(decoder, Streams(tiny_token2wav(slots=slots, graphs=graphs), NoiseShelf()))
 
 
 class NoiseShelf(VoiceShelf):
@@ -156,11 +157,19 @@ class NoiseShelf(VoiceShelf):
         return tiny_voice(seed=int(np.abs(reference.samples[:100]).sum() * 1000) % 7)
 
 
-def small_model(slots: int = 3, *, has_voice: bool = True, **options: Any) -> MiniCPMO45:
-    """A model of its own: nothing is shared with other tests."""
+def small_model(
+    slots: int = 3, *, has_voice: bool = True, tape: Tape | None = None, **options: Any
+) -> MiniCPMO45:
+    """A model of its own: nothing is shared with other tests.
+
+    Args:
+        tape: captures steps.
+    """
     network = small_network()
     options.setdefault("context_tokens", 7000)
-    mouth = small_mouth(network, slots) if has_voice else None
+    graphs = None if tape is None else GraphRunner(tape=tape)
+    options.setdefault("graphs", graphs)
+    mouth = small_mouth(network, slots, graphs) if has_voice else None
     return MiniCPMO45(
         network, small_config(), ByteWords(), slots=slots, mouth=mouth, rounds_rope=False, **options
     )

@@ -32,8 +32,8 @@ def worker(
     slots: Annotated[str | None, typer.Option(help="Conversations at once, or auto.")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.")] = None,
     compile: Annotated[
-        bool, typer.Option("--compile", help="Compile and capture steps on a GPU.")
-    ] = False,
+        bool | None, typer.Option(help="Capture steps as CUDA graphs on a GPU.")
+    ] = None,
     vad: Annotated[str | None, typer.Option(help="Voice detector: silero or energy.")] = None,
     pause_timeout: Annotated[
         float | None, typer.Option(help="Seconds a duplex session may stay paused.")
@@ -54,7 +54,7 @@ def worker(
             "model.name": model,
             "model.slots": slots,
             "model.device": device,
-            "model.compile": compile or None,
+            "model.compile": compile,
             "limits.pause_s": pause_timeout,
             "log.level": log_level,
         },

@@ -122,6 +122,8 @@ class Reply:
     Args:
         streaming: pieces as they come; False gives everything in the last piece.
         speak: False produces text only, whatever the opening prepared.
+        is_whole: complete the text before speaking it, in one utterance; everything comes in the
+            last piece. Models that know no such difference answer as ever.
     """
 
     max_new_tokens: int = 512
@@ -129,6 +131,7 @@ class Reply:
     speak: bool = True
     enable_thinking: bool = False
     streaming: bool = True
+    is_whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)

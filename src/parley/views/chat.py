@@ -91,9 +91,11 @@ class ChatView(TurnView):
         generate_audio: bool = True,
         due_s: float | None = None,
     ) -> ChatAnswer:
-        """The answer in one piece."""
+        """The answer in one piece: all of the text, then all of it spoken."""
         self._check_session(session_id)
-        reply = (generation or Generation()).reply(speak=generate_audio, streaming=False)
+        reply = (generation or Generation()).reply(
+            speak=generate_audio, streaming=False, is_whole=True
+        )
         sounds = [
             chunk.audio async for chunk in self._stream(reply, due_s) if chunk.audio is not None
         ]

@@ -55,7 +55,7 @@ class Generation:
     repetition_penalty: float = 1.02
     enable_thinking: bool = False
 
-    def reply(self, *, speak: bool, streaming: bool) -> Reply:
+    def reply(self, *, speak: bool, streaming: bool, is_whole: bool = False) -> Reply:
         """As the engine wants it. Temperature 0 means the most probable token, too."""
         return Reply(
             max_new_tokens=self.max_new_tokens,
@@ -70,6 +70,7 @@ class Generation:
             speak=speak,
             enable_thinking=self.enable_thinking,
             streaming=streaming,
+            is_whole=is_whole,
         )
 
 

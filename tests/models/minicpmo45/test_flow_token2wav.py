@@ -323,3 +323,49 @@ def test_every_tensor_is_accounted_for(tmp_path: Path) -> None:
     assert "1 missing: encoder_proj.bias" in sentence
     assert "1 unexpected: stranger" in sentence
     assert "encoder.after_norm.weight (needs [16], has [3])" in sentence
+
+
+def test_snapshot_copies_nothing_until_something_is_overwritten() -> None:
+    speech = tiny_token2wav()
+    speech.begin(0, speech.prime(tiny_voice()))
+    plan = turn_windows(5, 400)
+    say(speech, 0, plan[:6])
+    snapshot = speech.snapshot(0)
+    whole = speech.memory.nbytes
+
+    assert snapshot.flow.nbytes == 0
+    say(speech, 0, plan[6:7])
+    # One window goes to free places: only what every call replaces was put aside.
+    assert snapshot.flow.saved == []
+    assert 0 < snapshot.flow.nbytes < whole / 4
+    say(speech, 0, plan[7:9])
+    assert snapshot.flow.saved != []
+
+
+def test_snapshots_on_the_way_all_lead_back() -> None:
+    speech = tiny_token2wav()
+    voice = speech.prime(tiny_voice())
+    speech.begin(0, voice)
+    plan = turn_windows(5, 300)
+    kept = []
+    wanted = []
+    for window in plan[:-1]:
+        kept.append(speech.snapshot(0))
+        wanted += say(speech, 0, [window])
+    speech.begin(0, voice)
+    say(speech, 0, plan[:2])
+
+    for number in (4, 1, 7, 0, 4):
+        speech.restore(0, kept[number])
+        found = say(speech, 0, plan[number : number + 3])
+        assert np.array_equal(np.concatenate(found), np.concatenate(wanted[number : number + 3]))
+
+
+def test_snapshot_that_nobody_holds_costs_nothing() -> None:
+    speech = tiny_token2wav()
+    speech.begin(0, speech.prime(tiny_voice()))
+    speech.snapshot(0)
+
+    gc.collect()
+
+    assert len(speech.memory._marks[0]) == 0

@@ -465,3 +465,12 @@ def test_greedy_replies_do_not_depend_on_the_seed(model):
         texts.add(do(model, Reply(max_new_tokens=20, sampling=GREEDY, speak=False)).result.text)
 
     assert len(texts) == 1
+
+
+def test_a_request_of_more_pictures_than_a_step_looks_at_may_hold_sound(model):
+    pictures = [Image(picture(40, 50, seed), max_slices=1) for seed in range(6)]
+    do(model, Opening("chat", seed=1, speak=False))
+
+    job = do(model, turn("user", *pictures, Audio(voice(0.5), "clip")))
+
+    assert job.result.vision_slices == 6

@@ -11,7 +11,14 @@ from tests.contracts.conversations import voice
 from tests.support.small_minicpmo import small_config, small_network
 
 from parley.errors import BadInput
-from parley.models.minicpmo45.audio import Ears, LiveMel, LiveMelOptions, MelExtractor, scale
+from parley.models.minicpmo45.audio import (
+    Ears,
+    LiveMel,
+    LiveMelOptions,
+    MelExtractor,
+    scale,
+    token_count,
+)
 from parley.models.minicpmo45.caches import SlotCache
 from parley.models.minicpmo45.config import SliceRules
 from parley.models.minicpmo45.vision import choose_grid, cut, patch_positions
@@ -229,3 +236,16 @@ def test_what_is_no_picture_is_refused(shape):
 def test_no_slices_at_all_is_no_request():
     with pytest.raises(BadInput, match="max_slice_nums"):
         cut(np.zeros((10, 10, 3), np.uint8), 0, RULES)
+
+
+@pytest.mark.parametrize("samples", [1, 400, 800])
+def test_a_clip_too_short_for_a_token_has_none(ears, samples):
+    with torch.inference_mode():
+        tokens = ears.hear([np.ones(samples, np.float32)], chunked=True)
+
+    assert tokens.shape[0] == token_count(samples) == 0
+
+
+def test_no_pieces_are_no_tokens(ears):
+    """A request of many pictures is looked at in several steps; its one clip is heard in one."""
+    assert ears.encode_pieces([], chunked=True, longest=100) == []

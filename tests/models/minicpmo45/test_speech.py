@@ -378,3 +378,57 @@ def test_absent_field_is_named() -> None:
 def test_width_of_another_language_model_is_refused() -> None:
     with pytest.raises(SetupError, match="width 24"):
         SpeechConfig.from_json(RAW, llm_width=25)
+
+
+def test_mark_copies_nothing_while_the_turn_goes_on(weights: dict[str, torch.Tensor]) -> None:
+    tts = make(weights, slots=2)
+    row = tts.open(1, seed=1)
+    speech = SpokenUnits(tts, row)
+    finish(tts, speech.begin(rows_of(tts, 1, 3), ends_turn=False))
+    mark = tts.mark(row)
+    wanted = finish(tts, speech.begin(rows_of(tts, 2, 3), ends_turn=False))
+
+    assert mark.copy is None
+    tts.restore(row, mark)
+    found = finish(tts, speech.begin(rows_of(tts, 2, 3), ends_turn=False))
+
+    assert found == wanted
+
+
+def test_mark_is_put_aside_when_the_next_turn_overwrites_it(
+    weights: dict[str, torch.Tensor],
+) -> None:
+    tts = make(weights)
+    row = tts.open(0, seed=1)
+    speech = SpokenUnits(tts, row)
+    finish(tts, speech.begin(rows_of(tts, 1, 3), ends_turn=False))
+    first = tts.mark(row)
+    wanted = finish(tts, speech.begin(rows_of(tts, 2, 3), ends_turn=False))
+    second = tts.mark(row)
+    further = finish(tts, speech.begin(rows_of(tts, 3, 3), ends_turn=False))
+    speech.interrupt()
+
+    assert (first.copy, second.copy) == (None, None)
+    finish(tts, speech.begin(rows_of(tts, 5, 8), ends_turn=False))
+
+    assert first.copy is not None
+    for mark, seed, tokens in ((first, 2, wanted), (second, 3, further), (first, 2, wanted)):
+        tts.restore(row, mark)
+        assert finish(tts, speech.begin(rows_of(tts, seed, 3), ends_turn=False)) == tokens
+
+
+def test_mark_survives_a_return_to_an_earlier_one(weights: dict[str, torch.Tensor]) -> None:
+    tts = make(weights)
+    row = tts.open(0, seed=1)
+    speech = SpokenUnits(tts, row)
+    finish(tts, speech.begin(rows_of(tts, 1, 3), ends_turn=False))
+    early = tts.mark(row)
+    finish(tts, speech.begin(rows_of(tts, 2, 3), ends_turn=False))
+    late = tts.mark(row)
+    wanted = finish(tts, speech.begin(rows_of(tts, 3, 3), ends_turn=False))
+
+    tts.restore(row, early)
+    finish(tts, speech.begin(rows_of(tts, 7, 5), ends_turn=False))
+    tts.restore(row, late)
+
+    assert finish(tts, speech.begin(rows_of(tts, 3, 3), ends_turn=False)) == wanted

@@ -25,7 +25,8 @@ from transformers import WhisperConfig
 from transformers.audio_utils import mel_filter_bank
 from transformers.models.whisper.modeling_whisper import WhisperEncoderLayer
 
-from parley.models.minicpmo45.caches import SlotCache, Span, attend
+from parley.models.minicpmo45.attention import FusedAttention
+from parley.models.minicpmo45.caches import SlotCache, Span
 
 Samples = npt.NDArray[np.float32]
 Floor = Literal["dynamic", "fixed"]
@@ -42,6 +43,8 @@ FIRST_FED_SAMPLES = 16_480
 """... of which the first unit consumes this much: 1035 ms, down to a whole hop of frames."""
 LIVE_SAMPLES = 16_000
 """Every later unit."""
+
+_ATTENTION = FusedAttention()
 
 
 def token_count(samples: int, pool_step: int = 5) -> int:
@@ -337,7 +340,7 @@ class AudioEncoder(nn.Module):
         for place, span in enumerate(spans):
             cache.write(index, span, keys[place], values[place])
             seen = cache.view(index, span.row, span.end)
-            heard[place] = attend(query[place], *seen, start=None)
+            heard[place] = _ATTENTION.one(query[place], *seen, start=None)
         x = x + attention.out_proj(heard.transpose(1, 2).reshape(*x.shape))
         hidden = layer.fc1(layer.final_layer_norm(x))
         return x + layer.fc2(layer.activation_fn(hidden))
@@ -398,6 +401,8 @@ class Ears:
     def pool(self, states: Tensor) -> Tensor:
         """Encoder states (N, C, Da) to tokens (N, C // pool_step, H); a remainder is dropped."""
         projected = self.projection(states)
+        if states.shape[1] < self.pool_step:
+            return projected[:, :0]
         return F.avg_pool1d(projected.transpose(1, 2), self.pool_step).transpose(1, 2)
 
     def pieces(self, clips: Sequence[Samples], floor: Floor = "dynamic") -> list[Tensor]:
@@ -417,8 +422,10 @@ class Ears:
             longest: pad to this many mel frames instead, so that a long request may be encoded in
                 several calls with the result of one.
         """
+        if not mels:
+            return []
         lengths = [int(mel.shape[1]) for mel in mels]
-        longest = max(lengths, default=0) if longest is None else longest
+        longest = max(lengths) if longest is None else longest
         if longest == 0:
             width = self.projection.linear2.out_features
             weight = self.projection.linear2.weight

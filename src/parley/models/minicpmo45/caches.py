@@ -16,7 +16,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +89,14 @@ class SlotCache:
         """Store keys and values of shape (K, T, D) at `span`; the length does not change yet."""
         self.keys[layer, span.row, :, span.start : span.end] = keys
         self.values[layer, span.row, :, span.start : span.end] = values
+
+    def write_even(self, layer: int, batch: Even, keys: Tensor, values: Tensor) -> None:
+        """Store an even batch's keys and values of shape (B, n, K, D)."""
+        rows = batch.rows
+        places = torch.arange(keys.shape[0], device=keys.device) if rows is None else rows
+        # (B, n) index pairs in front of the head axis: the stored layout is (row, head, column, D).
+        self.keys[layer][places[:, None], :, batch.positions] = keys
+        self.values[layer][places[:, None], :, batch.positions] = values
 
     def view(self, layer: int, row: int, length: int) -> tuple[Tensor, Tensor]:
         """The first `length` positions of a row, shapes (K, length, D), without a copy."""
@@ -200,32 +207,6 @@ def rotate_half(x: Tensor) -> Tensor:
     return torch.cat((-x[..., half:], x[..., :half]), dim=-1)
 
 
-def attend(query: Tensor, keys: Tensor, values: Tensor, *, start: int | None) -> Tensor:
-    """Attention of one row's new tokens over what the row remembers.
-
-    Args:
-        query: (heads, T, D), heads a multiple of K.
-        keys, values: (K, L, D).
-        start: position of the first query; token t sees keys [0, start + t]. None: all see all.
-
-    Returns:
-        (heads, T, D).
-    """
-    heads, tokens, width = query.shape
-    groups = heads // keys.shape[0]
-    # The queries that share a key head become one longer query: no repeated keys in memory.
-    grouped = query.reshape(keys.shape[0], groups * tokens, width)
-    mask = None
-    if start is not None and tokens > 1:
-        seen = torch.arange(keys.shape[1], device=query.device)
-        mine = torch.arange(start, start + tokens, device=query.device)
-        mask = (seen[None, :] <= mine[:, None]).repeat(groups, 1)[None, None]
-    out = F.scaled_dot_product_attention(
-        grouped[None], keys[None], values[None], attn_mask=mask, dropout_p=0.0
-    )[0]
-    return out.reshape(heads, tokens, width)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Even:
     """A batch in which every row has the same number of new tokens, padded where it has fewer.
@@ -271,33 +252,3 @@ class Even:
             torch.tensor(turns).to(device, non_blocking=True),
             reads,
         )
-
-
-def attend_even(
-    layer: int, query: Tensor, keys: Tensor, values: Tensor, batch: Even, cache: SlotCache
-) -> Tensor:
-    """Write a batch's keys and values, and attend over what its rows remember.
-
-    Args:
-        query: (B, n, heads, D); keys, values: (B, n, K, D).
-
-    Returns:
-        (B, n, heads, D).
-    """
-    size, count, heads, width = query.shape
-    groups = heads // keys.shape[2]
-    stored_keys, stored_values = cache.keys[layer], cache.values[layer]
-    rows = batch.rows
-    places = torch.arange(size, device=query.device) if rows is None else rows
-    # (B, n) index pairs in front of the head axis: the stored layout is (row, head, column, D).
-    stored_keys[places[:, None], :, batch.positions] = keys
-    stored_values[places[:, None], :, batch.positions] = values
-    seen_keys, seen_values = stored_keys[:, :, : batch.reads], stored_values[:, :, : batch.reads]
-    if rows is not None:
-        seen_keys, seen_values = seen_keys[rows], seen_values[rows]
-    columns = torch.arange(batch.reads, device=query.device)
-    mask = columns <= batch.turns[:, :, None]
-    mask = mask[:, None].expand(size, groups, count, batch.reads).flatten(1, 2)[:, None]
-    grouped = query.permute(0, 2, 1, 3).reshape(size, heads // groups, groups * count, width)
-    out = F.scaled_dot_product_attention(grouped, seen_keys, seen_values, attn_mask=mask)
-    return out.reshape(size, heads, count, width).permute(0, 2, 1, 3)

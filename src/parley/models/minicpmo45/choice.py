@@ -150,12 +150,14 @@ class Chooser:
             numbers = self._numbers([asks[place] for place in drawing], -1, logits.device)
             winners = race(torch.softmax(values, -1), numbers, ids)
             best[drawing] = ids.gather(1, winners[:, None])[:, 0]
+        # The device is waited for here, once.
+        nobody = torch.zeros_like(best)
+        found = torch.stack([best, nobody if probed is None else probed, nobody + early])
         choices = []
-        for place, token in enumerate(best.tolist()):
-            rule = rules[place]
-            if probed is not None and probed[place] and rule.probe is not None:
+        for rule, token, is_probe, is_early in zip(rules, *found.tolist(), strict=True):
+            if is_probe and rule.probe is not None:
                 choices.append(Choice(rule.probe, False))
-            elif early is not None and early[place]:
+            elif is_early:
                 choices.append(Choice(rule.listen_id, False))
             else:
                 choices.append(Choice(token, True))
@@ -190,8 +192,8 @@ class Chooser:
                 scores[place, rule.listen_id] *= rule.listen_scale
         return scores
 
-    def _probe(self, scores: Tensor, asks: Sequence[Ask]) -> list[bool] | None:
-        """Whether a draw from the untouched logits gives the row's probe."""
+    def _probe(self, scores: Tensor, asks: Sequence[Ask]) -> Tensor | None:
+        """Whether a draw from the untouched logits gives the row's probe, int64 (R,)."""
         if all(ask.rule.probe is None for ask in asks):
             return None
         device = scores.device
@@ -201,17 +203,16 @@ class Chooser:
         numbers = self._numbers(asks, 0, device)
         is_best = scores.argmax(-1) == probes[:, 0]
         greedy = torch.tensor([ask.rule.is_greedy for ask in asks], device=device)
-        hits = torch.where(greedy, is_best, numbers < chance).tolist()
-        return [hit and ask.rule.probe is not None for hit, ask in zip(hits, asks, strict=True)]
+        return torch.where(greedy, is_best, numbers < chance).long()
 
-    def _listens(self, scores: Tensor, rules: Sequence[Rule]) -> list[bool] | None:
+    def _listens(self, scores: Tensor, rules: Sequence[Rule]) -> Tensor | int:
+        """Whether fewer than so many ids beat the row's listen id, int64 (R,)."""
         if all(rule.listen_top_k is None for rule in rules):
-            return None
-        return [
-            rule.listen_top_k is not None
-            and int((scores[place] > scores[place, rule.listen_id]).sum()) < rule.listen_top_k
-            for place, rule in enumerate(rules)
-        ]
+            return 0
+        limits = torch.tensor([rule.listen_top_k or 0 for rule in rules], device=scores.device)
+        ids = torch.tensor([max(0, rule.listen_id) for rule in rules], device=scores.device)
+        better = (scores > scores.gather(1, ids[:, None])).sum(-1)
+        return (better < limits).long()
 
     def _numbers(self, asks: Sequence[Ask], which: int, device: torch.device) -> Tensor:
         """Random number `which` of each row's next token (-1: the last of them)."""

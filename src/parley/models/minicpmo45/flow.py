@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from weakref import WeakSet
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +37,10 @@ from parley.models.minicpmo45.conformer import (
     History,
 )
 from parley.models.minicpmo45.dit import CONV_FRAMES, Estimator, Memory, Modulation, Places
+from parley.models.minicpmo45.graphs import GraphRunner, bucket, buckets
+
+CAPTURED_FRAMES = 50
+"""Mel frames of every full window; other lengths are not worth a graph."""
 
 KEPT_FRAMES = 100
 """Mel frames that trimming keeps besides the prompt. Source: speech.md 3.4."""
@@ -207,6 +212,42 @@ class FlowRow:
     prompt: int = 0
     speaker: Tensor | None = None
 
+    def copy(self) -> FlowRow:
+        """The same, apart from this one."""
+        return FlowRow(self.places.copy(), self.tokens, self.frames, self.prompt, self.speaker)
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class FlowMark:
+    """A remembered point of a row's stream.
+
+    Frames lie in the estimator's history where they are until their place is needed, so a mark
+    notes places; whoever overwrites one puts it aside first, and what every call replaces (`rest`)
+    is put aside by the first call after the mark.
+
+    Args:
+        saved: places that were overwritten since, with their keys and values, shape (N, blocks, 2,
+            places, H, head width).
+        rest: the convolutions' past and the encoder's history, once they had to be put aside.
+    """
+
+    row: FlowRow
+    saved: list[tuple[Indices, Tensor, Tensor]] = field(default_factory=list)
+    rest: list[Tensor] | None = None
+
+    def unsaved(self, places: Indices) -> Indices:
+        """Which of these places the mark still needs from the memory."""
+        found = np.intersect1d(self.row.places, places)
+        for done, _, _ in self.saved:
+            found = np.setdiff1d(found, done, assume_unique=True)
+        return found
+
+    @property
+    def nbytes(self) -> int:
+        """What the mark holds besides numbers."""
+        kept = [tensor for _, keys, values in self.saved for tensor in (keys, values)]
+        return sum(tensor.nbytes for tensor in (*kept, *(self.rest or ())))
+
 
 def memory_for_prompts(flow: Flow, slots: int, *, steps: int, prompt_frames: int) -> FlowMemory:
     """Memory of rows that speak with prompts of up to so many mel frames."""
@@ -243,6 +284,7 @@ class FlowMemory:
         self.left = zeros(slots, LEFT_FRAMES, shape.width)
         self.up = zeros(slots, UP_FRAMES, shape.width)
         self.rows = [FlowRow() for _ in range(slots)]
+        self._marks: list[WeakSet[FlowMark]] = [WeakSet() for _ in range(slots)]
 
     def _tensors(self) -> list[tuple[Tensor, int]]:
         """Every tensor and the axis of its slots."""
@@ -266,7 +308,8 @@ class FlowMemory:
         return Memory(self.keys[number], self.values[number], self.conv[number])
 
     def clear(self, slot: int) -> None:
-        """A row without any past."""
+        """A row without any past; its marks are void."""
+        self._marks[slot] = WeakSet()
         self.rows[slot] = FlowRow()
         self.conv[:, :, slot].zero_()
         self.left[slot].zero_()
@@ -276,6 +319,8 @@ class FlowMemory:
         """Make a row what a row of another memory is; the other is only read."""
         row = other.rows[source]
         used = 1 + int(row.places.max()) if len(row.places) else 0
+        self.before_frames(slot, np.arange(used))
+        self.before_rest(slot)
         self.keys[:, :, slot, :, :used] = other.keys[:, :, source, :, :used]
         self.values[:, :, slot, :, :used] = other.values[:, :, source, :, :used]
         self.conv[:, :, slot] = other.conv[:, :, source]
@@ -286,22 +331,50 @@ class FlowMemory:
             start, other_start = mine.shape[4] - columns, theirs.shape[4] - columns
             mine[:, :, slot, :, start:] = theirs[:, :, source, :, other_start:]
         self.left[slot], self.up[slot] = other.left[source], other.up[source]
-        self.rows[slot] = FlowRow(
-            row.places.copy(), row.tokens, row.frames, row.prompt, row.speaker
-        )
+        self.rows[slot] = row.copy()
 
-    def copy_of(self, flow: Flow, slot: int) -> FlowMemory:
-        """A memory of one row that holds what a row holds now."""
+    def mark(self, slot: int) -> FlowMark:
+        """Remember where a row is. Costs nothing until something is overwritten."""
+        mark = FlowMark(self.rows[slot].copy())
+        self._marks[slot].add(mark)
+        return mark
+
+    def restore(self, slot: int, mark: FlowMark) -> None:
+        """Return to a mark of this row; it stays valid."""
+        for places, keys, values in mark.saved:
+            self.before_frames(slot, places, besides=mark)
+            here = torch.from_numpy(places).to(self.keys.device)
+            self.keys[:, :, slot][:, :, :, here] = keys
+            self.values[:, :, slot][:, :, :, here] = values
+        if mark.rest is not None:
+            self.before_rest(slot)
+            self.rows[slot] = mark.row.copy()
+            for tensor, kept in zip(self._rest(slot), mark.rest, strict=True):
+                tensor.copy_(kept)
+        self.rows[slot] = mark.row.copy()
+
+    def before_frames(self, slot: int, places: Indices, *, besides: FlowMark | None = None) -> None:
+        """These places are about to be overwritten: put aside what marks need of them."""
+        for mark in list(self._marks[slot]):
+            needed = places[:0] if mark is besides else mark.unsaved(places)
+            if len(needed):
+                here = torch.from_numpy(needed).to(self.keys.device)
+                keys, values = self.keys[:, :, slot], self.values[:, :, slot]
+                mark.saved.append((needed, keys[:, :, :, here], values[:, :, :, here]))
+
+    def before_rest(self, slot: int) -> None:
+        """Everything but the estimator's history is about to be overwritten."""
+        for mark in list(self._marks[slot]):
+            if mark.rest is None:
+                mark.rest = [tensor.clone() for tensor in self._rest(slot)]
+
+    def _rest(self, slot: int) -> list[Tensor]:
+        """Views of what a call replaces; of the encoder's right-aligned history only what is
+        filled."""
         row = self.rows[slot]
-        copy = FlowMemory(
-            flow,
-            1,
-            steps=self.keys.shape[0],
-            places=1 + int(row.places.max(initial=0)),
-            columns=2 * max(row.tokens, (row.frames + 1) // 2),
-        )
-        copy.copy_from(0, self, slot)
-        return copy
+        tokens = self.tokens[:, :, slot, :, self.tokens.shape[4] - row.tokens :]
+        frames = self.frames[:, :, slot, :, self.frames.shape[4] - row.frames :]
+        return [self.conv[:, :, slot], self.left[slot], self.up[slot], tokens, frames]
 
     def free_places(self, slot: int, count: int) -> Indices:
         """The lowest `count` places that hold no history."""
@@ -344,6 +417,12 @@ class Flow(nn.Module):
             )
         )
         self.noise = torch.empty(0)
+        self._graphs = GraphRunner()
+        self._served: FlowMemory | None = None
+
+    def serve(self, memory: FlowMemory, graphs: GraphRunner) -> None:
+        """Windows of this memory's rows may be captured; voices are primed in others."""
+        self._served, self._graphs = memory, graphs
 
     @property
     def estimator(self) -> Estimator:
@@ -416,13 +495,74 @@ class Flow(nn.Module):
         mu = self.encoder_proj(encoded.frames)
         frames = mu.shape[1]
         places, new = self._places(memory, slots, frames)
+        for slot, here in zip(slots, new, strict=True):
+            memory.before_frames(slot, here)
         speakers = [memory.rows[slot].speaker for slot in slots]
         assert all(speaker is not None for speaker in speakers), "rows must have a voice"
         speaker = torch.stack([s for s in speakers if s is not None])
         conditions = self.estimator.conditions(mu, speaker, prompt)
         x = self._noise([len(memory.rows[slot].places) for slot in slots], frames)
-        x, pasts = self.solve(x, conditions, schedule, memory, places)
+        x, pasts = self._solved(x, conditions, schedule, memory, places)
         return FlowStep(x.transpose(1, 2), memory, list(slots), encoded, places, pasts, new, trim)
+
+    def _solved(
+        self,
+        x: Tensor,
+        conditions: Tensor,
+        schedule: Schedule,
+        memory: FlowMemory,
+        places: Places,
+    ) -> tuple[Tensor, Tensor]:
+        """`solve`, by a graph for full windows.
+
+        The graph's rows are a power of two, or all slots in order. Missing ones are filled up with
+        the last row once more: what that writes is already written there.
+        """
+        rows, frames = x.shape[:2]
+        is_usual = memory is self._served and frames == CAPTURED_FRAMES
+        if not self._graphs.is_active or not is_usual:
+            return self.solve(x, conditions, schedule, memory, places)
+        slots = len(memory.rows)
+        everyone = places.first_slot == 0 and rows == slots
+        missing = 0 if everyone else bucket(rows, slots) - rows
+        reads = places.reads
+
+        def run(
+            x: Tensor, conditions: Tensor, numbers: Tensor, new: Tensor, mask: Tensor
+        ) -> tuple[Tensor, ...]:
+            here = Places(numbers, 0 if everyone else None, new, mask, reads)
+            return self.solve(x, conditions, schedule, memory, here)
+
+        inputs = (
+            _filled(x, missing),
+            _filled(conditions, 2 * missing, 2),
+            _filled(places.slots, missing),
+            _filled(places.new, missing),
+            _filled(places.mask, 2 * missing, 2),
+        )
+        shape = (rows + missing, everyone, reads, schedule.count)
+        mel, pasts = self._graphs.run("flow", shape, run, inputs)
+        return mel[:rows], pasts[:, :, : 2 * rows]
+
+    @torch.inference_mode()
+    def capture(self, schedule: Schedule) -> None:
+        """Capture `solve` for every number of rows, before anybody speaks in the memory served."""
+        memory = self._served
+        if memory is None or not self._graphs.is_active:
+            return
+        slots, frames, weight = len(memory.rows), CAPTURED_FRAMES, self.encoder_proj.weight
+        places = torch.arange(frames, device=self.device)
+        sizes = [(size, False) for size in buckets(slots - 1, slots)]
+        for size, everyone in [*sizes, (slots, True)]:
+            numbers = torch.arange(size, device=self.device)
+            new = places.expand(size, frames)
+            mask = torch.ones(2 * size, 1, 1, memory.places, dtype=torch.bool, device=self.device)
+            x = torch.zeros(size, frames, MEL_BINS, device=self.device)
+            width = self.shape.estimator_width
+            conditions = weight.new_zeros(2 * size, frames, width)
+            first = 0 if everyone else None
+            here = Places(numbers, first, new, mask, memory.places)
+            self._solved(x, conditions, schedule, memory, here)
 
     def solve(
         self,
@@ -431,18 +571,18 @@ class Flow(nn.Module):
         schedule: Schedule,
         memory: FlowMemory,
         places: Places,
-    ) -> tuple[Tensor, list[Tensor]]:
+    ) -> tuple[Tensor, Tensor]:
         """All Euler steps, from noise to mel.
 
-        Looks at no value and allocates nothing that outlives it but its results, so that it can be
-        captured as one graph per number of rows and frames.
+        Looks at no value, and writes into places that nobody reads before the commit, so that it
+        can be captured as one graph per number of rows and frames.
 
         Args:
             x: shape (R, T, 80), float32.
             conditions: from the estimator.
 
         Returns:
-            The mel, like `x`, and per step the convolutions' next past.
+            The mel, like `x`, and the convolutions' next past, shape (N, blocks, 2 R, 2, 2, W).
         """
         pasts: list[Tensor] = []
         for number in range(schedule.count):
@@ -457,7 +597,7 @@ class Flow(nn.Module):
             )
             x = _euler(x, velocity, schedule.steps[number])
             pasts.append(past)
-        return x, pasts
+        return x, torch.stack(pasts)
 
     @torch.inference_mode()
     def whole(
@@ -505,7 +645,8 @@ class Flow(nn.Module):
             np.concatenate([memory.rows[slot].places, here])
             for slot, here in zip(slots, new, strict=True)
         ]
-        reads = memory.places if self.device.type != "cpu" else 1 + max(int(u.max()) for u in used)
+        is_fixed = self.device.type != "cpu" or self._graphs.is_active
+        reads = memory.places if is_fixed else 1 + max(int(u.max()) for u in used)
         mask = np.zeros((len(slots), reads), bool)
         for row, here in enumerate(used):
             mask[row, here] = True
@@ -526,7 +667,8 @@ class FlowStep:
 
     Args:
         mel: float32, shape (R, 80, T).
-        pasts: per Euler step the convolutions' past; new: the places used, per row.
+        pasts: per Euler step the convolutions' past, as `Flow.solve` gives them; new: the places
+            used, per row.
     """
 
     mel: Tensor
@@ -534,7 +676,7 @@ class FlowStep:
     slots: list[int]
     encoded: Encoded
     places: Places
-    pasts: list[Tensor]
+    pasts: Tensor
     new: list[Indices]
     trim: Trim
 
@@ -542,8 +684,9 @@ class FlowStep:
     def commit(self) -> None:
         """Make it the rows' past, and forget what trimming forgets. Call once."""
         memory, encoded, rows = self.memory, self.encoded, self.places.slots
-        for number, past in enumerate(self.pasts):
-            memory.conv[number][:, rows] = past.unflatten(1, (-1, 2))
+        for slot in self.slots:
+            memory.before_rest(slot)
+        memory.conv[:, :, rows] = self.pasts.unflatten(2, (-1, 2))
         memory.left[rows] = encoded.left
         memory.up[rows] = encoded.up
         for index, slot in enumerate(self.slots):
@@ -591,6 +734,13 @@ def _sides(conv: Tensor, places: Places) -> Tensor:
     else:
         rows = conv[:, places.first_slot : places.first_slot + places.slots.shape[0]]
     return rows.flatten(1, 2)
+
+
+def _filled(rows: Tensor, missing: int, last: int = 1) -> Tensor:
+    """`missing` rows more: the `last` ones over and over."""
+    if not missing:
+        return rows
+    return torch.cat([rows, *[rows[-last:]] * (missing // last)])
 
 
 def _euler(x: Tensor, velocity: Tensor, length: float) -> Tensor:

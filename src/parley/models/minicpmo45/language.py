@@ -19,15 +19,8 @@ from torch import Tensor, nn
 from transformers import Qwen3Config
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer, Qwen3RMSNorm
 
-from parley.models.minicpmo45.caches import (
-    Even,
-    RopeTable,
-    SlotCache,
-    Span,
-    attend,
-    attend_even,
-    rotate_half,
-)
+from parley.models.minicpmo45.attention import Attention, FusedAttention
+from parley.models.minicpmo45.caches import Even, RopeTable, SlotCache, Span, rotate_half
 
 
 @dataclass(slots=True)
@@ -49,11 +42,12 @@ class _Body(nn.Module):
 
 
 class LanguageModel(nn.Module):
-    """Parameter names are those below `llm.`."""
+    """Parameter names are those below `llm.`. `attention` is the kernel in force."""
 
     def __init__(self, config: Qwen3Config) -> None:
         super().__init__()
         self.config = config
+        self.attention: Attention = FusedAttention()
         self.model = _Body(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
 
@@ -160,7 +154,7 @@ class LanguageModel(nn.Module):
             first += span.count
             cache.write(index, span, keys[mine].transpose(0, 1), values[mine].transpose(0, 1))
             seen = cache.view(index, span.row, span.end)
-            heads = attend(query[mine].transpose(0, 1), *seen, start=span.start)
+            heads = self.attention.one(query[mine].transpose(0, 1), *seen, start=span.start)
             mixed[mine] = heads.transpose(0, 1)
         x = x + attention.o_proj(mixed.reshape(x.shape[0], -1))
         return x + layer.mlp(layer.post_attention_layernorm(x))
@@ -198,6 +192,7 @@ class LanguageModel(nn.Module):
         cos, sin = turn
         query = query * cos + rotate_half(query) * sin
         keys = keys * cos + rotate_half(keys) * sin
-        mixed = attend_even(index, query, keys, values, batch, cache)
+        cache.write_even(index, batch, keys, values)
+        mixed = self.attention.even(index, query, batch, cache)
         x = x + attention.o_proj(mixed.reshape(*x.shape[:2], -1))
         return x + layer.mlp(layer.post_attention_layernorm(x))

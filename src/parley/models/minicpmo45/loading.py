@@ -17,12 +17,17 @@ import torch
 
 from parley.errors import ParleyError, SetupError
 from parley.models.minicpmo45 import weights
+from parley.models.minicpmo45.attention import make_attention
 from parley.models.minicpmo45.config import MiniCPMOConfig, full_size_config, read_config
+from parley.models.minicpmo45.graphs import CudaTape, GraphRunner
 from parley.models.minicpmo45.model import ANSWER_RESERVE, MiniCPMO45
 from parley.models.minicpmo45.mouth import Mouth, Streams
+from parley.models.minicpmo45.quantize import checked, quantise, stored_bytes
 from parley.models.minicpmo45.speech import MiniCPMTTS
 from parley.models.minicpmo45.token2wav import (
+    FLOW_FILE,
     FULL_FLOW,
+    VOCODER_FILE,
     Token2Wav,
     load_token2wav,
     missing_files,
@@ -60,11 +65,20 @@ def load(settings: ModelSettings) -> MiniCPMO45:
     folder = None if settings.random_weights else weights.locate(settings.name)
     config = full_size_config() if folder is None else read_config(folder)
     words: Words = PlainWords() if folder is None else Vocabulary(folder)
-    network = _network(config, folder, device, _dtype(settings, device))
-    _quantise(network, settings.quantize)
+    dtype = _dtype(settings, device)
+    # What cannot run is said before minutes of loading.
+    checked(settings.quantize, device=device, dtype=dtype or torch.bfloat16)
+    make_attention(settings.attention, device=device, dtype=dtype or torch.bfloat16)
+    network = _network(config, folder, device, dtype)
+    network.llm.attention = make_attention(
+        settings.attention, device=device, dtype=network.llm.dtype
+    )
+    quantise(network.llm.model.layers, settings.quantize)
     slots = _slots(settings, config, network, device)
     rounds = network.llm.dtype is torch.bfloat16
-    mouth = _mouth(settings, folder, network, slots, device)
+    captures = settings.compile and device.type == "cuda"
+    graphs = GraphRunner(device, CudaTape(device) if captures else None)
+    mouth = _mouth(settings, folder, network, slots, graphs)
     log.info("model loaded: %d slots on %s, voice: %s", slots, device, mouth is not None)
     return MiniCPMO45(
         network,
@@ -75,7 +89,8 @@ def load(settings: ModelSettings) -> MiniCPMO45:
         mouth=mouth,
         rounds_rope=rounds,
         name=Path(settings.name).name,
-        uses_graphs=settings.compile,
+        behaviour=settings.behaviour,
+        graphs=graphs,
     )
 
 
@@ -107,14 +122,22 @@ def describe(settings: ModelSettings) -> ModelPlan:
         return ModelPlan(
             "minicpmo45", str(folder or settings.name), str(device), problems=tuple(problems)
         )
-    dtype = _dtype(settings, device) or _stored_dtype(found)
+    asked = _dtype(settings, device)
+    dtype = asked or _stored_dtype(found)
+    try:
+        make_attention(settings.attention, device=device, dtype=dtype)
+        checked(settings.quantize, device=device, dtype=dtype)
+    except SetupError as error:
+        problems.append(f"{error} {error.hint}".strip())
     plan = weights.plan(
         config,
         slots=1 if settings.slots == "auto" else settings.slots,
         context_tokens=CONTEXT_TOKENS + ANSWER_RESERVE,
         dtype=dtype,
-        found=found,
+        found=found if asked is None else None,
         speech_slot_bytes=_speech_slot_bytes(config, dtype),
+        voice_bytes=_voice_bytes(settings, config, folder),
+        quantize=settings.quantize,
     )
     notes.append(
         f"{plan.per_1000_tokens_bytes / 2**20:.0f} MiB of context per slot and 1,000 tokens"
@@ -122,9 +145,18 @@ def describe(settings: ModelSettings) -> ModelPlan:
     notes += [
         f"weights of {name}: {size / 2**30:.2f} GiB" for name, size in sorted(plan.parts.items())
     ]
+    if settings.quantize != "none":
+        notes.append(
+            f"{settings.quantize} layers; {plan.loading_bytes / 2**30:.2f} GiB while loading"
+        )
     notes += _voice_notes(settings, folder)
     free = _free_bytes(device)
-    if free is not None and not plan.fits(free):
+    if free is not None and plan.loading_bytes > free:
+        problems.append(
+            f"Loading takes {plan.loading_bytes / 2**30:.1f} GiB before layers are quantised, "
+            f"{device} has {free / 2**30:.1f} GiB free."
+        )
+    elif free is not None and not plan.fits(free):
         problems.append(
             f"It needs {plan.total_bytes / 2**30:.1f} GiB, {device} has {free / 2**30:.1f} GiB "
             "free; fewer slots or int8 weights take less."
@@ -189,29 +221,6 @@ def _network(
     return weights.load(network, folder, device=device, dtype=dtype)
 
 
-def _quantise(network: weights.Network, kind: str) -> None:
-    """Weight-only quantisation of the language model's layers, through torchao."""
-    if kind == "none":
-        return
-    if network.llm.device.type != "cuda":
-        raise SetupError(f"{kind} weights need a GPU.", hint="Set model.quantize to none on a CPU.")
-    try:
-        from torchao.quantization import (  # type: ignore[import-not-found,unused-ignore]
-            Int4WeightOnlyConfig,
-            Int8WeightOnlyConfig,
-            quantize_,
-        )
-    except ImportError as error:
-        raise SetupError(
-            f"{kind} weights need the package torchao, which is not installed.",
-            hint="Install torchao next to parley, or set model.quantize to none.",
-        ) from error
-    quantize_(
-        network.llm.model.layers,
-        Int8WeightOnlyConfig() if kind == "int8" else Int4WeightOnlyConfig(),
-    )
-
-
 def _slots(
     settings: ModelSettings,
     config: MiniCPMOConfig,
@@ -259,20 +268,36 @@ def _speech_slot_bytes(config: MiniCPMOConfig, dtype: torch.dtype) -> int:
     return decoder + flow.row_bytes
 
 
+def _voice_bytes(settings: ModelSettings, config: MiniCPMOConfig, folder: Path | None) -> int:
+    """What the vocoder's weights take; they are float32 and stay so."""
+    if not config.has_tts:
+        return 0
+    if folder is None:
+        with torch.device("meta"):
+            speech = random_token2wav(slots=1, shape=FULL_FLOW, device="meta")
+        networks = (speech.flow, speech.vocoder)
+        return sum(stored_bytes(network.parameters()) for network in networks)
+    place = settings.token2wav or folder / TOKEN2WAV_FOLDER
+    if missing_files(place):
+        return 0
+    return sum((place / name).stat().st_size for name in (FLOW_FILE, VOCODER_FILE))
+
+
 def _mouth(
     settings: ModelSettings,
     folder: Path | None,
     network: weights.Network,
     slots: int,
-    device: torch.device,
+    graphs: GraphRunner,
 ) -> Mouth | None:
+    device = network.llm.device
     decoder = getattr(network, "tts", None)
     if not isinstance(decoder, MiniCPMTTS):
         log.warning("the checkpoint has no speech decoder: answers are text only")
         return None
     token2wav: Token2Wav
     if folder is None:
-        token2wav = random_token2wav(slots=slots, device=device)
+        token2wav = random_token2wav(slots=slots, device=device, graphs=graphs)
         shelf = VoiceShelf(None, default=_noise_voice())
     else:
         place = settings.token2wav or folder / TOKEN2WAV_FOLDER
@@ -280,7 +305,7 @@ def _mouth(
         if absent:
             log.warning("%s lacks %s: answers are text only", place, ", ".join(absent))
             return None
-        token2wav = load_token2wav(place, slots=slots, device=device)
+        token2wav = load_token2wav(place, slots=slots, device=device, graphs=graphs)
         maker = VoiceMaker(place)
         if missing := maker.missing_files():
             log.warning("%s lacks %s: no new voices can be made", place, ", ".join(missing))
@@ -289,7 +314,7 @@ def _mouth(
             folder=_kept_voices(),
             default=_default_voice(settings, folder),
         )
-    decoder.allocate(slots)
+    decoder.allocate(slots, graphs=graphs)
     return Mouth(decoder, Streams(token2wav, shelf))
 
 

@@ -34,6 +34,7 @@ from parley.models.minicpmo45.choice import Ask, Choice, Chooser
 from parley.models.minicpmo45.compile import BrainSteps
 from parley.models.minicpmo45.config import MiniCPMOConfig
 from parley.models.minicpmo45.conversation import Conversation, ConversationMark
+from parley.models.minicpmo45.graphs import GraphRunner
 from parley.models.minicpmo45.jobs import (
     Feed,
     ModelJob,
@@ -43,6 +44,7 @@ from parley.models.minicpmo45.jobs import (
     UnitPrefill,
 )
 from parley.models.minicpmo45.mouth import Mouth, Windows
+from parley.models.minicpmo45.quantize import stored_bytes
 from parley.models.minicpmo45.replies import ReplyJob
 from parley.models.minicpmo45.speech_buffer import Wave
 from parley.models.minicpmo45.speech_rows import SpeechBlock
@@ -51,6 +53,7 @@ from parley.models.minicpmo45.units import AnswerJob, SettleJob
 from parley.models.minicpmo45.vision import Eyes, Pieces, cut
 from parley.models.minicpmo45.watch import Watcher
 from parley.models.minicpmo45.weights import Network
+from parley.models.minicpmo45.whole import WholeReplyJob
 
 ANSWER_RESERVE = 1024
 """Positions behind the context limit that only answers may use: a full request can be answered."""
@@ -114,7 +117,7 @@ class MiniCPMO45:
         network: filled with weights.
         slots: rows.
         mouth: None makes a text-only model.
-        uses_graphs: capture decode steps on a GPU.
+        graphs: who captures steps, the mouth's among them; None captures nothing.
         rounds_rope: round rotary frequencies to bfloat16, as the published demo does; None does so
             when the weights are bfloat16.
     """
@@ -132,7 +135,7 @@ class MiniCPMO45:
         rounds_rope: bool | None = None,
         name: str = "minicpmo45",
         prefill_piece_tokens: int = 512,
-        uses_graphs: bool = False,
+        graphs: GraphRunner | None = None,
     ) -> None:
         self.network = network
         self.config = config
@@ -148,7 +151,8 @@ class MiniCPMO45:
         self.context: SlotCache = llm.make_cache(slots, capacity)
         rounds = llm.dtype is torch.bfloat16 if rounds_rope is None else rounds_rope
         self.rope = llm.make_rope(capacity, rounds=rounds)
-        self.steps = BrainSteps(llm, self.context, self.rope, uses_graphs=uses_graphs)
+        self.graphs = graphs or GraphRunner(llm.device)
+        self.steps = BrainSteps(llm, self.context, self.rope, graphs=self.graphs)
         encoder = network.apm
         self.hearing = SlotCache(
             layers=len(encoder.layers),
@@ -211,7 +215,8 @@ class MiniCPMO45:
             case Reply():
                 if is_duplex:
                     raise InvalidRequest("A duplex conversation answers unit by unit.")
-                return ReplyJob(self, conversation, work)
+                reply = WholeReplyJob if work.is_whole else ReplyJob
+                return reply(self, conversation, work)
             case Answer():
                 if not is_duplex:
                     raise InvalidRequest("Only a duplex conversation has units to answer.")
@@ -433,13 +438,16 @@ class MiniCPMO45:
         for open_job in opening:
             assert open_job.voice is not None
             vocoder.prepare(open_job.row, open_job.voice.result())
+        for job in speaking:
+            assert job.conversation.speech is not None
+            job.conversation.speech.before_window()
         windows = [job.windows.waiting[0] for job in speaking if job.windows is not None]
         waves = vocoder.speak([job.row for job in speaking], windows) if speaking else []
         for open_job in opening:
             open_job.open()
         for job, window, wave in zip(speaking, windows, waves, strict=True):
             assert job.conversation.speech is not None
-            job.conversation.speech.is_fresh = False
+            job.conversation.speech.after_window()
             self.watch.vocoded(job.row, window)
             job.voiced(wave)
 
@@ -561,10 +569,13 @@ class MiniCPMO45:
 
         with torch.inference_mode():
             self.steps.capture()
+            if self.mouth is not None:
+                self.mouth.capture()
         warm_up(self)
+        self.graphs.seal()
 
     def memory(self) -> Memory:
-        weights = sum(t.numel() * t.element_size() for t in self.network.parameters())
+        weights = stored_bytes(self.network.parameters())
         rows = self.context.nbytes + self.hearing.nbytes
         used = weights + rows
         row_bytes = rows // self.rows
@@ -583,6 +594,7 @@ class MiniCPMO45:
             self.mouth.vocoder.unload()
         # Dropping the references is what frees the memory; nothing else may hold them.
         device = self.network.llm.device
+        self.graphs.clear()
         for name in (
             "network",
             "context",

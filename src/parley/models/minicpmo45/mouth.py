@@ -12,11 +12,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from torch import Tensor
-
 from parley.media.pcm import Pcm
 from parley.models.minicpmo45.speech import MiniCPMTTS
 from parley.models.minicpmo45.speech_buffer import TurnBuffer, UnitBuffer, Wave, Window
+from parley.models.minicpmo45.speech_rows import RowMark
 from parley.models.minicpmo45.speech_sampling import SpeechSampling
 from parley.models.minicpmo45.speech_turns import SpokenTurn, SpokenUnits
 from parley.models.minicpmo45.token2wav import PrimedVoice, Token2Wav
@@ -51,6 +50,10 @@ class Vocoder(Protocol):
         ...
 
     def restore(self, row: int, snapshot: Any) -> None: ...
+
+    def capture(self) -> None:
+        """Make ready what can be made ready before anybody speaks."""
+        ...
 
     def close(self, row: int) -> None:
         """Forget a row's voice. Harmless on a row without one."""
@@ -110,6 +113,9 @@ class Streams:
     def speak(self, rows: Sequence[int], windows: Sequence[Window]) -> list[Wave]:
         return self._token2wav.decode(rows, windows)
 
+    def capture(self) -> None:
+        self._token2wav.capture()
+
     def snapshot(self, row: int) -> Any:
         return self._token2wav.snapshot(row)
 
@@ -135,6 +141,11 @@ class Mouth:
         self.vocoder = vocoder
         self.sampling = sampling or decoder.config.sampling
 
+    def capture(self) -> None:
+        """Capture what can be captured, before anybody speaks."""
+        self.decoder.capture(self.sampling)
+        self.vocoder.capture()
+
     def open(self, row: int, seed: int, *, temperature: float | None = None) -> Speech:
         """A conversation begins in a row whose voice has been prepared."""
         sampling = self.sampling
@@ -153,8 +164,7 @@ class Mouth:
 class SpeechSnapshot:
     """One conversation's speech at a mark."""
 
-    counters: tuple[int, int, int, int, tuple[int, ...], int | None]
-    columns: tuple[Tensor, Tensor] | None
+    row: RowMark
     last: Any
     tokens: tuple[int, ...]
     is_fresh: bool
@@ -166,7 +176,8 @@ class Speech:
 
     Args of state:
         units, unit_tokens: duplex, across units.
-        is_fresh: the vocoder's stream is at the beginning of a turn.
+        is_fresh: the vocoder's stream is at the beginning of a turn, or will be put there before
+            it speaks again.
     """
 
     def __init__(self, mouth: Mouth, row: int, seed: int, sampling: SpeechSampling) -> None:
@@ -177,6 +188,7 @@ class Speech:
         self.units = SpokenUnits(mouth.decoder, self.row, sampling)
         self.unit_tokens = UnitBuffer()
         self.is_fresh = True
+        self._is_stale = False
 
     def begin_turn(self) -> tuple[SpokenTurn, TurnBuffer]:
         """A turn-based reply begins."""
@@ -184,16 +196,25 @@ class Speech:
         return SpokenTurn(self.mouth.decoder, self.row, self.sampling), TurnBuffer()
 
     def end_turn(self) -> None:
-        """A turn-based reply is over, however it ended. The stream begins anew at once, so that a
-        mark between turns has nothing to copy."""
+        """A turn-based reply is over, however it ended."""
         self.row.forget()
         self.restart_stream()
 
     def restart_stream(self) -> None:
-        """The vocoder begins a turn."""
+        """The vocoder begins a turn: not now, but when it speaks. A mark in the turn that has just
+        ended then has nothing to put aside as long as nobody speaks."""
         if not self.is_fresh:
+            self.is_fresh = self._is_stale = True
+
+    def before_window(self) -> None:
+        """The vocoder is about to speak."""
+        if self._is_stale:
             self.mouth.vocoder.restart([self.index])
-            self.is_fresh = True
+            self._is_stale = False
+
+    def after_window(self) -> None:
+        """The vocoder has spoken."""
+        self.is_fresh = False
 
     def interrupt(self, *, forgets_turn: bool) -> None:
         """Duplex: the turn is cut off."""
@@ -203,23 +224,10 @@ class Speech:
             self.units.interrupt()
 
     def snapshot(self) -> SpeechSnapshot:
-        """Keep everything; what lies in caches that the next turn overwrites is copied."""
-        row = self.row
-        decoder = self.mouth.decoder
-        columns = None
-        if row.length:
-            keys = decoder._keys[:, row.index, : row.length].clone()
-            columns = (keys, decoder._values[:, row.index, : row.length].clone())
+        """Remember everything. Costs next to nothing: what lies in caches is put aside when it is
+        overwritten."""
         return SpeechSnapshot(
-            counters=(
-                row.first,
-                row.length,
-                row.position,
-                row.draws,
-                tuple(row.history),
-                row.window,
-            ),
-            columns=columns,
+            row=self.mouth.decoder.mark(self.row),
             last=self.units._last,
             tokens=tuple(self.unit_tokens.tokens),
             is_fresh=self.is_fresh,
@@ -228,20 +236,14 @@ class Speech:
 
     def restore(self, kept: SpeechSnapshot) -> None:
         """Return to a snapshot, which stays valid."""
-        row = self.row
-        row.first, row.length, row.position, row.draws, history, row.window = kept.counters
-        row.history = list(history)
-        if kept.columns is not None:
-            decoder = self.mouth.decoder
-            decoder._keys[:, row.index, : row.length] = kept.columns[0]
-            decoder._values[:, row.index, : row.length] = kept.columns[1]
+        self.mouth.decoder.restore(self.row, kept.row)
         self.units._last = kept.last
         self.unit_tokens.tokens = list(kept.tokens)
         if kept.is_fresh:
             self.restart_stream()
         else:
             self.mouth.vocoder.restore(self.index, kept.stream)
-            self.is_fresh = False
+            self.is_fresh = self._is_stale = False
 
 
 @dataclass(slots=True, eq=False)

@@ -23,10 +23,19 @@ from torch.nn.utils.parametrizations import weight_norm
 from torch.nn.utils.parametrize import remove_parametrizations
 from transformers import LlamaConfig
 
+from parley.models.minicpmo45.graphs import GraphRunner
 from parley.models.minicpmo45.speech_config import SpeechConfig
 from parley.models.minicpmo45.speech_layers import SpeechBackbone, SpeechProjector, rotated
-from parley.models.minicpmo45.speech_rows import BlockRule, Fed, SpeechBlock, SpeechRow, Watch
-from parley.models.minicpmo45.speech_walk import SpeechWalk
+from parley.models.minicpmo45.speech_rows import (
+    BlockRule,
+    Fed,
+    RowMark,
+    SpeechBlock,
+    SpeechRow,
+    Watch,
+)
+from parley.models.minicpmo45.speech_sampling import SpeechSampling
+from parley.models.minicpmo45.speech_walk import SpeechWalk, capture
 
 __all__ = [
     "UNUSED_TENSORS",
@@ -70,6 +79,7 @@ class MiniCPMTTS(nn.Module):
             [weight_norm(nn.Linear(config.width, config.codes, bias=False), dim=0)]
         )
         self.rows: list[SpeechRow] = []
+        self.graphs = GraphRunner()
         self._keys = self._values = torch.empty(0)
         self._frequencies = torch.empty(0)
 
@@ -81,13 +91,17 @@ class MiniCPMTTS(nn.Module):
         self.requires_grad_(False)
         self.eval()
 
-    def allocate(self, slots: int, columns: int | None = None) -> None:
+    def allocate(
+        self, slots: int, columns: int | None = None, *, graphs: GraphRunner | None = None
+    ) -> None:
         """Take the memory of `slots` conversations, once.
 
         Args:
             columns: how long a turn may grow before it is recomputed from its last block; None
                 takes the range the model was trained on.
+            graphs: who captures passes; None captures nothing.
         """
+        self.graphs = graphs or GraphRunner(self.emb_text.weight.device)
         columns = min(columns or self.config.max_positions, self.config.max_positions)
         weight = self.emb_text.weight
         shape = (
@@ -181,8 +195,36 @@ class MiniCPMTTS(nn.Module):
             return True
         return False
 
+    def mark(self, row: SpeechRow) -> RowMark:
+        """Remember where a row is. Costs nothing: columns are put aside when they are about to be
+        overwritten while somebody still holds the mark."""
+        mark = RowMark(
+            row.first, row.length, row.position, row.draws, tuple(row.history), row.window
+        )
+        if row.length:
+            row.marks.add(mark)
+        return mark
+
+    @torch.inference_mode()
+    def restore(self, row: SpeechRow, mark: RowMark) -> None:
+        """Return to a mark of this row; it stays valid."""
+        if mark.copy is not None:
+            self._save(row, 0)
+            self._keys[:, row.index, : mark.length] = mark.copy[0]
+            self._values[:, row.index, : mark.length] = mark.copy[1]
+        row.first, row.length, row.position = mark.first, mark.length, mark.position
+        row.draws, row.history, row.window = mark.draws, list(mark.history), mark.window
+
+    def _save(self, row: SpeechRow, start: int) -> None:
+        """Columns from `start` on are about to be overwritten: put aside what marks need."""
+        for mark in list(row.marks):
+            if mark.copy is None and mark.length > start:
+                keys = self._keys[:, row.index, : mark.length].clone()
+                mark.copy = (keys, self._values[:, row.index, : mark.length].clone())
+
     def _keep(self, row: SpeechRow, columns: Tensor) -> None:
         """Move these columns of a row to the front; nothing else survives."""
+        self._save(row, 0)
         columns = columns.to(self.device)
         count = columns.shape[0]
         self._keys[:, row.index, :count] = self._keys[:, row.index, columns].clone()
@@ -229,9 +271,14 @@ class MiniCPMTTS(nn.Module):
         blocks = [block for block in blocks if not block.finished]
         if not blocks:
             return
+        for block in blocks:
+            self._save(block.row, block.row.length)
         tokens = min(tokens, max(block.rule.max_new - block.sampled for block in blocks))
         walk = SpeechWalk(self, blocks, tokens, watch)
-        walk.begin()
-        for _ in range(tokens - 1):
-            walk.advance()
+        walk.run()
         walk.commit()
+
+    @torch.inference_mode()
+    def capture(self, sampling: SpeechSampling | None = None) -> None:
+        """Capture the passes of rows that sample so, in every shape; nothing without graphs."""
+        capture(self, sampling or self.config.sampling)

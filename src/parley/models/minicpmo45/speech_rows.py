@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from weakref import WeakSet
 
 from torch import Tensor
 
@@ -36,6 +37,27 @@ class BlockRule:
     sampling: SpeechSampling
 
 
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class RowMark:
+    """A remembered point of a row: counters, and which columns they are about.
+
+    The columns stay in the cache; whoever is about to overwrite them sees to it that they are in
+    `copy` first (`MiniCPMTTS.step`).
+
+    Args:
+        copy: keys and values of the columns up to `length`, shape (layers, length, H, head width),
+            once they had to be put aside.
+    """
+
+    first: int
+    length: int
+    position: int
+    draws: int
+    history: tuple[int, ...]
+    window: int | None
+    copy: tuple[Tensor, Tensor] | None = None
+
+
 @dataclass(slots=True, eq=False)
 class SpeechRow:
     """What one slot of the decoder remembers: counters only, the caches are the decoder's.
@@ -49,6 +71,7 @@ class SpeechRow:
         draws: random numbers used so far.
         history: tokens the penalty looks at; the ways of talking differ in when it starts afresh.
         window: keep only this many newest columns after each pass; None keeps all.
+        marks: those that somebody still holds.
     """
 
     index: int
@@ -59,6 +82,7 @@ class SpeechRow:
     draws: int = 0
     history: list[int] = field(default_factory=list)
     window: int | None = None
+    marks: WeakSet[RowMark] = field(default_factory=WeakSet)
 
     def forget(self) -> None:
         """Empty the cache and start at position 0; the draws go on."""

@@ -78,28 +78,51 @@ def _mix(seed: int) -> int:
     return z ^ (z >> 31)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class RowRules:
     """The rules of `R` rows as tensors, made once per step from values the host knows.
 
     Args:
-        temperature, penalty, top_p: float32, shape (R,).
-        top_k: int64, shape (R,); 0 means off.
-        filters: bool, shape (R,): whether top-p and top-k apply.
-        greedy: bool, shape (R,).
+        numbers: float32, shape (R, 3): temperature, penalty, top-p.
+        switches: int64, shape (R, 3): top-k (0: off), whether filters apply, whether greedy.
         any_filters, any_greedy, candidates: the same known to the host, so that a step never waits
             for the device; `candidates` is the largest top-k.
     """
 
-    temperature: Tensor
-    penalty: Tensor
-    top_p: Tensor
-    top_k: Tensor
-    filters: Tensor
-    greedy: Tensor
+    numbers: Tensor
+    switches: Tensor
     any_filters: bool
     any_greedy: bool
     candidates: int
+
+    @property
+    def temperature(self) -> Tensor:
+        return self.numbers[:, 0]
+
+    @property
+    def penalty(self) -> Tensor:
+        return self.numbers[:, 1]
+
+    @property
+    def top_p(self) -> Tensor:
+        return self.numbers[:, 2]
+
+    @property
+    def top_k(self) -> Tensor:
+        return self.switches[:, 0]
+
+    @property
+    def filters(self) -> Tensor:
+        return self.switches[:, 1].bool()
+
+    @property
+    def greedy(self) -> Tensor:
+        return self.switches[:, 2].bool()
+
+    @property
+    def kind(self) -> tuple[bool, bool, int]:
+        """Rules of one kind differ in numbers only."""
+        return self.any_filters, self.any_greedy, self.candidates
 
     @classmethod
     def of(cls, rules: list[SpeechSampling], codes: int, device: torch.device) -> RowRules:
@@ -114,12 +137,8 @@ class RowRules:
         ).to(device, non_blocking=True)
         sizes = [rule.top_k or codes for rule in rules if rule.filters]
         return cls(
-            temperature=numbers[:, 0],
-            penalty=numbers[:, 1],
-            top_p=numbers[:, 2],
-            top_k=switches[:, 0],
-            filters=switches[:, 1].bool(),
-            greedy=switches[:, 2].bool(),
+            numbers=numbers,
+            switches=switches,
             any_filters=any(filters),
             any_greedy=any(rule.is_greedy for rule in rules),
             candidates=min(codes, max(_KEEP_AT_LEAST, *sizes)) if sizes else 0,

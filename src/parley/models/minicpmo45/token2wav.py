@@ -28,6 +28,7 @@ from parley.errors import SetupError
 from parley.models.minicpmo45.conformer import LOOK_AHEAD
 from parley.models.minicpmo45.flow import (
     Flow,
+    FlowMark,
     FlowMemory,
     FlowRow,
     FlowShape,
@@ -35,6 +36,7 @@ from parley.models.minicpmo45.flow import (
     Trim,
     memory_for_prompts,
 )
+from parley.models.minicpmo45.graphs import GraphRunner
 from parley.models.minicpmo45.speech_buffer import SILENT_TOKEN, Window
 from parley.models.minicpmo45.vocoder import OVERLAP_SAMPLES, ClassicRow, ClassicVocoder
 from parley.models.minicpmo45.vocoder_causal import CausalRow, CausalVocoder
@@ -76,7 +78,7 @@ class _Turn:
 class Snapshot:
     """A slot in the middle of a turn."""
 
-    memory: FlowMemory
+    flow: FlowMark
     turn: _Turn | None
 
 
@@ -89,6 +91,7 @@ class Token2Wav:
         leads_with_silence: put 3,840 zeros in front of a turn's first window, so that it is as long
             as the others (the later builds do; False is the oldest build).
         voices: primed voices kept ready besides those in use.
+        graphs: who captures the Euler loop and the vocoder; None captures nothing.
     """
 
     def __init__(
@@ -101,6 +104,7 @@ class Token2Wav:
         prompt_frames: int = PROMPT_FRAMES,
         leads_with_silence: bool = True,
         voices: int = 4,
+        graphs: GraphRunner | None = None,
     ) -> None:
         self.flow, self.vocoder = flow, vocoder
         self.leads_with_silence = leads_with_silence
@@ -109,6 +113,9 @@ class Token2Wav:
         self.prompt_frames = prompt_frames
         self.schedule = flow.schedule(steps)
         self.memory = memory_for_prompts(flow, slots, steps=steps, prompt_frames=prompt_frames)
+        vocoder.graphs = graphs or GraphRunner(flow.device)
+        vocoder.slots = slots
+        flow.serve(self.memory, vocoder.graphs)
         self._turns: list[_Turn | None] = [None] * slots
         self._voices: OrderedDict[str, PrimedVoice] = OrderedDict()
         self._voices_limit = voices
@@ -122,6 +129,11 @@ class Token2Wav:
     def voice_bytes(self) -> int:
         """Device bytes of the primed voices kept ready."""
         return sum(voice.nbytes for voice in self._voices.values())
+
+    def capture(self) -> None:
+        """Capture what can be captured, before anybody speaks."""
+        self.flow.capture(self.schedule)
+        self.vocoder.capture()
 
     @torch.inference_mode()
     def prime(self, pack: VoicePack) -> PrimedVoice:
@@ -217,13 +229,13 @@ class Token2Wav:
 
     @torch.inference_mode()
     def snapshot(self, slot: int) -> Snapshot:
-        """A slot's turn as it is. Copies its history, up to some hundred megabytes at full size."""
-        return Snapshot(self.memory.copy_of(self.flow, slot), self._turns[slot])
+        """A slot's turn as it is. Costs next to nothing until the turn goes on."""
+        return Snapshot(self.memory.mark(slot), self._turns[slot])
 
     @torch.inference_mode()
     def restore(self, slot: int, snapshot: Snapshot) -> None:
         """Return to a snapshot, which stays valid."""
-        self.memory.copy_from(slot, snapshot.memory)
+        self.memory.restore(slot, snapshot.flow)
         self._turns[slot] = snapshot.turn
 
     def _turn(self, slot: int) -> _Turn:
@@ -266,6 +278,7 @@ def load_token2wav(
     steps: int = STEPS,
     prompt_frames: int = PROMPT_FRAMES,
     leads_with_silence: bool = True,
+    graphs: GraphRunner | None = None,
 ) -> Token2Wav:
     """Read `flow.pt` and `hift.pt`.
 
@@ -284,6 +297,7 @@ def load_token2wav(
         steps=steps,
         prompt_frames=prompt_frames,
         leads_with_silence=leads_with_silence,
+        graphs=graphs,
     )
 
 
@@ -401,6 +415,7 @@ def random_token2wav(
     steps: int = STEPS,
     prompt_frames: int = PROMPT_FRAMES,
     seed: int = 0,
+    graphs: GraphRunner | None = None,
 ) -> Token2Wav:
     """The published geometry without a checkpoint, for benchmarks and tests: it makes noise."""
     with torch.random.fork_rng(devices=[]):
@@ -421,6 +436,7 @@ def random_token2wav(
         slots=slots,
         steps=steps,
         prompt_frames=prompt_frames,
+        graphs=graphs,
     )
 
 

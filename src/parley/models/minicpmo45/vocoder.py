@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from parley.models.minicpmo45.graphs import GraphRunner, bucket, buckets
 from parley.models.minicpmo45.vocoder_layers import (
     BANDS,
     FRAME_SAMPLES,
@@ -39,6 +40,9 @@ OVERLAP_SAMPLES = OVERLAP_FRAMES * FRAME_SAMPLES
 
 NOISE_SAMPLES = 20 * RATE_HZ
 """Length of the excitation's noise; it repeats after that."""
+
+WINDOW_FRAMES = 50
+"""Mel frames of a full window, the only ones worth a graph."""
 
 _DOWN_KERNELS = (30, 6, 1)
 
@@ -79,6 +83,8 @@ class ClassicVocoder(Generator):
 
     def __init__(self, channels: int, pitch_channels: int, mel_bins: int = 80) -> None:
         super().__init__(channels, is_causal=False)
+        self.mel_bins = mel_bins
+        self.slots = 1
         self.conv_pre = PaddedConv(mel_bins, channels, 7, left=3, right=3)
         self.ups = nn.ModuleList()
         self.source_downs = nn.ModuleList()
@@ -98,6 +104,7 @@ class ClassicVocoder(Generator):
         convs += [PaddedConv(pitch_channels, pitch_channels, 3, left=1, right=1) for _ in range(4)]
         self.f0_predictor = PitchPredictor(convs, pitch_channels)
         self.noise = torch.empty(0)
+        self.graphs = GraphRunner()
         self._fade = torch.hamming_window(
             2 * OVERLAP_SAMPLES, periodic=False, dtype=torch.float64, device="cpu"
         )
@@ -120,6 +127,10 @@ class ClassicVocoder(Generator):
         Returns:
             Shape (R, 480 T).
         """
+        return self._excited(pitch, self._noise(starts, FRAME_SAMPLES * pitch.shape[1]))
+
+    def _excited(self, pitch: Tensor, noise: Tensor) -> Tensor:
+        """`source` with the noise of its samples, shape (R, 480 T, 9)."""
         harmonics = torch.arange(1, HARMONICS + 1, dtype=pitch.dtype, device=pitch.device)
         turns = (pitch[..., None] * harmonics / RATE_HZ) % 1
         # Order of operations as published: the phases are large, and float32 rounds them visibly.
@@ -128,7 +139,7 @@ class ClassicVocoder(Generator):
         phase = F.interpolate(phase, scale_factor=float(FRAME_SAMPLES), mode="linear")
         sines = torch.sin(phase).transpose(1, 2)
         voiced = (pitch > VOICED_HZ).repeat_interleave(FRAME_SAMPLES, dim=1)[..., None]
-        return self.m_source(sines, voiced, self._noise(starts, sines.shape[1]))
+        return self.m_source(sines, voiced, noise)
 
     def _noise(self, starts: Sequence[int], samples: int) -> Tensor:
         if self.noise.numel() == 0:
@@ -170,11 +181,10 @@ class ClassicVocoder(Generator):
         if olds:
             mel = torch.cat([torch.stack(olds), mel], dim=2)
         starts = [(row.frames - kept) * FRAME_SAMPLES for row in rows]
-        source = self.source(self.f0_predictor(mel), starts)
+        noise = self._noise(starts, mel.shape[2] * FRAME_SAMPLES)
         sources = [row.source for row in rows if row.source is not None]
-        if sources:
-            source[:, : kept * FRAME_SAMPLES] = torch.stack(sources)
-        wave = self.decode(mel, source)
+        known = torch.stack(sources) if sources else mel.new_zeros(len(rows), 0)
+        wave, source = self._sounded(mel, known, noise)
         speeches = [row.speech for row in rows if row.speech is not None]
         if speeches:
             wave = self._faded(torch.stack(speeches), wave)
@@ -190,6 +200,37 @@ class ClassicVocoder(Generator):
             for number, row in enumerate(rows)
         ]
         return (wave if is_last else wave[:, :-OVERLAP_SAMPLES]).float(), after
+
+    def _sounded(self, mel: Tensor, known: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Samples and excitation of frames whose first excitation is known; by a graph for the
+        calls of full windows, with rows of zeros where some are missing.
+
+        Shapes (R, 80, T), (R, known samples) and (R, 480 T, 9) to (R, 480 T) twice.
+        """
+        rows, samples = known.shape
+        received = mel.shape[2] - samples // FRAME_SAMPLES
+        if not self.graphs.is_active or received != WINDOW_FRAMES:
+            return self._sound(mel, known, noise)
+        missing = bucket(rows, self.slots) - rows
+        inputs = [F.pad(x, (0, 0) * (x.dim() - 1) + (0, missing)) for x in (mel, known, noise)]
+        shape = (rows + missing, mel.shape[2], samples)
+        wave, source = self.graphs.run("vocoder", shape, self._sound, inputs)
+        return wave[:rows], source[:rows]
+
+    def _sound(self, mel: Tensor, known: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        source = self._excited(self.f0_predictor(mel), noise)
+        source = torch.cat([known, source[:, known.shape[1] :]], dim=1)
+        return self.decode(mel, source), source
+
+    @torch.inference_mode()
+    def capture(self) -> None:
+        """Capture the calls of a turn's full windows, the first and the later ones, for every
+        number of rows."""
+        for size in buckets(self.slots, self.slots) if self.graphs.is_active else []:
+            rows = [self.row() for _ in range(size)]
+            mel = torch.zeros(size, self.mel_bins, WINDOW_FRAMES, device=self.device)
+            for _ in range(2):
+                _, rows = self.stream(rows, mel, is_last=False)
 
     def _faded(self, old: Tensor, wave: Tensor) -> Tensor:
         """Fade from what the last call held back to what this call made of the same frames."""

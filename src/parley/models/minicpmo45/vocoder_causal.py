@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from parley.models.minicpmo45.graphs import GraphRunner, bucket, buckets
 from parley.models.minicpmo45.vocoder_layers import (
     BANDS,
     FRAME_SAMPLES,
@@ -52,6 +53,9 @@ DELAY_FRAMES = PITCH_AHEAD + MEL_AHEAD + SEAM_FRAMES
 
 NOISE_SAMPLES = 20 * RATE_HZ
 
+WINDOW_FRAMES = 50
+"""Mel frames of a full window, the only ones worth a graph."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CausalRow:
@@ -83,6 +87,23 @@ class CausalRow:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """Which frames a call is about, counted from the first remembered one.
+
+    Args:
+        total: received; known: excitation known before the call; pitched: known after it; done:
+            given out before; ready: given out after it.
+    """
+
+    total: int
+    known: int
+    pitched: int
+    done: int
+    ready: int
+    is_last: bool
+
+
 class NearestUp(PaddedConv):
     """Repeat every step, then a causal convolution."""
 
@@ -106,6 +127,9 @@ class CausalVocoder(Generator):
 
     def __init__(self, channels: int, pitch_channels: int, mel_bins: int = 80) -> None:
         super().__init__(channels, is_causal=True)
+        self.mel_bins = mel_bins
+        self.slots = 1
+        self.graphs = GraphRunner()
         self.conv_pre = PaddedConv(mel_bins, channels, MEL_AHEAD + 1, left=0, right=0)
         self.ups = nn.ModuleList()
         self.source_downs = nn.ModuleList()
@@ -144,7 +168,7 @@ class CausalVocoder(Generator):
         """
         return self.f0_predictor(mel.double()).float()
 
-    def source(self, pitch: Tensor, phase: Tensor, starts: Sequence[int]) -> tuple[Tensor, Tensor]:
+    def source(self, pitch: Tensor, phase: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Excitation of frames with a pitch.
 
         The phase of a frame holds for all its samples; the running sum goes on from `phase`. Turns
@@ -152,7 +176,7 @@ class CausalVocoder(Generator):
 
         Args:
             pitch: Hz, shape (R, T); phase: turns, float64, shape (R, 9).
-            starts: number of each row's first sample in its stream.
+            noise: of these samples, shape (R, 480 T, 9).
 
         Returns:
             Shape (R, 480 T), and the phase after the last frame.
@@ -164,7 +188,7 @@ class CausalVocoder(Generator):
         sines = sines.repeat_interleave(FRAME_SAMPLES, dim=1)
         voiced = (pitch > VOICED_HZ).repeat_interleave(FRAME_SAMPLES, dim=1)[..., None]
         last = phases[:, -1] if phases.shape[1] else phase
-        return self.m_source(sines, voiced, self._noise(starts, sines.shape[1])), last
+        return self.m_source(sines, voiced, noise), last
 
     def _noise(self, starts: Sequence[int], samples: int) -> Tensor:
         if self.noise.numel() == 0:
@@ -203,13 +227,15 @@ class CausalVocoder(Generator):
         total = mel.shape[2]
         known = head.pitched - head.first
         pitched = total if is_last else max(known, total - PITCH_AHEAD)
-        source, phase = self._extended(rows, mel, known, pitched, is_last=is_last)
         done = head.emitted - head.first
         ready = total if is_last else max(done, pitched - MEL_AHEAD - SEAM_FRAMES)
-        wave = source.new_zeros(len(rows), 0)
-        if ready > done:
-            wave = self._decoded(mel, source, pitched, is_last=is_last)
-            wave = wave[:, done * FRAME_SAMPLES : ready * FRAME_SAMPLES]
+        zeros = torch.zeros(HARMONICS, dtype=torch.float64, device=mel.device)
+        phase = torch.stack([zeros if row.phase is None else row.phase for row in rows])
+        sources = [mel.new_zeros(0) if row.source is None else row.source for row in rows]
+        starts = [(row.first + known) * FRAME_SAMPLES for row in rows]
+        noise = self._noise(starts, (pitched - known) * FRAME_SAMPLES)
+        cut = _Cut(total, known, pitched, done, ready, is_last)
+        wave, source, phase = self._sounded(cut, mel, torch.stack(sources), phase, noise)
         drop = max(0, ready - PAST_FRAMES)
         after = [
             CausalRow(
@@ -225,29 +251,52 @@ class CausalVocoder(Generator):
         ]
         return wave, after
 
-    def _extended(
-        self, rows: Sequence[CausalRow], mel: Tensor, known: int, pitched: int, *, is_last: bool
-    ) -> tuple[Tensor, Tensor]:
-        """The remembered excitation and that of the frames whose pitch can be told now."""
-        phases = [
-            torch.zeros(HARMONICS, dtype=torch.float64, device=mel.device)
-            if row.phase is None
-            else row.phase
-            for row in rows
-        ]
-        phase = torch.stack(phases)
-        sources = [mel.new_zeros(0) if row.source is None else row.source for row in rows]
-        source = torch.stack(sources)
-        if pitched <= known:
-            return source, phase
-        past = min(known, PITCH_PAST)
-        window = mel[:, :, known - past :]
-        if is_last:
-            window = F.pad(window, (0, PITCH_AHEAD))
-        pitch = self.pitch(window)[:, past:]
-        starts = [(row.first + known) * FRAME_SAMPLES for row in rows]
-        new, phase = self.source(pitch, phase, starts)
-        return torch.cat([source, new], dim=1), phase
+    def _sounded(self, cut: _Cut, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """`_sound`, by a graph for the calls of full windows, with rows of zeros where some are
+        missing."""
+        rows = inputs[0].shape[0]
+        if not self.graphs.is_active or cut.is_last or cut.ready - cut.done != WINDOW_FRAMES:
+            return self._sound(cut, *inputs)
+        missing = bucket(rows, self.slots) - rows
+        filled = [F.pad(x, (0, 0) * (x.dim() - 1) + (0, missing)) for x in inputs]
+
+        def run(*inputs: Tensor) -> tuple[Tensor, ...]:
+            return self._sound(cut, *inputs)
+
+        results = self.graphs.run("vocoder", (rows + missing, cut), run, filled)
+        return tuple(result[:rows] for result in results)
+
+    def _sound(
+        self, cut: _Cut, mel: Tensor, source: Tensor, phase: Tensor, noise: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Samples that can be told now, the excitation of the remembered frames and the new ones,
+        and the phase after them.
+
+        Shapes: (R, 80, total), (R, 480 known), (R, 9) and (R, 480 (pitched - known), 9).
+        """
+        if cut.pitched > cut.known:
+            past = min(cut.known, PITCH_PAST)
+            window = mel[:, :, cut.known - past :]
+            if cut.is_last:
+                window = F.pad(window, (0, PITCH_AHEAD))
+            pitch = self.pitch(window)[:, past:]
+            new, phase = self.source(pitch, phase, noise)
+            source = torch.cat([source, new], dim=1)
+        wave = source.new_zeros(source.shape[0], 0)
+        if cut.ready > cut.done:
+            wave = self._decoded(mel, source, cut.pitched, is_last=cut.is_last)
+            wave = wave[:, cut.done * FRAME_SAMPLES : cut.ready * FRAME_SAMPLES]
+        return wave, source, phase
+
+    @torch.inference_mode()
+    def capture(self) -> None:
+        """Capture the call of full windows in the middle of a turn, for every number of rows."""
+        for size in buckets(self.slots, self.slots) if self.graphs.is_active else []:
+            rows = [self.row() for _ in range(size)]
+            mel = torch.zeros(size, self.mel_bins, WINDOW_FRAMES, device=self.device)
+            # The first call gives less; from the third on every call has the same shape.
+            for _ in range(3):
+                _, rows = self.stream(rows, mel, is_last=False)
 
     def _decoded(self, mel: Tensor, source: Tensor, pitched: int, *, is_last: bool) -> Tensor:
         """Samples of the remembered frames, as far as they can be told."""

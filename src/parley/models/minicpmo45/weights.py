@@ -25,6 +25,7 @@ from parley.errors import SetupError
 from parley.models.minicpmo45.audio import AudioEncoder, AudioProjection
 from parley.models.minicpmo45.config import MiniCPMOConfig
 from parley.models.minicpmo45.language import LanguageModel
+from parley.models.minicpmo45.quantize import Kind, planned_bytes
 from parley.models.minicpmo45.vision import Resampler, VisionTower
 
 INDEX_FILE = "model.safetensors.index.json"
@@ -115,6 +116,9 @@ class Stored:
     def nbytes(self) -> int:
         return torch.Size(self.shape).numel() * _DTYPE_BYTES.get(self.dtype, 2)
 
+
+LAYERS = "llm.model.layers."
+"""Tensors that may be quantised."""
 
 _DTYPE_BYTES = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2, "I64": 8, "I32": 4, "I8": 1, "U8": 1}
 
@@ -309,13 +313,14 @@ class MemoryPlan:
     """Bytes a configuration takes on the device.
 
     Args:
-        weights_bytes: once.
+        weights_bytes: once; loading_bytes: while loading, before layers are quantised.
         slot_bytes: per slot, at the configured context; all kinds of state together.
         per_1000_tokens_bytes: context caches per slot and 1,000 positions.
         parts: weight bytes per part.
     """
 
     weights_bytes: int
+    loading_bytes: int
     slot_bytes: int
     per_1000_tokens_bytes: int
     slots: int
@@ -327,7 +332,8 @@ class MemoryPlan:
 
     def fits(self, free_bytes: int, *, headroom: float = 0.08) -> bool:
         """Whether it fits, leaving a share of the memory for activations."""
-        return self.total_bytes <= free_bytes * (1 - headroom)
+        is_loadable = self.loading_bytes <= free_bytes
+        return is_loadable and self.total_bytes <= free_bytes * (1 - headroom)
 
 
 def plan(
@@ -338,30 +344,39 @@ def plan(
     dtype: torch.dtype = torch.bfloat16,
     found: Mapping[str, Stored] | None = None,
     speech_slot_bytes: int = 0,
+    voice_bytes: int = 0,
+    quantize: Kind = "none",
 ) -> MemoryPlan:
     """The memory plan of a configuration.
 
     Args:
-        found: a checkpoint's catalogue, for its true sizes; None computes them from the shapes.
+        found: a checkpoint's catalogue, where the tensors keep the dtype they are stored in; None
+            counts all of them in `dtype`.
         speech_slot_bytes: what the speech decoder and vocoder keep per slot.
+        voice_bytes: the vocoder's weights.
+        quantize: what becomes of the language model's layers once they are loaded.
     """
     size = dtype.itemsize
-    if found is None:
-        network = build(config)
-        sizes = {
-            name: torch.Size(shape).numel() * size for name, shape in shapes_of(network).items()
-        }
-    else:
-        sizes = {name: stored.nbytes for name, stored in found.items()}
+    shapes = shapes_of(build(config))
+    stored = found or {}
     parts: dict[str, int] = {}
-    for name, nbytes in sizes.items():
+    for name, shape in shapes.items():
+        nbytes = stored[name].nbytes if name in stored else torch.Size(shape).numel() * size
         part = name.split(".", 1)[0]
         parts[part] = parts.get(part, 0) + nbytes
+    if voice_bytes:
+        parts["vocoder"] = voice_bytes
+    loading = sum(parts.values())
+    if quantize != "none":
+        layers = {name: shape for name, shape in shapes.items() if name.startswith(LAYERS)}
+        before = planned_bytes(layers, "none", size)
+        parts["llm"] += planned_bytes(layers, quantize, size) - before
     language = config.language
     per_token = 2 * language.num_hidden_layers * language.num_key_value_heads * config.head_dim
     audio = 2 * config.audio.encoder_layers * config.audio_positions * config.audio.d_model
     return MemoryPlan(
-        weights_bytes=sum(sizes.values()),
+        weights_bytes=sum(parts.values()),
+        loading_bytes=loading,
         slot_bytes=size * (per_token * context_tokens + audio) + speech_slot_bytes,
         per_1000_tokens_bytes=size * per_token * 1000,
         slots=slots,

@@ -160,6 +160,9 @@ class CodeStreams:
             None if snapshot is None else replace(snapshot, codes=list(snapshot.codes))
         )
 
+    def capture(self) -> None:
+        """Nothing of it is captured."""
+
     def unload(self) -> None:
         """Nothing is held beyond the module."""
 

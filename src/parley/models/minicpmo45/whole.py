@@ -1,0 +1,135 @@
+"""A reply in one piece: all of the text first, then all of it spoken as one utterance.
+
+The public one-shot generation, for answers that nobody waits for piece by piece. It differs from a
+streamed reply (`replies.py`) in what ends the text (the end of the message, not of the speech), in
+forbidding nothing, in a penalty that sees all of the reply, in a limit that is not rounded up, and
+in speech that knows the whole text before it begins. Source: sessions.md 2.6, with what is marked
+FIX there: sampled from the first token on, the length penalty applied, states aligned with their
+tokens, the closing tag cut off whole.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from parley.engine.work import Ending, Reply, Stage
+from parley.media.pcm import OUTPUT_RATE_HZ, Pcm
+from parley.models.minicpmo45.choice import Ask, Choice
+from parley.models.minicpmo45.conversation import Conversation
+from parley.models.minicpmo45.mouth import Windows
+from parley.models.minicpmo45.replies import ReplyJob
+from parley.models.minicpmo45.speech_buffer import Wave, utterance_windows
+from parley.models.minicpmo45.speech_rows import SpeechBlock
+from parley.models.minicpmo45.speech_turns import Utterance
+
+if TYPE_CHECKING:
+    from parley.models.minicpmo45.model import MiniCPMO45
+
+
+class WholeReplyJob(ReplyJob):
+    """Prompt, text, speech: one after the other."""
+
+    def __init__(
+        self,
+        model: MiniCPMO45,
+        conversation: Conversation,
+        work: Reply,
+        *,
+        use_tts_template: bool = True,
+    ) -> None:
+        work = replace(work, streaming=False)
+        super().__init__(model, conversation, work, use_tts_template=use_tts_template)
+        self.ends = model.words.ids.chat_terminators
+        self.rule = replace(self.rule, forbids=None, enders=self.ends)
+        self.limit = min(self.limit, max(1, work.max_new_tokens))
+
+    # Text.
+
+    def ask(self) -> Ask:
+        return Ask(self.rule, self.chosen, self.conversation.seed, self.conversation.memo.draws)
+
+    def consider(self, choice: Choice) -> int | None:
+        self._choice = choice
+        is_over = choice.token in self.ends or self.fed_count >= self.limit
+        self._token = None if is_over else choice.token
+        return self._token
+
+    def advance(self, hidden: Tensor | None, logits: Tensor | None) -> None:
+        assert self._choice is not None
+        self.conversation.memo.draws += self.rule.draws
+        if self._token is None:
+            self.ending = Ending.DONE if self._choice.token in self.ends else Ending.LIMIT
+            self.logits = None
+            self._told()
+            return
+        assert hidden is not None
+        self.chosen.append(self._token)
+        self.fed_count += 1
+        self.conversation.book.append(1)
+        self.logits = logits
+        self.pending.append((self._token, hidden))
+
+    def _told(self) -> None:
+        """The text is complete."""
+        tts_eos = self.model.words.ids.tts_eos
+        said = [token for token, _ in self.pending]
+        self.text.ids = said[:-1] if said and said[-1] == tts_eos else said
+        self.pending = self._spoken_span()
+        if self.speaks and self.pending:
+            self.go(Stage.SPEECH)
+        else:
+            self._end(self.ending or Ending.DONE)
+
+    def _spoken_span(self) -> list[tuple[int, Tensor]]:
+        """What stands between the last opening and the last closing of speech; the prompt has
+        opened it, and it need not be closed."""
+        ids = self.model.words.ids
+        tokens = [token for token, _ in self.pending]
+        begin = _after_last(tokens, ids.tts_bos)
+        end = _after_last(tokens, ids.tts_eos) - 1
+        return self.pending[begin : end if end >= begin else None]
+
+    # Speech.
+
+    def open_block(self) -> SpeechBlock:
+        """The utterance."""
+        if self.block is None:
+            speech = self.conversation.speech
+            assert speech is not None
+            decoder = speech.mouth.decoder
+            # Text that would leave no room for its speech is not spoken to its end.
+            del self.pending[decoder.capacity // 2 :]
+            states = torch.stack([hidden for _, hidden in self.pending])
+            rows = decoder.condition([token for token, _ in self.pending], states)
+            self.model.watch.conditioned(self.row, rows, True)
+            self.utterance = Utterance(decoder, speech.row, speech.sampling)
+            self.block = self.utterance.begin(rows)
+        return self.block
+
+    def spoken(self) -> None:
+        assert self.block is not None
+        self.model.watch.spoke(self.row, self.block)
+        tokens = self.utterance.end(self.block)
+        self.speech_tokens = len(tokens)
+        windows = utterance_windows(tokens)
+        if windows:
+            self.windows = Windows(windows, [])
+            self.go(Stage.VOCODE)
+        else:
+            self._end(self.ending or Ending.DONE)
+
+    def voiced(self, wave: Wave) -> None:
+        assert self.windows is not None
+        self.windows.waiting.pop(0)
+        self._say("", Pcm(wave, OUTPUT_RATE_HZ))
+        if not self.windows.waiting:
+            self._end(self.ending or Ending.DONE)
+
+
+def _after_last(tokens: list[int], token: int) -> int:
+    """The place behind the last one; 0 where there is none."""
+    return len(tokens) - tokens[::-1].index(token) if token in tokens else 0

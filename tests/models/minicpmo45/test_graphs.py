@@ -1,0 +1,186 @@
+"""The graph runner's bookkeeping, with a fake tape that replays callables on static buffers.
+
+No GPU is needed and none is used: what a real capture does on a device is not tested here.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+import torch
+from tests.contracts.conversations import Cast, Style, assert_same, closing
+from tests.support.fake_tape import FakeTape
+from tests.support.small_minicpmo import small_model
+from tests.support.tiny_voice import tiny_token2wav, tiny_voice
+
+from parley.models.minicpmo45.graphs import GraphRunner, bucket, buckets
+from parley.models.minicpmo45.speech_buffer import Window
+
+
+@pytest.fixture
+def runner() -> GraphRunner:
+    return GraphRunner(tape=FakeTape())
+
+
+def numbers(*values: float) -> torch.Tensor:
+    return torch.tensor(values)
+
+
+def test_a_replay_works_on_new_inputs_and_gives_tensors_of_its_own(runner):
+    double = lambda x: (2 * x,)  # noqa: E731
+
+    (first,) = runner.run("step", 1, double, [numbers(1.0)])
+    (second,) = runner.run("step", 1, double, [numbers(5.0)])
+
+    assert first.tolist() == [2.0]
+    assert second.tolist() == [10.0]
+    assert runner.counts == {"step": 1}
+
+
+def test_what_is_not_in_the_key_is_the_value_of_capture_time(runner):
+    """That is how graphs are; the steps' tests below would show a value that was forgotten."""
+
+    def times(factor: int):
+        return runner.run("step", 1, lambda x: (factor * x,), [numbers(1.0)])[0].tolist()
+
+    assert times(3) == [3.0]
+    assert times(4) == [3.0]
+
+
+def test_shapes_have_graphs_of_their_own(runner):
+    for factor in (3, 4):
+        (out,) = runner.run("step", factor, lambda x, f=factor: (f * x,), [numbers(1.0)])
+        assert out.tolist() == [float(factor)]
+
+    assert runner.counts == {"step": 2}
+
+
+def test_without_a_tape_the_function_is_called():
+    runner = GraphRunner()
+
+    assert runner.run("step", 1, lambda x: (x + 1,), [numbers(1.0)])[0].tolist() == [2.0]
+    assert not runner.is_active
+    assert runner.counts == {}
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: (x * float(x[0]),),
+        lambda x: (x[x > 0],),
+        lambda x: (x * torch.tensor([2.0]),),
+    ],
+    ids=["reads a value", "shape depends on values", "brings data from the host"],
+)
+def test_a_step_that_cannot_be_captured_runs_as_it_is_and_the_log_says_why(
+    runner, function, caplog
+):
+    with caplog.at_level(logging.WARNING), torch.inference_mode():
+        first = runner.run("step", 1, function, [numbers(3.0)])
+        second = runner.run("step", 1, function, [numbers(4.0)])
+
+    assert torch.equal(first[0], function(numbers(3.0))[0])
+    assert torch.equal(second[0], function(numbers(4.0))[0])
+    assert "not permitted" in runner.refusals["step"]
+    assert caplog.text.count("step steps are not captured") == 1
+
+
+def test_a_graph_that_gives_something_else_is_not_used(runner, caplog):
+    calls = iter(range(100))
+
+    def changing(x: torch.Tensor):
+        return (x + next(calls),)
+
+    with caplog.at_level(logging.WARNING):
+        runner.run("step", 1, changing, [numbers(1.0)])
+
+    assert runner.counts == {}
+    assert "something else" in caplog.text
+
+
+def test_a_failing_kind_leaves_the_others_alone(runner):
+    runner.run("bad", 1, lambda x: (x * float(x[0]),), [numbers(3.0)])
+    runner.run("good", 1, lambda x: (x * 2,), [numbers(3.0)])
+
+    assert runner.counts == {"good": 1}
+    assert list(runner.refusals) == ["bad"]
+
+
+def test_after_sealing_nothing_more_is_captured(runner):
+    runner.run("step", 1, lambda x: (x * 2,), [numbers(3.0)])
+    runner.seal()
+
+    (out,) = runner.run("step", 2, lambda x: (x * 3,), [numbers(3.0)])
+
+    assert out.tolist() == [9.0]
+    assert runner.counts == {"step": 1}
+
+
+def test_there_are_so_many_graphs_and_no_more():
+    runner = GraphRunner(tape=FakeTape(), limit=2)
+
+    for shape in range(4):
+        (out,) = runner.run("step", shape, lambda x, s=shape: (x * s,), [numbers(3.0)])
+        assert out.tolist() == [3.0 * shape]
+
+    assert sum(runner.counts.values()) <= 2
+
+
+def test_batches_are_rounded_up_to_powers_of_two():
+    assert [bucket(count, 6) for count in range(1, 7)] == [1, 2, 4, 4, 6, 6]
+    assert buckets(5, 6) == [1, 2, 4, 6]
+    assert buckets(0, 1) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_conversations_with_graphs_say_what_they_say_without():
+    """Every captured step, in batches of all sizes, against the model without graphs."""
+    plain = small_model(slots=3)
+    tape = FakeTape()
+    captured = small_model(slots=3, tape=tape)
+    captured.warm_up()
+    assert captured.graphs.refusals == {}
+    assert set(captured.graphs.counts) == {"decode", "speech", "flow", "vocoder"}
+    style = Style(max_new_tokens=12)
+    parts = [(style.chat, style.turns, style.units)[row % 3](seed=20 + row) for row in range(3)]
+    delays = {row: 5 * row for row in range(3)}
+
+    with closing(plain), closing(captured):
+        alone = Cast(plain).play_together(dict(enumerate(parts)), delays=delays)
+        before = tape.replays
+        together = Cast(captured).play_together(dict(enumerate(parts)), delays=delays)
+
+    assert tape.replays > before + 50
+    for row, outcomes in alone.items():
+        assert_same(outcomes, together[row], 2e-3)
+    plain.unload()
+    captured.unload()
+
+
+@pytest.mark.parametrize("is_causal", [False, True], ids=["classic", "causal"])
+def test_windows_with_graphs_sound_as_they_do_without(is_causal):
+    tape = FakeTape()
+    graphs = GraphRunner(tape=tape)
+    plain = tiny_token2wav(slots=3, is_causal=is_causal)
+    captured = tiny_token2wav(slots=3, is_causal=is_causal, graphs=graphs)
+    captured.capture()
+    assert graphs.refusals == {}
+    graphs.seal()
+    before = tape.replays
+    for speech in (plain, captured):
+        for slot in range(3):
+            speech.begin(slot, speech.prime(tiny_voice(seed=slot)))
+
+    random = np.random.default_rng(5)
+    for slots in ([0, 1, 2], [2, 0], [1], [0, 1, 2], [0, 2], [0, 1, 2]):
+        windows = [Window(tuple(random.integers(0, 60, 28).tolist()), False) for _ in slots]
+        want = plain.decode(slots, windows)
+        got = captured.decode(slots, windows)
+        for mine, theirs in zip(got, want, strict=True):
+            np.testing.assert_allclose(mine, theirs, atol=2e-3)
+
+    # The Euler loop every time; the vocoder wherever a row gave a whole window.
+    assert tape.replays >= before + 10

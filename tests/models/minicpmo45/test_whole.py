@@ -1,0 +1,159 @@
+"""Replies in one piece: all of the text, then all of it spoken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+import torch
+from tests.contracts.conversations import Cast, closing, turn
+from tests.support.small_minicpmo import IDS, small_model
+
+from parley.engine.segments import Text
+from parley.engine.work import Decoded, Ending, Opening, Reply, Sampling
+from parley.models.minicpmo45.choice import Ask, Choice
+from parley.models.minicpmo45.model import MiniCPMO45
+from parley.models.minicpmo45.speech_turns import UTTERANCE_MINIMUM
+from parley.models.minicpmo45.vocoder import OVERLAP_SAMPLES
+from parley.models.minicpmo45.whole import WholeReplyJob
+
+QUESTION = turn("user", Text("What is it?"))
+
+
+class Script:
+    """Chooses what it was told, and remembers how it was asked."""
+
+    def __init__(self, tokens: Sequence[int]) -> None:
+        self.tokens = list(tokens)
+        self.asks: list[Ask] = []
+
+    def choose(self, logits: torch.Tensor, asks: Sequence[Ask]) -> list[Choice]:
+        self.asks += asks
+        return [Choice(self.tokens.pop(0), True) for _ in asks]
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[MiniCPMO45]:
+    model = small_model(slots=1)
+    yield model
+    model.unload()
+
+
+@pytest.fixture
+def model(shared: MiniCPMO45) -> Iterator[MiniCPMO45]:
+    chooser = shared.chooser
+    with closing(shared):
+        yield shared
+    shared.chooser = chooser
+
+
+def reply(model: MiniCPMO45, said: Sequence[int], **options: Any) -> tuple[Any, Script]:
+    """What becomes of a reply that says this."""
+    script = Script(said)
+    cast = Cast(model)
+    model.chooser = script
+    work = Reply(is_whole=True, **options)
+    outcomes = cast.play(0, [Opening("chat", seed=3, speak=work.speak), QUESTION, work])
+    return outcomes[-1], script
+
+
+def test_the_end_of_speech_does_not_end_the_text_and_is_not_shown(model):
+    outcome, _ = reply(model, [97, 98, IDS.tts_eos, IDS.im_end], speak=False)
+
+    assert outcome.result.ending is Ending.DONE
+    assert outcome.result.text == model.words.decode([97, 98])
+    assert outcome.result.text_tokens == 2
+
+
+def test_only_the_tag_itself_is_cut_off_the_end(model):
+    """Not letters that occur in it."""
+    said = [IDS.tts_eos, 97, 98]
+
+    outcome, _ = reply(model, [*said, IDS.im_end], speak=False)
+
+    assert outcome.result.text == model.words.decode(said)
+
+
+def test_everything_comes_in_one_piece(model):
+    outcome, _ = reply(model, [97, 98, 99, IDS.tts_eos, IDS.im_end])
+
+    (piece,) = outcome.pieces
+    assert piece.text == outcome.result.text
+    assert piece.pcm is not None
+    # Speech cannot end before its minimum; no silent tokens are spoken in front of it, only the
+    # vocoder's delay.
+    assert outcome.result.speech_tokens >= UTTERANCE_MINIMUM
+    assert len(piece.pcm) == 960 * outcome.result.speech_tokens + OVERLAP_SAMPLES
+
+
+def test_what_stands_between_the_speech_tags_is_spoken_with_its_own_states(model, monkeypatch):
+    conditions = []
+    decoder = model.mouth.decoder
+    condition = decoder.condition
+
+    def noted(ids, hidden, **options):
+        conditions.append((list(ids), hidden))
+        return condition(ids, hidden, **options)
+
+    monkeypatch.setattr(decoder, "condition", noted)
+    states: dict[int, torch.Tensor] = {}
+    decode = model.steps.decode
+
+    def fed(ids, spans):
+        hidden, logits = decode(ids, spans)
+        states[ids[0]] = hidden[0].clone()
+        return hidden, logits
+
+    monkeypatch.setattr(model.steps, "decode", fed)
+
+    reply(model, [97, IDS.tts_bos, 98, 99, IDS.tts_eos, 100, IDS.im_end])
+
+    ((ids, hidden),) = conditions
+    assert ids == [98, 99]
+    assert torch.equal(hidden, torch.stack([states[98], states[99]]))
+
+
+def test_the_limit_is_not_rounded_up(model):
+    outcome, _ = reply(model, range(97, 120), speak=False, max_new_tokens=13)
+
+    assert outcome.result.ending is Ending.LIMIT
+    assert outcome.result.text_tokens == 13
+
+
+def test_the_penalty_sees_the_whole_reply_and_the_length_penalty_acts_on_its_ends(model):
+    sampling = Sampling(length_penalty=1.3)
+
+    _, script = reply(
+        model, [*range(97, 122), IDS.im_end], speak=False, max_new_tokens=40, sampling=sampling
+    )
+
+    assert list(script.asks[-1].history) == list(range(97, 122))
+    assert script.asks[0].rule.enders == IDS.chat_terminators
+    assert script.asks[0].rule.length_penalty == 1.3
+    assert script.asks[0].rule.forbids is None
+
+
+def test_an_empty_reply_is_empty(model):
+    outcome, _ = reply(model, [IDS.im_end])
+
+    assert (outcome.result.text, outcome.result.speech_tokens) == ("", 0)
+    assert len(outcome.samples) == 0
+
+
+def test_a_cancelled_reply_leaves_a_usable_conversation(model):
+    cast = Cast(model)
+    cast.play(0, [Opening("chat", seed=3), QUESTION])
+    job = model.start(0, Reply(is_whole=True, max_new_tokens=30))
+    assert isinstance(job, WholeReplyJob)
+    for _ in range(4):
+        model.step(job.stage, [job])
+
+    job.cancel()
+
+    assert job.stage is None
+    assert isinstance(job.result, Decoded)
+    assert job.result.ending is Ending.CANCELLED
+    again = cast.play(0, [QUESTION, Reply(is_whole=True, max_new_tokens=3, speak=False)])
+    assert isinstance(again[-1].result, Decoded)
+    assert again[-1].result.text_tokens <= 3

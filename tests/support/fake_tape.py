@@ -1,0 +1,81 @@
+"""A stand-in for CUDA graphs that works on a CPU.
+
+`FakeTape` records the callable instead of the kernels: a replay calls it again, on the same static
+inputs, and puts what it gives into the same static results. So everything around a graph is the
+real thing: what was not part of the key is the value of capture time, what was not copied in is
+stale, and what was not copied out is overwritten by the next replay. While it records, operations
+that a real capture forbids (reading a value on the host, data-dependent shapes, new tensors from
+host data) raise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+FORBIDDEN = (
+    "_local_scalar_dense",
+    "lift_fresh",
+    "nonzero",
+    "masked_select",
+    "unique",
+    "equal",
+)
+"""Operators that wait for the device, or bring data from the host."""
+
+
+class CaptureRules(TorchDispatchMode):
+    """Refuses what a capture refuses."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        if any(name.startswith(word) for word in FORBIDDEN):
+            raise RuntimeError(f"operation not permitted when stream is capturing: {name}")
+        if name in ("index", "index_put", "index_put_"):
+            for index in args[1]:
+                if index is not None and index.dtype == torch.bool:
+                    raise RuntimeError("operation not permitted when stream is capturing: mask")
+        return func(*args, **(kwargs or {}))
+
+
+READING = {"item", "tolist", "numpy", "cpu", "__bool__", "__float__", "__int__", "__index__"}
+
+
+class ReadingRules(TorchFunctionMode):
+    """The same for readings that inference mode answers without the dispatcher."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        if name in READING:
+            raise RuntimeError(f"operation not permitted when stream is capturing: {name}")
+        return func(*args, **(kwargs or {}))
+
+
+class FakeTape:
+    """See the module's text. `replays` counts them."""
+
+    def __init__(self) -> None:
+        self.replays = 0
+
+    def rehearse(self, step: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+        step()
+        return step()
+
+    def record(
+        self, step: Callable[[], tuple[Tensor, ...]]
+    ) -> tuple[Callable[[], None], tuple[Tensor, ...]]:
+        with ReadingRules(), CaptureRules():
+            results = tuple(result.clone() for result in step())
+
+        def replay() -> None:
+            self.replays += 1
+            # As a capture would: it runs without anybody in Python seeing it.
+            for mine, new in zip(results, step(), strict=True):
+                mine.copy_(new)
+
+        return replay, results
