@@ -6,6 +6,7 @@ embeddings, language model and penalties, with the rules of the public one-shot 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -47,17 +48,23 @@ def run(case: Case, check: Checker) -> None:
     check.equal("prefill_len", embeds.shape[0], case.json["prefill_len"])
     check.summary("inputs_embeds", embeds[None], case.json["inputs_embeds"])
     arrays = case.arrays
-    check.close("inputs_embeds", embeds[::5, ::8], arrays["inputs_embeds_every5_dim8"])
+    for key, want in arrays.items():
+        if found := re.fullmatch(r"inputs_embeds(?:_every(\d+))?(?:_dim(\d+))?", key):
+            rows, columns = (int(step or 1) for step in found.groups())
+            check.close(key, embeds[::rows, ::columns], want)
 
     llm = tiny.network(case.folder).llm
     limit = args["max_new_tokens"]
     state = Straight(llm, embeds.shape[0] + limit + 1, args["num_beams"])
     hidden = state.feed(embeds)
     logits = llm.logits(hidden[-1:])[0]
-    check.close("hidden", hidden[::9], arrays["hidden_last_every9"])
+    for key, want in arrays.items():
+        if found := re.fullmatch(r"hidden_last_every(\d+)", key):
+            check.close(key, hidden[:: int(found[1])], want)
+        elif found := re.fullmatch(r"logits_every(\d+)", key):
+            check.close(key, logits[:: int(found[1])], want)
     check.close("last hidden", hidden[-1], arrays["hidden_last_final"])
     check.top("logits", logits, arrays["top_ids"], arrays["top_logits"])
-    check.close("logits", logits[::1500], arrays["logits_every1500"])
     check.summary("logits", logits, case.json["logits"])
 
     ends = tiny.words(case.folder).ids.chat_terminators
@@ -65,7 +72,8 @@ def run(case: Case, check: Checker) -> None:
     if args["num_beams"] > 1:
         ids = beam_search(state, logits, args["num_beams"], limit, penalty, ends)
     else:
-        ids, states, margins = greedy(case, state, logits, limit, penalty, ends)
+        least = args.get("min_new_tokens", 0)
+        ids, states, margins = greedy(case, state, logits, limit, penalty, ends, least)
         check.close("gen_hidden", states, arrays["gen_hidden"])
         check.close("margins", margins, case.json["greedy_margins"], 5e-3)
     check.equal("generated_ids", ids, arrays["generated_ids"])
@@ -73,7 +81,13 @@ def run(case: Case, check: Checker) -> None:
 
 
 def greedy(
-    case: Case, state: Straight, logits: Tensor, limit: int, penalty: float, ends: Sequence[int]
+    case: Case,
+    state: Straight,
+    logits: Tensor,
+    limit: int,
+    penalty: float,
+    ends: Sequence[int],
+    least: int = 0,
 ) -> tuple[list[int], Tensor, list[float]]:
     """Ids with the end included, states of the fed ones, and how clear each choice was."""
     chooser = Chooser(tiny.words(case.folder), logits.shape[0], logits.device)
@@ -83,6 +97,8 @@ def greedy(
     margins: list[float] = []
     while True:
         weighed = chooser.weigh(logits[None], [Ask(rule, ids, 0, 0)])[0]
+        if len(ids) < least:
+            weighed[list(ends)] = -torch.inf
         first, second = weighed.topk(2).values.tolist()
         margins.append(first - second)
         ids.append(int(weighed.argmax()))

@@ -34,6 +34,21 @@ class Request:
         return fuse(tiny.network(case.folder).llm, self.prompt, pictures, audio)
 
 
+def segments_of(messages: list[dict[str, Any]], args: dict[str, Any]) -> list[Segment]:
+    """Messages of a case as the engine's segments."""
+    glue = "" if args.get("omni_mode") or args.get("stream_input") else "\n"
+    segments: list[Segment] = []
+    for spec in messages:
+        spoken = media.message(spec)
+        segments.append(Marker(Mark.TURN_START, spoken.role))
+        for index, part in enumerate(spoken.parts):
+            if index and glue:
+                segments.append(Text(glue))
+            segments.append(Text(part) if isinstance(part, str) else part)
+        segments.append(Marker(Mark.TURN_END, spoken.role))
+    return segments
+
+
 def read(
     case: Case, messages: list[dict[str, Any]], args: dict[str, Any], *, answer: bool = True
 ) -> Request:
@@ -42,21 +57,8 @@ def read(
     Args:
         answer: append the generation prompt.
     """
-    glue = "" if args.get("omni_mode") or args.get("stream_input") else "\n"
-    segments: list[Segment] = []
-    has_audio = False
-    for spec in messages:
-        spoken = media.message(spec)
-        segments.append(Marker(Mark.TURN_START, spoken.role))
-        for index, part in enumerate(spoken.parts):
-            if index and glue:
-                segments.append(Text(glue))
-            if isinstance(part, str):
-                segments.append(Text(part))
-            else:
-                has_audio = has_audio or isinstance(part, Audio)
-                segments.append(part)
-        segments.append(Marker(Mark.TURN_END, spoken.role))
+    segments = segments_of(messages, args)
+    has_audio = any(isinstance(segment, Audio) for segment in segments)
     found = Media()
     numbered = args.get("use_image_id")
     listed = chat_messages(
@@ -67,6 +69,8 @@ def read(
         pool_step=5,
         group=10 if args.get("stream_input") else None,
     )
+    if args.get("merge_audio_from_same_content") is False:
+        found.clips = [[clip] for group in found.clips for clip in group]
     parts = render(
         listed,
         generation_prompt=answer and not args.get("teacher_forcing"),
