@@ -1,9 +1,11 @@
 """`parley bench session` and `parley bench model`, on small numbers."""
 
 import pytest
+from tests.support.small_minicpmo import small_model
 
-from parley.cli.bench import model, session
-from parley.cli.bench.figures import Figures
+from parley.cli.bench import model, session, units
+from parley.cli.bench.figures import Figures, histogram
+from parley.engine.work import Window
 from parley.errors import SetupError
 from parley.models.parrot import Parrot
 
@@ -11,9 +13,19 @@ from parley.models.parrot import Parrot
 def test_figures_are_measured_values():
     figures = Figures.of([float(ms) for ms in range(1, 201)])
 
-    assert (figures.count, figures.p50_ms, figures.p99_ms, figures.max_ms) == (200, 100, 198, 200)
-    assert Figures.of([]) == Figures(0, 0.0, 0.0, 0.0)
-    assert str(Figures.of([2.0])) == "p50 2.00 ms, p99 2.00 ms, max 2.00 ms"
+    assert (figures.count, figures.p50_ms, figures.p95_ms) == (200, 100, 190)
+    assert (figures.p99_ms, figures.max_ms) == (198, 200)
+    assert Figures.of([]) == Figures(0, 0.0, 0.0, 0.0, 0.0)
+    assert str(Figures.of([2.0])) == "p50 2.00 ms, p95 2.00 ms, p99 2.00 ms, max 2.00 ms"
+
+
+def test_a_histogram_counts_by_doublings():
+    assert histogram([0.2, 1.0, 1.5, 3.0, 3.5, 100.0]) == {
+        "1 ms": 2,
+        "2 ms": 1,
+        "4 ms": 2,
+        "128 ms": 1,
+    }
 
 
 async def test_the_house_is_measured_inside_one_process():
@@ -38,7 +50,38 @@ async def test_a_model_is_measured_at_its_pace(load_kind):
     assert report.spoke == 3 * 4
     assert {"encode", "prefill", "decode", "vocode", "settle"} == set(report.stages)
     assert report.stages["decode"].count == 30
+    assert sum(report.histograms["decode"].values()) == 30
     assert "3 slots: 30 units" in model.describe(report)
+
+
+@pytest.mark.slow
+async def test_in_the_worst_case_every_unit_speaks_all_that_it_may():
+    small = small_model(slots=2)
+
+    report = await model.measure(small, units=2, load_kind="worst", pace_s=0.01)
+
+    assert report.spoke == 4
+    # 19 words chosen and fed, and the end of the unit set by the limit.
+    assert report.stages["speech"].count == 4
+
+
+async def test_a_long_conversation_is_measured():
+    report = await units.measure(Parrot(1), count=30, window=Window("basic", 300, 200))
+
+    assert (report.units, report.unit.count) == (30, 30)
+    assert report.spoke > 0
+    assert len(report.memory_mb) == units.LOOKS
+    assert 0 <= report.slow <= 30
+    assert "30 units" in units.describe(report)
+
+
+@pytest.mark.slow
+async def test_a_long_conversation_of_a_small_model_slides_its_window():
+    small = small_model(slots=1)
+
+    report = await units.measure(small, count=24, window=Window("basic", 250, 150))
+
+    assert report.slide.count > 0
 
 
 async def test_a_full_context_begins_anew():

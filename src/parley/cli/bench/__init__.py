@@ -16,6 +16,7 @@ BENCHES: Final = {
     "relay": "What the gateway adds to a conversation, and how many it carries.",
     "session": "What the whole stack adds around a model that answers at once.",
     "model": "How many conversations a device carries.",
+    "units": "Whether an hour of units stays as fast and as small as its first minute.",
     "recording": "What a recorded unit costs its session, and how fast lists are.",
 }
 

@@ -1,4 +1,4 @@
-"""Durations summed up for people: median, 99th percentile, largest."""
+"""Durations summed up for people: median, 95th and 99th percentile, largest."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ class Figures:
 
     count: int
     p50_ms: float
+    p95_ms: float
     p99_ms: float
     max_ms: float
 
@@ -20,14 +21,29 @@ class Figures:
     def of(cls, durations_ms: Sequence[float]) -> Figures:
         """All zero when nothing was measured."""
         if not durations_ms:
-            return cls(0, 0.0, 0.0, 0.0)
+            return cls(0, 0.0, 0.0, 0.0, 0.0)
         ordered = sorted(durations_ms)
-        return cls(len(ordered), _rank(ordered, 0.5), _rank(ordered, 0.99), ordered[-1])
+        ranks = [_rank(ordered, share) for share in (0.5, 0.95, 0.99)]
+        return cls(len(ordered), *ranks, ordered[-1])
 
     def __str__(self) -> str:
-        return f"p50 {self.p50_ms:.2f} ms, p99 {self.p99_ms:.2f} ms, max {self.max_ms:.2f} ms"
+        return (
+            f"p50 {self.p50_ms:.2f} ms, p95 {self.p95_ms:.2f} ms, p99 {self.p99_ms:.2f} ms, "
+            f"max {self.max_ms:.2f} ms"
+        )
 
 
 def _rank(ordered: Sequence[float], share: float) -> float:
     """Nearest rank: always one of the measured values."""
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+def histogram(durations_ms: Sequence[float]) -> dict[str, int]:
+    """How many durations fall into each doubling: up to 1 ms, 2 ms, 4 ms and so on."""
+    counts: dict[int, int] = {}
+    for duration_ms in durations_ms:
+        edge = 1
+        while duration_ms > edge:
+            edge *= 2
+        counts[edge] = counts.get(edge, 0) + 1
+    return {f"{edge} ms": counts[edge] for edge in sorted(counts)}

@@ -13,13 +13,13 @@ import json
 import platform
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import typer
 
 from parley import models
-from parley.cli.bench.figures import Figures
+from parley.cli.bench.figures import Figures, histogram
 from parley.clock import Clock, SystemClock
 from parley.engine.loop import Stats
 from parley.engine.model import Model
@@ -50,6 +50,7 @@ class Report:
         prepare: from asking for a conversation to its being ready.
         late: answers after the end of their second.
         spoke: units in which the model spoke.
+        histograms: per stage, how many pieces of work took up to so long.
         rows_per_step: how many conversations shared a step on average, per stage.
         busy: share of the time in which the device was stepping.
     """
@@ -61,6 +62,7 @@ class Report:
     late: int
     spoke: int
     stages: dict[str, Figures]
+    histograms: dict[str, dict[str, int]]
     rows_per_step: dict[str, float]
     busy: float
     used_bytes: int
@@ -75,7 +77,10 @@ def model(
     units: Annotated[int, typer.Option(min=1, help="Seconds per conversation.")] = 20,
     worst: Annotated[
         bool,
-        typer.Option("--worst/--typical", help="A picture in every unit and a voice to imitate."),
+        typer.Option(
+            "--worst/--typical",
+            help="Everybody shows a picture and is spoken to in every unit, by a voice to imitate.",
+        ),
     ] = False,
     speech: Annotated[
         Path | None, typer.Option(help="What the user says (WAV); default: a made-up sound.")
@@ -84,7 +89,7 @@ def model(
     random_weights: Annotated[
         bool, typer.Option("--random-weights", help="Full size without a checkpoint.")
     ] = False,
-    compile: Annotated[bool | None, typer.Option(help="Compile and capture steps.")] = None,
+    compile: Annotated[bool | None, typer.Option(help="Capture steps as CUDA graphs.")] = None,
     config: Annotated[Path | None, typer.Option(help="Settings file (TOML).")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
@@ -119,7 +124,13 @@ def describe(report: Report) -> str:
     for name, figures in report.stages.items():
         rows = report.rows_per_step.get(name, 0.0)
         lines.append(f"  {name:<8} {figures}, {rows:.1f} rows per step")
+        lines.append("           " + _drawn(report.histograms.get(name, {})))
     return "\n".join(lines)
+
+
+def _drawn(counts: dict[str, int]) -> str:
+    """A histogram in one line."""
+    return "  ".join(f"≤{edge}: {count}" for edge, count in counts.items())
 
 
 async def _one(
@@ -145,6 +156,8 @@ async def measure(
     """
     clock = clock or SystemClock()
     rows = loaded.rows
+    if load_kind == "worst":
+        make_talkative(loaded)
     async with Engine(loaded, clock) as engine:
         await engine.warm_up()
         conversations = [
@@ -170,6 +183,7 @@ async def measure(
         late=sum(one.late for one in conversations),
         spoke=sum(one.spoke for one in conversations),
         stages=_stages(stats),
+        histograms={stage.value: histogram(ms) for stage, ms in stats.stage_ms.items()},
         rows_per_step={
             stage.value: stats.rows_stepped[stage] / steps for stage, steps in stats.steps.items()
         },
@@ -194,7 +208,7 @@ class Conversation:
         self._pace_s = pace_s
         self._speech = speech or made_up_speech(SPEECH_UNITS)
         self._voice = made_up_speech(5) if load_kind == "worst" else None
-        self._frames: list[Pixels] = [made_up_picture()] if load_kind == "worst" else []
+        self.frames: list[Pixels] = [made_up_picture()] if load_kind == "worst" else []
 
     async def prepare(self) -> None:
         """Begin anew."""
@@ -214,7 +228,7 @@ class Conversation:
             arrival_s = begin_s + index * self._pace_s
             await asyncio.sleep(max(0.0, arrival_s - self._clock.monotonic()))
             due_s = arrival_s + self._pace_s
-            await self._view.prefill(self._unit(index), self._frames, due_s=due_s)
+            await self._view.prefill(self.unit(index), self.frames, due_s=due_s)
             result = await self._view.generate(due_s=due_s)
             answered_s = self._clock.monotonic()
             self.answers_ms.append(1000 * (answered_s - arrival_s))
@@ -224,12 +238,35 @@ class Conversation:
             if settled is not None and settled.context_tokens > limit:
                 await self.prepare()
 
-    def _unit(self, index: int) -> Pcm:
+    def unit(self, index: int) -> Pcm:
+        """What is heard in second `index`."""
         if index // SPEECH_UNITS % 2:
             return Pcm.silence(INPUT_RATE_HZ, INPUT_RATE_HZ)
         start = index * INPUT_RATE_HZ % max(INPUT_RATE_HZ, len(self._speech) - INPUT_RATE_HZ + 1)
         piece = self._speech.samples[start : start + INPUT_RATE_HZ]
         return Pcm(np.pad(piece, (0, INPUT_RATE_HZ - len(piece))), INPUT_RATE_HZ)
+
+
+def make_talkative(loaded: Model) -> None:
+    """Let a model that chooses its words speak as much as a unit holds, in every unit.
+
+    Models without a `chooser` do as they like.
+    """
+    chooser, words = getattr(loaded, "chooser", None), getattr(loaded, "words", None)
+    if chooser is not None and words is not None:
+        loaded.chooser = _Talkative(chooser, words.encode("a")[0])  # type: ignore[attr-defined]
+
+
+class _Talkative:
+    """Chooses as it should, at its usual cost, and says something else: one letter."""
+
+    def __init__(self, chooser: Any, word: int) -> None:
+        self._chooser = chooser
+        self._word = word
+
+    def choose(self, logits: Any, asks: Any) -> list[Any]:
+        choices = self._chooser.choose(logits, asks)
+        return [dataclasses.replace(choice, token=self._word) for choice in choices]
 
 
 def made_up_speech(seconds: int) -> Pcm:

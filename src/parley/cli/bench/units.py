@@ -1,0 +1,173 @@
+"""`parley bench units`: does the last minute of a long conversation cost what the first did?
+
+One duplex conversation, unit after unit as fast as the model answers, with a sliding window. What
+should stay flat is watched: the time of a unit, and the memory of the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import os
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from parley import models
+from parley.cli.bench.figures import Figures, histogram
+from parley.cli.bench.model import Conversation, Load, make_talkative
+from parley.clock import Clock, SystemClock
+from parley.engine.model import Model
+from parley.engine.seat import Engine
+from parley.engine.work import DuplexOptions, Window
+from parley.settings import load
+from parley.views.duplex import DuplexView
+
+LOOKS = 13
+"""How often memory is looked at: at the beginning, and after each twelfth of the units."""
+
+SLOW = 3.0
+"""A unit that takes more than so many medians is slow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was measured.
+
+    Args:
+        unit: from a unit's arrival to its being settled; `slide` of settling where the window
+            dropped something.
+        slow: units that took more than `SLOW` medians.
+        memory_mb: resident memory of this process, from the beginning to the end; zeros where the
+            system does not say.
+    """
+
+    units: int
+    spoke: int
+    unit: Figures
+    histogram: dict[str, int]
+    slow: int
+    slide: Figures
+    context_tokens: int
+    memory_mb: tuple[float, ...]
+    device_bytes: int
+
+
+def units(
+    model: Annotated[
+        str | None, typer.Option(help="Model name, checkpoint folder or hub id.")
+    ] = None,
+    count: Annotated[int, typer.Option("--units", min=24, help="Seconds of conversation.")] = 3600,
+    worst: Annotated[
+        bool, typer.Option("--worst/--typical", help="A picture and speech in every unit.")
+    ] = False,
+    high: Annotated[int, typer.Option(min=1, help="Context at which the window drops.")] = 4000,
+    low: Annotated[int, typer.Option(min=1, help="... and down to which.")] = 3500,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.")] = None,
+    random_weights: Annotated[
+        bool, typer.Option("--random-weights", help="Full size without a checkpoint.")
+    ] = False,
+    config: Annotated[Path | None, typer.Option(help="Settings file (TOML).")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Whether an hour of units stays as fast and as small as its first minute."""
+    settings = load(
+        config,
+        {
+            "model.name": model,
+            "model.device": device,
+            "model.slots": 1,
+            "model.random_weights": random_weights or None,
+        },
+    ).model
+    loaded = models.load(settings)
+    kind: Load = "worst" if worst else "typical"
+    window = Window("basic", high, low)
+    report = asyncio.run(measure(loaded, count=count, window=window, load_kind=kind))
+    if as_json:
+        typer.echo(json.dumps(dataclasses.asdict(report)))
+        return
+    typer.echo(describe(report))
+    typer.echo(f"{settings.name}, {kind} load, {platform.platform()}")
+
+
+async def measure(
+    loaded: Model,
+    *,
+    count: int,
+    window: Window,
+    load_kind: Load = "typical",
+    clock: Clock | None = None,
+) -> Report:
+    """One conversation of so many units in row 0; the model is unloaded afterwards."""
+    clock = clock or SystemClock()
+    if load_kind == "worst":
+        make_talkative(loaded)
+    durations_ms: list[float] = []
+    slides_ms: list[float] = []
+    spoke = 0
+    async with Engine(loaded, clock) as engine:
+        await engine.warm_up()
+        view = DuplexView(await engine.take_seat())
+        user = Conversation(view, clock, load_kind, None, pace_s=0.0)
+        options = DuplexOptions(force_listen_count=0)
+        await view.prepare("You are helpful.", options=options, window=window, seed=1)
+        looks_mb = [resident_mb()]
+        due = {round(count * part / (LOOKS - 1)) for part in range(1, LOOKS)}
+        for number in range(count):
+            begin_s = clock.monotonic()
+            await view.prefill(user.unit(number), user.frames)
+            result = await view.generate()
+            answered_s = clock.monotonic()
+            settled = await view.finalize()
+            end_s = clock.monotonic()
+            durations_ms.append(1000 * (end_s - begin_s))
+            spoke += not result.is_listen
+            if settled is not None and settled.dropped_tokens:
+                slides_ms.append(1000 * (end_s - answered_s))
+            if number + 1 in due:
+                looks_mb.append(resident_mb())
+        memory = await engine.memory()
+        context_tokens = view.kv_cache_length
+    unit = Figures.of(durations_ms)
+    return Report(
+        units=count,
+        spoke=spoke,
+        unit=unit,
+        histogram=histogram(durations_ms),
+        slow=sum(duration > SLOW * unit.p50_ms for duration in durations_ms),
+        slide=Figures.of(slides_ms),
+        context_tokens=context_tokens,
+        memory_mb=tuple(looks_mb),
+        device_bytes=memory.used_bytes,
+    )
+
+
+def describe(report: Report) -> str:
+    """The report as a few lines."""
+    memory = " ".join(f"{look:.0f}" for look in report.memory_mb)
+    counts = "  ".join(f"≤{edge}: {count}" for edge, count in report.histogram.items())
+    return "\n".join(
+        [
+            f"{report.units} units, {report.spoke} spoken: {report.unit}",
+            f"  {counts}",
+            f"  {report.slow} slower than {SLOW:.0f} medians",
+            f"  {report.slide.count} slides of the window: {report.slide}",
+            f"  resident memory in MB, from the beginning to the end: {memory}",
+            f"  context {report.context_tokens} tokens, "
+            f"{report.device_bytes / 2**20:.0f} MiB in use by the model",
+        ]
+    )
+
+
+def resident_mb() -> float:
+    """Resident memory of this process; 0 where the system has no /proc."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    except OSError:
+        return 0.0
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
