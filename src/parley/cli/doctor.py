@@ -54,6 +54,9 @@ def doctor(
     model: Annotated[
         str | None, typer.Option(help="Also plan this model: name, checkpoint folder or hub id.")
     ] = None,
+    random_weights: Annotated[
+        bool, typer.Option("--random-weights", help="Plan the full size without a checkpoint.")
+    ] = False,
     config: Annotated[Path | None, typer.Option(help="Settings file (TOML).")] = None,
 ) -> None:
     """Check this machine: Python, devices, ports, certificates, disk, model, voice detector.
@@ -64,7 +67,7 @@ def doctor(
     try:
         settings = load(
             config,
-            {"model.name": model},
+            {"model.name": model, "model.random_weights": random_weights or None},
             warn=lambda text: findings.append(Finding("note", "settings", text, "Correct it.")),
         )
     except SetupError as error:
