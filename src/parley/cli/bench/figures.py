@@ -23,8 +23,8 @@ class Figures:
         if not durations_ms:
             return cls(0, 0.0, 0.0, 0.0, 0.0)
         ordered = sorted(durations_ms)
-        ranks = [_rank(ordered, share) for share in (0.5, 0.95, 0.99)]
-        return cls(len(ordered), *ranks, ordered[-1])
+        p50, p95, p99 = (_rank(ordered, share) for share in (0.5, 0.95, 0.99))
+        return cls(len(ordered), p50, p95, p99, ordered[-1])
 
     def __str__(self) -> str:
         return (
