@@ -11,7 +11,7 @@ ONE_THREAD := OMP_NUM_THREADS=1
 SLOW_FOLDERS := tests/house tests/models tests/golden tests/training tests/web
 STAMP := .venv/.ready
 
-.PHONY: help setup serve browser test test-fast fmt lint type bench web web-check web-test web-shots gpu docs clean
+.PHONY: help setup serve browser speakers test test-fast fmt lint type bench web web-check web-test web-shots gpu docs clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*?## ' $(MAKEFILE_LIST) | awk -F ':.*?## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -39,7 +39,13 @@ browser: # what the browser tests need, where it may be installed; they say in o
 		&& apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium >/dev/null; } \
 		|| echo "── parley: chromium is absent; tests in a browser will be skipped"
 
-test: $(STAMP) browser ## every test that this machine can run (under 15 minutes on two cores)
+speakers: # the synthesiser whose voices the pocket model's tests ask with, where it may be installed
+	@$(PY) -c 'import ctypes; ctypes.CDLL("libflite.so.1")' 2>/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
+		&& echo "── parley: installing Debian's libflite1 for the pocket model's tests" \
+		&& apt-get update -qq && apt-get install -y -qq --no-install-recommends libflite1 >/dev/null; } \
+		|| echo "── parley: flite is absent; tests that need its voices will be skipped"
+
+test: $(STAMP) browser speakers ## every test that this machine can run (under 15 minutes on two cores)
 	@$(ONE_THREAD) $(PY) -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
 
 test-fast: $(STAMP) ## the quick tests of the parts, without networks and whole houses

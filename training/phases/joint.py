@@ -26,7 +26,7 @@ from training.pictures import Scene
 from training.trainer import Batch, Losses, Phase, Run
 from training.utterances import Utterance
 
-KINDS = {"spoken": 48, "duplex": 18, "pictures": 20, "typed": 18}
+KINDS = {"spoken": 48, "duplex": 16, "pictures": 28, "typed": 14}
 """Shares of the steps. With a twentieth of typed text the brain forgot half of what it knew."""
 BLOCK = 12
 """Batches that are drawn together."""
