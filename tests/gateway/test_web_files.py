@@ -87,6 +87,22 @@ async def test_phones_find_the_same_pages_at_their_own_addresses(web: Path):
     assert (switched_off.status_code, switched_off.headers["location"]) == (302, "/")
 
 
+async def test_a_person_on_a_wrong_link_reads_words_and_a_program_json(web: Path):
+    async with (
+        running_gateway(web=web) as gateway,
+        gateway.http() as http,
+    ):
+        reader = {"accept": "text/html,*/*"}
+        page = await http.get("/nonsense", headers=reader)
+        program = await http.get("/nonsense")
+        data = await http.get("/api/nonsense", headers=reader)
+
+    assert page.status_code == program.status_code == data.status_code == 404
+    assert "There is no such page." in page.text
+    assert "default-src 'self'" in page.headers["content-security-policy"]
+    assert program.json()["code"] == data.json()["code"] == "not_found"
+
+
 def test_only_who_takes_gzip_gets_it():
     asked = {
         "gzip": True,

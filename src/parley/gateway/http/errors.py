@@ -1,13 +1,14 @@
-"""Errors of the REST side: `{"detail": …, "code": …}`, and nothing about our insides."""
+"""Errors of the REST side: `{"detail": …, "code": …}`, and nothing about our insides. A person who
+followed a wrong link reads words instead."""
 
 from __future__ import annotations
 
 import secrets
-from typing import Any
+from typing import Any, Final
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import HTMLResponse, JSONResponse, Response
 from pydantic import BaseModel, ConfigDict
 from starlette.exceptions import HTTPException
 
@@ -59,6 +60,27 @@ def problem(status: int, detail: str, code: str | None = None, **more: Any) -> J
     return JSONResponse(body, status)
 
 
+NOWHERE: Final = """<!doctype html>
+<html lang="en">
+<head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<meta name="color-scheme" content="light dark"><title>404</title></head>
+<body>
+<h1>There is no such page.</h1>
+<p><a href="/">To the start page</a></p>
+<h1 lang="zh">没有这个页面。</h1>
+<p lang="zh"><a href="/">返回首页</a></p>
+</body>
+</html>
+"""
+
+
+def _is_reader(request: Request) -> bool:
+    """Whether a person asks, who has followed a wrong link."""
+    path = request.url.path
+    is_data = path.startswith(("/api/", "/static/", "/v1/", "/ws/"))
+    return not is_data and "text/html" in request.headers.get("accept", "")
+
+
 def install(app: FastAPI) -> None:
     """Answer every error in our shape. Before the application starts; its house counts them."""
 
@@ -71,8 +93,10 @@ def install(app: FastAPI) -> None:
         count(error.code)
         return problem(error.http_status, str(error), error.code)
 
-    async def theirs(request: Request, error: Exception) -> JSONResponse:
+    async def theirs(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
+        if error.status_code == 404 and _is_reader(request):
+            return HTMLResponse(NOWHERE, 404)
         return problem(error.status_code, str(error.detail))
 
     async def invalid(request: Request, error: Exception) -> JSONResponse:
