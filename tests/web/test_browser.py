@@ -38,7 +38,8 @@ GROUPS = {
     "lives": ["pause", "queue", "given_back", "restart", "go_on", "other_server"],
     "operators": ["app_off", "keys", "operations", "viewer", "look_again"],
     "troubles": ["permission_denied", "no_microphone", "insecure", "turned_away"],
-    "cares": ["accessible", "weight", "languages", "keyboard", "memory"],
+    "access": ["accessible"],
+    "cares": ["weight", "languages", "keyboard", "memory"],
     "examples": ["example_node", "example_page"],
 }
 ANSWERED = {"speaks": ["half_duplex", "audio_duplex", "duplex_gapless"], "sees": ["chat", "omni"]}

@@ -60,9 +60,11 @@ export function mediaNotice({ trouble, device }, ways) {
  * @param {import('../wire/connection.js').Ending} ending
  * @param {Way[]} ways
  */
-export function endingNotice({ reason, code, sentence }, ways) {
+export function endingNotice({ reason, code, sentence, wasReady }, ways) {
   if (reason === 'stopped') return null;
-  const key = has(`code.${code}`) ? `code.${code}` : reason === 'timeout' || reason === 'context_full' || reason === 'server_shutdown' ? `end.${reason}` : has(`end.${reason}`) ? `end.${reason}` : 'end.failed';
+  // In the middle of a call it is not the server that is not ready yet, but one that goes.
+  const isLeaving = wasReady && code === 'service_unavailable';
+  const key = isLeaving ? 'end.server_shutdown' : has(`code.${code}`) ? `code.${code}` : reason === 'timeout' || reason === 'context_full' || reason === 'server_shutdown' ? `end.${reason}` : has(`end.${reason}`) ? `end.${reason}` : 'end.failed';
   const isQuiet = ['timeout', 'context_full', 'cancelled'].includes(reason);
   // A sentence of the server is shown where we have none of our own for its code.
   const said = code && !has(`code.${code}`) && reason === 'bad' ? sentence : undefined;

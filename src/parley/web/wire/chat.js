@@ -13,6 +13,9 @@ import { LegacyConnection } from './legacy.js';
 /** @typedef {import('./protocol.js').chat.ServerMessage} ServerMessage */
 
 export class ChatClient extends LegacyConnection {
+  /** Somebody has pressed send and is looking at it. Source: web client spec 2.7. */
+  retryMs = [400, 400, 400];
+
   /**
    * @param {Request} request
    * @param {{base?: string} & import('./connection.js').Surroundings} [options]

@@ -78,6 +78,8 @@ export class Connection extends EventTarget {
   sessionId = '';
   recordingId = '';
   dropped = 0;
+  /** Pauses before a broken line is made again. */
+  retryMs = RETRY_MS;
   /** Server clock readings of this connection begin here (ms of `now`). */
   openedAt = 0;
 
@@ -175,8 +177,8 @@ export class Connection extends EventTarget {
     socket.onmessage = socket.onclose = null;
     if (socket.readyState < 2) socket.close();
     const why = this.#farewell.reason ?? reasonOf(code, this.#farewell.code ?? '');
-    if (why === 'lost' && this.mayRetry && this.#attempt < RETRY_MS.length) {
-      const pause = RETRY_MS[this.#attempt++];
+    if (why === 'lost' && this.mayRetry && this.#attempt < this.retryMs.length) {
+      const pause = this.retryMs[this.#attempt++];
       this.#enter('connecting');
       this.tell('queue', null);
       this.tell('retrying', { attempt: this.#attempt, inMs: pause });
