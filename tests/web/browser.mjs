@@ -953,6 +953,16 @@ const scenarios = {
     const camera = await page.evaluate(() => document.querySelector('video').videoWidth);
     assert.equal(jpegWidth(frames().at(-1)), camera / 2);
     await page.locator('.zoomed').click();
+    // Held sideways nothing is cut off; what is far down in the settings does not move the frame.
+    await page.setViewportSize({ width: 740, height: 360 });
+    await page.waitForTimeout(300);
+    const [state, dock] = await page.evaluate(() => ['.state', '.dock'].map((name) => document.querySelector(name).getBoundingClientRect().toJSON()));
+    assert.ok(state.bottom <= dock.top + 1 && dock.bottom <= 360, JSON.stringify([state, dock]));
+    await page.setViewportSize({ width: 360, height: 740 });
+    await page.getByRole('button', { name: 'Settings' }).click();
+    await page.locator('#panel-settings summary').last().scrollIntoViewIfNeeded();
+    assert.deepEqual(await page.evaluate(() => [scrollY, document.body.scrollTop]), [0, 0]);
+    await page.keyboard.press('Escape');
     await page.getByRole('button', { name: 'Hold the picture' }).click();
     await page.waitForTimeout(2200);
     const held = frames().slice(-2);
