@@ -44,6 +44,12 @@ test('no page has a script or a style of its own', () => {
   }
 });
 
+test('every page has the same head, but for its title, its words and its own files', () => {
+  const own = /<title>|name="description"|href="\/static\/(style\/(?!tokens|base)|elements)|<script/;
+  const heads = files.filter((name) => name.endsWith('.html')).map((name) => [name, read(name).split('\n').filter((line) => !own.test(line)).join('\n')]);
+  for (const [name, head] of heads) assert.equal(head, heads[0][1], name);
+});
+
 test('what the pages name exists', () => {
   for (const name of files.filter((file) => file.endsWith('.html'))) {
     for (const [, path] of read(name).matchAll(/(?:src|href)="\/static\/([^"]+)"/g)) assert.ok(statSync(join(web, path)).isFile(), path);
