@@ -1031,7 +1031,7 @@ const scenarios = {
         instructions.push(message.session.instructions);
         say({ type: 'session.created', session_id: 'rt_1', prompt_length: 1 });
         if (instructions.length > 1) return;
-        say({ type: 'response.output_audio.delta', text: 'The capital is Vientiane.', audio: Buffer.alloc(4 * 12000).toString('base64'), end_of_turn: true, kv_cache_length: 10 });
+        say({ type: 'response.output_audio.delta', text: 'The capital is Vientiane.', audio: Buffer.alloc(4 * 12000).toString('base64'), end_of_turn: true, kv_cache_length: 7000 });
         setTimeout(() => {
           say({ type: 'session.closed', reason: 'timeout' });
           socket.close({ code: 1000 });
@@ -1040,6 +1040,7 @@ const scenarios = {
     });
     await page.goto('/audio_duplex');
     await mainButton(page).click();
+    await page.getByText('Its memory for this call is 85 % full.').waitFor();
     await page.getByText('The time for this conversation is over.').waitFor();
     await page.getByRole('button', { name: 'Go on from here' }).click();
     await phase(page, 'live');

@@ -36,6 +36,8 @@ import '../elements/wave/wave.js';
 const APP = { half_duplex: 'half_duplex_audio', audio_duplex: 'audio_duplex', omni: 'omni', realtime: 'realtime' };
 /** The person is told when this much is left. */
 const HINT_AT_S = 30;
+/** And when its memory is this full. */
+const NEARLY_FULL = 0.8;
 /** A voice this much above the room's own level, five reports in a row, is somebody interrupting. */
 const BARGE_LEVEL = 0.05;
 const BARGE_REPORTS = 5;
@@ -93,6 +95,7 @@ export async function mountCall(kind) {
   /** @type {Blob | null} */
   let recorded = null;
   let hasHinted = false;
+  let hasWarned = false;
   let barge = 0;
   /** @type {WakeLockSentinel | null} */
   let awake = null;
@@ -322,7 +325,7 @@ export async function mountCall(kind) {
     notices.replaceChildren();
     recorded = null;
     const instructions = before ? `${prompt.text}\n\n${t('call.carried')}\n${before.slice(-CARRY_LIMIT)}` : prompt.text;
-    hasHinted = false;
+    hasHinted = hasWarned = false;
     echo.reset();
     wave.clear();
     rig.setPlaybackDelay(settings.get('delay'));
@@ -528,7 +531,12 @@ export async function mountCall(kind) {
     if (duplex && duplex.isLive) {
       signal.show(duplex.quality());
       drawMetrics(duplex);
-      if (duplex.metrics.contextTokens >= settings.get('contextLimit')) {
+      const used = duplex.metrics.contextTokens / settings.get('contextLimit');
+      if (used >= NEARLY_FULL && !hasWarned) {
+        hasWarned = true;
+        toast('call.context_nearly', { percent: Math.round(used * 100) });
+      }
+      if (used >= 1) {
         toast('call.context_full');
         duplex.stop();
       }

@@ -122,6 +122,7 @@ export const en = {
   'call.server_refused': 'Calls to {host} are not allowed here.',
   'call.server_refused_fix': 'They go to this server. Its operator can allow other hosts.',
   'call.context_full': 'Its memory for this call is full.',
+  'call.context_nearly': 'Its memory for this call is {percent} % full.',
   'call.headphones': 'It seems to hear itself. Headphones help.',
   'hint.headphones': 'For calls like this, headphones work best: you can speak at the same time.',
 
