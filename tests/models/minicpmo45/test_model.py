@@ -474,3 +474,15 @@ def test_a_request_of_more_pictures_than_a_step_looks_at_may_hold_sound(model):
     job = do(model, turn("user", *pictures, Audio(voice(0.5), "clip")))
 
     assert job.result.vision_slices == 6
+
+
+def test_the_sound_of_a_unit_of_many_pictures_is_heard_once(model):
+    heard, added = [], []
+    for count in (1, 6):
+        do(model, Opening("duplex", seed=1, speak=False))
+        frames = [picture(40, 50, seed) for seed in range(count)]
+        added.append(do(model, unit(voice(1.0), *frames)).result.added_tokens)
+        heard.append((model.hearing.lengths[0], conversation(model).memo.mel.pushed_chunks))
+
+    assert heard[0] == heard[1]
+    assert added[1] - added[0] == 5 * (model.config.query_num + 2)

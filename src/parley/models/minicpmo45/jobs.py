@@ -148,6 +148,11 @@ class Work:
         )
 
     @property
+    def is_live_due(self) -> bool:
+        """Whether the piece of a live stream has still to be heard."""
+        return self.live is not None and self.live_tokens is None
+
+    @property
     def next_pictures(self) -> list[Frame]:
         return self.pictures[len(self.seen) : len(self.seen) + PICTURES_PER_STEP]
 

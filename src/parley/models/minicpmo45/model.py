@@ -288,7 +288,8 @@ class MiniCPMO45:
             )
             for job in jobs
         ]
-        live = self._listen([job for job in jobs if job.work.live is not None])
+        # A unit of many pictures comes here more than once; its sound is heard the first time.
+        live = self._listen([job for job in jobs if job.work.is_live_due])
         for job, pictures, clips in zip(jobs, seen, heard, strict=True):
             job.work.seen += pictures
             job.work.heard += clips
