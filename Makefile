@@ -79,7 +79,7 @@ web-shots: $(STAMP) node_modules/.package-lock.json ## pictures of every page in
 	@mkdir -p .shots && $(PY) -m tests.web.speech .shots/speech.wav
 	@node tests/web/shots.mjs --wav .shots/speech.wav --out .shots $(ARGS)
 
-gpu: $(STAMP) ## tests that need a GPU and the real checkpoint
+gpu: $(STAMP) ## tests that need a GPU
 	@$(PY) -m pytest -m gpu $(ARGS)
 
 clean: ## remove what the tools left behind (keeps .venv)

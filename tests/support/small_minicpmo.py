@@ -116,7 +116,7 @@ def small_config() -> MiniCPMOConfig:
     return make_config(CONFIG)
 
 
-def small_network() -> weights.Network:
+def small_network(device: str = "cpu") -> weights.Network:
     """Weights by rule; the tags' rows of the head are scaled."""
     network = weights.build(small_config())
 
@@ -133,9 +133,9 @@ def small_network() -> weights.Network:
                     (IDS.im_end, 1.2),
                 ):
                     tensor[token] *= factor
-            yield name, tensor
+            yield name, tensor.to(device)
 
-    weights.fill(network, tensors(), torch.device("cpu"))
+    weights.fill(network, tensors(), torch.device(device))
     return network
 
 
@@ -144,7 +144,8 @@ def small_mouth(network: weights.Network, slots: int, graphs: GraphRunner | None
     decoder = network.tts
     assert isinstance(decoder, MiniCPMTTS)
     decoder.allocate(slots, graphs=graphs)
-    return Mouth(decoder, Streams(tiny_token2wav(slots=slots, graphs=graphs), NoiseShelf()))
+    vocoder = tiny_token2wav(slots=slots, graphs=graphs, device=decoder.device)
+    return Mouth(decoder, Streams(vocoder, NoiseShelf()))
 
 
 class NoiseShelf(VoiceShelf):
@@ -158,16 +159,21 @@ class NoiseShelf(VoiceShelf):
 
 
 def small_model(
-    slots: int = 3, *, has_voice: bool = True, tape: Tape | None = None, **options: Any
+    slots: int = 3,
+    *,
+    has_voice: bool = True,
+    tape: Tape | None = None,
+    device: str = "cpu",
+    **options: Any,
 ) -> MiniCPMO45:
     """A model of its own: nothing is shared with other tests.
 
     Args:
         tape: captures steps.
     """
-    network = small_network()
+    network = small_network(device)
     options.setdefault("context_tokens", 7000)
-    graphs = None if tape is None else GraphRunner(tape=tape)
+    graphs = None if tape is None else GraphRunner(device, tape)
     options.setdefault("graphs", graphs)
     mouth = small_mouth(network, slots, graphs) if has_voice else None
     return MiniCPMO45(

@@ -1,0 +1,106 @@
+"""What only a GPU can show: `make gpu`. The small model of the other tests, no checkpoint."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.contracts.conversations import Cast, Style, assert_same, closing
+from tests.contracts.model import ModelContract
+from tests.support.small_minicpmo import small_model, small_network
+
+from parley.models.minicpmo45.attention import Attention, FusedAttention, make_attention
+from parley.models.minicpmo45.caches import Span
+from parley.models.minicpmo45.compile import BrainSteps
+from parley.models.minicpmo45.graphs import CudaTape
+from parley.models.minicpmo45.model import MiniCPMO45
+from parley.models.minicpmo45.quantize import Kind, planned_bytes, quantise, stored_bytes
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here"),
+]
+
+TOLERANCE = 2e-2
+"""Of samples: convolutions use TF32 by default, and other batches other kernels."""
+
+
+class TestSmallMiniCPMOOnAGpu(ModelContract):
+    style = Style(max_new_tokens=16, is_greedy=True)
+    tolerance = TOLERANCE
+
+    @classmethod
+    def make(cls) -> MiniCPMO45:
+        return small_model(slots=3, device="cuda")
+
+
+class TestCapturedMiniCPMOOnAGpu(ModelContract):
+    style = Style(max_new_tokens=16, is_greedy=True)
+    tolerance = TOLERANCE
+
+    @classmethod
+    def make(cls) -> MiniCPMO45:
+        model = small_model(slots=3, device="cuda", tape=CudaTape(torch.device("cuda")))
+        model.warm_up()
+        return model
+
+
+def test_every_step_is_captured_and_says_what_it_says_without() -> None:
+    plain = small_model(slots=3, device="cuda")
+    captured = small_model(slots=3, device="cuda", tape=CudaTape(torch.device("cuda")))
+    captured.warm_up()
+    assert captured.graphs.refusals == {}
+    assert set(captured.graphs.counts) == {"decode", "speech", "flow", "vocoder"}
+    style = Style(max_new_tokens=12, is_greedy=True)
+    parts = [(style.chat, style.turns, style.units)[row % 3](seed=20 + row) for row in range(3)]
+
+    with closing(plain), closing(captured):
+        want = Cast(plain).play_together(dict(enumerate(parts)))
+        got = Cast(captured).play_together(dict(enumerate(parts)))
+
+    for row, outcomes in want.items():
+        assert_same(outcomes, got[row], TOLERANCE)
+    plain.unload()
+    captured.unload()
+
+
+def _states(llm, attention: Attention, *, is_even: bool) -> torch.Tensor:
+    llm.attention = attention
+    cache, rope = llm.make_cache(2, 64), llm.make_rope(64)
+    steps = BrainSteps(llm, cache, rope, is_even=is_even)
+    with torch.inference_mode():
+        spans = [Span(0, 0, 20), Span(1, 0, 17)]
+        prefilled = steps.prefill(llm.embed(torch.arange(37)), spans)
+        cache.commit(spans)
+        hidden, _ = steps.decode([5, 6], [Span(0, 20, 1), Span(1, 17, 1)])
+    return torch.cat([prefilled, hidden]).float()
+
+
+@pytest.mark.parametrize("is_even", [False, True])
+def test_flash_attention_gives_what_the_usual_kernel_gives(is_even: bool) -> None:
+    pytest.importorskip("flash_attn", reason="flash-attn is not installed")
+    llm = small_network("cuda").llm.bfloat16()
+    flash = make_attention("flash_attention_2", device="cuda", dtype=torch.bfloat16)
+
+    want = _states(llm, FusedAttention(), is_even=is_even)
+    got = _states(llm, flash, is_even=is_even)
+
+    torch.testing.assert_close(got, want, atol=0.1, rtol=0.05)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", ["int8", "int4"])
+def test_quantised_layers_say_nearly_the_same_and_take_what_was_planned(kind: Kind) -> None:
+    pytest.importorskip("torchao.quantization", reason="the extra `quantize` is not installed")
+    llm = small_network("cuda").llm.bfloat16()
+    want = _states(llm, FusedAttention(), is_even=True)
+    layers = llm.model.layers
+    shapes = {name: tuple(tensor.shape) for name, tensor in layers.state_dict().items()}
+
+    quantise(layers, kind)
+
+    got = _states(llm, FusedAttention(), is_even=True)
+    assert float(torch.nn.functional.cosine_similarity(got, want, dim=-1).min()) > 0.9
+    if kind == "int8":
+        assert stored_bytes(layers.parameters()) == planned_bytes(shapes, kind, 2)
