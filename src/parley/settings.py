@@ -96,7 +96,7 @@ class ModelBehaviour(Part):
 class ModelSettings(Part):
     """Which model, and how it is run."""
 
-    name: str = Field("parrot", description="Model name, checkpoint folder or hub id.")
+    name: str = Field("pocket", description="Model name, checkpoint folder or hub id.")
     device: str = Field(
         "auto", description="cpu, cuda, cuda:N, or auto: the first GPU if there is one."
     )
@@ -526,7 +526,7 @@ def page() -> str:
         "port = 8443",
         "",
         "[model]",
-        'name = "parrot"',
+        'name = "pocket"',
         "```",
         "",
         "In the environment the same is `PARLEY_GATEWAY__PORT=8443`; lists have commas.",

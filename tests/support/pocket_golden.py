@@ -42,7 +42,6 @@ SPOKEN = {
     "name": "my name is anna",
     "ask_name": "what is my name",
     "capital": "what is the capital of france",
-    "color": "what color is the circle",
 }
 SYSTEM = "You are a helpful assistant."
 
