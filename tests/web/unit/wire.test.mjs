@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
 import { chosenApi } from '../../../src/parley/web/wire/api.js';
-import { decodePcm, encodePcm } from '../../../src/parley/web/wire/codec.js';
+import { decodePcm, encodeBlob, encodePcm } from '../../../src/parley/web/wire/codec.js';
 import { makeSessionId, reasonOf, socketUrl } from '../../../src/parley/web/wire/connection.js';
 import { HalfDuplexClient } from '../../../src/parley/web/wire/half-duplex.js';
 import { RealtimeClient } from '../../../src/parley/web/wire/realtime.js';
@@ -26,6 +26,18 @@ test('samples survive the way through text, at any length', () => {
 test('the code does the same without native base64', () => {
   const samples = Float32Array.from({ length: 20001 }, (_, i) => Math.sin(i));
   assert.equal(encodePcm(samples), Buffer.from(samples.buffer).toString('base64'));
+});
+
+test('a film becomes text in steps, between which a browser does other things', async (t) => {
+  const bytes = Buffer.alloc(4_000_001);
+  for (let i = 0; i < bytes.length; i++) bytes[i] = (i * 31) >> 3;
+  const film = new Blob([bytes]);
+  const slice = t.mock.method(film, 'slice');
+  assert.ok((await encodeBlob(film)) === bytes.toString('base64'), 'the same bytes');
+  const sizes = slice.mock.calls.map(({ result }) => result?.size ?? 0);
+  assert.ok(Math.max(...sizes) <= 2_000_000, `steps of ${sizes}`);
+  assert.equal(sizes.reduce((sum, size) => sum + size, 0), bytes.length);
+  assert.equal(await encodeBlob(new Blob([])), '');
 });
 
 test('a damaged sound loses its odd bytes, and nonsense is silence', (t) => {

@@ -7,6 +7,11 @@
  */
 
 const BLOCK = 0x6000; // a multiple of 3, so that blocks can be encoded one by one, and below the argument limit
+/**
+ * A film is encoded in steps of this many bytes, some 10 ms each: reading the next one is a task of its own,
+ * so the page answers meanwhile.
+ */
+const STEP = 64 * BLOCK;
 
 /** @param {Uint8Array} bytes @returns {string} */
 export function encodeBytes(bytes) {
@@ -54,5 +59,9 @@ export function decodePcm(text) {
 
 /** @param {Blob} blob @returns {Promise<string>} base64 without a `data:` prefix */
 export async function encodeBlob(blob) {
-  return encodeBytes(new Uint8Array(await blob.arrayBuffer()));
+  const texts = [];
+  for (let at = 0; at < blob.size; at += STEP) {
+    texts.push(encodeBytes(new Uint8Array(await blob.slice(at, at + STEP).arrayBuffer())));
+  }
+  return texts.join('');
 }
