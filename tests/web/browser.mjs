@@ -237,8 +237,16 @@ const scenarios = {
     const { levels, gaps } = await heard(page);
     assertHeard(levels, envelope(sounds.flat(), 24000), gaps);
     await page.reload();
-    await page.getByRole('button', { name: /What do you see/ }).first().click();
-    assert.equal(await page.locator('.message').count(), 2);
+    await page.getByRole('button', { name: 'Rename “What do you see?”' }).click();
+    await page.keyboard.type('A dark dot');
+    await page.keyboard.press('Enter');
+    await page.getByRole('button', { name: /^A dark dot/ }).click();
+    await until(page, () => document.querySelectorAll('.message').length === 2);
+    // Leaving it stores it again.
+    await page.locator('.chats').getByRole('button', { name: 'New chat' }).click();
+    await until(page, () => document.querySelectorAll('.message').length === 0);
+    await page.reload();
+    assert.equal(await page.locator('.history .open span').textContent(), 'A dark dot');
     return `${done.generated_tokens} tokens`;
   },
 
@@ -595,6 +603,12 @@ const scenarios = {
     await page.locator('dialog button').first().click();
     await page.goto('/');
     assert.equal(await page.locator('.recent a').count(), 1);
+    await page.locator('.recent').getByRole('button', { name: 'Rename' }).click();
+    await page.keyboard.type('With myself');
+    await page.keyboard.press('Enter');
+    await page.locator('.recent').getByRole('button', { name: 'Rename “With myself”' }).waitFor();
+    await page.reload();
+    assert.equal(await page.locator('.recent .name').textContent(), 'With myself');
     return `${await viewer.locator('.cells li').count()} rows`;
   },
 

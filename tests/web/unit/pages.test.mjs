@@ -4,6 +4,7 @@ import { join } from 'node:path';
 import { test } from 'node:test';
 
 import { parseProse } from '../../../src/parley/web/elements/prose.js';
+import { recents, remember, rename } from '../../../src/parley/web/elements/recents.js';
 import { parseMetrics, quantile } from '../../../src/parley/web/pages/admin-metrics.js';
 import { en } from '../../../src/parley/web/words/en.js';
 import { t } from '../../../src/parley/web/words/words.js';
@@ -88,6 +89,22 @@ test('prometheus text is read, quantiles lie within their bucket', () => {
   assert.equal(quantile(buckets, 0.5), 0.1);
   assert.ok(Math.abs(quantile(buckets, 0.75) - 0.15) < 1e-9);
   assert.equal(quantile([], 0.5), null);
+});
+
+test('a conversation keeps the name it was given until that is taken back', (t) => {
+  const kept = new Map();
+  const store = { getItem: (key) => kept.get(key) ?? null, setItem: (key, value) => kept.set(key, value), removeItem: (key) => kept.delete(key) };
+  const before = Object.getOwnPropertyDescriptor(globalThis, 'localStorage');
+  Object.defineProperty(globalThis, 'localStorage', { value: store, configurable: true });
+  t.after(() => (before ? Object.defineProperty(globalThis, 'localStorage', before) : delete globalThis.localStorage));
+  remember('a', 'audio_duplex');
+  remember('b', 'omni');
+  rename('a', '  The first one ');
+  assert.deepEqual(recents().map(({ id, name }) => [id, name]), [['b', undefined], ['a', 'The first one']]);
+  remember('a', 'audio_duplex');
+  assert.deepEqual(recents().map(({ id, name }) => [id, name]), [['a', 'The first one'], ['b', undefined]]);
+  rename('a', ' ');
+  assert.equal(recents()[0].name, undefined);
 });
 
 test('numbers are written as the language writes them', () => {

@@ -125,6 +125,30 @@ export function confirmed(question, action, values) {
   });
 }
 
+const NAME_SIGNS = 60;
+
+/**
+ * Ask for a name.
+ * @param {string} name the one it has; empty: none of its own
+ * @returns {Promise<string | null>} empty: it shall have none of its own; null: leave it
+ */
+export function askName(name) {
+  return new Promise((resolve) => {
+    const field = h('input', { value: name, maxlength: NAME_SIGNS, autofocus: true });
+    const form = h('form', { class: 'stack' }, h('label', null, h('span', { words: 'name.label' }), field), h('p', { class: 'small quiet', words: 'name.help' }), h('div', { class: 'row' }, h('button', { class: 'button primary', type: 'submit', words: 'action.save' })));
+    const node = sheet('name.title', form);
+    /** @type {string | null} */
+    let answer = null;
+    form.onsubmit = (event) => {
+      event.preventDefault();
+      answer = field.value.trim();
+      node.close();
+    };
+    node.addEventListener('close', () => resolve(answer));
+    field.select();
+  });
+}
+
 /** Save bytes under a name. @param {Blob} blob @param {string} name */
 export function download(blob, name) {
   const url = URL.createObjectURL(blob);

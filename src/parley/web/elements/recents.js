@@ -3,7 +3,7 @@
 const KEY = 'minicpmo45_recent_sessions';
 const KEEP = 20;
 
-/** @typedef {{id: string, appType: string, savedAt: number}} Recent */
+/** @typedef {{id: string, appType: string, savedAt: number, name?: string}} Recent `name`: given by the person */
 
 /** @returns {Recent[]} */
 export function recents() {
@@ -18,8 +18,16 @@ export function recents() {
 /** @param {string} id @param {string} appType */
 export function remember(id, appType) {
   if (!id) return;
-  const list = [{ id, appType, savedAt: Date.now() }, ...recents().filter((entry) => entry.id !== id)];
-  localStorage.setItem(KEY, JSON.stringify(list.slice(0, KEEP)));
+  const list = recents();
+  const before = list.find((entry) => entry.id === id);
+  const rest = list.filter((entry) => entry.id !== id);
+  localStorage.setItem(KEY, JSON.stringify([{ ...before, id, appType, savedAt: Date.now() }, ...rest].slice(0, KEEP)));
+}
+
+/** @param {string} id @param {string} name empty: none of its own any more */
+export function rename(id, name) {
+  const list = recents().map((entry) => (entry.id === id ? { ...entry, name: name.trim() || undefined } : entry));
+  localStorage.setItem(KEY, JSON.stringify(list));
 }
 
 export function forgetRecents() {

@@ -2,7 +2,7 @@
 
 import { theRig } from '../audio/rig.js';
 import { encodeWav, join } from '../audio/wav.js';
-import { $, confirmed, copy, download, growing, h, pickFiles, reicon, relabel, say, sheet, toast } from '../elements/dom.js';
+import { $, askName, confirmed, copy, download, growing, h, pickFiles, reicon, relabel, say, sheet, toast } from '../elements/dom.js';
 import { group, range, Settings, toggle } from '../elements/form.js';
 import { partNode, partOf } from '../elements/media-parts.js';
 import { barrierNotice, errorText, mediaNotice } from '../elements/notice.js';
@@ -10,7 +10,7 @@ import { proseNodes } from '../elements/prose.js';
 import { remember, viewerUrl } from '../elements/recents.js';
 import { mountShell } from '../elements/shell/shell.js';
 import { ChatTalk } from '../talk/chat.js';
-import { forgetChat, keepChat, listChats, titleOf } from '../talk/history.js';
+import { forgetChat, keepChat, listChats, nameChat, titleOf } from '../talk/history.js';
 import { encodePcm } from '../wire/codec.js';
 import { clock, date, locale, number, t, words } from '../words/words.js';
 import '../elements/orb/orb.js';
@@ -40,6 +40,8 @@ const rig = theRig();
 let turn = 0;
 let playing = '';
 let chatId = newId();
+/** What the person calls this chat; empty: its first words do. */
+let chatName = '';
 /** Which message of the list belongs to which node. @type {Map<string, HTMLElement>} */
 const rows = new Map();
 /** What a node shows. @type {WeakMap<HTMLElement, string>} */
@@ -474,7 +476,7 @@ async function keep() {
   const messages = talk.messages
     .map((message) => (talk.isBusy && message === talk.messages.at(-1) ? { ...message, isInterrupted: true } : message))
     .filter(({ role, parts, error, sound }) => role === 'user' || error || sound || parts.some((part) => part.type !== 'text' || part.text));
-  const isKept = await keepChat({ id: chatId, title: titleOf(messages), updatedAt: Date.now(), messages });
+  const isKept = await keepChat({ id: chatId, title: titleOf(messages), name: chatName || undefined, updatedAt: Date.now(), messages });
   if (!isKept) toast('chat.not_kept');
   void drawHistory();
 }
@@ -486,7 +488,21 @@ const SEARCH_FROM = 6;
 
 /** @param {import('../talk/history.js').Chat} chat @param {string} wanted in small letters */
 function speaksOf(chat, wanted) {
-  return chat.messages.some(({ parts }) => parts.some((part) => part.type === 'text' && part.text.toLowerCase().includes(wanted)));
+  return (chat.name ?? '').toLowerCase().includes(wanted) || chat.messages.some(({ parts }) => parts.some((part) => part.type === 'text' && part.text.toLowerCase().includes(wanted)));
+}
+
+/** @param {import('../talk/history.js').Chat} chat */
+const nameOf = (chat) => chat.name || chat.title || t('chat.untitled');
+
+/** @param {import('../talk/history.js').Chat} chat */
+async function call(chat) {
+  const name = await askName(chat.name ?? '');
+  if (name === null) return;
+  if (chat.id === chatId) chatName = name;
+  await nameChat(chat.id, name);
+  await drawHistory();
+  // The button that had the focus went with its row.
+  /** @type {HTMLElement | null} */ (history.querySelector(`[data-id="${CSS.escape(chat.id)}"]`))?.focus();
 }
 
 async function drawHistory() {
@@ -503,6 +519,7 @@ async function drawHistory() {
         h('button', { class: 'open', type: 'button', ...(chat.id === chatId ? { 'aria-current': 'true' } : {}), onclick: async () => {
           await leave();
           chatId = chat.id;
+          chatName = chat.name ?? '';
           talk.messages = chat.messages;
           rows.clear();
           list.replaceChildren();
@@ -510,7 +527,8 @@ async function drawHistory() {
           void drawHistory();
           chatsPanel.removeAttribute('data-open');
           view.scrollTop = view.scrollHeight;
-        } }, h('span', null, chat.title || t('chat.untitled')), h('small', { class: 'quiet' }, date(chat.updatedAt))),
+        } }, h('span', null, nameOf(chat)), h('small', { class: 'quiet' }, date(chat.updatedAt))),
+        h('button', { class: 'round slim', type: 'button', icon: 'edit', label: ['action.rename', { name: nameOf(chat) }], 'data-id': chat.id, onclick: () => void call(chat) }),
         h('button', { class: 'round slim', type: 'button', icon: 'trash', label: 'chat.delete', onclick: async () => {
           if (!(await confirmed('chat.delete_sure', 'action.delete'))) return;
           await forgetChat(chat.id);
@@ -539,6 +557,7 @@ async function fresh() {
   await leave();
   talk.clear();
   chatId = newId();
+  chatName = '';
   rows.clear();
   list.replaceChildren();
   draw();
@@ -548,7 +567,7 @@ async function fresh() {
 }
 
 function exportMenu() {
-  const name = (titleOf(talk.messages) || 'chat').replace(/[^\p{L}\p{N}]+/gu, '-').slice(0, 40);
+  const name = (chatName || titleOf(talk.messages) || 'chat').replace(/[^\p{L}\p{N}]+/gu, '-').slice(0, 40);
   const plain = talk.messages.map((message) => `**${t(`who.${message.role === 'user' ? 'you' : 'assistant'}`)}**\n\n${message.parts.map((part) => (part.type === 'text' ? part.text : `[${t(`part.${part.type}`)}]`)).join('\n')}`).join('\n\n---\n\n');
   const json = JSON.stringify(talk.messages.map(({ role, parts, at, tokens, timing }) => ({ role, content: parts, at: new Date(at).toISOString(), tokens, timing })), null, 2);
   const node = sheet('chat.export', h('div', { class: 'stack' },

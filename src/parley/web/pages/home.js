@@ -1,8 +1,8 @@
 /** The first page: one tap to talk, every way there is, what was talked about before. */
 
-import { $, copy, h, say, sheet } from '../elements/dom.js';
+import { $, askName, copy, h, say, sheet } from '../elements/dom.js';
 import { icon } from '../elements/icons.js';
-import { forgetRecents, recents, viewerUrl } from '../elements/recents.js';
+import { forgetRecents, recents, rename, viewerUrl } from '../elements/recents.js';
 import { APPS, enabledApps, mountShell } from '../elements/shell/shell.js';
 import { has, t } from '../words/words.js';
 import { date, words } from '../words/words.js';
@@ -37,9 +37,23 @@ function drawRecents() {
   const entries = recents();
   recent.hidden = entries.length === 0;
   list.replaceChildren(
-    ...entries.map(({ id, appType, savedAt }) =>
-      h('li', null, h('a', { href: viewerUrl(id), target: '_blank', rel: 'noopener' }, icon(APPS.find((app) => app.id === appType)?.icon ?? 'wave'), h('span', null, has(`app.${appType}`) ? t(`app.${appType}`) : appType), h('span', { class: 'quiet small num' }, date(savedAt))))),
+    ...entries.map(({ id, appType, savedAt, name }) => {
+      const kind = has(`app.${appType}`) ? t(`app.${appType}`) : appType;
+      return h('li', null,
+        h('a', { href: viewerUrl(id), target: '_blank', rel: 'noopener' }, icon(APPS.find((app) => app.id === appType)?.icon ?? 'wave'), h('span', { class: 'name' }, name ?? kind), h('span', { class: 'quiet small num' }, date(savedAt))),
+        h('button', { class: 'round slim', type: 'button', icon: 'edit', label: ['action.rename', { name: name ?? kind }], 'data-id': id, onclick: () => void call(id, name ?? '') }));
+    }),
   );
+}
+
+/** @param {string} id @param {string} before */
+async function call(id, before) {
+  const name = await askName(before);
+  if (name === null) return;
+  rename(id, name);
+  drawRecents();
+  // The button that had the focus went with its row.
+  /** @type {HTMLElement | null} */ (list.querySelector(`[data-id="${CSS.escape(id)}"]`))?.focus();
 }
 drawRecents();
 words.addEventListener('language', drawRecents);

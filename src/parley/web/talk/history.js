@@ -1,6 +1,6 @@
 /** Chats kept in this browser (IndexedDB): they hold pictures and sound, too much for localStorage. */
 
-/** @typedef {{id: string, title: string, updatedAt: number, messages: import('./chat.js').ChatMessage[]}} Chat */
+/** @typedef {{id: string, title: string, name?: string, updatedAt: number, messages: import('./chat.js').ChatMessage[]}} Chat `name`: given by the person, shown instead of the title */
 
 const STORE = 'chats';
 
@@ -43,6 +43,20 @@ export async function listChats() {
 /** @param {Chat} chat @returns {Promise<boolean>} whether it could be kept */
 export async function keepChat(chat) {
   return await inStore('readwrite', (store) => store.put(chat)).then(() => true, () => false);
+}
+
+/**
+ * In one step with looking it up: an answer that ends meanwhile is kept too.
+ * @param {string} id @param {string} name empty: its title again
+ */
+export async function nameChat(id, name) {
+  await inStore('readwrite', (store) => {
+    const asked = store.get(id);
+    asked.onsuccess = () => {
+      if (asked.result) store.put({ ...asked.result, name: name || undefined });
+    };
+    return asked;
+  }).catch(() => {});
 }
 
 /** @param {string} id */
