@@ -291,6 +291,7 @@ test('realtime pauses by not sending', async () => {
   assert.equal(words.units(socket).length, 0);
   clock.pass(100000);
   assert.equal(talk.leftS(), 500);
+  assert.equal(talk.leftPart(), 500 / 600);
   talk.resume();
   rig.unit();
   await settle();
@@ -314,6 +315,7 @@ test('a file is sent by the clock, padded, and its end is not the end of the cal
 test('metrics say how the line is', async () => {
   const { clock, rig, talk, socket, words } = await call('duplex');
   assert.equal(talk.quality(), null);
+  assert.equal(talk.leftPart(), null, 'this dialect has no limit');
   rig.unit();
   await settle();
   clock.pass(300);

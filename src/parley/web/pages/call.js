@@ -130,7 +130,10 @@ export async function mountCall(kind) {
   const spoken = h('p', { class: 'visually-hidden', 'aria-live': 'polite' });
   let announced = -1;
   const notices = h('div', { class: 'notices' });
-  const timer = h('span', { class: 'chip num', hidden: true });
+  const rings = /** @type {import('../elements/metrics/metrics.js').Rings} */ (make('p-rings', { hidden: '' }));
+  const time = h('span', null);
+  const memory = h('span', { class: 'visually-hidden' });
+  const timer = h('span', { class: 'chip num', hidden: true }, rings, time, ' ', memory);
   const recordChip = h('span', { class: 'chip rec', hidden: true, words: 'call.recorded' });
   const after = h('div', { class: 'row after', hidden: true });
   const stageVideo = stageVideoModule ? stageVideoModule.mountStageVideo({ settings, devices, talk: /** @type {DuplexTalk} */ (talk) }) : null;
@@ -521,12 +524,18 @@ export async function mountCall(kind) {
     const isNear = left !== null && left <= (isHalf ? HINT_AT_S : 60);
     timer.hidden = phase !== 'live' && phase !== 'paused' && phase !== 'pausing';
     timer.toggleAttribute('data-near', isNear);
-    if (duplex && left !== null) say(timer, 'call.left', { time: clock(left) });
-    else if (isNear && left !== null) say(timer, 'call.idle_left', { time: clock(left) });
-    else timer.textContent = clock((performance.now() - liveSince) / 1000);
+    if (duplex && left !== null) say(time, 'call.left', { time: clock(left) });
+    else if (isNear && left !== null) say(time, 'call.idle_left', { time: clock(left) });
+    else time.textContent = clock((performance.now() - liveSince) / 1000);
     if (duplex && left !== null && left <= HINT_AT_S && !hasHinted) {
       hasHinted = true;
       toast('call.soon_over', { seconds: HINT_AT_S });
+    }
+    if (duplex && !timer.hidden) {
+      const used = duplex.metrics.contextTokens / settings.get('contextLimit');
+      rings.show({ time: duplex.leftPart(), memory: used });
+      timer.toggleAttribute('data-full', used >= NEARLY_FULL);
+      say(memory, 'call.context_nearly', { percent: Math.round(used * 100) });
     }
     if (duplex && duplex.isLive) {
       signal.show(duplex.quality());

@@ -285,6 +285,12 @@ export class DuplexTalk extends Talk {
     return Math.max(0, this.client.limitS - (this.now() - this.client.openedAt) / 1000);
   }
 
+  /** What is left of the total limit, from 1 to 0; null when there is none to show. */
+  leftPart() {
+    const left = this.leftS();
+    return left === null || !this.client?.limitS ? null : left / this.client.limitS;
+  }
+
   get contextUsed() {
     return this.metrics.contextTokens / CONTEXT_TOKENS;
   }

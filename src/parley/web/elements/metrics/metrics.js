@@ -42,6 +42,50 @@ export class Metrics extends HTMLElement {
 
 customElements.define('p-metrics', Metrics);
 
+const SVG = 'http://www.w3.org/2000/svg';
+
+/** <p-rings>: what is left of the time (outside) and what is used of the memory (inside); words say it too. */
+export class Rings extends HTMLElement {
+  #time = arc(10);
+  #memory = arc(5);
+
+  connectedCallback() {
+    const svg = document.createElementNS(SVG, 'svg');
+    svg.setAttribute('viewBox', '0 0 24 24');
+    svg.setAttribute('aria-hidden', 'true');
+    for (const { track, drawn } of [this.#time, this.#memory]) svg.append(track, drawn);
+    this.append(svg);
+  }
+
+  /** Parts from 0 to 1; null: there is no limit to show. @param {{time: number | null, memory: number | null}} parts */
+  show({ time, memory }) {
+    this.hidden = time === null && memory === null;
+    this.#time.show(time);
+    this.#memory.show(memory);
+  }
+}
+
+/** @param {number} radius */
+function arc(radius) {
+  const [track, drawn] = ['track', 'drawn'].map((name) => {
+    const circle = document.createElementNS(SVG, 'circle');
+    const attributes = { class: name, cx: 12, cy: 12, r: radius, pathLength: 100, transform: 'rotate(-90 12 12)' };
+    for (const [key, value] of Object.entries(attributes)) circle.setAttribute(key, String(value));
+    return circle;
+  });
+  return {
+    track,
+    drawn,
+    /** @param {number | null} part */
+    show(part) {
+      for (const circle of [track, drawn]) circle.toggleAttribute('hidden', part === null);
+      drawn.setAttribute('stroke-dasharray', `${Math.round(Math.min(1, Math.max(0, part ?? 0)) * 100)} 100`);
+    },
+  };
+}
+
+customElements.define('p-rings', Rings);
+
 /** One sign for everyone. */
 export class Signal extends HTMLElement {
   #dot = h('span', { class: 'dot' });
