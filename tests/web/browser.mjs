@@ -277,7 +277,7 @@ const scenarios = {
     await activity(page, 'speaking', 45_000);
     const drawn = await page.locator('p-rings .drawn').evaluateAll((arcs) => arcs.map((arc) => parseInt(arc.getAttribute('stroke-dasharray') ?? '', 10)));
     assert.ok(drawn[0] > 50 && drawn[0] <= 100 && drawn[1] >= 0 && drawn[1] < 50, `time and memory drawn as ${drawn}`);
-    assert.match(await page.locator('.chip:has(p-rings)').textContent(), / left Its memory for this call is \d+ % full/);
+    assert.match(await page.locator('.chip:has(p-rings)').textContent(), / left Memory: \d+ %$/);
     await hangUp(page);
     const units = wire.sent.filter(({ message }) => message.type === 'input_audio_buffer.append');
     assert.ok(units.every(({ message }) => Buffer.from(message.audio, 'base64').length === 64000));

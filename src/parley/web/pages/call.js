@@ -535,7 +535,7 @@ export async function mountCall(kind) {
       const used = duplex.metrics.contextTokens / settings.get('contextLimit');
       rings.show({ time: duplex.leftPart(), memory: used });
       timer.toggleAttribute('data-full', used >= NEARLY_FULL);
-      say(memory, 'call.context_nearly', { percent: Math.round(used * 100) });
+      say(memory, 'call.memory', { percent: Math.round(used * 100) });
     }
     if (duplex && duplex.isLive) {
       signal.show(duplex.quality());

@@ -125,6 +125,7 @@ export const en = {
   'call.other_server': 'Calls go to {host}',
   'call.server_refused': 'Calls to {host} are not allowed here.',
   'call.server_refused_fix': 'They go to this server. Its operator can allow other hosts.',
+  'call.memory': 'Memory: {percent} %',
   'call.context_full': 'Its memory for this call is full.',
   'call.context_nearly': 'Its memory for this call is {percent} % full.',
   'call.headphones': 'It seems to hear itself. Headphones help.',

@@ -121,6 +121,7 @@ export const zh = {
   'call.other_server': '通话使用 {host}',
   'call.server_refused': '这里不允许使用 {host} 通话。',
   'call.server_refused_fix': '将使用本服务器。管理员可以允许其他主机。',
+  'call.memory': '记忆：{percent}%',
   'call.context_full': '这次通话的记忆已满。',
   'call.context_nearly': '这次通话的记忆已用 {percent}%。',
   'call.headphones': '它似乎听到了自己的声音，戴上耳机会更好。',
