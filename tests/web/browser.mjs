@@ -528,7 +528,7 @@ const scenarios = {
 
       await admin.getByRole('button', { name: 'Revoke' }).click();
       await admin.locator('dialog').getByRole('button', { name: 'Revoke' }).click();
-      await admin.getByText('a kiosk').waitFor({ state: 'detached' });
+      await admin.getByRole('cell', { name: 'a kiosk' }).waitFor({ state: 'detached' });
       assert.deepEqual(errors, []);
       await context.close();
     } catch (error) {
