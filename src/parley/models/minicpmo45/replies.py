@@ -91,6 +91,7 @@ class ReplyJob(ModelJob):
         self.work = work
         self.speaks = work.speak and conversation.speaks
         self.rule = reply_rule(work.sampling, model.words.ids, speaks=self.speaks)
+        self.ends = model.words.ids.reply_terminators
         self.prompt_ids = model.words.encode(
             answer_prompt(enable_thinking=work.enable_thinking, use_tts_template=use_tts_template)
         )
@@ -145,10 +146,9 @@ class ReplyJob(ModelJob):
 
     def consider(self, choice: Choice) -> int | None:
         """Which token to feed; None ends the text."""
-        ids = self.model.words.ids
         self._choice = choice
-        ends = choice.token in ids.reply_terminators or self.fed_count >= self.limit
-        self._token = None if ends else choice.token
+        is_over = choice.token in self.ends or self.fed_count >= self.limit
+        self._token = None if is_over else choice.token
         return self._token
 
     def advance(self, hidden: Tensor | None, logits: Tensor | None) -> None:
@@ -156,20 +156,27 @@ class ReplyJob(ModelJob):
         assert self._choice is not None
         self.conversation.memo.draws += self.rule.draws
         if self._token is None:
-            is_done = self._choice.token in self.model.words.ids.reply_terminators
+            is_done = self._choice.token in self.ends
             self.ending = Ending.DONE if is_done else Ending.LIMIT
             self.logits = None
-            self._emit(is_last=is_done)
+            self._told(is_done=is_done)
             return
         assert hidden is not None
-        complete = len(self.pending) == GROUP
         self.chosen.append(self._token)
         self.fed_count += 1
         self.conversation.book.append(1)
         self.logits = logits
-        if complete:
-            self._emit(is_last=False)
+        self._make_room()
         self.pending.append((self._token, hidden))
+
+    def _make_room(self) -> None:
+        """Another token comes to those that are pending."""
+        if len(self.pending) == GROUP:
+            self._emit(is_last=False)
+
+    def _told(self, *, is_done: bool) -> None:
+        """The text has ended: by itself, or at a limit."""
+        self._emit(is_last=is_done)
 
     def _emit(self, *, is_last: bool) -> None:
         """A group is complete."""

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from parley.engine.work import Ending, Reply, Stage
 from parley.media.pcm import OUTPUT_RATE_HZ, Pcm
-from parley.models.minicpmo45.choice import Ask, Choice
+from parley.models.minicpmo45.choice import Ask
 from parley.models.minicpmo45.conversation import Conversation
 from parley.models.minicpmo45.mouth import Windows
 from parley.models.minicpmo45.replies import ReplyJob
@@ -52,29 +52,10 @@ class WholeReplyJob(ReplyJob):
     def ask(self) -> Ask:
         return Ask(self.rule, self.chosen, self.conversation.seed, self.conversation.memo.draws)
 
-    def consider(self, choice: Choice) -> int | None:
-        self._choice = choice
-        is_over = choice.token in self.ends or self.fed_count >= self.limit
-        self._token = None if is_over else choice.token
-        return self._token
+    def _make_room(self) -> None:
+        """All of the text is one group."""
 
-    def advance(self, hidden: Tensor | None, logits: Tensor | None) -> None:
-        assert self._choice is not None
-        self.conversation.memo.draws += self.rule.draws
-        if self._token is None:
-            self.ending = Ending.DONE if self._choice.token in self.ends else Ending.LIMIT
-            self.logits = None
-            self._told()
-            return
-        assert hidden is not None
-        self.chosen.append(self._token)
-        self.fed_count += 1
-        self.conversation.book.append(1)
-        self.logits = logits
-        self.pending.append((self._token, hidden))
-
-    def _told(self) -> None:
-        """The text is complete."""
+    def _told(self, *, is_done: bool) -> None:
         tts_eos = self.model.words.ids.tts_eos
         said = [token for token, _ in self.pending]
         self.text.ids = said[:-1] if said and said[-1] == tts_eos else said

@@ -28,9 +28,9 @@ LIMIT = 80
 
 MOST_PROBABLE = Rule(is_greedy=True)
 
-HEAT = 0.3
-"""Share of the asked temperature that is used for words. In a closed domain there is one right
-answer; at the temperatures meant for the large model every tenth one came out as another's."""
+WORD_HEAT = 0.3
+"""Share of the asked temperature that is used for words: in a closed domain there is one right
+answer, and the defaults are meant for a large model."""
 
 
 @dataclass(slots=True)
@@ -57,7 +57,9 @@ class InnerSpan:
         """The next token's question: the span's own where it decides, else a calmer one."""
         if self.decides:
             return Ask(MOST_PROBABLE, (), asked.seed, asked.draws)
-        return replace(asked, rule=replace(asked.rule, temperature=HEAT * asked.rule.temperature))
+        return replace(
+            asked, rule=replace(asked.rule, temperature=WORD_HEAT * asked.rule.temperature)
+        )
 
     def take(self, token: int, stops: tuple[int, ...]) -> int | None:
         """Which token to feed for a choice; None: the choice is not the span's business."""

@@ -28,7 +28,7 @@ from parley.models.minicpmo45.weights import Network
 from parley.models.pocket.inner import PocketAnswer, PocketReply
 from parley.models.pocket.vocoder import CodeVocoder, Spoken, VoiceColor, color_of
 
-HEAT = 0.5
+SPEECH_HEAT = 0.5
 """Share of the asked speech temperature that is used."""
 
 
@@ -90,7 +90,7 @@ class PocketMouth(Mouth):
 
     def open(self, row: int, seed: int, *, temperature: float | None = None) -> Speech:
         heat = self.sampling.temperature if temperature is None else temperature
-        return super().open(row, seed, temperature=HEAT * heat)
+        return super().open(row, seed, temperature=SPEECH_HEAT * heat)
 
 
 class CodeStreams:
