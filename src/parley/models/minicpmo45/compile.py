@@ -17,7 +17,13 @@ import torch
 from torch import Tensor
 
 from parley.models.minicpmo45.caches import Even, RopeTable, SlotCache, Span
-from parley.models.minicpmo45.graphs import GraphRunner, bucket, buckets, power
+from parley.models.minicpmo45.graphs import (
+    GraphRunner,
+    bucket,
+    power,
+    reaches,
+    row_counts,
+)
 from parley.models.minicpmo45.language import LanguageModel
 
 LEAST_COLUMNS = 512
@@ -100,20 +106,12 @@ class BrainSteps:
         if not self._graphs.is_active:
             return
         cache = self._cache
-        columns = LEAST_COLUMNS
-        # Some of the rows, by their numbers; all of them, in order.
-        sizes = [(size, False) for size in buckets(cache.rows - 1, cache.rows)]
-        sizes.append((cache.rows, True))
-        while True:
-            reads = min(columns, cache.capacity)
-            for size, everyone in sizes:
+        for reads in reaches(LEAST_COLUMNS, cache.capacity):
+            for size, everyone in row_counts(cache.rows):
                 spare = torch.full((size, 1), cache.capacity)
                 zeros = torch.zeros(size, dtype=torch.int64)
                 rows = None if everyone else zeros
                 self._step(zeros, Even(rows, spare, zeros[:, None], reads))
-            if reads == cache.capacity:
-                break
-            columns *= 2
 
     def _step(self, ids: Tensor, batch: Even) -> tuple[Tensor, Tensor]:
         """One token of every row of an even batch; inputs may be on the host."""

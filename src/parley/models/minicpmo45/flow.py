@@ -37,15 +37,13 @@ from parley.models.minicpmo45.conformer import (
     History,
 )
 from parley.models.minicpmo45.dit import CONV_FRAMES, Estimator, Memory, Modulation, Places
-from parley.models.minicpmo45.graphs import GraphRunner, bucket, buckets
-
-CAPTURED_FRAMES = 50
-"""Mel frames of every full window; other lengths are not worth a graph."""
+from parley.models.minicpmo45.graphs import GraphRunner, bucket, row_counts
+from parley.models.minicpmo45.speech_buffer import WINDOW_FRAMES
 
 KEPT_FRAMES = 100
 """Mel frames that trimming keeps besides the prompt. Source: speech.md 3.4."""
 
-WINDOW_FRAMES = 56
+MOST_FRAMES = 56
 """Most mel frames of one streaming call: a last window of 28 tokens."""
 
 NOISE_FRAMES = 30_000
@@ -252,7 +250,7 @@ class FlowMark:
 def memory_for_prompts(flow: Flow, slots: int, *, steps: int, prompt_frames: int) -> FlowMemory:
     """Memory of rows that speak with prompts of up to so many mel frames."""
     columns = prompt_frames + KEPT_FRAMES
-    places = columns + WINDOW_FRAMES
+    places = columns + MOST_FRAMES
     return FlowMemory(flow, slots, steps=steps, places=places, columns=columns)
 
 
@@ -519,7 +517,7 @@ class Flow(nn.Module):
         the last row once more: what that writes is already written there.
         """
         rows, frames = x.shape[:2]
-        is_usual = memory is self._served and frames == CAPTURED_FRAMES
+        is_usual = memory is self._served and frames == WINDOW_FRAMES
         if not self._graphs.is_active or not is_usual:
             return self.solve(x, conditions, schedule, memory, places)
         slots = len(memory.rows)
@@ -550,10 +548,9 @@ class Flow(nn.Module):
         memory = self._served
         if memory is None or not self._graphs.is_active:
             return
-        slots, frames, weight = len(memory.rows), CAPTURED_FRAMES, self.encoder_proj.weight
+        slots, frames, weight = len(memory.rows), WINDOW_FRAMES, self.encoder_proj.weight
         places = torch.arange(frames, device=self.device)
-        sizes = [(size, False) for size in buckets(slots - 1, slots)]
-        for size, everyone in [*sizes, (slots, True)]:
+        for size, everyone in row_counts(slots):
             numbers = torch.arange(size, device=self.device)
             new = places.expand(size, frames)
             mask = torch.ones(2 * size, 1, 1, memory.places, dtype=torch.bool, device=self.device)

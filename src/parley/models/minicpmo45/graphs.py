@@ -230,6 +230,21 @@ def buckets(counts: int, most: int) -> list[int]:
     return sorted({bucket(count, most) for count in range(1, counts + 1)})
 
 
+def row_counts(rows: int) -> list[tuple[int, bool]]:
+    """The batches of a step over slots, as (rows, everyone): some of them, by their numbers; all
+    of them, in order, which need no numbers."""
+    return [*((count, False) for count in buckets(rows - 1, rows)), (rows, True)]
+
+
+def reaches(least: int, most: int) -> list[int]:
+    """The numbers of cache columns that steps read: doublings of `least`, and `most`."""
+    columns = []
+    while least < most:
+        columns.append(least)
+        least *= 2
+    return [*columns, most]
+
+
 def power(number: int) -> int:
     """The next power of two."""
     return 1 << (number - 1).bit_length()

@@ -19,6 +19,9 @@ import numpy.typing as npt
 WINDOW_TOKENS = 25
 """Tokens that a full window turns into sound: one second."""
 
+WINDOW_FRAMES = 2 * WINDOW_TOKENS
+"""Mel frames of a full window, two a token: the only length of call worth a graph."""
+
 LOOK_AHEAD = 3
 """Tokens a window needs to see beyond what it turns into sound."""
 

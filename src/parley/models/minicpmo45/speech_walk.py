@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from parley.models.minicpmo45.graphs import bucket, buckets, power
+from parley.models.minicpmo45.graphs import bucket, power, reaches, row_counts
 from parley.models.minicpmo45.speech_layers import Pass
 from parley.models.minicpmo45.speech_rows import Fed, SpeechBlock, Watch
 from parley.models.minicpmo45.speech_sampling import (
@@ -317,20 +317,13 @@ def capture(decoder: MiniCPMTTS, sampling: SpeechSampling) -> None:
     if not graphs.is_active:
         return
     slots = len(decoder.rows)
-    sizes = [(size, False) for size in buckets(slots - 1, slots)]
-    sizes.append((slots, True))
-    columns = LEAST_COLUMNS
-    while True:
-        reads = min(columns, decoder.capacity)
-        for size, everyone in sizes:
+    for reads in reaches(LEAST_COLUMNS, decoder.capacity):
+        for size, everyone in row_counts(slots):
             standing = Standing(_fillers(size, decoder.capacity).to(device))
             draws = torch.full((size,), 0.5, device=device)
             for one in (sampling, sampling.without_filters()):
                 rules = RowRules.of([one] * size, decoder.config.codes, device)
                 _replayed(decoder, standing, draws, rules, Reach(reads, 0 if everyone else None))
-        if reads == decoder.capacity:
-            break
-        columns *= 2
 
 
 def _replayed(

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from parley.models.minicpmo45.graphs import GraphRunner, bucket, buckets
+from parley.models.minicpmo45.speech_buffer import WINDOW_FRAMES
 from parley.models.minicpmo45.vocoder_layers import (
     BANDS,
     FRAME_SAMPLES,
@@ -40,9 +41,6 @@ OVERLAP_SAMPLES = OVERLAP_FRAMES * FRAME_SAMPLES
 
 NOISE_SAMPLES = 20 * RATE_HZ
 """Length of the excitation's noise; it repeats after that."""
-
-WINDOW_FRAMES = 50
-"""Mel frames of a full window, the only ones worth a graph."""
 
 _DOWN_KERNELS = (30, 6, 1)
 

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from parley.models.minicpmo45.graphs import GraphRunner, bucket, buckets
+from parley.models.minicpmo45.speech_buffer import WINDOW_FRAMES
 from parley.models.minicpmo45.vocoder_layers import (
     BANDS,
     FRAME_SAMPLES,
@@ -52,9 +53,6 @@ PAST_FRAMES = 31
 DELAY_FRAMES = PITCH_AHEAD + MEL_AHEAD + SEAM_FRAMES
 
 NOISE_SAMPLES = 20 * RATE_HZ
-
-WINDOW_FRAMES = 50
-"""Mel frames of a full window, the only ones worth a graph."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
