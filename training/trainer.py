@@ -59,6 +59,7 @@ class Phase:
         parts: modules by part name, trained and saved.
         make: batch number to batch; runs in data processes, so it must not touch the modules.
         losses: batch to named terms; `total` is minimised, the others are logged.
+        block: batches whose making shares work, and which one process should therefore make.
         minutes: training time that the schedule is laid out for.
         rates: learning rate by part name where it differs from `rate`.
     """
@@ -72,6 +73,7 @@ class Phase:
     rates: Mapping[str, float] = field(default_factory=dict)
     weight_decay: float = 0.02
     frozen: Sequence[str] = ()
+    block: int = 1
 
 
 def save(path: Path, state: Any) -> None:
@@ -82,25 +84,39 @@ def save(path: Path, state: Any) -> None:
     fresh.replace(path)
 
 
-class _Numbered(Dataset):
-    def __init__(self, make: Callable[[int], Batch]) -> None:
+class _Blocks(Dataset):
+    def __init__(self, make: Callable[[int], Batch], block: int) -> None:
         self._make = make
+        self._block = block
 
-    def __getitem__(self, index: int) -> Batch:
-        return self._make(index)
+    def __getitem__(self, number: int) -> list[Batch]:
+        return [self._make(number * self._block + place) for place in range(self._block)]
 
 
-def batches(make: Callable[[int], Batch], first: int, workers: int) -> Iterator[Batch]:
-    """Batches from number `first` on, made ahead by `workers` processes."""
+def batches(
+    make: Callable[[int], Batch], first: int, workers: int, *, block: int = 1
+) -> Iterator[Batch]:
+    """Batches from number `first` on, made ahead by `workers` processes.
+
+    `block` neighbours are made by one process: what they share is then drawn once.
+    """
     if workers == 0:
         index = first
         while True:
             yield make(index)
             index += 1
-    numbers = range(first, 1 << 40)
-    yield from DataLoader(
-        _Numbered(make), batch_size=None, sampler=numbers, num_workers=workers, prefetch_factor=4
+    numbers = range(first // block, 1 << 40)
+    blocks = DataLoader(
+        _Blocks(make, block),
+        batch_size=None,
+        sampler=numbers,
+        num_workers=workers,
+        prefetch_factor=max(1, 4 // block),
     )
+    skipped = first % block
+    for made in blocks:
+        yield from made[skipped:]
+        skipped = 0
 
 
 def to_device(batch: Batch, device: str) -> Batch:
@@ -146,7 +162,7 @@ def run_phase(run: Run, phase: Phase) -> dict[str, float]:
         save(state_path, {"optimizer": optimizer.state_dict(), "elapsed": elapsed, "step": step})
 
     try:
-        stream = batches(phase.make, step, run.workers)
+        stream = batches(phase.make, step, run.workers, block=phase.block)
         while elapsed < stop_at:
             began = clock()
             batch = to_device(next(stream), run.device)

@@ -103,3 +103,9 @@ def test_batches_made_ahead_come_in_order():
     stream = batches(make_phase().make, 3, 2)
 
     assert [next(stream)["note"] for _ in range(5)] == [3, 4, 5, 6, 7]
+
+
+def test_processes_make_whole_blocks_and_a_stopped_run_goes_on_inside_one():
+    made = batches(lambda index: {"index": index}, 5, 2, block=3)
+
+    assert [next(made)["index"] for _ in range(8)] == list(range(5, 13))

@@ -333,4 +333,6 @@ def build(
     name = "joint" if has_eyes else "hearing"
     # What was learnt alone must not be shaken out of it when everything comes together.
     rate = 6e-4 if has_eyes else 1e-3
-    return Phase(name, parts, make, losses, minutes, rate=rate, rates={"llm": 0.7 * rate})
+    return Phase(
+        name, parts, make, losses, minutes, rate=rate, rates={"llm": 0.7 * rate}, block=BLOCK
+    )
