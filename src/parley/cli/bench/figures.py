@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -47,3 +47,8 @@ def histogram(durations_ms: Sequence[float]) -> dict[str, int]:
             edge *= 2
         counts[edge] = counts.get(edge, 0) + 1
     return {f"{edge} ms": counts[edge] for edge in sorted(counts)}
+
+
+def drawn(counts: Mapping[str, int]) -> str:
+    """A histogram in one line."""
+    return "  ".join(f"≤{edge}: {count}" for edge, count in counts.items())

@@ -19,7 +19,7 @@ import numpy as np
 import typer
 
 from parley import models
-from parley.cli.bench.figures import Figures, histogram
+from parley.cli.bench.figures import Figures, drawn, histogram
 from parley.clock import Clock, SystemClock
 from parley.engine.loop import Stats
 from parley.engine.model import Model
@@ -124,13 +124,8 @@ def describe(report: Report) -> str:
     for name, figures in report.stages.items():
         rows = report.rows_per_step.get(name, 0.0)
         lines.append(f"  {name:<8} {figures}, {rows:.1f} rows per step")
-        lines.append("           " + _drawn(report.histograms.get(name, {})))
+        lines.append("           " + drawn(report.histograms.get(name, {})))
     return "\n".join(lines)
-
-
-def _drawn(counts: dict[str, int]) -> str:
-    """A histogram in one line."""
-    return "  ".join(f"≤{edge}: {count}" for edge, count in counts.items())
 
 
 async def _one(

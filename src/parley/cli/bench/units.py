@@ -18,7 +18,7 @@ from typing import Annotated
 import typer
 
 from parley import models
-from parley.cli.bench.figures import Figures, histogram
+from parley.cli.bench.figures import Figures, drawn, histogram
 from parley.cli.bench.model import Conversation, Load, make_talkative
 from parley.clock import Clock, SystemClock
 from parley.engine.model import Model
@@ -150,11 +150,10 @@ async def measure(
 def describe(report: Report) -> str:
     """The report as a few lines."""
     memory = " ".join(f"{look:.0f}" for look in report.memory_mb)
-    counts = "  ".join(f"≤{edge}: {count}" for edge, count in report.histogram.items())
     return "\n".join(
         [
             f"{report.units} units, {report.spoke} spoken: {report.unit}",
-            f"  {counts}",
+            f"  {drawn(report.histogram)}",
             f"  {report.slow} slower than {SLOW:.0f} medians",
             f"  {report.slide.count} slides of the window: {report.slide}",
             f"  resident memory in MB, from the beginning to the end: {memory}",
