@@ -194,19 +194,29 @@ export class Source extends HTMLElement {
     this.#lights.replaceChildren(...lights.map(([name, isOn]) => h('span', { class: 'chip' }, h('span', { class: 'dot', 'data-is': isOn ? 'good' : '' }), h('span', { words: `source.light_${name}` }), h('span', { words: isOn ? 'source.light_on' : 'source.light_off' }))));
   }
 
+  /**
+   * The rig with a microphone; null, and words on the page, where there is none.
+   * @returns {Promise<ReturnType<typeof theRig> | null>}
+   */
+  async #withMicrophone() {
+    const rig = theRig();
+    try {
+      await rig.connectMicrophone();
+      return rig;
+    } catch (error) {
+      toast(`media.${/** @type {any} */ (error).trouble ?? 'failed'}_microphone`);
+      return null;
+    }
+  }
+
   async #startTrial() {
     const file = this.#samples;
     if (!file) {
       toast('source.none');
       return;
     }
-    const rig = theRig();
-    try {
-      await rig.connectMicrophone();
-    } catch (error) {
-      toast(`media.${/** @type {any} */ (error).trouble ?? 'failed'}_microphone`);
-      return;
-    }
+    const rig = await this.#withMicrophone();
+    if (!rig) return;
     /** @type {Float32Array[]} */
     const parts = [];
     this.#trial = parts;
@@ -245,13 +255,8 @@ export class Source extends HTMLElement {
 
   /** Three seconds of the microphone. */
   async #measure() {
-    const rig = theRig();
-    try {
-      await rig.connectMicrophone();
-    } catch (error) {
-      toast(`media.${/** @type {any} */ (error).trouble ?? 'failed'}_microphone`);
-      return;
-    }
+    const rig = await this.#withMicrophone();
+    if (!rig) return;
     say(this.#state, 'source.speak_now');
     /** @type {Float32Array[]} */
     const parts = [];
