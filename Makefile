@@ -8,6 +8,11 @@ ARGS ?=
 JOBS ?= 2
 # Several test processes with several threads each would fight for the cores.
 ONE_THREAD := OMP_NUM_THREADS=1
+CODE := src tests training
+# $(call debian,PACKAGE): install it where that is allowed; fails where it is not.
+debian = { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
+	&& echo "── parley: installing Debian's $(1) for the tests" \
+	&& apt-get update -qq && apt-get install -y -qq --no-install-recommends $(1) >/dev/null; }
 SLOW_FOLDERS := tests/house tests/models tests/golden tests/training tests/web
 STAMP := .venv/.ready
 
@@ -34,15 +39,11 @@ serve: $(STAMP) ## start the server; ARGS="--http --port 8080" adds flags
 browser: # what the browser tests need, where it may be installed; they say in one line why they skip
 	@command -v npm >/dev/null && $(MAKE) -s node_modules/.package-lock.json \
 		|| echo "── parley: npm is absent or failed; tests of the pages will be skipped"
-	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
-		&& echo "── parley: installing Debian's chromium for the browser tests" \
-		&& apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium >/dev/null; } \
+	@command -v chromium >/dev/null || $(call debian,chromium) \
 		|| echo "── parley: chromium is absent; tests in a browser will be skipped"
 
 speakers: # the synthesiser whose voices the pocket model's tests ask with, where it may be installed
-	@$(PY) -c 'import ctypes; ctypes.CDLL("libflite.so.1")' 2>/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
-		&& echo "── parley: installing Debian's libflite1 for the pocket model's tests" \
-		&& apt-get update -qq && apt-get install -y -qq --no-install-recommends libflite1 >/dev/null; } \
+	@$(PY) -c 'import ctypes; ctypes.CDLL("libflite.so.1")' 2>/dev/null || $(call debian,libflite1) \
 		|| echo "── parley: flite is absent; tests that need its voices will be skipped"
 
 test: $(STAMP) browser speakers ## every test that this machine can run (under 15 minutes on two cores)
@@ -52,10 +53,10 @@ test-fast: $(STAMP) ## the quick tests of the parts, without networks and whole 
 	@$(ONE_THREAD) $(PY) -m pytest -n $(JOBS) -m "not slow" $(SLOW_FOLDERS:%=--ignore=%) $(ARGS)
 
 fmt: $(STAMP) ## format the code
-	@.venv/bin/ruff format src tests && .venv/bin/ruff check --fix src tests
+	@.venv/bin/ruff format $(CODE) && .venv/bin/ruff check --fix $(CODE)
 
 lint: $(STAMP) ## ruff and the import rules
-	@.venv/bin/ruff format --check src tests && .venv/bin/ruff check src tests && .venv/bin/lint-imports
+	@.venv/bin/ruff format --check $(CODE) && .venv/bin/ruff check $(CODE) && .venv/bin/lint-imports
 
 type: $(STAMP) ## mypy
 	@.venv/bin/mypy
