@@ -10,9 +10,9 @@ import json
 import httpx
 import numpy as np
 import pytest
+from tests.support.faults import Gated
 from tests.support.gateways import all_free, until
 from tests.support.house import house
-from tests.support.sessions import Gated
 from tests.support.talking import (
     PATHS,
     QUIET,

@@ -8,9 +8,9 @@ import threading
 from collections.abc import AsyncIterator
 
 import pytest
+from tests.support.faults import Gated
 from tests.support.gateways import all_free, until
 from tests.support.house import RunningHouse, house
-from tests.support.sessions import Gated
 from tests.support.talking import (
     ASK,
     LOUD,

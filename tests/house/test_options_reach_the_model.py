@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.support.faults import Gated
 from tests.support.gateways import all_free
 from tests.support.house import RunningHouse, house
-from tests.support.sessions import Gated
 from tests.support.talking import (
     QUIET,
     Message,

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 
 import httpx
 import pytest
+from tests.support.faults import Gated
 from tests.support.house import RunningHouse, house
-from tests.support.sessions import Gated
 from tests.support.talking import ask_aloud, begin_half_duplex, hear, hear_until, say
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed

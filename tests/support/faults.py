@@ -1,6 +1,9 @@
-"""A model that fails when told to."""
+"""Models that fail, or wait, when told to."""
 
+import asyncio
+import threading
 from collections.abc import Sequence
+from typing import Any
 
 from parley.engine.model import Job, Model
 from parley.engine.work import Stage
@@ -46,4 +49,39 @@ class Faulty:
             elif plan["times"] > 0:
                 plan["times"] -= 1
                 raise plan["error"] or Failure(f"injected at {stage.value}")
+        self._model.step(stage, jobs)
+
+
+class Gated:
+    """Passes everything on to a model; steps of a chosen stage wait until the test says so.
+
+    Always open it again: a step that waits for ever would keep the engine thread.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._stage: Stage | None = None
+        self._open = threading.Event()
+        self._arrived = threading.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def shut(self, stage: Stage) -> None:
+        self._arrived.clear()
+        self._open.clear()
+        self._stage = stage
+
+    def open(self) -> None:
+        self._stage = None
+        self._open.set()
+
+    async def arrived(self) -> None:
+        """Until a step waits at the gate."""
+        assert await asyncio.to_thread(self._arrived.wait, 10)
+
+    def step(self, stage: Stage, jobs: Sequence[Job]) -> None:
+        if stage is self._stage:
+            self._arrived.set()
+            self._open.wait(20)
         self._model.step(stage, jobs)

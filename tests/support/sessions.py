@@ -5,20 +5,17 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from tests.support.faults import Faulty
+from tests.support.faults import Faulty, Gated
 from tests.support.sockets import FakeSocket
 from tests.support.timeline import silence, sound, speak
 
 from parley.clock import Clock, ManualClock, SystemClock
-from parley.engine.model import Job, Model
 from parley.engine.seat import Engine
-from parley.engine.work import Stage
 from parley.media.pcm import Pcm
 from parley.models.parrot import Parrot
 from parley.protocol.control import FromWorker, SessionPhase, TaskType
@@ -38,41 +35,6 @@ TASKS: dict[DialectName, TaskType] = {
 }
 
 IDENTITY = Identity(worker_id="w", url="ws://127.0.0.1:1", version="0", pid=1)
-
-
-class Gated:
-    """Passes everything on to a model; steps of a chosen stage wait until the test says so.
-
-    Always open it again: a step that waits for ever would keep the engine thread.
-    """
-
-    def __init__(self, model: Model) -> None:
-        self._model = model
-        self._stage: Stage | None = None
-        self._open = threading.Event()
-        self._arrived = threading.Event()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._model, name)
-
-    def shut(self, stage: Stage) -> None:
-        self._arrived.clear()
-        self._open.clear()
-        self._stage = stage
-
-    def open(self) -> None:
-        self._stage = None
-        self._open.set()
-
-    async def arrived(self) -> None:
-        """Until a step waits at the gate."""
-        assert await asyncio.to_thread(self._arrived.wait, 10)
-
-    def step(self, stage: Stage, jobs: Sequence[Job]) -> None:
-        if stage is self._stage:
-            self._arrived.set()
-            self._open.wait(20)
-        self._model.step(stage, jobs)
 
 
 @dataclass

@@ -2,10 +2,13 @@
 
 import numpy as np
 import pytest
+from tests.support.faults import Gated
 from tests.support.sounds import speak
 
-from parley.engine.work import Ending
+from parley.engine import Engine
+from parley.engine.work import Ending, Stage
 from parley.errors import ContextFull, InvalidRequest
+from parley.models.parrot import Parrot
 from parley.views.chat import ChatView
 from parley.views.content import AudioPart, ImagePart, Message
 from parley.views.turns import Generation
@@ -69,18 +72,22 @@ async def test_the_limit_is_kept(seat):
     assert answer.decoded.ending is Ending.LIMIT
 
 
-async def test_a_stopped_answer_ends_early(seat):
-    view = ChatView(seat)
-    await view.prefill("s", [Message.of("user", AudioPart(speak(600)))])
+async def test_a_stopped_answer_ends_early():
+    model = Gated(Parrot(1))
+    async with Engine(model) as engine, await engine.take_seat() as seat:
+        view = ChatView(seat)
+        await view.prefill("s", [Message.of("user", AudioPart(speak(6)))])
 
-    chunks = []
-    async for chunk in view.streaming_generate("s"):
-        chunks.append(chunk)
-        view.stop_generation()
+        model.shut(Stage.VOCODE)
+        chunks = []
+        async for chunk in view.streaming_generate("s"):
+            chunks.append(chunk)
+            view.stop_generation()
+            model.open()
 
-    assert view.decoded.ending is Ending.CANCELLED
-    assert sum(len(chunk.audio) for chunk in chunks if chunk.audio) < 600 * 24_000
-    assert not view.is_generating
+        assert view.decoded.ending is Ending.CANCELLED
+        assert sum(len(chunk.audio) for chunk in chunks if chunk.audio) < 6 * 24_000
+        assert not view.is_generating
 
 
 async def test_a_reader_who_leaves_stops_the_model(seat):

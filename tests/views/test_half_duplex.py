@@ -1,7 +1,7 @@
 # mypy: disable-error-code="union-attr, arg-type, method-assign, var-annotated"
 
 import pytest
-from tests.support.faults import Faulty
+from tests.support.faults import Faulty, Gated
 from tests.support.sounds import speak
 
 from parley.engine import Engine
@@ -142,17 +142,21 @@ async def test_a_failing_answer_can_be_rolled_back():
         assert view.decoded.ending is Ending.DONE
 
 
-async def test_stopping_keeps_what_was_said(seat):
-    view = HalfDuplexView(seat)
-    await view.prefill(TurnRequest("s", (said(500.0),)))
+async def test_stopping_keeps_what_was_said():
+    model = Gated(Parrot(1))
+    async with Engine(model) as engine, await engine.take_seat() as seat:
+        view = HalfDuplexView(seat)
+        await view.prefill(TurnRequest("s", (said(5.0),)))
 
-    async for _ in view.generate("s"):
-        view.stop_generation()
+        model.shut(Stage.VOCODE)
+        async for _ in view.generate("s"):
+            view.stop_generation()
+            model.open()
 
-    assert view.decoded.ending is Ending.CANCELLED
-    assert "You spoke for 500.0 seconds at -13 dB.".startswith(view.decoded.text)
-    await take_turn(view, 1.0)
-    assert view.decoded.text == "You spoke for 1.0 seconds at -13 dB."
+        assert view.decoded.ending is Ending.CANCELLED
+        assert "You spoke for 5.0 seconds at -13 dB.".startswith(view.decoded.text)
+        await take_turn(view, 1.0)
+        assert view.decoded.text == "You spoke for 1.0 seconds at -13 dB."
 
 
 async def test_old_rounds_slide_out_and_the_system_prompt_stays(seat):

@@ -766,7 +766,10 @@ const scenarios = {
     await page.getByText(/LUFS/).first().waitFor();
     await page.locator('p-source select').last().selectOption('mixed');
     await page.getByRole('button', { name: 'Try the mix' }).click();
-    await until(page, () => [...document.querySelectorAll('p-source meter')].every((meter) => meter.value > 0.01));
+    await until(page, () => {
+      const meters = [...document.querySelectorAll('p-source meter')];
+      return meters.length === 3 && meters.every((meter) => meter.value > 0.01);
+    });
     await page.getByRole('button', { name: 'Stop and listen' }).click();
     await page.locator('p-source > div > fieldset > p-player:not([hidden])').waitFor();
     await page.evaluate(() => {
