@@ -82,8 +82,8 @@ class Facts:
 
 
 _KINDS = {
-    "arithmetic": 16, "count": 7, "spell": 8, "repeat": 12, "capital": 7, "opposite": 5,
-    "day": 4, "month": 4, "sound": 3, "legs": 3, "color": 3, "mix": 2, "compare": 6,
+    "arithmetic": 26, "count": 16, "spell": 8, "repeat": 16, "capital": 7, "opposite": 5,
+    "day": 4, "month": 4, "sound": 3, "legs": 3, "color": 3, "mix": 2, "compare": 20,
     "double": 3, "greet": 4, "self": 3, "howare": 2, "thanks": 2, "bye": 2, "stop": 2,
     "tell_name": 6, "ask_name": 5, "time": 5, "fact_day": 2, "weather": 2, "place": 2,
     "far": 9, "foreign": 3, "picture_none": 2,

@@ -25,6 +25,9 @@ from training.utterances import Utterance
 RATE_HZ = sound.RATE_HZ
 SETTLED_S = 0.3
 NOTICED_S = 0.35
+PAUSED = 0.5
+"""Share of the questions that are said in two parts, where that is possible. At a quarter one in two
+pauses was taken for the end."""
 LEFT_PAD = 560
 """Zero samples in front of the first unit. Source: sessions.md 4.3."""
 
@@ -115,7 +118,7 @@ def make(
     for index, turn in enumerate([] if noise_only else turns):
         parts = (
             split_turn(turn, random)
-            if (pause or (pause is None and random.random() < 0.25))
+            if (pause or (pause is None and random.random() < PAUSED))
             else None
         )
         begins = now

@@ -26,7 +26,7 @@ def make_phase(minutes=1.0):
         off = (part(batch["x"]) - batch["y"]).square().mean()
         return {"total": off, "half": off / 2}
 
-    return Phase("toy", {"part": part}, make, losses, minutes, rate=0.05, weight_decay=0.0)
+    return Phase("toy", {"part": part}, make, losses, minutes, rate=0.2, weight_decay=0.0)
 
 
 def test_training_lowers_the_loss_and_leaves_log_and_part(tmp_path):

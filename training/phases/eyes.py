@@ -23,7 +23,7 @@ from training.pictures import SIGNS, Scene
 from training.sight import COLOR_NAMES
 from training.trainer import Batch, Losses, Phase, Run
 
-DESCRIBED_FROM = 6000
+DESCRIBED_FROM = 8000
 """Steps with dense labels alone: blind eyes have nothing to describe, and a step with the language
 model behind it takes three times as long."""
 
@@ -130,4 +130,4 @@ def build(
         return {"total": total, **terms}
 
     parts = {"eyes": eyes, "eye_heads": heads, "llm": brain}
-    return Phase("eyes", parts, make, losses, minutes, rate=1.5e-3, frozen=("llm",))
+    return Phase("eyes", parts, make, losses, minutes, rate=2e-3, frozen=("llm",))
