@@ -26,8 +26,8 @@ RATE_HZ = sound.RATE_HZ
 SETTLED_S = 0.3
 NOTICED_S = 0.35
 PAUSED = 0.5
-"""Share of the questions that are said in two parts, where that is possible. At a quarter one in two
-pauses was taken for the end."""
+"""Share of the questions that are said in two parts, where that is possible. At a quarter, every
+second pause was taken for the end."""
 LEFT_PAD = 560
 """Zero samples in front of the first unit. Source: sessions.md 4.3."""
 
