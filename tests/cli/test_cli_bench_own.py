@@ -68,11 +68,18 @@ async def test_in_the_worst_case_every_unit_speaks_all_that_it_may():
 async def test_a_long_conversation_is_measured():
     report = await units.measure(Parrot(1), count=30, window=Window("basic", 300, 200))
 
-    assert (report.units, report.unit.count) == (30, 30)
-    assert report.spoke > 0
+    assert report.listened.unit.count + report.spoke.unit.count == 30
+    assert report.listened.unit.count > 0
+    assert report.spoke.unit.count > 0
     assert len(report.memory_mb) == units.LOOKS
-    assert 0 <= report.slow <= 30
-    assert "30 units" in units.describe(report)
+    assert f"{report.spoke.unit.count} units spoke: p50" in units.describe(report)
+
+
+def test_a_slow_unit_is_slow_among_its_kind():
+    kind = units.Kind.of([10.0, 10.0, 30.0, 31.0, 10.0])
+
+    assert (kind.unit.p50_ms, kind.slow) == (10.0, 1)
+    assert kind.histogram == {"16 ms": 3, "32 ms": 2}
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ from training.pictures import SIGNS, Scene
 from training.sight import COLOR_NAMES
 from training.trainer import Batch, Losses, Phase, Run
 
-DESCRIBED_FROM = 8000
+DESCRIBED_FROM = 4000
 """Steps with dense labels alone: blind eyes have nothing to describe, and a step with the language
 model behind it takes three times as long."""
 

@@ -11,6 +11,7 @@ import dataclasses
 import json
 import os
 import platform
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -31,7 +32,28 @@ LOOKS = 13
 """How often memory is looked at: at the beginning, and after each twelfth of the units."""
 
 SLOW = 3.0
-"""A unit that takes more than so many medians is slow."""
+"""A unit that takes more than so many medians of its kind is slow: to speak takes several times as
+long as to listen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Units that listened, or units that spoke.
+
+    Args:
+        unit: from a unit's arrival to its being settled.
+        slow: units that took more than `SLOW` medians.
+    """
+
+    unit: Figures
+    histogram: dict[str, int]
+    slow: int
+
+    @classmethod
+    def of(cls, durations_ms: Sequence[float]) -> Kind:
+        unit = Figures.of(durations_ms)
+        slow = sum(duration > SLOW * unit.p50_ms for duration in durations_ms)
+        return cls(unit, histogram(durations_ms), slow)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,18 +61,13 @@ class Report:
     """What was measured.
 
     Args:
-        unit: from a unit's arrival to its being settled; `slide` of settling where the window
-            dropped something.
-        slow: units that took more than `SLOW` medians.
+        slide: of settling, where the window dropped something.
         memory_mb: resident memory of this process, from the beginning to the end; zeros where the
             system does not say.
     """
 
-    units: int
-    spoke: int
-    unit: Figures
-    histogram: dict[str, int]
-    slow: int
+    listened: Kind
+    spoke: Kind
     slide: Figures
     context_tokens: int
     memory_mb: tuple[float, ...]
@@ -107,9 +124,9 @@ async def measure(
     clock = clock or SystemClock()
     if load_kind == "worst":
         make_talkative(loaded)
-    durations_ms: list[float] = []
+    listened_ms: list[float] = []
+    spoke_ms: list[float] = []
     slides_ms: list[float] = []
-    spoke = 0
     async with Engine(loaded, clock) as engine:
         await engine.warm_up()
         view = DuplexView(await engine.take_seat())
@@ -125,21 +142,17 @@ async def measure(
             answered_s = clock.monotonic()
             settled = await view.finalize()
             end_s = clock.monotonic()
-            durations_ms.append(1000 * (end_s - begin_s))
-            spoke += not result.is_listen
+            kind_ms = listened_ms if result.is_listen else spoke_ms
+            kind_ms.append(1000 * (end_s - begin_s))
             if settled is not None and settled.dropped_tokens:
                 slides_ms.append(1000 * (end_s - answered_s))
             if number + 1 in due:
                 looks_mb.append(resident_mb())
         memory = await engine.memory()
         context_tokens = view.kv_cache_length
-    unit = Figures.of(durations_ms)
     return Report(
-        units=count,
-        spoke=spoke,
-        unit=unit,
-        histogram=histogram(durations_ms),
-        slow=sum(duration > SLOW * unit.p50_ms for duration in durations_ms),
+        listened=Kind.of(listened_ms),
+        spoke=Kind.of(spoke_ms),
         slide=Figures.of(slides_ms),
         context_tokens=context_tokens,
         memory_mb=tuple(looks_mb),
@@ -150,14 +163,20 @@ async def measure(
 def describe(report: Report) -> str:
     """The report as a few lines."""
     memory = " ".join(f"{look:.0f}" for look in report.memory_mb)
+    lines = []
+    for name, kind in (("listened", report.listened), ("spoke", report.spoke)):
+        if kind.unit.count:
+            lines += [
+                f"{kind.unit.count} units {name}: {kind.unit}",
+                f"  {drawn(kind.histogram)}",
+                f"  {kind.slow} slower than {SLOW:.0f} medians",
+            ]
     return "\n".join(
         [
-            f"{report.units} units, {report.spoke} spoken: {report.unit}",
-            f"  {drawn(report.histogram)}",
-            f"  {report.slow} slower than {SLOW:.0f} medians",
-            f"  {report.slide.count} slides of the window: {report.slide}",
-            f"  resident memory in MB, from the beginning to the end: {memory}",
-            f"  context {report.context_tokens} tokens, "
+            *lines,
+            f"{report.slide.count} slides of the window: {report.slide}",
+            f"resident memory in MB, from the beginning to the end: {memory}",
+            f"context {report.context_tokens} tokens, "
             f"{report.device_bytes / 2**20:.0f} MiB in use by the model",
         ]
     )
