@@ -23,7 +23,7 @@ from websockets.asyncio.client import connect
 
 from parley.media import wav
 from parley.media.pcm import Pcm
-from parley.protocol.control import Beat
+from parley.protocol.control import Beat, Durations
 
 
 async def test_status_counts_workers_and_what_runs():
@@ -205,8 +205,9 @@ async def test_metrics_tell_queue_leases_traffic_errors_and_stages():
     ):
         await client.send('{"type": "prepare"}')
         await hear(client)
+        times = Durations((0, 0, 3), 9.0)
         await worker._say(
-            Beat("idle", 0, 0, 0, 0, {"decode": (0, 0, 3)}, {"decode": 9.0}, {"oops": 2})
+            Beat("idle", 0, 0, 0, 0, {"decode": times}, {"omni_duplex": times}, {"oops": 2})
         )
         await until(lambda: "oops" in gateway.house.metrics.page().decode())
         page = (await http.get("/metrics")).text
@@ -222,6 +223,8 @@ async def test_metrics_tell_queue_leases_traffic_errors_and_stages():
         'parley_unit_stage_seconds_bucket{le="0.005",stage="decode"} 3.0',
         'parley_unit_stage_seconds_count{stage="decode"} 3.0',
         'parley_unit_stage_seconds_sum{stage="decode"} 0.009',
+        'parley_answer_seconds_bucket{le="0.005",mode="omni_duplex"} 3.0',
+        'parley_answer_seconds_sum{mode="omni_duplex"} 0.009',
     ):
         assert line in page
 

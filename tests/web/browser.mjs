@@ -929,6 +929,7 @@ const scenarios = {
     await page.bringToFront();
     await page.getByRole('button', { name: 'Work again' }).click();
     await phase(caller, 'live');
+    await page.locator('[aria-labelledby="admin-answers"]').getByRole('cell', { name: 'Voice call' }).waitFor();
     await page.getByRole('button', { name: 'Restart' }).click();
     await page.locator('dialog').getByRole('button', { name: 'Restart' }).click();
     await phase(caller, 'ended');

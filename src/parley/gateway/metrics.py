@@ -7,7 +7,7 @@ what nobody else counts is counted here.
 from __future__ import annotations
 
 from collections import Counter as Tally
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -21,18 +21,18 @@ from prometheus_client.metrics_core import (
 from parley.gateway.fleet import Fleet
 from parley.gateway.port import Traffic
 from parley.gateway.queue import Queue
-from parley.protocol.control import STAGE_BUCKETS_MS, Beat, TaskType
+from parley.protocol.control import STAGE_BUCKETS_MS, Beat, Durations, TaskType
 
 
 @dataclass(slots=True)
-class _Stage:
+class _Histogram:
     counts: list[int] = field(default_factory=lambda: [0] * (len(STAGE_BUCKETS_MS) + 1))
     sum_ms: float = 0.0
 
-    def add(self, counts: Sequence[int], sum_ms: float) -> None:
-        for index, count in enumerate(counts[: len(self.counts)]):
+    def add(self, durations: Durations) -> None:
+        for index, count in enumerate(durations.counts[: len(self.counts)]):
             self.counts[index] += count
-        self.sum_ms += sum_ms
+        self.sum_ms += durations.sum_ms
 
 
 class Metrics:
@@ -47,7 +47,8 @@ class Metrics:
         """Workers to clients."""
         self.loop_lag_s = 0.0
         self.loop_lag_worst_s = 0.0
-        self._stages: dict[str, _Stage] = {}
+        self._stages: dict[str, _Histogram] = {}
+        self._answers: dict[str, _Histogram] = {}
         self._errors: Tally[tuple[str, str]] = Tally()
         self._sessions: Tally[TaskType] = Tally()
         self._waits_s = 0.0
@@ -67,11 +68,11 @@ class Metrics:
 
     def beat(self, beat: Beat) -> None:
         """What a worker counted since its last beat."""
-        for name, counts in beat.stages.items():
-            if name not in self._stages and len(self._stages) >= 64:
-                continue
-            stage = self._stages.setdefault(name, _Stage())
-            stage.add(counts, beat.stage_sums_ms.get(name, 0.0))
+        for stage, durations in beat.stages.items():
+            if stage in self._stages or len(self._stages) < 64:
+                self._stages.setdefault(stage, _Histogram()).add(durations)
+        for task, durations in beat.answers.items():
+            self._answers.setdefault(task, _Histogram()).add(durations)
         for code, count in beat.errors.items():
             self._errors[code[:64], "worker"] += count
 
@@ -127,18 +128,23 @@ class Metrics:
         yield GaugeMetricFamily(
             "parley_loop_lag_worst_seconds", "Worst since start.", value=self.loop_lag_worst_s
         )
-        yield self._stage_times()
-
-    def _stage_times(self) -> Metric:
-        times = HistogramMetricFamily(
-            "parley_unit_stage_seconds", "Time per unit by stage.", labels=["stage"]
+        yield _times("parley_unit_stage_seconds", "Time per unit by stage.", "stage", self._stages)
+        yield _times(
+            "parley_answer_seconds",
+            "From a unit to its result, or from a request to the first piece of the answer.",
+            "mode",
+            self._answers,
         )
-        for name, stage in self._stages.items():
-            total = 0
-            buckets: list[tuple[str, float]] = []
-            bounds = [f"{bound / 1000:g}" for bound in STAGE_BUCKETS_MS] + ["+Inf"]
-            for bound, count in zip(bounds, stage.counts, strict=True):
-                total += count
-                buckets.append((bound, total))
-            times.add_metric([name], buckets, sum_value=stage.sum_ms / 1000)
-        return times
+
+
+def _times(name: str, help: str, label: str, histograms: Mapping[str, _Histogram]) -> Metric:
+    times = HistogramMetricFamily(name, help, labels=[label])
+    bounds = [f"{bound / 1000:g}" for bound in STAGE_BUCKETS_MS] + ["+Inf"]
+    for value, histogram in histograms.items():
+        total = 0
+        buckets: list[tuple[str, float]] = []
+        for bound, count in zip(bounds, histogram.counts, strict=True):
+            total += count
+            buckets.append((bound, total))
+        times.add_metric([value], buckets, sum_value=histogram.sum_ms / 1000)
+    return times

@@ -77,6 +77,13 @@ class SessionPhase(msgspec.Struct, tag="phase", frozen=True):
     pause_left_s: float | None = None
 
 
+class Durations(msgspec.Struct, frozen=True):
+    """How many fell into each bucket of `STAGE_BUCKETS_MS` (plus overflow), and their sum."""
+
+    counts: tuple[int, ...]
+    sum_ms: float
+
+
 class Beat(msgspec.Struct, tag="beat", frozen=True):
     """I am alive. `free_slots` counts slots that can take a session right now (none in cleanup)."""
 
@@ -85,10 +92,10 @@ class Beat(msgspec.Struct, tag="beat", frozen=True):
     total_requests: int
     avg_inference_time_ms: float
     kv_cache_length: int
-    stages: dict[str, tuple[int, ...]] = {}
-    """Since the last beat: per stage, how many units fell into each bucket of `STAGE_BUCKETS_MS`
-    (plus overflow)."""
-    stage_sums_ms: dict[str, float] = {}
+    stages: dict[str, Durations] = {}
+    """Since the last beat: what each stage took per unit."""
+    answers: dict[TaskType, Durations] = {}
+    """Since the last beat: from a unit to its result, or from a request to its first piece."""
     errors: dict[str, int] = {}
     """Since the last beat: errors by code."""
 

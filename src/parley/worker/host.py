@@ -209,7 +209,7 @@ class Host:
                     stall_s=self.limits.output_stall_s,
                 ),
                 observers=[
-                    SessionMeter(self.meter),
+                    SessionMeter(self.meter, lease.task),
                     *([recording] if recording is not None else []),
                     *self.observers(lease),
                 ],
@@ -432,16 +432,16 @@ class Host:
         stats = self.engine.take_stats()
         for stage, durations_ms in stats.stage_ms.items():
             self.meter.add(stage.value, durations_ms)
-        stages, sums_ms, errors = self.meter.take()
+        counted = self.meter.take()
         return Beat(
             state=self.state,
             free_slots=self.free_slots,
             total_requests=self.meter.total_requests,
             avg_inference_time_ms=round(self.meter.avg_inference_ms, 1),
             kv_cache_length=self.engine.context_tokens,
-            stages=stages,
-            stage_sums_ms=sums_ms,
-            errors=errors,
+            stages=counted.stages,
+            answers=counted.answers,
+            errors=counted.errors,
         )
 
     def living(self) -> Iterable[SessionPhase]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from parley.errors import InferenceFailed
-from parley.protocol.control import STAGE_BUCKETS_MS
+from parley.protocol.control import STAGE_BUCKETS_MS, Durations, TaskType
 from parley.session.events import (
     Answered,
     ChatAsked,
@@ -24,14 +25,38 @@ SMOOTHING = 0.1
 """Weight of the newest unit in the average."""
 
 
+@dataclass(slots=True)
+class _Times:
+    """Durations of one kind, being counted."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(STAGE_BUCKETS_MS) + 1))
+    sum_ms: float = 0.0
+
+    def add(self, duration_ms: float) -> None:
+        self.counts[bisect_left(STAGE_BUCKETS_MS, duration_ms)] += 1
+        self.sum_ms += duration_ms
+
+    def told(self) -> Durations:
+        return Durations(tuple(self.counts), round(self.sum_ms, 3))
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What came since the last look: times by stage and by task, errors by code."""
+
+    stages: dict[str, Durations]
+    answers: dict[TaskType, Durations]
+    errors: dict[str, int]
+
+
 class Meter:
     """Numbers of all sessions of a worker. `take` gives what came since the last call."""
 
     def __init__(self) -> None:
         self.total_requests = 0
         self.avg_inference_ms = 0.0
-        self._buckets: dict[str, list[int]] = defaultdict(_no_counts)
-        self._sums_ms: dict[str, float] = defaultdict(float)
+        self._stages: dict[str, _Times] = defaultdict(_Times)
+        self._answers: dict[TaskType, _Times] = defaultdict(_Times)
         self._errors: Counter[str] = Counter()
 
     def count_request(self) -> None:
@@ -44,36 +69,36 @@ class Meter:
 
     def add(self, stage: str, durations_ms: Iterable[float]) -> None:
         """Durations of a stage."""
-        buckets = self._buckets[stage]
         for duration_ms in durations_ms:
-            buckets[bisect_left(STAGE_BUCKETS_MS, duration_ms)] += 1
-            self._sums_ms[stage] += duration_ms
+            self._stages[stage].add(duration_ms)
 
-    def add_inference(self, duration_ms: float) -> None:
+    def add_answer(self, task: TaskType, duration_ms: float) -> None:
         """One answer: a unit, or from a request to the first piece."""
+        self._answers[task].add(duration_ms)
         if self.avg_inference_ms:
             self.avg_inference_ms += SMOOTHING * (duration_ms - self.avg_inference_ms)
         else:
             self.avg_inference_ms = duration_ms
 
-    def take(self) -> tuple[dict[str, tuple[int, ...]], dict[str, float], dict[str, int]]:
-        """Buckets and sums per stage and errors by code since the last call."""
-        taken = (
-            {stage: tuple(counts) for stage, counts in self._buckets.items()},
-            {stage: round(total, 3) for stage, total in self._sums_ms.items()},
+    def take(self) -> Counted:
+        """What was counted since the last call."""
+        counted = Counted(
+            {stage: times.told() for stage, times in self._stages.items()},
+            {task: times.told() for task, times in self._answers.items()},
             dict(self._errors),
         )
-        self._buckets.clear()
-        self._sums_ms.clear()
+        self._stages.clear()
+        self._answers.clear()
         self._errors.clear()
-        return taken
+        return counted
 
 
 class SessionMeter:
     """One session's observer: units, times to the first piece, errors."""
 
-    def __init__(self, meter: Meter) -> None:
+    def __init__(self, meter: Meter, task: TaskType) -> None:
         self._meter = meter
+        self._task = task
         self._asked_s: float | None = None
 
     def observe(self, event: Event, at_s: float) -> None:
@@ -81,14 +106,14 @@ class SessionMeter:
         match event:
             case UnitDone():
                 self._meter.add("unit", [event.wall_ms])
-                self._meter.add_inference(event.wall_ms)
+                self._meter.add_answer(self._task, event.wall_ms)
             case TurnBegan() | ChatAsked():
                 self._asked_s = at_s
             case Said() | Answered() if self._asked_s is not None:
                 first_ms = 1000 * (at_s - self._asked_s)
                 self._asked_s = None
                 self._meter.add("first_piece", [first_ms])
-                self._meter.add_inference(first_ms)
+                self._meter.add_answer(self._task, first_ms)
             case Failed() | Ended() if event.error is not None:
                 self._meter.count_error(event.error.code)
             case TurnDone(has_failed=True):
@@ -96,7 +121,3 @@ class SessionMeter:
             case _:
                 # Everything else takes no time of the model.
                 return
-
-
-def _no_counts() -> list[int]:
-    return [0] * (len(STAGE_BUCKETS_MS) + 1)

@@ -5,7 +5,7 @@ import { test } from 'node:test';
 
 import { parseProse } from '../../../src/parley/web/elements/prose.js';
 import { recents, remember, rename } from '../../../src/parley/web/elements/recents.js';
-import { parseMetrics, quantile } from '../../../src/parley/web/pages/admin-metrics.js';
+import { histogram, parseMetrics, quantile } from '../../../src/parley/web/pages/admin-metrics.js';
 import { en } from '../../../src/parley/web/words/en.js';
 import { t } from '../../../src/parley/web/words/words.js';
 import { zh } from '../../../src/parley/web/words/zh.js';
@@ -77,6 +77,15 @@ test('the model’s text becomes values, never markup', () => {
     { kind: 'p', spans: [{ kind: 'text', text: 'See ' }, { kind: 'link', text: 'it', url: 'https://x.test/' }, { kind: 'text', text: ' and <i>this</i>' }] },
   ]);
   assert.equal(parseProse('[x](javascript:alert(1))')[0].spans[0].kind, 'text');
+});
+
+test('a histogram is of one label, or of all together', () => {
+  const text = ['chat', 'omni_duplex'].flatMap((mode, i) => [['0.1', 1], ['+Inf', 3]].map(([le, count]) => `parley_answer_seconds_bucket{le="${le}",mode="${mode}"} ${count * (i + 1)}`)).join('\n');
+  const metrics = parseMetrics(text);
+
+  assert.deepEqual(histogram(metrics, 'parley_answer_seconds', { mode: 'chat' }), [{ bound: 0.1, count: 1 }, { bound: Infinity, count: 3 }]);
+  assert.deepEqual(histogram(metrics, 'parley_answer_seconds').map(({ count }) => count), [3, 9]);
+  assert.deepEqual(histogram(metrics, 'parley_answer_seconds', { mode: 'none' }), []);
 });
 
 test('prometheus text is read, quantiles lie within their bucket', () => {

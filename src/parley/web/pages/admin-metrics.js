@@ -27,6 +27,21 @@ export function parseMetrics(text) {
 }
 
 /**
+ * A histogram's buckets, cumulative and ascending; those of all labels together where none is asked for.
+ * @param {Sample[]} metrics @param {string} name @param {Record<string, string>} [labels]
+ */
+export function histogram(metrics, name, labels = {}) {
+  /** @type {Map<number, number>} */
+  const counts = new Map();
+  for (const sample of metrics) {
+    if (sample.name !== `${name}_bucket` || Object.entries(labels).some(([key, value]) => sample.labels[key] !== value)) continue;
+    const bound = sample.labels.le === '+Inf' ? Infinity : Number(sample.labels.le);
+    counts.set(bound, (counts.get(bound) ?? 0) + sample.value);
+  }
+  return [...counts].map(([bound, count]) => ({ bound, count })).sort((a, b) => a.bound - b.bound);
+}
+
+/**
  * The value below which `part` of a histogram lies, between its bounds.
  * @param {{bound: number, count: number}[]} buckets cumulative, ascending
  * @param {number} part
@@ -57,7 +72,7 @@ const KEY = 'parley.admin.hour';
 export class History {
   /** @type {Point[]} */
   points = [];
-  /** @type {Map<string, number> | null} */
+  /** @type {Map<number, number> | null} */
   #counts = null;
   #bytes = NaN;
   #errors = NaN;
@@ -74,13 +89,8 @@ export class History {
   note(at, status, metrics) {
     const sum = (/** @type {string} */ name) => metrics.filter((sample) => sample.name === name).reduce((total, { value }) => total + value, 0);
     // What happened since the last look: a histogram only grows.
-    const counts = new Map(metrics.filter(({ name }) => name === 'parley_unit_stage_seconds_bucket').map(({ labels, value }) => [`${labels.stage} ${labels.le}`, value]));
-    const stages = new Set([...counts.keys()].map((key) => key.split(' ')[0]));
-    const stage = ['wall', 'all', 'unit', 'total'].find((name) => stages.has(name)) ?? [...stages][0];
-    const buckets = [...counts]
-      .filter(([key]) => key.split(' ')[0] === stage)
-      .map(([key, value]) => ({ bound: key.split(' ')[1] === '+Inf' ? Infinity : Number(key.split(' ')[1]), count: value - (this.#counts?.get(key) ?? 0) }))
-      .sort((a, b) => a.bound - b.bound);
+    const counts = new Map(histogram(metrics, 'parley_answer_seconds').map(({ bound, count }) => [bound, count]));
+    const buckets = [...counts].map(([bound, count]) => ({ bound, count: count - (this.#counts?.get(bound) ?? 0) }));
     const isFirst = this.#counts === null;
     this.#counts = counts;
     const bytes = sum('parley_relay_bytes_total');

@@ -5,7 +5,7 @@ import { notice } from '../elements/notice.js';
 import { mountShell } from '../elements/shell/shell.js';
 import { HttpError, request, requestIfAny } from '../wire/http.js';
 import { clock, date, has, number, t, words } from '../words/words.js';
-import { History, parseMetrics } from './admin-metrics.js';
+import { histogram, History, parseMetrics, quantile } from './admin-metrics.js';
 
 const EVERY_MS = 5000;
 const ETA_EVERY = 6;
@@ -74,9 +74,10 @@ function build() {
       void open();
     } }) : null),
     place.totals,
-    h('div', { class: 'grid' }, section('charts', 'wide'), section('workers', 'wide'), section('queue', 'wide'), section('running', 'wide'), section('apps'), section('disk'), section('voices'), section('keys'), section('errors'), section('eta', 'wide'), section('recordings', 'wide'), section('log', 'wide')),
+    h('div', { class: 'grid' }, section('charts', 'wide'), section('answers', 'wide'), section('workers', 'wide'), section('queue', 'wide'), section('running', 'wide'), section('apps'), section('disk'), section('voices'), section('keys'), section('errors'), section('eta', 'wide'), section('recordings', 'wide'), section('log', 'wide')),
   );
   place.charts.after(h('p', { class: 'small quiet', words: 'admin.charts_help' }));
+  place.answers.after(h('p', { class: 'small quiet', words: 'admin.answers_help' }));
   for (const name of ['keys', 'recordings', 'voices', 'errors', 'disk', 'log']) /** @type {HTMLElement} */ (place[name].parentElement).hidden = true;
   shownApps = shownEta = '';
 }
@@ -91,6 +92,7 @@ async function refresh() {
     drawQueue(queue.items ?? queue.entries ?? []);
     drawRunning(queue.running_tasks ?? status.running_tasks ?? []);
     drawErrors(metrics);
+    drawAnswers(metrics);
     past.draw(place.charts);
     if (rounds++ % ETA_EVERY === 0) await Promise.all([drawApps(), drawEta(), drawVoices(), drawKeys(), drawRecordings(), drawDisk(), drawLog()]);
     say(place.state, 'admin.updated', { time: new Date().toLocaleTimeString() });
@@ -171,6 +173,15 @@ function drawQueue(items) {
 /** @param {any[]} tasks */
 function drawRunning(tasks) {
   place.running.replaceChildren(table(['task', 'worker', 'started', 'elapsed', 'left'], tasks.map((task) => [taskWord(task.request_type), h('span', { class: 'mono' }, task.worker_id), new Date(task.started_at).toLocaleTimeString(), clock(task.elapsed_s ?? 0), clock(task.estimated_remaining_s ?? 0)]), 'running'));
+}
+
+const TASKS = ['chat', 'half_duplex_audio', 'audio_duplex', 'omni_duplex'];
+
+/** Waits for an answer by kind of conversation. @param {import('./admin-metrics.js').Sample[]} metrics */
+function drawAnswers(metrics) {
+  const ms = (/** @type {number | null} */ seconds) => `${number(1000 * (seconds ?? 0), { maximumFractionDigits: 0 })} ms`;
+  const rows = TASKS.map((mode) => /** @type {const} */ ([mode, histogram(metrics, 'parley_answer_seconds', { mode })])).filter(([, buckets]) => (buckets.at(-1)?.count ?? 0) > 0);
+  place.answers.replaceChildren(table(['task', 'answers', 'p50', 'p95', 'p99'], rows.map(([mode, buckets]) => [taskWord(mode), number(buckets.at(-1)?.count ?? 0), ...[0.5, 0.95, 0.99].map((part) => ms(quantile(buckets, part)))]), 'answers'));
 }
 
 /** @param {() => Promise<unknown>} action */
