@@ -101,15 +101,10 @@ class ClassicVocoder(Generator):
         convs = [PaddedConv(mel_bins, pitch_channels, 3, left=1, right=1)]
         convs += [PaddedConv(pitch_channels, pitch_channels, 3, left=1, right=1) for _ in range(4)]
         self.f0_predictor = PitchPredictor(convs, pitch_channels)
-        self.noise = torch.empty(0)
         self.graphs = GraphRunner()
         self._fade = torch.hamming_window(
             2 * OVERLAP_SAMPLES, periodic=False, dtype=torch.float64, device="cpu"
         )
-
-    @property
-    def device(self) -> torch.device:
-        return self.fourier.forward_basis.device
 
     def row(self) -> ClassicRow:
         """A stream that has not begun."""
@@ -125,7 +120,7 @@ class ClassicVocoder(Generator):
         Returns:
             Shape (R, 480 T).
         """
-        return self._excited(pitch, self._noise(starts, FRAME_SAMPLES * pitch.shape[1]))
+        return self._excited(pitch, self.noise_from(starts, FRAME_SAMPLES * pitch.shape[1]))
 
     def _excited(self, pitch: Tensor, noise: Tensor) -> Tensor:
         """`source` with the noise of its samples, shape (R, 480 T, 9)."""
@@ -139,15 +134,8 @@ class ClassicVocoder(Generator):
         voiced = (pitch > VOICED_HZ).repeat_interleave(FRAME_SAMPLES, dim=1)[..., None]
         return self.m_source(sines, voiced, noise)
 
-    def _noise(self, starts: Sequence[int], samples: int) -> Tensor:
-        if self.noise.numel() == 0:
-            self.noise = excitation_noise()
-        if self.noise.device != self.device:
-            self.noise = self.noise.to(self.device)
-        length = self.noise.shape[0]
-        steps = torch.arange(samples, device=self.device)
-        first = torch.tensor([start % length for start in starts], device=self.device)
-        return self.noise[(first[:, None] + steps) % length]
+    def make_noise(self) -> Tensor:
+        return excitation_noise()
 
     @torch.inference_mode()
     def whole(self, mel: Tensor) -> Tensor:
@@ -179,7 +167,7 @@ class ClassicVocoder(Generator):
         if olds:
             mel = torch.cat([torch.stack(olds), mel], dim=2)
         starts = [(row.frames - kept) * FRAME_SAMPLES for row in rows]
-        noise = self._noise(starts, mel.shape[2] * FRAME_SAMPLES)
+        noise = self.noise_from(starts, mel.shape[2] * FRAME_SAMPLES)
         sources = [row.source for row in rows if row.source is not None]
         known = torch.stack(sources) if sources else mel.new_zeros(len(rows), 0)
         wave, source = self._sounded(mel, known, noise)

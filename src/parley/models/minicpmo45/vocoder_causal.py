@@ -149,11 +149,6 @@ class CausalVocoder(Generator):
         convs = [PaddedConv(mel_bins, pitch_channels, PITCH_AHEAD + 1, left=0, right=0)]
         convs += [PaddedConv(pitch_channels, pitch_channels, 3, left=2, right=0) for _ in range(4)]
         self.f0_predictor = PitchPredictor(convs, pitch_channels)
-        self.noise = torch.empty(0)
-
-    @property
-    def device(self) -> torch.device:
-        return self.fourier.forward_basis.device
 
     def row(self) -> CausalRow:
         """A stream that has not begun."""
@@ -188,15 +183,8 @@ class CausalVocoder(Generator):
         last = phases[:, -1] if phases.shape[1] else phase
         return self.m_source(sines, voiced, noise), last
 
-    def _noise(self, starts: Sequence[int], samples: int) -> Tensor:
-        if self.noise.numel() == 0:
-            self.noise = uniform_noise()
-        if self.noise.device != self.device:
-            self.noise = self.noise.to(self.device)
-        length = self.noise.shape[0]
-        steps = torch.arange(samples, device=self.device)
-        first = torch.tensor([start % length for start in starts], device=self.device)
-        return self.noise[(first[:, None] + steps) % length]
+    def make_noise(self) -> Tensor:
+        return uniform_noise()
 
     @torch.inference_mode()
     def whole(self, mel: Tensor) -> Tensor:
@@ -231,7 +219,7 @@ class CausalVocoder(Generator):
         phase = torch.stack([zeros if row.phase is None else row.phase for row in rows])
         sources = [mel.new_zeros(0) if row.source is None else row.source for row in rows]
         starts = [(row.first + known) * FRAME_SAMPLES for row in rows]
-        noise = self._noise(starts, (pitched - known) * FRAME_SAMPLES)
+        noise = self.noise_from(starts, (pitched - known) * FRAME_SAMPLES)
         cut = _Cut(total, known, pitched, done, ready, is_last)
         wave, source, phase = self._sounded(cut, mel, torch.stack(sources), phase, noise)
         drop = max(0, ready - PAST_FRAMES)

@@ -160,7 +160,7 @@ class ShortFourier(nn.Module):
 class Generator(nn.Module):
     """Mel and excitation to samples; what lies between the edges of both vocoders.
 
-    Subclasses make `conv_pre`, `ups`, `source_downs` and `conv_post`.
+    Subclasses make `conv_pre`, `ups`, `source_downs`, `conv_post` and the noise of the excitation.
     """
 
     conv_pre: nn.Module
@@ -186,6 +186,28 @@ class Generator(nn.Module):
             ]
         )
         self.fourier = ShortFourier()
+        self.noise = torch.empty(0)
+        """Shape (samples, 9); made when it is first read."""
+
+    @property
+    def device(self) -> torch.device:
+        return self.fourier.forward_basis.device
+
+    def make_noise(self) -> Tensor:
+        """The table that the excitation's noise is read from, shape (samples, 9)."""
+        raise NotImplementedError
+
+    def noise_from(self, starts: Sequence[int], samples: int) -> Tensor:
+        """Shape (R, samples, 9): so much of the table from each sample number on, round and
+        round."""
+        if self.noise.numel() == 0:
+            self.noise = self.make_noise()
+        if self.noise.device != self.device:
+            self.noise = self.noise.to(self.device)
+        length = self.noise.shape[0]
+        steps = torch.arange(samples, device=self.device)
+        first = torch.tensor([start % length for start in starts], device=self.device)
+        return self.noise[(first[:, None] + steps) % length]
 
     def generate(self, x: Tensor, spectrum: Tensor) -> Tensor:
         """Samples.
