@@ -1,8 +1,8 @@
 """Phases `hearing` (ears and brain) and `joint` (ears, eyes and brain together).
 
-Every step is of one kind: spoken turns, duplex time-lines, pictures, or typed text (so that it is
-not forgotten). Sounds and pictures are encoded once per step and their embeddings are put where the
-sequences ask for them.
+Every step is of one kind: spoken turns, duplex time-lines, pictures, typed text (so that it is not
+forgotten), or a drill in reckoning. Sounds and pictures are encoded once per step and their
+embeddings are put where the sequences ask for them.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ from training.pictures import Scene
 from training.trainer import Batch, Losses, Phase, Run
 from training.utterances import Utterance
 
-KINDS = {"spoken": 44, "duplex": 18, "pictures": 28, "typed": 26}
+KINDS = {"spoken": 44, "duplex": 18, "pictures": 28, "typed": 16, "drill": 16}
 """Shares of the steps. With a twentieth of typed text the brain forgot half of what it knew."""
+RECKONED = ("arithmetic", "arithmetic", "compare", "compare", "count", "double")
+"""What a drill asks: the questions whose answers must be worked out."""
 BLOCK = 12
 """Batches that are drawn together."""
 
@@ -187,6 +189,18 @@ def typed_batch(random: Random, tokenizer: Tokenizer, rows: int) -> Batch:
     return brain.collate(samples)
 
 
+def drill_batch(random: Random, tokenizer: Tokenizer, rows: int) -> Batch:
+    """Many short typed questions to reckon with: what a small brain needs to see most often."""
+    samples = []
+    while len(samples) < rows:
+        turn = dialogue.make_turn(random, random.choice(RECKONED))
+        if not dialogue.is_held_out(turn.heard):
+            made = Dialogue(random.choice(dialogue.SYSTEMS), (turn,))
+            heard = Heard(typed=dialogue.typed(random, turn))
+            samples.append(turn_based(tokenizer, made, [heard], random, is_seen=False))
+    return brain.collate(samples)
+
+
 def collate(samples: list[Sample]) -> Batch:
     """As `brain.collate`, with the embeddings' origins: `sound_at` (n, 2) and `picture_at` (n,)."""
     batch = brain.collate(samples)
@@ -298,7 +312,10 @@ def build(
             return duplex_batch(random, tokenizer, drawn, queries=shape.queries)
         if kind == "pictures":
             return picture_batch(random, tokenizer, drawn, queries=shape.queries)
-        return typed_batch(random, tokenizer, 2 * rows)  # no sound, no picture: half the work
+        # No sound, no picture: so many rows are still less work.
+        if kind == "drill":
+            return drill_batch(random, tokenizer, 4 * rows)
+        return typed_batch(random, tokenizer, 2 * rows)
 
     def losses(batch: Batch) -> Losses:
         heard = seen = None
