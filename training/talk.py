@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from parley.models.pocket import quantized
+from parley.models.pocket.inner import CAUTION
 from parley.models.pocket.vocoder import CodeVocoder, Spoken
 from training import sight, sound
 from training import tokenizer as pocket_tokenizer
@@ -217,7 +218,10 @@ class LiveTalk:
         inner = False
         counted = 0
         while counted < 19 and len(said) < MAX_TOKENS:
-            token = ids["<|listen|>"] if is_forced else int(llm.logits(hidden[0, -1]).argmax())
+            logits = llm.logits(hidden[0, -1])
+            if not said and not self.is_in_turn:
+                logits[ids["<|listen|>"]] += CAUTION
+            token = ids["<|listen|>"] if is_forced else int(logits.argmax())
             if token == ids["<|listen|>"] and self.is_in_turn:
                 token = ids["<|tts_bos|>"]
             if token in stops:

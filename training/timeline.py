@@ -25,7 +25,7 @@ from training.utterances import Utterance
 RATE_HZ = sound.RATE_HZ
 SETTLED_S = 0.3
 NOTICED_S = 0.35
-PAUSED = 0.5
+PAUSED = 0.7
 """Share of the questions that are said in two parts, where that is possible. At a quarter, every
 second pause was taken for the end."""
 LEFT_PAD = 560

@@ -26,7 +26,7 @@ from training.pictures import Scene
 from training.trainer import Batch, Losses, Phase, Run
 from training.utterances import Utterance
 
-KINDS = {"spoken": 40, "duplex": 18, "pictures": 40, "typed": 12, "drill": 12}
+KINDS = {"spoken": 40, "duplex": 28, "pictures": 36, "typed": 12, "drill": 8}
 """Shares of the steps. With a twentieth of typed text the brain forgot half of what it knew."""
 RECKONED = ("arithmetic", "arithmetic", "compare", "compare", "count", "double")
 """What a drill asks: the questions whose answers must be worked out."""

@@ -7,7 +7,10 @@ lean on it, but it is no part of the text, of the speech, of the limits of an an
 history that penalties look at; and it is always the most probable one, whatever the sampling
 options say.
 
-The large model has no such span; these two jobs are all the difference.
+In a duplex session this model is also more careful than its own probabilities to begin a turn: it
+would take every third pause inside a question for the end of it (`CAUTION`).
+
+The large model has neither; these two jobs are all the difference.
 """
 
 from __future__ import annotations
@@ -31,6 +34,11 @@ MOST_PROBABLE = Rule(is_greedy=True)
 WORD_HEAT = 0.3
 """Share of the asked temperature that is used for words: in a closed domain there is one right
 answer, and the defaults are meant for a large model."""
+
+CAUTION = 3.0
+"""Added to the logit of `<|listen|>` where a turn may begin. Of 50 questions with a pause in them,
+32 % were answered too early without it and 8 % with it; a second later the model is sure enough,
+and 98 % of its answers still began in time (docs/log.md)."""
 
 
 @dataclass(slots=True)
@@ -129,6 +137,9 @@ class PocketAnswer(AnswerJob):
         self._inner: int | None = None
         self._was_speaking = not conversation.memo.turn_ended
         super().__init__(model, conversation, work)
+        if self.logits is not None and not self._was_speaking:
+            self.logits = self.logits.clone()
+            self.logits[..., model.words.ids.listen] += CAUTION
 
     def ask(self) -> Ask:
         return self.span.ask(super().ask())
