@@ -87,7 +87,7 @@ def measure(folder: Path, *, cases: int, seed: int) -> Iterator[Figure]:
 
     Args:
         folder: an exported checkpoint.
-        cases: per figure; the voice and duplex figures use a quarter.
+        cases: per figure; the duplex figures, a conversation each, use half.
         seed: of everything that is made; drawn from the clock by the command, so that nobody can
             train for it.
     """
@@ -115,8 +115,8 @@ def _figures(talker: Talker, folder: Path, cases: int, seed: int) -> Iterator[Fi
     yield drawn(talker, cases, seed + 4, is_spoken=False)
     yield drawn(talker, cases // 2, seed + 5, is_spoken=True)
     yield far(talker, cases // 2, seed + 6)
-    yield from voice(talker, max(10, cases // 4), seed + 7)
-    yield from duplex(talker, max(10, cases // 4), seed + 8)
+    yield from voice(talker, cases, seed + 7)
+    yield from duplex(talker, max(10, cases // 2), seed + 8)
     yield served(talker, folder, max(5, cases // 10), seed + 9)
     yield unit_cost(talker, 40)
     size = sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
