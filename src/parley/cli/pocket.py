@@ -31,9 +31,7 @@ def report(
     folder: Annotated[
         Path | None, typer.Option(help="An exported checkpoint; default: the one in the package.")
     ] = None,
-    cases: Annotated[
-        int, typer.Option(min=20, help="Cases per figure; duplex takes half.")
-    ] = 200,
+    cases: Annotated[int, typer.Option(min=20, help="Cases per figure; duplex takes half.")] = 200,
     seed: Annotated[int, typer.Option(help="0 draws one from the clock.")] = 0,
     out: Annotated[Path, typer.Option(help="Where the table is written.")] = PAPER,
     json: Annotated[Path | None, typer.Option(help="Also write the figures as JSON.")] = None,
