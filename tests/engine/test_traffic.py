@@ -89,13 +89,13 @@ async def test_everybody_gets_through_and_nothing_is_left(seed, caplog):
 
     with caplog.at_level("CRITICAL"):
         async with Engine(model) as engine, asyncio.TaskGroup() as group:
-            for index in range(150):
+            # Threads decide whom a failing step hits: enough tenants that plenty get through.
+            for index in range(300):
                 group.create_task(tenant(index))
 
     assert engine.context_tokens == 0
     assert model.memory().used_bytes == 0
-    # Which steps fail whom depends on how the threads fall: of everything there was plenty.
-    assert model.failures > 5
-    assert tally["units"] > 100
-    assert tally["replies"] > 5
+    assert model.failures > 10
+    assert tally["units"] > 200
+    assert tally["replies"] > 20
     assert tally["failures"] > 0
