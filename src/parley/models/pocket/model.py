@@ -2,7 +2,8 @@
 
 Everything else is the large model's code at a small size. The differences, each with its reason:
 
-- answers begin with an inner span (`inner.py`);
+- answers begin with an inner span, and a turn in a duplex session begins with more caution
+  (`inner.py`);
 - the vocoder turns codes into sound directly (`vocoder.py`): no reference is primed, a voice is a
   pitch and a formant stretch taken from the reference recording;
 - speech codes are drawn at half the asked temperature, because 2048 codes of 40 ms leave less room
