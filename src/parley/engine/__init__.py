@@ -1,5 +1,5 @@
 """Several conversations on one device; knows no network."""
 
-from parley.engine.seat import Engine
+from parley.engine.engine import Engine
 
 __all__ = ["Engine"]

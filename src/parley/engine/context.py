@@ -22,7 +22,7 @@ Range = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LedgerEntry:
     """A complete unit or round.
 
     Args:
@@ -61,21 +61,21 @@ class Eviction:
 
 
 @dataclass(frozen=True, slots=True)
-class BookMark:
+class LedgerCheckpoint:
     """A remembered point of a book. `serial` tells points of abandoned histories from living
     ones."""
 
     length_tokens: int
     serial: int
     evictions: int
-    entries: tuple[Entry, ...]
+    entries: tuple[LedgerEntry, ...]
     open_tokens: int
     head_tokens: int
     suffix_tokens: int
     previous: tuple[int, ...]
 
 
-class Book:
+class ContextLedger:
     """The bookkeeping of one conversation.
 
     Args:
@@ -93,7 +93,7 @@ class Book:
         self._head_tokens = 0
         self._suffix_tokens = 0
         self._previous: tuple[int, ...] = ()
-        self._entries: list[Entry] = []
+        self._entries: list[LedgerEntry] = []
         self._open_tokens = 0
         self._evictions = 0
         self._serial = 0
@@ -114,7 +114,7 @@ class Book:
         return self._head_tokens + self._previous_tokens(self._previous) + self._suffix_tokens
 
     @property
-    def entries(self) -> Sequence[Entry]:
+    def entries(self) -> Sequence[LedgerEntry]:
         """Complete entries, oldest first."""
         return tuple(self._entries)
 
@@ -159,7 +159,7 @@ class Book:
     def end_entry(self, said: Sequence[int] = (), *, is_kept: bool = False) -> None:
         """The open entry is complete. Without anything in it nothing happens."""
         if self._open_tokens:
-            self._entries.append(Entry(self._open_tokens, tuple(said), is_kept))
+            self._entries.append(LedgerEntry(self._open_tokens, tuple(said), is_kept))
             self._open_tokens = 0
 
     def plan(self) -> Eviction | None:
@@ -184,10 +184,10 @@ class Book:
         self._evictions += 1
         assert self.length_tokens == eviction.length_tokens
 
-    def mark(self) -> BookMark:
+    def mark(self) -> LedgerCheckpoint:
         """Remember this point."""
         self._serial += 1
-        return BookMark(
+        return LedgerCheckpoint(
             length_tokens=self.length_tokens,
             serial=self._serial,
             evictions=self._evictions,
@@ -198,7 +198,7 @@ class Book:
             previous=self._previous,
         )
 
-    def can_roll_back(self, mark: BookMark) -> bool:
+    def can_roll_back(self, mark: LedgerCheckpoint) -> bool:
         """Whether everything up to the mark is still in the context, at the same positions."""
         return (
             mark.evictions == self._evictions
@@ -206,7 +206,7 @@ class Book:
             and not any(start < mark.serial <= stop for start, stop in self._abandoned)
         )
 
-    def roll_back(self, mark: BookMark) -> int:
+    def roll_back(self, mark: LedgerCheckpoint) -> int:
         """Return to the mark; gives how many tokens at the end are forgotten.
 
         Marks taken after it belong to a history that no longer is, and are void.

@@ -1,12 +1,11 @@
 """The engine thread: plan, run, account.
 
-Owns the model and everything on the device. Others reach it through `ask` (from any thread), and
-hear back through the `Outlet` that came with the question; `seat.py` makes outlets that lead to an
-event loop.
+Owns the model and everything on the device. Other threads reach it through `submit`, and receive
+what comes of a request through its `ResultSink`.
 
-One round of the loop: take what was asked, begin the next piece of work of every row that is free
-for it, ask the scheduler, run one step, hand out what became final. A step that fails with several
-rows in it is repeated row by row, so that only the row at fault loses its work.
+One iteration: take new requests, start the next command of every slot that is free for it, ask the
+scheduler, run one step, deliver what became final. A step that fails with several slots in it is
+repeated slot by slot, so that only the slot at fault loses its work.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from parley.clock import Clock
-from parley.engine.model import ContextMark, DeviceFault, Job, Model
-from parley.engine.scheduler import Ready, plan
-from parley.engine.slots import Order, Tenancy
-from parley.engine.work import Piece, Result, Stage, Work
-from parley.errors import BadInput, ContextFull, InferenceFailed, ParleyError, SeatLost
+from parley.engine.model import DeviceFault, Job, Model, PreparesAhead
+from parley.engine.scheduler import ReadySlot, plan
+from parley.engine.slots import SlotKey, WorkQueue
+from parley.engine.work import Checkpoint, OutputPiece, Prefill, PrefillResult, Result, Stage, Work
+from parley.errors import BadInput, ContextFull, InferenceFailed, ParleyError, SlotLost
 
 log = logging.getLogger(__name__)
 
@@ -33,68 +32,71 @@ STATS_LIMIT = 20_000
 """Durations kept between two `take_stats`; the oldest are lost beyond that."""
 
 
-class Outlet(Protocol):
-    """Where the engine thread puts what comes of a question. Methods return at once."""
+class ResultSink(Protocol):
+    """Receives what comes of one request, on the engine thread. Methods must return immediately."""
 
-    def pieces(self, pieces: list[Piece]) -> None:
+    def pieces(self, pieces: list[OutputPiece]) -> None:
         """Parts of an answer, in order."""
         ...
 
     def done(self, value: object, context_tokens: int) -> None:
-        """The outcome, and how long the row's context is now."""
+        """The outcome, and the length of the slot's context now."""
         ...
 
     def failed(self, error: ParleyError, context_tokens: int) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
-    """Remember where the row is."""
+class TakeCheckpoint:
+    """Remember the slot's context as it is."""
 
 
 @dataclass(frozen=True, slots=True)
 class CanRollBack:
-    """Whether a mark can still be returned to."""
+    """Whether a checkpoint can still be returned to."""
 
-    mark: ContextMark
+    checkpoint: Checkpoint
 
 
 @dataclass(frozen=True, slots=True)
 class RollBack:
-    """Return to a mark."""
+    """Return to a checkpoint."""
 
-    mark: ContextMark
+    checkpoint: Checkpoint
 
 
 @dataclass(frozen=True, slots=True)
 class Clear:
-    """Forget the conversation and free what it took; the row stays held."""
+    """Forget the session and free what it took; the slot stays held."""
 
 
-Request = Work | Mark | CanRollBack | RollBack | Clear
-"""What is done in the order it was asked for, row by row."""
+Command = Work | TakeCheckpoint | CanRollBack | RollBack | Clear
+"""What a slot can be asked to do. Runs in the order of submission, slot by slot."""
 
 
 @dataclass(eq=False, slots=True)
-class Ask:
-    """One request of one tenant, and what the engine thread knows about it.
+class Request:
+    """One command for one slot, and what the engine thread knows about it.
 
     Args:
+        key: the slot and the generation of its holder.
+        sink: where results go.
         due_s: monotonic deadline; None means no hurry.
     """
 
-    tenancy: Tenancy
-    request: Request
-    outlet: Outlet
+    key: SlotKey
+    command: Command
+    sink: ResultSink
     due_s: float | None = None
     is_cancelled: bool = False
     job: Job | None = None
+    checkpoint: Checkpoint | None = None
     waiting_since_s: float = 0.0
     spent_ms: dict[Stage, float] = field(default_factory=dict)
 
     @property
     def row(self) -> int:
-        return self.tenancy.row
+        return self.key.row
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,14 +124,16 @@ class EngineLoop:
         self, model: Model, clock: Clock, *, on_fault: Callable[[], None] | None = None
     ) -> None:
         self._model = model
+        self._prepare_ahead = model.prepare_ahead if isinstance(model, PreparesAhead) else None
         self._clock = clock
         self._on_fault = on_fault
-        self._order: Order[Ask] = Order(model.rows)
-        self._inbox: deque[Callable[[], None]] = deque()
+        self._order: WorkQueue[Request] = WorkQueue(model.rows)
+        self._inbox: deque[tuple[Callable[..., None], tuple[object, ...]]] = deque()
         self._wake = threading.Condition()
         self._is_stopping = False
         self._unloads = False
         self._fault: str | None = None
+        self._step_began_s: float | None = None
         self._stats_lock = threading.Lock()
         self._reset_stats()
 
@@ -140,21 +144,30 @@ class EngineLoop:
 
     # From any thread.
 
-    def ask(self, ask: Ask) -> None:
-        """Put a request at the end of its row's line."""
-        self._post(lambda: self._enqueue(ask))
+    @property
+    def step_took_s(self) -> float:
+        """How long the step that runs now has been running; 0 between steps."""
+        began_s = self._step_began_s
+        return 0.0 if began_s is None else self._clock.monotonic() - began_s
 
-    def cancel(self, ask: Ask) -> None:
-        """Finish a request early; at once, ahead of everything that waits."""
-        self._post(lambda: self._cancel(ask))
+    def submit(self, request: Request) -> None:
+        """Put a request at the end of its slot's queue."""
+        if self._prepare_ahead is not None and isinstance(request.command, Prefill):
+            self._prepare_ahead(request.command)
+        self._post(self._enqueue, request)
 
-    def release(self, tenancy: Tenancy, released: Callable[[], None]) -> None:
-        """Drop all work of a row and free what it took; at once. Calls `released` then."""
-        self._post(lambda: self._release(tenancy, released))
+    def cancel(self, request: Request) -> None:
+        """Finish a request early, ahead of everything that waits."""
+        self._post(self._cancel, request)
+
+    def release(self, key: SlotKey, released: Callable[[], None]) -> None:
+        """Drop all work of a slot and free what it took, ahead of everything that waits. Calls
+        `released` then."""
+        self._post(self._release, key, released)
 
     def call(self, function: Callable[[Model], None]) -> None:
         """Run something on the engine thread between two steps. It must not raise."""
-        self._post(lambda: function(self._model))
+        self._post(function, self._model)
 
     def stop(self) -> None:
         """End the loop after the step that runs; what is asked and unfinished fails."""
@@ -208,14 +221,16 @@ class EngineLoop:
         step = plan(self._ready(), now_s)
         if step is None:
             return False
-        asks = [ask for row in step.rows if (ask := self._order.current(row)) is not None]
-        self._run(step.stage, asks)
+        requests = [
+            request for row in step.rows if (request := self._order.current(row)) is not None
+        ]
+        self._run(step.stage, requests)
         return True
 
-    def _post(self, action: Callable[[], None]) -> None:
-        # Bounded by the seats: each has a limited number of requests under way.
+    def _post(self, function: Callable[..., None], *arguments: object) -> None:
+        # Bounded by the slot handles: each has a limited number of requests under way.
         with self._wake:
-            self._inbox.append(action)
+            self._inbox.append((function, arguments))
             self._wake.notify()
 
     def _wait(self) -> bool:
@@ -233,157 +248,176 @@ class EngineLoop:
             with self._wake:
                 if not self._inbox:
                     return
-                action = self._inbox.popleft()
-            action()
+                function, arguments = self._inbox.popleft()
+            function(*arguments)
 
-    def _enqueue(self, ask: Ask) -> None:
+    def _enqueue(self, request: Request) -> None:
         if self._fault is not None:
-            ask.outlet.failed(SeatLost(), 0)
+            request.sink.failed(SlotLost(), 0)
             return
-        ask.waiting_since_s = self._clock.monotonic()
-        self._order.add(ask.row, ask)
+        request.waiting_since_s = self._clock.monotonic()
+        self._order.add(request.row, request)
 
-    def _cancel(self, ask: Ask) -> None:
-        ask.is_cancelled = True
-        if ask.job is None or self._order.current(ask.row) is not ask:
+    def _cancel(self, request: Request) -> None:
+        request.is_cancelled = True
+        if request.job is None or self._order.current(request.row) is not request:
             return
         try:
-            ask.job.cancel()
-            self._hand_out(ask)
+            request.job.cancel()
+            self._hand_out(request)
         except Exception as error:
-            self._fail(ask, error)
+            self._fail(request, error)
 
-    def _release(self, tenancy: Tenancy, released: Callable[[], None]) -> None:
-        for ask in self._order.clear(tenancy.row):
-            ask.outlet.failed(SeatLost(), 0)
+    def _release(self, key: SlotKey, released: Callable[[], None]) -> None:
+        for request in self._order.clear(key.row):
+            request.sink.failed(SlotLost(), 0)
         if self._fault is None:
-            self._close_row(tenancy.row)
+            self._close_row(key.row)
         released()
 
     def _begin(self, row: int) -> None:
         """Start the row's next work. What needs no step is done on the spot."""
-        while (ask := self._order.advance(row)) is not None:
+        while (request := self._order.advance(row)) is not None:
             try:
-                self._start(ask)
+                self._start(request)
             except (BadInput, ContextFull) as refusal:
-                self._finish_failed(ask, refusal)
+                self._finish_failed(request, refusal)
             except Exception as error:
-                self._fail(ask, error)
+                self._fail(request, error)
                 if self._fault is not None:
                     return
 
-    def _start(self, ask: Ask) -> None:
-        row, request = ask.row, ask.request
-        match request:
-            case Mark():
-                self._finish(ask, self._model.mark(row))
-            case CanRollBack(mark):
-                self._finish(ask, self._model.can_roll_back(mark))
-            case RollBack(mark):
-                if not self._model.can_roll_back(mark):
-                    raise InferenceFailed("The context has moved past the point to return to.")
-                self._model.roll_back(mark)
-                self._finish(ask, self._model.context_tokens(row))
+    def _start(self, request: Request) -> None:
+        row, command = request.row, request.command
+        match command:
+            case TakeCheckpoint():
+                self._finish(request, self._model.mark(row))
+            case CanRollBack(checkpoint):
+                self._finish(request, self._model.can_roll_back(checkpoint))
+            case RollBack(checkpoint):
+                if not self._model.can_roll_back(checkpoint):
+                    raise InferenceFailed("The context has moved past the checkpoint.")
+                self._model.roll_back(checkpoint)
+                self._finish(request, self._model.context_tokens(row))
             case Clear():
                 self._model.close(row)
-                self._finish(ask, None)
+                self._finish(request, None)
             case _:
-                ask.job = self._model.start(row, request)
-                if ask.is_cancelled:
-                    ask.job.cancel()
-                self._hand_out(ask)
+                if isinstance(command, Prefill) and command.takes_checkpoint:
+                    request.checkpoint = self._model.mark(row)
+                request.job = self._model.start(row, command)
+                if request.is_cancelled:
+                    request.job.cancel()
+                self._hand_out(request)
 
-    def _ready(self) -> list[Ready]:
+    def _ready(self) -> list[ReadySlot]:
         ready = []
         for row in range(self._model.rows):
-            ask = self._order.current(row)
-            if ask is not None and ask.job is not None and ask.job.stage is not None:
-                ready.append(Ready(row, ask.job.stage, self._due_s(ask), ask.waiting_since_s))
+            request = self._order.current(row)
+            if request is not None and request.job is not None and request.job.stage is not None:
+                ready.append(
+                    ReadySlot(row, request.job.stage, self._due_s(request), request.waiting_since_s)
+                )
         return ready
 
-    def _due_s(self, ask: Ask) -> float | None:
+    def _due_s(self, request: Request) -> float | None:
         """Work is as urgent as what waits behind it on the same row."""
-        dues = [one.due_s for one in (ask, *self._order.waiting(ask.row)) if one.due_s is not None]
+        dues = [
+            one.due_s
+            for one in (request, *self._order.waiting(request.row))
+            if one.due_s is not None
+        ]
         return min(dues, default=None)
 
-    def _run(self, stage: Stage, asks: list[Ask]) -> None:
+    def _run(self, stage: Stage, requests: list[Request]) -> None:
         try:
-            self._step(stage, asks)
+            self._step(stage, requests)
         except Exception as error:
-            if len(asks) == 1 or _is_device_fault(error):
-                self._fail(asks[0], error)
+            if len(requests) == 1 or _is_device_fault(error):
+                self._fail(requests[0], error)
                 return
             # No row has advanced: find the one at fault.
-            log.warning("a %s step of %d rows failed, repeating row by row", stage.value, len(asks))
-            for ask in asks:
+            log.warning(
+                "a %s step of %d rows failed, repeating row by row", stage.value, len(requests)
+            )
+            for request in requests:
                 if self._fault is None:
-                    self._run(stage, [ask])
+                    self._run(stage, [request])
             return
-        for ask in asks:
+        for request in requests:
             try:
-                self._hand_out(ask)
+                self._hand_out(request)
             except Exception as error:
-                self._fail(ask, error)
+                self._fail(request, error)
 
-    def _step(self, stage: Stage, asks: list[Ask]) -> None:
-        jobs = [ask.job for ask in asks if ask.job is not None]
-        started_s = self._clock.monotonic()
+    def _step(self, stage: Stage, requests: list[Request]) -> None:
+        jobs = [request.job for request in requests if request.job is not None]
+        started_s = self._step_began_s = self._clock.monotonic()
         try:
             self._model.step(stage, jobs)
         finally:
+            self._step_began_s = None
             ended_s = self._clock.monotonic()
             with self._stats_lock:
                 self._steps[stage] += 1
                 self._rows_stepped[stage] += len(jobs)
                 self._busy_s += ended_s - started_s
-        for ask in asks:
-            ask.spent_ms[stage] = ask.spent_ms.get(stage, 0.0) + 1000 * (ended_s - started_s)
-            ask.waiting_since_s = ended_s
+        for request in requests:
+            request.spent_ms[stage] = request.spent_ms.get(stage, 0.0) + 1000 * (
+                ended_s - started_s
+            )
+            request.waiting_since_s = ended_s
 
-    def _hand_out(self, ask: Ask) -> None:
-        assert ask.job is not None
-        pieces = ask.job.take_pieces()
+    def _hand_out(self, request: Request) -> None:
+        assert request.job is not None
+        pieces = request.job.take_pieces()
         if pieces:
-            ask.outlet.pieces(pieces)
-        if ask.job.stage is None:
-            result = ask.job.result
+            request.sink.pieces(pieces)
+        if request.job.stage is None:
+            result = request.job.result
             assert result is not None, "a finished job has a result"
-            self._note_durations(ask)
-            self._finish(ask, _with_timings(result, ask.spent_ms))
+            self._note_durations(request)
+            self._finish(request, _completed(result, request))
 
-    def _finish(self, ask: Ask, value: object) -> None:
-        self._order.finish(ask.row)
-        ask.outlet.done(value, self._model.context_tokens(ask.row))
+    def _finish(self, request: Request, value: object) -> None:
+        self._order.finish(request.row)
+        request.sink.done(value, self._model.context_tokens(request.row))
 
-    def _finish_failed(self, ask: Ask, error: ParleyError) -> None:
-        self._order.finish(ask.row)
-        ask.outlet.failed(error, self._guarded_length(ask.row))
+    def _finish_failed(self, request: Request, error: ParleyError) -> None:
+        self._order.finish(request.row)
+        request.sink.failed(error, self._guarded_length(request.row))
 
-    def _fail(self, ask: Ask, error: Exception) -> None:
+    def _fail(self, request: Request, error: Exception) -> None:
         """The model failed on this work: details to the log, an id to the client."""
         with self._stats_lock:
             self._failures += 1
         if isinstance(error, ParleyError) and not _is_device_fault(error):
             failure: ParleyError = error
-            log.warning("row %d: %s: %s", ask.row, type(error).__name__, error)
+            log.warning("row %d: %s: %s", request.row, type(error).__name__, error)
         else:
             error_id = uuid.uuid4().hex[:8]
             log.error(
                 "error %s: row %d failed on %s",
                 error_id,
-                ask.row,
-                type(ask.request).__name__,
+                request.row,
+                type(request.command).__name__,
                 exc_info=error,
             )
             failure = InferenceFailed(error_id=error_id)
             if _is_device_fault(error):
                 self._fault = error_id
-        self._finish_failed(ask, failure)
+        if self._fault is None and request.checkpoint is not None:
+            self._guarded(lambda: self._undo(request), "roll_back")
+        self._finish_failed(request, failure)
         if self._fault is not None:
             self._give_up()
 
+    def _undo(self, request: Request) -> None:
+        if request.checkpoint is not None and self._model.can_roll_back(request.checkpoint):
+            self._model.roll_back(request.checkpoint)
+
     def _give_up(self) -> None:
-        """The device is gone: so is every seat."""
+        """The device is gone, and every session with it."""
         log.critical("error %s: the device failed, the engine gives up", self._fault)
         self._lose_all()
         if self._on_fault is not None:
@@ -391,8 +425,8 @@ class EngineLoop:
 
     def _lose_all(self) -> None:
         for row in range(self._model.rows):
-            for ask in self._order.clear(row):
-                ask.outlet.failed(SeatLost(), 0)
+            for request in self._order.clear(row):
+                request.sink.failed(SlotLost(), 0)
 
     def _end(self) -> None:
         self._take_inbox()
@@ -420,9 +454,9 @@ class EngineLoop:
             log.exception("the model does not know the length of row %d", row)
             return 0
 
-    def _note_durations(self, ask: Ask) -> None:
+    def _note_durations(self, request: Request) -> None:
         with self._stats_lock:
-            self._durations.extend(ask.spent_ms.items())
+            self._durations.extend(request.spent_ms.items())
 
     def _reset_stats(self) -> None:
         self._durations: deque[tuple[Stage, float]] = deque(maxlen=STATS_LIMIT)
@@ -432,8 +466,10 @@ class EngineLoop:
         self._failures = 0
 
 
-def _with_timings(result: Result, spent_ms: dict[Stage, float]) -> Result:
-    return dataclasses.replace(result, timings=spent_ms)
+def _completed(result: Result, request: Request) -> Result:
+    if isinstance(result, PrefillResult):
+        return dataclasses.replace(result, timings=request.spent_ms, checkpoint=request.checkpoint)
+    return dataclasses.replace(result, timings=request.spent_ms)
 
 
 def _is_device_fault(error: BaseException) -> bool:

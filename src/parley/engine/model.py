@@ -29,16 +29,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
-from parley.engine.work import Mode, Piece, Result, Stage, Work
-from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ
+from parley.engine.work import Checkpoint, OutputPiece, Result, Stage, Work
+from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm
+from parley.protocol.kinds import Mode
+from parley.protocol.values import CONTEXT_TOKENS
 
 
 class DeviceFault(Exception):
     """Raised by a model when the device itself failed: nothing on it can be trusted any more.
 
-    The engine gives up every seat then; the process has to start anew.
+    The engine gives up every handle then; the process has to start anew.
     """
 
 
@@ -55,6 +57,14 @@ class ModelSpec:
         can_speak: whether this loaded model has a voice (False: text only, e.g. vocoder files
             absent).
         default_voice: name of the voice used when a client brings none.
+        prompt_voice: that voice as sound, for models that hear a voice in their prompt; 16 kHz.
+        details: facts for operators: `device`, and `voice_problem` where there is no default voice.
+        transcribes: whether results say what was heard in words (`PrefillResult.heard`,
+            `GenerateResult.heard`).
+        transcription_prompt: for models that write down what they hear when they are asked to in
+            these words; "" for all others.
+        reads_in_units: whether written words may stand in a duplex unit.
+        reads_aloud: whether an answer can be given to it (`Generate.say`).
     """
 
     name: str
@@ -62,12 +72,17 @@ class ModelSpec:
     input_rate_hz: int = INPUT_RATE_HZ
     output_rate_hz: int = OUTPUT_RATE_HZ
     unit_s: float = 1.0
-    context_limit_tokens: int = 8192
+    context_limit_tokens: int = CONTEXT_TOKENS
     prefill_piece_tokens: int = 512
     image_tokens: int = 64
     audio_tokens_per_s: int = 10
     can_speak: bool = True
     default_voice: str = "default"
+    prompt_voice: Pcm | None = None
+    transcribes: bool = False
+    transcription_prompt: str = ""
+    reads_aloud: bool = False
+    reads_in_units: bool = False
     details: dict[str, str] = field(default_factory=dict)
 
 
@@ -100,7 +115,7 @@ class Job(Protocol):
         """The outcome; set exactly when `stage` is None. `timings` are filled in by the engine."""
         ...
 
-    def take_pieces(self) -> list[Piece]:
+    def take_pieces(self) -> list[OutputPiece]:
         """Pieces of an answer that became final since the last call."""
         ...
 
@@ -110,16 +125,16 @@ class Job(Protocol):
         ...
 
 
-class ContextMark(Protocol):
-    """A remembered point of one row's conversation. Opaque, cheap, valid until the row is opened
-    again or its window
-    moves past it."""
+@runtime_checkable
+class PreparesAhead(Protocol):
+    """A model that can do part of a piece of work before its turn comes."""
 
-    @property
-    def row(self) -> int: ...
+    def prepare_ahead(self, work: Work) -> None:
+        """Work was submitted; begin what needs neither the device nor the conversation.
 
-    @property
-    def context_tokens(self) -> int: ...
+        Called by the thread that submits: returns at once, never raises, and is only a hint.
+        """
+        ...
 
 
 class Model(Protocol):
@@ -147,15 +162,15 @@ class Model(Protocol):
         batch."""
         ...
 
-    def mark(self, row: int) -> ContextMark:
+    def mark(self, row: int) -> Checkpoint:
         """Remember where the row is."""
         ...
 
-    def can_roll_back(self, mark: ContextMark) -> bool:
+    def can_roll_back(self, mark: Checkpoint) -> bool:
         """Whether `mark` still describes a state the row can return to."""
         ...
 
-    def roll_back(self, mark: ContextMark) -> None:
+    def roll_back(self, mark: Checkpoint) -> None:
         """Return to `mark`, which stays valid."""
         ...
 

@@ -35,7 +35,7 @@ _CATCH_UP = frozenset({Stage.ENCODE, Stage.PREFILL})
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class ReadySlot:
     """A row that can move.
 
     Args:
@@ -62,7 +62,7 @@ class Step:
     rows: tuple[int, ...]
 
 
-def plan(ready: Sequence[Ready], now_s: float) -> Step | None:
+def plan(ready: Sequence[ReadySlot], now_s: float) -> Step | None:
     """What to run next; None when nothing is ready."""
     if not ready:
         return None

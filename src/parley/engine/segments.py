@@ -15,8 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from parley.media.pcm import Pcm
-
-Role = Literal["system", "user", "assistant"]
+from parley.protocol.values import Role
 
 Hearing = Literal["clip", "turn", "voice", "live"]
 """How sound is meant to be heard: a clip inside a request, a finished user turn, the reference

@@ -1,9 +1,9 @@
 """Who holds which slot, and what is asked of it.
 
 Pure bookkeeping of integers and queues. `Slots` lives on the event loop's side and says which rows
-are free; a generation number counts a row's tenants, so that what belongs to a departed one can be
-told apart. `Order` lives on the engine thread's side and keeps the work of each row in the order it
-was asked for.
+are free; a generation number counts a row's holders, so that what belongs to a departed one can be
+told apart. `WorkQueue` lives on the engine thread's side and keeps the work of each row in the
+order it was asked for.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
-class Tenancy:
-    """A row, and the how-manieth tenant holds it."""
+class SlotKey:
+    """A row, and the how-manieth holder holds it."""
 
     row: int
     generation: int
@@ -42,29 +42,27 @@ class Slots:
     def rows(self) -> int:
         return len(self._generations)
 
-    def take(self) -> Tenancy | None:
-        """A free row for a new tenant; None when all are held."""
+    def take(self) -> SlotKey | None:
+        """A free row for a new holder; None when all are held."""
         if not self._free:
             return None
         row = self._free.popleft()
         self._generations[row] += 1
-        return Tenancy(row, self._generations[row])
+        return SlotKey(row, self._generations[row])
 
-    def is_current(self, tenancy: Tenancy) -> bool:
-        """Whether this tenant still holds the row."""
-        return (
-            self._generations[tenancy.row] == tenancy.generation and tenancy.row not in self._free
-        )
+    def is_current(self, key: SlotKey) -> bool:
+        """Whether this holder still holds the row."""
+        return self._generations[key.row] == key.generation and key.row not in self._free
 
-    def release(self, tenancy: Tenancy) -> bool:
-        """Free the row; False, and nothing changes, when the tenant no longer holds it."""
-        if not self.is_current(tenancy):
+    def release(self, key: SlotKey) -> bool:
+        """Free the row; False, and nothing changes, when the holder no longer holds it."""
+        if not self.is_current(key):
             return False
-        self._free.append(tenancy.row)
+        self._free.append(key.row)
         return True
 
 
-class Order(Generic[Item]):
+class WorkQueue(Generic[Item]):
     """Work waiting per row, first come first served, one piece under way at a time."""
 
     def __init__(self, rows: int) -> None:

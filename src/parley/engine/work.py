@@ -1,4 +1,4 @@
-"""What a seat may ask of a slot, and what comes back.
+"""What a handle may ask of a slot, and what comes back.
 
 Values only: no tensors, no tasks. Work on one slot runs strictly in the order it was asked for.
 Times are monotonic seconds; durations in replies are milliseconds per stage.
@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Literal
+from typing import Literal, Protocol
 
 from parley.engine.segments import Segment
 from parley.media.pcm import Pcm
-
-Mode = Literal["chat", "half_duplex", "duplex"]
+from parley.protocol.kinds import Ending as Ending
+from parley.protocol.kinds import Mode
+from parley.protocol.values import CHAT_GENERATION, REPETITION_PENALTY, DuplexConfig
 
 
 class Stage(Enum):
@@ -30,7 +31,7 @@ class Stage(Enum):
     """One (or a fixed few) speech tokens per slot."""
     VOCODE = "vocode"
     """Speech tokens to samples; also voice preparation."""
-    SETTLE = "settle"
+    FINALIZE = "finalize"
     """Terminators and window after an answer."""
 
 
@@ -43,32 +44,12 @@ class Sampling:
     """How text tokens are chosen in turn-based replies. Source: requirement texts (chat,
     half-duplex)."""
 
-    temperature: float = 0.7
-    top_p: float = 0.8
-    top_k: int = 100
-    length_penalty: float = 1.0
-    repetition_penalty: float = 1.02
+    temperature: float = CHAT_GENERATION.temperature
+    top_p: float = CHAT_GENERATION.top_p
+    top_k: int = CHAT_GENERATION.top_k
+    length_penalty: float = CHAT_GENERATION.length_penalty
+    repetition_penalty: float = REPETITION_PENALTY
     is_greedy: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class DuplexOptions:
-    """Per-session settings of the unit loop. Source: service.md 4.4, DuplexConfig."""
-
-    generate_audio: bool = True
-    ls_mode: Literal["explicit", "implicit"] = "explicit"
-    force_listen_count: int = 3
-    max_new_speak_tokens_per_chunk: int = 20
-    decode_mode: Literal["sampling", "greedy"] = "sampling"
-    temperature: float = 0.7
-    top_k: int = 20
-    top_p: float = 0.8
-    text_repetition_penalty: float = 1.05
-    text_repetition_window_size: int = 512
-    length_penalty: float = 1.1
-    listen_prob_scale: float = 1.0
-    listen_top_k: int | None = None
-    tts_temperature: float = 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +70,13 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Opening:
+class StartSession:
     """A conversation begins in a slot: whatever the slot remembered is gone.
 
     Args:
         voice: reference sound for the vocoder, 16 kHz mono; None means the model's default voice.
         speak: prepare the voice at all; False makes a text-only conversation.
-        seed: makes sampling repeatable; None draws one. The seed in force is in `Opened`.
+        seed: makes sampling repeatable; None draws one. The seed in force is in `StartResult`.
     """
 
     mode: Mode
@@ -103,19 +84,36 @@ class Opening:
     speak: bool = True
     seed: int | None = None
     window: Window = Window()
-    duplex: DuplexOptions = DuplexOptions()
+    duplex: DuplexConfig = field(default_factory=DuplexConfig)
+
+
+class Checkpoint(Protocol):
+    """A remembered point of one slot's context. Opaque, cheap, valid until the slot starts another
+    session or its window moves past it."""
+
+    @property
+    def row(self) -> int: ...
+
+    @property
+    def context_tokens(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Prefill:
-    """Append segments to the context; nothing is said. Images share the session's slice limit
-    unless they say more."""
+    """Append segments to the context; nothing is generated. Images share the session's slice limit
+    unless they say more.
+
+    Args:
+        takes_checkpoint: remember the context before the segments, in the result; if the model
+            fails on them, the slot is rolled back to it.
+    """
 
     segments: tuple[Segment, ...]
+    takes_checkpoint: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class Generate:
     """Answer the open turn (chat, half-duplex), text and, if `speak`, sound, until the model ends
     it or a limit.
 
@@ -124,6 +122,8 @@ class Reply:
         speak: False produces text only, whatever the opening prepared.
         is_whole: complete the text before speaking it, in one utterance; everything comes in the
             last piece. Models that know no such difference answer as ever.
+        say: the words of the answer, for models that read aloud (`ModelSpec.reads_aloud`): nothing
+            else is said, and `max_new_tokens` does not cut them; None: the model finds them.
     """
 
     max_new_tokens: int = 512
@@ -132,26 +132,27 @@ class Reply:
     enable_thinking: bool = False
     streaming: bool = True
     is_whole: bool = False
+    say: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class StepUnit:
     """Decide about the unit just prefilled (duplex): listen, or speak about one second."""
 
     force_listen: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Settle:
+class Finalize:
     """Bookkeeping after an answer was sent: terminators, end-of-unit, window. Harmless when nothing
     is pending."""
 
 
-Work = Opening | Prefill | Reply | Answer | Settle
+Work = StartSession | Prefill | Generate | StepUnit | Finalize
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class StartResult:
     """The slot is empty and its voice is ready."""
 
     seed: int
@@ -159,18 +160,24 @@ class Opened:
 
 
 @dataclass(frozen=True, slots=True)
-class Prefilled:
-    """`added_tokens` went into the context, which now holds `context_tokens`."""
+class PrefillResult:
+    """`added_tokens` went into the context, which now holds `context_tokens`.
+
+    Args:
+        heard: the words of the sound in it, where the model makes any (`ModelSpec.transcribes`).
+    """
 
     added_tokens: int
     context_tokens: int
     vision_slices: int = 0
     vision_tokens: int = 0
     timings: Timings = field(default_factory=dict)
+    checkpoint: Checkpoint | None = None
+    heard: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Piece:
+class OutputPiece:
     """A part of an answer, in order: text that is now final, sound that is now final (24 kHz), or
     both."""
 
@@ -178,23 +185,8 @@ class Piece:
     pcm: Pcm | None = None
 
 
-class Ending(Enum):
-    """Why an answer ended."""
-
-    DONE = "done"
-    """The model ended it."""
-    LIMIT = "limit"
-    """`max_new_tokens` was reached."""
-    CANCELLED = "cancelled"
-    """Somebody stopped it; what was produced stays in the context."""
-    LISTEN = "listen"
-    """The unit decided to listen (duplex)."""
-    SPOKE = "spoke"
-    """The unit spoke (duplex)."""
-
-
 @dataclass(frozen=True, slots=True)
-class Decoded:
+class GenerateResult:
     """What an answer came to.
 
     Args:
@@ -202,6 +194,8 @@ class Decoded:
         end_of_turn: duplex: the turn ended in this unit; reply: the model ended it.
         text_tokens, speech_tokens: how many were produced and used.
         context_tokens: length of the context now (duplex: before settling).
+        heard: the words of the sound that this answer is about, where the model makes any while it
+            answers (`ModelSpec.transcribes`); duplex: in the unit that begins the answer.
     """
 
     ending: Ending
@@ -211,10 +205,11 @@ class Decoded:
     speech_tokens: int
     context_tokens: int
     timings: Timings = field(default_factory=dict)
+    heard: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class FinalizeResult:
     """Bookkeeping done; `dropped_tokens` were forgotten by the window."""
 
     context_tokens: int
@@ -222,4 +217,4 @@ class Settled:
     timings: Timings = field(default_factory=dict)
 
 
-Result = Opened | Prefilled | Decoded | Settled
+Result = StartResult | PrefillResult | GenerateResult | FinalizeResult

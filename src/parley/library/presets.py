@@ -14,17 +14,18 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import yaml
 
 from parley import logs
 from parley.errors import BadInput
-from parley.library.voices import Voice, read_voice
+from parley.library.voices import RegisteredVoice, read_voice
 from parley.media.pcm import Pcm
+from parley.protocol.kinds import APP_ORDER
 
-Mode = Literal["turnbased", "half_duplex_audio", "omni", "audio_duplex"]
-MODES: Final[tuple[Mode, ...]] = ("turnbased", "half_duplex_audio", "omni", "audio_duplex")
+APP_IDS: Final = tuple(kind.app_id for kind in APP_ORDER)
+"""Where a preset can be used: a folder of presets per app."""
 SHIPPED: Final = Path(__file__).parent / "presets"
 LIMIT_BYTES: Final = 256 * 1024
 SOUND_LIMIT_S: Final = 60.0
@@ -67,11 +68,11 @@ class Presets:
         self._roots = (shipped, data_dir / "presets")
         self._lock = threading.Lock()
         self._seen: tuple[tuple[str, int, int], ...] | None = None
-        self._presets: dict[Mode, dict[str, Preset]] = {}
+        self._presets: dict[str, dict[str, Preset]] = {}
         self.problems: list[str] = []
         """Files that could not be used when they were last read."""
 
-    def list(self) -> dict[Mode, list[Preset]]:
+    def list(self) -> dict[str, list[Preset]]:
         """By mode, in their order."""
         with self._lock:
             self._refresh()
@@ -94,7 +95,7 @@ class Presets:
         if seen == self._seen:
             return
         problems: list[str] = []
-        presets: dict[Mode, dict[str, Preset]] = {mode: {} for mode in MODES}
+        presets: dict[str, dict[str, Preset]] = {mode: {} for mode in APP_IDS}
         for root, mode, path, status in self._files():
             try:
                 if status.st_size > LIMIT_BYTES:
@@ -107,9 +108,9 @@ class Presets:
             presets[mode][preset.id] = preset
         self._seen, self._presets, self.problems = seen, presets, problems
 
-    def _files(self) -> Iterator[tuple[Path, Mode, Path, os.stat_result]]:
+    def _files(self) -> Iterator[tuple[Path, str, Path, os.stat_result]]:
         for root in self._roots:
-            for mode in MODES:
+            for mode in APP_IDS:
                 for path in sorted((root / mode).glob("*.y*ml")):
                     try:
                         status = path.lstat()
@@ -129,7 +130,7 @@ def read_sound(path: Path) -> Pcm:
     Raises:
         BadInput, OSError: it cannot be used.
     """
-    voice: Voice = read_voice(path, limit_s=SOUND_LIMIT_S)
+    voice: RegisteredVoice = read_voice(path, limit_s=SOUND_LIMIT_S)
     return voice.pcm
 
 

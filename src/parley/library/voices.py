@@ -3,11 +3,15 @@
 A registered voice is a WAV file (16 kHz, mono, 16 bit) under a random id, with a small JSON file
 beside it. Names never become paths: a voice is found by its id, or by its name in the list.
 Functions here block on the disk; the gateway and the worker call them in threads.
+
+A voice is its owner's: whoever registered it. The owner is a key, an admin, or somebody without a
+key, and then the id, which nobody can guess, is the permission. An admin may publish a voice;
+everybody lists, hears and uses it then.
 """
 
 from __future__ import annotations
 
-import io
+import importlib.util
 import json
 import os
 import re
@@ -15,15 +19,14 @@ import secrets
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any, Final
-
-import numpy as np
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import Final
 
 from parley import logs
 from parley.errors import InvalidPayload, Refused, TooLarge
-from parley.media.pcm import INPUT_RATE_HZ, Pcm, from_float32_bytes
+from parley.media import decoder
+from parley.media.pcm import INPUT_RATE_HZ, Pcm
 from parley.media.reference import MIN_S
 from parley.media.resample import resample
 from parley.media.wav import encode_wav, load
@@ -32,6 +35,9 @@ SHIPPED: Final = Path(__file__).parent / "default_voice.wav"
 """Comes with the package: six seconds of the synthesiser espeak-ng, voice `en-us+f3`, level and
 edges evened. The sound of such a program is free of its licence."""
 
+OFFICIAL_CHECKPOINT: Final = "openbmb/MiniCPM-o-4_5"
+_HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+
 CHECKPOINT_VOICE: Final = Path("assets") / "HT_ref_audio.wav"
 """Where a MiniCPM-o 4.5 checkpoint keeps its own. Source: model.md 2.1."""
 
@@ -39,9 +45,8 @@ LIMIT_BYTES: Final = 10 * 1024 * 1024
 """Source: service.md 5.6."""
 
 LIMIT_VOICES: Final = 500
+LIMIT_STRANGERS: Final = 250
 NAME_CHARS: Final = 80
-CHANNELS_MOST: Final = 8
-RATE_MOST_HZ: Final = 192_000
 
 _ID = re.compile(r"[0-9a-f]{32}")
 
@@ -59,16 +64,73 @@ class TooManyVoices(Refused):
 
 
 @dataclass(frozen=True, slots=True)
-class Voice:
+class RegisteredVoice:
     """Reference audio and what people call it; mono at 16 kHz."""
 
     name: str
     pcm: Pcm
 
 
+class TooManyOwnVoices(Refused):
+    """One owner has as many as it may have."""
+
+    code = "too_many_voices"
+    http_status = 409
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"You have registered {limit} voices already; delete one first.")
+
+
+@dataclass(frozen=True, slots=True)
+class VoiceUser:
+    """Who asks for a voice.
+
+    Args:
+        key_id: of the key that was shown.
+        client: stands for the address of somebody without a key; tells nothing about it.
+    """
+
+    is_admin: bool = False
+    key_id: str | None = None
+    client: str = ""
+
+    @property
+    def owner(self) -> str:
+        """What is written on the voices that it registers."""
+        if self.key_id is not None:
+            return f"key:{self.key_id}"
+        return "admin" if self.is_admin else f"client:{self.client}"
+
+    @classmethod
+    def named(cls, owner: str) -> VoiceUser:
+        """The one that `owner` names; "" is somebody without a key."""
+        kind, _, rest = owner.partition(":")
+        return cls(is_admin=owner == "admin", key_id=rest if kind == "key" else None)
+
+    def lists(self, card: VoiceCard) -> bool:
+        """Whether it sees a voice in a list, and may call it by name."""
+        is_own = self.key_id is not None and card.owner == self.owner
+        return self.is_admin or card.published or is_own
+
+    def opens(self, card: VoiceCard) -> bool:
+        """Whether it may hear and use a voice whose id it knows."""
+        return self.lists(card) or card.owner.startswith("client:")
+
+    def removes(self, card: VoiceCard) -> bool:
+        """Whether it may delete a voice whose id it knows; everybody knows a published one's."""
+        if self.is_admin or (self.key_id is not None and card.owner == self.owner):
+            return True
+        return card.owner.startswith("client:") and not card.published
+
+
+ANYBODY: Final = VoiceUser()
+ADMIN: Final = VoiceUser(is_admin=True)
+
+
 @dataclass(frozen=True, slots=True)
 class VoiceCard:
-    """What is known of a registered voice."""
+    """What is known of a registered voice. `owner`: see `VoiceUser`; a voice that was registered
+    before voices had owners is opened by its id."""
 
     id: str
     name: str
@@ -77,6 +139,8 @@ class VoiceCard:
     duration_ms: int
     sample_rate: int
     created_at: str
+    owner: str = "client:"
+    published: bool = False
 
 
 def default_voice_path(configured: Path | None, model: str) -> Path:
@@ -84,48 +148,94 @@ def default_voice_path(configured: Path | None, model: str) -> Path:
 
     Args:
         configured: `model.default_voice` of the settings; wins.
-        model: model name or checkpoint folder; a checkpoint's own voice comes next.
+        model: model name, checkpoint folder or hub id; a checkpoint's own voice comes next.
     """
     if configured is not None:
         return configured
-    own = Path(model) / CHECKPOINT_VOICE
-    return own if own.is_file() else SHIPPED
+    own = Path(model).expanduser() / CHECKPOINT_VOICE
+    if own.is_file():
+        return own
+    return _downloaded(model) or SHIPPED
 
 
-def read_voice(path: Path, *, limit_s: float) -> Voice:
+def _downloaded(model: str) -> Path | None:
+    """The voice of a checkpoint that was fetched from a hub."""
+    if importlib.util.find_spec("huggingface_hub") is None:
+        return None
+    from huggingface_hub import try_to_load_from_cache
+
+    repository = OFFICIAL_CHECKPOINT if model == "minicpmo45" else model
+    if not _HUB_ID.fullmatch(repository):
+        return None
+    found = try_to_load_from_cache(repository, CHECKPOINT_VOICE.as_posix())
+    return Path(found) if isinstance(found, str) else None
+
+
+def read_voice(path: Path, *, limit_s: float) -> RegisteredVoice:
     """Read a voice file; any rate and width.
 
     Raises:
         InvalidPayload, TooLarge: not a voice of at most `limit_s`.
         OSError: the file cannot be read.
     """
-    return Voice(path.stem, resample(load(path, limit_s=limit_s), INPUT_RATE_HZ))
+    return RegisteredVoice(path.stem, resample(load(path, limit_s=limit_s), INPUT_RATE_HZ))
 
 
-class VoiceShelf:
+def find_asset(folder: Path, name: str, *, limit_s: float) -> Pcm | None:
+    """A voice file below the operator's assets folder, by the path that the published
+    configuration prints: `assets/ref_audio/name.wav`, or without the first part.
+
+    Nothing outside the folder can be named, also not through a link inside it. None when there is
+    no such file.
+
+    Raises:
+        InvalidPayload, TooLarge: a file that is no voice of at most `limit_s`.
+    """
+    wanted = PurePosixPath(name)
+    if wanted.suffix.lower() != ".wav" or wanted.is_absolute() or "\0" in name:
+        return None
+    if ".." in wanted.parts or "\\" in name:
+        return None
+    parts = wanted.parts[1:] if wanted.parts[0] == "assets" else wanted.parts
+    root = folder.resolve()
+    path = root.joinpath(*parts).resolve()
+    if not path.is_relative_to(root) or not path.is_file():
+        return None
+    try:
+        return read_voice(path, limit_s=limit_s).pcm
+    except OSError as error:
+        _log.error("voice cannot be read", voice=name, why=str(error))
+        return None
+
+
+class VoiceLibrary:
     """Registered voices in `data_dir/voices`. Gateway and workers may look at the same folder.
 
     Args:
         limit_s: the longest voice.
+        limit_each: voices of one owner, admins excepted.
     """
 
-    def __init__(self, data_dir: Path, *, limit_s: float) -> None:
+    def __init__(self, data_dir: Path, *, limit_s: float, limit_each: int = 20) -> None:
         self._root = data_dir / "voices"
         self._limit_s = limit_s
+        self._limit_each = limit_each
         self._lock = threading.Lock()
         self.problems: list[str] = []
         """Files that were found broken and put aside."""
 
-    def list(self) -> list[VoiceCard]:
-        """All voices, oldest first."""
-        return sorted(self._cards(), key=lambda card: (card.created_at, card.id))
+    def list(self, user: VoiceUser = ADMIN) -> list[VoiceCard]:
+        """The voices that `user` may see, oldest first."""
+        seen = (card for card in self._cards() if user.lists(card))
+        return sorted(seen, key=lambda card: (card.created_at, card.id))
 
-    def find(self, id_or_name: str) -> Pcm | None:
-        """A voice by its id or else its name (the oldest of that name); None when there is none."""
-        path = self._wav(id_or_name)
-        if path is None or not path.is_file():
-            card = next((card for card in self.list() if card.name == id_or_name), None)
-            path = self._wav(card.id) if card else None
+    def find(self, id_or_name: str, user: VoiceUser = ADMIN) -> Pcm | None:
+        """A voice by its id or else its name (the oldest of that name that `user` sees); None when
+        there is none for `user`."""
+        card = self.card(id_or_name, user)
+        if card is None:
+            card = next((card for card in self.list(user) if card.name == id_or_name), None)
+        path = self._wav(card.id) if card else None
         if path is None:
             return None
         try:
@@ -134,25 +244,39 @@ class VoiceShelf:
             _log.error("voice cannot be read", voice=path.stem, why=str(error))
             return None
 
-    def card(self, voice_id: str) -> VoiceCard | None:
-        """What is known of one."""
+    def card(self, voice_id: str, user: VoiceUser = ADMIN) -> VoiceCard | None:
+        """What is known of one; None when there is none that `user` may open."""
         path = self._wav(voice_id)
-        return self._read_card(path.with_suffix(".json")) if path else None
+        card = self._read_card(path.with_suffix(".json")) if path else None
+        return card if card is not None and user.opens(card) else None
 
-    def add(self, name: str, data: bytes) -> VoiceCard:
+    def publish(self, voice_id: str, is_published: bool) -> bool:
+        """Let everybody list, hear and use a voice, or not any more; whether it is there."""
+        path = self._wav(voice_id)
+        with self._lock:
+            card = self._read_card(path.with_suffix(".json")) if path else None
+            if path is None or card is None:
+                return False
+            card = replace(card, published=is_published)
+            _write(path.with_suffix(".json"), _json(card))
+            return True
+
+    def add(self, name: str, data: bytes, user: VoiceUser = ADMIN) -> VoiceCard:
         """Register a voice from a sound file of any common format.
 
         Raises:
             InvalidPayload: no sound, too short, or no name.
             TooLarge: too many bytes or seconds.
             TooManyVoices: the library is full.
+            TooManyOwnVoices: `user` has as many as it may have.
         """
         name = " ".join(name.split())
         if not name or len(name) > NAME_CHARS or not name.isprintable():
             raise InvalidPayload(f"A name is 1 to {NAME_CHARS} printable characters.", field="name")
         if len(data) > LIMIT_BYTES:
             raise TooLarge("The voice", len(data), LIMIT_BYTES)
-        pcm = decode_sound(data, limit_s=self._limit_s)
+        self._check_own(user)
+        pcm = decoder.shared().sound(data, limit_s=self._limit_s, what="The voice")
         if pcm.duration_s < MIN_S:
             raise InvalidPayload(f"The voice is too short: at least {MIN_S:g} s are needed.")
         voice_id = secrets.token_hex(16)
@@ -164,25 +288,38 @@ class VoiceShelf:
             duration_ms=pcm.duration_ms,
             sample_rate=pcm.rate_hz,
             created_at=time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime()),
+            owner=user.owner,
         )
         with self._lock:
             self._root.mkdir(parents=True, exist_ok=True, mode=0o750)
             if sum(1 for _ in self._root.glob("*.wav")) >= LIMIT_VOICES:
                 raise TooManyVoices
+            self._check_own(user)
             # The card comes last: a voice without one is not there.
             _write(self._root / card.filename, encode_wav(pcm))
-            _write(
-                self._root / f"{voice_id}.json",
-                json.dumps(asdict(card), ensure_ascii=False).encode(),
-            )
+            _write(self._root / f"{voice_id}.json", _json(card))
         return card
 
-    def remove(self, voice_id: str) -> bool:
-        """Delete one; whether it was there."""
+    def _check_own(self, user: VoiceUser) -> None:
+        """Strangers together may fill half of the library, so that there is room for keys."""
+        if user.is_admin:
+            return
+        owners = [card.owner for card in self._cards()]
+        if owners.count(user.owner) >= self._limit_each:
+            raise TooManyOwnVoices(self._limit_each)
+        strangers = sum(owner.startswith("client:") for owner in owners)
+        if user.key_id is None and strangers >= LIMIT_STRANGERS:
+            raise TooManyVoices
+
+    def remove(self, voice_id: str, user: VoiceUser = ADMIN) -> bool:
+        """Delete one; False when there is none that `user` may delete."""
         path = self._wav(voice_id)
         if path is None:
             return False
         with self._lock:
+            known = self._read_card(path.with_suffix(".json"))
+            if not user.is_admin and (known is None or not user.removes(known)):
+                return False
             card = path.with_suffix(".json")
             was_there = card.is_file() or path.is_file()
             card.unlink(missing_ok=True)
@@ -222,83 +359,8 @@ class VoiceShelf:
         _log.error("broken file put aside", file=str(path), kept_as=aside.name, why=str(error))
 
 
-def decode_sound(data: bytes, *, limit_s: float) -> Pcm:
-    """A sound file of any common format (WAV, FLAC, Ogg, MP3; M4A and WebM where PyAV is
-    installed), or raw float32 samples at 16 kHz, as 16 kHz mono.
-
-    Nothing is taken on trust: lengths in headers are not believed, and what is decoded is bounded
-    by `limit_s` before it is kept.
-
-    Raises:
-        InvalidPayload: nothing that can be heard.
-        TooLarge: longer than `limit_s`.
-    """
-    import soundfile
-
-    try:
-        with soundfile.SoundFile(io.BytesIO(data)) as file:
-            pcm = _read_blocks(file, limit_s)
-    except (soundfile.LibsndfileError, RuntimeError, OverflowError) as error:
-        pcm = _decode_with_av(data, limit_s, error)
-    if not np.isfinite(pcm.samples).all():
-        raise InvalidPayload("Audio holds samples that are not finite numbers.")
-    return resample(Pcm(np.clip(pcm.samples, -1.0, 1.0), pcm.rate_hz), INPUT_RATE_HZ)
-
-
-def _read_blocks(file: Any, limit_s: float) -> Pcm:
-    rate_hz = int(file.samplerate)
-    if not 1000 <= rate_hz <= RATE_MOST_HZ or file.channels > CHANNELS_MOST:
-        raise InvalidPayload(
-            f"Sound has at most {CHANNELS_MOST} channels and {RATE_MOST_HZ} samples a second."
-        )
-    blocks: list[np.ndarray[Any, np.dtype[np.float32]]] = []
-    count, limit = 0, round(limit_s * rate_hz)
-    while len(block := file.read(65_536, dtype="float32", always_2d=True)):
-        count += len(block)
-        if count > limit:
-            raise TooLarge("The voice", max(file.frames, count) / rate_hz, limit_s, "s")
-        blocks.append(block.mean(axis=1, dtype=np.float32))
-    return Pcm(np.concatenate(blocks) if blocks else np.zeros(0, np.float32), rate_hz)
-
-
-def _decode_with_av(data: bytes, limit_s: float, failure: Exception) -> Pcm:
-    """What libsndfile cannot read; last, raw samples as the wire has them."""
-    try:
-        import av
-    except ModuleNotFoundError:
-        return _raw(data, limit_s, failure)
-    blocks: list[np.ndarray[Any, np.dtype[np.float32]]] = []
-    count = 0
-    try:
-        with av.open(io.BytesIO(data), mode="r") as container:
-            stream = next(iter(container.streams.audio), None)
-            if stream is None:
-                raise InvalidPayload("The file holds no sound.")
-            # Channels are averaged here: FFmpeg's own mixing makes equal channels louder.
-            resampler = av.AudioResampler("fltp", None, INPUT_RATE_HZ)
-            for frame in container.decode(stream):
-                for piece in resampler.resample(frame):
-                    block = piece.to_ndarray().mean(axis=0, dtype=np.float32)
-                    count += len(block)
-                    if count > limit_s * INPUT_RATE_HZ:
-                        raise TooLarge("The voice", count / INPUT_RATE_HZ, limit_s, "s")
-                    blocks.append(block)
-    except (av.FFmpegError, ValueError) as error:
-        return _raw(data, limit_s, error)
-    return Pcm(np.concatenate(blocks) if blocks else np.zeros(0, np.float32), INPUT_RATE_HZ)
-
-
-def _raw(data: bytes, limit_s: float, failure: Exception) -> Pcm:
-    sentence = "The audio is in no format that is known here."
-    if len(data) % 4 or not data:
-        raise InvalidPayload(sentence) from failure
-    # A text or a picture read as float32 has wild numbers in it; sound has not.
-    samples = np.frombuffer(data, "<f4")
-    if not np.isfinite(samples).all() or np.abs(samples).max() > 8:
-        raise InvalidPayload(sentence) from failure
-    if len(samples) > limit_s * INPUT_RATE_HZ:
-        raise TooLarge("The voice", len(samples) / INPUT_RATE_HZ, limit_s, "s")
-    return from_float32_bytes(data, INPUT_RATE_HZ)
+def _json(card: VoiceCard) -> bytes:
+    return json.dumps(asdict(card), ensure_ascii=False).encode()
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -2,30 +2,39 @@
 
 A name is one of `known_names()`, the folder of a checkpoint, or a hub id (`organisation/name`).
 Each model is a module with two functions, `load(settings) -> Model` and `describe(settings) ->
-ModelPlan`, imported only when that model is asked for.
+ModelPlan`, imported only when that model is asked for. Other distributions add models through the
+entry point group `parley.models`; docs/do/extend.md shows how.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import json
 import re
+from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Final, Protocol, cast
 
 from parley.engine.model import Model
 from parley.errors import SetupError
+from parley.installation import extra_for, install_command
+from parley.models import pocket_data
 from parley.models.plan import ModelPlan
 from parley.settings import ModelSettings
 
 _BY_NAME = {
+    "cascade": "parley.models.cascade",
     "minicpmo45": "parley.models.minicpmo45",
     "parrot": "parley.models.parrot",
-    "pocket": "parley.models.pocket",
+    "pocket": "parley.models.cascade",
 }
 _BY_MODEL_TYPE = {"minicpmo": "minicpmo45"}
 """`model_type` in a checkpoint's config.json → model."""
+
+GROUP: Final = "parley.models"
+"""Entry points of this group are models: name = module."""
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
@@ -38,7 +47,15 @@ class _Module(Protocol):
 
 def known_names() -> list[str]:
     """Names of the models that are installed here."""
-    return sorted(name for name, module in _BY_NAME.items() if importlib.util.find_spec(module))
+    shipped = (name for name, module in _BY_NAME.items() if importlib.util.find_spec(module))
+    return sorted({*shipped, *_added()})
+
+
+@functools.cache
+def _added() -> dict[str, str]:
+    """Models of other distributions: name → module. A shipped name cannot be taken."""
+    found = {point.name: point.value for point in entry_points(group=GROUP)}
+    return {name: module for name, module in found.items() if name not in _BY_NAME}
 
 
 def resolve(name: str) -> str:
@@ -70,6 +87,16 @@ def load(settings: ModelSettings) -> Model:
     return _module(settings.name).load(settings)
 
 
+def check(settings: ModelSettings) -> None:
+    """What can be found out about a model without loading anything, torch included.
+
+    Raises:
+        SetupError: there is no such model, or its weights are not installed.
+    """
+    if resolve(settings.name) in ("cascade", "pocket"):
+        pocket_data.folder(settings)
+
+
 def describe(settings: ModelSettings) -> ModelPlan:
     """What `load` would do, without doing it."""
     return _module(settings.name).describe(settings)
@@ -78,13 +105,13 @@ def describe(settings: ModelSettings) -> ModelPlan:
 def _module(name: str) -> _Module:
     model = resolve(name)
     try:
-        return cast(_Module, importlib.import_module(_BY_NAME[model]))
+        return cast(_Module, importlib.import_module({**_added(), **_BY_NAME}[model]))
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("parley"):
             raise
         raise SetupError(
             f"The model '{model}' needs the package '{error.name}', which is not installed.",
-            hint="Install parley with the extra [worker].",
+            hint=f"Install it with: {install_command(extra_for(error.name or '') or 'worker')}",
         ) from error
 
 

@@ -4,7 +4,7 @@ what came of it. Satisfies `engine.model.Job`; models add how a step is computed
 
 from __future__ import annotations
 
-from parley.engine.work import Piece, Result, Stage
+from parley.engine.work import OutputPiece, Result, Stage
 
 
 class ModelJob:
@@ -19,7 +19,7 @@ class ModelJob:
         self._row = row
         self._stage = stage
         self._result: Result | None = None
-        self._pieces: list[Piece] = []
+        self._pieces: list[OutputPiece] = []
 
     @property
     def row(self) -> int:
@@ -33,7 +33,7 @@ class ModelJob:
     def result(self) -> Result | None:
         return self._result
 
-    def take_pieces(self) -> list[Piece]:
+    def take_pieces(self) -> list[OutputPiece]:
         pieces, self._pieces = self._pieces, []
         return pieces
 

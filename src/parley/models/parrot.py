@@ -19,22 +19,23 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from parley.engine.context import Book, BookMark
-from parley.engine.model import ContextMark, Job, Memory, ModelSpec
+from parley.engine.context import ContextLedger, LedgerCheckpoint
+from parley.engine.model import Job, Memory, ModelSpec
 from parley.engine.segments import Audio, Image, Mark, Marker, Segment, Text
 from parley.engine.work import (
-    Answer,
-    Decoded,
+    Checkpoint,
     Ending,
-    Opened,
-    Opening,
-    Piece,
+    Finalize,
+    FinalizeResult,
+    Generate,
+    GenerateResult,
+    OutputPiece,
     Prefill,
-    Prefilled,
-    Reply,
-    Settle,
-    Settled,
+    PrefillResult,
     Stage,
+    StartResult,
+    StartSession,
+    StepUnit,
     Work,
 )
 from parley.errors import InvalidRequest
@@ -42,6 +43,7 @@ from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm, join, level_dbf
 from parley.media.resample import resample
 from parley.models.job import ModelJob
 from parley.models.plan import ModelPlan
+from parley.protocol.values import CONTEXT_TOKENS
 from parley.settings import ModelSettings
 
 UNIT_SAMPLES = OUTPUT_RATE_HZ
@@ -93,14 +95,14 @@ def count_slices(image: Image, default_slices: int) -> int:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Heard:
+class _Input:
     """What came in since the last answer. A value, so that a mark can keep an old one."""
 
     sounds: tuple[Pcm, ...] = ()
     sizes: tuple[tuple[int, int], ...] = ()
     texts: tuple[str, ...] = ()
 
-    def and_also(self, segment: Segment) -> Heard:
+    def and_also(self, segment: Segment) -> _Input:
         """With one more segment."""
         match segment:
             case Audio(pcm):
@@ -112,6 +114,11 @@ class Heard:
                 return replace(self, texts=(*self.texts, text.strip()))
             case _:
                 return self
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether somebody said or wrote something."""
+        return bool(self.sounds or self.texts)
 
     def sentence(self) -> str:
         """What the parrot says about it."""
@@ -134,7 +141,7 @@ class Heard:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Memo:
+class _Memory:
     """What a row knows besides lengths; replaced as a whole.
 
     Args:
@@ -151,7 +158,7 @@ class Memo:
     """
 
     role: str | None = None
-    heard: Heard = Heard()
+    heard: _Input = _Input()
     has_replied: bool = False
     is_reply_open: bool = False
     is_unit_silent: bool | None = None
@@ -162,7 +169,7 @@ class Memo:
     said: int = 0
     decisions: int = 0
 
-    def silent(self) -> Memo:
+    def silent(self) -> _Memory:
         """With nothing left to say."""
         return replace(self, is_answering=False, sound=Pcm.empty(OUTPUT_RATE_HZ), words=())
 
@@ -172,22 +179,22 @@ class ParrotMark:
     """A remembered point of one opening of one row."""
 
     row: int
-    conversation: Conversation
-    book: BookMark
-    memo: Memo
+    conversation: _SlotState
+    book: LedgerCheckpoint
+    memo: _Memory
 
     @property
     def context_tokens(self) -> int:
         return self.book.length_tokens
 
 
-class Conversation:
+class _SlotState:
     """Everything that differs between two rows."""
 
-    def __init__(self, opening: Opening, limit_tokens: int) -> None:
+    def __init__(self, opening: StartSession, limit_tokens: int) -> None:
         self.opening = opening
-        self.book = Book(limit_tokens, opening.window, marker_tokens=2)
-        self.memo = Memo()
+        self.book = ContextLedger(limit_tokens, opening.window, marker_tokens=2)
+        self.memo = _Memory()
 
     @property
     def is_duplex(self) -> bool:
@@ -221,7 +228,7 @@ class Conversation:
     def _begin_turn(self, role: str | None) -> None:
         if self.memo.has_replied or role == "system":
             self.book.end_entry()
-        heard = Heard() if role == "user" else self.memo.heard
+        heard = _Input() if role == "user" else self.memo.heard
         self.memo = replace(
             self.memo, role=role, heard=heard, has_replied=False, is_reply_open=False
         )
@@ -253,10 +260,10 @@ class ParrotJob(ModelJob, ABC):
         """One step."""
 
 
-class OpenJob(ParrotJob):
+class _StartJob(ParrotJob):
     """A new conversation; no voice to prepare."""
 
-    def __init__(self, parrot: Parrot, row: int, opening: Opening) -> None:
+    def __init__(self, parrot: Parrot, row: int, opening: StartSession) -> None:
         super().__init__(row, Stage.VOCODE)
         self._parrot = parrot
         self._opening = opening
@@ -266,16 +273,16 @@ class OpenJob(ParrotJob):
 
         def commit() -> None:
             self._parrot.begin(self._row, self._opening)
-            self.finish(Opened(seed))
+            self.finish(StartResult(seed))
 
         return commit
 
 
-class PrefillJob(ParrotJob):
+class _PrefillJob(ParrotJob):
     """Encode if there is something to hear or see, then take in one piece per step."""
 
     def __init__(
-        self, row: int, conversation: Conversation, work: Prefill, piece_tokens: int
+        self, row: int, conversation: _SlotState, work: Prefill, piece_tokens: int
     ) -> None:
         segments = _merge_texts(work.segments)
         has_media = any(isinstance(segment, Audio | Image) for segment in segments)
@@ -317,7 +324,7 @@ class PrefillJob(ParrotJob):
         if not conversation.is_duplex:
             conversation.slide()
         self.finish(
-            Prefilled(
+            PrefillResult(
                 self._added,
                 conversation.book.length_tokens,
                 vision_slices=self._slices,
@@ -326,21 +333,21 @@ class PrefillJob(ParrotJob):
         )
 
 
-class ReplyJob(ParrotJob):
+class _GenerateJob(ParrotJob):
     """The sentence word by word, the voice second by second; some words always come first."""
 
-    def __init__(self, row: int, conversation: Conversation, work: Reply) -> None:
+    def __init__(self, row: int, conversation: _SlotState, work: Generate) -> None:
         super().__init__(row, Stage.PREFILL)
         conversation.book.require(_MARKER_TOKENS[Mark.TURN_START] + 1)
         self._conversation = conversation
         self._work = work
         heard = conversation.memo.heard
-        self._words = words_of(heard.sentence())
+        self._words = words_of(work.say or heard.sentence())
         self._said = 0
         speaks = work.speak and conversation.opening.speak
         self._voice = heard.voice() if speaks else Pcm.empty(OUTPUT_RATE_HZ)
         self._played = 0
-        self._held: list[Piece] = []
+        self._held: list[OutputPiece] = []
 
     def cancel(self) -> None:
         if self._stage is not None:
@@ -361,7 +368,7 @@ class ReplyJob(ParrotJob):
 
     def _say(self) -> None:
         self._conversation.book.append(1)
-        self._held.append(Piece(text=self._words[self._said]))
+        self._held.append(OutputPiece(text=self._words[self._said]))
         self._said += 1
         sound_is_due = self._said % WORDS_PER_SOUND == 0 and self._played < len(self._voice)
         self._go_on(Stage.VOCODE if sound_is_due else Stage.DECODE)
@@ -369,7 +376,7 @@ class ReplyJob(ParrotJob):
     def _play(self) -> None:
         chunk = self._voice.slice(self._played, self._played + UNIT_SAMPLES)
         self._played += len(chunk)
-        self._held.append(Piece(pcm=chunk))
+        self._held.append(OutputPiece(pcm=chunk))
         self._go_on(Stage.DECODE)
 
     def _go_on(self, stage: Stage) -> None:
@@ -394,7 +401,7 @@ class ReplyJob(ParrotJob):
         conversation = self._conversation
         conversation.memo = replace(conversation.memo, has_replied=True, is_reply_open=True)
         self.finish(
-            Decoded(
+            GenerateResult(
                 ending,
                 "".join(self._words[: self._said]),
                 end_of_turn=ending is Ending.DONE,
@@ -405,10 +412,10 @@ class ReplyJob(ParrotJob):
         )
 
 
-class AnswerJob(ParrotJob):
+class _UnitJob(ParrotJob):
     """One unit: listen, or say the next second of what is pending."""
 
-    def __init__(self, row: int, conversation: Conversation, work: Answer) -> None:
+    def __init__(self, row: int, conversation: _SlotState, work: StepUnit) -> None:
         is_due = conversation.memo.is_unit_silent is not None
         super().__init__(row, Stage.DECODE if is_due else None)
         self._conversation = conversation
@@ -435,24 +442,24 @@ class AnswerJob(ParrotJob):
         options = self._conversation.opening.duplex
         if self._work.force_listen or memo.decisions < options.force_listen_count:
             return lambda: self._listen(memo.silent())
-        if not memo.is_answering and memo.is_unit_silent and memo.heard.sounds:
+        if not memo.is_answering and memo.is_unit_silent and memo.heard.is_asking:
             speaks = self._conversation.opening.speak and options.generate_audio
             memo = replace(
                 memo,
                 is_answering=True,
                 sound=memo.heard.voice() if speaks else memo.sound,
                 words=words_of(memo.heard.sentence()),
-                heard=Heard(),
+                heard=_Input(),
             )
         if memo.is_answering:
             return lambda: self._speak(memo)
         return lambda: self._listen(memo)
 
-    def _listen(self, memo: Memo) -> None:
+    def _listen(self, memo: _Memory) -> None:
         self._decided(memo)
         self._end(Ending.LISTEN)
 
-    def _speak(self, memo: Memo) -> None:
+    def _speak(self, memo: _Memory) -> None:
         book = self._conversation.book
         seconds_left = max(1, math.ceil(len(memo.sound) / UNIT_SAMPLES))
         room = book.limit_tokens - book.length_tokens - CLOSING_TOKENS - 1
@@ -467,7 +474,7 @@ class AnswerJob(ParrotJob):
             chunk = join([chunk, silence], OUTPUT_RATE_HZ)
         self._chunk, self._text, self._said = chunk, "".join(words), taken
         book.append(1 + taken)
-        self._pieces.append(Piece(text=self._text))
+        self._pieces.append(OutputPiece(text=self._text))
         memo = replace(memo, sound=rest, words=left, said=taken)
         self._decided(memo.silent() if self._is_last else memo)
         if len(chunk):
@@ -476,17 +483,17 @@ class AnswerJob(ParrotJob):
             self._end(Ending.SPOKE)
 
     def _play(self) -> None:
-        self._pieces.append(Piece(pcm=self._chunk))
+        self._pieces.append(OutputPiece(pcm=self._chunk))
         self._end(Ending.SPOKE)
 
-    def _decided(self, memo: Memo) -> None:
+    def _decided(self, memo: _Memory) -> None:
         self._conversation.memo = replace(
             memo, is_unit_silent=None, is_unsettled=True, decisions=memo.decisions + 1
         )
 
     def _end(self, ending: Ending) -> None:
         self.finish(
-            Decoded(
+            GenerateResult(
                 ending,
                 self._text,
                 end_of_turn=self._is_last,
@@ -497,15 +504,15 @@ class AnswerJob(ParrotJob):
         )
 
 
-class SettleJob(ParrotJob):
+class _FinalizeJob(ParrotJob):
     """Terminators of a unit, and its window."""
 
-    def __init__(self, row: int, conversation: Conversation) -> None:
+    def __init__(self, row: int, conversation: _SlotState) -> None:
         is_due = conversation.memo.is_unsettled
-        super().__init__(row, Stage.SETTLE if is_due else None)
+        super().__init__(row, Stage.FINALIZE if is_due else None)
         self._conversation = conversation
         if not is_due:
-            self.finish(Settled(conversation.book.length_tokens))
+            self.finish(FinalizeResult(conversation.book.length_tokens))
 
     def compute(self) -> Callable[[], None]:
         return self._settle
@@ -516,15 +523,19 @@ class SettleJob(ParrotJob):
         conversation.book.end_entry(said=range(conversation.memo.said))
         conversation.memo = replace(conversation.memo, is_unsettled=False, said=0)
         dropped = conversation.slide()
-        self.finish(Settled(conversation.book.length_tokens, dropped))
+        self.finish(FinalizeResult(conversation.book.length_tokens, dropped))
 
 
 class Parrot:
     """See the module's text."""
 
-    def __init__(self, rows: int = 1, *, context_limit_tokens: int = 8192) -> None:
-        self._spec = ModelSpec(name="parrot", context_limit_tokens=context_limit_tokens)
-        self._conversations: list[Conversation | None] = [None] * rows
+    def __init__(
+        self, rows: int = 1, *, name: str = "parrot", context_limit_tokens: int = CONTEXT_TOKENS
+    ) -> None:
+        self._spec = ModelSpec(
+            name=name, context_limit_tokens=context_limit_tokens, reads_in_units=True
+        )
+        self._conversations: list[_SlotState | None] = [None] * rows
 
     @property
     def spec(self) -> ModelSpec:
@@ -535,8 +546,8 @@ class Parrot:
         return len(self._conversations)
 
     def start(self, row: int, work: Work) -> Job:
-        if isinstance(work, Opening):
-            return OpenJob(self, row, work)
+        if isinstance(work, StartSession):
+            return _StartJob(self, row, work)
         conversation = self._conversations[row]
         if conversation is None:
             raise InvalidRequest("The conversation has not been opened.")
@@ -545,17 +556,17 @@ class Parrot:
                 if conversation.memo.is_unsettled:
                     raise InvalidRequest("The last unit has not been settled.")
                 _check(segments)
-                return PrefillJob(row, conversation, work, self._spec.prefill_piece_tokens)
-            case Settle():
-                return SettleJob(row, conversation)
-            case Answer():
+                return _PrefillJob(row, conversation, work, self._spec.prefill_piece_tokens)
+            case Finalize():
+                return _FinalizeJob(row, conversation)
+            case StepUnit():
                 if not conversation.is_duplex:
                     raise InvalidRequest("Units are answered in duplex only.")
-                return AnswerJob(row, conversation, work)
-            case Reply():
+                return _UnitJob(row, conversation, work)
+            case Generate():
                 if conversation.is_duplex:
                     raise InvalidRequest("Turns are answered in chat and half-duplex only.")
-                return ReplyJob(row, conversation, work)
+                return _GenerateJob(row, conversation, work)
 
     def step(self, stage: Stage, jobs: Sequence[Job]) -> None:
         ours = [job for job in jobs if isinstance(job, ParrotJob)]
@@ -564,24 +575,24 @@ class Parrot:
         for commit in [job.compute() for job in ours]:
             commit()
 
-    def begin(self, row: int, opening: Opening) -> None:
+    def begin(self, row: int, opening: StartSession) -> None:
         """A new conversation takes the row; marks of the old one are void."""
-        self._conversations[row] = Conversation(opening, self._spec.context_limit_tokens)
+        self._conversations[row] = _SlotState(opening, self._spec.context_limit_tokens)
 
-    def mark(self, row: int) -> ContextMark:
+    def mark(self, row: int) -> Checkpoint:
         conversation = self._conversations[row]
         if conversation is None:
             raise InvalidRequest("The conversation has not been opened.")
         return ParrotMark(row, conversation, conversation.book.mark(), conversation.memo)
 
-    def can_roll_back(self, mark: ContextMark) -> bool:
+    def can_roll_back(self, mark: Checkpoint) -> bool:
         return (
             isinstance(mark, ParrotMark)
             and self._conversations[mark.row] is mark.conversation
             and mark.conversation.book.can_roll_back(mark.book)
         )
 
-    def roll_back(self, mark: ContextMark) -> None:
+    def roll_back(self, mark: Checkpoint) -> None:
         assert isinstance(mark, ParrotMark)
         mark.conversation.book.roll_back(mark.book)
         mark.conversation.memo = mark.memo
@@ -645,9 +656,9 @@ def _starts_turn(segments: Sequence[Segment]) -> bool:
     )
 
 
-def _join_pieces(pieces: Sequence[Piece]) -> Piece:
+def _join_pieces(pieces: Sequence[OutputPiece]) -> OutputPiece:
     sounds = [piece.pcm for piece in pieces if piece.pcm is not None]
-    return Piece(
+    return OutputPiece(
         "".join(piece.text for piece in pieces),
         join(sounds, OUTPUT_RATE_HZ) if sounds else None,
     )

@@ -1,1 +1,1 @@
-"""The life of one conversation: phases, drivers, translation to and from the wire."""
+"""The session of one conversation: phases, deadlines, runners."""

@@ -9,18 +9,21 @@ import asyncio
 from dataclasses import dataclass
 from typing import Final
 
-from parley.errors import WrongPhase
-from parley.session.events import (
-    Answered,
-    ChatAsked,
+from parley.dialects.events import (
+    AnswerDone,
+    ChatRequested,
     ClientEvent,
-    Ended,
+    OutputDelta,
     Prefilled,
-    Said,
-    StopAsked,
+    SessionEnded,
+    StopRequested,
 )
-from parley.session.life import Life
+from parley.errors import InvalidRequest, WrongPhase
+from parley.media.room import ContextRoom
+from parley.protocol.kinds import Ending, Phase
+from parley.protocol.values import Generation
 from parley.session.opened import Voices, no_voices, open_messages, open_voice
+from parley.session.session import Session
 from parley.views.chat import ChatView
 
 STOP_GRACE_S: Final = 0.25
@@ -31,75 +34,81 @@ STOP_GRACE_S: Final = 0.25
 class ChatLimits:
     """`setup_s`: until the request is there. `voice_s`: longest reference voice."""
 
-    setup_s: float = 30.0
-    voice_s: float = 60.0
+    setup_s: float
+    voice_s: float
 
 
-class ChatDriver:
+class ChatRunner:
     """See the module's text."""
 
     def __init__(
         self,
-        life: Life,
+        session: Session,
         view: ChatView,
         limits: ChatLimits,
         *,
         voices: Voices = no_voices,
         seed: int | None = None,
     ) -> None:
-        self._life = life
+        self._session = session
         self._view = view
         self._limits = limits
         self._voices = voices
         self._seed = seed
-        self._asked: asyncio.Future[ChatAsked] = asyncio.get_running_loop().create_future()
+        self._asked: asyncio.Future[ChatRequested] = asyncio.get_running_loop().create_future()
         self._is_stopped = False
         self._input_tokens = 0
+        self._heard = ""
         self._text = ""
         self._pieces = 0
+        self._recording_id: str | None = None
 
     def accept(self, event: ClientEvent) -> None:
-        """See `Driver`. A second request is ignored, as everything but a stop."""
+        """See `Runner`. A second request is ignored, as everything but a stop."""
         match event:
-            case ChatAsked() if not self._asked.done():
-                self._life.enter("preparing")
+            case ChatRequested() if not self._asked.done():
+                self._session.enter(Phase.PREPARING)
                 self._asked.set_result(event)
-            case StopAsked():
+            case StopRequested():
                 self.stop_turn()
             case _:
-                raise WrongPhase(type(event).__name__, self._life.phase)
+                raise WrongPhase(type(event).__name__, self._session.phase)
 
     def expire(self, deadline: str) -> None:
-        """See `Driver`."""
+        """See `Runner`."""
         if deadline == "stop":
             self._finish_stopped()
         else:
-            self._life.end(Ended("timeout", elapsed_s=self._limits.setup_s))
+            self._session.end(SessionEnded("timeout", elapsed_s=self._limits.setup_s))
 
     def stop_turn(self) -> bool:
         """End the answer; what there is of it becomes the whole."""
         if self._is_stopped:
             return True
         if not self._asked.done():
-            self._life.end(Ended("stopped"))
+            self._session.end(SessionEnded("stopped"))
             return True
         self._is_stopped = True
         self._view.stop_generation()
-        self._life.deadlines.set("stop", self._life.clock.monotonic() + STOP_GRACE_S)
+        self._session.deadlines.set("stop", self._session.clock.monotonic() + STOP_GRACE_S)
         return True
 
-    async def run(self) -> Ended:
-        """See `Driver`."""
-        life = self._life
-        life.deadlines.set("setup", life.clock.monotonic() + self._limits.setup_s)
+    async def run(self) -> SessionEnded:
+        """See `Runner`."""
+        session = self._session
+        session.deadlines.set("setup", session.clock.monotonic() + self._limits.setup_s)
         asked = await self._asked
-        life.deadlines.clear("setup")
-        messages = await open_messages(asked.messages)
+        session.deadlines.clear("setup")
+        spec = self._view.spec
+        if asked.generation.say is not None and not spec.reads_aloud:
+            raise InvalidRequest("This model does not read texts aloud.", field="say")
+        room = ContextRoom(spec.context_limit_tokens, spec.image_tokens, spec.audio_tokens_per_s)
+        messages = await open_messages(asked.messages, room=room)
         voice = await open_voice(
             asked.voice, asked.voice_name, voices=self._voices, limit_s=self._limits.voice_s
         )
         prefilled = await self._view.prefill(
-            life.session_id,
+            session.session_id,
             messages,
             omni_mode=asked.is_omni,
             max_slice_nums=asked.max_slices,
@@ -108,61 +117,80 @@ class ChatDriver:
             speak=asked.wants_speech,
             tts_mode=asked.tts_mode,
             language=asked.language,
-            seed=self._seed,
+            seed=self._seed if asked.seed is None else asked.seed,
         )
-        self._input_tokens = prefilled.context_tokens
-        life.enter("generating")
-        life.emit(Prefilled(self._input_tokens))
+        # Pictures and clips may be large, and the answer may take minutes.
+        del messages
+        self._input_tokens, self._heard = prefilled.context_tokens, prefilled.heard
+        self._recording_id = await session.recording_id()
+        session.enter(Phase.GENERATING)
+        session.emit(Prefilled(self._input_tokens))
         if not self._is_stopped:
-            await (self._stream(asked) if asked.is_streaming else self._answer(asked))
+            answer = self._stream if asked.is_streaming else self._answer
+            await answer(asked.generation, speaks=asked.wants_speech)
         if self._is_stopped:
             self._finish_stopped()
-        return Ended("done")
+        return SessionEnded("done")
 
     async def close(self) -> None:
-        """See `Driver`."""
+        """See `Runner`."""
         self._view.stop_generation()
 
-    async def _stream(self, asked: ChatAsked) -> None:
+    async def _stream(self, generation: Generation, *, speaks: bool) -> None:
         chunks = self._view.streaming_generate(
-            self._life.session_id, asked.generation, generate_audio=asked.wants_speech
+            self._session.session_id, generation, generate_audio=speaks
         )
         async for chunk in chunks:
             text = chunk.text_delta or ""
             self._text += text
-            self._life.emit(Said(self._pieces, text, chunk.audio))
+            self._session.emit(OutputDelta(self._pieces, text, chunk.audio))
             self._pieces += 1
-            await self._life.room()
+            await self._session.room()
         decoded = self._view.decoded
         assert decoded is not None
         if not self._is_stopped:
             # All sound went out in the pieces; once more here would be heard twice.
-            self._life.emit(Answered(decoded.text, decoded.text_tokens, self._input_tokens))
+            self._session.emit(
+                AnswerDone(
+                    decoded.text,
+                    decoded.text_tokens,
+                    self._input_tokens,
+                    recording_id=self._recording_id,
+                    ending=decoded.ending,
+                    heard=self._heard or decoded.heard,
+                )
+            )
 
-    async def _answer(self, asked: ChatAsked) -> None:
+    async def _answer(self, generation: Generation, *, speaks: bool) -> None:
         answer = await self._view.generate(
-            self._life.session_id, asked.generation, generate_audio=asked.wants_speech
+            self._session.session_id, generation, generate_audio=speaks
         )
-        self._life.emit(
-            Answered(
+        self._session.emit(
+            AnswerDone(
                 answer.text,
                 answer.decoded.text_tokens,
                 self._input_tokens,
                 answer.audio,
                 is_stopped=self._is_stopped,
+                recording_id=self._recording_id,
+                ending=answer.decoded.ending,
+                heard=self._heard or answer.decoded.heard,
             )
         )
         if self._is_stopped:
-            self._life.end(Ended("done"))
+            self._session.end(SessionEnded("done"))
 
     def _finish_stopped(self) -> None:
         decoded = self._view.decoded
-        self._life.emit(
-            Answered(
+        self._session.emit(
+            AnswerDone(
                 decoded.text if decoded is not None else self._text,
                 decoded.text_tokens if decoded is not None else self._pieces,
                 self._input_tokens,
                 is_stopped=True,
+                recording_id=self._recording_id,
+                ending=Ending.CANCELLED,
+                heard=self._heard,
             )
         )
-        self._life.end(Ended("done"))
+        self._session.end(SessionEnded("done"))

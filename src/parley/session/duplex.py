@@ -10,46 +10,57 @@ Source: duplex details; service.md 3.5, 4.4, 4.5; sessions.md 6, 7.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from dataclasses import dataclass
 from typing import Final
 
+from parley.dialects.events import (
+    AudioInput,
+    ClientEvent,
+    DuplexSetup,
+    Failed,
+    InterruptionChanged,
+    InterruptRequested,
+    PauseRequested,
+    ResumeRequested,
+    SessionEnded,
+    SessionInterrupted,
+    SessionPaused,
+    SessionReady,
+    SessionResumed,
+    StopRequested,
+    TextInput,
+    UnitDone,
+    UserTranscribed,
+    VideoInput,
+)
 from parley.errors import (
     BadInput,
     ContextFull,
     InferenceFailed,
     InvalidPayload,
+    InvalidRequest,
     ParleyError,
-    SeatLost,
+    SlotLost,
     WrongPhase,
 )
 from parley.media.pcm import Pcm
-from parley.session.events import (
-    ClientEvent,
-    Ended,
-    Failed,
-    Heard,
-    InterruptAsked,
-    Interrupted,
-    PauseAsked,
-    Paused,
-    Ready,
-    ResumeAsked,
-    Resumed,
-    Seen,
-    StopAsked,
-    UnitDone,
-    UnitsPrepared,
-)
-from parley.session.life import Life
-from parley.session.mailbox import Cutter, Mailbox, Unit
+from parley.protocol.kinds import Phase
+from parley.protocol.values import FRAMES_LIMIT, InterruptionState
+from parley.session.interruption import InterruptionWatch, Playback
+from parley.session.mailbox import Cutter, Mailbox, PendingUnit
 from parley.session.opened import Voices, no_voices, open_frames, open_voice
+from parley.session.session import Session
+from parley.vad import DetectorFactory
+from parley.vad.interruption import Interrupted, InterruptionEvent, SpeechOver
 from parley.views.duplex import DuplexView
-
-FRAMES_LIMIT: Final = 4
-"""Frames in one unit; the newest are kept. Source: service.md 4.4."""
 
 FAILURES_LIMIT: Final = 3
 """So many failed units in a row end the session. Source: service.md 4.4, 4.5."""
+
+
+WRITTEN_LIMIT: Final = 8
+"""Written messages that may wait for the next unit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,51 +69,54 @@ class UnitLimits:
 
     Args:
         setup_s: from the beginning to a valid preparation.
-        session_s: from `Ready` to the end, pauses included.
+        session_s: from `SessionReady` to the end, pauses included.
         total_left_s: from now to the end, whatever happens.
         silence_s: without sound while active.
-        pause_s: a pause for which the client names no length.
         voice_s: longest reference voice.
+        pause_s: how long a pause may last when the client does not say.
         mailbox_units: units that may wait.
         context_tokens: a context this long ends the session; what the model itself cannot hold
             ends it in any case.
         prompt_room_tokens: what a prompt must leave of `context_tokens`.
     """
 
-    setup_s: float = 30.0
+    setup_s: float
+    voice_s: float
+    pause_s: float
+    mailbox_units: int
     session_s: float | None = None
     total_left_s: float | None = None
     silence_s: float | None = None
-    pause_s: float = 60.0
-    voice_s: float = 60.0
-    mailbox_units: int = 2
     context_tokens: int | None = None
     prompt_room_tokens: int = 0
 
 
-class DuplexDriver:
+class DuplexRunner:
     """See the module's text."""
 
     def __init__(
         self,
-        life: Life,
+        session: Session,
         view: DuplexView,
         limits: UnitLimits,
         *,
+        detectors: DetectorFactory | None = None,
         voices: Voices = no_voices,
         seed: int | None = None,
     ) -> None:
-        self._life = life
+        self._session = session
         self._view = view
         self._limits = limits
+        self._detectors = detectors
         self._voices = voices
         self._seed = seed
         self._changed = asyncio.Event()
-        self._asked: UnitsPrepared | None = None
+        self._asked: DuplexSetup | None = None
         self._mailbox = Mailbox(limits.mailbox_units)
         self._cutter = Cutter(round(view.spec.unit_s * view.spec.input_rate_hz))
         self._frames: tuple[bytes, ...] = ()
-        self._begun_s = life.clock.monotonic()
+        self._written: list[str] = []
+        self._begun_s = session.clock.monotonic()
         self._ready_s = self._begun_s
         self._silent_since_s = self._begun_s
         self._paused_s = self._begun_s
@@ -110,93 +124,146 @@ class DuplexDriver:
         self._units = 0
         self._failures = 0
         self._last_tokens = 0
+        self._playback = Playback(session.clock)
+        self._watch: InterruptionWatch | None = None
+        self._is_cut = False
 
     # ---- what the client does --------------------------------------------------------------
 
     def accept(self, event: ClientEvent) -> None:
-        """See `Driver`."""
-        life = self._life
+        """See `Runner`."""
+        session = self._session
         match event:
-            case UnitsPrepared():
-                if life.phase != "connected":
-                    raise WrongPhase("prepare", life.phase)
+            case DuplexSetup():
+                if session.phase is not Phase.CONNECTED:
+                    raise WrongPhase("prepare", session.phase)
                 self._asked = event
-                life.enter("preparing")
+                session.enter(Phase.PREPARING)
                 self._changed.set()
-            case Heard():
+            case AudioInput():
                 self._hear(event)
-            case Seen(frames):
+            case VideoInput(frames):
                 self._frames = (*self._frames, *frames)[-FRAMES_LIMIT:]
-            case PauseAsked(seconds):
+            case TextInput():
+                self._read(event)
+            case PauseRequested(seconds):
                 self._pause(self._limits.pause_s if seconds is None else seconds)
-            case ResumeAsked():
-                life.deadlines.clear("pause")
-                life.enter("active")
+            case ResumeRequested():
+                session.deadlines.clear("pause")
+                session.enter(Phase.ACTIVE)
                 self._break_silence()
-                life.emit(Resumed())
-            case InterruptAsked():
+                session.emit(SessionResumed())
+            case InterruptRequested():
                 self._mailbox.force_listen()
-                life.emit(Interrupted())
-            case StopAsked():
-                life.end(Ended("stopped"))
+                session.emit(SessionInterrupted())
+            case StopRequested():
+                session.end(SessionEnded("stopped"))
             case _:
-                raise WrongPhase(type(event).__name__, life.phase)
+                raise WrongPhase(type(event).__name__, session.phase)
 
-    def _hear(self, heard: Heard) -> None:
-        if self._life.phase != "active":
-            raise WrongPhase("audio", self._life.phase)
-        now_s = self._life.clock.monotonic()
+    def _hear(self, heard: AudioInput) -> None:
+        if self._session.phase is not Phase.ACTIVE:
+            raise WrongPhase("audio", self._session.phase)
+        now_s = self._session.clock.monotonic()
         self._break_silence()
         if self._frames:
             frames = (*self._frames, *heard.frames)[-FRAMES_LIMIT:]
-            heard = Heard(heard.pcm, frames, heard.force_listen, heard.max_slices)
+            heard = AudioInput(heard.pcm, frames, heard.force_listen, heard.max_slices)
             self._frames = ()
-        self._mailbox.put([Unit(piece, now_s) for piece in self._cutter.cut(heard)])
+        if self._watch is not None:
+            listen = self._watch.hear if self._playback.is_heard else self._watch.learn
+            listen(heard.pcm)
+        self._mailbox.put([PendingUnit(piece, now_s) for piece in self._cutter.cut(heard)])
         self._changed.set()
 
+    def _read(self, written: TextInput) -> None:
+        if self._session.phase is not Phase.ACTIVE:
+            raise WrongPhase("text", self._session.phase)
+        if written.text and not self._view.spec.reads_in_units:
+            raise InvalidRequest(
+                f"The model {self._view.spec.name} takes sound and pictures in a duplex "
+                "conversation; written words can be sent in half-duplex and chat.",
+                field="text",
+            )
+        if len(self._written) >= WRITTEN_LIMIT:
+            raise InvalidRequest(
+                f"{WRITTEN_LIMIT} written messages wait for a unit; send sound, too.", field="text"
+            )
+        if written.text:
+            self._written.append(written.text)
+        self._frames = (*self._frames, *written.pictures)[-FRAMES_LIMIT:]
+
     def _pause(self, seconds: float) -> None:
-        life = self._life
-        now_s = life.clock.monotonic()
+        session = self._session
+        now_s = session.clock.monotonic()
         self._paused_s = now_s
         self._mailbox.clear()
         self._cutter.reset()
         self._frames = ()
-        life.deadlines.clear("silence")
-        life.deadlines.set("pause", now_s + seconds)
-        life.enter("paused")
-        life.emit(Paused(seconds))
+        session.deadlines.clear("silence")
+        session.deadlines.set("pause", now_s + seconds)
+        session.enter(Phase.PAUSED)
+        session.emit(SessionPaused(seconds))
 
     def _break_silence(self) -> None:
-        self._silent_since_s = self._life.clock.monotonic()
+        self._silent_since_s = self._session.clock.monotonic()
         if self._limits.silence_s is not None:
-            self._life.deadlines.set("silence", self._silent_since_s + self._limits.silence_s)
+            self._session.deadlines.set("silence", self._silent_since_s + self._limits.silence_s)
+
+    def _on_interruption(self, event: InterruptionEvent) -> None:
+        """What the watch has found while the assistant is heard."""
+        watch = self._watch
+        if watch is None or self._is_cut:
+            return
+        state: InterruptionState = "suspected"
+        if isinstance(event, SpeechOver):
+            state = "dismissed"
+        elif isinstance(event, Interrupted):
+            if watch.options.mode != "stop":
+                return
+            state = "stopped"
+            # The fence: until a unit has listened, nothing is said.
+            self._is_cut = True
+            self._playback.cut()
+            self._mailbox.force_listen()
+        heard_ms, text = self._playback.heard()
+        self._session.emit(InterruptionChanged(state, self._units, heard_ms, text))
 
     # ---- what time does --------------------------------------------------------------------
 
     def expire(self, deadline: str) -> None:
-        """See `Driver`. Every deadline here ends the session; it says how long what was too
+        """See `Runner`. Every deadline here ends the session; it says how long what was too
         long."""
         since_s = {
             "silence": self._silent_since_s,
             "pause": self._paused_s,
             "session": self._ready_s,
         }.get(deadline, self._begun_s)
-        elapsed_s = self._life.clock.monotonic() - since_s
-        self._life.end(Ended("timeout", elapsed_s=elapsed_s))
+        elapsed_s = self._session.clock.monotonic() - since_s
+        self._session.end(SessionEnded("timeout", elapsed_s=elapsed_s))
 
     def stop_turn(self) -> bool:
         """Make the next unit listen."""
-        if self._life.phase != "active":
+        if self._session.phase is not Phase.ACTIVE:
             return False
         self._mailbox.force_listen()
         return True
 
     # ---- what the model does ---------------------------------------------------------------
 
-    async def run(self) -> Ended:
-        """See `Driver`."""
+    async def run(self) -> SessionEnded:
+        """See `Runner`."""
         self._set_deadlines(total=self._limits.total_left_s)
         await self._prepare()
+        watching = None if self._watch is None else asyncio.create_task(self._watch.run())
+        try:
+            return await self._converse()
+        finally:
+            if watching is not None:
+                watching.cancel()
+
+    async def _converse(self) -> SessionEnded:
+        """Unit after unit, until the context is full or the model fails too often."""
         while True:
             unit = await self._next_unit()
             try:
@@ -204,69 +271,73 @@ class DuplexDriver:
                 self._failures = 0
             except BadInput as error:
                 # A frame that is no picture: this unit is skipped, the model was not asked.
-                self._life.emit(Failed(error))
+                self._session.emit(Failed(error))
             except ContextFull as error:
-                self._life.emit(Failed(error))
-                return Ended("context_full")
-            except SeatLost:
+                self._session.emit(Failed(error))
+                return SessionEnded("context_full")
+            except SlotLost:
                 raise
             except InferenceFailed as error:
                 self._failures += 1
-                self._life.emit(Failed(error))
+                self._session.emit(Failed(error))
                 if self._failures >= FAILURES_LIMIT:
-                    return Ended("error")
+                    return SessionEnded("error")
             if self._is_full():
-                return Ended("context_full")
+                return SessionEnded("context_full")
 
     async def close(self) -> None:
-        """See `Driver`."""
+        """See `Runner`."""
         self._view.stop()
         await self._view.cleanup()
 
     def _set_deadlines(self, **lengths_s: float | None) -> None:
-        now_s = self._life.clock.monotonic()
+        now_s = self._session.clock.monotonic()
         for name, length_s in lengths_s.items():
             if length_s is not None:
-                self._life.deadlines.set(name, now_s + length_s)
+                self._session.deadlines.set(name, now_s + length_s)
 
     async def _prepare(self) -> None:
         """Until one preparation succeeds; what fails leaves the client another try."""
-        life = self._life
+        session = self._session
         while True:
             self._set_deadlines(setup=self._limits.setup_s)
             asked = await self._next_preparation()
-            life.deadlines.clear("setup")
+            session.deadlines.clear("setup")
             try:
                 prompt_tokens = await self._open(asked)
-            except SeatLost:
+            except SlotLost:
                 raise
             except ParleyError as error:
-                life.enter("connected")
-                life.emit(Failed(error))
+                session.enter(Phase.CONNECTED)
+                session.emit(Failed(error))
                 continue
             break
-        self._ready_s = life.clock.monotonic()
-        life.enter("active")
+        recording_id = await session.recording_id()
+        self._ready_s = session.clock.monotonic()
+        session.enter(Phase.ACTIVE)
         self._set_deadlines(session=self._limits.session_s)
         self._break_silence()
-        life.emit(Ready(prompt_tokens=prompt_tokens))
+        reads = self._view.spec.reads_in_units
+        session.emit(
+            SessionReady(prompt_tokens=prompt_tokens, recording_id=recording_id, reads=reads)
+        )
 
-    async def _next_preparation(self) -> UnitsPrepared:
+    async def _next_preparation(self) -> DuplexSetup:
         while self._asked is None:
             self._changed.clear()
             await self._changed.wait()
         asked, self._asked = self._asked, None
         return asked
 
-    async def _next_unit(self) -> Unit:
+    async def _next_unit(self) -> PendingUnit:
         while True:
-            unit = self._mailbox.take() if self._life.phase == "active" else None
+            unit = self._mailbox.take() if self._session.phase is Phase.ACTIVE else None
             if unit is not None:
                 return unit
             self._changed.clear()
             await self._changed.wait()
 
-    async def _open(self, asked: UnitsPrepared) -> int:
+    async def _open(self, asked: DuplexSetup) -> int:
         """Begin a conversation as asked; gives the prompt's length in tokens.
 
         Raises:
@@ -302,9 +373,13 @@ class DuplexDriver:
                     f"{limits.prompt_room_tokens} for the conversation."
                 )
         self._settles_late = asked.settles_late
+        if asked.interruption.mode != "off" and self._detectors is not None:
+            self._watch = InterruptionWatch(
+                asked.interruption, self._detectors, self._on_interruption
+            )
         return prompt_tokens
 
-    async def _process(self, unit: Unit) -> None:
+    async def _process(self, unit: PendingUnit) -> None:
         """One unit: sound in, result out, bookkeeping.
 
         Raises:
@@ -312,20 +387,34 @@ class DuplexDriver:
             InferenceFailed: the context is as before the unit.
             ContextFull: there is no room for it.
         """
-        heard, view, clock = unit.heard, self._view, self._life.clock
+        heard, view, clock = unit.heard, self._view, self._session.clock
         frames = await open_frames(heard.frames)
         due_s = unit.received_s + view.spec.unit_s
-        await view.prefill(heard.pcm, frames, max_slice_nums=heard.max_slices, due_s=due_s)
+        written = tuple(self._written)
+        heard = dataclasses.replace(heard, text="\n".join(written))
+        await view.prefill(
+            heard.pcm, frames, heard.text, max_slice_nums=heard.max_slices, due_s=due_s
+        )
         result = await view.generate(heard.force_listen, due_s=due_s)
+        # What failed is said again with the next unit.
+        del self._written[: len(written)]
         if not self._settles_late:
             await self._settle()
         now_s = clock.monotonic()
+        is_listen, text = result.is_listen, result.text
+        audio = result.audio or Pcm.empty(view.spec.output_rate_hz)
+        end_of_turn = result.end_of_turn
+        if self._is_cut:
+            # The unit was under way when it was interrupted, or is the first that listens again.
+            self._is_cut = not is_listen
+            is_listen, text, audio, end_of_turn = True, "", audio.slice(0, 0), True
+        self._say(text, audio, is_listen=is_listen)
         done = UnitDone(
             index=self._units,
-            is_listen=result.is_listen,
-            text=result.text,
-            pcm=result.audio or Pcm.empty(view.spec.output_rate_hz),
-            end_of_turn=result.end_of_turn,
+            is_listen=is_listen,
+            text=text,
+            pcm=audio,
+            end_of_turn=end_of_turn,
             context_tokens=result.kv_cache_length,
             time_ms=round(1000 * (now_s - self._ready_s)),
             costs_ms={
@@ -343,23 +432,35 @@ class DuplexDriver:
             unit=heard,
         )
         self._units += 1
-        self._life.emit(done)
+        if result.heard:
+            self._session.emit(UserTranscribed(done.index, result.heard))
+        self._session.emit(done)
         self._last_tokens = result.kv_cache_length
         # The writer sends the result while the model settles; the next unit waits for both.
         await self._settle()
+
+    def _say(self, text: str, audio: Pcm, *, is_listen: bool) -> None:
+        """Count what the client is about to hear."""
+        if is_listen:
+            if not self._playback.is_heard:
+                self._playback.begin()
+            return
+        self._playback.send(text, audio.duration_ms)
+        if self._watch is not None and len(audio):
+            self._watch.play(audio)
 
     async def _settle(self) -> None:
         """Close the unit.
 
         Raises:
-            _SettleFailed: the context is in doubt, so the session has to end.
+            _FinalizeFailed: the context is in doubt, so the session has to end.
         """
         try:
             await self._view.finalize()
-        except SeatLost:
+        except SlotLost:
             raise
         except InferenceFailed as error:
-            raise _SettleFailed from error
+            raise _FinalizeFailed from error
 
     def _is_full(self) -> bool:
         limit = self._limits.context_tokens
@@ -368,7 +469,7 @@ class DuplexDriver:
         return max(self._last_tokens, self._view.kv_cache_length) >= limit
 
 
-class _SettleFailed(ParleyError):
+class _FinalizeFailed(ParleyError):
     """A unit could not be closed; what follows would not make sense to the model."""
 
     code = InferenceFailed.code

@@ -1,4 +1,4 @@
-"""Units that wait for a duplex driver: few, the newest, and no wish for silence lost.
+"""Units that wait for a duplex runner: few, the newest, and no wish for silence lost.
 
 Pure. A live conversation prefers the newest sound: when units come faster than they are processed,
 the oldest are dropped without a word. Source: service.md 3.5, 4.5 "Flood"; realtime protocol,
@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from parley.dialects.events import AudioInput
 from parley.media.pcm import Pcm, join
-from parley.session.events import Heard
 
 REST_SAMPLES = 4000
 """What remains of a long piece of sound and is shorter than this waits for the next piece: a unit
@@ -21,10 +21,10 @@ of its own would hold too little to hear. Source: realtime protocol, minimum app
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Unit:
+class PendingUnit:
     """Sound for one unit, and when its message came (monotonic seconds)."""
 
-    heard: Heard
+    heard: AudioInput
     received_s: float
 
 
@@ -33,20 +33,20 @@ class Mailbox:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._units: deque[Unit] = deque()
+        self._units: deque[PendingUnit] = deque()
         self._forces_listen = False
         self.dropped = 0
 
     def __len__(self) -> int:
         return len(self._units)
 
-    def put(self, units: Sequence[Unit]) -> None:
+    def put(self, units: Sequence[PendingUnit]) -> None:
         """Add the units of one message, dropping the oldest ones where there is no room."""
         while self._units and len(self._units) + len(units) > max(self._limit, len(units)):
             self._drop(self._units.popleft())
         self._units.extend(units)
 
-    def take(self) -> Unit | None:
+    def take(self) -> PendingUnit | None:
         """The oldest unit; it listens if that was asked of it or of any unit dropped before it."""
         if not self._units:
             return None
@@ -66,7 +66,7 @@ class Mailbox:
         while self._units:
             self._drop(self._units.popleft())
 
-    def _drop(self, unit: Unit) -> None:
+    def _drop(self, unit: PendingUnit) -> None:
         self.dropped += 1
         self._forces_listen = self._forces_listen or unit.heard.force_listen
 
@@ -81,9 +81,12 @@ class Cutter:
         self._unit_samples = unit_samples
         self._rest: Pcm | None = None
 
-    def cut(self, heard: Heard) -> list[Heard]:
+    def cut(self, heard: AudioInput) -> list[AudioInput]:
         """The units of one message, at least one, in order."""
         pcm = heard.pcm
+        if not len(pcm):
+            # Frames alone: the rest of earlier sound is not theirs.
+            return [heard]
         if self._rest is not None:
             pcm = join([self._rest, pcm], pcm.rate_hz)
             self._rest = None

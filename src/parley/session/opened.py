@@ -1,32 +1,46 @@
 """What a client sent, opened: voices, sounds, pictures and clips, decoded away from the event loop.
 
 A picture may take a second to decode, and one session must not hold up another. One session opens
-one thing at a time, so a thread each is all that it can occupy.
+one thing at a time, so a thread each is all that it can occupy. What could take much memory or time
+is decoded in a child process (see `parley.media.decoder`), after a look at whether the context can
+take it at all. A job whose session ends is ended with it.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
+from parley.dialects.events import Clip, Content, Picture, Sound
 from parley.errors import InvalidPayload, TooLarge
-from parley.media.image import LIMIT_PIXELS, Pixels, decode_image
+from parley.media import decoder
+from parley.media.decoder import Decoder, Stop
+from parley.media.image import LIMIT_PIXELS, Pixels, check_image
 from parley.media.pcm import INPUT_RATE_HZ, Pcm, from_float32_bytes
-from parley.media.reference import decode_reference
+from parley.media.reference import MIN_S, decode_reference
 from parley.media.resample import resample
-from parley.media.video import decode_video
+from parley.media.room import ContextRoom
 from parley.media.wav import decode_wav, is_wav
-from parley.session.events import Clip, Content, Message, Picture, Sound, Words
+from parley.protocol.content import Message
+from parley.protocol.values import AUDIO_LIMIT_S, TextPart
 from parley.views import content
-
-SOUND_LIMIT_S = 600.0
-"""One sound of a chat message. Source: service.md 4.1."""
 
 REQUEST_PIXELS = 4 * LIMIT_PIXELS
 """All pictures of one request together: files of a few kilobytes can hold gigabytes of white."""
 
+PICTURE_PIXELS = 8_000_000
+REQUEST_KEPT_PIXELS = 32_000_000
+"""Larger pictures are scaled down to this, and many pictures so that all of them together keep no
+more than the second. The model's finest slicing sees 1.8 million pixels of a picture."""
+
 FRAME_PIXELS = 16_000_000
 """One frame of a live conversation: far above any camera, and decoded in a fraction of a unit."""
+
+LIGHT_SOUND_BYTES = 8 * 1024 * 1024
+"""A WAV file of this size holds at most eight times as much: decoded without a child."""
+
+T = TypeVar("T")
 
 Voices = Callable[[str], Pcm | None]
 """Finds a registered voice by id or name; None when there is no such voice."""
@@ -39,7 +53,12 @@ def no_voices(name: str) -> Pcm | None:
 
 
 async def open_voice(
-    sound: Sound | None, name: str | None, *, voices: Voices, limit_s: float
+    sound: Sound | None,
+    name: str | None,
+    *,
+    voices: Voices,
+    limit_s: float,
+    using: Decoder | None = None,
 ) -> Pcm | None:
     """The voice a client brought, else the registered one it named; None when it did neither.
 
@@ -47,7 +66,8 @@ async def open_voice(
         InvalidPayload: it cannot be read, is too long, or there is no such voice.
     """
     if sound is not None:
-        return await asyncio.to_thread(_open_reference, sound, limit_s)
+        opener = _Opener(using)
+        return await opener.aside(lambda: opener.reference(sound, limit_s))
     if name is None:
         return None
     voice = await asyncio.to_thread(voices, name)
@@ -56,7 +76,7 @@ async def open_voice(
     return voice
 
 
-async def open_frames(files: Sequence[bytes]) -> list[Pixels]:
+async def open_frames(files: Sequence[bytes], *, using: Decoder | None = None) -> list[Pixels]:
     """Frames of a live conversation.
 
     Raises:
@@ -64,79 +84,161 @@ async def open_frames(files: Sequence[bytes]) -> list[Pixels]:
     """
     if not files:
         return []
-    return await asyncio.to_thread(_open_frames, files)
+    opener = _Opener(using)
+    return await opener.aside(lambda: opener.frames(files))
 
 
-async def open_messages(messages: Sequence[Message]) -> list[content.Message]:
+async def open_turn(
+    pcm: Pcm, text: str, pictures: Sequence[bytes], *, using: Decoder | None = None
+) -> content.Message:
+    """A user's turn of a live conversation: pictures, then what was written, then what was said;
+    any of them may be missing.
+
+    Raises:
+        InvalidPayload: a picture cannot be used.
+    """
+    seen = await open_frames(pictures, using=using)
+    parts: list[content.Part] = [content.ImagePart(pixels) for pixels in seen]
+    if text:
+        parts.append(TextPart(text))
+    if len(pcm):
+        parts.append(content.AudioPart(pcm))
+    return content.Message("user", tuple(parts))
+
+
+async def open_messages(
+    messages: Sequence[Message[Content]],
+    *,
+    room: ContextRoom | None = None,
+    using: Decoder | None = None,
+) -> list[content.Message]:
     """A chat history as a view takes it.
+
+    Args:
+        room: what the context can take; asked before anything is decoded.
 
     Raises:
         InvalidPayload, TooLarge.
+        ContextFull: the pictures, sounds and clips alone are more than the context takes.
     """
-    return await asyncio.to_thread(_open_messages, messages)
+    opener = _Opener(using)
+    return await opener.aside(lambda: opener.messages(messages, room))
 
 
-async def open_system(parts: Sequence[Words | Sound]) -> content.Message:
+async def open_system(
+    parts: Sequence[TextPart | Sound], *, using: Decoder | None = None
+) -> content.Message:
     """A system message of words and sounds.
 
     Raises:
         InvalidPayload: a sound cannot be read.
     """
-    (message,) = await open_messages([Message("system", tuple(parts))])
+    (message,) = await open_messages([Message("system", tuple(parts))], using=using)
     return message
 
 
-def _open_reference(sound: Sound, limit_s: float) -> Pcm:
-    try:
-        if is_wav(sound.data) or sound.rate_hz == INPUT_RATE_HZ:
-            return decode_reference(sound.data, limit_s=limit_s)
-        return _open_sound(sound, limit_s)
-    except TooLarge as error:
-        # A voice that is too long spoils the message that brings it, not the connection.
-        raise InvalidPayload(str(error)) from error
+class _Opener:
+    """Opens things one after the other in one thread, until its session ends."""
+
+    def __init__(self, using: Decoder | None) -> None:
+        self._decoder = using or decoder.shared()
+        self._stop = Stop()
+
+    async def aside(self, work: Callable[[], T]) -> T:
+        """Work in a thread; ended when whoever waits for it is."""
+        try:
+            return await asyncio.to_thread(work)
+        except asyncio.CancelledError:
+            self._stop.set()
+            raise
+
+    def reference(self, sound: Sound, limit_s: float) -> Pcm:
+        try:
+            if len(sound.data) > LIGHT_SOUND_BYTES and is_wav(sound.data):
+                voice = self._decoder.sound(sound.data, limit_s=limit_s, stop=self._stop)
+                if voice.duration_s < MIN_S:
+                    raise InvalidPayload("The reference audio is too short.")
+                return voice
+            if is_wav(sound.data) or sound.rate_hz == INPUT_RATE_HZ:
+                return decode_reference(sound.data, limit_s=limit_s)
+            return self.sound(sound, limit_s)
+        except TooLarge as error:
+            # A voice that is too long spoils the message that brings it, not the connection.
+            raise InvalidPayload(str(error)) from error
+
+    def sound(self, sound: Sound, limit_s: float = AUDIO_LIMIT_S) -> Pcm:
+        if is_wav(sound.data):
+            if len(sound.data) > LIGHT_SOUND_BYTES:
+                pcm = self._decoder.sound(sound.data, limit_s=limit_s, stop=self._stop)
+            else:
+                pcm = decode_wav(sound.data, limit_s=limit_s)
+        else:
+            pcm = from_float32_bytes(sound.data, sound.rate_hz)
+        if pcm.duration_s > limit_s:
+            raise TooLarge("The audio", pcm.duration_s, limit_s, "s")
+        if not len(pcm):
+            raise InvalidPayload("The audio is empty.")
+        return resample(pcm, INPUT_RATE_HZ)
+
+    def frames(self, files: Sequence[bytes]) -> list[Pixels]:
+        try:
+            return [
+                self._decoder.image(
+                    file, limit_pixels=FRAME_PIXELS, keep_pixels=PICTURE_PIXELS, stop=self._stop
+                )
+                for file in files
+            ]
+        except TooLarge as error:
+            raise InvalidPayload(str(error)) from error
+
+    def messages(
+        self, messages: Sequence[Message[Content]], room: ContextRoom | None
+    ) -> list[content.Message]:
+        parts = [part for message in messages for part in message.parts]
+        pictures = [part for part in parts if isinstance(part, Picture)]
+        claimed = REQUEST_PIXELS
+        for picture in pictures:
+            claimed -= check_image(picture.file, limit_pixels=min(LIMIT_PIXELS, claimed))
+        # A clip is at least one picture; how many more is known when it has been measured.
+        clips = sum(isinstance(part, Clip) for part in parts)
+        if room is not None:
+            room = room.take(pictures=len(pictures))
+            room.take(pictures=clips)
+        keep_pixels = min(PICTURE_PIXELS, REQUEST_KEPT_PIXELS // max(1, len(pictures)))
+        opened: list[content.Message] = []
+        for message in messages:
+            there: list[content.Part] = []
+            for each in message.parts:
+                part = self._open(each, keep_pixels, room)
+                if room is not None:
+                    room = _less(room, part)
+                there.append(part)
+            opened.append(content.Message(message.role, tuple(there)))
+        return opened
+
+    def _open(self, part: Content, keep_pixels: int, room: ContextRoom | None) -> content.Part:
+        match part:
+            case TextPart():
+                return part
+            case Picture(file):
+                pixels = self._decoder.image(file, keep_pixels=keep_pixels, stop=self._stop)
+                return content.ImagePart(pixels)
+            case Sound():
+                return content.AudioPart(self.sound(part))
+            case Clip(file, stack_frames):
+                clip = self._decoder.video(
+                    file, stack_frames=stack_frames, room=room, stop=self._stop
+                )
+                return content.VideoPart(clip)
 
 
-def _open_sound(sound: Sound, limit_s: float = SOUND_LIMIT_S) -> Pcm:
-    if is_wav(sound.data):
-        pcm = decode_wav(sound.data, limit_s=limit_s)
-    else:
-        pcm = from_float32_bytes(sound.data, sound.rate_hz)
-    if pcm.duration_s > limit_s:
-        raise TooLarge("The audio", pcm.duration_s, limit_s, "s")
-    if not len(pcm):
-        raise InvalidPayload("The audio is empty.")
-    return resample(pcm, INPUT_RATE_HZ)
-
-
-def _open_frames(files: Sequence[bytes]) -> list[Pixels]:
-    try:
-        return [decode_image(file, limit_pixels=FRAME_PIXELS) for file in files]
-    except TooLarge as error:
-        raise InvalidPayload(str(error)) from error
-
-
-def _open_messages(messages: Sequence[Message]) -> list[content.Message]:
-    room = REQUEST_PIXELS
-    opened: list[content.Message] = []
-    for message in messages:
-        parts: list[content.Part] = []
-        for each in message.content:
-            part = _open(each, room)
-            if isinstance(part, content.ImagePart):
-                room -= part.pixels.shape[0] * part.pixels.shape[1]
-            parts.append(part)
-        opened.append(content.Message(message.role, tuple(parts)))
-    return opened
-
-
-def _open(part: Content, room_pixels: int) -> content.Part:
+def _less(room: ContextRoom, part: content.Part) -> ContextRoom:
+    """What is left of the room after a part; pictures were counted at the beginning."""
     match part:
-        case Words(text):
-            return content.TextPart(text)
-        case Picture(file):
-            pixels = decode_image(file, limit_pixels=min(LIMIT_PIXELS, room_pixels))
-            return content.ImagePart(pixels)
-        case Sound():
-            return content.AudioPart(_open_sound(part))
-        case Clip(file, stack_frames):
-            return content.VideoPart(decode_video(file, stack_frames=stack_frames))
+        case content.AudioPart(pcm):
+            return room.take(sound_s=pcm.duration_s)
+        case content.VideoPart(clip):
+            stacks = sum(stack is not None for stack in clip.stacks)
+            return room.take(pictures=len(clip.frames) + stacks)
+        case _:
+            return room

@@ -11,35 +11,36 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
+import msgspec
 import numpy as np
 
-from parley.engine.seat import Seat
-from parley.engine.work import DuplexOptions
+from parley.dialects.events import Sound
+from parley.engine.engine import SlotHandle
 from parley.errors import InvalidRequest
-from parley.media.pcm import Pcm
-from parley.recording import timeline
+from parley.media.pcm import INPUT_RATE_HZ, Pcm
+from parley.protocol.values import AUDIO_LIMIT_S, DuplexConfig, TextPart
+from parley.recording import lines, timeline
+from parley.recording.journal import fingerprint
 from parley.recording.layout import Folder
-from parley.recording.recorder import fingerprint
-from parley.session.events import Clip, Content, Message, Picture, Sound, Words
+from parley.recording.lines import HeadLine, LostLine, SamplePlace, UnitLine
 from parley.session.opened import (
     Voices,
     no_voices,
     open_frames,
     open_messages,
     open_system,
+    open_turn,
     open_voice,
 )
+from parley.session.recorded import ChatAsked, DuplexAsked, HalfDuplexAsked, KeptSound
 from parley.views.chat import ChatView
-from parley.views.content import AudioPart
-from parley.views.content import Message as ViewMessage
 from parley.views.duplex import DuplexView
 from parley.views.half_duplex import HalfDuplexView, TurnRequest
-from parley.views.turns import Generation, StreamingChunk
+from parley.views.turns import StreamingChunk
 
-VOICE_LIMIT_S = 600.0
-"""The limits of the server that recorded do not matter any more."""
+AskedType = TypeVar("AskedType", ChatAsked, DuplexAsked, HalfDuplexAsked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,31 +83,31 @@ class Comparison:
             self.differences.append(Difference(index, what, recorded, now))
 
 
-async def rerun(folder: Folder, seat: Seat, *, voices: Voices = no_voices) -> Comparison:
-    """Do a recording again on a seat, which is free for others afterwards.
+async def rerun(folder: Folder, slot: SlotHandle, *, voices: Voices = no_voices) -> Comparison:
+    """Do a recording again on a slot, which is free for others afterwards.
 
     Raises:
         InvalidRequest: there is nothing that can be done again.
         ParleyError: the model refuses what it once took.
     """
     try:
-        journal = timeline.read(folder.journal)
+        journal = lines.read(folder.journal)
     except OSError:
         raise InvalidRequest(f"'{folder.recording_id}' has no journal.") from None
-    head = journal.last("head")
+    head = journal.last(HeadLine)
     if head is None:
-        raise InvalidRequest("The journal has no beginning.")
-    comparison = Comparison(folder.recording_id, head["model"])
-    again = _Rerun(folder, head, seat, voices, comparison)
-    if any(line["kind"] == "lost" for line in journal.lines) or journal.damaged:
+        raise InvalidRequest("The journal has no head line.")
+    comparison = Comparison(folder.recording_id, head.model)
+    again = _Rerun(folder, head, slot, voices, comparison)
+    if journal.last(LostLine) is not None or journal.damaged:
         comparison.ended = "entries of the recording are missing"
-    match head["dialect"]:
+    match head.dialect:
         case "chat":
             await again.chat(timeline.turns(journal.lines))
         case "half_duplex":
             await again.turns(timeline.turns(journal.lines))
         case _:
-            await again.units([line for line in journal.lines if line["kind"] == "unit"])
+            await again.units([*journal.of(UnitLine)])
     return comparison
 
 
@@ -116,83 +117,85 @@ class _Rerun:
     def __init__(
         self,
         folder: Folder,
-        head: timeline.Line,
-        seat: Seat,
+        head: HeadLine,
+        slot: SlotHandle,
         voices: Voices,
         comparison: Comparison,
     ) -> None:
         self._folder = folder
-        self._asked: dict[str, Any] = head["asked"]
-        self._seed: int = head["seed"]
-        self._seat = seat
+        self._head = head
+        self._slot = slot
         self._voices = voices
         self._found = comparison
 
     # ---- duplex ----------------------------------------------------------------------------
 
-    async def units(self, lines: Sequence[timeline.Line]) -> None:
-        asked, found = self._asked, self._found
-        found.entries = len(lines)
-        view = DuplexView(self._seat)
+    async def units(self, units: Sequence[UnitLine]) -> None:
+        asked, found = self._decode(DuplexAsked), self._found
+        found.entries = len(units)
+        view = DuplexView(self._slot)
         await view.prepare(
-            asked["prompt"],
-            await self._voice("voice"),
-            await self._voice("tts_voice", named=False),
-            options=DuplexOptions(**asked["options"]),
-            max_slice_nums=asked["max_slices"],
-            seed=self._seed,
+            asked.prompt,
+            await self._voice(asked.voice, asked.voice_name),
+            await self._voice(asked.tts_voice),
+            options=msgspec.convert(asked.options, DuplexConfig),
+            max_slice_nums=asked.max_slices,
+            seed=self._head.seed,
         )
-        for expected, line in enumerate(lines):
-            if line["index"] != expected:
+        for expected, line in enumerate(units):
+            if line.index != expected:
                 found.ended = f"unit {expected} is missing"
                 break
             await self._unit(view, line)
         await view.cleanup()
 
-    async def _unit(self, view: DuplexView, line: timeline.Line) -> None:
-        found, index, recorded = self._found, line["index"], line["result"]
-        files = [(self._folder.path / path).read_bytes() for path in line.get("frames", ())]
+    async def _unit(self, view: DuplexView, line: UnitLine) -> None:
+        found, index, recorded = self._found, line.index, line.result
+        files = [(self._folder.path / path).read_bytes() for path in line.frames or ()]
         frames = await open_frames(files)
-        pcm = self._input(line["samples"]) if "samples" in line else None
-        await view.prefill(pcm, frames, max_slice_nums=line.get("max_slices"))
-        result = await view.generate(line.get("force_listen", False))
+        pcm = self._input(line.samples) if line.samples else None
+        await view.prefill(pcm, frames, line.text or "", max_slice_nums=line.max_slices or None)
+        result = await view.generate(bool(line.force_listen))
         await view.finalize()
         found.compared += 1
         now = "LISTEN" if result.is_listen else "SPEAK"
-        found.check(index, "mode", recorded["mode"], now)
-        found.check(index, "text", recorded.get("text", ""), result.text)
-        found.check(
-            index, "end of turn", recorded.get("end_of_turn", False), bool(result.end_of_turn)
-        )
-        found.check(index, "sound", line.get("said_sha256"), _print(result.audio))
+        found.check(index, "mode", recorded.mode, now)
+        found.check(index, "text", recorded.text or "", result.text)
+        found.check(index, "end of turn", bool(recorded.end_of_turn), bool(result.end_of_turn))
+        found.check(index, "sound", line.said_sha256 or None, _print(result.audio))
         found.check(
             index,
             "context tokens",
-            recorded["timing"]["kv_cache_length"],
+            recorded.timing.kv_cache_length,
             result.kv_cache_length,
         )
 
     # ---- half-duplex -----------------------------------------------------------------------
 
-    async def turns(self, turns: Sequence[timeline.Turn]) -> None:
-        asked, found = self._asked, self._found
+    async def turns(self, turns: Sequence[timeline.JournalTurn]) -> None:
+        asked, found = self._decode(HalfDuplexAsked), self._found
         found.entries = len(turns)
-        view, session_id = HalfDuplexView(self._seat), found.recording_id
+        view, session_id = HalfDuplexView(self._slot), found.recording_id
         system = [
-            Words(part["text"]) if part["type"] == "text" else self._sound(part)
-            for part in asked["system"]
+            part
+            for one in asked.system
+            if isinstance(part := one.load(self._read), TextPart | Sound)
         ]
-        view.init_ref_audio_from_data(await self._voice("voice"))
-        speaks = asked["wants_speech"]
-        await view.reset_session(session_id, speak=speaks, seed=self._seed)
+        view.init_ref_audio_from_data(await self._voice(asked.voice))
+        speaks = asked.wants_speech
+        await view.reset_session(session_id, speak=speaks, seed=self._head.seed)
         await view.prefill(TurnRequest(session_id, (await open_system(system),)))
-        generation = Generation(**asked["generation"])
         for turn in turns:
-            spoken = ViewMessage("user", (AudioPart(self._input(turn.asked["samples"][0])),))
-            await view.prefill(TurnRequest(session_id, (spoken,)))
+            given, where = turn.asked.input, turn.asked.samples
+            pcm = self._input(where[0]) if where else Pcm.empty(INPUT_RATE_HZ)
+            files = [(self._folder.path / path).read_bytes() for path in given.images or ()]
+            message = await open_turn(pcm, given.text or "", files)
+            await view.prefill(TurnRequest(session_id, (message,)))
             chunks = [
                 chunk
-                async for chunk in view.generate(session_id, generation, generate_audio=speaks)
+                async for chunk in view.generate(
+                    session_id, asked.generation, generate_audio=speaks
+                )
             ]
             self._compare(turn, chunks)
             if found.ended:
@@ -201,48 +204,44 @@ class _Rerun:
 
     # ---- chat ------------------------------------------------------------------------------
 
-    async def chat(self, turns: Sequence[timeline.Turn]) -> None:
-        asked, found = self._asked, self._found
+    async def chat(self, turns: Sequence[timeline.JournalTurn]) -> None:
+        asked, found = self._decode(ChatAsked), self._found
         found.entries = len(turns)
         if not turns:
             return
-        view, session_id = ChatView(self._seat), found.recording_id
-        messages = [
-            Message(message["role"], tuple(self._content(part) for part in message["content"]))
-            for message in asked["messages"]
-        ]
-        speaks = asked["wants_speech"]
+        view, session_id = ChatView(self._slot), found.recording_id
+        messages = [message.load(self._read) for message in asked.messages]
+        speaks = asked.wants_speech
         await view.prefill(
             session_id,
             await open_messages(messages),
-            omni_mode=asked["is_omni"],
-            max_slice_nums=asked["max_slices"],
-            use_image_id=asked["numbers_images"],
-            voice=await self._voice("voice"),
+            omni_mode=asked.is_omni,
+            max_slice_nums=asked.max_slices,
+            use_image_id=asked.numbers_images,
+            voice=await self._voice(asked.voice, asked.voice_name),
             speak=speaks,
-            tts_mode=asked["tts_mode"],
-            language=asked["language"],
-            seed=self._seed,
+            tts_mode=asked.tts_mode,
+            language=asked.language,
+            seed=self._head.seed,
         )
-        generation = Generation(**asked["generation"])
-        if asked["streaming"]:
-            stream = view.streaming_generate(session_id, generation, generate_audio=speaks)
+        if asked.streaming:
+            stream = view.streaming_generate(session_id, asked.generation, generate_audio=speaks)
             chunks = [chunk async for chunk in stream]
         else:
-            answer = await view.generate(session_id, generation, generate_audio=speaks)
+            answer = await view.generate(session_id, asked.generation, generate_audio=speaks)
             chunks = [StreamingChunk(0, answer.text, answer.audio)]
         self._compare(turns[0], chunks)
         await view.cleanup()
 
     # ---- both ------------------------------------------------------------------------------
 
-    def _compare(self, turn: timeline.Turn, chunks: Sequence[StreamingChunk]) -> None:
+    def _compare(self, turn: timeline.JournalTurn, chunks: Sequence[StreamingChunk]) -> None:
         found = self._found
         text = "".join(chunk.text_delta or "" for chunk in chunks)
         prints = [one for chunk in chunks if (one := _print(chunk.audio)) is not None]
-        recorded = [line["said_sha256"] for line in turn.said if "said_sha256" in line]
+        recorded = [line.said_sha256 for line in turn.said if line.said_sha256]
         answer = turn.answer
-        is_whole = answer is not None and not (answer.get("interrupted") or answer.get("failed"))
+        is_whole = answer is not None and not (answer.interrupted or answer.failed)
         if not is_whole:
             # How far it had come is a matter of time; what there is must be how it begins.
             text, prints = text[: len(turn.text)], prints[: len(recorded)]
@@ -251,7 +250,7 @@ class _Rerun:
         found.check(turn.index, "sound", recorded, prints)
         found.compared += 1
 
-    def _input(self, where: tuple[int | None, int, int]) -> Pcm:
+    def _input(self, where: SamplePlace) -> Pcm:
         first, count, rate_hz = where
         if first is None:
             raise InvalidRequest("Its sound was not kept sample by sample (storage.exact_inputs).")
@@ -260,25 +259,16 @@ class _Rerun:
             raise InvalidRequest("Samples of the recording are missing.")
         return Pcm(samples.astype(np.float32, copy=False), rate_hz)
 
-    def _sound(self, kept: dict[str, Any]) -> Sound:
-        return Sound(self._read(kept["file"]), kept.get("rate_hz", 16_000))
+    def _decode(self, kind: type[AskedType]) -> AskedType:
+        try:
+            return msgspec.json.decode(self._head.asked, type=kind)
+        except msgspec.DecodeError as error:
+            raise InvalidRequest(f"The recorded request cannot be read: {error}") from None
 
-    def _content(self, part: dict[str, Any]) -> Content:
-        match part["type"]:
-            case "text":
-                return Words(part["text"])
-            case "image":
-                return Picture(self._read(part["file"]))
-            case "audio":
-                return self._sound(part)
-            case _:
-                return Clip(self._read(part["file"]), part["stack_frames"])
-
-    async def _voice(self, field_name: str, *, named: bool = True) -> Pcm | None:
-        kept = self._asked[field_name]
-        sound = None if kept is None else self._sound(kept)
-        name = self._asked.get("voice_name") if named else None
-        return await open_voice(sound, name, voices=self._voices, limit_s=VOICE_LIMIT_S)
+    async def _voice(self, kept: KeptSound | None, name: str | None = None) -> Pcm | None:
+        sound = None if kept is None else kept.load(self._read)
+        # The limits of the server that recorded do not matter any more.
+        return await open_voice(sound, name, voices=self._voices, limit_s=AUDIO_LIMIT_S)
 
     def _read(self, path: str) -> bytes:
         try:

@@ -7,7 +7,6 @@ from parley.vad.utterance import (
     Utterance,
     UtteranceFinder,
     VadEvent,
-    VadOptions,
 )
 
 __all__ = [
@@ -18,5 +17,4 @@ __all__ = [
     "Utterance",
     "UtteranceFinder",
     "VadEvent",
-    "VadOptions",
 ]

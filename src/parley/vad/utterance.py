@@ -24,6 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from parley.media.pcm import Pcm, Samples
+from parley.protocol.values import VAD_DEFAULTS, VadOptions
 from parley.vad.base import RATE_HZ, WINDOW_SAMPLES, Detector
 
 HYSTERESIS = 0.15
@@ -34,16 +35,6 @@ LONG_MS = 30_000
 LONGEST_MS = 60_000
 
 _PER_MS = RATE_HZ // 1000
-
-
-@dataclass(frozen=True, slots=True)
-class VadOptions:
-    """What a client may choose. Defaults: half-duplex API, `config.vad`."""
-
-    threshold: float = 0.8
-    min_speech_duration_ms: int = 128
-    min_silence_duration_ms: int = 800
-    speech_pad_ms: int = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +78,7 @@ class UtteranceFinder:
     Memory is bounded by `LONGEST_MS` of sound. Not safe from two threads at once.
     """
 
-    def __init__(self, detector: Detector, options: VadOptions = VadOptions()) -> None:
+    def __init__(self, detector: Detector, options: VadOptions = VAD_DEFAULTS) -> None:
         self._detector = detector
         self._threshold = options.threshold
         self._quiet = max(options.threshold - HYSTERESIS, LOWEST_QUIET)
@@ -101,6 +92,13 @@ class UtteranceFinder:
     def is_speaking(self) -> bool:
         """Whether an utterance is open."""
         return self._speech_start is not None
+
+    def drop_noise(self) -> None:
+        """Forget an open utterance that fell silent before it was long enough to be one."""
+        if self._speech_start is None or self._pause_start is None:
+            return
+        if self._pause_start - self._speech_start < self._min_speech:
+            self.reset()
 
     def reset(self) -> None:
         """Forget everything, also a half-heard utterance."""

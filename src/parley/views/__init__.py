@@ -1,11 +1,12 @@
-"""One model used in three ways, over one seat; the public in-process Python API."""
+"""One model used in three ways, over one slot; the public in-process Python API."""
 
+from parley.protocol.values import Generation, TextPart
 from parley.views.chat import ChatAnswer, ChatView
-from parley.views.content import AudioPart, ImagePart, Message, Part, TextPart, VideoPart
-from parley.views.duplex import DuplexView, UnitHeard, UnitResult
+from parley.views.content import AudioPart, ImagePart, Message, Part, VideoPart
+from parley.views.duplex import DuplexView, UnitPrefill, UnitResult
 from parley.views.half_duplex import HalfDuplexView, Rollback, TurnRequest
 from parley.views.processor import UnifiedProcessor
-from parley.views.turns import Generation, StreamingChunk
+from parley.views.turns import StreamingChunk
 
 __all__ = [
     "AudioPart",
@@ -22,7 +23,7 @@ __all__ = [
     "TextPart",
     "TurnRequest",
     "UnifiedProcessor",
-    "UnitHeard",
+    "UnitPrefill",
     "UnitResult",
     "VideoPart",
 ]

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 
-from parley.engine.work import Decoded, Opening, Prefilled
+from parley.engine.work import GenerateResult, PrefillResult, StartSession
 from parley.errors import InvalidRequest
 from parley.media.pcm import OUTPUT_RATE_HZ, Pcm, join
+from parley.protocol.values import Generation, TtsMode
 from parley.views.content import Layout, Message
-from parley.views.prompts import SpeechMode, system_message
-from parley.views.turns import Generation, StreamingChunk, TurnView
+from parley.views.prompts import system_message
+from parley.views.turns import StreamingChunk, TurnView, command
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -23,7 +24,7 @@ class ChatAnswer:
 
     text: str
     audio: Pcm | None
-    decoded: Decoded
+    decoded: GenerateResult
 
 
 class ChatView(TurnView):
@@ -39,11 +40,11 @@ class ChatView(TurnView):
         use_image_id: bool | None = True,
         voice: Pcm | None = None,
         speak: bool = True,
-        tts_mode: SpeechMode = "default",
+        tts_mode: TtsMode = "default",
         language: str | None = None,
         seed: int | None = None,
         due_s: float | None = None,
-    ) -> Prefilled:
+    ) -> PrefillResult:
         """Put all messages into an empty context.
 
         Args:
@@ -57,12 +58,14 @@ class ChatView(TurnView):
             InvalidRequest: no messages, or the first is neither of the system nor of the user.
             ContextFull: too much for one context.
         """
-        messages = self._with_system(msgs, voice, tts_mode if speak else "default", language)
+        # What the model imitates it also hears, as on the published pages.
+        heard = self.spec.prompt_voice if voice is None and speak else voice
+        messages = self._with_system(msgs, heard, tts_mode if speak else "default", language)
         layout = Layout("clip", not omni_mode, max_slice_nums, use_image_id)
         segments = [segment for message in messages for segment in layout.message(message)]
         self._session_id = None
-        await self._seat.open(Opening("chat", voice=voice, speak=speak, seed=seed))
-        prefilled = await self._seat.prefill(segments, due_s=due_s)
+        await self._slot.start(StartSession("chat", voice=voice, speak=speak, seed=seed))
+        prefilled = await self._slot.prefill(segments, due_s=due_s)
         self._session_id = session_id
         return prefilled
 
@@ -79,7 +82,7 @@ class ChatView(TurnView):
         Leaving the loop early stops the model.
         """
         self._check_session(session_id)
-        reply = (generation or Generation()).reply(speak=generate_audio, streaming=True)
+        reply = command(generation or Generation(), speak=generate_audio, streaming=True)
         async for chunk in self._stream(reply, due_s):
             yield chunk
 
@@ -93,8 +96,8 @@ class ChatView(TurnView):
     ) -> ChatAnswer:
         """The answer in one piece: all of the text, then all of it spoken."""
         self._check_session(session_id)
-        reply = (generation or Generation()).reply(
-            speak=generate_audio, streaming=False, is_whole=True
+        reply = command(
+            generation or Generation(), speak=generate_audio, streaming=False, is_whole=True
         )
         sounds = [
             chunk.audio async for chunk in self._stream(reply, due_s) if chunk.audio is not None
@@ -104,7 +107,7 @@ class ChatView(TurnView):
         return ChatAnswer(self._decoded.text, audio, self._decoded)
 
     def _with_system(
-        self, msgs: Sequence[Message], voice: Pcm | None, mode: SpeechMode, language: str | None
+        self, msgs: Sequence[Message], voice: Pcm | None, mode: TtsMode, language: str | None
     ) -> list[Message]:
         if not msgs:
             raise InvalidRequest("There are no messages.", field="messages")

@@ -8,18 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from parley.engine.segments import Audio, Hearing, Image, Mark, Marker, Role, Segment, Text
+from parley.engine.segments import Audio, Hearing, Image, Mark, Marker, Segment, Text
 from parley.media.image import Pixels
 from parley.media.pcm import INPUT_RATE_HZ, Pcm
 from parley.media.resample import resample
 from parley.media.video import VideoClip
-
-
-@dataclass(frozen=True, slots=True)
-class TextPart:
-    """Words."""
-
-    text: str
+from parley.protocol import content
+from parley.protocol.values import TextPart
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,25 +41,16 @@ class VideoPart:
 Part = TextPart | AudioPart | ImagePart | VideoPart
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Message:
-    """One contribution to a conversation."""
+Message = content.Message[Part]
+"""One contribution to a conversation, decoded."""
 
-    role: Role
-    parts: tuple[Part, ...]
 
-    @classmethod
-    def of(cls, role: Role, *parts: Part | str) -> Message:
-        """A message of parts; strings stand for words."""
-        return cls(role, tuple(TextPart(part) if isinstance(part, str) else part for part in parts))
-
-    @property
-    def has_audio(self) -> bool:
-        """Whether there is anything to hear in it."""
-        return any(
-            isinstance(part, AudioPart) or (isinstance(part, VideoPart) and bool(part.clip.sounds))
-            for part in self.parts
-        )
+def has_audio(message: Message) -> bool:
+    """Whether there is anything to hear in it."""
+    return any(
+        isinstance(part, AudioPart) or (isinstance(part, VideoPart) and bool(part.clip.sounds))
+        for part in message.parts
+    )
 
 
 @dataclass(frozen=True, slots=True)

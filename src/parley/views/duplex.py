@@ -1,6 +1,6 @@
 """Duplex: one unit per second, in which the model listens or speaks.
 
-Per unit: `prefill`, `generate`, and `finalize` before the next `prefill`. The seat keeps the order,
+Per unit: `prefill`, `generate`, and `finalize` before the next `prefill`. The slot keeps the order,
 so `finalize` may run as a task while the answer is on its way to the client. When the model fails
 on a unit, the context is as before the unit, and the next one may follow.
 """
@@ -11,23 +11,24 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from parley.engine.model import ContextMark, ModelSpec
-from parley.engine.seat import Decoding, Seat
+from parley.engine.engine import Decoding, SlotHandle
+from parley.engine.model import ModelSpec
 from parley.engine.segments import Audio, Image, Mark, Marker, Segment, Text
 from parley.engine.work import (
-    Answer,
-    DuplexOptions,
+    Checkpoint,
     Ending,
-    Opening,
-    Prefilled,
-    Settled,
+    FinalizeResult,
+    PrefillResult,
     Stage,
+    StartSession,
+    StepUnit,
     Window,
 )
-from parley.errors import InferenceFailed, InvalidRequest, SeatLost
+from parley.errors import InferenceFailed, InvalidRequest, SlotLost
 from parley.media.image import Pixels
 from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm, join
 from parley.media.resample import resample
+from parley.protocol.values import DuplexConfig
 
 log = logging.getLogger(__name__)
 
@@ -36,16 +37,16 @@ DEFAULT_PROMPT = "Streaming Omni Conversation."
 
 
 @dataclass(frozen=True, slots=True)
-class UnitHeard:
-    """What came of a unit's prefill.
+class UnitPrefill:
+    """Outcome of a unit's prefill.
 
     Args:
-        success: False when nothing was fed; `reason` says why.
+        success: False when nothing was appended; `reason` says why.
     """
 
     success: bool
     reason: str = ""
-    prefilled: Prefilled | None = None
+    prefilled: PrefillResult | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,6 +55,8 @@ class UnitResult:
 
     Args:
         audio: 24 kHz; None when listening, or when there is none (yet).
+        heard: the words that it answers, where the model makes any; in the unit that begins the
+            answer.
         end_of_turn: the model has finished what it was saying. After `stop` true with `is_listen`.
         current_time: units so far.
         kv_cache_length: context tokens before settling.
@@ -71,6 +74,7 @@ class UnitResult:
     vision_slices: int = 0
     vision_tokens: int = 0
     timings: Mapping[Stage, float] = field(default_factory=dict)
+    heard: str = ""
 
     @property
     def cost_llm_ms(self) -> float:
@@ -96,11 +100,11 @@ class UnitResult:
 class DuplexView:
     """`prepare`, then units, then `cleanup`."""
 
-    def __init__(self, seat: Seat) -> None:
-        self._seat = seat
+    def __init__(self, slot: SlotHandle) -> None:
+        self._slot = slot
         self._max_slices: int | Sequence[int] = 1
-        self._unit_start: ContextMark | None = None
-        self._heard: Prefilled | None = None
+        self._unit_start: Checkpoint | None = None
+        self._heard: PrefillResult | None = None
         self._decoding: Decoding | None = None
         self._needs_finalize = False
         self._is_prepared = False
@@ -112,12 +116,12 @@ class DuplexView:
     @property
     def spec(self) -> ModelSpec:
         """What the model is."""
-        return self._seat.spec
+        return self._slot.spec
 
     @property
     def kv_cache_length(self) -> int:
         """Tokens in the context."""
-        return self._seat.context_tokens
+        return self._slot.context_tokens
 
     async def prepare(
         self,
@@ -125,7 +129,7 @@ class DuplexView:
         ref_audio: Pcm | None = None,
         tts_audio: Pcm | None = None,
         *,
-        options: DuplexOptions | None = None,
+        options: DuplexConfig | None = None,
         max_slice_nums: int = 1,
         window: Window | None = None,
         seed: int | None = None,
@@ -133,17 +137,18 @@ class DuplexView:
         """Begin a conversation; gives the prompt's length in tokens.
 
         Args:
-            ref_audio: a voice for the model to hear in its prompt.
+            ref_audio: a voice for the model to hear in its prompt; None takes the model's own,
+                where it is to speak.
             tts_audio: a voice for the vocoder; `ref_audio` when absent.
             max_slice_nums: for pictures of units that do not say otherwise.
         """
-        options = options or DuplexOptions()
+        options = options or DuplexConfig()
         self.forget()
         self._is_stopped = self._has_break = False
         self._max_slices = max_slice_nums
         voice = tts_audio if tts_audio is not None else ref_audio
-        await self._seat.open(
-            Opening(
+        await self._slot.start(
+            StartSession(
                 "duplex",
                 voice=None if voice is None else resample(voice, INPUT_RATE_HZ),
                 speak=options.generate_audio,
@@ -156,10 +161,13 @@ class DuplexView:
             Marker(Mark.TURN_START, "system"),
             Text(DEFAULT_PROMPT if system_prompt is None else system_prompt),
         ]
-        if ref_audio is not None:
-            prompt.append(Audio(resample(ref_audio, INPUT_RATE_HZ), "voice"))
+        heard = ref_audio
+        if heard is None and options.generate_audio:
+            heard = self.spec.prompt_voice
+        if heard is not None:
+            prompt.append(Audio(resample(heard, INPUT_RATE_HZ), "voice"))
         prompt.append(Marker(Mark.TURN_END, "system"))
-        prefilled = await self._seat.prefill(prompt)
+        prefilled = await self._slot.prefill(prompt)
         self._is_prepared = True
         return prefilled.context_tokens
 
@@ -167,14 +175,16 @@ class DuplexView:
         self,
         audio: Pcm | None,
         frames: Sequence[Pixels] = (),
+        text: str = "",
         *,
         max_slice_nums: int | Sequence[int] | None = None,
         due_s: float | None = None,
-    ) -> UnitHeard:
-        """Take in one unit: pictures, then sound.
+    ) -> UnitPrefill:
+        """Append one unit: video frames, then written words, then sound.
 
         Args:
             audio: 16 kHz, about a second.
+            text: only for models that read in units (`ModelSpec.reads_in_units`).
             max_slice_nums: for all frames, or one per frame; None keeps what `prepare` was given.
             due_s: when the answer to this unit is due (monotonic).
 
@@ -186,26 +196,24 @@ class DuplexView:
         if self._needs_finalize:
             raise RuntimeError("finalize must run before the next prefill")
         if self._is_stopped:
-            return UnitHeard(False, "stopped")
+            return UnitPrefill(False, "stopped")
         if (audio is None or not len(audio)) and not frames:
-            return UnitHeard(False, "there is neither sound nor a picture")
+            return UnitPrefill(False, "there is neither sound nor a picture")
         self._due_s = due_s
         segments: list[Segment] = [Marker(Mark.UNIT)]
         limits = self._max_slices if max_slice_nums is None else max_slice_nums
         for index, frame in enumerate(frames):
             limit = limits if isinstance(limits, int) else limits[min(index, len(limits) - 1)]
             segments.append(Image(frame, max_slices=limit, with_id=False))
+        if text:
+            segments.append(Text(text))
         if audio is not None and len(audio):
             segments.append(Audio(resample(audio, INPUT_RATE_HZ), "live"))
-        self._unit_start = await self._seat.mark()
         self._heard = None
-        try:
-            self._heard = await self._seat.prefill(segments, due_s=due_s)
-        except InferenceFailed as failure:
-            await self._back_to_unit_start(failure)
-            raise
+        self._heard = await self._slot.prefill(segments, takes_checkpoint=True, due_s=due_s)
+        self._unit_start = self._heard.checkpoint
         self._units += 1
-        return UnitHeard(True, prefilled=self._heard)
+        return UnitPrefill(True, prefilled=self._heard)
 
     async def generate(
         self, force_listen: bool = False, *, due_s: float | None = None
@@ -220,8 +228,8 @@ class DuplexView:
         heard, self._heard = self._heard, None
         if heard is None:
             return self._nothing(end_of_turn=False)
-        decoding = self._decoding = self._seat.answer(
-            Answer(force_listen), due_s=self._due_s if due_s is None else due_s
+        decoding = self._decoding = self._slot.step_unit(
+            StepUnit(force_listen), due_s=self._due_s if due_s is None else due_s
         )
         try:
             pieces = [piece async for piece in decoding]
@@ -248,9 +256,10 @@ class DuplexView:
             vision_slices=heard.vision_slices,
             vision_tokens=heard.vision_tokens,
             timings=_add(heard.timings, decoded.timings),
+            heard=heard.heard or decoded.heard,
         )
 
-    async def finalize(self, *, due_s: float | None = None) -> Settled | None:
+    async def finalize(self, *, due_s: float | None = None) -> FinalizeResult | None:
         """Close the unit: terminators, window. None, and harmless, when there is nothing to close.
 
         May run as a task: once it has started, the next `prefill` is welcome and waits its turn.
@@ -259,10 +268,10 @@ class DuplexView:
         if not self._needs_finalize:
             return None
         self._needs_finalize = False
-        return await self._seat.settle(due_s=self._due_s if due_s is None else due_s)
+        return await self._slot.finalize(due_s=self._due_s if due_s is None else due_s)
 
     def set_break(self) -> None:
-        """Kept for those who ask for it; interrupting is `force_listen`'s matter."""
+        """Published name. Interrupting is done with `force_listen`; the flag is only kept."""
         self._has_break = True
 
     def clear_break(self) -> None:
@@ -281,7 +290,7 @@ class DuplexView:
         return self._is_stopped
 
     def forget(self) -> None:
-        """The seat is about to serve another view: what this one knew of it is void."""
+        """The slot is about to serve another view: what this one knew of it is void."""
         if self._decoding is not None:
             self._decoding.cancel()
         self._is_prepared = self._needs_finalize = False
@@ -289,12 +298,12 @@ class DuplexView:
         self._units = 0
 
     async def cleanup(self) -> None:
-        """Give back what the conversation took; the seat stays. Safe to repeat, at any time."""
+        """Give back what the conversation took; the slot stays. Safe to repeat, at any time."""
         self.forget()
         try:
-            await self._seat.clear()
-        except SeatLost:
-            log.debug("cleanup of a seat that is gone already")
+            await self._slot.clear()
+        except SlotLost:
+            log.debug("cleanup of a slot that is gone already")
 
     async def offline_inference(
         self,
@@ -326,11 +335,11 @@ class DuplexView:
         return UnitResult(True, "", None, end_of_turn, self._units, self.kv_cache_length)
 
     async def _back_to_unit_start(self, failure: InferenceFailed) -> None:
-        mark, self._unit_start = self._unit_start, None
-        if isinstance(failure, SeatLost) or mark is None:
+        checkpoint, self._unit_start = self._unit_start, None
+        if isinstance(failure, SlotLost) or checkpoint is None:
             return
-        if await self._seat.can_roll_back(mark):
-            await self._seat.roll_back(mark)
+        if await self._slot.can_roll_back(checkpoint):
+            await self._slot.roll_back(checkpoint)
 
 
 def _add(first: Mapping[Stage, float], second: Mapping[Stage, float]) -> dict[Stage, float]:

@@ -10,16 +10,17 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from pathlib import Path
 
-from parley.engine.model import ContextMark
-from parley.engine.seat import Seat
-from parley.engine.segments import Segment
-from parley.engine.work import Opening, Prefilled, Window
-from parley.errors import InferenceFailed, InvalidRequest, SeatLost
+from parley.engine.engine import SlotHandle
+from parley.engine.segments import Mark, Marker, Segment
+from parley.engine.work import Checkpoint, PrefillResult, StartSession, Window
+from parley.errors import InferenceFailed, InvalidRequest, SlotLost
 from parley.media.pcm import INPUT_RATE_HZ, Pcm
 from parley.media.reference import decode_reference
 from parley.media.resample import resample
+from parley.protocol.values import Generation
 from parley.views.content import Layout, Message
-from parley.views.turns import Generation, StreamingChunk, TurnView
+from parley.views.prompts import with_voice
+from parley.views.turns import StreamingChunk, TurnView, command
 
 WINDOW = Window(kind="basic", high_tokens=8000, low_tokens=6000)
 """Source: sessions.md 5.4."""
@@ -57,16 +58,17 @@ class Rollback:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Point:
-    mark: ContextMark
+    checkpoint: Checkpoint
     turn_is_open: bool
 
 
 class HalfDuplexView(TurnView):
     """`init_ref_audio…`, `prefill` the system prompt, then per turn `prefill` and `generate`."""
 
-    def __init__(self, seat: Seat) -> None:
-        super().__init__(seat)
+    def __init__(self, slot: SlotHandle) -> None:
+        super().__init__(slot)
         self._voice: Pcm | None = None
+        self._speaks = True
         self._point: _Point | None = None
         self._turn_is_open = False
 
@@ -92,12 +94,19 @@ class HalfDuplexView(TurnView):
             speak: False prepares no voice; answers are text then.
         """
         self.forget()
-        await self._seat.open(
-            Opening("half_duplex", voice=self._voice, speak=speak, seed=seed, window=window)
+        self._speaks = speak
+        await self._slot.start(
+            StartSession("half_duplex", voice=self._voice, speak=speak, seed=seed, window=window)
         )
         self._session_id = session_id
 
-    async def prefill(self, request: TurnRequest, *, due_s: float | None = None) -> Prefilled:
+    def _with_voice(self, message: Message) -> Message:
+        """A system prompt in which the model hears the voice it speaks with, if that is its own."""
+        if message.role != "system" or not self._speaks or self._voice is not None:
+            return message
+        return with_voice(message, self.spec.prompt_voice)
+
+    async def prefill(self, request: TurnRequest, *, due_s: float | None = None) -> PrefillResult:
         """Take in messages; a system message makes a point to return to.
 
         User turns stay open: more of the same role continues them until an answer was given. When
@@ -107,24 +116,35 @@ class HalfDuplexView(TurnView):
             raise InvalidRequest("There are no messages.", field="messages")
         if request.session_id != self._session_id:
             await self.reset_session(request.session_id)
-        before = await self._seat.mark()
+        before: Checkpoint | None = None
         was_open = self._turn_is_open
         added = slices = tokens = 0
+        heard = ""
         try:
-            for message in request.messages:
-                prefilled = await self._seat.prefill(self._lay_out(message, request), due_s=due_s)
+            for index, given in enumerate(request.messages):
+                message = self._with_voice(given)
+                # What somebody else said next closes a user's turn: this is history.
+                closes = any(each.role != "user" for each in request.messages[index + 1 :][:1])
+                segments = self._lay_out(message, request, closes=closes)
+                prefilled = await self._slot.prefill(
+                    segments, takes_checkpoint=before is None, due_s=due_s
+                )
+                heard = " ".join(filter(None, (heard, prefilled.heard)))
+                before = before or prefilled.checkpoint
                 added += prefilled.added_tokens
                 slices += prefilled.vision_slices
                 tokens += prefilled.vision_tokens
-                self._turn_is_open = message.role == "user"
+                self._turn_is_open = message.role == "user" and not closes
         except InferenceFailed as failure:
             self._turn_is_open = was_open
-            if not isinstance(failure, SeatLost) and await self._seat.can_roll_back(before):
-                await self._seat.roll_back(before)
+            if before is not None and not isinstance(failure, SlotLost):
+                await self._slot.roll_back(before)
             raise
         if request.messages[-1].role == "system":
-            self._point = _Point(await self._seat.mark(), self._turn_is_open)
-        return Prefilled(added, prefilled.context_tokens, slices, tokens, prefilled.timings)
+            self._point = _Point(await self._slot.checkpoint(), self._turn_is_open)
+        return PrefillResult(
+            added, prefilled.context_tokens, slices, tokens, prefilled.timings, heard=heard
+        )
 
     async def generate(
         self,
@@ -139,8 +159,8 @@ class HalfDuplexView(TurnView):
         After a failure: `can_rollback`, `rollback`, and ask again or go on.
         """
         self._check_session(session_id)
-        self._point = _Point(await self._seat.mark(), self._turn_is_open)
-        reply = (generation or Generation()).reply(speak=generate_audio, streaming=True)
+        self._point = _Point(await self._slot.checkpoint(), self._turn_is_open)
+        reply = command(generation or Generation(), speak=generate_audio, streaming=True)
         index = -1
         # Also when the reader leaves early: what was said until then ends the user's turn.
         self._turn_is_open = False
@@ -151,18 +171,35 @@ class HalfDuplexView(TurnView):
 
     async def can_rollback(self) -> bool:
         """Whether there is a point to return to that the window has not moved past."""
-        return self._point is not None and await self._seat.can_roll_back(self._point.mark)
+        return self._point is not None and await self._slot.can_roll_back(self._point.checkpoint)
 
     async def rollback(self) -> Rollback:
         """Return to the point; it is used up then. Never raises for want of one."""
         point, self._point = self._point, None
         if point is None:
             return Rollback(False, "there is no point to return to", self.kv_cache_length)
-        if not await self._seat.can_roll_back(point.mark):
+        if not await self._slot.can_roll_back(point.checkpoint):
             return Rollback(False, "the context has moved past it", self.kv_cache_length)
-        length = await self._seat.roll_back(point.mark)
+        length = await self._slot.roll_back(point.checkpoint)
         self._turn_is_open = point.turn_is_open
         return Rollback(True, "", length)
+
+    async def cut_answer(self, heard: str) -> bool:
+        """Make the context hold only `heard` of the answer; needs the point before it.
+
+        Without any text, the user's turn is open again. False when there is no way back: the
+        context then holds the whole answer.
+        """
+        session_id = self._session_id
+        if session_id is None or not await self.can_rollback():
+            return False
+        await self.rollback()
+        if heard:
+            self._turn_is_open = False
+            reply = command(Generation(say=heard), speak=False, streaming=True)
+            async for _ in self._stream(reply, None):
+                pass
+        return True
 
     def clear_rollback_point(self) -> None:
         """The turn went well; nobody will want to return."""
@@ -173,10 +210,11 @@ class HalfDuplexView(TurnView):
         self._point = None
         self._turn_is_open = False
 
-    def _lay_out(self, message: Message, request: TurnRequest) -> list[Segment]:
+    def _lay_out(self, message: Message, request: TurnRequest, *, closes: bool) -> list[Segment]:
         layout = Layout("turn", not request.omni_mode, request.max_slice_nums)
         if message.role != "user":
             return layout.message(message)
         if self._turn_is_open:
-            return layout.content(message.parts)
-        return layout.message(message, is_closed=False)
+            end = [Marker(Mark.TURN_END, message.role)] if closes else []
+            return [*layout.content(message.parts), *end]
+        return layout.message(message, is_closed=closes)

@@ -8,16 +8,16 @@ from __future__ import annotations
 from typing import Literal
 
 from parley.media.pcm import Pcm
-from parley.views.content import AudioPart, Message, Part, TextPart
+from parley.protocol.values import TextPart, TtsMode
+from parley.views.content import AudioPart, Message, Part, has_audio
 
-SpeechMode = Literal["default", "audio_assistant", "omni", "audio_roleplay", "voice_cloning"]
 Language = Literal["en", "zh"]
 
 _IMITATE_ZH = "模仿音频样本的音色并生成新的内容。"
 _CLONE_ZH = "模仿输入音频中的声音特征。"
 _CLONE_EN = "Clone the voice in the provided audio prompt."
 
-_AROUND: dict[tuple[SpeechMode, Language], tuple[str, str]] = {
+_AROUND: dict[tuple[TtsMode, Language], tuple[str, str]] = {
     ("omni", "en"): (_CLONE_EN, "As an assistant, you will speak using this voice style."),
     ("omni", "zh"): (
         _IMITATE_ZH,
@@ -46,7 +46,18 @@ RESERVED_VOICE = "Use the <reserved_53> voice."
 """Stands for the model's own voice where no reference is given."""
 
 
-def system_message(mode: SpeechMode, voice: Pcm | None, language: str | None) -> Message | None:
+VOICE_PROMPT = "Mimic the voice from the audio sample."
+"""What stands before a voice in a half-duplex prompt. Source: half-duplex API, example."""
+
+
+def with_voice(message: Message, voice: Pcm | None) -> Message:
+    """A system message with a voice in front, unless it holds a sound already."""
+    if voice is None or has_audio(message):
+        return message
+    return Message(message.role, (TextPart(VOICE_PROMPT), AudioPart(voice), *message.parts))
+
+
+def system_message(mode: TtsMode, voice: Pcm | None, language: str | None) -> Message | None:
     """The message to put in front of a request that has no system message of its own.
 
     None where nothing is added: mode `default`, and `voice_cloning` without a voice to clone.

@@ -1,15 +1,16 @@
-"""What chat and half-duplex share: answering the open turn of a seat, piece by piece."""
+"""What chat and half-duplex share: answering the open turn of a slot, piece by piece."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
+from parley.engine.engine import Decoding, SlotHandle
 from parley.engine.model import ModelSpec
-from parley.engine.seat import Decoding, Seat
-from parley.engine.work import Decoded, Reply, Sampling
+from parley.engine.work import Generate, GenerateResult, Sampling
 from parley.errors import InvalidRequest
 from parley.media.pcm import OUTPUT_RATE_HZ, Pcm
+from parley.protocol.values import Generation
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,68 +39,54 @@ class StreamingChunk:
         return 0 if self.audio is None else self.audio.duration_ms
 
 
-@dataclass(frozen=True, slots=True)
-class Generation:
-    """What may be chosen about a reply. Source of the defaults: requirement texts, chat.
-
-    Args:
-        do_sample: False takes the most probable token every time.
-    """
-
-    max_new_tokens: int = 512
-    do_sample: bool = True
-    temperature: float = 0.7
-    top_p: float = 0.8
-    top_k: int = 100
-    length_penalty: float = 1.0
-    repetition_penalty: float = 1.02
-    enable_thinking: bool = False
-
-    def reply(self, *, speak: bool, streaming: bool, is_whole: bool = False) -> Reply:
-        """As the engine wants it. Temperature 0 means the most probable token, too."""
-        return Reply(
-            max_new_tokens=self.max_new_tokens,
-            sampling=Sampling(
-                temperature=self.temperature,
-                top_p=self.top_p,
-                top_k=self.top_k,
-                length_penalty=self.length_penalty,
-                repetition_penalty=self.repetition_penalty,
-                is_greedy=not self.do_sample or self.temperature == 0,
-            ),
-            speak=speak,
-            enable_thinking=self.enable_thinking,
-            streaming=streaming,
-            is_whole=is_whole,
-        )
+def command(
+    generation: Generation, *, speak: bool, streaming: bool, is_whole: bool = False
+) -> Generate:
+    """A choice as the engine wants it. Temperature 0 means the most probable token, too."""
+    return Generate(
+        max_new_tokens=generation.max_new_tokens,
+        sampling=Sampling(
+            temperature=generation.temperature,
+            top_p=generation.top_p,
+            top_k=generation.top_k,
+            length_penalty=generation.length_penalty,
+            repetition_penalty=generation.repetition_penalty,
+            is_greedy=not generation.do_sample or generation.temperature == 0,
+        ),
+        speak=speak,
+        enable_thinking=generation.enable_thinking,
+        streaming=streaming,
+        is_whole=is_whole,
+        say=generation.say,
+    )
 
 
 class TurnView:
     """The part of a view that answers. One answer at a time."""
 
-    def __init__(self, seat: Seat) -> None:
-        self._seat = seat
+    def __init__(self, slot: SlotHandle) -> None:
+        self._slot = slot
         self._session_id: str | None = None
         self._decoding: Decoding | None = None
-        self._decoded: Decoded | None = None
+        self._decoded: GenerateResult | None = None
 
     @property
     def spec(self) -> ModelSpec:
         """What the model is."""
-        return self._seat.spec
+        return self._slot.spec
 
     @property
     def session_id(self) -> str | None:
-        """Whose conversation the seat holds; None before the first prefill."""
+        """Whose conversation the slot holds; None before the first prefill."""
         return self._session_id
 
     @property
     def kv_cache_length(self) -> int:
         """Tokens in the context."""
-        return self._seat.context_tokens
+        return self._slot.context_tokens
 
     @property
-    def decoded(self) -> Decoded | None:
+    def decoded(self) -> GenerateResult | None:
         """What the last completed answer came to."""
         return self._decoded
 
@@ -115,24 +102,24 @@ class TurnView:
         return True
 
     def forget(self) -> None:
-        """The seat is about to serve another view: what this one knew of it is void."""
+        """The slot is about to serve another view: what this one knew of it is void."""
         self.stop_generation()
         self._session_id = None
 
     async def cleanup(self) -> None:
-        """Give back what the conversation took; the seat stays."""
+        """Give back what the conversation took; the slot stays."""
         self.forget()
-        await self._seat.clear()
+        await self._slot.clear()
 
     def _check_session(self, session_id: str) -> None:
         if session_id != self._session_id:
             raise InvalidRequest("Nothing has been prefilled for this session.")
 
     async def _stream(
-        self, reply: Reply, due_s: float | None
+        self, reply: Generate, due_s: float | None
     ) -> AsyncGenerator[StreamingChunk, None]:
         self._decoded = None
-        decoding = self._decoding = self._seat.reply(reply, due_s=due_s)
+        decoding = self._decoding = self._slot.generate(reply, due_s=due_s)
         index = 0
         try:
             async for piece in decoding:

@@ -1,4 +1,4 @@
-"""MiniCPM-o 4.5: ears, eyes, brain, mouth and voice, for several conversations at once."""
+"""MiniCPM-o 4.5: language model, encoders, speech decoder and vocoder, over slots."""
 
 from parley.models.minicpmo45.loading import describe, load
 

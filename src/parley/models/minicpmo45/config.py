@@ -5,7 +5,7 @@ value of the published model where one is known, and to a clear error where a gu
 nonsense. The language model's fields sit at the top level of the file, the other parts have objects
 of their own.
 
-Source: model.md 1, 1.1 and 13; field names are those of the published `config.json`.
+Source: model.md 1, 1.1; field names are those of the published `config.json`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """MiniCPM-o 4.5 on the engine's Model contract: the parts put together.
 
-Jobs (`jobs.py`, `replies.py`, `units.py`) know what a conversation needs next; this module runs the
+Pieces of work (`conversation/`) know what a conversation needs next; this module runs the
 steps, all jobs of a stage in one batch. Every step computes first and commits afterwards, so one
 that raises has advanced nobody.
 
@@ -16,50 +16,80 @@ that raises has advanced nobody.
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
 
-from parley.engine.context import Book, Eviction
-from parley.engine.model import ContextMark, DeviceFault, Job, Memory, ModelSpec
-from parley.engine.work import Answer, Opening, Prefill, Reply, Settle, Stage, Work
-from parley.errors import BadInput, InferenceFailed, InvalidRequest
-from parley.models.minicpmo45.audio import Ears, LiveMel, LiveMelOptions, MelExtractor
-from parley.models.minicpmo45.behaviour import Behaviour
-from parley.models.minicpmo45.caches import CacheCopy, SlotCache, Span
-from parley.models.minicpmo45.choice import Ask, Choice, Chooser
-from parley.models.minicpmo45.compile import BrainSteps
+from parley.engine.context import ContextLedger, Eviction
+from parley.engine.model import DeviceFault, Job, Memory, ModelSpec
+from parley.engine.segments import Image
+from parley.engine.work import (
+    Checkpoint,
+    Finalize,
+    Generate,
+    Prefill,
+    Stage,
+    StartSession,
+    StepUnit,
+    Work,
+)
+from parley.errors import BadInput, InferenceFailed, InvalidRequest, VoiceUnavailable
+from parley.media.pcm import Pcm
+from parley.models.minicpmo45.audio_encoder.mel import LiveMel, LiveMelOptions, MelExtractor
+from parley.models.minicpmo45.audio_encoder.network import SoundEncoder
 from parley.models.minicpmo45.config import MiniCPMOConfig
-from parley.models.minicpmo45.conversation import Conversation, ConversationMark
-from parley.models.minicpmo45.graphs import GraphRunner
-from parley.models.minicpmo45.jobs import (
+from parley.models.minicpmo45.conversation.observer import ModelObserver
+from parley.models.minicpmo45.conversation.prefill import (
     Feed,
     ModelJob,
-    OpenJob,
     PrefillJob,
+    StartJob,
     TurnPrefill,
-    UnitPrefill,
+    UnitPrefillJob,
 )
-from parley.models.minicpmo45.mouth import Mouth, Windows
+from parley.models.minicpmo45.conversation.replies import ReplyJob
+from parley.models.minicpmo45.conversation.speech import SpeechOutput, Windows
+from parley.models.minicpmo45.conversation.state import Conversation, ConversationMark
+from parley.models.minicpmo45.conversation.units import SettleJob, UnitAnswerJob
+from parley.models.minicpmo45.conversation.whole import WholeReplyJob
+from parley.models.minicpmo45.llm.network import LanguageModel
+from parley.models.minicpmo45.llm.sampling import Ask, Choice, Chooser
+from parley.models.minicpmo45.llm.steps import LanguageSteps
 from parley.models.minicpmo45.quantize import stored_bytes
-from parley.models.minicpmo45.replies import ReplyJob
-from parley.models.minicpmo45.speech_buffer import Wave
-from parley.models.minicpmo45.speech_rows import SpeechBlock
-from parley.models.minicpmo45.tokens import Words
-from parley.models.minicpmo45.units import AnswerJob, SettleJob
-from parley.models.minicpmo45.vision import Eyes, Pieces, cut
-from parley.models.minicpmo45.watch import Watcher
+from parley.models.minicpmo45.runtime.caches import CacheCopy, SlotCache, Span
+from parley.models.minicpmo45.runtime.graphs import GraphRunner
+from parley.models.minicpmo45.token2wav.windows import Wave
+from parley.models.minicpmo45.tokenizer import Tokenizer
+from parley.models.minicpmo45.tts.rows import SpeechBlock
+from parley.models.minicpmo45.vision_encoder.ahead import MediaThreads
+from parley.models.minicpmo45.vision_encoder.network import PictureEncoder
+from parley.models.minicpmo45.vision_encoder.pictures import Pieces
+from parley.models.minicpmo45.warmup import warm_up
 from parley.models.minicpmo45.weights import Network
-from parley.models.minicpmo45.whole import WholeReplyJob
+from parley.protocol.values import CONTEXT_TOKENS
+from parley.settings import ModelBehaviour as Behaviour
+
+log = logging.getLogger(__name__)
 
 ANSWER_RESERVE = 1024
 """Positions behind the context limit that only answers may use: a full request can be answered."""
 
+PREFILL_STEP_TOKENS = 4096
+"""Positions that one prefill step takes in, of all rows together: what it needs while it runs does
+not grow with the number of conversations."""
+
 SPEECH_TOKENS_PER_STEP = 5
 """Speech tokens of a row between two looks of the scheduler."""
+
+TRANSCRIPTION_PROMPT = "Please listen to the audio snippet carefully and transcribe the content."
+"""What the published model was taught to answer with the words of the sound. Source: the
+checkpoint's model card, speech recognition."""
 
 PREVIOUS_MARKER = "\n\nprevious: "
 """Introduces what dropped units said. Source: sessions.md 5.3."""
@@ -116,33 +146,37 @@ class MiniCPMO45:
     Args:
         network: filled with weights.
         slots: rows.
-        mouth: None makes a text-only model.
-        graphs: who captures steps, the mouth's among them; None captures nothing.
+        speech_output: None makes a text-only model.
+        graphs: who captures steps, the speech output's among them; None captures nothing.
         rounds_rope: round rotary frequencies to bfloat16, as the published demo does; None does so
             when the weights are bfloat16.
+        prompt_voice: the default voice as sound; part of prompts where clients bring none.
+        voice_problem: why there is no default voice, where that is known already.
     """
 
     def __init__(
         self,
         network: Network,
         config: MiniCPMOConfig,
-        words: Words,
+        tokenizer: Tokenizer,
         *,
         slots: int = 1,
-        context_tokens: int = 8192,
-        mouth: Mouth | None = None,
+        context_tokens: int = CONTEXT_TOKENS,
+        speech_output: SpeechOutput | None = None,
         behaviour: Behaviour | None = None,
         rounds_rope: bool | None = None,
         name: str = "minicpmo45",
         prefill_piece_tokens: int = 512,
         graphs: GraphRunner | None = None,
+        prompt_voice: Pcm | None = None,
+        voice_problem: str | None = None,
     ) -> None:
         self.network = network
         self.config = config
-        self.words = words
-        self.mouth = mouth
+        self.tokenizer = tokenizer
+        self.speech_output = speech_output
         self.behaviour = behaviour or Behaviour()
-        self.watch = Watcher()
+        self.observer = ModelObserver()
         llm = network.llm
         capacity = context_tokens + ANSWER_RESERVE
         positions = int(config.language.max_position_embeddings)
@@ -152,9 +186,9 @@ class MiniCPMO45:
         rounds = llm.dtype is torch.bfloat16 if rounds_rope is None else rounds_rope
         self.rope = llm.make_rope(capacity, rounds=rounds)
         self.graphs = graphs or GraphRunner(llm.device)
-        self.steps = BrainSteps(llm, self.context, self.rope, graphs=self.graphs)
+        self.steps = LanguageSteps(llm, self.context, self.rope, graphs=self.graphs)
         encoder = network.apm
-        self.hearing = SlotCache(
+        self.audio_cache = SlotCache(
             layers=len(encoder.layers),
             rows=slots,
             heads=encoder.heads,
@@ -164,19 +198,22 @@ class MiniCPMO45:
             device=encoder.conv1.weight.device,
         )
         self.extractor = MelExtractor(config.audio.num_mel_bins)
-        self.ears = Ears(
+        self.sound_encoder = SoundEncoder(
             encoder,
             network.audio_projection_layer,
             self.extractor,
             pool_step=config.pool_step,
             chunk_frames=config.audio_chunk_frames,
         )
-        self.eyes = Eyes(network.vpm, network.resampler, batch=config.vision_batch)
-        self.chooser: Choosing = Chooser(words, int(config.language.vocab_size), llm.device)
+        self.picture_encoder = PictureEncoder(
+            network.vpm, network.resampler, batch=config.vision_batch
+        )
+        self.chooser: Choosing = Chooser(tokenizer, int(config.language.vocab_size), llm.device)
         self.turn_mel = LiveMelOptions(redundancy_frames=0)
         self.unit_mel = LiveMelOptions(redundancy_frames=2)
-        self.marker_ids = words.encode(PREVIOUS_MARKER)
-        self._suffix_ids = words.encode("<|audio_end|><|im_end|>")
+        self.marker_ids = tokenizer.encode(PREVIOUS_MARKER)
+        self.media = MediaThreads(config.slices)
+        self._suffix_ids = tokenizer.encode("<|audio_end|><|im_end|>")
         self._conversations: list[Conversation | None] = [None] * slots
         self._spec = ModelSpec(
             name=name,
@@ -184,8 +221,15 @@ class MiniCPMO45:
             prefill_piece_tokens=prefill_piece_tokens,
             image_tokens=config.query_num,
             audio_tokens_per_s=50 // config.pool_step,
-            can_speak=mouth is not None,
+            can_speak=speech_output is not None,
+            prompt_voice=prompt_voice,
+            transcription_prompt=TRANSCRIPTION_PROMPT,
+            reads_aloud=speech_output is not None,
+            details={"device": str(llm.device)},
         )
+
+        if voice_problem is not None:
+            self._note_voice_problem(voice_problem)
 
     @property
     def spec(self) -> ModelSpec:
@@ -196,53 +240,69 @@ class MiniCPMO45:
         return len(self._conversations)
 
     @property
+    def llm(self) -> LanguageModel:
+        """The language model."""
+        return self.network.llm
+
+    @property
     def has_default_voice(self) -> bool:
         """Whether a conversation may be opened for speech without bringing a voice."""
-        return self.mouth is not None and self.mouth.vocoder.has_default_voice
+        return self.speech_output is not None and self.speech_output.vocoder.has_default_voice
 
     # Work.
 
+    def prepare_ahead(self, work: Work) -> None:
+        """Begin to cut the pictures of work that is on its way; any thread."""
+        if isinstance(work, Prefill):
+            for segment in work.segments:
+                if isinstance(segment, Image):
+                    # A unit and a half-duplex turn take one piece where it is left to the model.
+                    limit = 1 if segment.max_slices is None else segment.max_slices
+                    self.media.begin_cut(segment.pixels, limit)
+
     def start(self, row: int, work: Work) -> Job:
-        if isinstance(work, Opening):
+        if isinstance(work, StartSession):
             return self._open(row, work)
         conversation = self._conversation(row)
-        self._heal(conversation)
+        self._drop_unfinished(conversation)
         is_duplex = conversation.mode == "duplex"
         match work:
             case Prefill():
-                job = UnitPrefill if is_duplex else TurnPrefill
+                job = UnitPrefillJob if is_duplex else TurnPrefill
                 return job(self, conversation, work)
-            case Reply():
+            case Generate():
                 if is_duplex:
                     raise InvalidRequest("A duplex conversation answers unit by unit.")
                 reply = WholeReplyJob if work.is_whole else ReplyJob
                 return reply(self, conversation, work)
-            case Answer():
+            case StepUnit():
                 if not is_duplex:
                     raise InvalidRequest("Only a duplex conversation has units to answer.")
-                return AnswerJob(self, conversation, work)
-            case Settle():
+                return UnitAnswerJob(self, conversation, work)
+            case Finalize():
                 return SettleJob(self, conversation)
 
-    def _open(self, row: int, opening: Opening) -> Job:
+    def _open(self, row: int, opening: StartSession) -> Job:
         if opening.window.kind == "context" and opening.mode != "duplex":
             raise BadInput("The 'context' window exists in duplex only.", field="window")
         seed = secrets.randbits(63) if opening.seed is None else opening.seed
-        return OpenJob(self, row, opening, seed)
+        return StartJob(self, row, opening, seed)
 
-    def begin(self, row: int, opening: Opening, seed: int, *, speaks: bool) -> None:
+    def begin(self, row: int, opening: StartSession, seed: int, *, speaks: bool) -> None:
         """A conversation begins in a row; its voice, if any, is prepared."""
         self.context.truncate(row, 0)
-        self.hearing.truncate(row, 0)
+        self.audio_cache.truncate(row, 0)
         marker_tokens = len(self.marker_ids)
-        book = Book(self._spec.context_limit_tokens, opening.window, marker_tokens=marker_tokens)
-        conversation = Conversation(row, opening, seed, book)
+        ledger = ContextLedger(
+            self._spec.context_limit_tokens, opening.window, marker_tokens=marker_tokens
+        )
+        conversation = Conversation(row, opening, seed, ledger)
         options = self.unit_mel if opening.mode == "duplex" else self.turn_mel
-        conversation.memo.mel = LiveMel(options)
+        conversation.state.mel = LiveMel(options)
         if speaks:
-            assert self.mouth is not None
-            heat = opening.duplex.tts_temperature if opening.mode == "duplex" else None
-            conversation.speech = self.mouth.open(row, seed, temperature=heat)
+            assert self.speech_output is not None
+            temperature = opening.duplex.tts_temperature if opening.mode == "duplex" else None
+            conversation.speech = self.speech_output.open(row, seed, temperature=temperature)
         self._conversations[row] = conversation
 
     def _conversation(self, row: int) -> Conversation:
@@ -251,9 +311,9 @@ class MiniCPMO45:
             raise InvalidRequest("No conversation has been opened.")
         return conversation
 
-    def _heal(self, conversation: Conversation) -> None:
+    def _drop_unfinished(self, conversation: Conversation) -> None:
         """Take back what a failed piece of work left behind the context's true end."""
-        length = conversation.book.length_tokens
+        length = conversation.ledger.length_tokens
         if self.context.lengths[conversation.row] > length:
             self.context.truncate(conversation.row, length)
 
@@ -273,7 +333,7 @@ class MiniCPMO45:
                     self._speak(cast(Sequence[_Speaking], jobs))
                 case Stage.VOCODE:
                     self._vocode(cast(Sequence[ModelJob], jobs))
-                case Stage.SETTLE:
+                case Stage.FINALIZE:
                     self._settle(cast(Sequence[SettleJob], jobs))
         except torch.AcceleratorError as error:
             raise DeviceFault(str(error)) from error
@@ -281,7 +341,7 @@ class MiniCPMO45:
     def _encode(self, jobs: Sequence[PrefillJob]) -> None:
         seen = self._look([job.work.next_pictures for job in jobs])
         heard = [
-            self.ears.encode_pieces(
+            self.sound_encoder.encode_pieces(
                 [self.extractor.whole(clip) for clip in job.work.next_clips],
                 chunked=job.work.chunked,
                 longest=job.work.longest_frames,
@@ -294,8 +354,8 @@ class MiniCPMO45:
             job.work.seen += pictures
             job.work.heard += clips
         for job, (mel, tokens, spans) in live.items():
-            self.hearing.commit(spans)
-            job.conversation.memo.mel = mel
+            self.audio_cache.commit(spans)
+            job.conversation.state.mel = mel
             job.work.live_tokens = tokens
         for job in jobs:
             if job.work.is_done:
@@ -303,9 +363,7 @@ class MiniCPMO45:
 
     def _look(self, frames: Sequence[Sequence[tuple[Any, int | None]]]) -> list[list[Tensor]]:
         """Tokens of every job's next pictures; pieces of one size go through together."""
-        pictures = [
-            [cut(pixels, limit, self.config.slices) for pixels, limit in some] for some in frames
-        ]
+        pictures = [[self.media.pieces(pixels, limit) for pixels, limit in some] for some in frames]
         flat: list[Pieces] = [picture for some in pictures for picture in some]
         if not flat:
             return [[] for _ in frames]
@@ -317,7 +375,9 @@ class MiniCPMO45:
         for size, members in groups.items():
             patches = [flat[number].patches[place] for number, place in members]
             sizes = [size] * len(members)
-            out = self.eyes.resampler(self.eyes.features(patches, sizes), sizes)
+            out = self.picture_encoder.resampler(
+                self.picture_encoder.features(patches, sizes), sizes
+            )
             tokens.update(zip(members, out, strict=True))
         whole = iter(
             torch.stack([tokens[number, place] for place in range(picture.count)])
@@ -335,14 +395,10 @@ class MiniCPMO45:
         mels: list[Tensor] = []
         prefixes: list[int] = []
         suffixes: list[int] = []
-        for job in jobs:
+        pushed = self.media.together([partial(self._pushed, job) for job in jobs])
+        for job, (state, mel) in zip(jobs, pushed, strict=True):
             conversation = job.conversation
-            before = conversation.memo.mel
-            assert job.work.live is not None
-            try:
-                state, mel = before.push(job.work.live, self.extractor, last=job.work.is_last)
-            except ValueError as error:
-                raise BadInput(str(error)) from error
+            before = conversation.state.mel
             if mel.shape[1] == 0:
                 raise BadInput("The piece of sound is too short to be heard.")
             trims = conversation.mode == "duplex"
@@ -351,17 +407,26 @@ class MiniCPMO45:
             mels.append(mel)
             prefixes.append(margin if before.next_frame else 0)
             suffixes.append(margin)
-            if self.ears.is_full(self.hearing.lengths[job.row], int(mel.shape[1])):
-                conversation.restart_hearing(self.hearing)
+            if self.sound_encoder.is_full(self.audio_cache.lengths[job.row], int(mel.shape[1])):
+                conversation.restart_audio(self.audio_cache)
         rows = [job.row for job in jobs]
-        tokens, spans = self.ears.hear_live(
-            mels, rows, self.hearing, prefixes=prefixes, suffixes=suffixes
+        tokens, spans = self.sound_encoder.hear_live(
+            mels, rows, self.audio_cache, prefixes=prefixes, suffixes=suffixes
         )
         by_row = {span.row: span for span in spans}
         return {
             job: (state, heard, [by_row[job.row]])
             for job, state, heard in zip(jobs, states, tokens, strict=True)
         }
+
+    def _pushed(self, job: PrefillJob) -> tuple[LiveMel, Tensor]:
+        """A live stream with its next piece, and the frames that became final; changes nothing."""
+        assert job.work.live is not None
+        before = job.conversation.state.mel
+        try:
+            return before.push(job.work.live, self.extractor, last=job.work.is_last)
+        except ValueError as error:
+            raise BadInput(str(error)) from error
 
     def _prefill(self, jobs: Sequence[_Feeding]) -> None:
         for job in jobs:
@@ -371,13 +436,14 @@ class MiniCPMO45:
                     job.window_is_due = False
                 job.begin_feed()
         feeds = [(job, job.feed) for job in jobs if job.feed is not None]
-        pieces = [feed.next(self._spec.prefill_piece_tokens) for _, feed in feeds]
+        limit = min(self._spec.prefill_piece_tokens, max(1, PREFILL_STEP_TOKENS // len(feeds)))
+        pieces = [feed.next(limit) for _, feed in feeds]
         spans = [
             Span(job.row, self.context.lengths[job.row], int(piece.shape[0]))
             for (job, _), piece in zip(feeds, pieces, strict=True)
         ]
         hidden = self.steps.prefill(torch.cat(pieces), spans)
-        parts = hidden.split([span.count for span in spans])
+        parts = torch.split(hidden, [span.count for span in spans])
         asking = [
             place
             for place, (job, feed) in enumerate(feeds)
@@ -390,7 +456,7 @@ class MiniCPMO45:
         for place, ((job, feed), span) in enumerate(zip(feeds, spans, strict=True)):
             ids = feed.ids[feed.done : feed.done + span.count]
             feed.done += span.count
-            self.watch.fed(job.row, ids, pieces[place], span.start, parts[place])
+            self.observer.fed(job.row, ids, pieces[place], span.start, parts[place])
             if feed.is_complete:
                 job.fed(scores.get(place))
 
@@ -416,25 +482,25 @@ class MiniCPMO45:
             states = {place: (hidden[at], scores[at]) for at, place in enumerate(going)}
         self.context.commit(spans)
         for row, choice in zip((job.row for job in jobs), choices, strict=True):
-            self.watch.chose(row, choice)
+            self.observer.chose(row, choice)
         for at, span in enumerate(spans):
-            self.watch.fed(span.row, (fed[at],), None, span.start, hidden[at : at + 1])
+            self.observer.fed(span.row, (fed[at],), None, span.start, hidden[at][None])
         for place, job in enumerate(jobs):
             job.advance(*states.get(place, (None, None)))
 
     def _speak(self, jobs: Sequence[_Speaking]) -> None:
-        assert self.mouth is not None
+        assert self.speech_output is not None
         blocks = [job.open_block() for job in jobs]
-        self.mouth.decoder.step(blocks, SPEECH_TOKENS_PER_STEP)
+        self.speech_output.decoder.step(blocks, SPEECH_TOKENS_PER_STEP)
         for job, block in zip(jobs, blocks, strict=True):
             if block.finished:
                 job.spoken()
 
     def _vocode(self, jobs: Sequence[ModelJob]) -> None:
-        assert self.mouth is not None
-        vocoder = self.mouth.vocoder
-        opening = [job for job in jobs if isinstance(job, OpenJob)]
-        speaking = [cast(_Speaking, job) for job in jobs if not isinstance(job, OpenJob)]
+        assert self.speech_output is not None
+        vocoder = self.speech_output.vocoder
+        opening = [job for job in jobs if isinstance(job, StartJob)]
+        speaking = [cast(_Speaking, job) for job in jobs if not isinstance(job, StartJob)]
         opening = [job for job in opening if job.is_voice_found]
         for open_job in opening:
             assert open_job.voice is not None
@@ -449,7 +515,7 @@ class MiniCPMO45:
         for job, window, wave in zip(speaking, windows, waves, strict=True):
             assert job.conversation.speech is not None
             job.conversation.speech.after_window()
-            self.watch.vocoded(job.row, window)
+            self.observer.vocoded(job.row, window)
             job.voiced(wave)
 
     def _settle(self, jobs: Sequence[SettleJob]) -> None:
@@ -461,7 +527,7 @@ class MiniCPMO45:
         for job, span in zip(jobs, spans, strict=True):
             mine = slice(first, first + span.count)
             first += span.count
-            self.watch.fed(job.row, tuple(job.ids), None, span.start, hidden[mine])
+            self.observer.fed(job.row, tuple(job.ids), None, span.start, hidden[mine])
             job.settled()
             job.slid(self._slide(job.conversation))
 
@@ -475,26 +541,26 @@ class MiniCPMO45:
         window = conversation.opening.window
         if window.kind != "basic":
             return
-        row, memo = conversation.row, conversation.memo
+        row, state = conversation.row, conversation.state
         length = self.context.lengths[row]
-        memo.rounds, gone = memo.rounds.plan(length, window.high_tokens, window.low_tokens)
+        state.rounds, gone = state.rounds.plan(length, window.high_tokens, window.low_tokens)
         if not gone:
             return
-        self.context.drop(row, memo.rounds.protected_tokens, gone, self.rope)
-        conversation.replace_book(self.context.lengths[row])
-        self.watch.slid(row, gone, 1)
+        self.context.drop(row, state.rounds.protected_tokens, gone, self.rope)
+        conversation.replace_ledger(self.context.lengths[row])
+        self.observer.slid(row, gone, 1)
 
     def _slide(self, conversation: Conversation) -> int:
         """The window looks; gives how many tokens it dropped."""
-        eviction = conversation.book.plan()
+        eviction = conversation.ledger.plan()
         if eviction is None:
             return 0
         if eviction.previous is None:
             self._close_gaps(conversation.row, eviction)
         else:
             self._rewrite(conversation.row, eviction, eviction.previous)
-        conversation.book.commit(eviction)
-        self.watch.slid(conversation.row, eviction.dropped_tokens, eviction.dropped_entries)
+        conversation.ledger.commit(eviction)
+        self.observer.slid(conversation.row, eviction.dropped_tokens, eviction.dropped_entries)
         return eviction.dropped_tokens
 
     def _close_gaps(self, row: int, eviction: Eviction) -> None:
@@ -533,55 +599,70 @@ class MiniCPMO45:
 
     # Marks.
 
-    def mark(self, row: int) -> ContextMark:
+    def mark(self, row: int) -> Checkpoint:
         conversation = self._conversation(row)
-        self._heal(conversation)
-        return conversation.mark(self.hearing)
+        self._drop_unfinished(conversation)
+        return conversation.mark(self.audio_cache)
 
-    def can_roll_back(self, mark: ContextMark) -> bool:
+    def can_roll_back(self, mark: Checkpoint) -> bool:
         assert isinstance(mark, ConversationMark)
         conversation = self._conversations[mark.row]
         return conversation is mark.conversation and conversation.can_roll_back(mark)
 
     @torch.inference_mode()
-    def roll_back(self, mark: ContextMark) -> None:
+    def roll_back(self, mark: Checkpoint) -> None:
         if not self.can_roll_back(mark):
             raise InferenceFailed("The context has moved past the point to return to.")
         assert isinstance(mark, ConversationMark)
-        self._heal(mark.conversation)
-        mark.conversation.roll_back(mark, self.context, self.hearing)
+        self._drop_unfinished(mark.conversation)
+        mark.conversation.roll_back(mark, self.context, self.audio_cache)
 
     # The rest of the contract.
 
     def context_tokens(self, row: int) -> int:
         conversation = self._conversations[row]
-        return 0 if conversation is None else conversation.book.length_tokens
+        return 0 if conversation is None else conversation.ledger.length_tokens
 
     def close(self, row: int) -> None:
         self._conversations[row] = None
         self.context.truncate(row, 0)
-        self.hearing.truncate(row, 0)
-        if self.mouth is not None:
-            self.mouth.vocoder.close(row)
+        self.audio_cache.truncate(row, 0)
+        if self.speech_output is not None:
+            self.speech_output.vocoder.close(row)
 
     def warm_up(self) -> None:
         """Capture what is to be captured, and have one short conversation of each kind in row 0."""
-        from parley.models.minicpmo45.warming import warm_up
-
         with torch.inference_mode():
             self.steps.capture()
-            if self.mouth is not None:
-                self.mouth.capture()
-        warm_up(self)
+            if self.speech_output is not None:
+                self.speech_output.capture()
+        speaks = self.has_default_voice
+        if speaks:
+            try:
+                warm_up(self, speaks=True)
+            except (VoiceUnavailable, BadInput) as error:
+                # Whoever brings a voice may still be heard, and everybody is answered in text.
+                log.warning("no default voice: %s", error)
+                self._note_voice_problem(str(error))
+                speaks = False
+        if not speaks:
+            warm_up(self, speaks=False)
         self.graphs.seal()
+
+    def _note_voice_problem(self, problem: str) -> None:
+        self._spec = replace(
+            self._spec,
+            prompt_voice=None,
+            details={**self._spec.details, "voice_problem": problem},
+        )
 
     def memory(self) -> Memory:
         weights = stored_bytes(self.network.parameters())
-        rows = self.context.nbytes + self.hearing.nbytes
+        rows = self.context.nbytes + self.audio_cache.nbytes
         used = weights + rows
         row_bytes = rows // self.rows
-        if self.mouth is not None:
-            row_bytes += self.mouth.decoder.row_bytes + self.mouth.vocoder.row_bytes
+        if self.speech_output is not None:
+            row_bytes += self.speech_output.decoder.row_bytes + self.speech_output.vocoder.row_bytes
             used = weights + self.rows * row_bytes
         device = self.network.llm.device
         if device.type == "cuda":
@@ -591,20 +672,21 @@ class MiniCPMO45:
     def unload(self) -> None:
         for row in range(self.rows):
             self.close(row)
-        if self.mouth is not None:
-            self.mouth.vocoder.unload()
+        self.media.close()
+        if self.speech_output is not None:
+            self.speech_output.vocoder.unload()
         # Dropping the references is what frees the memory; nothing else may hold them.
         device = self.network.llm.device
         self.graphs.clear()
         for name in (
             "network",
             "context",
-            "hearing",
+            "audio_cache",
             "rope",
-            "ears",
-            "eyes",
+            "sound_encoder",
+            "picture_encoder",
             "chooser",
-            "mouth",
+            "speech_output",
             "steps",
         ):
             setattr(self, name, None)

@@ -1,15 +1,26 @@
-"""Smaller weights for smaller cards: the language model's layers in 8 or 4 bits, through torchao.
+"""Smaller weights for smaller cards: matrices of the language model's layers in 8 or 4 bits.
 
-Weights only: what is computed stays in the model's dtype. Embeddings, head, ears, eyes and mouth
-keep their weights; the layers are three quarters of the model. int8 runs everywhere, int4 on
-NVIDIA GPUs in bfloat16 (the kernels are PyTorch's own).
+Weights only: what is computed stays in the model's dtype. Embeddings, head, encoders and speech
+decoder keep their weights; the layers are three quarters of the model. The kernels are PyTorch's
+own. A matrix is packed as soon as it has been read, so that loading holds the result and one
+matrix, never the whole model.
+
+| kind | on a GPU                                     | on a CPU |
+|------|----------------------------------------------|----------|
+| int4 | bfloat16 only                                | yes      |
+| int8 | refused: PyTorch has no kernel that is faster than bfloat16 there | yes |
+
+int4 has a scale and a zero for each group of neighbouring weights of a row: a weight is
+`(q - 8) * scale + zero`, q from 0 to 15.
+
+Shapes: `n` rows (outputs), `k` columns (inputs), `g` group size, `R` inputs of one call.
 """
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Final, Literal
 
 import torch
 from torch import Tensor, nn
@@ -18,56 +29,151 @@ from parley.errors import SetupError
 
 Kind = Literal["none", "int8", "int4"]
 
-GROUP = 128
-"""Neighbouring int4 weights that share a scale and a zero."""
+GROUPS: Final = (128, 64, 32)
+"""Group sizes of int4, best first; the largest that divides the columns is taken."""
 
-EXTRA = "pip install 'parley[quantize]'"
-"""What brings the library."""
+_ROWS_AT_ONCE: Final = 1024
+"""Rows that are quantised together: bounds what rounding takes besides the matrix."""
+
+_INNER_TILES: Final = 8
 
 
-def quantise(layers: nn.ModuleList, kind: Kind) -> None:
-    """Replace the layers' matrices in place, one after the other.
+@dataclass(frozen=True, slots=True, eq=False)
+class Groups:
+    """A matrix in 4 bits.
 
-    Raises:
-        SetupError: it cannot be done here.
+    Args:
+        q: int32, shape (n, k), 0 to 15.
+        scales, zeros: shape (n, k / g), floating point.
     """
-    if kind == "none":
-        return
-    weight = next(layers.parameters())
-    torchao = checked(kind, device=weight.device, dtype=weight.dtype)
+
+    q: Tensor
+    scales: Tensor
+    zeros: Tensor
+
+    @property
+    def size(self) -> int:
+        """Weights per group."""
+        return int(self.q.shape[1] // self.scales.shape[1])
+
+    def weight(self) -> Tensor:
+        """The matrix that it stands for, float32, shape (n, k)."""
+        rows, columns = self.q.shape
+        q = self.q.view(rows, -1, self.size).float()
+        weight = (q - 8) * self.scales.float()[..., None] + self.zeros.float()[..., None]
+        return weight.reshape(rows, columns)
+
+
+class Int4Linear(nn.Module):
+    """`nn.Linear` without bias over a matrix in 4 bits."""
+
+    def __init__(self, groups: Groups, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.group = groups.size
+        scales = torch.stack([groups.scales, groups.zeros], dim=-1).transpose(0, 1)
+        self.is_on_cpu = groups.q.device.type == "cpu"
+        if self.is_on_cpu:
+            packed = torch._convert_weight_to_int4pack_for_cpu(groups.q, 1)
+        else:
+            pairs = (groups.q[:, ::2] << 4 | groups.q[:, 1::2]).to(torch.uint8)
+            packed = torch._convert_weight_to_int4pack(pairs, _INNER_TILES)
+        self.packed = nn.Parameter(packed, requires_grad=False)
+        self.scales = nn.Parameter(scales.contiguous().to(dtype), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        flat = x.reshape(-1, x.shape[-1])
+        multiply = (
+            torch._weight_int4pack_mm_for_cpu if self.is_on_cpu else torch._weight_int4pack_mm
+        )
+        return multiply(flat, self.packed, self.group, self.scales).view(*x.shape[:-1], -1)
+
+
+class RowQuantizedLinear(nn.Module):
+    """`nn.Linear` without bias over a matrix in 8 bits, with a scale per row."""
+
+    def __init__(self, weight: Tensor, dtype: torch.dtype) -> None:
+        super().__init__()
+        packed = torch.empty(weight.shape, dtype=torch.int8, device=weight.device)
+        scales = torch.empty(weight.shape[0], dtype=dtype, device=weight.device)
+        for first in range(0, weight.shape[0], _ROWS_AT_ONCE):
+            here = slice(first, first + _ROWS_AT_ONCE)
+            rows = weight[here].float()
+            scale = (rows.abs().amax(1) / 127).clamp(min=1e-12).to(dtype)
+            scales[here] = scale
+            packed[here] = (rows / scale.float()[:, None]).round().clamp(-127, 127).to(torch.int8)
+        self.packed = nn.Parameter(packed, requires_grad=False)
+        self.scales = nn.Parameter(scales, requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        flat = x.reshape(-1, x.shape[-1])
+        return torch._weight_int8pack_mm(flat, self.packed, self.scales).view(*x.shape[:-1], -1)
+
+
+def packed(weight: Tensor, kind: Kind) -> nn.Module | None:
+    """A layer that multiplies with this matrix in fewer bits; None where its shape does not fit
+    the kernels, and it stays as it is."""
     if kind == "int8":
-        config = torchao.Int8WeightOnlyConfig(set_inductor_config=False)
-    else:
-        config = torchao.Int4WeightOnlyConfig(
-            group_size=GROUP, int4_packing_format="tile_packed_to_4d", set_inductor_config=False
-        )
-    torchao.quantize_(layers, config)
+        return RowQuantizedLinear(weight, weight.dtype)
+    if kind == "int4" and fits_int4(tuple(weight.shape), weight.device):
+        return Int4Linear(grouped(weight), weight.dtype)
+    return None
 
 
-def checked(kind: Kind, *, device: torch.device, dtype: torch.dtype) -> Any:
-    """The library that `quantise` will use; None where nothing is to be done.
+def fits_int4(shape: tuple[int, ...], device: torch.device) -> bool:
+    """Whether the kernels of a device take a matrix of this shape."""
+    rows, columns = shape
+    if device.type == "cpu":
+        return rows % 16 == 0 and group_of(columns) is not None
+    return rows % 8 == 0 and columns % (16 * _INNER_TILES) == 0
+
+
+def group_of(columns: int) -> int | None:
+    """The group size for rows of so many columns."""
+    return next((size for size in GROUPS if columns % size == 0), None)
+
+
+def grouped(weight: Tensor) -> Groups:
+    """Round a matrix to 4 bits; scales and zeros in its own dtype, rounded before the weights are,
+    so that no error is made twice."""
+    count, columns = weight.shape
+    size = group_of(columns)
+    assert size is not None
+    q = torch.empty(count, columns, dtype=torch.int32, device=weight.device)
+    scales = torch.empty(count, columns // size, dtype=weight.dtype, device=weight.device)
+    zeros = torch.empty_like(scales)
+    for first in range(0, count, _ROWS_AT_ONCE):
+        here = slice(first, first + _ROWS_AT_ONCE)
+        rows = weight[here].float().view(-1, columns // size, size)
+        low, high = rows.amin(-1), rows.amax(-1)
+        scales[here] = ((high - low) / 15).clamp(min=1e-6).to(weight.dtype)
+        scale = scales[here].float()
+        zeros[here] = (low + 8 * scale).to(weight.dtype)
+        wide = (rows - zeros[here].float()[..., None]) / scale[..., None] + 8
+        q[here] = wide.round_().clamp_(0, 15).to(torch.int32).view(-1, columns)
+    return Groups(q, scales, zeros)
+
+
+def checked(kind: Kind, *, device: torch.device, dtype: torch.dtype) -> None:
+    """Whether weights of this kind can be used.
 
     Raises:
-        SetupError: it cannot be done here.
+        SetupError: they cannot.
     """
-    if kind == "none":
-        return None
-    if kind == "int4" and (device.type != "cuda" or dtype is not torch.bfloat16):
+    if device.type == "cpu" or kind == "none":
+        return
+    if kind == "int8":
         raise SetupError(
-            "int4 weights need an NVIDIA GPU and bfloat16.",
-            hint="Set model.quantize to int8 or none.",
+            "int8 weights are slower than bfloat16 on a GPU.",
+            hint="Set model.quantize to int4, which takes less memory still, or to none.",
         )
-    try:
-        return importlib.import_module("torchao.quantization")
-    except ImportError as error:
+    if dtype is not torch.bfloat16:
         raise SetupError(
-            f"{kind} weights need the package torchao, which is not installed.",
-            hint=f"{EXTRA}, or set model.quantize to none.",
-        ) from error
+            "int4 weights on a GPU need bfloat16.", hint="Set model.dtype to bfloat16 or auto."
+        )
 
 
 def planned_bytes(shapes: Mapping[str, tuple[int, ...]], kind: Kind, itemsize: int) -> int:
-    """Bytes of the layers' tensors after `quantise`.
+    """Bytes of the layers' tensors once they are packed.
 
     Args:
         shapes: of the tensors below `llm.model.layers.`, by name.
@@ -76,29 +182,29 @@ def planned_bytes(shapes: Mapping[str, tuple[int, ...]], kind: Kind, itemsize: i
     return sum(_tensor_bytes(shape, kind, itemsize) for shape in shapes.values())
 
 
+def workspace_bytes(shapes: Iterable[tuple[int, ...]], itemsize: int) -> int:
+    """What loading takes besides the result: the largest matrix, its 4-bit numbers one by one, and
+    what rounding some of its rows takes."""
+    matrices = [shape for shape in shapes if len(shape) == 2]
+    return max(
+        (
+            rows * columns * (itemsize + 4) + 16 * min(rows, _ROWS_AT_ONCE) * columns
+            for rows, columns in matrices
+        ),
+        default=0,
+    )
+
+
 def _tensor_bytes(shape: tuple[int, ...], kind: Kind, itemsize: int) -> int:
     count = torch.Size(shape).numel()
     if kind == "none" or len(shape) != 2:
         return count * itemsize
     if kind == "int8":
-        # A scale and a zero per row.
-        return count + shape[0] * (itemsize + 1)
-    return count // 2 + 2 * itemsize * shape[0] * -(-shape[1] // GROUP)
+        return count + shape[0] * itemsize
+    size = group_of(shape[1])
+    return count * itemsize if size is None else count // 2 + 2 * itemsize * count // size
 
 
 def stored_bytes(tensors: Iterable[Tensor]) -> int:
-    """What tensors really take; a quantised one says its number of weights times the dtype that it
-    stands for."""
-    total = 0
-    for tensor in tensors:
-        parts = _parts(tensor)
-        total += sum(part.numel() * part.element_size() for part in parts)
-    return total
-
-
-def _parts(tensor: Tensor) -> list[Tensor]:
-    flatten = getattr(tensor, "__tensor_flatten__", None)
-    if flatten is None:
-        return [tensor]
-    names, _ = flatten()
-    return [getattr(tensor, name) for name in names]
+    """What tensors take."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

@@ -22,16 +22,31 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from parley.errors import SetupError
-from parley.models.minicpmo45.audio import AudioEncoder, AudioProjection
+from parley.models.minicpmo45.audio_encoder.network import AudioEncoder, AudioProjection
+from parley.models.minicpmo45.awq import (
+    SUFFIXES,
+    USE_INSTEAD,
+    AwqScheme,
+    dequantised,
+    groups_of,
+)
 from parley.models.minicpmo45.config import MiniCPMOConfig
-from parley.models.minicpmo45.language import LanguageModel
-from parley.models.minicpmo45.quantize import Kind, planned_bytes
-from parley.models.minicpmo45.vision import Resampler, VisionTower
+from parley.models.minicpmo45.llm.network import LanguageModel
+from parley.models.minicpmo45.quantize import (
+    Int4Linear,
+    Kind,
+    fits_int4,
+    packed,
+    planned_bytes,
+    workspace_bytes,
+)
+from parley.models.minicpmo45.tts.config import SpeechConfig
+from parley.models.minicpmo45.tts.decoder import MiniCPMTTS
+from parley.models.minicpmo45.tts.network import UNUSED_TENSORS
+from parley.models.minicpmo45.vision_encoder.network import Resampler, VisionTower
 
 INDEX_FILE = "model.safetensors.index.json"
 SINGLE_FILE = "model.safetensors"
-CHECKPOINT_PATTERNS = ("*.json", "*.txt", "*.safetensors", "assets/**")
-"""What is fetched of a hub repository. Its Python files are never needed, so never fetched."""
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -64,44 +79,10 @@ def build(config: MiniCPMOConfig, *, with_speech: bool = True) -> Network:
 
 
 def _speech(config: MiniCPMOConfig) -> nn.Module:
-    from parley.models.minicpmo45.speech import MiniCPMTTS, SpeechConfig
-
     return MiniCPMTTS(SpeechConfig.from_json(config.tts, llm_width=config.hidden_size))
 
 
 # ------------------------------------------------------------------------------------- reading
-
-
-def locate(model: str) -> Path:
-    """A folder with a checkpoint: `model` itself, or a hub id fetched into the local cache.
-
-    Raises:
-        SetupError: neither, or the download failed.
-    """
-    folder = Path(model).expanduser()
-    if folder.is_dir():
-        return folder
-    if folder.suffix or model.startswith((".", "/", "~")) or model.count("/") != 1:
-        raise SetupError(
-            f"'{model}' is neither a folder nor a hub id.",
-            hint="Use a checkpoint folder, or an id such as openbmb/MiniCPM-o-4_5.",
-        )
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import (
-        HfHubHTTPError,
-        LocalEntryNotFoundError,
-        RepositoryNotFoundError,
-    )
-
-    try:
-        return Path(snapshot_download(model, allow_patterns=list(CHECKPOINT_PATTERNS)))
-    except RepositoryNotFoundError as error:
-        raise SetupError(f"The hub knows no model '{model}'.") from error
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
-        raise SetupError(
-            f"'{model}' could not be downloaded: {error}",
-            hint="Give a folder that already holds the checkpoint, or check the connection.",
-        ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +119,8 @@ def catalogue(folder: Path) -> dict[str, Stored]:
         files = sorted({folder / name for name in places.values()})
     elif (folder / SINGLE_FILE).is_file():
         files, places = [folder / SINGLE_FILE], None
+    elif any(folder.rglob("*.gguf")):
+        raise SetupError(f"{folder} holds GGUF files, which are not read here.", hint=USE_INSTEAD)
     else:
         raise SetupError(
             f"{folder} holds neither {INDEX_FILE} nor {SINGLE_FILE}.",
@@ -208,8 +191,6 @@ def unused_names(network: Network) -> tuple[str, ...]:
     """Prefixes of tensors that a checkpoint holds and that are never read."""
     if not hasattr(network, "tts"):
         return ("tts.",)
-    from parley.models.minicpmo45.speech import UNUSED_TENSORS
-
     return UNUSED_TENSORS
 
 
@@ -219,44 +200,115 @@ def load(
     *,
     device: torch.device | str = "cpu",
     dtype: torch.dtype | None = None,
+    quantize: Kind = "none",
+    scheme: AwqScheme | None = None,
 ) -> Network:
     """Fill a memoryless network from a checkpoint folder.
 
     Args:
-        dtype: convert to this; None keeps the checkpoint's own.
+        dtype: convert to this; None takes the checkpoint's own (`stored_dtype`). Fine-tunes often
+            hold single tensors of another precision; a matrix and its input must agree.
+        quantize: pack the matrices of the language model's layers as they are read.
+        scheme: how the checkpoint itself packs matrices; those of the layers stay in 4 bits.
 
     Raises:
         SetupError: see `catalogue` and `account`; or the device has not enough memory.
     """
-    found = catalogue(folder)
-    ignored = unused_names(network)
-    account(shapes_of(network), found, ignored)
+    stored = catalogue(folder)
+    found, triples = unfolded(stored, scheme)
+    account(shapes_of(network), found, unused_names(network))
     wanted = set(shapes_of(network))
+    dtype = dtype or stored_dtype(found)
+    device = torch.device(device)
     by_file: dict[Path, list[str]] = {}
+    for name in wanted - set(triples):
+        by_file.setdefault(found[name].file, []).append(name)
+    _place(network, _read(by_file, device, dtype), device, quantize)
+    if scheme is not None:
+        packed_ones = ((name, triples[name]) for name in sorted(wanted & set(triples)))
+        _place(network, _read_packed(packed_ones, stored, scheme, device, dtype), device)
+    return _finished(network, device)
+
+
+def unfolded(
+    stored: Mapping[str, Stored], scheme: AwqScheme | None
+) -> tuple[dict[str, Stored], dict[str, tuple[str, str, str]]]:
+    """A catalogue in which packed matrices stand under their own names, and the three tensors of
+    each of them."""
+    triples: dict[str, tuple[str, str, str]] = {}
+    if scheme is not None:
+        for name in stored:
+            place, _, leaf = name.rpartition(".")
+            parts = tuple(f"{place}.{suffix}" for suffix in SUFFIXES)
+            if leaf == SUFFIXES[0] and all(part in stored for part in parts):
+                triples[f"{place}.weight"] = (parts[0], parts[1], parts[2])
+    away = {part for parts in triples.values() for part in parts}
+    found = {name: one for name, one in stored.items() if name not in away}
+    for name, (qweight, _, _) in triples.items():
+        inputs, columns = stored[qweight].shape
+        found[name] = Stored(stored[qweight].file, (8 * columns, inputs), "AWQ")
+    return found, triples
+
+
+def _read_packed(
+    triples: Iterable[tuple[str, tuple[str, str, str]]],
+    stored: Mapping[str, Stored],
+    scheme: AwqScheme,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> Iterator[tuple[str, Tensor | nn.Module]]:
+    """Matrices that are stored in 4 bits: those of the layers as they are, others as numbers."""
+    for name, parts in triples:
+        tensors = []
+        for part in parts:
+            with safe_open(stored[part].file, framework="pt", device=str(device)) as shard:
+                tensors.append(shard.get_tensor(part))
+        groups = groups_of(tensors[0], tensors[1], tensors[2], scheme)
+        if name.startswith(LAYERS) and fits_int4(tuple(groups.q.shape), device):
+            yield name, Int4Linear(groups, dtype)
+        else:
+            yield name, dequantised(tensors[0], tensors[1], tensors[2], scheme).to(dtype)
+
+
+def stored_dtype(found: Mapping[str, Stored]) -> torch.dtype:
+    """The precision a checkpoint asks for: float32 if most of its language model is, else bfloat16,
+    as the published code casts everything to."""
+    sizes: dict[str, int] = {}
     for name, stored in found.items():
-        if name in wanted:
-            by_file.setdefault(stored.file, []).append(name)
-    fill(network, _read(by_file, torch.device(device), dtype), torch.device(device))
-    return network
+        if name.startswith("llm."):
+            count = torch.Size(stored.shape).numel()
+            sizes[stored.dtype] = sizes.get(stored.dtype, 0) + count
+    is_wide = bool(sizes) and max(sizes, key=lambda kind: sizes[kind]) in ("F32", "F64")
+    return torch.float32 if is_wide else torch.bfloat16
 
 
 def _read(
-    by_file: Mapping[Path, list[str]], device: torch.device, dtype: torch.dtype | None
+    by_file: Mapping[Path, list[str]], device: torch.device, dtype: torch.dtype
 ) -> Iterator[tuple[str, Tensor]]:
     for file, names in sorted(by_file.items()):
         with safe_open(file, framework="pt", device=str(device)) as shard:
             for name in sorted(names):
                 tensor = shard.get_tensor(name)
-                if dtype is not None and tensor.is_floating_point():
-                    tensor = tensor.to(dtype)
-                yield name, tensor
+                yield name, tensor.to(dtype) if tensor.is_floating_point() else tensor
 
 
-def fill(network: nn.Module, tensors: Iterable[tuple[str, Tensor]], device: torch.device) -> None:
-    """Make each tensor the parameter of its name, then rebuild what checkpoints do not hold."""
+def _place(
+    network: nn.Module,
+    tensors: Iterable[tuple[str, Tensor | nn.Module]],
+    device: torch.device,
+    quantize: Kind = "none",
+) -> None:
+    """Make each tensor the parameter of its name; a module takes the place of the linear layer that
+    the name belongs to."""
     try:
         for name, tensor in tensors:
             place, _, leaf = name.rpartition(".")
+            if isinstance(tensor, Tensor) and name.startswith(LAYERS) and tensor.dim() == 2:
+                tensor = packed(tensor, quantize) or tensor
+            if isinstance(tensor, nn.Module):
+                above, _, own = place.rpartition(".")
+                setattr(network.get_submodule(above), own, tensor)
+                continue
             module = network.get_submodule(place)
             if leaf in module._parameters:
                 module._parameters[leaf] = nn.Parameter(tensor, requires_grad=False)
@@ -265,8 +317,27 @@ def fill(network: nn.Module, tensors: Iterable[tuple[str, Tensor]], device: torc
     except torch.OutOfMemoryError as error:
         raise SetupError(
             f"The weights do not fit on {device}: {error}",
-            hint="`parley doctor` prints the memory plan; int8 weights take about half.",
+            hint="`parley doctor` prints the memory plan; int4 weights take about a third.",
         ) from error
+
+
+def fill(
+    network: Network,
+    tensors: Iterable[tuple[str, Tensor | nn.Module]],
+    device: torch.device,
+    quantize: Kind = "none",
+) -> Network:
+    """Make each tensor the parameter of its name, then rebuild what checkpoints do not hold.
+
+    Args:
+        quantize: pack the matrices of the language model's layers as they come.
+    """
+    _place(network, tensors, device, quantize)
+    return _finished(network, device)
+
+
+def _finished(network: Network, device: torch.device) -> Network:
+    """A filled network, with what checkpoints do not hold rebuilt."""
     for module in network.modules():
         rebuild = getattr(module, "rebuild_buffers", None)
         if rebuild is not None:
@@ -276,6 +347,7 @@ def fill(network: nn.Module, tensors: Iterable[tuple[str, Tensor]], device: torc
         raise SetupError(f"Tensors were left without content: {_some(sorted(hollow))}.")
     network.eval()
     network.requires_grad_(False)
+    return network
 
 
 def _all_tensors(network: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -284,7 +356,12 @@ def _all_tensors(network: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def randomise(
-    network: Network, *, device: torch.device | str, dtype: torch.dtype, seed: int = 0
+    network: Network,
+    *,
+    device: torch.device | str,
+    dtype: torch.dtype,
+    seed: int = 0,
+    quantize: Kind = "none",
 ) -> Network:
     """Fill a memoryless network with small random weights, for benchmarks without a checkpoint."""
     device = torch.device(device)
@@ -301,8 +378,7 @@ def randomise(
                 tensor.normal_(std=0.02, generator=generator)
             yield name, tensor
 
-    fill(network, tensors(), device)
-    return network
+    return fill(network, tensors(), device, quantize)
 
 
 # ---------------------------------------------------------------------------------------- plan
@@ -313,7 +389,7 @@ class MemoryPlan:
     """Bytes a configuration takes on the device.
 
     Args:
-        weights_bytes: once; loading_bytes: while loading, before layers are quantised.
+        weights_bytes: once; loading_bytes: at most while loading: the result and one matrix.
         slot_bytes: per slot, at the configured context; all kinds of state together.
         per_1000_tokens_bytes: context caches per slot and 1,000 positions.
         parts: weight bytes per part.
@@ -366,11 +442,13 @@ def plan(
         parts[part] = parts.get(part, 0) + nbytes
     if voice_bytes:
         parts["vocoder"] = voice_bytes
-    loading = sum(parts.values())
+    workspace = 0
     if quantize != "none":
         layers = {name: shape for name, shape in shapes.items() if name.startswith(LAYERS)}
         before = planned_bytes(layers, "none", size)
         parts["llm"] += planned_bytes(layers, quantize, size) - before
+        workspace = workspace_bytes(layers.values(), size)
+    loading = sum(parts.values()) + workspace
     language = config.language
     per_token = 2 * language.num_hidden_layers * language.num_key_value_heads * config.head_dim
     audio = 2 * config.audio.encoder_layers * config.audio_positions * config.audio.d_model

@@ -1,0 +1,537 @@
+"""The engine, and a session's handle on its slot: the only bridge between the event loop and the
+engine thread.
+
+`SlotHandle` and `Decoding` are contracts: views are written against them, tests may pass a fake,
+and the engine's own classes satisfy them. `Engine` hands out slots.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Protocol, TypeVar, cast
+
+from parley.clock import Clock, SystemClock
+from parley.engine.loop import (
+    CanRollBack,
+    Clear,
+    Command,
+    EngineLoop,
+    Request,
+    RollBack,
+    Stats,
+    TakeCheckpoint,
+)
+from parley.engine.model import Memory, Model, ModelSpec
+from parley.engine.segments import Segment
+from parley.engine.slots import SlotKey, Slots
+from parley.engine.work import (
+    Checkpoint,
+    Finalize,
+    FinalizeResult,
+    Generate,
+    GenerateResult,
+    OutputPiece,
+    Prefill,
+    PrefillResult,
+    StartResult,
+    StartSession,
+    StepUnit,
+)
+from parley.errors import InferenceFailed, ParleyError, ServiceUnavailable, SetupError, SlotLost
+
+log = logging.getLogger(__name__)
+
+PENDING_LIMIT = 64
+"""Requests one slot may have under way; more are refused. Runners have two or three."""
+
+T = TypeVar("T")
+
+
+class Decoding(Protocol):
+    """An answer in progress. Iterate for its pieces; `result` waits for its end.
+
+    Abandoning the iteration (break, cancellation of the task) does not stop the model: call
+    `cancel`, then await `result`, which ends within a few steps.
+    """
+
+    def __aiter__(self) -> AsyncIterator[OutputPiece]: ...
+
+    def cancel(self) -> None:
+        """Ask the model to finish now. Safe from any task, any number of times."""
+        ...
+
+    async def result(self) -> GenerateResult:
+        """The outcome, once all pieces are there (they stay readable).
+
+        Raises:
+            InferenceFailed: the model failed; roll back to a checkpoint before going on.
+            SlotLost: the slot was closed meanwhile.
+        """
+        ...
+
+
+class SlotHandle(Protocol):
+    """One slot, held by one session until `close`. Commands run in the order they were given.
+
+    Every method may raise `SlotLost` (closed, or engine stopped), `InferenceFailed` (the model
+    failed on this command), `BadInput` or `ContextFull` (refused, the context is unchanged).
+    `due_s` is a monotonic deadline that orders this command against those of other slots; None
+    means no hurry. Cancelling an awaiting task abandons the wait, not the command: later commands
+    still run after it.
+    """
+
+    @property
+    def spec(self) -> ModelSpec: ...
+
+    @property
+    def row(self) -> int:
+        """The slot's place in the engine's batch."""
+        ...
+
+    @property
+    def generation(self) -> int:
+        """How many sessions have held the slot, this one included."""
+        ...
+
+    @property
+    def context_tokens(self) -> int:
+        """Length of the context as of the last completed command."""
+        ...
+
+    async def start(self, command: StartSession) -> StartResult: ...
+
+    async def prefill(
+        self,
+        segments: Sequence[Segment],
+        *,
+        takes_checkpoint: bool = False,
+        due_s: float | None = None,
+    ) -> PrefillResult:
+        """Append segments. With `takes_checkpoint` the result has the checkpoint before them, and a
+        failure of the model rolls the slot back to it."""
+        ...
+
+    def generate(self, command: Generate, *, due_s: float | None = None) -> Decoding: ...
+
+    def step_unit(self, command: StepUnit, *, due_s: float | None = None) -> Decoding: ...
+
+    async def finalize(self, *, due_s: float | None = None) -> FinalizeResult: ...
+
+    async def checkpoint(self) -> Checkpoint: ...
+
+    async def can_roll_back(self, checkpoint: Checkpoint) -> bool: ...
+
+    async def roll_back(self, checkpoint: Checkpoint) -> int:
+        """Return to `checkpoint`; returns the context length in tokens."""
+        ...
+
+    async def clear(self) -> None:
+        """Forget the session and give back what it took; the slot stays held, `start` begins the
+        next session."""
+        ...
+
+    async def close(self) -> None:
+        """Cancel what runs, free the slot. Returns when the model has let go of it. Safe to
+        repeat."""
+        ...
+
+
+class Engine:
+    """Holds a model, and several conversations on it.
+
+    Belongs to one event loop: `start`, `take_slot` and `stop` are called there. The model is
+    touched by the engine thread only, from its warm-up to its unloading.
+    """
+
+    def __init__(self, model: Model, clock: Clock | None = None) -> None:
+        self._spec = model.spec
+        self._slots = Slots(model.rows)
+        self._loop = EngineLoop(model, clock or SystemClock(), on_fault=self._fault_from_thread)
+        self._thread: threading.Thread | None = None
+        self._events: asyncio.AbstractEventLoop | None = None
+        self._waiting: deque[asyncio.Future[EngineSlotHandle]] = deque()
+        self._handles: set[EngineSlotHandle] = set()
+        self._broken = asyncio.Event()
+        self._is_stopped = False
+
+    async def __aenter__(self) -> Engine:
+        self.start()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.stop()
+
+    @property
+    def spec(self) -> ModelSpec:
+        return self._spec
+
+    @property
+    def slots(self) -> int:
+        """How many conversations at once."""
+        return self._slots.rows
+
+    @property
+    def free_slots(self) -> int:
+        """How many handles can be taken now."""
+        return self._slots.free if self.is_running else 0
+
+    @property
+    def is_running(self) -> bool:
+        """Started, not stopped, and the device is sound."""
+        return self._thread is not None and not self._is_stopped and self._loop.fault is None
+
+    @property
+    def context_tokens(self) -> int:
+        """Of all conversations together."""
+        return sum(handle.context_tokens for handle in self._handles)
+
+    def start(self) -> None:
+        """Start the engine thread."""
+        if self._thread is not None:
+            raise SetupError("The engine was started before.")
+        self._events = asyncio.get_running_loop()
+        # A daemon: a step that never returns must not keep the process from ending.
+        self._thread = threading.Thread(target=self._loop.run, name="engine", daemon=True)
+        self._thread.start()
+
+    async def warm_up(self) -> None:
+        """Run every kind of step once; do this before the first handle is taken.
+
+        Raises:
+            SetupError: the model cannot even do that.
+        """
+        try:
+            await self.call(lambda model: model.warm_up())
+            # Warming up shows what a model cannot do, such as speak with a voice that is broken.
+            self._spec = await self.call(lambda model: model.spec)
+        except ParleyError:
+            raise
+        except Exception as error:
+            raise SetupError(f"The model failed while warming up: {error}") from error
+
+    async def memory(self) -> Memory:
+        """What the model takes on the device now."""
+        return await self.call(lambda model: model.memory())
+
+    @property
+    def step_took_s(self) -> float:
+        """How long the step that runs now has been running; 0 between steps."""
+        return self._loop.step_took_s
+
+    def take_stats(self) -> Stats:
+        """Durations and counts since the last call."""
+        return self._loop.take_stats()
+
+    def try_take_slot(self) -> EngineSlotHandle | None:
+        """A handle if one is free and nobody waits for it."""
+        if not self.is_running or self._waiting:
+            return None
+        return self._handle()
+
+    async def take_slot(self) -> EngineSlotHandle:
+        """A handle, as soon as one is free; first come, first served.
+
+        Raises:
+            ServiceUnavailable: the engine is not running, or ended meanwhile.
+        """
+        if not self.is_running:
+            raise ServiceUnavailable("The model is not running.")
+        handle = self.try_take_slot()
+        if handle is not None:
+            return handle
+        assert self._events is not None
+        future: asyncio.Future[EngineSlotHandle] = self._events.create_future()
+        self._waiting.append(future)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if future.done() and not future.cancelled() and future.exception() is None:
+                # The handle arrived in the same moment: pass it on.
+                await future.result().close()
+            raise
+
+    async def wait_broken(self) -> None:
+        """Returns when the device has failed. Nothing can be done with this engine then."""
+        await self._broken.wait()
+
+    async def stop(self, *, limit_s: float = 10.0, unload: bool = True) -> None:
+        """Fail what runs, free every row, end the thread. Safe to repeat.
+
+        Args:
+            unload: also free the model, which nobody may use afterwards.
+        """
+        if self._thread is None or self._is_stopped:
+            return
+        self._is_stopped = True
+        self._refuse_waiting()
+        if unload:
+            self._loop.unload_at_end()
+        self._loop.stop()
+        await asyncio.to_thread(self._thread.join, limit_s)
+        if self._thread.is_alive():
+            log.error("the engine thread did not end within %g s", limit_s)
+        for handle in list(self._handles):
+            handle._lose()
+        self._handles.clear()
+
+    async def call(self, function: Callable[[Model], T]) -> T:
+        """Run something on the engine thread, between two steps."""
+        if not self.is_running:
+            raise ServiceUnavailable("The model is not running.")
+        assert self._events is not None
+        future: asyncio.Future[T] = self._events.create_future()
+
+        def run(model: Model) -> None:
+            try:
+                value = function(model)
+            except Exception as error:
+                self._post(_set_exception, future, error)
+            else:
+                self._post(_set_result, future, value)
+
+        self._loop.call(run)
+        return await future
+
+    def _handle(self) -> EngineSlotHandle | None:
+        key = self._slots.take()
+        if key is None:
+            return None
+        handle = EngineSlotHandle(self, key)
+        self._handles.add(handle)
+        return handle
+
+    def _give_back(self, handle: EngineSlotHandle) -> None:
+        """The model has let go of the handle's row."""
+        self._handles.discard(handle)
+        self._slots.release(handle.key)
+        while self._waiting and self.is_running:
+            future = self._waiting.popleft()
+            if future.done():
+                continue
+            next_handle = self._handle()
+            if next_handle is None:
+                self._waiting.appendleft(future)
+                return
+            future.set_result(next_handle)
+
+    def _fault_from_thread(self) -> None:
+        self._post(self._break)
+
+    def _break(self) -> None:
+        self._refuse_waiting()
+        for handle in list(self._handles):
+            handle._lose()
+        self._broken.set()
+
+    def _refuse_waiting(self) -> None:
+        while self._waiting:
+            future = self._waiting.popleft()
+            if not future.done():
+                future.set_exception(ServiceUnavailable("The model is not running."))
+
+    def _post(self, function: Callable[..., None], *arguments: object) -> None:
+        """From the engine thread to the event loop."""
+        assert self._events is not None
+        try:
+            self._events.call_soon_threadsafe(function, *arguments)
+        except RuntimeError:
+            log.warning("a result came after the event loop had closed")
+
+
+class EngineSlotHandle:
+    """A held slot of an `Engine`. See `SlotHandle` for what its methods promise."""
+
+    def __init__(self, engine: Engine, key: SlotKey) -> None:
+        self._engine = engine
+        self.key = key
+        self._is_open = True
+        self._released: asyncio.Future[None] | None = None
+        self._pending: set[PendingResult] = set()
+        self._context_tokens = 0
+
+    @property
+    def spec(self) -> ModelSpec:
+        return self._engine.spec
+
+    @property
+    def row(self) -> int:
+        return self.key.row
+
+    @property
+    def generation(self) -> int:
+        return self.key.generation
+
+    @property
+    def context_tokens(self) -> int:
+        return self._context_tokens
+
+    async def start(self, command: StartSession) -> StartResult:
+        return await self._run(command, StartResult)
+
+    async def prefill(
+        self,
+        segments: Sequence[Segment],
+        *,
+        takes_checkpoint: bool = False,
+        due_s: float | None = None,
+    ) -> PrefillResult:
+        return await self._run(Prefill(tuple(segments), takes_checkpoint), PrefillResult, due_s)
+
+    def generate(self, command: Generate, *, due_s: float | None = None) -> Decoding:
+        return self._submit(command, due_s)
+
+    def step_unit(self, command: StepUnit, *, due_s: float | None = None) -> Decoding:
+        return self._submit(command, due_s)
+
+    async def finalize(self, *, due_s: float | None = None) -> FinalizeResult:
+        return await self._run(Finalize(), FinalizeResult, due_s)
+
+    async def checkpoint(self) -> Checkpoint:
+        return cast(Checkpoint, await self._submit(TakeCheckpoint()).value)
+
+    async def can_roll_back(self, checkpoint: Checkpoint) -> bool:
+        return await self._run(CanRollBack(checkpoint), bool)
+
+    async def roll_back(self, checkpoint: Checkpoint) -> int:
+        return await self._run(RollBack(checkpoint), int)
+
+    async def clear(self) -> None:
+        await self._submit(Clear()).value
+
+    async def close(self) -> None:
+        if self._is_open:
+            self._lose()
+            self._released = asyncio.get_running_loop().create_future()
+            if self._engine.is_running:
+                self._engine._loop.release(self.key, lambda: self._engine._post(self._was_released))
+            else:
+                self._was_released()
+        if self._released is not None:
+            # Shielded: a caller that gives up must not take the release from the others.
+            await asyncio.shield(self._released)
+
+    async def __aenter__(self) -> EngineSlotHandle:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    async def _run(self, command: Command, kind: type[T], due_s: float | None = None) -> T:
+        value = await self._submit(command, due_s).value
+        assert isinstance(value, kind)
+        return value
+
+    def _submit(self, command: Command, due_s: float | None = None) -> PendingResult:
+        if not self._is_open or not self._engine.is_running:
+            raise SlotLost()
+        if len(self._pending) >= PENDING_LIMIT:
+            raise InferenceFailed("Too much work is waiting for this session.")
+        pending = PendingResult(self, command, due_s)
+        self._pending.add(pending)
+        self._engine._loop.submit(pending.request)
+        return pending
+
+    def _lose(self) -> None:
+        """From now on nothing reaches this slot; everything that waits fails."""
+        self._is_open = False
+        self._context_tokens = 0
+        for pending in list(self._pending):
+            pending.fail(SlotLost(), 0)
+
+    def _was_released(self) -> None:
+        self._engine._give_back(self)
+        if self._released is not None and not self._released.done():
+            self._released.set_result(None)
+
+
+class PendingResult:
+    """What one request comes to, on the event loop; for answers also a `Decoding`.
+
+    The engine thread calls `pieces`, `done` and `failed` (`ResultSink`); everything else belongs to
+    the event loop. What arrives after the end is dropped: the slot may have changed hands since.
+    """
+
+    def __init__(self, handle: EngineSlotHandle, command: Command, due_s: float | None) -> None:
+        self.request = Request(handle.key, command, self, due_s)
+        self.value: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        self._handle = handle
+        self._engine = handle._engine
+        self._pieces: list[OutputPiece] = []
+        self._has_ended = False
+        self._changed = asyncio.Event()
+
+    # On the engine thread.
+
+    def pieces(self, pieces: list[OutputPiece]) -> None:
+        self._engine._post(self._add, pieces)
+
+    def done(self, value: object, context_tokens: int) -> None:
+        self._engine._post(self._complete, value, context_tokens)
+
+    def failed(self, error: ParleyError, context_tokens: int) -> None:
+        self._engine._post(self.fail, error, context_tokens)
+
+    # On the event loop.
+
+    async def __aiter__(self) -> AsyncIterator[OutputPiece]:
+        """One reader at a time. Ends with the answer's error, if it has one."""
+        index = 0
+        while True:
+            while index < len(self._pieces):
+                index += 1
+                yield self._pieces[index - 1]
+            if self._has_ended:
+                break
+            await self._changed.wait()
+            self._changed.clear()
+        await self.result()
+
+    def cancel(self) -> None:
+        if not self._has_ended:
+            self._engine._loop.cancel(self.request)
+
+    async def result(self) -> GenerateResult:
+        # Shielded: a reader that is cancelled must not take the outcome from the next.
+        result = await asyncio.shield(self.value)
+        assert isinstance(result, GenerateResult)
+        return result
+
+    def fail(self, error: ParleyError, context_tokens: int) -> None:
+        """End with an error."""
+        if self._end(context_tokens) and not self.value.done():
+            self.value.set_exception(error)
+            # A caller that stopped waiting has no use for the error; it is logged where it arose.
+            self.value.exception()
+
+    def _add(self, pieces: list[OutputPiece]) -> None:
+        if not self._has_ended:
+            self._pieces += pieces
+            self._changed.set()
+
+    def _complete(self, value: object, context_tokens: int) -> None:
+        if self._end(context_tokens) and not self.value.done():
+            self.value.set_result(value)
+
+    def _end(self, context_tokens: int) -> bool:
+        if self._has_ended:
+            return False
+        self._has_ended = True
+        self._handle._pending.discard(self)
+        if self._handle._is_open:
+            self._handle._context_tokens = context_tokens
+        self._changed.set()
+        return True
+
+
+def _set_result(future: asyncio.Future[T], value: T) -> None:
+    if not future.done():
+        future.set_result(value)
+
+
+def _set_exception(future: asyncio.Future[T], error: BaseException) -> None:
+    if not future.done():
+        future.set_exception(error)

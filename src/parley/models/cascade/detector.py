@@ -1,0 +1,199 @@
+"""Whose turn it is: utterances out of seconds of live sound, and when to answer them.
+
+Pure bookkeeping over probabilities of speech (one per 64 ms) and the recogniser's words; values are
+immutable, so a conversation can return to any of them. Nothing here runs the recogniser: `Turns`
+says when an utterance is worth recognising and, given the words, whether to answer.
+
+- Speech of less than `CLICK_MS` is a click; sound that the recogniser finds no words in is noise.
+- After `PAUSE_MS` of quiet the utterance is recognised (speculatively: if speech goes on, once more
+  when it has ended, over all of it).
+- It is answered after `END_MS` of quiet, or, when its words sound unfinished, after `THINKING_MS`.
+- While we speak, `BARGE_MS` of speech interrupt us, unless the sound is our own voice coming back.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from parley.media.pcm import Samples
+
+RATE_HZ = 16_000
+WINDOW_MS = 64
+CLICK_MS = 190
+PAUSE_MS = 190
+END_MS = 440
+THINKING_MS = 1500
+BARGE_MS = 350
+SPEECH, QUIET = 0.6, 0.35
+"""Probabilities above which somebody speaks, and below which nobody does."""
+PRE_ROLL_MS = 320
+LONGEST_S = 28.0
+
+_UNFINISHED = re.compile(
+    r"\b(?:and|or|but|because|so|the|a|an|of|to|in|on|at|with|for|from|if|that|my|your|is|are|was|"
+    r"what|what's|how|why|who|where|when|which|i|i'm|um|uh|er|hmm|like|about|than|plus|minus|times|"
+    r"can you|could you|would you|tell me|please tell me)\W*$",
+    re.I,
+)
+_FINISHED_SHORT = re.compile(
+    r"^\W*(?:what|why|who|how|where|when|so|what's that|how so|i am|i do)\W*$", re.I
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Turns:
+    """What was heard since the last answer.
+
+    Args:
+        sound: the open utterance with its pre-roll, or the last moments before one.
+        speech_ms: speech in it.
+        quiet_ms: quiet since its last speech.
+        is_open: whether an utterance is under way.
+        text: what the recogniser made of it; None before it was asked.
+        heard_ms: `speech_ms` when it was recognised.
+    """
+
+    sound: tuple[Samples, ...] = ()
+    speech_ms: int = 0
+    quiet_ms: int = 0
+    is_open: bool = False
+    text: str | None = None
+    heard_ms: int = -1
+
+    def take(self, window: Samples, probability: float) -> Turns:
+        """One window of sound."""
+        if not self.is_open:
+            kept = (*self.sound, window)[-(PRE_ROLL_MS // WINDOW_MS) :]
+            if probability < SPEECH:
+                return replace(self, sound=kept)
+            return Turns(sound=kept, speech_ms=WINDOW_MS, is_open=True)
+        sound = (*self.sound, window)
+        if probability >= (QUIET if self.quiet_ms == 0 else SPEECH):
+            return replace(self, sound=sound, speech_ms=self.speech_ms + WINDOW_MS, quiet_ms=0)
+        after = replace(self, sound=sound, quiet_ms=self.quiet_ms + WINDOW_MS)
+        if after.quiet_ms >= PAUSE_MS and after.speech_ms < CLICK_MS:
+            return Turns(sound=sound[-(PRE_ROLL_MS // WINDOW_MS) :])
+        return after
+
+    @property
+    def seconds(self) -> float:
+        """Length of what is kept."""
+        return sum(len(window) for window in self.sound) / RATE_HZ
+
+    @property
+    def wants_words(self) -> bool:
+        """Whether the recogniser should hear the utterance now."""
+        has_paused = self.quiet_ms >= PAUSE_MS or self.seconds >= LONGEST_S
+        return self.is_open and has_paused and self.heard_ms != self.speech_ms
+
+    def with_words(self, text: str) -> Turns:
+        """What the recogniser found."""
+        return replace(self, text=text, heard_ms=self.speech_ms)
+
+    def without(self) -> Turns:
+        """Nothing has been said."""
+        return Turns(sound=self.sound[-(PRE_ROLL_MS // WINDOW_MS) :])
+
+    @property
+    def samples(self) -> Samples:
+        """The utterance, with a little of the quiet behind it."""
+        spare = max(0, (self.quiet_ms - PAUSE_MS) // WINDOW_MS)
+        windows = self.sound[: len(self.sound) - spare] if spare else self.sound
+        return np.concatenate(windows) if windows else np.zeros(0, np.float32)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is our turn to speak."""
+        if not self.is_open or self.text is None or self.heard_ms != self.speech_ms:
+            return False
+        if not self.text:
+            return False
+        if self.seconds >= LONGEST_S:
+            return True
+        return self.quiet_ms >= (THINKING_MS if is_unfinished(self.text) else END_MS)
+
+    @property
+    def is_noise(self) -> bool:
+        """Sound without words that has ended."""
+        return self.is_open and self.text == "" and self.quiet_ms >= END_MS
+
+
+def is_unfinished(text: str) -> bool:
+    """Whether somebody who says this is likely to go on."""
+    if text.rstrip().endswith(("?", "!")) or _FINISHED_SHORT.match(text):
+        return False
+    return text.rstrip().endswith(("...", "…", ",", "-")) or bool(
+        _UNFINISHED.search(text.strip(" ."))
+    )
+
+
+_GHOSTS = frozenset(
+    "you|thank you|thanks for watching|thank you for watching|bye|.|the|so|oh|ah|uh|um|hmm|mm|hm|"
+    "thanks|i'm sorry|okay".split("|")
+)
+"""What Whisper writes about noise. Believed only of sound that is surely speech."""
+
+
+def believed(text: str, *, confidence: float, silence: float, speech_ms: int) -> str:
+    """The recogniser's words, or "" where they are likely to be made up from noise."""
+    plain = text.lower().strip(" .!?,-")
+    if not re.search(r"[a-z0-9]", plain):
+        return ""
+    if silence > 0.6 and confidence < -0.5:
+        return ""
+    if confidence < (-1.4 if silence < 0.02 and speech_ms >= 600 else -1.1):
+        return ""
+    if plain in _GHOSTS and (confidence < -0.45 or silence > 0.25 or speech_ms < 320):
+        return ""
+    words = plain.split()
+    if len(words) / max(0.2, speech_ms / 1000) > 9:
+        # More words than anybody says in so short a time.
+        return ""
+    return text
+
+
+_ECHO_FRAME = 320
+_ECHO_LIKENESS = 0.67
+"""On 174 synthetic echoes (rooms of 0.1 to 0.5 s, 10 to 50 % loud) 97 % are above it, of 180 other
+sentences said while we speak 2 %."""
+_ECHO_FRAMES = 10
+"""Less than this many loud frames of 20 ms cannot be told apart."""
+
+
+def is_echo(sound: Samples, ours: Samples) -> bool:
+    """Whether a spectrum over time follows what we have just played (16 kHz both), some time ago.
+
+    Compared are the frames in which `sound` is loud, in 16 bands, without what is constant in each
+    band: a room changes that, and a pause at the same place is no likeness.
+    """
+    theirs, mine = _bands(sound), _bands(ours)
+    loudness = theirs.mean(1) if len(theirs) else np.zeros(0)
+    loud = loudness > loudness.max(initial=-np.inf) - 2.0
+    if loud.sum() < _ECHO_FRAMES or len(mine) < len(theirs):
+        return False
+    shape = theirs[loud] - theirs[loud].mean(0)
+    size = float((shape**2).sum())
+    best = 0.0
+    for lag in range(len(mine) - len(theirs) + 1):
+        piece = mine[lag : lag + len(theirs)][loud]
+        piece = piece - piece.mean(0)
+        norm = np.sqrt(size * float((piece**2).sum()))
+        if norm > 1e-9:
+            best = max(best, float((piece * shape).sum()) / norm)
+    return best > _ECHO_LIKENESS
+
+
+def _bands(sound: Samples) -> npt.NDArray[np.float64]:
+    """Logarithm of power in 16 bands from 150 to 6,000 Hz, every 20 ms (F, 16)."""
+    frames = sound[: len(sound) // _ECHO_FRAME * _ECHO_FRAME].reshape(-1, _ECHO_FRAME)
+    power = np.abs(np.fft.rfft(frames * np.hanning(_ECHO_FRAME), axis=1)) ** 2
+    edges = np.unique(np.round(np.geomspace(3, 120, 17)).astype(int))
+    pairs = itertools.pairwise(edges)
+    bands = [power[:, low:high].mean(1) for low, high in pairs]
+    result: npt.NDArray[np.float64] = np.log10(np.stack(bands, 1) + 1e-5)
+    return result

@@ -1,0 +1,1 @@
+"""What a picture shows, as one sentence: drawn shapes by rule, photographs by a classifier."""

@@ -1,0 +1,27 @@
+"""The bundled eyes: a drawing is told thing by thing, everything else by its likeliest class."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from parley.media.image import Pixels
+from parley.models.cascade.eyes import drawings
+from parley.models.cascade.eyes.photographs import Photographs
+
+
+class OwnEyes:
+    """A picture to a sentence.
+
+    Args:
+        folder: of the bundled weights, with those of the classifier.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.photographs = Photographs(folder)
+
+    def look(self, pixels: Pixels) -> str:
+        """What a picture (H, W, 3) shows."""
+        things = drawings.things_in(pixels)
+        if things is not None:
+            return drawings.describe(things)
+        return self.photographs.describe(pixels)

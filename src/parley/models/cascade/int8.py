@@ -1,0 +1,46 @@
+"""Matrices as int8 rows, run by torch's own dynamic kernel on a CPU."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from torch import Tensor, nn
+
+
+class Int8Linear(nn.Module):
+    """A matrix as int8 rows; inputs are quantised as they come, with one scale per call.
+
+    Args:
+        weight: int8 (O, I).
+        scale: (O,), what a row's values are multiplied by.
+        bias: (O,), if any.
+    """
+
+    def __init__(self, weight: Tensor, scale: Tensor, bias: Tensor | None = None) -> None:
+        super().__init__()
+        with warnings.catch_warnings():
+            # The class of quantised tensors is to go; the packed matrix made from one is not.
+            warnings.simplefilter("ignore", UserWarning)
+            quantized = torch._make_per_channel_quantized_tensor(
+                weight, scale.double(), torch.zeros(len(scale), dtype=torch.long), 0
+            )
+        self.packed = torch.ops.quantized.linear_prepack(quantized, bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        # The kernel takes two dimensions at speed; more are joined by itself.
+        result: Tensor = torch.ops.quantized.linear_dynamic(x, self.packed, reduce_range=False)
+        return result
+
+    @classmethod
+    def of(cls, weight: Tensor, bias: Tensor | None = None) -> Int8Linear:
+        """Of float rows."""
+        scale = (weight.abs().amax(1) / 127).clamp(min=1e-8)
+        rows = (weight / scale[:, None]).round().clamp(-127, 127).to(torch.int8)
+        return cls(rows, scale, bias)
+
+
+def quantized(linear: nn.Linear) -> Int8Linear:
+    """A float layer as an int8 one."""
+    bias = None if linear.bias is None else linear.bias.detach().float()
+    return Int8Linear.of(linear.weight.detach().float(), bias)

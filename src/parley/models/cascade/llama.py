@@ -1,0 +1,191 @@
+"""The language model: a small Llama whose state lives outside the weights, one row per conversation.
+
+Shapes: `T` new tokens of one row, `P` tokens already in its cache, `D` width, `H` heads, `K`
+key-value heads, `V` vocabulary. Rows are run one after the other: dynamic int8 scales would make a
+row depend on its company, and at this size nothing is won by batching on a CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from parley.models.cascade.int8 import Int8Linear
+
+MATRICES = ("qkv", "out", "gate_up", "down")
+"""Names of a layer's matrices."""
+
+
+@dataclass(frozen=True, slots=True)
+class LlamaShape:
+    """Sizes. The defaults are SmolLM2-135M's, but for the pruned vocabulary."""
+
+    vocabulary: int = 16384
+    width: int = 576
+    layers: int = 30
+    heads: int = 9
+    kv_heads: int = 3
+    hidden: int = 1536
+    norm_eps: float = 1e-5
+    rope_theta: float = 100_000.0
+
+    @property
+    def head_width(self) -> int:
+        return self.width // self.heads
+
+
+class Norm(nn.Module):
+    """Root mean square norm."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.rms_norm(x, (x.shape[-1],), self.weight, self.eps)
+
+
+class Layer(nn.Module):
+    """Attention and a gated layer; `qkv` and `gate_up` are joined matrices."""
+
+    def __init__(self, shape: LlamaShape) -> None:
+        super().__init__()
+        inner = shape.heads * shape.head_width
+        self.before = Norm(shape.width, shape.norm_eps)
+        self.qkv: nn.Module = nn.Linear(
+            shape.width, inner + 2 * shape.kv_heads * shape.head_width, bias=False
+        )
+        self.out: nn.Module = nn.Linear(inner, shape.width, bias=False)
+        self.between = Norm(shape.width, shape.norm_eps)
+        self.gate_up: nn.Module = nn.Linear(shape.width, 2 * shape.hidden, bias=False)
+        self.down: nn.Module = nn.Linear(shape.hidden, shape.width, bias=False)
+
+
+class Cache:
+    """Keys and values of one row: (L, 2, K, capacity, head width), grown in steps."""
+
+    STEP = 256
+
+    def __init__(self, shape: LlamaShape) -> None:
+        self.shape = shape
+        self.length = 0
+        self._room = torch.empty(0)
+        self._capacity = 0
+
+    def reserve(self, tokens: int) -> None:
+        """Room for `tokens` in all; what is there stays."""
+        if tokens <= self._capacity:
+            return
+        shape = self.shape
+        capacity = -(-tokens // self.STEP) * self.STEP
+        room = torch.zeros(shape.layers, 2, shape.kv_heads, capacity, shape.head_width)
+        if self.length:
+            room[:, :, :, : self.length] = self._room[:, :, :, : self.length]
+        self._room, self._capacity = room, capacity
+
+    def put(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Write (K, T, W) behind the length; gives keys and values up to there (K, P + T, W)."""
+        stop = self.length + key.shape[1]
+        self._room[layer, 0, :, self.length : stop] = key
+        self._room[layer, 1, :, self.length : stop] = value
+        return self._room[layer, 0, :, :stop], self._room[layer, 1, :, :stop]
+
+    def cut(self, length: int) -> None:
+        """Forget everything from `length` on."""
+        assert length <= self.length
+        self.length = length
+
+    @property
+    def nbytes(self) -> int:
+        return self._room.nbytes
+
+
+class Llama(nn.Module):
+    """See the module's text. The output matrix is the embedding's."""
+
+    def __init__(self, shape: LlamaShape) -> None:
+        super().__init__()
+        self.shape = shape
+        self.embed = nn.Embedding(shape.vocabulary, shape.width)
+        self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.layers))
+        self.norm = Norm(shape.width, shape.norm_eps)
+        self.head: nn.Module | None = None
+        half = shape.head_width // 2
+        steps = torch.arange(half, device="cpu").double() / half
+        speeds = shape.rope_theta**-steps
+        self._speeds = speeds
+        self._waves = torch.empty(0, device="cpu")
+
+    def waves(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
+        """Cosines and sines of positions (stop - start, W / 2)."""
+        if self._waves.numel() == 0 or self._waves.shape[1] < stop:
+            angles = torch.arange(max(1024, 2 * stop)).double()[:, None] * self._speeds
+            self._waves = torch.stack((angles.cos(), angles.sin())).float()
+        return self._waves[0, start:stop], self._waves[1, start:stop]
+
+    def split(self, layer: Layer, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Query (H, T, W), key and value (K, T, W) of inputs (T, D), not turned yet."""
+        shape = self.shape
+        mixed = layer.qkv(x).view(x.shape[0], -1, shape.head_width).transpose(0, 1)
+        query, key, value = mixed.split((shape.heads, shape.kv_heads, shape.kv_heads))
+        return query, key, value
+
+    @torch.inference_mode()
+    def run(self, ids: list[int], cache: Cache) -> Tensor:
+        """Append tokens to a row; returns the logits (V,) behind the last of them.
+
+        The cache's length is advanced at the very end: a call that raises has changed nothing that
+        counts.
+        """
+        start, count = cache.length, len(ids)
+        cache.reserve(start + count)
+        cos, sin = self.waves(start, start + count)
+        x = self.embed(torch.tensor(ids))
+        mask = None
+        if count > 1:
+            mask = torch.ones(count, start + count, dtype=torch.bool).tril(start)
+        for index, layer in enumerate(self.layers):
+            assert isinstance(layer, Layer)
+            query, key, value = self.split(layer, layer.before(x))
+            keys, values = cache.put(index, turn(key, cos, sin), value)
+            mixed = functional.scaled_dot_product_attention(
+                turn(query, cos, sin)[None],
+                keys[None],
+                values[None],
+                attn_mask=mask,
+                enable_gqa=True,
+            )[0]
+            x = x + layer.out(mixed.transpose(0, 1).reshape(count, -1))
+            gate, up = layer.gate_up(layer.between(x)).chunk(2, -1)
+            x = x + layer.down(functional.silu(gate) * up)
+        last = self.norm(x[-1:])
+        logits = self.head(last) if self.head is not None else last @ self.embed.weight.T
+        cache.length = start + count
+        found: Tensor = logits[0]
+        return found
+
+
+def turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotary positions: (..., T, W) by (T, W / 2)."""
+    left, right = x.chunk(2, -1)
+    return torch.cat((left * cos - right * sin, right * cos + left * sin), -1)
+
+
+def quantize(model: Llama) -> None:
+    """Replace all matrices by int8 ones; the embedding stays, the head is int8."""
+    for layer in model.layers:
+        assert isinstance(layer, Layer)
+        for name in MATRICES:
+            setattr(layer, name, Int8Linear.of(getattr(layer, name).weight.detach()))
+    model.head = Int8Linear.of(model.embed.weight.detach())
+
+
+def fill(model: Llama, tensors: Mapping[str, Tensor]) -> None:
+    """Load float tensors under the module's own names."""
+    model.load_state_dict(dict(tensors), strict=True)
+    model.eval().requires_grad_(False)

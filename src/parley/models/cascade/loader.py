@@ -1,0 +1,163 @@
+"""From settings to a cascade: which part comes from where."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer
+
+from parley.errors import SetupError
+from parley.models import pocket_data
+from parley.models.cascade import store
+from parley.models.cascade.eyes.looking import OwnEyes
+from parley.models.cascade.model import Cascade, Eyes, Recogniser, Speaker
+from parley.models.cascade.others import load_causal, load_whisper
+from parley.models.cascade.remote import Endpoint, RemoteSpeaker, RemoteWriter, check
+from parley.models.cascade.voice.speaker import OwnSpeaker
+from parley.models.cascade.writer import LocalWriter, Writer
+from parley.models.plan import ModelPlan
+from parley.settings import ModelSettings
+from parley.vad.base import DetectorFactory
+from parley.vad.energy import EnergyDetector
+from parley.vad.silero import SileroModel
+
+SLOTS_AUTO = 4
+LIMIT_TOKENS = 2048
+
+
+def load(settings: ModelSettings) -> Cascade:
+    """The cascade that the settings describe.
+
+    Raises:
+        SetupError: a part is missing or unreachable.
+    """
+    if is_own_llm(settings) and "OMP_NUM_THREADS" not in os.environ:
+        # Its matrices are too small to share: a second thread gains a tenth on an idle machine, and
+        # on a busy one everything, loading too, takes several times as long.
+        torch.set_num_threads(1)
+    folder = pocket_data.folder(settings)
+    slots = SLOTS_AUTO if settings.slots == "auto" else settings.slots
+    writer = find_writer(settings, folder, slots)
+    recogniser = find_recogniser(settings, folder)
+    speaker = find_speaker(settings, folder)
+    eyes = find_eyes(folder)
+    return Cascade(
+        writer, recogniser, speaker, eyes, find_ears(), rows=slots,
+        name="pocket" if is_own_llm(settings) else "cascade",
+        weights_bytes=bundled_bytes(folder) if folder else 0,
+    )  # fmt: skip
+
+
+def describe(settings: ModelSettings) -> ModelPlan:
+    """What `load` would do."""
+    problems: list[str] = []
+    notes: list[str] = []
+    weights = None
+    try:
+        folder = pocket_data.folder(settings)
+        if folder is not None:
+            weights = bundled_bytes(folder)
+            if settings.tts == "own" and not list(folder.glob("voice-*.safetensors")):
+                notes.append("No voice is installed: text only.")
+    except SetupError as error:
+        problems.append(f"{error} {error.hint}".strip())
+    if is_address(settings.llm):
+        try:
+            offered = check(endpoint_of(settings))
+            notes.append(f"{settings.llm} offers: {', '.join(offered) or 'nothing'}.")
+            if settings.llm_model and offered and settings.llm_model not in offered:
+                problems.append(f"{settings.llm} offers no model '{settings.llm_model}'.")
+        except SetupError as error:
+            problems.append(f"{error} {error.hint}".strip())
+    return ModelPlan(
+        settings.name,
+        source="the package parley-pocket-data",
+        device="cpu",
+        slots=SLOTS_AUTO if settings.slots == "auto" else settings.slots,
+        dtype="int8",
+        weights_bytes=weights,
+        notes=tuple(notes),
+        problems=tuple(problems),
+    )
+
+
+def bundled_bytes(folder: Path) -> int:
+    """Size of the bundled weights."""
+    return sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+
+
+def is_own_llm(settings: ModelSettings) -> bool:
+    """Whether the bundled language model writes the answers."""
+    return settings.llm == "own"
+
+
+def is_address(text: str) -> bool:
+    """Whether a setting names a server."""
+    return text.startswith(("http://", "https://"))
+
+
+def endpoint_of(settings: ModelSettings) -> Endpoint:
+    """The language model's address."""
+    return Endpoint(
+        settings.llm.rstrip("/"), settings.llm_model, settings.llm_key, settings.llm_timeout_s,
+        settings.llm_images,
+    )  # fmt: skip
+
+
+def find_writer(settings: ModelSettings, folder: Path | None, slots: int) -> Writer:
+    """The language model."""
+    if is_address(settings.llm):
+        endpoint = endpoint_of(settings)
+        offered = check(endpoint)
+        if not endpoint.model:
+            if len(offered) != 1:
+                raise SetupError(
+                    f"The server at {endpoint.url} offers {len(offered)} models.",
+                    hint=f"Name one with --llm-model: {', '.join(offered[:8])}",
+                )
+            endpoint = replace(endpoint, model=offered[0])
+        return RemoteWriter(endpoint, rows=slots)
+    if settings.llm != "own":
+        return load_causal(settings.llm, rows=slots)
+    assert folder is not None
+    words = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    return LocalWriter(store.load_llama(folder), words, rows=slots, limit_tokens=LIMIT_TOKENS)
+
+
+def find_recogniser(settings: ModelSettings, folder: Path | None) -> Recogniser:
+    """The recogniser."""
+    if settings.asr != "own":
+        return load_whisper(settings.asr)
+    assert folder is not None
+    return store.load_recogniser(folder)
+
+
+def find_speaker(settings: ModelSettings, folder: Path | None) -> Speaker | None:
+    """The voice; None where none is installed."""
+    if is_address(settings.tts):
+        endpoint = Endpoint(
+            settings.tts.rstrip("/"), settings.tts_model, settings.llm_key, settings.llm_timeout_s
+        )
+        return RemoteSpeaker(endpoint, settings.tts_voice)
+    if settings.tts != "own":
+        raise SetupError(
+            f"There is no voice called '{settings.tts}'.",
+            hint="Give own, or the address of a server with /audio/speech.",
+        )
+    return OwnSpeaker(folder) if folder and list(folder.glob("voice-*.safetensors")) else None
+
+
+def find_eyes(folder: Path | None) -> Eyes | None:
+    """What looks at pictures; None where nothing is installed."""
+    return OwnEyes(folder) if folder and list(folder.glob("eyes-*.safetensors")) else None
+
+
+def find_ears() -> DetectorFactory:
+    """Silero where it is installed, loudness otherwise."""
+    try:
+        return SileroModel()
+    except SetupError:
+        return EnergyDetector

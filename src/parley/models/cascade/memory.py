@@ -1,0 +1,218 @@
+"""What somebody told us about themselves, found again in their own words.
+
+Rules over the user's sentences, nothing learnt: "my name is Fiona", "my dog is called Rex", "I live
+in Oslo", "remember that the key is under the mat". What was told last holds. A pure function of the
+turns, so a conversation that is rolled back has forgotten by itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+_NAME = re.compile(
+    r"\b(?:my name is|my name's|my name was|i am called|i'm called|call me|people call me|"
+    r"(?:this|it) is (?=[A-Z])|the name is|the name's|i go by|my friends call me)\s+"
+    r"(?!not\b|an?\b|the\b|later\b|back\b|when\b|if\b)([A-Za-z][\w'-]*(?:\s[A-Z][\w'-]*)?)",
+)
+_I_AM_NAME = re.compile(
+    r"^(?:\W*(?i:hi|hello|hey|well|so|good (?:morning|evening|day))\W+)*(?i:i am|i'm) ([A-Z][a-z'-]+)\b"
+)
+_NOT_BUT = re.compile(
+    r"\b(?:no|sorry|wait|actually|i mean|correction|rather)\b[\s,.!]*(?:no |wait |sorry |actually |i mean )*"
+    r"(?:it's|it is|make that|i meant|i'm|my name is)? ?([A-Z][\w'-]+)\W*$"
+)
+"""`My name is Petra. No wait, it's Paula.`"""
+_NO_NAMES = frozenset(
+    "sorry fine good tired sad happy here back from not so very really just going doing trying "
+    "hungry bored okay ok ill sick sure afraid glad".split()
+)
+_MY = re.compile(
+    r"\b(?:my|our) ((?:\w+ ){0,3}?[\w'-]+?)(?:'s name)? (is called|is named|are called|is|are|was)"
+    r" (?!it\b|not\b|what\b|there\b|that\b)([^.,;!?]+)"
+)
+_ALSO = (
+    (re.compile(r"\bi live in ([^.,;!?]+)"), "live", "You live in {}."),
+    (re.compile(r"\bi(?:'m| am) from ([^.,;!?]+)"), "from", "You are from {}."),
+    (re.compile(r"\bi come from ([^.,;!?]+)"), "from", "You come from {}."),
+    (re.compile(r"\bi was born (?:in|on) ([^.,;!?]+)"), "born", "You were born in {}."),
+    (re.compile(r"\bi(?:'m| am) (\d+)(?: years old)?\b"), "old", "You are {} years old."),
+    (re.compile(r"\bi work (as|in|at|for) ([^.,;!?]+)"), "work", "You work {} {}."),
+    (re.compile(r"\bi(?:'m| am) an? ((?!little|bit|lot)[\w -]+)"), "job", "You are a {}."),
+    (
+        re.compile(r"\bi have (?:a|an|\d+|one|two|three) ([\w ]+?)(?: called| named)? ([A-Z]\w+)"),
+        "have",
+        "Your {} is called {}.",
+    ),
+    (re.compile(r"\bi (?:really )?(?:like|love) ((?!to\b|it\b|that\b|you\b)[^.,;!?]+)"), "like",
+     "You like {}."),
+    (re.compile(r"\bi parked(?: my| the)?(?: car)? ([^.,;!?]+)"), "parked",
+     "You parked {}."),
+)  # fmt: skip
+_REMEMBER = re.compile(
+    r"\b(?:please )?(?:remember|don't forget|do not forget|keep in mind|note) (?:that )?"
+    r"((?:my|the|i|we|our|he|she|it)\b[^.!?]+)"
+)
+_ASKS = re.compile(
+    r"\b(?:what|what's|who|whose|where|how (?:old|is|are)|which|when|do you (?:know|remember|recall)|"
+    r"can you (?:tell|remember|recall)|tell me|remind me|say)\b"
+)
+_STOP = frozenset(
+    "what whats what's is are was were the a an of my our your me i you do does did can could "
+    "tell remember recall know again please who where which how when that it to in on for and told just "
+    "said say s called name named remind now so still earlier before let have about us".split()
+)
+_MINE = re.compile(r"\b(?:my|i|i'm|me|our|mine)\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Facts told so far.
+
+    Args:
+        name: of the user, as it was written.
+        facts: key words to a sentence about it, in the second person; the last one told is last.
+    """
+
+    name: str | None = None
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+    def sentences(self, limit: int = 8) -> list[str]:
+        """For a prompt: the name and the latest facts."""
+        named = [f"The user's name is {self.name}."] if self.name else []
+        return [*named, *list(self.facts.values())[-limit:]]
+
+
+def listen(texts: Iterable[str]) -> Told:
+    """What these sentences of the user tell."""
+    name: str | None = None
+    facts: dict[str, str] = {}
+    for text in texts:
+        plain = " ".join(text.replace("’", "'").split())
+        if plain.endswith("?") and not re.search(r"\bmy name is\b", plain, re.I):
+            continue
+        found = _find_name(plain)
+        if found:
+            name = found
+        for key, sentence in _facts(plain):
+            facts.pop(key, None)
+            facts[key] = sentence
+    return Told(name, facts)
+
+
+def recall(text: str, told: Told) -> str | None:
+    """What was told and is asked for in `text`; None if the text does not ask for any such thing.
+
+    An empty string: it asks for something of the user's that was never told.
+    """
+    low = text.lower().replace("’", "'")
+    if not _ASKS.search(low):
+        return None
+    if not _MINE.search(low):
+        return _remembered(low, told)
+    if re.search(r"\b(?:what|who)\b.*\b(?:your|you)\b", low) and not re.search(
+        r"\bmy\b|\bi\b", low
+    ):
+        return None
+    if re.search(
+        r"\bmy (?:own )?name\b|\bwho (?:am i|i am)\b(?! (?:talking|speaking|chatting|dealing))|\bi(?:'m| am) called\b|\bam i called\b",
+        low,
+    ):
+        return f"Your name is {told.name}." if told.name else ""
+    words = _words(low)
+    best, score = None, 0.0
+    for key, sentence in told.facts.items():
+        keys = {_stem(word) for word in key.split()}
+        share = len(keys & words) / max(1, len(keys))
+        if share >= max(score, 0.3):
+            best, score = sentence, share
+    if best is not None:
+        return best
+    if re.search(
+        r"\b(?:what|who|where)(?:'s| is| are| was| do| did) (?:my|i)\b|\bhow old am i\b", low
+    ):
+        return ""
+    return None
+
+
+def _remembered(low: str, told: Told) -> str | None:
+    """What we were asked to remember, whoever it belongs to."""
+    words = _words(low)
+    for key, sentence in told.facts.items():
+        if sentence.startswith("You told me") and words and words <= set(key.split()):
+            return sentence
+    return None
+
+
+def _find_name(plain: str) -> str | None:
+    found = None
+    for pattern in (_NAME, _I_AM_NAME):
+        for match in pattern.finditer(plain if pattern is _I_AM_NAME else _lower_lead(plain)):
+            word = match[1].strip(" '-")
+            if word.lower().split()[0] not in _NO_NAMES and len(word) > 1:
+                found = word[0].upper() + word[1:]
+    corrected = _NOT_BUT.search(plain) if found else None
+    if corrected and corrected[1].lower() not in _NO_NAMES:
+        found = corrected[1]
+    return found
+
+
+def _lower_lead(plain: str) -> str:
+    """Lead words in lower case, the rest as it stands, so that names keep their capitals."""
+    return re.sub(
+        r"\b(?:My|I|I'm|Call|People|This|It|The|Name|Am|Go|Is)\b", lambda m: m[0].lower(), plain
+    )
+
+
+def _facts(plain: str) -> Iterable[tuple[str, str]]:
+    low = plain.lower()
+    for match in _MY.finditer(_keep_case(plain)):
+        what, verb, value = match[1].strip(), match[2], _trim(match[3])
+        if (
+            what in ("name", "friends", "question", "answer", "turn", "goodness", "god")
+            or not value
+        ):
+            continue
+        if "'s name" in match[0]:
+            verb = "is called"
+        yield what.lower(), f"Your {what} {verb.replace('named', 'called')} {value}."
+    for pattern, key, sentence in _ALSO:
+        for match in pattern.finditer(_keep_case(plain)):
+            values = [_trim(value) for value in match.groups()]
+            if all(values):
+                yield _also_key(key, values), sentence.format(*values)
+    remembered = _REMEMBER.search(_keep_case(plain))
+    if remembered and not _MY.search(low):
+        what = _trim(remembered[1])
+        yield " ".join(sorted(_words(what.lower()))) or "that", f"You told me: {what}."
+
+
+def _also_key(key: str, values: list[str]) -> str:
+    return f"{values[0].lower()} {key}" if key == "have" else {
+        "live": "live", "from": "from", "born": "born birthday", "old": "old", "work": "work job", "job": "work job",
+        "like": "like", "parked": "parked park car",
+    }[key]  # fmt: skip
+
+
+def _keep_case(plain: str) -> str:
+    return re.sub(
+        r"\b(?:My|Our|I|I'm|Remember|Please|Don't|Note|Keep)\b", lambda m: m[0].lower(), plain
+    )
+
+
+def _trim(value: str) -> str:
+    """A value ends where the next thought begins."""
+    cut = re.split(r"\b(?:and (?:my|i|what|can|do|you)|but|because|so|okay|by the way)\b", value)[0]
+    return " ".join(cut.split()).strip(" '\"-")
+
+
+def _words(low: str) -> set[str]:
+    return {_stem(word) for word in re.findall(r"[a-z0-9']+", low) if word not in _STOP}
+
+
+def _stem(word: str) -> str:
+    word = word.removesuffix("'s")
+    return {"favorite": "favourite", "color": "colour", "lives": "live", "worked": "work"}.get(
+        word, word
+    )

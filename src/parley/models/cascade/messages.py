@@ -1,0 +1,48 @@
+"""A conversation as messages: what every language model behind the cascade is given.
+
+Immutable values, so that a point of a conversation is remembered by keeping them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from parley.media.image import Pixels
+from parley.protocol.values import Role
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Line:
+    """One contribution.
+
+    Args:
+        text: what was said or written.
+        note: what the notes say about it (small models only).
+        images: pictures that came with it (models that see only).
+        ids: an answer's tokens as they were chosen.
+        is_open: more may follow.
+    """
+
+    role: Role
+    text: str
+    note: str | None = None
+    images: tuple[Pixels, ...] = ()
+    ids: tuple[int, ...] = ()
+    is_open: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class History:
+    """A system prompt and lines.
+
+    Args:
+        system: "" for none.
+        lines: oldest first; the window has dropped what came before.
+        told: what the user has said since the beginning, for the notes and what is remembered.
+        known: sentences that stand for what the window has dropped.
+    """
+
+    system: str
+    lines: tuple[Line, ...] = ()
+    told: tuple[str, ...] = ()
+    known: tuple[str, ...] = field(default=())

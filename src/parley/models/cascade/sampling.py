@@ -1,0 +1,56 @@
+"""Choosing a token. Random numbers are counted, so that a row can return to any point."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """How to choose.
+
+    Args:
+        temperature: 0 takes the most probable token.
+        top_k: 0 for all.
+    """
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    repetition_penalty: float = 1.0
+
+
+def choose(
+    logits: Tensor, rule: Rule, *, seed: int, draws: int, seen: Sequence[int], banned: Tensor
+) -> int:
+    """One token of logits (V,).
+
+    Args:
+        draws: how many were chosen in this conversation; with the seed it fixes the random number.
+        seen: tokens of this answer, for the penalty.
+        banned: ids that are never chosen.
+    """
+    scores = logits.float().clone()
+    scores[banned] = -torch.inf
+    if rule.repetition_penalty != 1.0 and seen:
+        ids = torch.tensor(sorted(set(seen)))
+        kept = scores[ids]
+        scores[ids] = torch.where(
+            kept > 0, kept / rule.repetition_penalty, kept * rule.repetition_penalty
+        )
+    if rule.temperature <= 0:
+        return int(scores.argmax())
+    scores = scores / rule.temperature
+    count = rule.top_k if rule.top_k > 0 else 200
+    values, ids = scores.topk(min(count, len(scores)))
+    chances = torch.softmax(values, 0).double().numpy()
+    total = np.cumsum(chances)
+    last = int(np.searchsorted(total, rule.top_p * total[-1])) + 1
+    total = total[:last]
+    draw = np.random.Generator(np.random.Philox(key=seed, counter=draws)).random()
+    return int(ids[min(last - 1, int(np.searchsorted(total, draw * total[-1], side="right")))])

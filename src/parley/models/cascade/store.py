@@ -1,0 +1,207 @@
+"""The bundled files: tensors as int8 or four-bit rows in shards, and what goes with them.
+
+A folder of weights holds `cascade.json` (its format), `*.safetensors` (each under 50 MB) and
+the text files of tokenizers and lexicon. A matrix `name` is stored as int8 rows with `name.scale`
+(float16), or as `name.blocks` (four bits, 32 to a block, with scale and minimum) with the low-rank
+`name.a`, `name.b` that fine-tuning added; vectors are float16.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from parley.errors import SetupError
+from parley.models import pocket_data
+from parley.models.cascade.int8 import Int8Linear
+from parley.models.cascade.llama import MATRICES, Llama, LlamaShape
+from parley.models.cascade.whisper import Recogniser, Vocabulary, Whisper, WhisperShape
+
+SHARD_BYTES = 48_000_000
+BLOCK = 32
+
+
+def pack(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Float matrices as int8 rows, the rest as float16."""
+    packed: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        if tensor.dtype == torch.uint8 or tensor.ndim < 2 or tensor.shape[-1] == 1:
+            packed[name] = (tensor if tensor.dtype == torch.uint8 else tensor.half()).contiguous()
+            continue
+        rows = tensor.float().flatten(1)
+        scale = (rows.abs().amax(1) / 127).clamp(min=1e-7).half()
+        values = (rows / scale.float()[:, None]).round().clamp(-127, 127).to(torch.int8)
+        packed[name] = values.view(tensor.shape).contiguous()
+        packed[name + ".scale"] = scale
+    return packed
+
+
+def write(folder: Path, name: str, packed: Mapping[str, Tensor]) -> list[Path]:
+    """Tensors as shards `NAME-1.safetensors` …, each under the limit."""
+    folder.mkdir(parents=True, exist_ok=True)
+    shards: list[dict[str, Tensor]] = [{}]
+    size = 0
+    for key, tensor in packed.items():
+        if size + tensor.nbytes > SHARD_BYTES and shards[-1]:
+            shards.append({})
+            size = 0
+        shards[-1][key] = tensor
+        size += tensor.nbytes
+    paths = []
+    for number, shard in enumerate(shards, 1):
+        path = folder / f"{name}-{number}.safetensors"
+        save_file(shard, path)
+        paths.append(path)
+    return paths
+
+
+def read(folder: Path, name: str) -> dict[str, Tensor]:
+    """Float32 tensors of all shards at once.
+
+    Raises:
+        SetupError: the files are absent or broken.
+    """
+    return dict(each(folder, name))
+
+
+def each(folder: Path, name: str) -> Iterator[tuple[str, Tensor]]:
+    """Float32 tensors of all shards, one at a time; blocks of four bits are joined with what was
+    learnt.
+
+    Raises:
+        SetupError: the files are absent or broken.
+    """
+    paths = sorted(folder.glob(f"{name}-*.safetensors"))
+    if not paths:
+        raise SetupError(
+            f"The weights '{name}' are not in {folder}.",
+            hint=pocket_data.WHERE,
+        )
+    with contextlib.ExitStack() as stack:
+        stored: dict[str, Callable[[], Tensor]] = {}
+        try:
+            for path in paths:
+                file = stack.enter_context(safe_open(path, framework="pt"))
+                for key in file.keys():  # noqa: SIM118
+                    stored[key] = functools.partial(file.get_tensor, key)
+        except Exception as error:  # safetensors raises a class of its own without a public name
+            raise SetupError(f"The weights '{name}' in {folder} cannot be read: {error}") from error
+        owners = {key.removesuffix(".blocks") for key in stored}
+        for key in stored:
+            owner, _, part = key.rpartition(".")
+            if (
+                part in ("scale", "a", "b", "steps")
+                and owner.removesuffix(".a").removesuffix(".b") in owners
+            ):
+                continue
+            if part != "blocks":
+                yield key, _float(stored, key)
+                continue
+            matrix = unblocked(stored[key](), stored[owner + ".steps"]())
+            if owner + ".a" in stored:
+                matrix += _float(stored, owner + ".b") @ _float(stored, owner + ".a")
+            yield owner, matrix
+
+
+def _float(stored: Mapping[str, Callable[[], Tensor]], key: str) -> Tensor:
+    tensor = stored[key]().float()
+    if key + ".scale" in stored:
+        scale = stored[key + ".scale"]().float()
+        tensor = tensor * scale.view(-1, *[1] * (tensor.ndim - 1))
+    return tensor
+
+
+def blocked(blocks: Tensor) -> tuple[Tensor, Tensor]:
+    """GGUF's rows of Q4_1 blocks, 20 bytes each, as blocks of 18: scale and minimum in one byte.
+
+    Returns:
+        The blocks (O, 18 I / 32), and per row what a scale's and a minimum's step is worth (O, 2).
+    """
+    raw = blocks.numpy().reshape(blocks.shape[0], -1, 20)
+    head = raw[..., :4].copy().view(np.float16).astype(np.float32)
+    scale_step = np.maximum(head[..., 0].max(1), 1e-8) / 255
+    minimum_step = np.minimum(head[..., 1].min(1), -1e-8) / 255
+    steps = np.stack((scale_step, minimum_step), 1).astype(np.float16)
+    exact = steps.astype(np.float32)
+    new = np.empty((*raw.shape[:2], 18), np.uint8)
+    new[..., 0] = np.clip(np.round(head[..., 0] / exact[:, :1]), 0, 255)
+    new[..., 1] = np.clip(np.round(head[..., 1] / exact[:, 1:]), 0, 255)
+    new[..., 2:] = raw[..., 4:]
+    return torch.from_numpy(new.reshape(blocks.shape[0], -1)), torch.from_numpy(steps)
+
+
+def unblocked(blocks: Tensor, steps: Tensor) -> Tensor:
+    """Blocks as `blocked` writes them to floats (O, I).
+
+    The low halves of a block's 16 bytes are weights 0 to 15, the high halves 16 to 31.
+    """
+    raw = blocks.numpy().reshape(blocks.shape[0], -1, 18)
+    worth = steps.float().numpy()
+    scale = raw[..., :1].astype(np.float32) * worth[:, :1, None]
+    minimum = raw[..., 1:2].astype(np.float32) * worth[:, 1:, None]
+    values = np.concatenate((raw[..., 2:] & 15, raw[..., 2:] >> 4), -1).astype(np.float32)
+    return torch.from_numpy((values * scale + minimum).reshape(blocks.shape[0], -1))
+
+
+def load_recogniser(folder: Path, name: str = "asr") -> Recogniser:
+    """Whisper of a folder."""
+    facts = json.loads((folder / f"{name}.json").read_text("utf-8"))
+    shape = WhisperShape(facts["vocabulary"], facts["width"], facts["layers"], facts["heads"])
+    network = Whisper(shape)
+    network.load_state_dict(read(folder, name))
+    network.eval().requires_grad_(False)
+    network.quantize()
+    return Recogniser(network, vocabulary_of(facts))
+
+
+def vocabulary_of(facts: Mapping[str, Any]) -> Vocabulary:
+    """Token ids of a recogniser's settings."""
+    return Vocabulary(
+        pieces=tuple(_bytes(piece) for piece in facts["pieces"]),
+        start=tuple(facts["start"]),
+        end=facts["end"],
+        silence=facts["silence"],
+        banned=tuple(facts["banned"]),
+        leading=tuple(facts["leading"]),
+    )
+
+
+def _byte_signs() -> dict[str, int]:
+    """The usual table of byte-level BPE: every byte as one visible sign."""
+    kept = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    table = {chr(byte): byte for byte in kept}
+    others = [byte for byte in range(256) if byte not in kept]
+    return table | {chr(256 + index): byte for index, byte in enumerate(others)}
+
+
+_SIGNS = _byte_signs()
+
+
+def _bytes(piece: str) -> bytes:
+    return bytes(_SIGNS[sign] for sign in piece)
+
+
+def load_llama(folder: Path, name: str = "llm") -> Llama:
+    """The language model of a folder, int8. Never holds all of it as floats."""
+    facts = json.loads((folder / f"{name}.json").read_text("utf-8"))
+    with torch.device("meta"):
+        model = Llama(LlamaShape(**facts))
+    for key, tensor in each(folder, name):
+        owner, _, part = key.rpartition(".")
+        parent, _, own = owner.rpartition(".")
+        if own in MATRICES:
+            setattr(model.get_submodule(parent), own, Int8Linear.of(tensor))
+        else:
+            setattr(model.get_submodule(owner), part, nn.Parameter(tensor, requires_grad=False))
+    model.head = Int8Linear.of(model.embed.weight.detach())
+    return model.eval()

@@ -1,0 +1,1 @@
+"""The voice: reading, sounds, an acoustic model and a synthesiser."""

@@ -1,0 +1,220 @@
+"""From words to the sounds of American English: a lexicon, its rules for endings, and letters.
+
+Sounds are written as the Kokoro voices write them (IPA with one sign per diphthong: A in *day*, I
+in *my*, O in *go*, W in *now*, Y in *boy*). The lexicon is made from misaki's dictionaries
+(Apache-2.0); a word that is not in it is read letter by letter by a small network (the weights of
+g2p_en, Apache-2.0). Nothing of espeak-ng.
+"""
+
+from __future__ import annotations
+
+import functools
+import lzma
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+SOUNDS = "AIOWYbdfhijklmnpstuvwzæðŋɑɔəɛɜɡɪɹɾʃʊʌʒʔʤʧθᵊᵻ"
+STRESS = "ˈˌ"
+MARKS = ".!?,;:— "
+ALPHABET = SOUNDS + STRESS + MARKS
+"""Everything a reading may hold, in the order of the ids of the acoustic model, which begin at 1."""
+
+_LETTER_NAMES = dict(
+    zip(
+        "ABCDEFGHIJKLMNOPQRSTUVWXYZ",
+        "ˈA bˈi sˈi dˈi ˈi ˈɛf ʤˈi ˈAʧ ˈI ʤˈA kˈA ˈɛl ˈɛm ˈɛn ˈO pˈi kjˈu ˈɑɹ ˈɛs tˈi jˈu vˈi "
+        "dˈʌbᵊlju ˈɛks wˈI zˈi".split(),
+        strict=True,
+    )
+)
+_WEAK = {
+    "a": "ə", "the": "ðə", "an": "ən", "of": "əv", "to": "tə", "and": "ænd", "i": "I", "for": "fɔɹ",
+    "in": "ɪn", "is": "ɪz", "it": "ɪt", "you": "ju", "at": "æt", "as": "æz", "or": "ɔɹ", "by": "bI",
+    "read": "ɹˈid", "live": "lˈɪv", "use": "jˈuz", "wind": "wˈɪnd", "close": "klˈOz", "lead": "lˈid",
+    "that": "ðæt", "can": "kæn", "was": "wʌz", "parley": "pˈɑɹli", "okay": "ˌOkˈA",
+}  # fmt: skip
+_FROM_ARPABET = {
+    "AA": "ɑ", "AE": "æ", "AH": "ʌ", "AO": "ɔ", "AW": "W", "AY": "I", "B": "b", "CH": "ʧ", "D": "d",
+    "DH": "ð", "EH": "ɛ", "ER": "ɜɹ", "EY": "A", "F": "f", "G": "ɡ", "HH": "h", "IH": "ɪ", "IY": "i",
+    "JH": "ʤ", "K": "k", "L": "l", "M": "m", "N": "n", "NG": "ŋ", "OW": "O", "OY": "Y", "P": "p",
+    "R": "ɹ", "S": "s", "SH": "ʃ", "T": "t", "TH": "θ", "UH": "ʊ", "UW": "u", "V": "v", "W": "w",
+    "Y": "j", "Z": "z", "ZH": "ʒ",
+}  # fmt: skip
+_VOICELESS = "ptkfθ"
+
+
+class Lexicon:
+    """Readings of words.
+
+    Args:
+        path: the compressed lexicon, lines of `word<TAB>reading`.
+        letters: the network for what is not in it; None spells such words out.
+    """
+
+    def __init__(self, path: Path, letters: LetterNetwork | None = None) -> None:
+        lines = lzma.decompress(path.read_bytes()).decode().splitlines()
+        self._known = dict(line.split("\t") for line in lines)
+        self._letters = letters
+
+    def __contains__(self, word: str) -> bool:
+        return word in self._known
+
+    def read(self, words: Sequence[str]) -> str:
+        """The reading of a clause as `read_out` gives it: sounds, spaces between words, marks."""
+        parts: list[str] = []
+        for index, word in enumerate(words):
+            if word[0] in MARKS:
+                if parts:
+                    parts[-1] += word
+                continue
+            following = words[index + 1] if index + 1 < len(words) else ""
+            parts.append(self._word(word, following))
+        return " ".join(parts)
+
+    def _word(self, word: str, following: str) -> str:
+        if len(word) == 1 and word.isupper():
+            return _LETTER_NAMES[word]
+        if word in ("the", "to"):
+            opens = (
+                following
+                and (self.sounds(following).lstrip(STRESS) or " ")[0] in "AIOWYiuæɑɔəɛɜɪʊʌᵻ"
+            )
+            return {"the": "ði" if opens else "ðə", "to": "tu" if opens else "tə"}[word]
+        return self.sounds(word)
+
+    @functools.lru_cache(maxsize=20_000)  # noqa: B019  (one lexicon per process)
+    def sounds(self, word: str) -> str:
+        """One word, lower case, or one capital letter."""
+        if len(word) == 1 and word.isupper():
+            return _LETTER_NAMES[word]
+        if word in _WEAK:
+            return _WEAK[word]
+        if word in self._known:
+            return self._known[word]
+        plain = word.replace("'", "")
+        for ending in (self._plural, self._past, self._ing):
+            found = ending(word)
+            if found:
+                return found
+        if plain in self._known:
+            return self._known[plain]
+        halves = self._compound(plain)
+        if halves:
+            return halves
+        if self._letters is not None and re.fullmatch(r"[a-z]+", plain):
+            return self._letters.read(plain)
+        return (
+            " ".join(_LETTER_NAMES[letter] for letter in plain.upper() if letter in _LETTER_NAMES)
+            or "ə"
+        )
+
+    def _plural(self, word: str) -> str | None:
+        if not word.endswith("s") or len(word) < 3:
+            return None
+        for stem in (
+            word.removesuffix("'s"),
+            word[:-1],
+            word.removesuffix("es"),
+            word.removesuffix("ies") + "y",
+        ):
+            if stem != word and stem in self._known:
+                base = self._known[stem]
+                if base[-1] in "szʃʒʧʤ":
+                    return base + "ᵻz"
+                return base + ("s" if base[-1] in _VOICELESS else "z")
+        return None
+
+    def _past(self, word: str) -> str | None:
+        if not word.endswith("ed") or len(word) < 4:
+            return None
+        for stem in (word[:-2], word[:-1], word[:-3], word.removesuffix("ied") + "y"):
+            if stem != word and stem in self._known:
+                base = self._known[stem]
+                if base[-1] in "td":
+                    return base + "ᵻd"
+                return base + ("t" if base[-1] in _VOICELESS + "sʃʧ" else "d")
+        return None
+
+    def _ing(self, word: str) -> str | None:
+        if not word.endswith("ing") or len(word) < 5:
+            return None
+        for stem in (word[:-3], word[:-3] + "e", word[:-4]):
+            if stem in self._known:
+                return self._known[stem] + "ɪŋ"
+        return None
+
+    def _compound(self, word: str) -> str | None:
+        for place in range(len(word) - 3, 2, -1):
+            first, second = word[:place], word[place:]
+            if len(second) >= 3 and first in self._known and second in self._known:
+                return self._known[first] + self._known[second].replace("ˈ", "ˌ")
+        return None
+
+
+_LETTERS = ("<pad>", "<unk>", "</s>", *"abcdefghijklmnopqrstuvwxyz")
+_PHONES = (
+    "<pad>",
+    "<unk>",
+    "<s>",
+    "</s>",
+    *(
+        "AA0 AA1 AA2 AE0 AE1 AE2 AH0 AH1 AH2 AO0 AO1 AO2 AW0 AW1 AW2 AY0 AY1 AY2 B CH D DH EH0 EH1 "
+        "EH2 ER0 ER1 ER2 EY0 EY1 EY2 F G HH IH0 IH1 IH2 IY0 IY1 IY2 JH K L M N NG OW0 OW1 OW2 OY0 "
+        "OY1 OY2 P R S SH T TH UH0 UH1 UH2 UW UW0 UW1 UW2 V W Y Z ZH"
+    ).split(),
+)
+
+
+class LetterNetwork:
+    """Letters to sounds: one GRU reads, another writes (g2p_en's, in numpy)."""
+
+    def __init__(self, path: Path) -> None:
+        with np.load(path) as arrays:
+            self._w = {name: arrays[name].astype(np.float32) for name in arrays.files}
+
+    def read(self, word: str) -> str:
+        """Sounds of a word in small letters."""
+        ids = [_LETTERS.index(letter) for letter in word] + [2]
+        w = self._w
+        state = np.zeros(256, np.float32)
+        for one in ids:
+            state = self._gru(w["enc_emb"][one], state, "enc")
+        token, phones = 2, []
+        for _ in range(20):
+            state = self._gru(w["dec_emb"][token], state, "dec")
+            token = int((state @ w["fc_w"].T + w["fc_b"]).argmax())
+            if token == 3:
+                break
+            phones.append(_PHONES[token])
+        return from_arpabet(phones)
+
+    def _gru(
+        self, x: npt.NDArray[np.float32], state: npt.NDArray[np.float32], name: str
+    ) -> npt.NDArray[np.float32]:
+        w = self._w
+        given = x @ w[f"{name}_w_ih"].T + w[f"{name}_b_ih"]
+        kept = state @ w[f"{name}_w_hh"].T + w[f"{name}_b_hh"]
+        gates = 1 / (1 + np.exp(-(given[:512] + kept[:512])))
+        new = np.tanh(given[512:] + gates[:256] * kept[512:])
+        after: npt.NDArray[np.float32] = (1 - gates[256:]) * new + gates[256:] * state
+        return after
+
+
+def from_arpabet(phones: Sequence[str]) -> str:
+    """`HH AH0 L OW1` as `həlˈO`."""
+    parts = []
+    for phone in phones:
+        if phone.startswith("<"):
+            continue
+        base, stress = phone.rstrip("012"), phone[-1]
+        sound = _FROM_ARPABET[base]
+        if base == "AH" and stress == "0":
+            sound = "ə"
+        elif base == "ER" and stress == "0":
+            sound = "əɹ"
+        parts.append({"1": "ˈ", "2": "ˌ"}.get(stress, "") + sound)
+    return "".join(parts) or "ə"

@@ -1,0 +1,365 @@
+"""Who writes the answers: what the cascade asks of a language model, and the bundled one.
+
+A `Draft` is an answer in the making, an immutable value: with the history it says all that is
+needed to go on, so a row that returns to an earlier point writes the same again. `Writer.step` does
+a bounded piece of work and gives the next draft.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from parley.models.cascade.llama import Cache, Llama
+from parley.models.cascade.messages import History
+from parley.models.cascade.prompt import CLOSING, opening
+from parley.models.cascade.sampling import Rule, choose
+
+PIECE_TOKENS = 128
+"""Prompt tokens per step."""
+
+
+FAITH = 3.0
+"""Added to the logit of the next token of a note that is being copied."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Draft:
+    """An answer in the making.
+
+    Args:
+        text: what may be shown and spoken; never a control token.
+        ids: tokens chosen so far (empty for writers that do not say).
+        is_over: nothing will follow.
+        is_limit: it ended because `limit` tokens were chosen.
+        count: tokens chosen.
+        problem: why there is no (more) text, as a sentence for the user; "" for none.
+    """
+
+    text: str = ""
+    ids: tuple[int, ...] = ()
+    is_over: bool = False
+    is_limit: bool = False
+    count: int = 0
+    problem: str = ""
+
+
+class Writer(Protocol):
+    """A language model behind the cascade. All calls come from the engine thread."""
+
+    @property
+    def takes_notes(self) -> bool:
+        """Whether it was taught to answer from notes."""
+        ...
+
+    @property
+    def sees(self) -> bool:
+        """Whether it takes pictures itself."""
+        ...
+
+    @property
+    def limit_tokens(self) -> int:
+        """Where its context ends."""
+        ...
+
+    def open(self, row: int) -> None:
+        """A conversation begins."""
+        ...
+
+    def close(self, row: int) -> None:
+        """It is over: free what it took, end what is under way."""
+        ...
+
+    def count(self, history: History) -> int:
+        """Tokens of a conversation."""
+        ...
+
+    def count_text(self, text: str) -> int: ...
+
+    def prepare(self, row: int, history: History) -> bool:
+        """A bounded piece of work towards knowing `history`; True when there is none left."""
+        ...
+
+    def is_reading(self, row: int, history: History, draft: Draft) -> bool:
+        """Whether the next `step` reads the prompt (True) or writes."""
+        ...
+
+    def step(
+        self,
+        row: int,
+        history: History,
+        draft: Draft,
+        rule: Rule,
+        limit: int,
+        seed: int,
+        draws: int,
+    ) -> Draft:
+        """A bounded piece of work; gives the draft as it is then."""
+        ...
+
+    def cancel(self, row: int) -> None:
+        """The draft under way is not wanted any more."""
+        ...
+
+    def point(self, row: int) -> object:
+        """What a row has read, for `rewind`."""
+        ...
+
+    def rewind(self, row: int, point: object) -> None:
+        """Forget what was read since."""
+        ...
+
+
+_STOPS = re.compile(r"<\|?|\n|\(\s*note\b|\|>", re.I)
+_OPENS = re.compile(r"(?:<|\(\s*n?o?t?e?|\|)$", re.I)
+_INNER = re.compile(r"<think>.*?(?:</think>|$)|</?[a-z_]+>", re.I | re.S)
+_END = re.compile(r"<\||\|>")
+_OPEN_TAG = re.compile(r"<[|/]?[a-z_]*$|\|$", re.I)
+
+
+def readable(text: str, *, is_last: bool) -> tuple[str, bool]:
+    """What of a foreign model's text may be shown, and whether the answer ends there.
+
+    One line, without thoughts and tags; a control token ends it. An end that may still become one
+    of these is held back until more is known.
+    """
+    # A space stays for what is left out: its neighbours must not become a tag themselves.
+    text = _INNER.sub(" ", text)
+    end = _END.search(text)
+    if end:
+        text = text[: end.start()]
+    elif not is_last:
+        held = _OPEN_TAG.search(text)
+        text = (text[: held.start()] if held else text).rstrip("\ufffd")
+    return " ".join(text.replace("\ufffd", "").split()), end is not None
+
+
+def shown(text: str, *, is_last: bool) -> tuple[str, bool]:
+    """What of the bundled model's text may be shown, and whether the answer ends there.
+
+    Everything from the first sign of a control token, a note or a new line on is cut off; an end
+    that may still become one is held back until more is known.
+    """
+    found = _STOPS.search(text)
+    if found:
+        return text[: found.start()].rstrip(), True
+    if not is_last:
+        if text.endswith("\ufffd"):
+            text = text.rstrip("\ufffd")
+        held = _OPENS.search(text)
+        if held:
+            text = text[: held.start()]
+        return text.rstrip(" "), False
+    return text.replace("\ufffd", "").rstrip(), False
+
+
+@dataclass(slots=True)
+class _Row:
+    cache: Cache
+    chunks: list[tuple[int, ...]]
+    logits: Tensor | None = None
+
+
+class LocalWriter:
+    """The bundled language model.
+
+    Args:
+        rows: conversations at once.
+        limit_tokens: where a context ends.
+    """
+
+    takes_notes = True
+    sees = False
+
+    def __init__(
+        self, model: Llama, words: Tokenizer, *, rows: int, limit_tokens: int = 2048
+    ) -> None:
+        self.model = model
+        self.words = words
+        self._limit = limit_tokens
+        self._rows = [_Row(Cache(model.shape), []) for _ in range(rows)]
+        self._end = words.token_to_id("<|im_end|>")
+        specials = [
+            token for token, entry in words.get_added_tokens_decoder().items() if entry.special
+        ]
+        self._stops = frozenset(
+            i for i in (self._end, words.token_to_id("<|endoftext|>")) if i is not None
+        )
+        self._banned = torch.tensor([i for i in specials if i not in self._stops], dtype=torch.long)
+
+    @property
+    def limit_tokens(self) -> int:
+        return self._limit
+
+    @property
+    def row_bytes(self) -> int:
+        """Largest size of a row's cache."""
+        shape = self.model.shape
+        return shape.layers * 2 * shape.kv_heads * shape.head_width * 4 * self._limit
+
+    @property
+    def used_bytes(self) -> int:
+        return sum(row.cache.nbytes for row in self._rows)
+
+    def open(self, row: int) -> None:
+        self._rows[row] = _Row(Cache(self.model.shape), [])
+
+    def close(self, row: int) -> None:
+        self.open(row)
+
+    def cancel(self, row: int) -> None:
+        """Nothing runs between two steps."""
+
+    def point(self, row: int) -> object:
+        state = self._rows[row]
+        return tuple(state.chunks), state.logits
+
+    def rewind(self, row: int, point: object) -> None:
+        assert isinstance(point, tuple)
+        chunks, logits = point
+        state = self._rows[row]
+        same = 0
+        for mine, theirs in zip(state.chunks, chunks, strict=False):
+            if mine != theirs:
+                break
+            same += 1
+        state.chunks = state.chunks[:same]
+        state.cache.cut(sum(map(len, state.chunks)))
+        state.logits = logits if same == len(chunks) else None
+
+    def count(self, history: History) -> int:
+        return sum(len(chunk) for chunk in self._chunks(history))
+
+    def count_text(self, text: str) -> int:
+        return len(self._encode(text))
+
+    def prepare(self, row: int, history: History) -> bool:
+        return not self._read(row, self._chunks(history), needs_logits=False)
+
+    def is_reading(self, row: int, history: History, draft: Draft) -> bool:
+        state = self._rows[row]
+        return state.logits is None or state.chunks != self._answering(history, draft)
+
+    def step(
+        self,
+        row: int,
+        history: History,
+        draft: Draft,
+        rule: Rule,
+        limit: int,
+        seed: int,
+        draws: int,
+    ) -> Draft:
+        chunks = self._answering(history, draft)
+        if self._read(row, chunks, needs_logits=True):
+            return draft
+        state = self._rows[row]
+        assert state.logits is not None
+        token = choose(
+            self._faithful(state.logits, history, draft),
+            rule,
+            seed=seed,
+            draws=draws,
+            seen=draft.ids,
+            banned=self._banned,
+        )
+        if token in self._stops:
+            text, _ = shown(self.words.decode(list(draft.ids)), is_last=True)
+            return replace(draft, text=text.strip(), is_over=True)
+        ids = (*draft.ids, token)
+        is_limit = len(ids) >= limit or state.cache.length + 2 >= self._limit
+        text, is_cut = shown(self.words.decode(list(ids)), is_last=is_limit)
+        after = Draft(text.lstrip(), ids, is_cut or is_limit, is_limit and not is_cut, len(ids))
+        if not after.is_over:
+            state.logits = self.model.run([token], state.cache)
+            state.chunks = [*state.chunks[:-1], ids] if draft.ids else [*state.chunks, ids]
+        return after
+
+    def _faithful(self, logits: Tensor, history: History, draft: Draft) -> Tensor:
+        """As long as the answer is the note word for word, its next token is a little likelier:
+        rare names and long spellings are copied to the end."""
+        note = history.lines[-1].note if history.lines else None
+        if not note:
+            return logits
+        ids = self._encode(note)
+        done = len(draft.ids)
+        if done == 0 or done > len(ids) or ids[:done] != draft.ids:
+            return logits
+        leaning = logits.clone()
+        leaning[ids[done] if done < len(ids) else self._end] += FAITH
+        return leaning
+
+    def _read(self, row: int, chunks: Sequence[tuple[int, ...]], *, needs_logits: bool) -> bool:
+        """One piece of what the row does not hold yet; False when it holds all."""
+        state = self._rows[row]
+        same = 0
+        for mine, theirs in zip(state.chunks, chunks, strict=False):
+            if mine != theirs:
+                break
+            same += 1
+        if (
+            same == len(chunks)
+            and same == len(state.chunks)
+            and (state.logits is not None or not needs_logits)
+        ):
+            return False
+        if same == len(chunks) and not needs_logits:
+            return False
+        if same == len(chunks):
+            same -= 1
+        if same < len(state.chunks):
+            partial = state.chunks[same]
+            kept = sum(map(len, state.chunks[:same]))
+            # A chunk that was cut into pieces goes on where it stopped.
+            begun = (
+                len(partial)
+                if same == len(state.chunks) - 1
+                and chunks[same][: len(partial)] == partial
+                and len(partial) % PIECE_TOKENS == 0
+                and len(partial) < len(chunks[same])
+                else 0
+            )
+            state.chunks = state.chunks[:same] + ([partial] if begun else [])
+            state.cache.cut(kept + begun)
+            state.logits = None
+        wanted = chunks[same]
+        done = len(state.chunks[same]) if same < len(state.chunks) else 0
+        piece = wanted[done : done + PIECE_TOKENS]
+        state.logits = self.model.run(list(piece), state.cache)
+        state.chunks = [*state.chunks[:same], wanted[: done + len(piece)]]
+        return True
+
+    def _answering(self, history: History, draft: Draft) -> list[tuple[int, ...]]:
+        chunks = [*self._chunks(history), self._encode(opening("assistant"))]
+        return [*chunks, draft.ids] if draft.ids else chunks
+
+    def _chunks(self, history: History) -> list[tuple[int, ...]]:
+        chunks: list[tuple[int, ...]] = []
+        system = " ".join(part for part in (history.system, *history.known) if part)
+        if system:
+            chunks.append(self._encode(opening("system") + system + CLOSING))
+        lead = ""
+        for line in history.lines:
+            if line.role == "assistant":
+                chunks.append(self._encode(lead + opening("assistant")))
+                chunks.append(line.ids or self._encode(line.text))
+                lead = CLOSING
+                continue
+            chunks.append(self._encode(lead + opening(line.role) + line.text))
+            lead = ""
+            if not line.is_open:
+                note = f"\n(note: {line.note})" if line.note else ""
+                chunks.append(self._encode(note + CLOSING))
+        return [chunk for chunk in chunks if chunk]
+
+    @functools.lru_cache(maxsize=512)  # noqa: B019  (one writer per process)
+    def _encode(self, text: str) -> tuple[int, ...]:
+        # What users write is never a control token: those are put together here alone.
+        return tuple(self.words.encode(text, add_special_tokens=False).ids)

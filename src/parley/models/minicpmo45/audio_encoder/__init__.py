@@ -1,0 +1,1 @@
+"""The audio encoder (`apm`): sound to context tokens."""

@@ -1,0 +1,225 @@
+"""Samples to log-mel frames, on the CPU: whole clips, and a live stream.
+
+Knows no network and no device, so any thread may do it. Shapes: `M` mel bins, `F` mel frames (100
+per second). Source: model.md 6.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from transformers.audio_utils import mel_filter_bank
+
+Samples = npt.NDArray[np.float32]
+Floor = Literal["dynamic", "fixed"]
+"""The log floor: 8 below the sound's loudest bin, or -10 always. Source: model.md 6.2."""
+RATE_HZ = 16_000
+HOP = 160
+N_FFT = 400
+PIECE_SAMPLES = 30 * RATE_HZ
+"""Longest piece the encoder sees at once."""
+FIRST_LIVE_SAMPLES = 16_560
+"""A live stream's first chunk is padded with silence on the left up to this (1035 ms)."""
+FIRST_FED_SAMPLES = 16_480
+"""... of which the first unit consumes this much: 1035 ms, down to a whole hop of frames."""
+LIVE_SAMPLES = 16_000
+"""Every later unit."""
+
+
+def token_count(samples: int, pool_step: int = 5) -> int:
+    """Context tokens of a clip of this many samples."""
+    return encoder_frames(math.ceil(samples / HOP)) // pool_step
+
+
+def encoder_frames(mel_frames: int) -> int:
+    """Length after the strided convolution."""
+    return (mel_frames - 1) // 2 + 1
+
+
+class MelExtractor:
+    """Whisper's log-mel features, without hidden state."""
+
+    def __init__(self, bins: int = 80) -> None:
+        filters = mel_filter_bank(
+            num_frequency_bins=1 + N_FFT // 2,
+            num_mel_filters=bins,
+            min_frequency=0.0,
+            max_frequency=RATE_HZ / 2,
+            sampling_rate=RATE_HZ,
+            norm="slaney",
+            mel_scale="slaney",
+        )
+        self.bins = bins
+        self._filters = torch.from_numpy(filters.T.copy()).float()
+        self._window = torch.hann_window(N_FFT)
+
+    def log_mel(self, samples: Samples) -> Tensor:
+        """log10 of the mel power before any floor but 1e-10; (M, len // 160).
+
+        Centred frames with reflection at both ends, so at least 201 samples are needed.
+        """
+        spectrum = torch.stft(
+            torch.from_numpy(np.ascontiguousarray(samples)),
+            N_FFT,
+            HOP,
+            window=self._window,
+            return_complex=True,
+        )
+        power = (spectrum[..., :-1].abs() ** 2).contiguous()
+        return torch.clamp(self._filters @ power, min=1e-10).log10()
+
+    def whole(self, samples: Samples, floor: Floor = "dynamic") -> Tensor:
+        """Features of one piece of at most 30 s, (M, ceil(len / 160)).
+
+        Equal to padding with silence to 30 s and cutting off the padding: silence never raises the
+        loudest bin, and only the frames around the end see it.
+        """
+        if len(samples) > PIECE_SAMPLES:
+            raise ValueError(f"a piece holds at most {PIECE_SAMPLES} samples")
+        frames = math.ceil(len(samples) / HOP)
+        padded = np.zeros(min(PIECE_SAMPLES, (frames + 4) * HOP), np.float32)
+        padded[: len(samples)] = samples
+        return scale(self.log_mel(padded), floor)[:, :frames]
+
+
+def scale(log_mel: Tensor, floor: Floor) -> Tensor:
+    """Apply the floor, then map to about [-1, 1.5]."""
+    if floor == "dynamic":
+        log_mel = torch.maximum(log_mel, log_mel.max() - 8.0)
+    else:
+        log_mel = torch.clamp(log_mel, min=-10.0)
+    return (log_mel + 4.0) / 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class LiveMelOptions:
+    """How a live stream becomes frames. Source: model.md 6.5.
+
+    Args:
+        redundancy_frames: extra frames on both sides of a unit: 2 in duplex, 0 in plain streaming.
+        slide_at_samples, slide_by_samples: the buffer forgets its oldest part when it reaches the
+            first length.
+        dynamic_from_samples: buffer length from which the floor follows the loudest bin.
+    """
+
+    redundancy_frames: int = 2
+    core_frames: int = 100
+    slide_at_samples: int = 30 * RATE_HZ
+    slide_by_samples: int = 10 * RATE_HZ
+    dynamic_from_samples: int = 5 * RATE_HZ
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LiveMel:
+    """A stream's sample buffer and counters. Immutable: `push` gives the next state, so an earlier
+    one can be kept as a mark at no cost.
+
+    Frame indices are global, counted from the stream's beginning.
+
+    Args:
+        samples: buffered samples, (n,).
+        base_frame: index of the buffer's first frame.
+        next_frame: next core frame to give out.
+        pushed_samples, pushed_chunks: counters.
+        inner: raw log-mel of the buffer's frames that touch no edge, (M, k); the first of them is
+            frame `base_frame + 2`.
+    """
+
+    options: LiveMelOptions = LiveMelOptions()
+    samples: Samples = field(default_factory=lambda: np.zeros(0, np.float32))
+    base_frame: int = 0
+    next_frame: int = 0
+    pushed_samples: int = 0
+    pushed_chunks: int = 0
+    dropped_samples: int = 0
+    inner: Tensor | None = None
+
+    @property
+    def chunk_samples(self) -> int:
+        """How much the next push should bring."""
+        return FIRST_FED_SAMPLES if self.pushed_chunks == 0 else LIVE_SAMPLES
+
+    @property
+    def frames(self) -> int:
+        """Frames in the buffer."""
+        return len(self.samples) // HOP
+
+    @property
+    def stable_frames(self) -> int:
+        """Frames in the buffer that no future sample can change."""
+        return min(self.frames, (len(self.samples) - N_FFT // 2) // HOP + 1)
+
+    @property
+    def floor(self) -> Floor:
+        """The floor in force for the buffer as it is."""
+        return "fixed" if len(self.samples) < self.options.dynamic_from_samples else "dynamic"
+
+    def push(
+        self, samples: Samples, extractor: MelExtractor, *, last: bool = False
+    ) -> tuple[LiveMel, Tensor]:
+        """Take samples in; give the next state and the frames that became final, (M, f), f >= 0.
+
+        Raises:
+            ValueError: fewer than one analysis window is buffered.
+        """
+        options = self.options
+        buffer = np.concatenate([self.samples, samples])
+        base, inner, dropped = self.base_frame, self.inner, self.dropped_samples
+        if len(buffer) >= options.slide_at_samples:
+            keep = min(RATE_HZ, len(buffer) - options.slide_by_samples)
+            away = min(options.slide_by_samples, len(buffer) - keep) // HOP * HOP
+            buffer = buffer[away:].copy()
+            base += away // HOP
+            dropped += away
+            inner = None if inner is None else inner[:, away // HOP :]
+        if len(buffer) < N_FFT:
+            raise ValueError(f"a live stream needs {N_FFT} samples, has {len(buffer)}")
+        state = replace(
+            self,
+            samples=buffer,
+            base_frame=base,
+            pushed_samples=self.pushed_samples + len(samples),
+            pushed_chunks=self.pushed_chunks + 1,
+            dropped_samples=dropped,
+            inner=None,
+        )
+        log_mel, inner = _all_frames(buffer, inner, extractor)
+        begin = self.next_frame
+        end = begin + options.core_frames
+        margin = options.redundancy_frames
+        if not last and base + state.stable_frames < end + margin:
+            return replace(state, inner=inner), log_mel[:, :0]
+        mel = scale(log_mel, state.floor)
+        first = max(0, max(0, begin - margin) - base)
+        emitted = mel[:, first : min(mel.shape[1], max(0, end + margin - base))]
+        return replace(state, inner=inner, next_frame=end), emitted
+
+    def rest(self, extractor: MelExtractor) -> Tensor:
+        """Whatever has not been given out, as if the stream ended here."""
+        mel = scale(extractor.log_mel(self.samples), self.floor)
+        return mel[:, max(0, self.next_frame - self.base_frame) :]
+
+
+def _all_frames(
+    buffer: Samples, inner: Tensor | None, extractor: MelExtractor
+) -> tuple[Tensor, Tensor]:
+    """Raw log-mel of the whole buffer, computing only what is not known: new frames, and the few
+    at both ends that see the reflected edge."""
+    total = len(buffer) // HOP
+    inner_end = (len(buffer) - N_FFT // 2) // HOP + 1  # first frame that sees the right edge
+    known = 0 if inner is None else inner.shape[1]
+    if inner is None or total < 16:
+        full = extractor.log_mel(buffer)
+        return full, full[:, 2 : max(2, inner_end)]
+    # A cut that starts two frames early reproduces every frame from the third on.
+    start = known + 2 - 2
+    tail = extractor.log_mel(buffer[start * HOP :])[:, 2:]
+    head = extractor.log_mel(buffer[: 8 * HOP])[:, :2]
+    full = torch.cat((head, inner, tail), dim=1)
+    return full, full[:, 2 : max(2, inner_end)]

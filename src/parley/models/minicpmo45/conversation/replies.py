@@ -1,0 +1,277 @@
+"""A turn-based reply as a row of steps: text token by token, speech ten tokens at a time.
+
+The text comes in groups of ten. The newest token of a group has been chosen but not yet fed, so it
+has no state; it opens the next group. A group is complete once the token after it is known, because
+a terminator there makes it the last one. Source: sessions.md 2.4, 2.5.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from parley.engine.work import Ending, Generate, GenerateResult, OutputPiece, Stage
+from parley.media.pcm import OUTPUT_RATE_HZ, Pcm, join
+from parley.models.minicpmo45.audio_encoder.mel import LiveMel
+from parley.models.minicpmo45.conversation.parts import Parts
+from parley.models.minicpmo45.conversation.prefill import Feed, ModelJob
+from parley.models.minicpmo45.conversation.speech import Windows
+from parley.models.minicpmo45.conversation.state import Conversation, Group
+from parley.models.minicpmo45.llm.sampling import REPLY_PENALTY_WINDOW, Ask, Choice, reply_rule
+from parley.models.minicpmo45.prompt.layout import answer_prompt
+from parley.models.minicpmo45.token2wav.windows import Wave
+from parley.models.minicpmo45.tokenizer import readable
+from parley.models.minicpmo45.tts.rows import SpeechBlock
+from parley.models.minicpmo45.tts.turns import Yielded
+
+GROUP = 10
+"""Text tokens that speech is made from at a time. Fixed by training (sessions.md 8)."""
+
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+
+
+class TextStream:
+    """Ids to text as it becomes final: characters that are cut in two are held back."""
+
+    def __init__(self, model: Parts) -> None:
+        self._words = model.tokenizer
+        self._hides = model.behaviour.hides_layout_tokens
+        self.ids: list[int] = []
+        self._sent = 0
+
+    @property
+    def text(self) -> str:
+        """Everything, with what is incomplete."""
+        return readable(self._words, self.ids) if self._hides else self._words.decode(self.ids)
+
+    def delta(self, *, is_last: bool = False) -> str:
+        """What is new since the last call."""
+        text = self.text
+        if not is_last:
+            text = text.rstrip(REPLACEMENT)
+        new = text[self._sent :]
+        self._sent = max(self._sent, len(text))
+        return new
+
+
+class ReplyJob(ModelJob):
+    """Prompt, then text and speech in turns, until the model ends it or a limit does."""
+
+    wants_logits = True
+
+    def __init__(
+        self,
+        model: Parts,
+        conversation: Conversation,
+        work: Generate,
+        *,
+        use_tts_template: bool = True,
+    ) -> None:
+        super().__init__(conversation.row, Stage.PREFILL)
+        self.said = None if work.say is None else model.tokenizer.encode(work.say, literal=True)
+        """The tokens of an answer that was given; they are fed in place of what is chosen."""
+        if self.said is not None:
+            work = replace(work, max_new_tokens=max(1, len(self.said)))
+        self.model = model
+        self.conversation = conversation
+        self.work = work
+        self.speaks = work.speak and conversation.speaks
+        self.rule = reply_rule(work.sampling, model.tokenizer.ids, speaks=self.speaks)
+        self.ends = model.tokenizer.ids.reply_terminators
+        self.prompt_ids = model.tokenizer.encode(
+            answer_prompt(enable_thinking=work.enable_thinking, use_tts_template=use_tts_template)
+        )
+        self.feed: Feed | None = None
+        length = conversation.ledger.length_tokens + len(self.prompt_ids)
+        asked = GROUP * math.ceil(max(1, work.max_new_tokens) / GROUP)
+        self.limit = max(0, min(asked, model.context.capacity - length - 1))
+        self.logits: Tensor | None = None
+        self.chosen: list[int] = []
+        self.fed_count = 0
+        self.pending: list[tuple[int, Tensor]] = []
+        self.text = TextStream(model)
+        self.group: Group | None = None
+        self.ending: Ending | None = None
+        self.block: SpeechBlock | None = None
+        self.windows: Windows | None = None
+        self.speech_tokens = 0
+        self.is_sound_closed = False
+        self.held: list[OutputPiece] = []
+        self._token: int | None = None
+        self._choice: Choice | None = None
+        if self.speaks:
+            assert conversation.speech is not None
+            self.turn, self.turn_tokens = conversation.speech.begin_turn()
+
+    # The prompt.
+
+    def begin_feed(self) -> None:
+        self.feed = Feed(self.model.llm.embed(self.prompt_ids), self.prompt_ids)
+
+    def fed(self, logits: Tensor | None) -> None:
+        """The prompt is in the context."""
+        conversation, state = self.conversation, self.conversation.state
+        conversation.ledger.append(len(self.prompt_ids))
+        state.has_begun = state.has_replied = state.new_turn = state.is_reply_open = True
+        state.turn_sounds = 0
+        state.mel = LiveMel(self.model.turn_mel)
+        conversation.restart_audio(self.model.audio_cache)
+        self.logits = logits
+        self.go(Stage.DECODE)
+
+    # Text.
+
+    def ask(self) -> Ask:
+        """What the chooser needs to know. The penalty looks at the reply's last ids of earlier
+        groups and at all of the current one; groups count from the eleventh choice."""
+        done = len(self.chosen)
+        start = 0 if done <= GROUP else GROUP + 1 + GROUP * ((done - GROUP - 1) // GROUP)
+        seen = self.chosen[max(0, start - REPLY_PENALTY_WINDOW) : start] + self.chosen[start:]
+        state = self.conversation.state
+        return Ask(self.rule, seen, self.conversation.seed, state.draws)
+
+    def consider(self, choice: Choice) -> int | None:
+        """Which token to feed; None ends the text."""
+        if self.said is not None:
+            done = self.fed_count >= len(self.said)
+            token = self.ends[0] if done else self.said[self.fed_count]
+            choice = replace(choice, token=token)
+        self._choice = choice
+        is_over = choice.token in self.ends or self.fed_count >= self.limit
+        self._token = None if is_over else choice.token
+        return self._token
+
+    def advance(self, hidden: Tensor | None, logits: Tensor | None) -> None:
+        """The considered token was fed, or the text has ended."""
+        assert self._choice is not None
+        self.conversation.state.draws += self.rule.draws
+        if self._token is None:
+            is_done = self._choice.token in self.ends
+            self.ending = Ending.DONE if is_done else Ending.LIMIT
+            self.logits = None
+            self._told(is_done=is_done)
+            return
+        assert hidden is not None
+        self.chosen.append(self._token)
+        self.fed_count += 1
+        self.conversation.ledger.append(1)
+        self.logits = logits
+        self._make_room()
+        self.pending.append((self._token, hidden))
+
+    def _make_room(self) -> None:
+        """Another token comes to those that are pending."""
+        if len(self.pending) == GROUP:
+            self._emit(is_last=False)
+
+    def _told(self, *, is_done: bool) -> None:
+        """The text has ended: by itself, or at a limit."""
+        self._emit(is_last=is_done)
+
+    def _emit(self, *, is_last: bool) -> None:
+        """A group is complete."""
+        group = Group(
+            tuple(token for token, _ in self.pending),
+            tuple(hidden for _, hidden in self.pending),
+            is_last,
+        )
+        self.pending = []
+        self.text.ids += group.ids
+        self.model.observer.grouped(self.row, group)
+        if self.speaks and group.ids:
+            self.group = group
+            self.go(Stage.SPEECH)
+            return
+        if not self.speaks:
+            self._say(self.text.delta(is_last=self.ending is not None), None)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """After a group was dealt with."""
+        self.group = self.block = self.windows = None
+        if self.ending is None:
+            self.go(Stage.DECODE)
+        else:
+            self._end(self.ending)
+
+    # Speech.
+
+    def open_block(self) -> SpeechBlock:
+        """The group's call of the speech decoder."""
+        if self.block is None:
+            assert self.group is not None
+            assert self.conversation.speech is not None
+            decoder = self.conversation.speech.speech_output.decoder
+            rows = decoder.condition(self.group.ids, torch.stack(list(self.group.hidden)))
+            self.model.observer.conditioned(self.row, rows, self.group.is_last)
+            self.block = self.turn.begin(rows, is_last=self.group.is_last)
+        return self.block
+
+    def spoken(self) -> None:
+        """The block is finished: its tokens go to the vocoder in windows."""
+        assert self.block is not None
+        self.model.observer.spoke(self.row, self.block)
+        self.speech_tokens += len(self.block.tokens)
+        yielded = self.turn.end(self.block)
+        if self.ending is not None and not any(one.is_last for one in yielded):
+            rest = self.turn.flush()
+            yielded += rest or [Yielded([], True)]
+        windows = []
+        for one in yielded:
+            windows += self.turn_tokens.add(one.tokens, is_last=one.is_last)
+        if windows:
+            self.windows = Windows(windows, [])
+            self.go(Stage.VOCODE)
+        else:
+            self._go_on()
+
+    def voiced(self, wave: Wave) -> None:
+        """One window became sound."""
+        assert self.windows is not None
+        window = self.windows.waiting.pop(0)
+        delta = self.text.delta(is_last=window.is_last)
+        self._say(delta, Pcm(wave, OUTPUT_RATE_HZ))
+        if not self.windows.waiting:
+            self._go_on()
+
+    # The end.
+
+    def cancel(self) -> None:
+        if self._stage is not None:
+            self._end(Ending.CANCELLED)
+
+    def _say(self, text: str, pcm: Pcm | None) -> None:
+        if not text and (pcm is None or not len(pcm)):
+            return
+        piece = OutputPiece(text, pcm)
+        (self._pieces if self.work.streaming else self.held).append(piece)
+
+    def _end(self, ending: Ending) -> None:
+        if ending is not Ending.CANCELLED:
+            self._say(self.text.delta(is_last=True), None)
+        if self.held:
+            sounds = [piece.pcm for piece in self.held if piece.pcm is not None]
+            whole = join(sounds, OUTPUT_RATE_HZ) if sounds else None
+            self._pieces.append(OutputPiece("".join(piece.text for piece in self.held), whole))
+            self.held = []
+        text = self.text.text
+        conversation = self.conversation
+        if conversation.speech is not None:
+            conversation.speech.end_turn()
+        exact = self.model.behaviour.counts_window_exactly
+        if self.speaks and ending is not Ending.CANCELLED and not exact:
+            tokens = len(self.model.tokenizer.encode(text))
+            conversation.state.rounds = conversation.state.rounds.replied(tokens)
+        self.finish(
+            GenerateResult(
+                ending,
+                text,
+                ending is Ending.DONE,
+                len(self.text.ids),
+                self.speech_tokens,
+                conversation.ledger.length_tokens,
+            )
+        )

@@ -1,0 +1,263 @@
+"""What a conversation needs to be heard: a row of the speech decoder and a stream of the vocoder.
+
+`SpeechOutput` belongs to the model and serves all rows; a `Speech` is one conversation's part of
+it. The vocoder is known by a small contract only, so that a text-only model, a recorder in tests
+and both generations of the real one look alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from parley.media.pcm import Pcm
+from parley.models.minicpmo45.token2wav.token2wav import PrimedVoice, Token2Wav
+from parley.models.minicpmo45.token2wav.voices import VoiceStore
+from parley.models.minicpmo45.token2wav.windows import TurnBuffer, UnitBuffer, VocoderWindow, Wave
+from parley.models.minicpmo45.tts.decoder import MiniCPMTTS
+from parley.models.minicpmo45.tts.rows import RowMark
+from parley.models.minicpmo45.tts.sampling import SpeechSampling
+from parley.models.minicpmo45.tts.turns import SpokenTurn, SpokenUnits
+
+
+class Vocoder(Protocol):
+    """Speech tokens to 24 kHz samples, a stream per row."""
+
+    def find(self, voice: Pcm | None) -> Future[Any]:
+        """Look for a voice (None: the default one), away from the engine thread.
+
+        The future fails with `BadInput` where the sound cannot be a voice, and with
+        `VoiceUnavailable` where it cannot be made.
+        """
+        ...
+
+    def prepare(self, row: int, found: Any) -> None:
+        """Give a row the voice that a future brought, and begin its stream."""
+        ...
+
+    def restart(self, rows: Sequence[int]) -> None:
+        """Begin a turn: the streams are as after `prepare`."""
+        ...
+
+    def speak(self, rows: Sequence[int], windows: Sequence[VocoderWindow]) -> list[Wave]:
+        """The next piece of each row's stream. A call that raises has changed no stream."""
+        ...
+
+    def snapshot(self, row: int) -> Any:
+        """A row's stream as it is, for `restore`."""
+        ...
+
+    def restore(self, row: int, snapshot: Any) -> None: ...
+
+    def capture(self) -> None:
+        """Make ready what can be made ready before anybody speaks."""
+        ...
+
+    def close(self, row: int) -> None:
+        """Forget a row's voice. Harmless on a row without one."""
+        ...
+
+    def unload(self) -> None:
+        """Free everything; no call may follow."""
+        ...
+
+    @property
+    def row_bytes(self) -> int:
+        """Device memory per row."""
+        ...
+
+    @property
+    def has_default_voice(self) -> bool:
+        """Whether a row can have a voice without bringing one."""
+        ...
+
+
+class Streams:
+    """`Vocoder` over `Token2Wav`, with voices from a store.
+
+    A voice that nobody has heard yet is described by two networks on the CPU, which takes seconds,
+    and then primed: both happen on a thread of their own, so that nobody who talks waits for them.
+    Beginning a turn with it is a copy, in a vocoder step.
+    """
+
+    def __init__(self, token2wav: Token2Wav, voices: VoiceStore) -> None:
+        self._token2wav = token2wav
+        self._known = voices
+        self._voices: dict[int, PrimedVoice] = {}
+        self._maker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="parley-voices")
+
+    @property
+    def row_bytes(self) -> int:
+        return self._token2wav.row_bytes
+
+    @property
+    def has_default_voice(self) -> bool:
+        return self._known.has_default
+
+    def find(self, voice: Pcm | None) -> Future[Any]:
+        return self._maker.submit(self._find, voice)
+
+    def _find(self, voice: Pcm | None) -> PrimedVoice:
+        """On the voices' own thread."""
+        pack = self._known.default() if voice is None else self._known.voice(voice)
+        return self._token2wav.prime(pack)
+
+    def prepare(self, row: int, found: PrimedVoice) -> None:
+        self._token2wav.begin(row, found)
+        self._voices[row] = found
+
+    def restart(self, rows: Sequence[int]) -> None:
+        for row in rows:
+            self._token2wav.begin(row, self._voices[row])
+
+    def speak(self, rows: Sequence[int], windows: Sequence[VocoderWindow]) -> list[Wave]:
+        return self._token2wav.decode(rows, windows)
+
+    def capture(self) -> None:
+        self._token2wav.capture()
+
+    def snapshot(self, row: int) -> Any:
+        return self._token2wav.snapshot(row)
+
+    def restore(self, row: int, snapshot: Any) -> None:
+        self._token2wav.restore(row, snapshot)
+
+    def close(self, row: int) -> None:
+        if self._voices.pop(row, None) is not None:
+            self._token2wav.close(row)
+
+    def unload(self) -> None:
+        self._maker.shutdown(wait=False, cancel_futures=True)
+        self._voices.clear()
+
+
+class SpeechOutput:
+    """The speech decoder and the vocoder of a model."""
+
+    def __init__(
+        self, decoder: MiniCPMTTS, vocoder: Vocoder, sampling: SpeechSampling | None = None
+    ) -> None:
+        self.decoder = decoder
+        self.vocoder = vocoder
+        self.sampling = sampling or decoder.config.sampling
+
+    def capture(self) -> None:
+        """Capture what can be captured, before anybody speaks."""
+        self.decoder.capture(self.sampling)
+        self.vocoder.capture()
+
+    def open(self, row: int, seed: int, *, temperature: float | None = None) -> Speech:
+        """A conversation begins in a row whose voice has been prepared."""
+        sampling = self.sampling
+        if temperature is not None and temperature != sampling.temperature:
+            sampling = SpeechSampling(
+                temperature=temperature or 1.0,
+                repetition_penalty=sampling.repetition_penalty,
+                top_p=sampling.top_p,
+                top_k=sampling.top_k,
+                is_greedy=sampling.is_greedy or temperature <= 0,
+            )
+        return Speech(self, row, seed, sampling)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SpeechSnapshot:
+    """One conversation's speech at a mark."""
+
+    row: RowMark
+    last: Any
+    tokens: tuple[int, ...]
+    is_fresh: bool
+    stream: Any
+
+
+class Speech:
+    """One conversation's speech.
+
+    Args of state:
+        units, unit_tokens: duplex, across units.
+        is_fresh: the vocoder's stream is at the beginning of a turn, or will be put there before
+            it speaks again.
+    """
+
+    def __init__(
+        self, speech_output: SpeechOutput, row: int, seed: int, sampling: SpeechSampling
+    ) -> None:
+        self.speech_output = speech_output
+        self.index = row
+        self.sampling = sampling
+        self.row = speech_output.decoder.open(row, seed)
+        self.units = SpokenUnits(speech_output.decoder, self.row, sampling)
+        self.unit_tokens = UnitBuffer()
+        self.is_fresh = True
+        self._is_stale = False
+
+    def begin_turn(self) -> tuple[SpokenTurn, TurnBuffer]:
+        """A turn-based reply begins."""
+        self.restart_stream()
+        return SpokenTurn(self.speech_output.decoder, self.row, self.sampling), TurnBuffer()
+
+    def end_turn(self) -> None:
+        """A turn-based reply is over, however it ended."""
+        self.row.forget()
+        self.restart_stream()
+
+    def restart_stream(self) -> None:
+        """The vocoder begins a turn: not now, but when it speaks. A mark in the turn that has just
+        ended then has nothing to put aside as long as nobody speaks."""
+        if not self.is_fresh:
+            self.is_fresh = self._is_stale = True
+
+    def before_window(self) -> None:
+        """The vocoder is about to speak."""
+        if self._is_stale:
+            self.speech_output.vocoder.restart([self.index])
+            self._is_stale = False
+
+    def after_window(self) -> None:
+        """The vocoder has spoken."""
+        self.is_fresh = False
+
+    def interrupt(self, *, forgets_turn: bool) -> None:
+        """Duplex: the turn is cut off."""
+        self.unit_tokens.reset()
+        self.restart_stream()
+        if forgets_turn:
+            self.units.interrupt()
+
+    def snapshot(self) -> SpeechSnapshot:
+        """Remember everything. Costs next to nothing: what lies in caches is put aside when it is
+        overwritten."""
+        return SpeechSnapshot(
+            row=self.speech_output.decoder.mark(self.row),
+            last=self.units._last,
+            tokens=tuple(self.unit_tokens.tokens),
+            is_fresh=self.is_fresh,
+            stream=None if self.is_fresh else self.speech_output.vocoder.snapshot(self.index),
+        )
+
+    def restore(self, kept: SpeechSnapshot) -> None:
+        """Return to a snapshot, which stays valid."""
+        self.speech_output.decoder.restore(self.row, kept.row)
+        self.units._last = kept.last
+        self.unit_tokens.tokens = list(kept.tokens)
+        if kept.is_fresh:
+            self.restart_stream()
+        else:
+            self.speech_output.vocoder.restore(self.index, kept.stream)
+            self.is_fresh = self._is_stale = False
+
+
+@dataclass(slots=True, eq=False)
+class Windows:
+    """Windows of one piece of speech on their way through the vocoder.
+
+    Args:
+        waiting: windows left, in order.
+        waves: sound so far.
+    """
+
+    waiting: list[VocoderWindow]
+    waves: list[Wave]

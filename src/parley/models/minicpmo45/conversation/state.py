@@ -1,0 +1,201 @@
+"""What one row remembers of its conversation, and how to return to an earlier point.
+
+Lengths and small values live here; caches stay on the device and are addressed by row. A mark
+copies the small values and notes lengths: the caches behind them stay as they are until something
+overwrites them, and what would overwrite marked positions saves them first.
+"""
+
+from __future__ import annotations
+
+import copy
+import weakref
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from parley.engine.context import ContextLedger, LedgerCheckpoint
+from parley.engine.work import StartSession
+from parley.models.minicpmo45.audio_encoder.mel import LiveMel, Samples
+from parley.models.minicpmo45.conversation.rounds import RoundLedger
+from parley.models.minicpmo45.runtime.caches import CacheCopy, SlotCache
+from parley.models.minicpmo45.vision_encoder.pictures import Pixels
+
+HISTORY_LIMIT = 4096
+"""Most ids a duplex penalty can look back on; older ones are forgotten."""
+
+WAITING_FRAMES = 8
+"""Pictures kept while a unit waits for the rest of its sound; the oldest give way."""
+
+Frame = tuple[Pixels, int | None]
+"""Pixels and their slice limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unsettled:
+    """A decided unit whose end has not been fed.
+
+    Args:
+        terminator: None where the unit ends without one.
+        tokens: what counts as said.
+    """
+
+    terminator: int | None
+    tokens: tuple[int, ...]
+    is_listen: bool
+    text: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Group:
+    """Text of a reply on its way to the speech decoder.
+
+    Args:
+        ids: tokens; `hidden` the state of the pass that consumed each.
+        is_last: the model ended the reply after it.
+    """
+
+    ids: tuple[int, ...]
+    hidden: tuple[Tensor, ...]
+    is_last: bool
+
+
+@dataclass(slots=True, eq=False)
+class ConversationState:
+    """The small values. A mark keeps a shallow copy, so every value in here is immutable, or is
+    replaced instead of changed.
+
+    Args:
+        draws: random numbers used for text.
+        rounds: turn-based, only where the window counts as the public one.
+        has_begun: turn-based: something was prefilled.
+        new_turn: turn-based: the next user segment opens a turn.
+        has_replied: turn-based: the model has answered at least once.
+        is_reply_open: turn-based: the last reply's terminators are due.
+        role: turn-based: the turn that is being written.
+        turn_sounds: turn-based: sound prefills since the last reply.
+        mel: state of the live stream.
+        buffered: live samples that wait for a whole unit.
+        frames: pictures that wait with them.
+        live_units: units of sound so far.
+        units: units so far.
+        unit_start: context length before the open unit.
+        unit_kind: what was in it.
+        logits: of the unit that awaits its decision, (V,).
+        history: ids that the duplex penalty sees, newest last.
+        turn_ended: duplex: nothing is being said.
+        decisions: duplex: how many were made.
+        unsettled: duplex: see `Unsettled`.
+    """
+
+    draws: int = 0
+    rounds: RoundLedger = field(default_factory=RoundLedger)
+    has_begun: bool = False
+    new_turn: bool = True
+    has_replied: bool = False
+    is_reply_open: bool = False
+    role: str | None = None
+    turn_sounds: int = 0
+    mel: LiveMel = field(default_factory=LiveMel)
+    buffered: Samples = field(default_factory=lambda: np.zeros(0, np.float32))
+    frames: tuple[Frame, ...] = ()
+    live_units: int = 0
+    units: int = 0
+    unit_start: int = 0
+    unit_kind: str = "audio"
+    logits: Tensor | None = None
+    history: tuple[int, ...] = ()
+    turn_ended: bool = True
+    decisions: int = 0
+    unsettled: Unsettled | None = None
+
+
+class Conversation:
+    """Everything that differs between two rows, caches aside."""
+
+    def __init__(self, row: int, opening: StartSession, seed: int, ledger: ContextLedger) -> None:
+        self.row = row
+        self.opening = opening
+        self.seed = seed
+        self.ledger = ledger
+        self.state = ConversationState()
+        self.speech: Any = None
+        """Speech of this row (`speech.Speech`); None for a text-only conversation."""
+        self._marks: weakref.WeakSet[ConversationMark] = weakref.WeakSet()
+
+    @property
+    def mode(self) -> str:
+        return self.opening.mode
+
+    @property
+    def speaks(self) -> bool:
+        return self.speech is not None
+
+    def mark(self, audio_cache: SlotCache) -> ConversationMark:
+        """Remember this point."""
+        mark = ConversationMark(
+            row=self.row,
+            conversation=self,
+            owner=self.ledger,
+            ledger=self.ledger.mark(),
+            state=copy.copy(self.state),
+            heard=audio_cache.lengths[self.row],
+            speech=None if self.speech is None else self.speech.snapshot(),
+        )
+        self._marks.add(mark)
+        return mark
+
+    def restart_audio(self, audio_cache: SlotCache) -> None:
+        """Empty the encoder's cache; marks that point into it get a copy of what they need."""
+        length = audio_cache.lengths[self.row]
+        if not length:
+            return
+        for mark in list(self._marks):
+            if mark.heard and mark.heard_copy is None and mark.heard <= length:
+                mark.heard_copy = audio_cache.copy_row(self.row).first(mark.heard)
+        audio_cache.truncate(self.row, 0)
+
+    def can_roll_back(self, mark: ConversationMark) -> bool:
+        """Whether a mark of this conversation still describes a state to return to."""
+        return mark.owner is self.ledger and self.ledger.can_roll_back(mark.ledger)
+
+    def replace_ledger(self, length_tokens: int) -> None:
+        """The context was cut by other bookkeeping; marks are void."""
+        old = self.ledger
+        self.ledger = ContextLedger(old.limit_tokens, old.window)
+        self.ledger.append(length_tokens)
+
+    def roll_back(self, mark: ConversationMark, context: SlotCache, audio_cache: SlotCache) -> None:
+        """Return to a mark; it stays valid."""
+        self.ledger.roll_back(mark.ledger)
+        context.truncate(self.row, self.ledger.length_tokens)
+        if mark.heard_copy is not None:
+            audio_cache.restore_row(self.row, mark.heard_copy)
+        else:
+            audio_cache.truncate(self.row, mark.heard)
+        self.state = copy.copy(mark.state)
+        if self.speech is not None:
+            self.speech.restore(mark.speech)
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class ConversationMark:
+    """A remembered point of one opening of one row.
+
+    Args:
+        heard: length of the encoder's cache; `heard_copy` its content, once it was overwritten.
+    """
+
+    row: int
+    conversation: Conversation
+    owner: ContextLedger
+    ledger: LedgerCheckpoint
+    state: ConversationState
+    heard: int
+    speech: Any
+    heard_copy: CacheCopy | None = None
+
+    @property
+    def context_tokens(self) -> int:
+        return self.ledger.length_tokens

@@ -1,0 +1,302 @@
+"""A duplex unit's answer as a row of steps, and its settling.
+
+Token 0 of a unit says how it goes on (listen, speak, go on speaking) and is never heard; at most
+eighteen tokens after it are. The unit's terminator is fed when it is settled, after the answer was
+sent. Source: sessions.md 4.4 to 4.7 and 6.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from parley.engine.work import Ending, FinalizeResult, GenerateResult, OutputPiece, Stage, StepUnit
+from parley.media.pcm import OUTPUT_RATE_HZ, Pcm
+from parley.models.minicpmo45.conversation.parts import Parts
+from parley.models.minicpmo45.conversation.prefill import Feed, ModelJob
+from parley.models.minicpmo45.conversation.speech import Windows
+from parley.models.minicpmo45.conversation.state import HISTORY_LIMIT, Conversation, Unsettled
+from parley.models.minicpmo45.llm.sampling import Ask, Choice, unit_rule
+from parley.models.minicpmo45.token2wav.windows import Wave, unit_wave
+from parley.models.minicpmo45.tokenizer import readable
+from parley.models.minicpmo45.tts.rows import SpeechBlock
+
+CHARACTERS_PER_UNIT = 28
+"""A token that would bring a unit's text to this length is refused. Source: sessions.md 4.4."""
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """Why a unit's text ends: a terminator that the model chose, or one that we set."""
+
+    terminator: int
+    is_refusal: bool = False
+
+
+class UnitAnswerJob(ModelJob):
+    """Listen, or speak for about a second."""
+
+    wants_logits = False
+
+    def __init__(self, model: Parts, conversation: Conversation, work: StepUnit) -> None:
+        super().__init__(conversation.row, None)
+        self.model = model
+        self.conversation = conversation
+        state = conversation.state
+        ids = model.tokenizer.ids
+        options = conversation.opening.duplex
+        self.options = options
+        self.is_explicit = options.ls_mode == "explicit"
+        acts_on = ids.listen if model.behaviour.listen_options_act_on_listen else ids.im_end
+        self.rule = unit_rule(options, ids, listen_id=acts_on)
+        self.feed: Feed | None = None
+        self.logits = state.logits
+        self.steps = 0
+        self.tokens: list[int] = []
+        self.hidden: list[Tensor] = []
+        self.end_of_turn = False
+        self.text = ""
+        self.speech_tokens = 0
+        self.block: SpeechBlock | None = None
+        self.windows: Windows | None = None
+        self.terminator: int | None = None
+        self._considered: int | _End | None = None
+        self._choice: Choice | None = None
+        if state.logits is None:
+            self._nothing()
+            return
+        self.forced = work.force_listen or state.decisions < options.force_listen_count
+        self.interrupts = work.force_listen and not state.turn_ended
+        if self.interrupts:
+            self.go(Stage.PREFILL)
+        elif self.forced:
+            self._decided()
+            self._listen(ids.listen)
+        elif self.is_explicit and options.max_new_speak_tokens_per_chunk <= 1:
+            self._decided()
+            self._close(ids.chunk_eos)
+        else:
+            self.go(Stage.DECODE)
+
+    def _nothing(self) -> None:
+        """Nothing was prefilled: the answer is to listen, and there is nothing to settle."""
+        self._finish(Ending.LISTEN, is_settled=True)
+
+    def _decided(self) -> None:
+        state = self.conversation.state
+        state.decisions += 1
+        state.logits = None
+
+    # An interruption while speaking: the turn is closed first.
+
+    def begin_feed(self) -> None:
+        ids = [self.model.tokenizer.ids.turn_eos]
+        self.feed = Feed(self.model.llm.embed(ids), ids)
+
+    def fed(self, logits: Tensor | None) -> None:
+        conversation = self.conversation
+        conversation.ledger.append(1)
+        conversation.state.turn_ended = True
+        if conversation.speech is not None:
+            forgets = self.model.behaviour.forced_listen_ends_speech
+            conversation.speech.interrupt(forgets_turn=forgets)
+        self._decided()
+        self._listen(self.model.tokenizer.ids.listen)
+
+    # Text.
+
+    def ask(self) -> Ask:
+        state = self.conversation.state
+        window = self.options.text_repetition_window_size
+        seen = state.history[-window:] if window > 0 else ()
+        return Ask(self.rule, seen, self.conversation.seed, state.draws)
+
+    def consider(self, choice: Choice) -> int | None:
+        """Which token to feed; None ends the unit's text."""
+        ids = self.model.tokenizer.ids
+        self._choice = choice
+        token = choice.token
+        if token == ids.listen and not self.conversation.state.turn_ended:
+            token = ids.tts_bos
+        if token in ids.unit_terminators:
+            self._considered = _End(token)
+        elif self.steps > 0 and self._is_too_long(token):
+            self._considered = _End(ids.chunk_eos, is_refusal=True)
+        else:
+            self._considered = token
+            return token
+        return None
+
+    def _is_too_long(self, token: int) -> bool:
+        text = self.model.tokenizer.decode([*self.tokens, token], skip_special=True)
+        return len(text) >= CHARACTERS_PER_UNIT
+
+    def advance(self, hidden: Tensor | None, logits: Tensor | None) -> None:
+        """The considered token was fed, or the text has ended."""
+        assert self._choice is not None
+        state, ids = self.conversation.state, self.model.tokenizer.ids
+        if self.steps == 0:
+            self._decided()
+        state.draws += self.rule.draws
+        if self._choice.is_remembered:
+            state.history = (*state.history, self._choice.token)[-HISTORY_LIMIT:]
+        if isinstance(self._considered, _End):
+            if self._considered.is_refusal:
+                state.turn_ended = False
+            if self._considered.terminator == ids.listen:
+                self._listen(ids.listen)
+            else:
+                self._close(self._considered.terminator)
+            return
+        token = self._considered
+        assert token is not None
+        assert hidden is not None
+        self.conversation.ledger.append(1)
+        self.end_of_turn = token == ids.turn_eos
+        state.turn_ended = self.end_of_turn
+        if self.steps > 0:
+            self.tokens.append(token)
+            self.hidden.append(hidden)
+        self.steps += 1
+        self.logits = logits
+        limit = self.options.max_new_speak_tokens_per_chunk
+        if self.is_explicit and self.steps >= limit - 1:
+            self._close(ids.chunk_eos)
+        elif self.steps >= limit:
+            self._close(None)
+        else:
+            self.go(Stage.DECODE)
+
+    def _listen(self, terminator: int) -> None:
+        """The unit ends in `<|listen|>`."""
+        if self.tokens and self.model.behaviour.keeps_speech_before_listen:
+            self._close(terminator)
+            return
+        self.terminator = terminator
+        self.end_of_turn = False
+        self.text = readable(self.model.tokenizer, self.tokens)
+        self._finish(Ending.LISTEN)
+
+    def _close(self, terminator: int | None) -> None:
+        """The unit's text is complete: it is a speaking unit."""
+        self.terminator = terminator
+        self.logits = None
+        self.text = readable(self.model.tokenizer, self.tokens)
+        if self.conversation.speech is not None and self.options.generate_audio:
+            self.go(Stage.SPEECH)
+        else:
+            self._finish(Ending.SPOKE)
+
+    # Speech.
+
+    def open_block(self) -> SpeechBlock:
+        """The unit's call of the speech decoder."""
+        if self.block is None:
+            speech = self.conversation.speech
+            assert speech is not None
+            rows = None
+            if self.tokens:
+                states = torch.stack(self.hidden)
+                rows = speech.speech_output.decoder.condition(self.tokens, states, normalize=True)
+            self.block = speech.units.begin(rows, ends_turn=self.end_of_turn)
+            self.model.observer.conditioned(self.row, self.block.condition, self.end_of_turn)
+        return self.block
+
+    def spoken(self) -> None:
+        """The block is finished: its tokens go to the vocoder in windows."""
+        speech = self.conversation.speech
+        assert speech is not None
+        assert self.block is not None
+        self.model.observer.spoke(self.row, self.block)
+        tokens = speech.units.end(self.block)
+        self.speech_tokens = len(tokens)
+        windows = speech.unit_tokens.add(tokens, ends_turn=self.end_of_turn)
+        self.windows = Windows(windows, [])
+        if windows:
+            self.go(Stage.VOCODE)
+        else:
+            self._sound()
+
+    def voiced(self, wave: Wave) -> None:
+        """One window became sound."""
+        assert self.windows is not None
+        self.windows.waiting.pop(0)
+        self.windows.waves.append(wave)
+        if not self.windows.waiting:
+            self._sound()
+
+    def _sound(self) -> None:
+        """The unit's sound is complete. A turn's end begins a new stream afterwards."""
+        assert self.windows is not None
+        assert self.conversation.speech is not None
+        wave = unit_wave(self.windows.waves, ends_turn=self.end_of_turn)
+        if self.end_of_turn:
+            self.conversation.speech.restart_stream()
+        self._pieces.append(OutputPiece(self.text, Pcm(wave, OUTPUT_RATE_HZ)))
+        self._finish(Ending.SPOKE)
+
+    # The end.
+
+    def cancel(self) -> None:
+        if self._stage is None:
+            return
+        if self.steps == 0 and self.conversation.state.logits is not None:
+            self._decided()
+        self.terminator = self.model.tokenizer.ids.chunk_eos if self.is_explicit else None
+        self._finish(Ending.CANCELLED)
+
+    def _finish(self, ending: Ending, *, is_settled: bool = False) -> None:
+        conversation = self.conversation
+        is_listen = ending is Ending.LISTEN
+        if ending is Ending.SPOKE and not self._pieces and self.text:
+            self._pieces.append(OutputPiece(self.text, None))
+        if not is_settled:
+            terminator = self.terminator if self.is_explicit else None
+            conversation.state.unsettled = Unsettled(
+                terminator, tuple(self.tokens), is_listen, self.text
+            )
+        self.finish(
+            GenerateResult(
+                ending,
+                "" if is_listen else self.text,
+                self.end_of_turn,
+                len(self.tokens),
+                self.speech_tokens,
+                conversation.ledger.length_tokens,
+            )
+        )
+
+
+class SettleJob(ModelJob):
+    """Terminator and end-of-unit into the context, then the window."""
+
+    def __init__(self, model: Parts, conversation: Conversation) -> None:
+        unsettled = conversation.state.unsettled
+        super().__init__(conversation.row, None if unsettled is None else Stage.FINALIZE)
+        self.model = model
+        self.conversation = conversation
+        self.ids: list[int] = []
+        if unsettled is None:
+            self.finish(FinalizeResult(conversation.ledger.length_tokens))
+            return
+        if unsettled.terminator is not None:
+            self.ids.append(unsettled.terminator)
+        self.ids.append(model.tokenizer.ids.unit_end)
+
+    def settled(self) -> None:
+        """The ids are in the context."""
+        conversation = self.conversation
+        state, ledger = conversation.state, conversation.ledger
+        unsettled, state.unsettled = state.unsettled, None
+        assert unsettled is not None
+        ledger.append(len(self.ids))
+        special = self.model.tokenizer.special_ids
+        heard = () if unsettled.is_listen else unsettled.tokens
+        self.model.observer.settled(conversation, unsettled)
+        ledger.end_entry([token for token in heard if token not in special])
+
+    def slid(self, dropped_tokens: int) -> None:
+        """The window has done its work."""
+        self.finish(FinalizeResult(self.conversation.ledger.length_tokens, dropped_tokens))

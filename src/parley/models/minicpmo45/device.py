@@ -1,0 +1,111 @@
+"""The device that a setting names, or why it cannot be used.
+
+A graphics card that torch cannot use is refused with the reason: nine billion parameters on the CPU
+are never what somebody with a card wanted, and they take minutes to load before anybody notices.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, Literal
+
+import torch
+
+from parley.errors import SetupError
+
+DRIVER: Final = Path("/proc/driver/nvidia")
+"""Where the kernel module says which cards there are; without CUDA."""
+
+log = logging.getLogger(__name__)
+
+
+def choose_device(
+    name: str, *, driver: Path = DRIVER, environment: Mapping[str, str] | None = None
+) -> torch.device:
+    """The device that a setting names; `auto` is the first GPU if there is one.
+
+    Args:
+        driver, environment: brought by tests.
+
+    Raises:
+        SetupError: there is no such device, or there is one that torch cannot use.
+    """
+    if name == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda:0")
+        cards = visible_cards(driver, os.environ if environment is None else environment)
+        if cards:
+            raise SetupError(
+                f"This machine has {_counted(cards)}, and torch cannot use it: "
+                f"{why_no_cuda(driver)}",
+                hint="Correct that, or set model.device to cpu to run on the CPU all the same.",
+            )
+        return torch.device("cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise SetupError(
+            f"'{name}' is no device.", hint="Use auto, cpu, cuda or cuda:N."
+        ) from error
+    if device.type == "cuda":
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if (device.index or 0) >= count:
+            reason = "" if count else f" {why_no_cuda(driver)}"
+            raise SetupError(
+                f"There is no device '{name}': {count} GPUs are usable here.{reason}",
+                hint="Set model.device to auto or cpu, or check the driver.",
+            )
+        return torch.device("cuda", device.index or 0)
+    if device.type != "cpu":
+        raise SetupError(f"The device '{name}' is not supported.", hint="Use cpu or cuda.")
+    return device
+
+
+def set_precision(precision: Literal["float32", "tf32", "bfloat16"]) -> None:
+    """How a GPU multiplies float32 matrices and convolutions, in this process from now on.
+
+    Only flow and vocoder compute in float32 beside a bfloat16 model, so this is about them.
+    """
+    torch.set_float32_matmul_precision("highest" if precision == "float32" else "high")
+    torch.backends.cudnn.allow_tf32 = precision != "float32"
+
+
+def visible_cards(driver: Path, environment: Mapping[str, str]) -> int:
+    """How many NVIDIA cards this process may see, whether or not torch can use them."""
+    chosen = environment.get("CUDA_VISIBLE_DEVICES")
+    if chosen is not None:
+        return len([one for one in chosen.split(",") if one.strip() not in ("", "-1")])
+    try:
+        return len(list((driver / "gpus").iterdir()))
+    except OSError:
+        return 0
+
+
+def why_no_cuda(driver: Path = DRIVER) -> str:
+    """One sentence on why torch has no CUDA here."""
+    if torch.version.cuda is None:
+        return f"torch {torch.__version__} is a build without CUDA."
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        torch.cuda.is_available()
+    # torch says what it knows in a warning: "The NVIDIA driver on your system is too old ...".
+    known = next((str(one.message) for one in said if "CUDA" in str(one.message)), "")
+    reason = " ".join(known.split())[:300] or "its driver does not answer."
+    return f"torch is built for CUDA {torch.version.cuda}{_driver_version(driver)}; {reason}"
+
+
+def _driver_version(driver: Path) -> str:
+    try:
+        first = (driver / "version").read_text(encoding="utf-8").splitlines()[0]
+    except (OSError, IndexError):
+        return ""
+    number = next((word for word in first.split() if word[:1].isdigit() and "." in word), "")
+    return f", the driver is {number}" if number else ""
+
+
+def _counted(cards: int) -> str:
+    return "an NVIDIA card" if cards == 1 else f"{cards} NVIDIA cards"

@@ -1,0 +1,248 @@
+"""Where a checkpoint lies: a folder, or a hub id fetched into the local cache.
+
+A download is about 20 GB, so the room on the disk is looked at first and progress is reported in
+lines, which survive a log file as well as a terminal. Without a connection the cache is used.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Final, Protocol
+
+from parley.errors import SetupError
+
+OFFICIAL: Final = "openbmb/MiniCPM-o-4_5"
+"""What the name `minicpmo45` stands for."""
+
+PATTERNS: Final = ("*.json", "*.txt", "*.safetensors", "assets/**")
+"""What is fetched of a hub repository. Its Python files are never needed, so never fetched."""
+
+PROGRESS_EVERY_S: Final = 10.0
+
+SPARE_BYTES: Final = 1024**3
+"""Left free on the disk by a download."""
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+
+log = logging.getLogger(__name__)
+
+
+class NotDownloaded(SetupError):
+    """The checkpoint is on a hub, and not here yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class RepositoryFile:
+    """A file of a hub repository."""
+
+    name: str
+    size_bytes: int
+
+
+class Hub(Protocol):
+    """The part of a hub that is used."""
+
+    @property
+    def cache(self) -> Path:
+        """The folder that downloads go to."""
+        ...
+
+    def cached(self, repository: str, revision: str | None) -> Path | None:
+        """The local copy; None where there is none. Asks nobody."""
+        ...
+
+    def files(self, repository: str, revision: str | None) -> list[RepositoryFile] | None:
+        """The repository's files; None where the hub cannot be asked.
+
+        Raises:
+            SetupError: there is no such repository or revision.
+        """
+        ...
+
+    def fetch(self, repository: str, revision: str | None) -> Path:
+        """Bring the local copy up to date.
+
+        Raises:
+            SetupError: it cannot be fetched.
+        """
+        ...
+
+
+class HuggingFace:
+    """The hub of `huggingface_hub`; `HF_ENDPOINT` and `HF_HOME` work as everywhere."""
+
+    @property
+    def cache(self) -> Path:
+        from huggingface_hub import constants
+
+        return Path(constants.HF_HUB_CACHE)
+
+    def cached(self, repository: str, revision: str | None) -> Path | None:
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import LocalEntryNotFoundError
+
+        try:
+            folder = snapshot_download(
+                repository, revision=revision, allow_patterns=list(PATTERNS), local_files_only=True
+            )
+        except LocalEntryNotFoundError:
+            return None
+        return Path(folder) if (Path(folder) / "config.json").is_file() else None
+
+    def files(self, repository: str, revision: str | None) -> list[RepositoryFile] | None:
+        import httpx
+        from huggingface_hub import HfApi
+        from huggingface_hub.errors import (
+            HfHubHTTPError,
+            OfflineModeIsEnabled,
+            RepositoryNotFoundError,
+            RevisionNotFoundError,
+        )
+
+        try:
+            info = HfApi().model_info(repository, revision=revision, files_metadata=True)
+        except RevisionNotFoundError as error:
+            raise SetupError(
+                f"The model '{repository}' has no revision '{revision}'.",
+                hint="model.revision is a branch, a tag or a commit of the repository.",
+            ) from error
+        except RepositoryNotFoundError as error:
+            raise SetupError(f"The hub knows no model '{repository}'.") from error
+        except (HfHubHTTPError, OfflineModeIsEnabled, httpx.HTTPError, OSError) as error:
+            log.info("the hub cannot be asked: %s", error)
+            return None
+        return [RepositoryFile(one.rfilename, one.size or 0) for one in info.siblings or ()]
+
+    def fetch(self, repository: str, revision: str | None) -> Path:
+        import httpx
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+        from huggingface_hub.utils import disable_progress_bars, enable_progress_bars
+
+        # Bars redraw themselves with carriage returns, which a log shows as one late lump.
+        disable_progress_bars()
+        try:
+            return Path(
+                snapshot_download(repository, revision=revision, allow_patterns=list(PATTERNS))
+            )
+        except (HfHubHTTPError, LocalEntryNotFoundError, httpx.HTTPError, OSError) as error:
+            raise SetupError(
+                f"'{repository}' could not be downloaded: {error}",
+                hint="Give a folder that already holds the checkpoint, or check the connection.",
+            ) from error
+        finally:
+            enable_progress_bars()
+
+
+def locate(
+    model: str,
+    revision: str | None = None,
+    *,
+    downloads: bool = True,
+    hub: Hub | None = None,
+) -> Path:
+    """A folder with a checkpoint.
+
+    Args:
+        model: `minicpmo45`, a folder, or a hub id.
+        downloads: whether a hub id may be fetched.
+
+    Raises:
+        SetupError: neither a folder nor a hub id, or it cannot be fetched.
+        NotDownloaded: it would have to be fetched, and may not.
+    """
+    folder = Path(model).expanduser()
+    if folder.is_dir():
+        return folder
+    repository = OFFICIAL if model == "minicpmo45" else model
+    if not _HUB_ID.fullmatch(repository):
+        raise SetupError(
+            f"'{model}' is neither a folder nor a hub id.",
+            hint=f"Use a checkpoint folder, or an id such as {OFFICIAL}.",
+        )
+    hub = hub or HuggingFace()
+    if not downloads:
+        found = hub.cached(repository, revision)
+        if found is None:
+            raise NotDownloaded(f"'{repository}' has not been downloaded yet.")
+        return found
+    files = hub.files(repository, revision)
+    if files is None:
+        found = hub.cached(repository, revision)
+        if found is None:
+            raise SetupError(
+                f"'{repository}' is not here, and the hub cannot be reached.",
+                hint="Give a folder that already holds the checkpoint, or check the connection.",
+            )
+        return found
+    wanted = sum(one.size_bytes for one in files if is_wanted(one.name))
+    missing = max(0, wanted - held_bytes(hub.cache, repository))
+    if missing > SPARE_BYTES:
+        _require_room(hub.cache, repository, missing)
+    with _reported(hub.cache, repository, wanted if missing else 0):
+        return hub.fetch(repository, revision)
+
+
+def is_wanted(name: str) -> bool:
+    """Whether a file of a repository is fetched."""
+    return any(fnmatch(name, pattern) for pattern in PATTERNS)
+
+
+def held_bytes(cache: Path, repository: str) -> int:
+    """Bytes of a repository in the cache, half-finished files included."""
+    blobs = cache / f"models--{repository.replace('/', '--')}" / "blobs"
+    total = 0
+    for file in blobs.glob("*"):
+        try:
+            total += file.stat().st_size
+        except OSError:
+            continue  # a half-finished file is renamed at its end
+    return total
+
+
+def _require_room(cache: Path, repository: str, missing: int) -> None:
+    place = cache.absolute()
+    while not place.exists():
+        place = place.parent
+    free = shutil.disk_usage(place).free
+    if free < missing + SPARE_BYTES:
+        raise SetupError(
+            f"'{repository}' needs {missing / 1e9:.1f} GB more on the disk of {cache}, "
+            f"{free / 1e9:.1f} GB are free.",
+            hint="Free some space, or let HF_HOME name a folder on a larger disk.",
+        )
+
+
+@contextmanager
+def _reported(cache: Path, repository: str, total: int) -> Iterator[None]:
+    """Say now and then how much has arrived."""
+    if not total:
+        yield
+        return
+    done = threading.Event()
+
+    def report() -> None:
+        while not done.wait(PROGRESS_EVERY_S):
+            held = held_bytes(cache, repository)
+            share = min(100.0, 100 * held / total)
+            log.info(
+                "downloading %s: %.1f of %.1f GB (%.0f %%)",
+                repository, held / 1e9, total / 1e9, share,
+            )  # fmt: skip
+
+    log.info("downloading %s: %.1f GB", repository, total / 1e9)
+    reporter = threading.Thread(target=report, name="download progress", daemon=True)
+    reporter.start()
+    try:
+        yield
+    finally:
+        done.set()
+        reporter.join()

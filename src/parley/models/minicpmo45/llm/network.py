@@ -1,0 +1,220 @@
+"""The language model: Qwen3 over slot caches.
+
+Weights, norms and MLPs are `transformers`' Qwen3; attention runs over the preallocated caches of
+`caches.SlotCache`. We differ from `Qwen3ForCausalLM` in that one forward takes a *packed* sequence:
+new positions of several rows, any number of each, one after the other. Prefill of ragged lengths
+and decode of a few rows are the same call, and rows that are not in it are not touched.
+
+Shapes: `T` new positions of all rows together, `H` width, `V` vocabulary. Source: model.md 9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import Qwen3Config
+from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
+
+from parley.models.minicpmo45.runtime.attention import AttentionMethod, FusedAttention
+from parley.models.minicpmo45.runtime.caches import Even, RopeTable, SlotCache, Span, rotated
+from parley.models.minicpmo45.runtime.norm import RmsNorm
+
+
+@dataclass(slots=True)
+class Probe:
+    """What an examination wants to see of a forward: states after the embedding and after each
+    layer (the last one after the final norm)."""
+
+    states: list[Tensor] = field(default_factory=list)
+
+
+class _Body(nn.Module):
+    def __init__(self, config: Qwen3Config) -> None:
+        super().__init__()
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.layers = nn.ModuleList(
+            [_layer(config, index) for index in range(config.num_hidden_layers)]
+        )
+        self.norm = RmsNorm(config.hidden_size, config.rms_norm_eps)
+
+
+def _layer(config: Qwen3Config, index: int) -> nn.Module:
+    """The library's layer, with our norms."""
+    layer: nn.Module = Qwen3DecoderLayer(config, index)
+    attention: Any = layer.self_attn
+    eps = config.rms_norm_eps
+    layer.input_layernorm = RmsNorm(config.hidden_size, eps)
+    layer.post_attention_layernorm = RmsNorm(config.hidden_size, eps)
+    attention.q_norm = RmsNorm(config.head_dim, eps)
+    attention.k_norm = RmsNorm(config.head_dim, eps)
+    return layer
+
+
+class LanguageModel(nn.Module):
+    """Parameter names are those below `llm.`. `attention` is the kernel in force."""
+
+    def __init__(self, config: Qwen3Config) -> None:
+        super().__init__()
+        self.config = config
+        self.attention: AttentionMethod = FusedAttention()
+        self.model = _Body(config)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+
+    @property
+    def device(self) -> torch.device:
+        return self.lm_head.weight.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.model.embed_tokens.weight.dtype
+
+    def make_cache(self, rows: int, capacity: int) -> SlotCache:
+        """Caches for `rows` conversations of `capacity` positions."""
+        config = self.config
+        return SlotCache(
+            layers=config.num_hidden_layers,
+            rows=rows,
+            heads=config.num_key_value_heads,
+            capacity=capacity,
+            head_dim=config.head_dim,
+            dtype=self.dtype,
+            device=self.device,
+        )
+
+    def make_rope(self, positions: int, *, rounds: bool = False) -> RopeTable:
+        """Rotary tables for `positions` positions."""
+        return RopeTable(
+            head_dim=self.config.head_dim,
+            base=float(self.config.rope_parameters["rope_theta"]),
+            positions=positions,
+            device=self.device,
+            rounds=rounds,
+        )
+
+    def embed(self, ids: Sequence[int] | Tensor) -> Tensor:
+        """Token embeddings (n, H)."""
+        if not isinstance(ids, Tensor):
+            ids = torch.tensor(list(ids), dtype=torch.int64)
+        out: Tensor = self.model.embed_tokens(ids.to(self.device))
+        return out
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Scores (n, V) of hidden states (n, H), in the model's dtype."""
+        out: Tensor = self.lm_head(hidden)
+        return out
+
+    def forward(
+        self,
+        embeds: Tensor,
+        spans: Sequence[Span],
+        cache: SlotCache,
+        rope: RopeTable,
+        probe: Probe | None = None,
+    ) -> Tensor:
+        """Run new positions through all layers and write them into the caches.
+
+        The rows' lengths do not change: `cache.commit(spans)` makes the positions theirs, so a
+        forward that fails, or is not wanted after all, has changed nothing.
+
+        Args:
+            embeds: (T, H), the spans' positions one span after the other.
+            spans: which row and which positions; each begins at its row's length.
+
+        Returns:
+            States after the final norm, (T, H).
+        """
+        positions = torch.cat(
+            [torch.arange(span.start, span.end, dtype=torch.int64) for span in spans]
+        ).to(embeds.device)
+        cos, sin = rope.at(positions, embeds.dtype)
+        cos, sin = cos[:, None], sin[:, None]
+        x = embeds
+        if probe is not None:
+            probe.states.append(x)
+        for index, layer in enumerate(self.model.layers):
+            x = self._layer(index, layer, x, (cos, sin), spans, cache)
+            if probe is not None:
+                probe.states.append(x)
+        x = self.model.norm(x)
+        if probe is not None:
+            probe.states[-1] = x
+        out: Tensor = x
+        return out
+
+    def _layer(
+        self,
+        index: int,
+        layer: Any,
+        x: Tensor,
+        turn: tuple[Tensor, Tensor],
+        spans: Sequence[Span],
+        cache: SlotCache,
+    ) -> Tensor:
+        attention: Any = layer.self_attn
+        normed = layer.input_layernorm(x)
+        shape = (x.shape[0], -1, attention.head_dim)
+        query = attention.q_norm(attention.q_proj(normed).view(shape))
+        keys = attention.k_norm(attention.k_proj(normed).view(shape))
+        values = attention.v_proj(normed).view(shape)
+        heads = query.shape[-2]
+        both = rotated(torch.cat((query, keys), dim=-2), *turn)
+        query, keys = both[..., :heads, :], both[..., heads:, :]
+        mixed = torch.empty_like(query)
+        first = 0
+        for span in spans:
+            mine = slice(first, first + span.count)
+            first += span.count
+            cache.write(index, span, keys[mine].transpose(0, 1), values[mine].transpose(0, 1))
+            seen = cache.view(index, span.row, span.end)
+            here = self.attention.one(query[mine].transpose(0, 1), *seen, start=span.start)
+            mixed[mine] = here.transpose(0, 1)
+        x = x + attention.o_proj(mixed.reshape(x.shape[0], -1))
+        out: Tensor = x + layer.mlp(layer.post_attention_layernorm(x))
+        return out
+
+    def forward_even(
+        self, embeds: Tensor, batch: Even, cache: SlotCache, rope: RopeTable
+    ) -> Tensor:
+        """`forward` for a batch of fixed shape: (B, n, H) to states (B, n, H).
+
+        A pure function of tensors and of the batch's shape, so it can be captured as a graph. What
+        it gives at padding is rubbish.
+        """
+        cos, sin = rope.at(batch.turns, embeds.dtype)
+        cos, sin = cos[:, :, None], sin[:, :, None]
+        config = self.config
+        groups = config.num_attention_heads // config.num_key_value_heads
+        batch = self.attention.prepared(batch, cache, groups)
+        x = embeds
+        for index, layer in enumerate(self.model.layers):
+            x = self._even_layer(index, layer, x, (cos, sin), batch, cache)
+        out: Tensor = self.model.norm(x)
+        return out
+
+    def _even_layer(
+        self,
+        index: int,
+        layer: Any,
+        x: Tensor,
+        turn: tuple[Tensor, Tensor],
+        batch: Even,
+        cache: SlotCache,
+    ) -> Tensor:
+        attention: Any = layer.self_attn
+        normed = layer.input_layernorm(x)
+        shape = (*x.shape[:2], -1, attention.head_dim)
+        query = attention.q_norm(attention.q_proj(normed).view(shape))
+        keys = attention.k_norm(attention.k_proj(normed).view(shape))
+        values = attention.v_proj(normed).view(shape)
+        heads = query.shape[-2]
+        both = rotated(torch.cat((query, keys), dim=-2), *turn)
+        query, keys = both[..., :heads, :], both[..., heads:, :]
+        cache.write_even(index, batch, keys, values)
+        mixed = self.attention.even(index, query, batch, cache)
+        x = x + attention.o_proj(mixed.reshape(*x.shape[:2], -1))
+        out: Tensor = x + layer.mlp(layer.post_attention_layernorm(x))
+        return out

@@ -1,0 +1,159 @@
+"""Steps of the language model on a GPU: even batches, and the decode step as captured graphs.
+
+On a CPU the packed forward of `network.py` is the fastest and the most exact, and it is what runs
+there. On a GPU a packed forward launches a handful of small kernels per row and layer; an even
+batch launches them once for all rows, and a captured graph (`runtime/graphs.py`) launches a whole
+decode step at once.
+
+Shapes are rounded up so that few of them occur: rows to powers of two, columns read likewise from
+`LEAST_COLUMNS` on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from parley.models.minicpmo45.llm.network import LanguageModel
+from parley.models.minicpmo45.runtime.caches import Even, RopeTable, SlotCache, Span
+from parley.models.minicpmo45.runtime.graphs import (
+    GraphRunner,
+    bucket,
+    power,
+    reaches,
+    row_counts,
+)
+
+LEAST_COLUMNS = 512
+"""No step reads fewer columns; more graphs for shorter contexts would gain nothing."""
+
+WASTE = 1.5
+"""A ragged prefill is padded to an even batch when that costs at most this factor in tokens."""
+
+
+class LanguageSteps:
+    """Forwards of a language model over one cache.
+
+    Args:
+        graphs: who captures decode steps; None captures nothing.
+        is_even: run even batches; None does so on a GPU only, and where steps are captured.
+    """
+
+    def __init__(
+        self,
+        llm: LanguageModel,
+        cache: SlotCache,
+        rope: RopeTable,
+        *,
+        graphs: GraphRunner | None = None,
+        is_even: bool | None = None,
+    ) -> None:
+        self._llm = llm
+        self._cache = cache
+        self._rope = rope
+        self._graphs = graphs or GraphRunner(llm.device)
+        usually = llm.device.type == "cuda" or self._graphs.is_active
+        self._is_even = usually if is_even is None else is_even
+
+    def prefill(self, embeds: Tensor, spans: Sequence[Span]) -> Tensor:
+        """States (T, H) of packed new positions (T, H). Lengths are left to the caller."""
+        count = max(span.count for span in spans)
+        is_wasteful = count * len(spans) > WASTE * embeds.shape[0]
+        is_beyond = max(span.start for span in spans) + count > self._cache.capacity
+        if not self._is_even or len(spans) == 1 or is_wasteful or is_beyond:
+            out: Tensor = self._llm(embeds, spans, self._cache, self._rope)
+            return out
+        spans_in_order = sorted(range(len(spans)), key=lambda place: spans[place].row)
+        starts = [0]
+        for span in spans:
+            starts.append(starts[-1] + span.count)
+        batch = self._batch([spans[place] for place in spans_in_order], len(spans), count)
+        x = embeds.new_zeros(len(spans), count, embeds.shape[1])
+        for line, place in enumerate(spans_in_order):
+            x[line, : spans[place].count] = embeds[starts[place] : starts[place + 1]]
+        hidden = self._llm.forward_even(x, batch, self._cache, self._rope)
+        lines = {place: line for line, place in enumerate(spans_in_order)}
+        return torch.cat([hidden[lines[place], : span.count] for place, span in enumerate(spans)])
+
+    def decode(
+        self, ids: Sequence[int], spans: Sequence[Span]
+    ) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+        """Feed one token per row: states (H) and logits (V) of each. Lengths are left to the
+        caller."""
+        if not self._is_even:
+            hidden = self._llm(self._llm.embed(ids), spans, self._cache, self._rope)
+            return hidden.unbind(), self._llm.logits(hidden).unbind()
+        order = sorted(range(len(spans)), key=lambda place: spans[place].row)
+        sorted_spans = [spans[place] for place in order]
+        fed = [ids[place] for place in order]
+        lines = {place: line for line, place in enumerate(order)}
+        if self._takes_everyone(len(spans)):
+            # Rows of nobody write to the spare column, and all rows are read without a copy.
+            lines = {place: spans[place].row for place in order}
+            by_row = {span.row: token for span, token in zip(sorted_spans, fed, strict=True)}
+            fed = [by_row.get(row, 0) for row in range(self._cache.rows)]
+            batch = self._batch(sorted_spans, self._cache.rows, 1, everyone=True)
+        else:
+            size = len(spans)
+            if self._graphs.is_active:
+                size = bucket(size, self._cache.rows)
+            batch = self._batch(sorted_spans, size, 1)
+            fed += [0] * (size - len(fed))
+        hidden, logits = self._step(torch.tensor(fed), batch)
+        places = range(len(spans))
+        return [hidden[lines[p]] for p in places], [logits[lines[p]] for p in places]
+
+    def _takes_everyone(self, rows: int) -> bool:
+        """Whether a step of so many rows runs over all slots. A kernel that copies what rows
+        remember before it reads it moves three times their bytes, one over all slots theirs."""
+        slots = self._cache.rows
+        if rows == slots:
+            return True
+        copies = self._graphs.is_active and not self._llm.attention.reads_in_place
+        return copies and slots <= 3 * rows
+
+    def capture(self) -> None:
+        """Capture every shape of the decode step, so that none is captured in a conversation.
+
+        All rows write to the spare column, so nothing that anybody reads is disturbed.
+        """
+        if not self._graphs.is_active:
+            return
+        cache = self._cache
+        # Largest first: the space of a large graph serves all smaller ones after it.
+        for reads in reversed(reaches(LEAST_COLUMNS, cache.capacity)):
+            for size, everyone in reversed(row_counts(cache.rows)):
+                if not everyone and self._takes_everyone(size):
+                    continue
+                spare = torch.full((size, 1), cache.capacity)
+                zeros = torch.zeros(size, dtype=torch.int64)
+                rows = None if everyone else zeros
+                self._step(zeros, Even(rows, spare, zeros[:, None], reads))
+
+    def _step(self, ids: Tensor, batch: Even) -> tuple[Tensor, Tensor]:
+        """One token of every row of an even batch; inputs may be on the host."""
+        llm, cache, rope, reads = self._llm, self._cache, self._rope, batch.reads
+        # A graph serves all rows of its shape, so it must not know which they are.
+        slots = None if self._graphs.is_active else batch.slots
+
+        def run(ids: Tensor, positions: Tensor, turns: Tensor, *rows: Tensor) -> tuple[Tensor, ...]:
+            here = Even(rows[0] if rows else None, positions, turns, reads, slots)
+            x = llm.model.embed_tokens(ids)[:, None]
+            hidden = llm.forward_even(x, here, cache, rope)[:, 0]
+            return hidden, llm.logits(hidden)
+
+        inputs = [ids, batch.positions, batch.turns]
+        if batch.rows is not None:
+            inputs.append(batch.rows)
+        shape = (ids.shape[0], batch.rows is None, reads)
+        hidden, logits = self._graphs.run("decode", shape, run, inputs)
+        return hidden, logits
+
+    def _batch(
+        self, spans: Sequence[Span], size: int, count: int, *, everyone: bool = False
+    ) -> Even:
+        needed = max(span.end for span in spans)
+        reads = min(power(max(needed, LEAST_COLUMNS)), self._cache.capacity)
+        return Even.of(spans, self._cache, batch=size, count=count, reads=reads, everyone=everyone)

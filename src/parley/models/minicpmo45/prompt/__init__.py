@@ -1,0 +1,1 @@
+"""Chat template, placeholders and media: from segments to what the language model is fed."""

@@ -1,0 +1,165 @@
+"""From engine segments to a prompt and the media it needs.
+
+Views say what a conversation contains in segments; here they become messages, placeholders and
+lists of pictures and clips, by the rules of each way of talking. Nothing here touches a device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from torch import Tensor
+
+from parley.engine.segments import Audio, Image, Mark, Marker, Segment, Text
+from parley.errors import BadInput
+from parley.models.minicpmo45.audio_encoder.mel import RATE_HZ, Samples, token_count
+from parley.models.minicpmo45.config import SliceRules
+from parley.models.minicpmo45.llm.network import LanguageModel
+from parley.models.minicpmo45.prompt.layout import (
+    Part,
+    Place,
+    Prompt,
+    PromptMessage,
+    PromptPicture,
+    PromptSound,
+    Role,
+)
+from parley.models.minicpmo45.vision_encoder.pictures import Pieces, Pixels, cut
+
+
+@dataclass(slots=True)
+class Media:
+    """Pictures and clips of one request, in the order of their placeholders.
+
+    Args:
+        pictures: pixels and slice limit.
+        clips: sound, grouped: clips of one group are one signal to the encoder.
+    """
+
+    pictures: list[tuple[Pixels, int | None]] = field(default_factory=list)
+    clips: list[list[Samples]] = field(default_factory=list)
+    sounds: int = 0
+
+    def add_picture(self, image: Image, *, max_slices: int | None, with_id: bool) -> PromptPicture:
+        """Take a picture in; its own wishes win over the defaults of the mode."""
+        limit = image.max_slices if image.max_slices is not None else max_slices
+        numbered = image.with_id if image.with_id is not None else with_id
+        height, width = image.pixels.shape[:2]
+        self.pictures.append((image.pixels, limit))
+        return PromptPicture(len(self.pictures) - 1, width, height, limit, numbered)
+
+    def begin_group(self) -> None:
+        """Later clips are not joined to earlier ones."""
+        self.clips.append([])
+
+    def add_clip(
+        self, samples: Samples, *, pool_step: int, group: int | None = None
+    ) -> PromptSound:
+        """Take a clip in."""
+        if not self.clips:
+            self.begin_group()
+        self.clips[-1].append(samples)
+        self.sounds += 1
+        return PromptSound(self.sounds - 1, token_count(len(samples), pool_step), group)
+
+    def signals(self) -> list[Samples]:
+        """What the encoder hears: the clips of each group as one."""
+        return [np.concatenate(group) for group in self.clips if group]
+
+    def cut_pictures(self, rules: SliceRules) -> list[Pieces]:
+        """The pictures as pieces for the vision encoder."""
+        return [cut(pixels, limit, rules) for pixels, limit in self.pictures]
+
+
+def samples_of(audio: Audio) -> Samples:
+    """A segment's samples, at the rate that the audio encoder expects."""
+    if audio.pcm.rate_hz != RATE_HZ:
+        raise BadInput(f"Sound must have {RATE_HZ} Hz, got {audio.pcm.rate_hz} Hz.")
+    return audio.pcm.samples
+
+
+def chat_messages(
+    segments: Iterable[Segment],
+    media: Media,
+    *,
+    max_slices: int | None,
+    with_id: bool,
+    pool_step: int,
+    group: int | None = None,
+) -> list[PromptMessage]:
+    """A whole request as messages for the template.
+
+    Clips of one message are joined for the encoder. Segments outside of any turn belong to a user
+    turn of their own.
+    """
+    messages: list[PromptMessage] = []
+    role: Role | None = None
+    parts: list[Part] = []
+
+    def close() -> None:
+        nonlocal role, parts
+        if role is not None:
+            messages.append(PromptMessage(role, tuple(parts)))
+        role, parts = None, []
+
+    for segment in segments:
+        if isinstance(segment, Marker):
+            close()
+            if segment.mark is Mark.TURN_START:
+                role = segment.role or "user"
+                media.begin_group()
+            elif segment.mark is Mark.UNIT:
+                raise BadInput("A request has no units.")
+            continue
+        if role is None:
+            role = "user"
+            media.begin_group()
+        match segment:
+            case Text(text):
+                parts.append(text)
+            case Image():
+                parts.append(media.add_picture(segment, max_slices=max_slices, with_id=with_id))
+            case Audio():
+                parts.append(media.add_clip(samples_of(segment), pool_step=pool_step, group=group))
+    close()
+    return messages
+
+
+def fuse(
+    llm: LanguageModel, prompt: Prompt, pictures: Sequence[Tensor], audio: Tensor | None
+) -> Tensor:
+    """Embeddings (n, H) of a prompt: token embeddings, and media tokens at their places.
+
+    Audio tokens fill the audio places one after the other, whichever clip they came from: joined
+    clips have a few more tokens than their placeholders, and the surplus is not used.
+
+    Args:
+        pictures: per picture (pieces, query_num, H).
+        audio: all audio tokens of the request (n, H).
+
+    Raises:
+        BadInput: there are fewer audio tokens than places.
+    """
+    embeds = llm.embed(prompt.ids)
+    heard = 0
+    for place in prompt.places:
+        if place.count == 0:
+            continue
+        rows, heard = _media_rows(place, pictures, audio, heard)
+        if rows.shape[0] != place.count:
+            raise BadInput("A clip gave fewer tokens than its length promises.")
+        embeds[place.start : place.end] = rows.to(embeds.dtype)
+    return embeds
+
+
+def _media_rows(
+    place: Place, pictures: Sequence[Tensor], audio: Tensor | None, heard: int
+) -> tuple[Tensor, int]:
+    if place.kind == "image":
+        tokens = pictures[place.index].flatten(0, 1)
+        return tokens[place.offset : place.offset + place.count], heard
+    if audio is None:
+        raise BadInput("A clip has no tokens.")
+    return audio[heard : heard + place.count], heard + place.count

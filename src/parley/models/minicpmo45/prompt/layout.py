@@ -1,0 +1,309 @@
+"""Prompt layout: the chat template, unit and turn markers, placeholders for media.
+
+Two steps lead from a conversation to token ids. `render` writes the chat template around messages
+and gives a list of texts and media in order; `expand` turns that list into ids, with a run of
+placeholder ids for each picture or sound and a note of where it is. Placeholders are found by that
+note, never by searching the ids, so tags that a person types cannot be mistaken for media.
+
+Source: model.md 4.5, 6.4, 10; sessions.md 0, 2, 3.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from parley.errors import BadInput
+from parley.models.minicpmo45.config import SliceRules
+from parley.models.minicpmo45.tokenizer import SpecialIds, Tokenizer
+from parley.models.minicpmo45.vision_encoder.pictures import choose_grid
+
+Role = Literal["system", "user", "assistant"]
+
+IMAGE_MARK = "<image>./</image>"
+AUDIO_MARK = "<audio>./</audio>"
+"""How media look in rendered template text."""
+
+NO_THOUGHT = "<think>\n\n</think>\n\n"
+"""The empty think block that tells the model to answer at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptPicture:
+    """A picture in a prompt: its place among the pictures, and its size, which decides its tokens.
+
+    Args:
+        index: 0-based number among all pictures of the request.
+        width, height: of the original.
+        max_slices: most tiles besides the overview; None means the processor's own limit.
+        with_id: number it in the prompt.
+    """
+
+    index: int
+    width: int
+    height: int
+    max_slices: int | None = None
+    with_id: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class PromptSound:
+    """A clip in a prompt.
+
+    Args:
+        index: 0-based number among all clips of the request.
+        tokens: context tokens it takes.
+        group: most tokens between one pair of audio tags; None puts all into one.
+    """
+
+    index: int
+    tokens: int
+    group: int | None = None
+
+
+Part = str | PromptPicture | PromptSound
+
+
+@dataclass(frozen=True, slots=True)
+class PromptMessage:
+    """One turn."""
+
+    role: Role
+    parts: tuple[Part, ...]
+
+
+def join_parts(parts: Iterable[Part], separator: str) -> tuple[Part, ...]:
+    """Parts of one message with a separator between them; empty separators add nothing."""
+    joined: list[Part] = []
+    for part in parts:
+        if joined and separator:
+            joined.append(separator)
+        joined.append(part)
+    return tuple(joined)
+
+
+def render(
+    messages: Sequence[PromptMessage],
+    *,
+    generation_prompt: bool = False,
+    enable_thinking: bool = False,
+    use_tts_template: bool = False,
+) -> list[Part]:
+    """The chat template around messages. Equal to the tokenizer's own template (model.md 3.3)."""
+    last_query = len(messages) - 1
+    for index in range(len(messages) - 1, -1, -1):
+        if messages[index].role == "user":
+            last_query = index
+            break
+    out: list[Part] = []
+    for index, message in enumerate(messages):
+        out.append(f"<|im_start|>{message.role}\n")
+        if message.role == "assistant":
+            thought, content = split_thought(message.parts)
+            is_last = index == len(messages) - 1
+            if index > last_query and (is_last or thought):
+                out.append("<think>\n" + thought.strip("\n") + "\n</think>\n\n")
+                content = _strip_left(content)
+            out.extend(content)
+        else:
+            out.extend(message.parts)
+        out.append("<|im_end|>\n")
+    if generation_prompt:
+        out.append("<|im_start|>assistant\n")
+        if not enable_thinking:
+            out.append(NO_THOUGHT)
+        if use_tts_template:
+            out.append("<|tts_bos|>")
+    return merge_texts(out)
+
+
+def answer_prompt(*, enable_thinking: bool, use_tts_template: bool) -> str:
+    """What is appended to a prefilled conversation before the model answers. It closes the open
+    turn, also one that the template has closed already. Source: sessions.md 2.3."""
+    return (
+        "<|im_end|>\n<|im_start|>assistant\n"
+        + ("" if enable_thinking else NO_THOUGHT)
+        + ("<|tts_bos|>" if use_tts_template else "")
+    )
+
+
+def split_thought(parts: Sequence[Part]) -> tuple[str, tuple[Part, ...]]:
+    """An assistant message's reasoning and its content without it."""
+    for place in range(len(parts) - 1, -1, -1):
+        part = parts[place]
+        if isinstance(part, str) and "</think>" in part:
+            head, _, tail = part.rpartition("</think>")
+            before = "".join(p for p in parts[:place] if isinstance(p, str)) + head
+            before = before.split("</think>")[0].rstrip("\n")
+            thought = before.split("<think>")[-1].lstrip("\n")
+            return thought, (tail.lstrip("\n"), *parts[place + 1 :])
+    return "", tuple(parts)
+
+
+def _strip_left(parts: Sequence[Part]) -> tuple[Part, ...]:
+    if parts and isinstance(parts[0], str):
+        return (parts[0].lstrip("\n"), *parts[1:])
+    return tuple(parts)
+
+
+def merge_texts(parts: Iterable[Part]) -> list[Part]:
+    """Neighbouring texts become one, because they are one to the tokenizer."""
+    merged: list[Part] = []
+    for part in parts:
+        if isinstance(part, str) and merged and isinstance(merged[-1], str):
+            merged[-1] += part
+        elif part != "":
+            merged.append(part)
+    return merged
+
+
+def as_text(parts: Iterable[Part]) -> str:
+    """Rendered parts as the published template text, with a tag for each medium."""
+    return "".join(
+        part
+        if isinstance(part, str)
+        else IMAGE_MARK
+        if isinstance(part, PromptPicture)
+        else AUDIO_MARK
+        for part in parts
+    )
+
+
+# ------------------------------------------------------------------------------------- prompts
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Ids [start, end) of a prompt stand for tokens of a medium.
+
+    Args:
+        kind: which list `index` counts in.
+        index: number of the picture or clip.
+        offset: first of the medium's tokens that belongs here; pictures count through all pieces.
+    """
+
+    kind: Literal["image", "audio"]
+    index: int
+    offset: int
+    start: int
+    end: int
+
+    @property
+    def count(self) -> int:
+        return self.end - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """Ids of a prompt and where its media are."""
+
+    ids: tuple[int, ...]
+    places: tuple[Place, ...] = field(default=())
+
+    def followed_by(self, other: Prompt) -> Prompt:
+        """This prompt and another one after it."""
+        shift = len(self.ids)
+        moved = tuple(
+            replace(place, start=place.start + shift, end=place.end + shift)
+            for place in other.places
+        )
+        return Prompt(self.ids + other.ids, self.places + moved)
+
+    def truncated(self, limit: int) -> Prompt:
+        """At most `limit` ids, from the left.
+
+        Raises:
+            BadInput: the cut would go through a picture or clip.
+        """
+        if len(self.ids) <= limit:
+            return self
+        for place in self.places:
+            if place.start < limit < place.end:
+                raise BadInput(
+                    f"The request has {len(self.ids)} tokens, more than the {limit} that are "
+                    "read, and the limit falls inside a picture or clip."
+                )
+        kept = tuple(place for place in self.places if place.end <= limit)
+        return Prompt(self.ids[:limit], kept)
+
+
+def expand(
+    parts: Iterable[Part],
+    tokenizer: Tokenizer,
+    rules: SliceRules,
+    *,
+    queries: int = 64,
+    literal: bool = False,
+) -> Prompt:
+    """Turn rendered parts into ids with placeholders.
+
+    `<|listen|>` in texts is removed, as the published input pipeline does.
+    """
+    ids = tokenizer.ids
+    out: list[int] = []
+    places: list[Place] = []
+    for part in merge_texts(parts):
+        match part:
+            case str():
+                out.extend(
+                    token
+                    for token in tokenizer.encode(part, literal=literal)
+                    if token != ids.listen
+                )
+            case PromptPicture():
+                _expand_picture(part, out, places, tokenizer, rules, queries)
+            case PromptSound():
+                _expand_sound(part, out, places, ids)
+    return Prompt(tuple(out), tuple(places))
+
+
+def _expand_picture(
+    picture: PromptPicture,
+    out: list[int],
+    places: list[Place],
+    tokenizer: Tokenizer,
+    rules: SliceRules,
+    queries: int,
+) -> None:
+    ids = tokenizer.ids
+    limit = rules.max_slices if picture.max_slices is None else picture.max_slices
+    grid = choose_grid(picture.width, picture.height, limit, rules.resolution)
+    if picture.with_id:
+        out += [ids.image_id, *tokenizer.encode(str(picture.index)), ids.image_id_end]
+    offset = 0
+
+    def piece(before: int, after: int) -> None:
+        nonlocal offset
+        out.append(before)
+        start = len(out)
+        out.extend([ids.unk] * queries)
+        places.append(Place("image", picture.index, offset, start, len(out)))
+        offset += queries
+        out.append(after)
+
+    piece(ids.image, ids.image_end)
+    if grid is None:
+        return
+    columns, rows = grid
+    for row in range(rows):
+        if row:
+            out.extend(tokenizer.encode("\n"))
+        for _ in range(columns):
+            piece(ids.slice, ids.slice_end)
+
+
+def _expand_sound(sound: PromptSound, out: list[int], places: list[Place], ids: SpecialIds) -> None:
+    left = sound.tokens
+    offset = 0
+    while True:
+        count = left if sound.group is None else min(left, sound.group)
+        out.append(ids.audio_start)
+        start = len(out)
+        out.extend([ids.unk] * count)
+        places.append(Place("audio", sound.index, offset, start, len(out)))
+        out.append(ids.audio_end)
+        offset += count
+        left -= count
+        if left <= 0:
+            return

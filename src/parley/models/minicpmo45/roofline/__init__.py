@@ -1,0 +1,1 @@
+"""What a unit costs on paper: steps run on tensors without memory, and counted."""

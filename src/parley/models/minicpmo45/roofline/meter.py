@@ -1,0 +1,243 @@
+"""A meter of operators: what a step launches, reads and computes.
+
+It sees every operator that torch is asked for, so what it counts is the code as it is. With tensors
+on the `meta` device nothing is computed and the published sizes cost nothing.
+
+Each operator is taken as one kernel (`KERNELS` names those that launch more). Its bytes are its
+inputs and outputs as if none came from a cache of the chip. Knows nothing of models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+KERNELS: Final = {"parley::slot_attention": 4, "aten::scaled_dot_product_attention": 1}
+"""Kernels of operators that launch another number than one: ours lays the queries out, runs its two
+kernels and lays the result out."""
+
+_FREE: Final = (
+    "aten::empty",
+    "aten::new_empty",
+    "aten::detach",
+    "aten::lift_fresh",
+    "aten::resize_",
+    "aten::_local_scalar_dense",
+)
+"""Operators that launch nothing, besides views."""
+
+_PICKERS: Final = ("aten::index", "aten::index_select", "aten::embedding", "aten::gather")
+"""Operators that read of their first input only what they return."""
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One operator that was run.
+
+    Args:
+        weight_bytes, cache_bytes: what it reads of tensors that the meter was told of.
+        other_bytes: all else that it reads and writes.
+        flops: multiplications and additions of its products; 0 for everything elementwise.
+        is_wide: whether its products are in float32.
+    """
+
+    name: str
+    kernels: int
+    weight_bytes: int
+    cache_bytes: int
+    other_bytes: int
+    flops: int
+    is_wide: bool
+
+    @property
+    def nbytes(self) -> int:
+        """Everything that is moved."""
+        return self.weight_bytes + self.cache_bytes + self.other_bytes
+
+
+@dataclass(slots=True)
+class Count:
+    """What a step cost.
+
+    Args:
+        copies: transfers between host and device, in either direction.
+    """
+
+    ops: list[Op] = field(default_factory=list)
+    copies: int = 0
+
+    def add(self, other: Count) -> None:
+        """Count what another one counted, too."""
+        self.ops += other.ops
+        self.copies += other.copies
+
+    @property
+    def kernels(self) -> int:
+        return sum(op.kernels for op in self.ops)
+
+    @property
+    def weight_bytes(self) -> int:
+        return sum(op.weight_bytes for op in self.ops)
+
+    @property
+    def cache_bytes(self) -> int:
+        return sum(op.cache_bytes for op in self.ops)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(op.nbytes for op in self.ops)
+
+    @property
+    def flops(self) -> int:
+        return sum(op.flops for op in self.ops)
+
+
+class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts what runs inside of it; use it under `torch.inference_mode`, so that a product is one
+    operator.
+
+    Args:
+        weights, caches: tensors whose reading is counted apart.
+    """
+
+    def __init__(self, weights: Iterable[Tensor] = (), caches: Iterable[Tensor] = ()) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.count = Count()
+        self._weights = {_storage(tensor) for tensor in weights}
+        self._caches = {_storage(tensor) for tensor in caches}
+        # Layers repeat the same operators: what one returns is worked out once.
+        self._known: dict[Any, tuple[Op, Tensor]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        inputs = list(_tensors((args, kwargs)))
+        is_pure = not func._schema.is_mutable and all(tensor.is_meta for tensor in inputs)
+        key = (func, self._key(args), self._key(kwargs)) if is_pure and inputs else None
+        if key in self._known:
+            op, like = self._known[key]
+            self.count.ops.append(op)
+            return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device="meta")
+        name = f"{func.namespace}::{func._opname}"
+        if name == "aten::_weight_int4pack_mm" and args[0].is_meta:
+            # torch knows this operator's shapes for its own fake tensors only.
+            out = args[0].new_empty(args[0].shape[0], 8 * args[1].shape[0])
+        else:
+            out = func(*args, **kwargs)
+        outputs = list(_tensors(out))
+        self.count.copies += _crosses(inputs, outputs)
+        if self._is_launched(func, name, inputs, outputs):
+            op = self._op(name, args, inputs, outputs)
+            self.count.ops.append(op)
+            if key is not None and isinstance(out, Tensor) and out.is_meta:
+                self._known[key] = (op, out)
+        return out
+
+    def _key(self, tree: Any) -> Any:
+        """What an operator's cost and result follow from."""
+        if isinstance(tree, Tensor):
+            place = _storage(tree)
+            kind = 2 * (place in self._weights) + (place in self._caches)
+            return (tree.shape, tree.stride(), tree.dtype, kind)
+        if isinstance(tree, list | tuple):
+            return tuple(self._key(one) for one in tree)
+        if isinstance(tree, dict):
+            return tuple((name, self._key(one)) for name, one in tree.items())
+        return tree
+
+    def _op(self, name: str, args: Any, inputs: list[Tensor], outputs: list[Tensor]) -> Op:
+        weight_bytes = cache_bytes = other_bytes = 0
+        for tensor, nbytes in self._moved(name, args, inputs, outputs):
+            if _storage(tensor) in self._weights:
+                weight_bytes += nbytes
+            elif _storage(tensor) in self._caches:
+                cache_bytes += nbytes
+            else:
+                other_bytes += nbytes
+        return Op(
+            name,
+            KERNELS.get(name, 1),
+            weight_bytes,
+            cache_bytes,
+            other_bytes,
+            _flops(name, args, outputs),
+            bool(inputs) and inputs[0].dtype in (torch.float32, torch.float64),
+        )
+
+    def _is_launched(
+        self, func: Any, name: str, inputs: list[Tensor], outputs: list[Tensor]
+    ) -> bool:
+        if not outputs or name.startswith(_FREE):
+            return False
+        if func._schema.is_mutable:
+            return True
+        known = {_storage(tensor) for tensor in inputs}
+        return any(_storage(tensor) not in known for tensor in outputs)
+
+    def _moved(
+        self, name: str, args: Any, inputs: list[Tensor], outputs: list[Tensor]
+    ) -> Iterable[tuple[Tensor, int]]:
+        """Tensors with the bytes that are read or written of them."""
+        if name == "parley::slot_attention":
+            query, keys, values, slots, _, _, reads = args[:7]
+            seen = slots.shape[0] * keys.shape[1] * reads * keys.shape[3] * keys.element_size()
+            yield from ((query, query.nbytes), (keys, seen), (values, seen))
+        elif name.startswith("aten::index_put"):
+            # Only the new entries are touched, whatever they are written into.
+            yield inputs[-1], 2 * _nbytes(inputs[-1])
+            return
+        elif name in _PICKERS:
+            yield inputs[0], _nbytes(outputs[0])
+        else:
+            yield from ((tensor, _nbytes(tensor)) for tensor in inputs)
+        yield from ((tensor, _nbytes(tensor)) for tensor in outputs)
+
+
+def _tensors(tree: Any) -> Iterable[Tensor]:
+    if isinstance(tree, Tensor):
+        yield tree
+    elif isinstance(tree, list | tuple):
+        for one in tree:
+            yield from _tensors(one)
+    elif isinstance(tree, dict):
+        yield from _tensors(list(tree.values()))
+
+
+def _storage(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _nbytes(tensor: Tensor) -> int:
+    """Bytes of a tensor's elements; what is expanded counts once."""
+    count = 1
+    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        count *= size if stride else min(size, 1)
+    return count * tensor.element_size()
+
+
+def _crosses(inputs: list[Tensor], outputs: list[Tensor]) -> bool:
+    """Whether something went from the host to the device or back."""
+    kinds = {tensor.device.type for tensor in (*inputs, *outputs) if tensor.dim()}
+    return len(kinds) > 1
+
+
+def _flops(name: str, args: Any, outputs: list[Tensor]) -> int:
+    """Of an operator's products."""
+    match name.removeprefix("aten::"):
+        case "linear" | "matmul" | "mm" | "bmm" | "_weight_int4pack_mm":
+            return 2 * outputs[0].numel() * int(args[0].shape[-1])
+        case "addmm":
+            return 2 * outputs[0].numel() * int(args[1].shape[-1])
+        case "conv1d" | "conv2d" | "convolution":
+            return 2 * outputs[0].numel() * int(args[1][0].numel())
+        case "conv_transpose1d":
+            return 2 * int(args[0].numel()) * int(args[1][0].numel())
+        case "scaled_dot_product_attention":
+            return 4 * int(args[0].numel()) * int(args[1].shape[-2])
+        case "parley::slot_attention":
+            return 4 * int(args[0].numel()) * int(args[6])
+    return 0

@@ -1,0 +1,348 @@
+"""The steps of a unit at any size, on tensors without memory, as a meter counts them.
+
+Everything that is run here is the code that serves: the language model's steps, the speech
+decoder's passes, the flow and the vocoder, with a `GraphRunner` that counts what a graph would hold
+apart from what is launched one by one. A unit is the worst there is: everybody shows a picture and
+speaks as much as a unit holds, with a full context.
+
+Letters: `R` rows that share a step, `S` slots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import _disable_current_modes
+
+from parley.engine.work import Stage
+from parley.models.minicpmo45 import weights
+from parley.models.minicpmo45.audio_encoder.mel import RATE_HZ, LiveMel, MelExtractor
+from parley.models.minicpmo45.audio_encoder.network import SoundEncoder
+from parley.models.minicpmo45.config import MiniCPMOConfig, full_size_config
+from parley.models.minicpmo45.llm.sampling import Ask, Chooser, unit_rule
+from parley.models.minicpmo45.llm.steps import LanguageSteps
+from parley.models.minicpmo45.loading import ByteTokenizer
+from parley.models.minicpmo45.model import ANSWER_RESERVE, SPEECH_TOKENS_PER_STEP
+from parley.models.minicpmo45.quantize import Kind, packed
+from parley.models.minicpmo45.roofline.meter import Count, Meter
+from parley.models.minicpmo45.runtime.attention import SlotAttention
+from parley.models.minicpmo45.runtime.caches import SlotCache, Span
+from parley.models.minicpmo45.runtime.graphs import Function, GraphRunner
+from parley.models.minicpmo45.token2wav.flow import KEPT_FRAMES, FlowRow
+from parley.models.minicpmo45.token2wav.token2wav import (
+    PROMPT_FRAMES,
+    random_token2wav,
+)
+from parley.models.minicpmo45.token2wav.vocoder import ClassicVocoder
+from parley.models.minicpmo45.token2wav.windows import LOOK_AHEAD, WINDOW_FRAMES, WINDOW_TOKENS
+from parley.models.minicpmo45.tokenizer import SpecialIds
+from parley.models.minicpmo45.tts.decoder import MiniCPMTTS
+from parley.models.minicpmo45.tts.passes import SpeechPasses
+from parley.models.minicpmo45.tts.rows import BlockRule, SpeechBlock
+from parley.models.minicpmo45.vision_encoder.network import PictureEncoder
+from parley.models.minicpmo45.vision_encoder.pictures import cut
+from parley.protocol.values import DuplexConfig
+
+TEXT_TOKENS: Final = 18
+"""Most tokens that a unit speaks; one more decides. Source: sessions.md 4.4."""
+
+PROMPT_TOKENS: Final = 77
+"""A unit with a picture and a second of sound: 64 and 10 tokens, and their marks."""
+
+SPEECH_COLUMNS: Final = 1000
+"""What the speech decoder remembers of a turn of about half a minute."""
+
+CAMERA: Final = (720, 1280)
+"""Height and width of a video frame."""
+
+META: Final = torch.device("meta")
+
+
+@dataclass(frozen=True, slots=True)
+class StepKind:
+    """One kind of step of a unit.
+
+    Args:
+        times: how often a unit takes it.
+        eager: what the host launches one by one; captured: what graphs hold.
+    """
+
+    name: str
+    stage: Stage
+    times: int
+    eager: Count
+    captured: Count
+
+    @property
+    def kernels(self) -> int:
+        return self.eager.kernels + self.captured.kernels
+
+    @property
+    def weight_bytes(self) -> int:
+        return self.eager.weight_bytes + self.captured.weight_bytes
+
+    @property
+    def cache_bytes(self) -> int:
+        return self.eager.cache_bytes + self.captured.cache_bytes
+
+
+class CountingGraphs(GraphRunner):
+    """A runner that captures everything it is asked to, on paper: what a graph would hold is
+    counted apart.
+
+    Args:
+        meter: makes the meter of what is captured.
+    """
+
+    def __init__(self, meter: Callable[[], Meter]) -> None:
+        super().__init__(META)
+        self._meter = meter
+        self.captured = Count()
+
+    @property
+    def is_active(self) -> bool:
+        return True
+
+    def run(
+        self, kind: str, shape: Hashable, function: Function, inputs: Sequence[Tensor]
+    ) -> tuple[Tensor, ...]:
+        """What the function returns; filling the inputs and taking the results away is eager."""
+        mine = tuple(torch.empty_like(tensor, device=META).copy_(tensor) for tensor in inputs)
+        with _disable_current_modes(), torch.inference_mode(), self._meter() as meter:
+            results = function(*mine)
+        self.captured.add(meter.count)
+        return tuple(result.clone() for result in results)
+
+
+class PaperModel:
+    """MiniCPM-o 4.5 of the published size, without memory.
+
+    Args:
+        kind: how the matrices of the language model's layers are kept.
+        config: another size, for tests.
+    """
+
+    def __init__(
+        self,
+        kind: Kind = "none",
+        *,
+        slots: int,
+        context_tokens: int = 8192,
+        config: MiniCPMOConfig | None = None,
+    ) -> None:
+        self.config = config or full_size_config()
+        self.slots = slots
+        self.context_tokens = context_tokens
+        self.network = network = weights.build(self.config).to(torch.bfloat16)
+        for module in network.modules():
+            rebuild = getattr(module, "rebuild_buffers", None)
+            if rebuild is not None:
+                rebuild(META)
+        if kind != "none":
+            _pack(network, kind)
+        self.graphs = CountingGraphs(self._meter)
+        network.llm.attention = SlotAttention()
+        capacity = context_tokens + ANSWER_RESERVE
+        self.cache = network.llm.make_cache(slots, capacity)
+        rope = network.llm.make_rope(capacity)
+        self.steps = LanguageSteps(network.llm, self.cache, rope, graphs=self.graphs)
+        decoder = network.tts
+        assert isinstance(decoder, MiniCPMTTS)
+        self.decoder = decoder
+        decoder.allocate(slots, graphs=self.graphs)
+        with META:
+            self.voice = random_token2wav(
+                slots=slots, device="meta", graphs=self.graphs, history=torch.bfloat16
+            )
+        decoder.reads_in_place = self.voice.flow.reads_in_place = True
+        encoder = network.apm
+        encoder.reads_in_place = True
+        self.sounds = SlotCache(
+            layers=len(encoder.layers),
+            rows=slots,
+            heads=encoder.heads,
+            capacity=encoder.positions,
+            head_dim=encoder.head_dim,
+            dtype=torch.bfloat16,
+            device=META,
+        )
+
+    def unit(self, rows: int) -> list[StepKind]:
+        """The steps of a unit of `rows` conversations at once."""
+        looks = -(-WINDOW_TOKENS // SPEECH_TOKENS_PER_STEP)
+        made: list[tuple[str, Stage, int, Callable[[int], object]]] = [
+            ("picture", Stage.ENCODE, 1, self.look),
+            ("sound", Stage.ENCODE, 1, self.hear),
+            ("prefill", Stage.PREFILL, 1, self.prefill),
+            ("choose", Stage.DECODE, TEXT_TOKENS + 1, self.choose),
+            ("decode", Stage.DECODE, TEXT_TOKENS + 1, self.decode),
+            ("speech, first 5", Stage.SPEECH, 1, self.speech_begin),
+            ("speech, next 5", Stage.SPEECH, looks - 1, self.speech),
+            ("flow", Stage.VOCODE, 1, self.flow),
+            ("vocoder", Stage.VOCODE, 1, self.vocoder),
+            ("finalize", Stage.FINALIZE, 1, self.finalize),
+        ]
+        return [self.step(name, stage, times, run, rows) for name, stage, times, run in made]
+
+    def step(
+        self, name: str, stage: Stage, times: int, run: Callable[[int], object], rows: int
+    ) -> StepKind:
+        """One step of so many rows, counted."""
+        self.graphs.captured = Count()
+        with torch.inference_mode(), self._meter() as meter:
+            run(rows)
+        return StepKind(name, stage, times, meter.count, self.graphs.captured)
+
+    def _meter(self) -> Meter:
+        return Meter(self._weights(), self._caches())
+
+    def _weights(self) -> Iterable[Tensor]:
+        for network in (self.network, self.voice.flow, self.voice.vocoder):
+            yield from network.parameters()
+            yield from network.buffers()
+        for modulation in self.voice.schedule.modulations:
+            yield from (modulation.blocks, modulation.final)
+
+    def _caches(self) -> Iterable[Tensor]:
+        yield from (self.cache.keys, self.cache.values, *self.decoder.caches)
+        yield from (self.sounds.keys, self.sounds.values)
+        yield from (tensor for tensor, _ in self.voice.memory._tensors())
+
+    def look(self, rows: int) -> object:
+        """Everybody shows a video frame."""
+        with unseen():
+            pixels = np.zeros((*CAMERA, 3), np.uint8)
+            pieces = cut(pixels, 1, self.config.slices)
+        batch = self.config.vision_batch
+        encoder = PictureEncoder(self.network.vpm, self.network.resampler, batch=batch)
+        patches, sizes = list(pieces.patches) * rows, list(pieces.sizes) * rows
+        return encoder.resampler(encoder.features(patches, sizes), sizes)
+
+    def hear(self, rows: int) -> object:
+        """Everybody says something for a second."""
+        config = self.config
+        encoder = SoundEncoder(
+            self.network.apm,
+            self.network.audio_projection_layer,
+            MelExtractor(config.audio.num_mel_bins),
+            pool_step=config.pool_step,
+            chunk_frames=config.audio_chunk_frames,
+        )
+        mel = LiveMel()
+        second = np.zeros(RATE_HZ, np.float32)
+        with unseen():
+            mel, _ = mel.push(np.zeros(RATE_HZ + 1600, np.float32), encoder.extractor)
+            mel, frames = mel.push(second, encoder.extractor)
+        margin = mel.options.redundancy_frames
+        self.sounds.lengths = [self.sounds.capacity // 2] * self.slots
+        margins = [margin] * rows
+        every = list(range(rows))
+        return encoder.hear_live(
+            [frames] * rows, every, self.sounds, prefixes=margins, suffixes=margins
+        )
+
+    def prefill(self, rows: int) -> object:
+        """A unit's tokens into full contexts."""
+        return self._fed(rows, PROMPT_TOKENS)
+
+    def finalize(self, rows: int) -> object:
+        """A unit's terminators."""
+        return self._fed(rows, 2)
+
+    def _fed(self, rows: int, count: int) -> Tensor:
+        width = int(self.config.language.hidden_size)
+        embeds = torch.empty(rows * count, width, dtype=torch.bfloat16, device=META)
+        start = self.context_tokens - count
+        return self.steps.prefill(embeds, [Span(row, start, count) for row in range(rows)])
+
+    def decode(self, rows: int) -> object:
+        """One token for everybody, and the scores of the next."""
+        spans = [Span(row, self.context_tokens - 1, 1) for row in range(rows)]
+        return self.steps.decode([0] * rows, spans)
+
+    def choose(self, rows: int) -> object:
+        """A token each, by the rules of a unit; on the host's memory, because it is looked at."""
+        vocabulary = int(self.config.language.vocab_size)
+        ids = SpecialIds()
+        with unseen():
+            chooser = Chooser(ByteTokenizer(), vocabulary, torch.device("cpu"))
+            logits = torch.zeros(rows, vocabulary, dtype=torch.bfloat16)
+        rule = unit_rule(DuplexConfig(), ids, listen_id=ids.listen)
+        asks = [Ask(rule, seed=row, draws=0, history=tuple(range(50))) for row in range(rows)]
+        return chooser.choose(logits, asks)
+
+    def speech_begin(self, rows: int) -> object:
+        """What the unit says goes in, and the first speech tokens come out."""
+        config, count = self.decoder.config, TEXT_TOKENS + 1
+        blocks = []
+        for row in range(rows):
+            hidden = torch.empty(count, config.llm_width, dtype=torch.bfloat16, device=META)
+            blocks.append(self._block(row, self.decoder.condition([0] * count, hidden)))
+        return self._spoken(blocks)
+
+    def speech(self, rows: int) -> object:
+        """Some more of them."""
+        blocks = [self._block(row, torch.empty(0, device=META)) for row in range(rows)]
+        for block in blocks:
+            block.sampled, block.tokens = 1, [0]
+        return self._spoken(blocks)
+
+    def _block(self, index: int, condition: Tensor) -> SpeechBlock:
+        row = self.decoder.rows[index]
+        row.length = row.position = SPEECH_COLUMNS
+        rule = BlockRule(0, WINDOW_TOKENS, True, True, self.decoder.config.sampling)
+        return SpeechBlock(row, condition, rule)
+
+    def _spoken(self, blocks: list[SpeechBlock]) -> object:
+        passes = SpeechPasses(self.decoder, blocks, SPEECH_TOKENS_PER_STEP, None)
+        passes.run()
+        return passes.drawn
+
+    def flow(self, rows: int) -> object:
+        """A full window of everybody to mel frames, and what rows remember of it."""
+        voice, every = self.voice, list(range(rows))
+        places = PROMPT_FRAMES + KEPT_FRAMES
+        speaker = torch.empty(80, dtype=voice.flow.encoder_proj.weight.dtype, device=META)
+        for slot in every:
+            columns = voice.memory.tokens.shape[4]
+            voice.memory.rows[slot] = FlowRow(
+                np.arange(places), columns, 2 * columns, PROMPT_FRAMES, speaker
+            )
+        window = [[0] * (WINDOW_TOKENS + LOOK_AHEAD)] * rows
+        step = voice.flow.advance(voice.memory, every, window, voice.schedule, is_last=False)
+        step.commit()
+        return step.mel
+
+    def vocoder(self, rows: int) -> object:
+        """Mel frames to sound."""
+        vocoder = self.voice.vocoder
+        assert isinstance(vocoder, ClassicVocoder)
+        mel = torch.empty(rows, 80, WINDOW_FRAMES, device=META)
+        streams = [vocoder.row() for _ in range(rows)]
+        with unseen():
+            _, streams = vocoder.stream(streams, mel, is_last=False)
+        return vocoder.stream(streams, mel, is_last=False)
+
+
+@contextmanager
+def unseen() -> Iterator[None]:
+    """What runs inside is counted by nobody: it is no part of the step."""
+    with _disable_current_modes(), torch.inference_mode():
+        yield
+
+
+def _pack(network: nn.Module, kind: Kind) -> None:
+    """Packed layers in place of those that loading would pack."""
+    named = [(name, module) for name, module in network.named_modules()]
+    for name, module in named:
+        if isinstance(module, nn.Linear) and f"{name}.weight".startswith(weights.LAYERS):
+            small = packed(module.weight.detach(), kind)
+            if small is not None:
+                above, _, own = name.rpartition(".")
+                setattr(network.get_submodule(above), own, small)

@@ -1,0 +1,170 @@
+"""The roofline table: a unit's steps as `steps.py` counts them, in milliseconds of a card.
+
+A kernel takes as long as its bytes take at the memory's speed, or its products at the speed of the
+tensor cores, or as long as a kernel takes at least, whichever is longest. What is launched one by
+one takes at least as long as the host needs for a launch. **Calculated, never measured**: no step
+overlaps another, nothing waits for anything else, and a worker runs nothing besides.
+
+    python -m parley.models.minicpmo45.roofline.table            print it
+    python -m parley.models.minicpmo45.roofline.table --write    ... into docs/understand
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from parley.models.minicpmo45.quantize import Kind
+from parley.models.minicpmo45.roofline.meter import Count
+from parley.models.minicpmo45.roofline.steps import PaperModel, StepKind
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """What a data sheet says.
+
+    Args:
+        bytes_per_s: of the device's memory.
+        half_flops, wide_flops: dense products in bfloat16 and in TF32 (`token2wav_precision`),
+            without sparsity.
+    """
+
+    name: str
+    bytes_per_s: float
+    half_flops: float
+    wide_flops: float
+
+
+H200: Final = Card("H200", 4.8e12, 989e12, 494e12)
+RTX4090: Final = Card("RTX 4090", 1.008e12, 165e12, 82.6e12)
+
+MEMORY_SHARE: Final = 0.75
+"""Of the memory's speed that real kernels reach."""
+
+PRODUCT_SHARE: Final = 0.5
+"""Of the data sheet's products that real kernels reach."""
+
+GRAPH_KERNEL_S: Final = 1.5e-6
+"""Least time of a kernel in a graph."""
+
+LAUNCH_S: Final = 6e-6
+"""Least time of a kernel that Python launches."""
+
+COPY_S: Final = 20e-6
+"""A copy from the host that waits."""
+
+WORST_S: Final = 0.7
+"""A unit must not take longer of each second: the rest is for what was not counted."""
+
+CASES: Final[Sequence[tuple[Card, Kind, int, int]]] = (
+    (H200, "none", 1, 2048),
+    (H200, "none", 4, 4096),
+    (H200, "none", 8, 8192),
+    (H200, "none", 32, 8192),
+    (RTX4090, "int4", 1, 8192),
+    (RTX4090, "int4", 4, 8192),
+)
+"""Card, weights, conversations, tokens of each one's context."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What a unit takes of a card.
+
+    Args:
+        rows: conversations that all show, hear and speak in the same second.
+    """
+
+    card: Card
+    kind: Kind
+    rows: int
+    context_tokens: int
+    steps: tuple[StepKind, ...]
+
+    def seconds(self, name: str) -> float:
+        """Of all steps of one name."""
+        return sum(
+            step.times * step_seconds(step, self.card) for step in self.steps if step.name == name
+        )
+
+    @property
+    def total_s(self) -> float:
+        return sum(step.times * step_seconds(step, self.card) for step in self.steps)
+
+
+def step_seconds(step: StepKind, card: Card) -> float:
+    """One step on a card."""
+    copies = COPY_S * step.eager.copies
+    eager = _seconds(step.eager, card, LAUNCH_S)
+    return copies + eager + _seconds(step.captured, card, GRAPH_KERNEL_S)
+
+
+def _seconds(count: Count, card: Card, least_s: float) -> float:
+    total = 0.0
+    for op in count.ops:
+        products = PRODUCT_SHARE * (card.wide_flops if op.is_wide else card.half_flops)
+        moved_s = op.nbytes / (MEMORY_SHARE * card.bytes_per_s)
+        total += max(moved_s, op.flops / products, op.kernels * least_s)
+    return total
+
+
+def unit_of(card: Card, kind: Kind, rows: int, context_tokens: int) -> Unit:
+    """A unit of the published model on a card."""
+    model = PaperModel(kind, slots=rows, context_tokens=context_tokens)
+    return Unit(card, kind, rows, context_tokens, tuple(model.unit(rows)))
+
+
+def markdown(units: Sequence[Unit]) -> str:
+    """Both tables: milliseconds by step, and what a step is made of in the largest case."""
+    names = [step.name for step in units[0].steps]
+    heads = [
+        f"{unit.card.name}, {'bf16' if unit.kind == 'none' else unit.kind}, {unit.rows}, "
+        f"{unit.context_tokens // 1024}k"
+        for unit in units
+    ]
+    lines = [
+        f"| ms (calculated) | {' | '.join(heads)} |",
+        "|---|" + "---|" * len(units),
+    ]
+    for name in names:
+        cells = [f"{1000 * unit.seconds(name):.0f}" for unit in units]
+        times = next(step.times for step in units[0].steps if step.name == name)
+        lines.append(f"| {name}{f' × {times}' if times > 1 else ''} | {' | '.join(cells)} |")
+    totals = [f"**{1000 * unit.total_s:.0f}**" for unit in units]
+    lines.append(f"| together | {' | '.join(totals)} |")
+    largest = max(units, key=lambda unit: unit.rows)
+    lines += [
+        "",
+        f"| one step of {largest.rows} rows (counted) | launched | in graphs | copies from the "
+        "host | GB of weights | GB of caches |",
+        "|---|---|---|---|---|---|",
+    ]
+    for step in largest.steps:
+        lines.append(
+            f"| {step.name} | {step.eager.kernels} | {step.captured.kernels} | "
+            f"{step.eager.copies} | {step.weight_bytes / 1e9:.2f} | {step.cache_bytes / 1e9:.2f} |"
+        )
+    return "\n".join(lines)
+
+
+PAGE: Final = Path(__file__).resolve().parents[5] / "docs" / "understand" / "minicpmo45.md"
+BEGIN: Final = "<!-- the roofline table: begin -->\n"
+END: Final = "\n<!-- the roofline table: end -->"
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Print the tables, or put them into the page."""
+    tables = markdown([unit_of(*case) for case in CASES])
+    if "--write" not in arguments:
+        print(tables)
+        return
+    before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
+    _, after = rest.split(END)
+    PAGE.write_text(before + BEGIN + tables + END + after, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,1 @@
+"""What every part computes with: slot caches, attention, captured graphs, random numbers."""

@@ -1,0 +1,250 @@
+"""Steps captured as graphs: one launch instead of hundreds.
+
+A small network on a fast GPU spends its time in being launched. A *graph* is a step recorded once
+for fixed shapes and replayed with other numbers in the same places. `GraphRunner` is the one owner
+of all graphs of a model: the text decode step, the speech-token step, the flow's Euler loop and the
+vocoder go through it. Without a tape (on a CPU, or switched off) it calls the function, nothing
+more.
+
+What may be captured is a function of tensors that
+
+- looks at no value and copies nothing from the host (shapes and everything else that the host
+  decides belong into the key);
+- does not change its inputs;
+- may write into caches, if doing so twice is the same as once: capturing runs it several times.
+
+Nothing is captured while people talk: `seal` ends the capturing, and shapes that come later run as
+they are. What a graph gives is compared with what the function gives when it is captured; a graph
+that fails, or gives something else, is dropped with a line in the log, and its kind of step runs
+eagerly from then on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+log = logging.getLogger(__name__)
+
+GRAPHS_LIMIT = 256
+"""Most graphs of a model. Each keeps its inputs and outputs; the space in between is shared."""
+
+LIKENESS = 2e-2
+"""How far a graph's results may be from the function's, relative to the largest one. Kernels
+chosen in another order of work differ in last bits of bfloat16; a wrong graph differs by all."""
+
+Function = Callable[..., tuple[Tensor, ...]]
+
+
+class Tape(Protocol):
+    """What records. `CudaTape` is the real one; tests bring one that works on a CPU."""
+
+    def rehearse(self, step: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+        """Run a step as often as it takes until its libraries have chosen kernels and memory."""
+        ...
+
+    def record(
+        self, step: Callable[[], tuple[Tensor, ...]]
+    ) -> tuple[Callable[[], None], tuple[Tensor, ...]]:
+        """Capture: what replays the step, and the tensors that hold its results then."""
+        ...
+
+
+class CudaTape:
+    """CUDA graphs of one device, in one memory pool.
+
+    Graphs in one pool may use each other's space, so the results of a replay are good until the
+    next replay of any of them.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def rehearse(self, step: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+        # On a stream of its own, as captures require of what runs before them.
+        current = torch.cuda.current_stream(self._device)
+        self._side.wait_stream(current)
+        with torch.cuda.stream(self._side):
+            for _ in range(2):
+                results = step()
+        current.wait_stream(self._side)
+        return results
+
+    def record(
+        self, step: Callable[[], tuple[Tensor, ...]]
+    ) -> tuple[Callable[[], None], tuple[Tensor, ...]]:
+        graph = torch.cuda.CUDAGraph()
+        # Other threads may go on using the device; only this one must not.
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            results = step()
+        return graph.replay, results
+
+
+@dataclass(slots=True, eq=False)
+class _Graph:
+    """A captured step: fill the inputs, replay, read the results."""
+
+    replay: Callable[[], None]
+    inputs: tuple[Tensor, ...]
+    results: tuple[Tensor, ...]
+
+
+class GraphRunner:
+    """Runs steps, by graphs where it has them.
+
+    Args:
+        device: where the functions compute; inputs may be on the host.
+        tape: None runs everything as it is.
+    """
+
+    def __init__(
+        self,
+        device: torch.device | str = "cpu",
+        tape: Tape | None = None,
+        *,
+        limit: int = GRAPHS_LIMIT,
+    ) -> None:
+        self._device = torch.device(device)
+        self._tape = tape
+        self._limit = limit
+        self._graphs: dict[tuple[str, Hashable], _Graph] = {}
+        self._refused: dict[str, str] = {}
+        self._is_sealed = False
+
+    @property
+    def is_active(self) -> bool:
+        """Whether steps are captured at all: then it pays to round shapes up."""
+        return self._tape is not None
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Graphs per kind of step."""
+        return dict(Counter(kind for kind, _ in self._graphs))
+
+    @property
+    def refusals(self) -> dict[str, str]:
+        """Kinds of steps that are not captured any more, and why."""
+        return dict(self._refused)
+
+    def run(
+        self, kind: str, shape: Hashable, function: Function, inputs: Sequence[Tensor]
+    ) -> tuple[Tensor, ...]:
+        """`function(*inputs)`.
+
+        Args:
+            kind, shape: everything that the function depends on besides its inputs; a graph is
+                used for equal ones.
+
+        Returns:
+            Tensors of their own: nothing overwrites them later.
+        """
+        tape = self._tape
+        if tape is None:
+            return function(*self._moved(inputs))
+        graph = self._graphs.get((kind, shape))
+        if graph is None:
+            if self._is_sealed or kind in self._refused:
+                return function(*self._moved(inputs))
+            graph = self._captured(tape, kind, shape, function, inputs)
+            if graph is None:
+                return function(*self._moved(inputs))
+        return _replayed(graph, inputs)
+
+    def seal(self) -> None:
+        """Capture nothing more."""
+        self._is_sealed = True
+        if self._tape is not None:
+            log.info("captured graphs: %s", self.counts or "none")
+
+    def clear(self) -> None:
+        """Let go of all graphs; nothing is captured any more."""
+        self._graphs.clear()
+        self._is_sealed = True
+
+    def _moved(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        return [tensor.to(self._device) for tensor in inputs]
+
+    def _captured(
+        self, tape: Tape, kind: str, shape: Hashable, function: Function, inputs: Sequence[Tensor]
+    ) -> _Graph | None:
+        if len(self._graphs) >= self._limit:
+            self._refuse(kind, f"{self._limit} graphs are enough")
+            return None
+        mine = tuple(tensor.to(self._device, copy=True) for tensor in inputs)
+
+        def step() -> tuple[Tensor, ...]:
+            return function(*mine)
+
+        try:
+            wanted = tuple(result.clone() for result in tape.rehearse(step))
+            replay, results = tape.record(step)
+            graph = _Graph(replay, mine, results)
+            made = _replayed(graph, inputs)
+        except (RuntimeError, NotImplementedError) as error:
+            self._refuse(kind, f"{shape}: {error}")
+            return None
+        if not all(map(_alike, made, wanted)):
+            self._refuse(kind, f"{shape}: a replay gave something else than the step itself")
+            return None
+        self._graphs[kind, shape] = graph
+        return graph
+
+    def _refuse(self, kind: str, reason: str) -> None:
+        """One shape that fails is reason enough to leave its kind alone."""
+        self._refused[kind] = reason
+        for key in [key for key in self._graphs if key[0] == kind]:
+            del self._graphs[key]
+        log.warning("%s steps are not captured, they run as they are: %s", kind, reason)
+
+
+def _replayed(graph: _Graph, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    for mine, given in zip(graph.inputs, inputs, strict=True):
+        mine.copy_(given, non_blocking=True)
+    graph.replay()
+    return tuple(result.clone() for result in graph.results)
+
+
+def _alike(made: Tensor, wanted: Tensor) -> bool:
+    if not wanted.is_floating_point():
+        return torch.equal(made, wanted)
+    made, wanted = made.float(), wanted.float()
+    scale = float(wanted.abs().nan_to_num(0.0, 0.0, 0.0).amax()) if wanted.numel() else 0.0
+    return torch.allclose(made, wanted, rtol=LIKENESS, atol=LIKENESS * scale + 1e-6, equal_nan=True)
+
+
+def bucket(count: int, most: int) -> int:
+    """How many rows a captured step of `count` rows has: powers of two up to `most`."""
+    return min(power(count), most)
+
+
+def buckets(counts: int, most: int) -> list[int]:
+    """The row counts of captured steps of 1 to `counts` rows, of `most` that there are."""
+    return sorted({bucket(count, most) for count in range(1, counts + 1)})
+
+
+def row_counts(rows: int) -> list[tuple[int, bool]]:
+    """The batches of a step over slots, as (rows, everyone): some of them, by their numbers; all
+    of them, in order, which need no numbers."""
+    return [*((count, False) for count in buckets(rows - 1, rows)), (rows, True)]
+
+
+def reaches(least: int, most: int) -> list[int]:
+    """The numbers of cache columns that steps read: doublings of `least`, and `most`."""
+    columns = []
+    while least < most:
+        columns.append(least)
+        least *= 2
+    return [*columns, most]
+
+
+def power(number: int) -> int:
+    """The next power of two."""
+    return 1 << (number - 1).bit_length()

@@ -1,0 +1,145 @@
+"""Attention that reads keys and values in the slots where they lie: a Triton kernel.
+
+A few new tokens per row look at what their slots remember. Which slots the rows are is a tensor, so
+any subset of them is one launch without a copy, and one captured graph serves all subsets of a
+size. The columns of a row are divided among several programs (`splits`), so that one conversation
+with a long context occupies the whole card; a second kernel joins their parts.
+
+Softmax and sums are float32. Runs on a GPU, and in Triton's interpreter on a CPU
+(`TRITON_INTERPRET=1`), which is how the tests run it.
+
+Shapes: `B` rows, `T` new tokens of each, `H` query heads, `K` key heads, `G = H / K`, `D` head
+width, `S` slots, `C` columns.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from typing import Any, Final, Optional
+
+import torch
+from torch import Tensor
+
+MOST_QUERIES: Final = 64
+"""Most queries that share a key head (`G * T`): a block of them is kept in registers."""
+
+PROGRAMS: Final = 264
+"""Programs that fill a large card twice over; few rows are split until there are as many."""
+
+LEAST_COLUMNS: Final = 128
+"""No program reads fewer columns."""
+
+BLOCK: Final = 64
+"""Columns that a program reads at a time."""
+
+
+def is_installed() -> bool:
+    """Whether the package is there; torch's builds for NVIDIA bring it."""
+    return importlib.util.find_spec("triton") is not None
+
+
+def fits(queries: int, width: int) -> bool:
+    """Whether the kernel takes so many queries per key head, of so wide heads."""
+    return queries <= MOST_QUERIES and width in (16, 32, 64, 128)
+
+
+def splits_of(rows: int, heads: int, reads: int) -> int:
+    """Among how many programs the columns of a row are divided."""
+    most = max(1, reads // LEAST_COLUMNS)
+    return max(1, min(most, -(-PROGRAMS // (rows * heads))))
+
+
+def attend(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    slots: Tensor,
+    *,
+    first: Tensor,
+    last: Tensor,
+    reads: int,
+    mask: Tensor | None = None,
+) -> Tensor:
+    """Attention of new tokens over their slots.
+
+    Args:
+        query: (B, T, H, D).
+        keys, values: (S, K, C, D) by any strides; only the last axis must be dense. They may have
+            another dtype than the queries, which is the one that is computed in.
+        slots: (B,) int64.
+        first: (B,) int64, the first column that a row sees.
+        last: (B, T) int64, the last column that a token sees.
+        reads: columns behind this one are not looked at.
+        mask: (B, reads) bool, columns that a row sees besides that; None: all.
+
+    Returns:
+        (B, T, H, D), in the queries' dtype.
+    """
+    found: Tensor = torch.ops.parley.slot_attention(
+        query, keys, values, slots, first, last, reads, mask
+    )
+    return found
+
+
+def _run(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    slots: Tensor,
+    first: Tensor,
+    last: Tensor,
+    reads: int,
+    mask: Optional[Tensor] = None,  # noqa: UP045 -- torch reads the schema off this annotation
+) -> Tensor:
+    """`attend`, as an operator of torch: whoever counts operators sees one."""
+    kernels = _kernels()
+    rows, tokens, heads, width = query.shape
+    key_heads = keys.shape[1]
+    groups = heads // key_heads
+    count = groups * tokens
+    splits = splits_of(rows, key_heads, reads)
+    chunk = math.ceil(math.ceil(reads / splits) / BLOCK) * BLOCK
+    padded = max(16, 1 << (count - 1).bit_length())
+    # (B, K, G * T, D): queries that share a key head lie together.
+    grouped = query.view(rows, tokens, key_heads, groups, width).permute(0, 2, 3, 1, 4)
+    grouped = grouped.reshape(rows, key_heads, count, width).contiguous()
+    # The kernel walks these by number; a column of a table would be read across its rows.
+    slots, first, last = slots.contiguous(), first.contiguous(), last.contiguous()
+    part = torch.empty(
+        rows, key_heads, splits, padded, width, dtype=torch.float32, device=query.device
+    )
+    top = torch.empty(rows, key_heads, splits, padded, dtype=torch.float32, device=query.device)
+    mass = torch.empty_like(top)
+    kernels.partial[(rows, key_heads, splits)](
+        grouped, keys, values, slots, first, last, mask if mask is not None else slots,
+        part, top, mass,
+        1.0 / math.sqrt(width), reads, chunk,
+        keys.stride(0), keys.stride(1), keys.stride(2),
+        values.stride(0), values.stride(1), values.stride(2),
+        tokens, count, 0 if mask is None else mask.stride(0),
+        HAS_MASK=mask is not None, WIDTH=width, QUERIES=padded, BLOCK=BLOCK,
+    )  # fmt: skip
+    out = torch.empty_like(grouped)
+    kernels.join[(rows, key_heads)](
+        part, top, mass, out, splits, count,
+        WIDTH=width, QUERIES=padded,
+    )  # fmt: skip
+    joined = out.view(rows, key_heads, groups, tokens, width).permute(0, 3, 1, 2, 4)
+    return joined.reshape(rows, tokens, heads, width)
+
+
+def _kernels() -> Any:
+    """The compiled kernels; a module of their own, because decorating them needs the package."""
+    from parley.models.minicpmo45.runtime import slot_kernels
+
+    return slot_kernels
+
+
+def _shape_only(query: Tensor, *_: Any) -> Tensor:
+    """What `attend` returns, for tensors without memory."""
+    return torch.empty_like(query, memory_format=torch.contiguous_format)
+
+
+OPERATOR: Final = torch.library.custom_op("parley::slot_attention", _run, mutates_args=())
+OPERATOR.register_fake(_shape_only)

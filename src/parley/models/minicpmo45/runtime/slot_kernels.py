@@ -1,0 +1,95 @@
+"""The kernels of `slot_attention.py`. Importing this module needs the package triton."""
+
+# mypy: ignore-errors
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def partial(
+    q, k, v, slots, first, last, mask, part, top, mass,
+    scale, reads, chunk,
+    k_slot, k_head, k_column, v_slot, v_head, v_column,
+    tokens, count, mask_row,
+    HAS_MASK: tl.constexpr, WIDTH: tl.constexpr, QUERIES: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """One split of one key head of one row: what its columns say, and how much they weigh."""
+    row, head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    key_heads, splits = tl.num_programs(1), tl.num_programs(2)
+    queries, widths = tl.arange(0, QUERIES), tl.arange(0, WIDTH)
+    is_query = queries < count
+    slot = tl.load(slots + row)
+    start = tl.load(first + row)
+    ends = tl.load(last + row * tokens + queries % tokens, mask=is_query, other=-1)
+    block_of_q = q + (row * key_heads + head) * count * WIDTH
+    asked = tl.load(
+        block_of_q + queries[:, None] * WIDTH + widths[None, :], mask=is_query[:, None], other=0.0
+    )
+    base_k = k + slot * k_slot + head * k_head
+    base_v = v + slot * v_slot + head * v_head
+    # Nothing behind the last token's last column is read.
+    stop = tl.minimum(tl.minimum((split + 1) * chunk, reads), tl.max(ends, 0) + 1)
+    best = tl.full((QUERIES,), -float("inf"), tl.float32)
+    total = tl.zeros((QUERIES,), tl.float32)
+    said = tl.zeros((QUERIES, WIDTH), tl.float32)
+    for column in range(split * chunk, stop, BLOCK):
+        columns = column + tl.arange(0, BLOCK)
+        here = (columns < stop) & (columns >= start)
+        if HAS_MASK:
+            here = here & (tl.load(mask + row * mask_row + columns, mask=here, other=0) != 0)
+        found_k = tl.load(
+            base_k + columns[None, :] * k_column + widths[:, None], mask=here[None, :], other=0.0
+        ).to(asked.dtype)
+        scores = tl.dot(asked, found_k, input_precision="ieee").to(tl.float32) * scale
+        seen = here[None, :] & (columns[None, :] <= ends[:, None])
+        scores = tl.where(seen, scores, -float("inf"))
+        higher = tl.maximum(best, tl.max(scores, 1))
+        # A query that has seen nothing yet has no best score to subtract.
+        safe = tl.where(higher == -float("inf"), 0.0, higher)
+        weights = tl.exp(scores - safe[:, None])
+        shrink = tl.exp(best - safe)
+        found_v = tl.load(
+            base_v + columns[:, None] * v_column + widths[None, :], mask=here[:, None], other=0.0
+        ).to(asked.dtype)
+        said = said * shrink[:, None] + tl.dot(
+            weights.to(found_v.dtype), found_v, input_precision="ieee"
+        ).to(tl.float32)
+        total = total * shrink + tl.sum(weights, 1)
+        best = higher
+    place = (row * key_heads + head) * splits + split
+    tl.store(part + (place * QUERIES + queries[:, None]) * WIDTH + widths[None, :], said)
+    tl.store(top + place * QUERIES + queries, best)
+    tl.store(mass + place * QUERIES + queries, total)
+
+
+@triton.jit
+def join(
+    part, top, mass, out, splits, count,
+    WIDTH: tl.constexpr, QUERIES: tl.constexpr,
+):  # fmt: skip
+    """The splits of one key head of one row into its result."""
+    row, head = tl.program_id(0), tl.program_id(1)
+    key_heads = tl.num_programs(1)
+    queries, widths = tl.arange(0, QUERIES), tl.arange(0, WIDTH)
+    place = (row * key_heads + head) * splits
+    best = tl.full((QUERIES,), -float("inf"), tl.float32)
+    for split in range(0, splits):
+        best = tl.maximum(best, tl.load(top + (place + split) * QUERIES + queries))
+    safe = tl.where(best == -float("inf"), 0.0, best)
+    total = tl.zeros((QUERIES,), tl.float32)
+    said = tl.zeros((QUERIES, WIDTH), tl.float32)
+    for split in range(0, splits):
+        here = (place + split) * QUERIES + queries
+        share = tl.exp(tl.load(top + here) - safe)
+        total += tl.load(mass + here) * share
+        said += tl.load(part + here[:, None] * WIDTH + widths[None, :]) * share[:, None]
+    said = said / tl.where(total == 0.0, 1.0, total)[:, None]
+    block = out + (row * key_heads + head) * count * WIDTH
+    is_query = queries < count
+    tl.store(
+        block + queries[:, None] * WIDTH + widths[None, :],
+        said.to(out.dtype.element_ty),
+        mask=is_query[:, None],
+    )

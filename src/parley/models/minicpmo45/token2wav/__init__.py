@@ -1,0 +1,1 @@
+"""The vocoder (`assets/token2wav`): speech tokens and a voice to sound."""

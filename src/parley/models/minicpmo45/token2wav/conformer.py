@@ -1,0 +1,287 @@
+"""The flow's encoder: speech tokens to frames of twice their rate.
+
+Letters: `R` rows (conversations) that share a call, `T` tokens that become frames, `C` history
+columns of the token-rate layers (the frame-rate layers have their own), `W` width, `H` heads.
+
+A row's history is kept right-aligned: the newest entry is in the last column, columns before a
+row's own history are masked. So rows of different history share one table of distances, and a
+distance is always (query column - key column), also across a gap that trimming left.
+
+How it differs from a textbook conformer: no macaron, no convolution module; look-ahead and
+up-sampling layers around plain pre-norm attention blocks with relative positions. Source: speech.md
+3.3.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+LOOK_AHEAD = 3
+"""Tokens the first convolution looks into the future."""
+
+LEFT_FRAMES = 2
+"""Frames that the second look-ahead convolution remembers."""
+
+UP_FRAMES = 4
+"""Frames that the up-sampling convolution remembers."""
+
+_KEPT_DISTANCES = 1024
+"""Projected distance codes up to this are kept; longer calls (whole utterances) make their own."""
+
+
+class AttentionHistory(NamedTuple):
+    """Past of the rows of one call.
+
+    Args:
+        tokens, frames: keys and values of the token-rate and the frame-rate layers, each of shape
+            (2, layers, R, H, C, head width), right-aligned.
+        token_counts, frame_counts: valid columns per row.
+        left: shape (R, 2, W); up: shape (R, 4, W).
+    """
+
+    tokens: Tensor
+    frames: Tensor
+    token_counts: list[int]
+    frame_counts: list[int]
+    left: Tensor
+    up: Tensor
+
+
+@dataclass(slots=True, eq=False)
+class Encoded:
+    """What a call produced; nothing has been stored yet.
+
+    Args:
+        frames: shape (R, 2 T, W).
+        token_entries, frame_entries: new keys and values, shape (2, layers, R, H, T or 2 T, head
+            width).
+        left, up: the convolutions' next past.
+    """
+
+    frames: Tensor
+    token_entries: Tensor
+    frame_entries: Tensor
+    left: Tensor
+    up: Tensor
+
+
+class Embed(nn.Module):
+    """Projection, norm, and the square root of the width."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.out = nn.Sequential(nn.Linear(width, width), nn.LayerNorm(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.out(x) * math.sqrt(x.shape[-1])
+        return out
+
+
+class LookAhead(nn.Module):
+    """Three tokens of future and two of past for every token."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv1d(width, width, LOOK_AHEAD + 1)
+        self.conv2 = nn.Conv1d(width, width, LEFT_FRAMES + 1)
+
+    def forward(self, x: Tensor, left: Tensor) -> tuple[Tensor, Tensor]:
+        """Shape (R, T + 3, W) in, (R, T, W) out, and the next past."""
+        y = F.leaky_relu(self.conv1(x.transpose(1, 2)), 0.01).transpose(1, 2)
+        y = torch.cat([left, y], dim=1)
+        out = self.conv2(y.transpose(1, 2)).transpose(1, 2)
+        return x[:, :-LOOK_AHEAD] + out, y[:, -LEFT_FRAMES:]
+
+
+class Upsample(nn.Module):
+    """Every token twice, smoothed by a causal convolution."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(width, width, UP_FRAMES + 1)
+
+    def forward(self, x: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
+        y = torch.cat([up, x.repeat_interleave(2, dim=1)], dim=1)
+        return self.conv(y.transpose(1, 2)).transpose(1, 2), y[:, -UP_FRAMES:]
+
+
+class RelativeAttention(nn.Module):
+    """`score(i, j) = [(q_i + u) k_j + (q_i + v) P(i - j)] / sqrt(head width)`."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads, self.head_width = heads, width // heads
+        self.linear_q = nn.Linear(width, width)
+        self.linear_k = nn.Linear(width, width)
+        self.linear_v = nn.Linear(width, width)
+        self.linear_out = nn.Linear(width, width)
+        self.linear_pos = nn.Linear(width, width, bias=False)
+        self.pos_bias_u = nn.Parameter(torch.zeros(heads, self.head_width))
+        self.pos_bias_v = nn.Parameter(torch.zeros(heads, self.head_width))
+        self._kept: Tensor | None = None
+
+    def distances(self, oldest: int, newest: int) -> Tensor:
+        """Projected codes of the distances `oldest` down to `newest`, (H, head width, count)."""
+        weight = self.linear_pos.weight
+        reach = _KEPT_DISTANCES
+        if oldest >= reach or -newest >= reach:
+            codes = distance_codes(oldest, newest, weight.shape[0], weight.device)
+            return self._project(codes.to(weight.dtype))
+        if self._kept is None or self._kept.device != weight.device:
+            codes = distance_codes(reach, -reach, weight.shape[0], weight.device)
+            self._kept = self._project(codes.to(weight.dtype))
+        return self._kept[:, :, reach - oldest : reach - newest + 1]
+
+    def _project(self, codes: Tensor) -> Tensor:
+        out: Tensor = self.linear_pos(codes).view(-1, self.heads, self.head_width).permute(1, 2, 0)
+        return out
+
+    def forward(self, x: Tensor, past: Tensor | None, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Attend over past and new entries.
+
+        Args:
+            x: shape (R, T, W).
+            past: this layer's keys and values, shape (2, R, H, C, head width).
+            mask: bool, shape (R, 1, 1, C + T); None if every row's columns are all valid.
+
+        Returns:
+            Shape (R, T, W), and the new entries, (2, R, H, T, head width).
+        """
+        shape = (*x.shape[:2], self.heads, self.head_width)
+        q = self.linear_q(x).view(shape)
+        k = self.linear_k(x).view(shape).transpose(1, 2)
+        v = self.linear_v(x).view(shape).transpose(1, 2)
+        new = torch.stack([k, v])
+        if past is not None:
+            k, v = torch.cat([past[0], k], dim=2), torch.cat([past[1], v], dim=2)
+        count, columns = x.shape[1], k.shape[2]
+        codes = self.distances(columns - 1, -(count - 1))
+        raw = torch.matmul((q + self.pos_bias_v).transpose(1, 2), codes).contiguous()
+        bias = _shifted(raw, columns) / math.sqrt(self.head_width)
+        if mask is not None:
+            bias = bias.masked_fill(~mask, -torch.inf)
+        u = (q + self.pos_bias_u).transpose(1, 2)
+        out = F.scaled_dot_product_attention(u, k, v, attn_mask=bias)
+        return self.linear_out(out.transpose(1, 2).flatten(2)), new
+
+
+def distance_codes(oldest: int, newest: int, width: int, device: torch.device) -> Tensor:
+    """Interleaved sine/cosine codes of the distances `oldest` down to `newest`, (count, width)."""
+    distances = torch.arange(oldest, newest - 1, -1, dtype=torch.float32, device=device)
+    rates = torch.exp(
+        torch.arange(0, width, 2, dtype=torch.float32, device=device) * -(math.log(10_000) / width)
+    )
+    angles = distances[:, None] * rates
+    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
+
+
+def _shifted(raw: Tensor, columns: int) -> Tensor:
+    """Row i of the result starts `T - 1 - i` places into row i of `raw`: a view, no copy."""
+    rows, heads, count, wide = raw.shape
+    return raw.as_strided(
+        (rows, heads, count, columns),
+        (heads * count * wide, count * wide, wide - 1, 1),
+        raw.storage_offset() + count - 1,
+    )
+
+
+class ConformerFeedForward(nn.Module):
+    """Two layers with SiLU."""
+
+    def __init__(self, width: int, inner: int) -> None:
+        super().__init__()
+        self.w_1 = nn.Linear(width, inner)
+        self.w_2 = nn.Linear(inner, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.w_2(F.silu(self.w_1(x)))
+        return out
+
+
+class ConformerBlock(nn.Module):
+    """Pre-norm attention and feed-forward."""
+
+    def __init__(self, width: int, heads: int, inner: int) -> None:
+        super().__init__()
+        self.self_attn = RelativeAttention(width, heads)
+        self.feed_forward = ConformerFeedForward(width, inner)
+        self.norm_mha = nn.LayerNorm(width, eps=1e-12)
+        self.norm_ff = nn.LayerNorm(width, eps=1e-12)
+
+    def forward(self, x: Tensor, past: Tensor | None, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        y, new = self.self_attn(self.norm_mha(x), past, mask)
+        x = x + y
+        return x + self.feed_forward(self.norm_ff(x)), new
+
+
+class ConformerEncoder(nn.Module):
+    """Look-ahead, token-rate blocks, up-sampling, frame-rate blocks."""
+
+    def __init__(self, *, width: int, heads: int, inner: int, blocks: int, up_blocks: int) -> None:
+        super().__init__()
+        self.width, self.heads = width, heads
+        self.embed = Embed(width)
+        self.pre_lookahead_layer = LookAhead(width)
+        self.encoders = nn.ModuleList([ConformerBlock(width, heads, inner) for _ in range(blocks)])
+        self.up_layer = Upsample(width)
+        self.up_embed = Embed(width)
+        self.up_encoders = nn.ModuleList(
+            [ConformerBlock(width, heads, inner) for _ in range(up_blocks)]
+        )
+        self.after_norm = nn.LayerNorm(width)
+
+    def forward(
+        self, x: Tensor, *, is_last: bool, history: AttentionHistory | None = None
+    ) -> Encoded:
+        """Encode the next tokens of every row.
+
+        Args:
+            x: token embeddings, shape (R, T + 3, W); the last piece has no look-ahead: (R, T, W).
+            history: None for a whole utterance or the first piece.
+        """
+        rows = x.shape[0]
+        x = self.embed(x)
+        if is_last:
+            x = F.pad(x, (0, 0, 0, LOOK_AHEAD))
+        left = x.new_zeros(rows, LEFT_FRAMES, self.width) if history is None else history.left
+        up = x.new_zeros(rows, UP_FRAMES, self.width) if history is None else history.up
+        x, left = self.pre_lookahead_layer(x, left)
+        past = None if history is None else history.tokens
+        counts = None if history is None else history.token_counts
+        x, token_entries = _through(self.encoders, x, past, counts)
+        x, up = self.up_layer(x, up)
+        x = self.up_embed(x)
+        past = None if history is None else history.frames
+        counts = None if history is None else history.frame_counts
+        x, frame_entries = _through(self.up_encoders, x, past, counts)
+        return Encoded(self.after_norm(x), token_entries, frame_entries, left, up)
+
+
+def _through(
+    blocks: nn.ModuleList, x: Tensor, past: Tensor | None, counts: list[int] | None
+) -> tuple[Tensor, Tensor]:
+    """Run blocks of one rate.
+
+    On a CPU only as many columns are read as the fullest row has; elsewhere all, so that the shape
+    stays the same from a turn's first call on.
+    """
+    mask = None
+    if past is not None and counts is not None:
+        reads = max(counts) if x.device.type == "cpu" else past.shape[-2]
+        past = past[..., past.shape[-2] - reads :, :]
+        if min(counts) < reads:
+            empty = torch.tensor([reads - count for count in counts], device=x.device)
+            columns = torch.arange(reads + x.shape[1], device=x.device)
+            mask = (columns >= empty[:, None])[:, None, None]
+    entries: list[Tensor] = []
+    for number, block in enumerate(blocks):
+        here = None if past is None else past[:, number]
+        x, new = block(x, here, mask)
+        entries.append(new)
+    return x, torch.stack(entries, dim=1)

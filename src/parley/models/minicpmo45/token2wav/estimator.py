@@ -1,0 +1,371 @@
+"""The flow's estimator: a diffusion transformer over mel frames.
+
+Letters: `R` rows (conversations) that share a call, `T` new mel frames, `C` history places per row,
+`W` width, `H` heads, `N` Euler steps. Classifier-free guidance doubles every row: index 0 with its
+conditions, index 1 without.
+
+Two facts make streaming cheap. Attention has no position code, so a row's history may lie in any
+order: it is a set of places in a preallocated cache with a mask, new frames are written into free
+places, and nothing is ever moved or joined. And the time grid is fixed, so everything that depends
+on time alone (a third of the parameters) is computed once, at load.
+
+Shapes on a GPU: a call is a pure function of `R`, `T` and `C`; `T` is 50 for every full window.
+
+Source: speech.md 3.4.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from parley.models.minicpmo45.runtime import slot_attention
+
+TIME_WIDTH = 256
+"""Width of the sine/cosine code of time. Source: shape of `t_embedder.mlp.0`."""
+
+CONV_FRAMES = 2
+"""Frames a causal convolution of width 3 must remember."""
+
+
+@dataclass(slots=True, eq=False)
+class Modulation:
+    """What one Euler step's time does to the network.
+
+    Args:
+        blocks: per block shift, scale and gate of attention, feed-forward and convolution; shape
+            (blocks, 9, W).
+        final: shift and scale before the last projection, shape (2, W).
+    """
+
+    blocks: Tensor
+    final: Tensor
+
+
+@dataclass(slots=True, eq=False)
+class EstimatorMemory:
+    """History of all slots for one Euler step.
+
+    Args:
+        keys, values: shape (blocks, S, 2, C, H, head width), written in place.
+        conv: shape (blocks, S, 2, 2, 2 frames, W): inputs of the two convolutions.
+    """
+
+    keys: Tensor
+    values: Tensor
+    conv: Tensor
+
+
+@dataclass(slots=True, eq=False)
+class Places:
+    """Where a call's rows read and write in the history.
+
+    Args:
+        slots: int64, shape (R,).
+        first_slot: the slots are neighbours from this one on (history is read without a copy);
+            None if not.
+        new: int64, shape (R, T): free places for the new frames.
+        mask: bool, shape (2 R, 1, 1, reads): places that hold history or new frames.
+        reads: places read.
+        in_place: whether a kernel reads the slots where they lie.
+        lines, first, last: what the kernel needs to know besides, the same for all blocks.
+    """
+
+    slots: Tensor
+    first_slot: int | None
+    new: Tensor
+    mask: Tensor
+    reads: int
+    in_place: bool = False
+    lines: Tensor | None = None
+    first: Tensor | None = None
+    last: Tensor | None = None
+
+    def prepared(self) -> Places:
+        """The same, with what all blocks of all steps share, made once."""
+        if not self.in_place:
+            return self
+        sides = torch.arange(2, device=self.slots.device)
+        lines = (2 * self.slots[:, None] + sides).flatten()
+        last = torch.full_like(lines, self.reads - 1)[:, None].repeat(1, self.new.shape[1])
+        return replace(self, lines=lines, first=torch.zeros_like(lines), last=last)
+
+    def rows_of(self, cache: Tensor) -> Tensor:
+        """The rows' part of a tensor whose first axis is slots."""
+        if self.first_slot is None:
+            return cache[self.slots]
+        return cache[self.first_slot : self.first_slot + self.slots.shape[0]]
+
+    def read(self, cache: Tensor) -> Tensor:
+        """History of one block, shape (2 R, H, reads, head width)."""
+        rows = self.rows_of(cache)[:, :, : self.reads]
+        return rows.flatten(0, 1).transpose(1, 2)
+
+    def attend(self, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """Attention of queries (2 R, T, H, head width) over one block's history, in place; after
+        `prepared`."""
+        assert self.lines is not None
+        assert self.first is not None
+        assert self.last is not None
+        return slot_attention.attend(
+            query,
+            keys.flatten(0, 1).transpose(1, 2),
+            values.flatten(0, 1).transpose(1, 2),
+            self.lines,
+            first=self.first,
+            last=self.last,
+            reads=self.reads,
+            mask=self.mask[:, 0, 0],
+        )
+
+    def write(self, cache: Tensor, entries: Tensor) -> None:
+        """Put new entries of shape (2 R, T, H, head width) into their places."""
+        rows = torch.unflatten(entries, 0, (-1, 2))
+        sides = torch.arange(2, device=entries.device)
+        places = (self.slots[:, None, None], sides[None, :, None], self.new[:, None, :])
+        cache[places] = rows.to(cache.dtype)
+
+
+class TimeEmbedder(nn.Module):
+    """Time in [0, 1] to a vector."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.mlp = nn.Sequential(nn.Linear(TIME_WIDTH, width), nn.SiLU(), nn.Linear(width, width))
+
+    def forward(self, t: Tensor) -> Tensor:
+        half = TIME_WIDTH // 2
+        rates = torch.exp(
+            -math.log(10_000) * torch.arange(half, dtype=torch.float32, device=t.device) / half
+        )
+        angles = (t.float() * 1000)[:, None] * rates
+        code = torch.cat([angles.cos(), angles.sin()], dim=-1)
+        out: Tensor = self.mlp(code.to(next(self.parameters()).dtype))
+        return out
+
+
+class FrameAttention(nn.Module):
+    """Every new frame sees all history and all new frames."""
+
+    def __init__(self, width: int, heads: int, head_width: int) -> None:
+        super().__init__()
+        inner = heads * head_width
+        self.heads, self.head_width = heads, head_width
+        self.to_q = nn.Linear(width, inner)
+        self.to_k = nn.Linear(width, inner)
+        self.to_v = nn.Linear(width, inner)
+        self.q_norm = nn.LayerNorm(head_width)
+        self.k_norm = nn.LayerNorm(head_width)
+        self.proj = nn.Linear(inner, width)
+
+    def forward(
+        self, x: Tensor, keys: Tensor | None, values: Tensor | None, places: Places | None
+    ) -> Tensor:
+        """`x` has shape (2 R, T, W); caches are one block's, None for a whole utterance."""
+        shape = (*x.shape[:2], self.heads, self.head_width)
+        q = self.q_norm(self.to_q(x).view(shape)).transpose(1, 2)
+        k = self.k_norm(self.to_k(x).view(shape))
+        v = self.to_v(x).view(shape)
+        if keys is None or values is None or places is None:
+            out = F.scaled_dot_product_attention(q, k.transpose(1, 2), v.transpose(1, 2))
+        else:
+            places.write(keys, k)
+            places.write(values, v)
+            if places.lines is not None and slot_attention.fits(x.shape[1], self.head_width):
+                read: Tensor = self.proj(places.attend(q.transpose(1, 2), keys, values).flatten(2))
+                return read
+            out = F.scaled_dot_product_attention(
+                q,
+                places.read(keys).to(q.dtype),
+                places.read(values).to(q.dtype),
+                attn_mask=places.mask,
+            )
+        made: Tensor = self.proj(out.transpose(1, 2).flatten(2))
+        return made
+
+
+class FrameConv(nn.Module):
+    """Two causal convolutions over frames with a norm and Mish between them."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        # Places 0, 2, 5 and 7 of the published sequence only turn axes; they hold no weights.
+        self.block = nn.ModuleDict(
+            {
+                "1": nn.Conv1d(width, width, 3),
+                "3": nn.LayerNorm(width),
+                "6": nn.Conv1d(width, width, 3),
+            }
+        )
+
+    def forward(self, x: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
+        """Shapes (2 R, T, W) and (2 R, 2 convolutions, 2 frames, W); returns the next past too."""
+        first = torch.cat([past[:, 0], x], dim=1)
+        y = self.block["1"](first.transpose(1, 2)).transpose(1, 2)
+        y = F.mish(self.block["3"](y))
+        second = torch.cat([past[:, 1], y], dim=1)
+        y = self.block["6"](second.transpose(1, 2)).transpose(1, 2)
+        return y, torch.stack([first[:, -CONV_FRAMES:], second[:, -CONV_FRAMES:]], dim=1)
+
+
+class FrameMlp(nn.Module):
+    """Feed-forward with the tanh form of GELU."""
+
+    def __init__(self, width: int, inner: int) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(width, inner)
+        self.fc2 = nn.Linear(inner, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.fc2(F.gelu(self.fc1(x), approximate="tanh"))
+        return out
+
+
+class TimeModulation(nn.Sequential):
+    """SiLU and a projection of the time vector; named as in the checkpoint."""
+
+    def __init__(self, width: int, parts: int) -> None:
+        super().__init__(nn.SiLU(), nn.Linear(width, parts * width))
+
+
+class EstimatorBlock(nn.Module):
+    """Attention, convolution, feed-forward, each shifted, scaled and gated by time."""
+
+    def __init__(self, width: int, heads: int, head_width: int, inner: int) -> None:
+        super().__init__()
+        self.width = width
+        self.attn = FrameAttention(width, heads, head_width)
+        self.conv = FrameConv(width)
+        self.mlp = FrameMlp(width, inner)
+        self.adaLN_modulation = TimeModulation(width, 9)
+
+    def forward(
+        self,
+        x: Tensor,
+        time: Tensor,
+        past: Tensor,
+        keys: Tensor | None,
+        values: Tensor | None,
+        places: Places | None,
+    ) -> tuple[Tensor, Tensor]:
+        """`time` is this block's (9, W); returns the frames and the convolutions' next past."""
+        shift_a, scale_a, gate_a, shift_m, scale_m, gate_m, shift_c, scale_c, gate_c = time
+        heard = self.attn(self._norm(x, shift_a, scale_a), keys, values, places)
+        x = torch.addcmul(x, gate_a, heard)
+        y, past = self.conv(self._norm(x, shift_c, scale_c), past)
+        x = torch.addcmul(x, gate_c, y)
+        return torch.addcmul(x, gate_m, self.mlp(self._norm(x, shift_m, scale_m))), past
+
+    def modulate(self, code: Tensor) -> Tensor:
+        """Shifts, scales and gates of a time, shape (9, W)."""
+        modulated: Tensor = self.adaLN_modulation(code)
+        return modulated.view(9, self.width)
+
+    def _norm(self, x: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
+        """A scale and a shift are what a norm's own weights are."""
+        return F.layer_norm(x, (self.width,), scale, shift, eps=1e-6)
+
+
+class FinalLayer(nn.Module):
+    """Frames back to mel bins."""
+
+    def __init__(self, width: int, bins: int) -> None:
+        super().__init__()
+        self.adaLN_modulation = TimeModulation(width, 2)
+        self.linear = nn.Linear(width, bins)
+
+
+class Estimator(nn.Module):
+    """Velocity of the mel at a point of time, with and without its conditions."""
+
+    def __init__(
+        self,
+        *,
+        inputs: int,
+        bins: int,
+        width: int,
+        depth: int,
+        heads: int,
+        head_width: int,
+        inner: int,
+    ) -> None:
+        super().__init__()
+        self.width, self.heads, self.head_width = width, heads, head_width
+        self.t_embedder = TimeEmbedder(width)
+        self.in_proj = nn.Linear(inputs, width)
+        self.blocks = nn.ModuleList(
+            [EstimatorBlock(width, heads, head_width, inner) for _ in range(depth)]
+        )
+        self.final_layer = FinalLayer(width, bins)
+
+    def _blocks(self) -> list[EstimatorBlock]:
+        return [block for block in self.blocks if isinstance(block, EstimatorBlock)]
+
+    def modulation(self, t: Tensor) -> Modulation:
+        """Everything that depends on time alone; `t` has shape (1,).
+
+        Scales come out as `1 + scale`, ready to multiply with.
+        """
+        code = self.t_embedder(t)
+        parts = [block.modulate(code) for block in self._blocks()]
+        blocks = torch.stack(parts)
+        blocks[:, [1, 4, 7]] += 1
+        final = self.final_layer.adaLN_modulation(code).view(2, self.width).clone()
+        final[1] += 1
+        return Modulation(blocks, final)
+
+    def conditions(self, mu: Tensor, speaker: Tensor, prompt: Tensor | None) -> Tensor:
+        """The part of the input projection that no Euler step changes.
+
+        Args:
+            mu: shape (R, T, 80); prompt: the same or None (zeros); speaker: shape (R, 80).
+
+        Returns:
+            Shape (2 R, T, W): with conditions, without, for each row.
+        """
+        bins = mu.shape[-1]
+        weight, bias = self.in_proj.weight, self.in_proj.bias
+        given = F.linear(mu, weight[:, bins : 2 * bins], bias)
+        given = given + F.linear(speaker, weight[:, 2 * bins : 3 * bins])[:, None]
+        if prompt is not None:
+            given = given + F.linear(prompt, weight[:, 3 * bins :])
+        without = bias.expand_as(given)
+        return torch.stack([given, without], dim=1).flatten(0, 1)
+
+    def forward(
+        self,
+        x: Tensor,
+        conditions: Tensor,
+        time: Modulation,
+        past: Tensor,
+        memory: EstimatorMemory | None = None,
+        places: Places | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """One evaluation.
+
+        Args:
+            x: shape (R, T, 80).
+            conditions: from `conditions`.
+            past: the convolutions' past frames, shape (blocks, 2 R, 2, 2, W).
+
+        Returns:
+            Velocities of shape (R, 2, T, 80), and the next past.
+        """
+        bins = x.shape[-1]
+        seen = F.linear(x, self.in_proj.weight[:, :bins])
+        h = seen.repeat_interleave(2, dim=0) + conditions
+        new_past: list[Tensor] = []
+        for number, block in enumerate(self.blocks):
+            keys = values = None
+            if memory is not None:
+                keys, values = memory.keys[number], memory.values[number]
+            h, kept = block(h, time.blocks[number], past[number], keys, values, places)
+            new_past.append(kept)
+        shift, scale = time.final
+        h = F.layer_norm(h, (self.width,), scale, shift, eps=1e-6)
+        velocity = torch.unflatten(self.final_layer.linear(h), 0, (-1, 2))
+        return velocity, torch.stack(new_past)

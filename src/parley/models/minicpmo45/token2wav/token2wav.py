@@ -1,0 +1,502 @@
+"""Speech tokens to 24 kHz sound, streaming, for several conversations at once.
+
+A row gets a voice (`begin`), then windows of tokens (`decode`), the last of which closes its turn;
+`begin` starts the next. Windows of different rows that have the same shape share every network
+call, the others follow one after another, so what a row says does not depend on its company.
+
+Priming a voice is the costly part (the whole prompt through the flow); it happens once per voice,
+and beginning a turn only copies.
+
+Source: speech.md 3 and 4. Two kinds of voice files exist, told apart by a tensor's shape
+(`VoiceFiles`); the published ones are the classic kind.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+from weakref import WeakValueDictionary
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from parley.errors import SetupError
+from parley.models.minicpmo45.runtime.graphs import GraphRunner
+from parley.models.minicpmo45.token2wav.conformer import LOOK_AHEAD
+from parley.models.minicpmo45.token2wav.flow import (
+    Flow,
+    FlowMark,
+    FlowMemory,
+    FlowRow,
+    FlowShape,
+    FlowStep,
+    Trim,
+    memory_for_prompts,
+)
+from parley.models.minicpmo45.token2wav.vocoder import OVERLAP_SAMPLES, ClassicRow, ClassicVocoder
+from parley.models.minicpmo45.token2wav.vocoder_causal import CausalRow, CausalVocoder
+from parley.models.minicpmo45.token2wav.vocoder_layers import folded
+from parley.models.minicpmo45.token2wav.voice_pack import VoicePack
+from parley.models.minicpmo45.token2wav.windows import SILENT_TOKEN, VocoderWindow
+
+STEPS = 5
+"""Euler steps of the published unified model. Source: speech.md 3.4."""
+
+PROMPT_FRAMES = 502
+"""Longest prompt by default: ten seconds and the rounding of a token."""
+
+FLOW_FILE, VOCODER_FILE = "flow.pt", "hift.pt"
+
+Wave = npt.NDArray[np.float32]
+
+
+VOICES_READY = 4
+"""Primed voices kept on the device; others that somebody speaks with wait in the host's memory."""
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class PrimedVoice:
+    """A voice after priming: read only, shared by every row that speaks with it."""
+
+    key: str
+    memory: FlowMemory
+
+    @property
+    def nbytes(self) -> int:
+        return self.memory.nbytes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Turn:
+    """One row's stream through the vocoder."""
+
+    stream: ClassicRow | CausalRow
+    has_begun: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Snapshot:
+    """A slot in the middle of a turn."""
+
+    flow: FlowMark
+    turn: _Turn | None
+
+
+class Token2Wav:
+    """Flow and vocoder over slots.
+
+    Args:
+        steps: Euler steps; a primed voice belongs to one number of them.
+        prompt_frames: longest prompt; longer voices are cropped.
+        leads_with_silence: put 3,840 zeros in front of a turn's first window, so that it is as long
+            as the others (the later builds do; False is the oldest build).
+        voices: primed voices kept on the device.
+        graphs: who captures the Euler loop and the vocoder; None captures nothing.
+        history: what the estimator's history is kept in; None: as the flow computes.
+    """
+
+    def __init__(
+        self,
+        flow: Flow,
+        vocoder: ClassicVocoder | CausalVocoder,
+        *,
+        slots: int,
+        steps: int = STEPS,
+        prompt_frames: int = PROMPT_FRAMES,
+        leads_with_silence: bool = True,
+        voices: int = VOICES_READY,
+        graphs: GraphRunner | None = None,
+        history: torch.dtype | None = None,
+    ) -> None:
+        self.flow, self.vocoder = flow, vocoder
+        self.history = history
+        self.leads_with_silence = leads_with_silence
+        self.is_causal = isinstance(vocoder, CausalVocoder)
+        self.trim = Trim.EVEN if self.is_causal else Trim.PUBLISHED
+        self.prompt_frames = prompt_frames
+        self.schedule = flow.schedule(steps)
+        self.memory = memory_for_prompts(
+            flow, slots, steps=steps, prompt_frames=prompt_frames, history=history
+        )
+        vocoder.graphs = graphs or GraphRunner(flow.device)
+        vocoder.slots = slots
+        flow.serve(self.memory, vocoder.graphs)
+        self._turns: list[_Turn | None] = [None] * slots
+        self._voices: OrderedDict[str, PrimedVoice] = OrderedDict()
+        self._voices_limit = voices
+        self._spoken_with: dict[int, PrimedVoice] = {}
+        # Voices are primed beside the steps of those who talk.
+        self._side: torch.cuda.Stream | None = None
+        if flow.device.type == "cuda":
+            self._side = torch.cuda.Stream(flow.device)  # type: ignore[no-untyped-call]
+        # Rows that speak with the same voice share it, however long ago it was primed.
+        self._shared: WeakValueDictionary[str, PrimedVoice] = WeakValueDictionary()
+
+    @property
+    def row_bytes(self) -> int:
+        """Device bytes of one slot."""
+        return self.memory.nbytes // len(self._turns)
+
+    @property
+    def voice_bytes(self) -> int:
+        """Device bytes of the primed voices kept ready."""
+        return sum(voice.nbytes for voice in self._voices.values())
+
+    def capture(self) -> None:
+        """Capture what can be captured, before anybody speaks."""
+        self.flow.capture(self.schedule)
+        self.vocoder.capture()
+
+    def prime(self, pack: VoicePack) -> PrimedVoice:
+        """Make a voice ready to speak with; immediate when it was used lately.
+
+        May be called by one other thread while rows speak.
+        """
+        pack = pack.cropped(self.prompt_frames)
+        if self._side is None:
+            return self._primed(pack)
+        # What loading and the first rows left on the device is complete before it is read here.
+        self._side.wait_stream(torch.cuda.default_stream(self._side.device))
+        with torch.cuda.stream(self._side):
+            voice = self._primed(pack)
+            self._side.synchronize()
+        return voice
+
+    @torch.inference_mode()
+    def _primed(self, pack: VoicePack) -> PrimedVoice:
+        known = self._shared.get(pack.key)
+        if known is not None:
+            return self._kept(known)
+        tokens = [int(token) for token in pack.tokens]
+        # The classic files were made with silence as the look-ahead of the prompt, the causal ones
+        # with its own beginning.
+        ahead = tokens[:LOOK_AHEAD] if self.is_causal else [SILENT_TOKEN] * LOOK_AHEAD
+        ahead += [SILENT_TOKEN] * (LOOK_AHEAD - len(ahead))
+        memory = FlowMemory(
+            self.flow,
+            1,
+            steps=self.schedule.count,
+            places=pack.frames,
+            columns=pack.frames,
+            history=self.history,
+        )
+        memory.rows[0] = FlowRow(speaker=self.flow.speaker(torch.from_numpy(pack.embedding)))
+        mel = torch.from_numpy(pack.mel)[None].to(memory.left)
+        self.flow.stream(
+            memory, [0], [tokens + ahead], self.schedule, is_last=False, trim=self.trim, prompt=mel
+        )
+        return self._kept(PrimedVoice(pack.key, memory))
+
+    def _kept(self, voice: PrimedVoice) -> PrimedVoice:
+        """Keep a voice ready; those not used for longest leave the device, and stay in the host's
+        memory as long as somebody speaks with them."""
+        self._shared[voice.key] = self._voices[voice.key] = voice
+        self._voices.move_to_end(voice.key)
+        while len(self._voices) > self._voices_limit:
+            _, oldest = self._voices.popitem(last=False)
+            if any(used is oldest for used in list(self._spoken_with.values())):
+                oldest.memory.leave_device()
+        return voice
+
+    @torch.inference_mode()
+    def begin(self, slot: int, voice: PrimedVoice) -> None:
+        """A turn begins in a slot; whatever it was saying is gone."""
+        self._spoken_with[slot] = voice
+        self.memory.copy_from(slot, voice.memory)
+        self._turns[slot] = _Turn(self.vocoder.row())
+
+    def close(self, slot: int) -> None:
+        """A slot falls silent and lets go of what it held."""
+        self.memory.clear(slot)
+        self._turns[slot] = None
+        self._spoken_with.pop(slot, None)
+
+    @torch.inference_mode()
+    def decode(self, slots: Sequence[int], windows: Sequence[VocoderWindow]) -> list[Wave]:
+        """Sound of one window per slot.
+
+        Args:
+            slots: distinct, each begun and not closed by a last window.
+
+        A call that raises has changed no slot.
+
+        Returns:
+            Samples in the order of `slots`; 960 per token that became sound, except that a first
+            window gives 3,840 fewer (or that many zeros) and a last one makes up for it.
+        """
+        for slot, window in zip(slots, windows, strict=True):
+            self._check(slot, window)
+        mels: dict[int, Tensor] = {}
+        steps: list[FlowStep] = []
+        for (_, is_last), members in _grouped(
+            range(len(slots)), lambda i: (len(windows[i].tokens), windows[i].is_last)
+        ):
+            step = self.flow.advance(
+                self.memory,
+                [slots[i] for i in members],
+                [windows[i].tokens for i in members],
+                self.schedule,
+                is_last=is_last,
+                trim=self.trim,
+            )
+            steps.append(step)
+            mels.update(zip(members, step.mel, strict=True))
+        turns = [self._turn(slot) for slot in slots]
+        made: list[tuple[list[int], Tensor]] = []
+        after: dict[int, Any] = {}
+        for (is_last, _, _), members in _grouped(
+            range(len(slots)),
+            lambda i: (windows[i].is_last, mels[i].shape[1], turns[i].stream.signature),
+        ):
+            streams: list[Any] = [turns[i].stream for i in members]
+            mel = torch.stack([mels[i] for i in members])
+            sound, rows = self.vocoder.stream(streams, mel, is_last=is_last)
+            made.append((members, sound))
+            after.update(zip(members, rows, strict=True))
+        # The device is waited for here, once everything has been asked of it.
+        waves: dict[int, Wave] = {}
+        for members, sound in made:
+            waves.update(zip(members, sound.cpu().numpy(), strict=True))
+        for step in steps:
+            step.commit()
+        for i, slot in enumerate(slots):
+            window, turn = windows[i], turns[i]
+            if not turn.has_begun and not window.is_last and self.leads_with_silence:
+                waves[i] = np.concatenate([np.zeros(OVERLAP_SAMPLES, np.float32), waves[i]])
+            self._turns[slot] = None if window.is_last else _Turn(after[i], has_begun=True)
+        return [waves[i] for i in range(len(slots))]
+
+    @torch.inference_mode()
+    def snapshot(self, slot: int) -> Snapshot:
+        """A slot's turn as it is. Costs next to nothing until the turn goes on."""
+        return Snapshot(self.memory.mark(slot), self._turns[slot])
+
+    @torch.inference_mode()
+    def restore(self, slot: int, snapshot: Snapshot) -> None:
+        """Return to a snapshot, which stays valid."""
+        self.memory.restore(slot, snapshot.flow)
+        self._turns[slot] = snapshot.turn
+
+    def _turn(self, slot: int) -> _Turn:
+        turn = self._turns[slot]
+        if turn is None:
+            raise ValueError(f"slot {slot} has no turn; begin one first")
+        return turn
+
+    def _check(self, slot: int, window: VocoderWindow) -> None:
+        self._turn(slot)
+        least = 1 if window.is_last else LOOK_AHEAD + 1
+        if len(window.tokens) < least:
+            raise ValueError(f"a window needs at least {least} tokens, got {len(window.tokens)}")
+        vocabulary = self.flow.shape.vocabulary
+        strangers = [token for token in window.tokens if not 0 <= token < vocabulary]
+        if strangers:
+            raise ValueError(f"{strangers[0]} is no speech token; there are {vocabulary}")
+
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+def _grouped(numbers: range, key: Callable[[int], Key]) -> list[tuple[Key, list[int]]]:
+    """Numbers with equal keys together, in order of first appearance."""
+    groups: dict[Key, list[int]] = {}
+    for number in numbers:
+        groups.setdefault(key(number), []).append(number)
+    return list(groups.items())
+
+
+# --------------------------------------------------------------------------------------- loading
+
+
+def load_token2wav(
+    folder: Path,
+    *,
+    slots: int,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    steps: int = STEPS,
+    prompt_frames: int = PROMPT_FRAMES,
+    leads_with_silence: bool = True,
+    graphs: GraphRunner | None = None,
+    history: torch.dtype | None = None,
+) -> Token2Wav:
+    """Read `flow.pt` and `hift.pt`.
+
+    Args:
+        dtype: of the flow; the vocoder always computes in float32.
+
+    Raises:
+        SetupError: a file is absent or broken, or its tensors are not those of a voice.
+    """
+    flow = make_flow(read_tensors(folder / FLOW_FILE))
+    vocoder = make_vocoder(read_tensors(folder / VOCODER_FILE))
+    return Token2Wav(
+        flow.to(device=device, dtype=dtype),
+        vocoder.to(device=device),
+        slots=slots,
+        steps=steps,
+        prompt_frames=prompt_frames,
+        leads_with_silence=leads_with_silence,
+        graphs=graphs,
+        history=history,
+    )
+
+
+def missing_files(folder: Path) -> list[str]:
+    """Names of the vocoder's files that a folder lacks."""
+    return [name for name in (FLOW_FILE, VOCODER_FILE) if not (folder / name).is_file()]
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """A state dictionary, data only: no code in the file is run."""
+    if not path.is_file():
+        raise SetupError(
+            f"{path.name} is missing in {path.parent}.",
+            hint="It belongs to the checkpoint's assets/token2wav folder. Text works without it.",
+        )
+    try:
+        # Files of before torch 1.6 are not archives, and cannot be mapped.
+        stored = torch.load(
+            path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path)
+        )
+    except Exception as error:
+        raise SetupError(f"{path} cannot be read as a weights file: {error}") from error
+    if not isinstance(stored, dict):
+        raise SetupError(f"{path} does not hold a dictionary of tensors.")
+    prefix = "generator."
+    return {
+        str(name).removeprefix(prefix): value
+        for name, value in stored.items()
+        if isinstance(value, Tensor)
+    }
+
+
+def make_flow(tensors: dict[str, Tensor]) -> Flow:
+    """A flow network from the tensors of `flow.pt`."""
+    flow = Flow(FlowShape.of(tensors))
+    _fill(flow, tensors, FLOW_FILE)
+    return flow
+
+
+def make_vocoder(tensors: dict[str, Tensor]) -> ClassicVocoder | CausalVocoder:
+    """A vocoder from the tensors of `hift.pt`; which kind, the first convolution's width tells."""
+    first = "conv_pre.parametrizations.weight.original1"
+    pitch = "f0_predictor.condnet.0.parametrizations.weight.original1"
+    for name in (first, pitch):
+        if name not in tensors:
+            raise SetupError(f"The vocoder's weights lack {name}.")
+    channels, bins, width = tensors[first].shape
+    pitch_channels = tensors[pitch].shape[0]
+    match width:
+        case 7:
+            classic = ClassicVocoder(channels, pitch_channels, bins)
+            _fill(classic, folded(tensors), VOCODER_FILE)
+            return classic
+        case 5:
+            causal = CausalVocoder(channels, pitch_channels, bins)
+            causal.f0_predictor.double()
+            _fill(causal, folded(tensors, precise="f0_predictor."), VOCODER_FILE)
+            return causal
+        case _:
+            raise SetupError(
+                f"{VOCODER_FILE} is of an unknown kind: its first convolution is {width} wide.",
+                hint="Known are 7 (classic) and 5 (causal).",
+            )
+
+
+def _fill(network: nn.Module, tensors: dict[str, Tensor], file: str) -> None:
+    """Load strictly, and say what does not fit in one sentence."""
+    wanted = {name: tuple(value.shape) for name, value in network.state_dict().items()}
+    missing = sorted(set(wanted) - set(tensors))
+    extra = sorted(set(tensors) - set(wanted))
+    wrong = sorted(
+        f"{name} (needs {list(shape)}, has {list(tensors[name].shape)})"
+        for name, shape in wanted.items()
+        if name in tensors and tuple(tensors[name].shape) != shape
+    )
+    complaints = [
+        f"{len(names)} {what}: {', '.join(names[:8])}{', …' if len(names) > 8 else ''}"
+        for names, what in ((missing, "missing"), (extra, "unexpected"), (wrong, "of wrong shape"))
+        if names
+    ]
+    if complaints:
+        raise SetupError(f"{file} does not fit. Tensors " + "; ".join(complaints) + ".")
+    network.load_state_dict(tensors)
+    network.requires_grad_(False)
+    network.eval()
+
+
+# ---------------------------------------------------------------------------------------- random
+
+FULL_FLOW = FlowShape(
+    vocabulary=6561,
+    width=512,
+    heads=8,
+    inner=2048,
+    blocks=6,
+    up_blocks=4,
+    speaker=192,
+    estimator_width=512,
+    estimator_depth=16,
+    estimator_heads=8,
+    estimator_head_width=64,
+    estimator_inner=2048,
+)
+"""Geometry of the published flow. Source: speech.md 3.1."""
+
+FULL_CHANNELS = 512
+"""Channels of the published vocoder and of its pitch predictor."""
+
+
+def random_token2wav(
+    *,
+    slots: int,
+    shape: FlowShape = FULL_FLOW,
+    channels: int = FULL_CHANNELS,
+    is_causal: bool = False,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    steps: int = STEPS,
+    prompt_frames: int = PROMPT_FRAMES,
+    seed: int = 0,
+    graphs: GraphRunner | None = None,
+    history: torch.dtype | None = None,
+) -> Token2Wav:
+    """The published geometry without a checkpoint, for benchmarks and tests: it makes noise."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        flow = Flow(shape)
+        vocoder: ClassicVocoder | CausalVocoder
+        if is_causal:
+            vocoder = CausalVocoder(channels, channels)
+            vocoder.f0_predictor.double()
+        else:
+            vocoder = ClassicVocoder(channels, channels)
+    for network in (flow, vocoder):
+        network.requires_grad_(False)
+        network.eval()
+    return Token2Wav(
+        flow.to(device=device, dtype=dtype),
+        vocoder.to(device=device),
+        slots=slots,
+        steps=steps,
+        prompt_frames=prompt_frames,
+        graphs=graphs,
+        history=history,
+    )
+
+
+def random_voice(*, tokens: int = 150, seed: int = 0) -> VoicePack:
+    """A voice of noise, six seconds by default, for benchmarks and tests."""
+    random = np.random.default_rng(seed)
+    return VoicePack(
+        tokens=random.integers(0, FULL_FLOW.vocabulary, tokens),
+        embedding=random.standard_normal(FULL_FLOW.speaker).astype(np.float32),
+        mel=(random.standard_normal((2 * tokens, 80)) - 5).astype(np.float32),
+    )

@@ -1,0 +1,228 @@
+"""Mel frames to sound: the classic vocoder, which the published voice files are made for.
+
+A pitch per frame drives nine harmonics; a convolutional net shapes them into a spectrogram of very
+short windows, and an inverse transform makes samples. It is not causal, so a stream computes the
+last 8 frames of one call again in the next and fades over; the first call therefore gives 3,840
+samples less, and the last one that much more.
+
+Letters: `R` rows that share a call, `T` new mel frames, `N` samples (480 per frame).
+
+Source: speech.md 3.5. The two halves of the fade's window add up to 1.08, as published.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from parley.models.minicpmo45.runtime.graphs import GraphRunner, bucket, buckets
+from parley.models.minicpmo45.token2wav.vocoder_layers import (
+    BANDS,
+    FRAME_SAMPLES,
+    HARMONICS,
+    RATE_HZ,
+    UP_KERNELS,
+    UP_RATES,
+    VOICED_HZ,
+    Generator,
+    PaddedConv,
+    PitchPredictor,
+)
+from parley.models.minicpmo45.token2wav.windows import WINDOW_FRAMES
+
+OVERLAP_FRAMES = 8
+"""Frames computed twice at the seam of two calls."""
+
+OVERLAP_SAMPLES = OVERLAP_FRAMES * FRAME_SAMPLES
+
+NOISE_SAMPLES = 20 * RATE_HZ
+"""Length of the excitation's noise; it repeats after that."""
+
+_DOWN_KERNELS = (30, 6, 1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ClassicRow:
+    """What one stream remembers between calls; empty before the first.
+
+    Args:
+        mel: last frames, shape (80, up to 8); source: their excitation; speech: what was computed
+            for them but not given out, float64.
+        frames: mel frames received so far.
+    """
+
+    mel: Tensor | None = None
+    source: Tensor | None = None
+    speech: Tensor | None = None
+    frames: int = 0
+
+    @property
+    def signature(self) -> tuple[int, ...]:
+        """Rows with the same signature may share a call."""
+        return (0 if self.mel is None else self.mel.shape[1],)
+
+
+def excitation_noise(seed: int = 0, samples: int = NOISE_SAMPLES) -> Tensor:
+    """Noise added to the harmonics, shape (samples, 9), float32.
+
+    The published code draws it afresh in every call. A table, read at the sample's number in its
+    stream, makes sound repeatable and independent of how the stream was cut.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(samples, HARMONICS, generator=generator, dtype=torch.float32)
+
+
+class ClassicVocoder(Generator):
+    """Parameter names are those of `hift.pt` with folded weight norms. Always float32."""
+
+    def __init__(self, channels: int, pitch_channels: int, mel_bins: int = 80) -> None:
+        super().__init__(channels, is_causal=False)
+        self.mel_bins = mel_bins
+        self.slots = 1
+        self.conv_pre = PaddedConv(mel_bins, channels, 7, left=3, right=3)
+        self.ups = nn.ModuleList()
+        self.source_downs = nn.ModuleList()
+        for stage, (rate, kernel) in enumerate(zip(UP_RATES, UP_KERNELS, strict=True)):
+            wide, narrow = channels // 2**stage, channels // 2 ** (stage + 1)
+            self.ups.append(
+                nn.ConvTranspose1d(wide, narrow, kernel, rate, padding=(kernel - rate) // 2)
+            )
+            down = _DOWN_KERNELS[stage]
+            stride = down // 2 or 1
+            pad = stride // 2
+            self.source_downs.append(
+                PaddedConv(2 * BANDS, narrow, down, left=pad, right=pad, stride=stride)
+            )
+        self.conv_post = PaddedConv(channels // 8, 2 * BANDS, 7, left=3, right=3)
+        convs = [PaddedConv(mel_bins, pitch_channels, 3, left=1, right=1)]
+        convs += [PaddedConv(pitch_channels, pitch_channels, 3, left=1, right=1) for _ in range(4)]
+        self.f0_predictor = PitchPredictor(convs, pitch_channels)
+        self.graphs = GraphRunner()
+        self._fade = torch.hamming_window(
+            2 * OVERLAP_SAMPLES, periodic=False, dtype=torch.float64, device="cpu"
+        )
+
+    def row(self) -> ClassicRow:
+        """A stream that has not begun."""
+        return ClassicRow()
+
+    def source(self, pitch: Tensor, starts: Sequence[int]) -> Tensor:
+        """Excitation of frames with a pitch.
+
+        Args:
+            pitch: Hz, shape (R, T).
+            starts: number of each row's first sample in its stream.
+
+        Returns:
+            Shape (R, 480 T).
+        """
+        return self._excited(pitch, self.noise_from(starts, FRAME_SAMPLES * pitch.shape[1]))
+
+    def _excited(self, pitch: Tensor, noise: Tensor) -> Tensor:
+        """`source` with the noise of its samples, shape (R, 480 T, 9)."""
+        harmonics = torch.arange(1, HARMONICS + 1, dtype=pitch.dtype, device=pitch.device)
+        turns = (pitch[..., None] * harmonics / RATE_HZ) % 1
+        # Order of operations as published: the phases are large, and float32 rounds them visibly.
+        phase = torch.cumsum(turns, dim=1) * 2 * torch.pi
+        phase = phase.transpose(1, 2) * FRAME_SAMPLES
+        phase = F.interpolate(phase, scale_factor=float(FRAME_SAMPLES), mode="linear")
+        sines = torch.sin(phase).transpose(1, 2)
+        voiced = (pitch > VOICED_HZ).repeat_interleave(FRAME_SAMPLES, dim=1)[..., None]
+        out: Tensor = self.m_source(sines, voiced, noise)
+        return out
+
+    def make_noise(self) -> Tensor:
+        return excitation_noise()
+
+    @torch.inference_mode()
+    def whole(self, mel: Tensor) -> Tensor:
+        """Sound of complete mels, shape (R, 80, T) to (R, 480 T)."""
+        pitch = self.f0_predictor(mel)
+        return self.decode(mel, self.source(pitch, [0] * mel.shape[0]))
+
+    def decode(self, mel: Tensor, source: Tensor) -> Tensor:
+        """Shapes (R, 80, T) and (R, 480 T) to (R, 480 T)."""
+        return self.generate(self.conv_pre(mel), self.fourier.spectrum(source))
+
+    @torch.inference_mode()
+    def stream(
+        self, rows: Sequence[ClassicRow], mel: Tensor, *, is_last: bool
+    ) -> tuple[Tensor, list[ClassicRow]]:
+        """The next samples of streams with equal signatures. Rows are values: none is changed.
+
+        Args:
+            mel: new frames, shape (R, 80, T).
+            is_last: give out everything.
+
+        Returns:
+            Samples, float32, shape (R, N): 480 T, less 3,840 in a first call that is not the last,
+            more by as many in a last call that is not the first. And the rows after this call.
+        """
+        mel = mel.float()
+        olds = [row.mel for row in rows if row.mel is not None]
+        kept = olds[0].shape[1] if olds else 0
+        if olds:
+            mel = torch.cat([torch.stack(olds), mel], dim=2)
+        starts = [(row.frames - kept) * FRAME_SAMPLES for row in rows]
+        noise = self.noise_from(starts, mel.shape[2] * FRAME_SAMPLES)
+        sources = [row.source for row in rows if row.source is not None]
+        known = torch.stack(sources) if sources else mel.new_zeros(len(rows), 0)
+        wave, source = self._sounded(mel, known, noise)
+        speeches = [row.speech for row in rows if row.speech is not None]
+        if speeches:
+            wave = self._faded(torch.stack(speeches), wave)
+        received = mel.shape[2] - kept
+        # Copies, so that what a row keeps does not hold the whole call in memory.
+        after = [
+            ClassicRow(
+                mel=mel[number, :, -OVERLAP_FRAMES:].clone(),
+                source=source[number, -OVERLAP_SAMPLES:].clone(),
+                speech=wave[number, -OVERLAP_SAMPLES:].clone(),
+                frames=row.frames + received,
+            )
+            for number, row in enumerate(rows)
+        ]
+        return (wave if is_last else wave[:, :-OVERLAP_SAMPLES]).float(), after
+
+    def _sounded(self, mel: Tensor, known: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Samples and excitation of frames whose first excitation is known; by a graph for the
+        calls of full windows, with rows of zeros where some are missing.
+
+        Shapes (R, 80, T), (R, known samples) and (R, 480 T, 9) to (R, 480 T) twice.
+        """
+        rows, samples = known.shape
+        received = mel.shape[2] - samples // FRAME_SAMPLES
+        if not self.graphs.is_active or received != WINDOW_FRAMES:
+            return self._sound(mel, known, noise)
+        missing = bucket(rows, self.slots) - rows
+        inputs = [F.pad(x, (0, 0) * (x.dim() - 1) + (0, missing)) for x in (mel, known, noise)]
+        shape = (rows + missing, mel.shape[2], samples)
+        wave, source = self.graphs.run("vocoder", shape, self._sound, inputs)
+        return wave[:rows], source[:rows]
+
+    def _sound(self, mel: Tensor, known: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        source = self._excited(self.f0_predictor(mel), noise)
+        source = torch.cat([known, source[:, known.shape[1] :]], dim=1)
+        return self.decode(mel, source), source
+
+    @torch.inference_mode()
+    def capture(self) -> None:
+        """Capture the calls of a turn's full windows, the first and the later ones, for every
+        number of rows."""
+        for size in buckets(self.slots, self.slots) if self.graphs.is_active else []:
+            rows = [self.row() for _ in range(size)]
+            mel = torch.zeros(size, self.mel_bins, WINDOW_FRAMES, device=self.device)
+            for _ in range(2):
+                _, rows = self.stream(rows, mel, is_last=False)
+
+    def _faded(self, old: Tensor, wave: Tensor) -> Tensor:
+        """Fade from what the last call held back to what this call made of the same frames."""
+        count = old.shape[1]
+        fade = self._fade = self._fade.to(wave.device)
+        seam = wave[:, :count].double() * fade[:count]
+        seam = seam + old.double() * fade[OVERLAP_SAMPLES : OVERLAP_SAMPLES + count]
+        return torch.cat([seam, wave[:, count:].double()], dim=1)

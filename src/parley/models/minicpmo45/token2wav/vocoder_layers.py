@@ -1,0 +1,279 @@
+"""What both vocoders are made of: convolutions, residual blocks, a short Fourier transform.
+
+Letters: `R` rows, `B` channels, `N` samples at 24 kHz, `T` mel frames (480 samples each), `K`
+Fourier frames (4 samples each).
+
+The transform is two small matrix products instead of a library call: it works in batches, inside
+captured graphs, and has no workspace of its own. Source: speech.md 3.5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+RATE_HZ = 24_000
+FRAME_SAMPLES = 480
+"""Samples of one mel frame."""
+
+HARMONICS = 9
+WINDOW = 16
+HOP = 4
+BANDS = WINDOW // 2 + 1
+"""Frequencies of the inner spectrogram."""
+
+UP_RATES = (8, 5, 3)
+UP_KERNELS = (16, 11, 7)
+SOURCE_KERNELS = (7, 7, 11)
+KERNELS = (3, 7, 11)
+DILATIONS = (1, 3, 5)
+LIMIT = 0.99
+"""Samples are clamped to plus and minus this."""
+
+SINE_LEVEL = 0.1
+VOICED_NOISE = 0.003
+VOICED_HZ = 10.0
+
+
+class PaddedConv(nn.Conv1d):
+    """A convolution that pads as many zeros on each side as it is told.
+
+    Args:
+        left, right: zeros; unequal for causal convolutions and those that look ahead.
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        kernel: int,
+        *,
+        left: int,
+        right: int,
+        stride: int = 1,
+        dilation: int = 1,
+    ) -> None:
+        super().__init__(inputs, outputs, kernel, stride=stride, dilation=dilation)
+        self.sides = (left, right)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if any(self.sides):
+            x = F.pad(x, self.sides)
+        return super().forward(x)
+
+
+class Snake(nn.Module):
+    """`x + sin(a x)^2 / a`, one `a` per channel."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.alpha = nn.Parameter(torch.ones(channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        alpha = self.alpha[:, None]
+        return x + torch.sin(x * alpha).square() / (alpha + 1e-9)
+
+
+class ResidualBlock(nn.Module):
+    """Three dilated convolutions, each followed by a plain one, with Snake before both."""
+
+    def __init__(self, channels: int, kernel: int, *, is_causal: bool) -> None:
+        super().__init__()
+
+        def conv(dilation: int) -> PaddedConv:
+            reach = (kernel - 1) * dilation
+            left, right = (reach, 0) if is_causal else (reach // 2, reach // 2)
+            return PaddedConv(channels, channels, kernel, left=left, right=right, dilation=dilation)
+
+        self.convs1 = nn.ModuleList([conv(dilation) for dilation in DILATIONS])
+        self.convs2 = nn.ModuleList([conv(1) for _ in DILATIONS])
+        self.activations1 = nn.ModuleList([Snake(channels) for _ in DILATIONS])
+        self.activations2 = nn.ModuleList([Snake(channels) for _ in DILATIONS])
+
+    def forward(self, x: Tensor) -> Tensor:
+        for conv1, conv2, snake1, snake2 in zip(
+            self.convs1, self.convs2, self.activations1, self.activations2, strict=True
+        ):
+            x = x + conv2(snake2(conv1(snake1(x))))
+        return x
+
+
+class SourceMixer(nn.Module):
+    """Nine harmonics to one excitation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.l_linear = nn.Linear(HARMONICS, 1)
+
+    def forward(self, sines: Tensor, voiced: Tensor, noise: Tensor) -> Tensor:
+        """Shapes (R, N, 9), (R, N, 1), (R, N, 9) to (R, N)."""
+        level = torch.where(voiced, VOICED_NOISE, SINE_LEVEL / 3)
+        mixed = SINE_LEVEL * sines * voiced + level * noise
+        return torch.tanh(self.l_linear(mixed))[..., 0]
+
+
+class ShortFourier(nn.Module):
+    """Spectrogram of 16 samples every 4, and back."""
+
+    forward_basis: Tensor
+    inverse_basis: Tensor
+    squared_window: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name in ("forward_basis", "inverse_basis", "squared_window"):
+            self.register_buffer(name, torch.empty(0), persistent=False)
+        self.rebuild_buffers("cpu")
+
+    def rebuild_buffers(self, device: torch.device | str) -> None:
+        """Compute the bases; they are no weights."""
+        time = torch.arange(WINDOW, dtype=torch.float64, device="cpu")
+        band = torch.arange(BANDS, dtype=torch.float64, device="cpu")
+        window = 0.5 - 0.5 * torch.cos(2 * torch.pi * time / WINDOW)
+        angle = 2 * torch.pi * band[:, None] * time / WINDOW
+        forward = torch.cat([angle.cos(), -angle.sin()]) * window
+        # Every band but the first and the last stands for two frequencies of the full transform.
+        weight = torch.full((BANDS, 1), 2.0, dtype=torch.float64, device="cpu")
+        weight[0] = weight[-1] = 1.0
+        inverse = torch.cat([weight * angle.cos(), -weight * angle.sin()]) * window / WINDOW
+        self.forward_basis = forward[:, None].float().to(device)
+        self.inverse_basis = inverse[:, None].float().to(device)
+        self.squared_window = window.square()[None, None].float().to(device)
+
+    def spectrum(self, wave: Tensor) -> Tensor:
+        """Shape (R, N) to (R, 18, N / 4 + 1): nine real parts, nine imaginary parts."""
+        padded = F.pad(wave[:, None], (WINDOW // 2, WINDOW // 2), mode="reflect")
+        return F.conv1d(padded, self.forward_basis, stride=HOP)
+
+    def wave(self, spectrum: Tensor) -> Tensor:
+        """Shape (R, 18, K) to (R, 4 (K - 1))."""
+        ones = spectrum.new_ones(1, 1, spectrum.shape[2])
+        envelope = F.conv_transpose1d(ones, self.squared_window, stride=HOP)
+        joined = F.conv_transpose1d(spectrum, self.inverse_basis, stride=HOP)
+        half = WINDOW // 2
+        return joined[:, 0, half:-half] / envelope[:, 0, half:-half]
+
+
+class Generator(nn.Module):
+    """Mel and excitation to samples; what lies between the edges of both vocoders.
+
+    Subclasses make `conv_pre`, `ups`, `source_downs`, `conv_post` and the noise of the excitation.
+    """
+
+    conv_pre: nn.Module
+    conv_post: nn.Module
+    ups: nn.ModuleList
+    source_downs: nn.ModuleList
+
+    def __init__(self, channels: int, *, is_causal: bool) -> None:
+        super().__init__()
+        self.m_source = SourceMixer()
+        widths = [channels // 2 ** (stage + 1) for stage in range(len(UP_RATES))]
+        self.source_resblocks = nn.ModuleList(
+            [
+                ResidualBlock(width, kernel, is_causal=is_causal)
+                for width, kernel in zip(widths, SOURCE_KERNELS, strict=True)
+            ]
+        )
+        self.resblocks = nn.ModuleList(
+            [
+                ResidualBlock(width, kernel, is_causal=is_causal)
+                for width in widths
+                for kernel in KERNELS
+            ]
+        )
+        self.fourier = ShortFourier()
+        self.noise = torch.empty(0)
+        """Shape (samples, 9); made when it is first read."""
+
+    @property
+    def device(self) -> torch.device:
+        return self.fourier.forward_basis.device
+
+    def make_noise(self) -> Tensor:
+        """The table that the excitation's noise is read from, shape (samples, 9)."""
+        raise NotImplementedError
+
+    def noise_from(self, starts: Sequence[int], samples: int) -> Tensor:
+        """Shape (R, samples, 9): so much of the table from each sample number on, round and
+        round."""
+        if self.noise.numel() == 0:
+            self.noise = self.make_noise()
+        if self.noise.device != self.device:
+            self.noise = self.noise.to(self.device)
+        length = self.noise.shape[0]
+        steps = torch.arange(samples, device=self.device)
+        first = torch.tensor([start % length for start in starts], device=self.device)
+        return self.noise[(first[:, None] + steps) % length]
+
+    def generate(self, x: Tensor, spectrum: Tensor) -> Tensor:
+        """Samples.
+
+        Args:
+            x: output of `conv_pre`, shape (R, B, T).
+            spectrum: of the excitation, shape (R, 18, 120 T + 1).
+
+        Returns:
+            Shape (R, 480 T).
+        """
+        for stage, up in enumerate(self.ups):
+            x = up(F.leaky_relu(x, 0.1))
+            if stage == len(self.ups) - 1:
+                x = F.pad(x, (1, 0), mode="reflect")
+            x = x + self.source_resblocks[stage](self.source_downs[stage](spectrum))
+            first = stage * len(KERNELS)
+            total = self.resblocks[first](x)
+            for number in range(1, len(KERNELS)):
+                total = total + self.resblocks[first + number](x)
+            x = total / len(KERNELS)
+        # 0.01 here, 0.1 above: the published code leaves this one at the library's default.
+        x = self.conv_post(F.leaky_relu(x, 0.01))
+        magnitude = x[:, :BANDS].exp().clamp(max=100.0)
+        phase = x[:, BANDS:].sin()
+        parts = torch.cat([magnitude * phase.cos(), magnitude * phase.sin()], dim=1)
+        return self.fourier.wave(parts).clamp(-LIMIT, LIMIT)
+
+
+class PitchPredictor(nn.Module):
+    """Mel to one pitch in Hz per frame."""
+
+    def __init__(self, convs: Sequence[PaddedConv], channels: int) -> None:
+        super().__init__()
+        # Odd places of the published sequence are activations without weights.
+        self.condnet = nn.ModuleDict({str(2 * i): conv for i, conv in enumerate(convs)})
+        self.classifier = nn.Linear(channels, 1)
+
+    def forward(self, mel: Tensor) -> Tensor:
+        """Shape (R, 80, T) to (R, T)."""
+        x = mel
+        for conv in self.condnet.values():
+            x = F.elu(conv(x))
+        out: Tensor = self.classifier(x.transpose(1, 2))[..., 0].abs()
+        return out
+
+
+def folded(tensors: dict[str, Tensor], *, precise: str | None = None) -> dict[str, Tensor]:
+    """Weights with their norms multiplied in: `original0` is a gain per first axis, `original1` a
+    direction.
+
+    Args:
+        precise: fold names with this prefix in float64, and leave them so.
+    """
+    gain, direction = ".parametrizations.weight.original0", ".parametrizations.weight.original1"
+    plain: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        if precise is not None and name.startswith(precise):
+            tensor = tensor.double()
+        if name.endswith(gain):
+            continue
+        if name.endswith(direction):
+            place = name.removesuffix(direction)
+            size = tensors[place + gain].to(tensor.dtype)
+            # The library's own product: pitch is summed up over seconds, so the last bit counts.
+            plain[f"{place}.weight"] = torch._weight_norm(tensor, size, 0)
+        else:
+            plain[name] = tensor
+    return plain

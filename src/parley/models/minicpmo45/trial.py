@@ -1,0 +1,326 @@
+"""What only a card can show of the parts, tried against the CPU.
+
+Every check computes the same thing twice: on the device in the precision that serves, and on the
+CPU in float32 with the same weights, which is what the golden vectors are compared with. Nothing of
+a checkpoint is needed. `parley bench gpu` runs them.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from parley.models.minicpmo45 import weights
+from parley.models.minicpmo45.audio_encoder.mel import RATE_HZ, MelExtractor
+from parley.models.minicpmo45.audio_encoder.network import SoundEncoder
+from parley.models.minicpmo45.config import make_config
+from parley.models.minicpmo45.llm.steps import LanguageSteps
+from parley.models.minicpmo45.loading import Sizes
+from parley.models.minicpmo45.quantize import Int4Linear, fits_int4, grouped
+from parley.models.minicpmo45.runtime import slot_attention
+from parley.models.minicpmo45.runtime.attention import make_attention
+from parley.models.minicpmo45.runtime.caches import Span
+from parley.models.minicpmo45.token2wav.token2wav import random_token2wav, random_voice
+from parley.models.minicpmo45.token2wav.windows import LOOK_AHEAD, WINDOW_TOKENS, VocoderWindow
+from parley.models.minicpmo45.tts.decoder import MiniCPMTTS
+from parley.models.minicpmo45.tts.rows import BlockRule, Fed, SpeechBlock
+from parley.models.minicpmo45.vision_encoder.network import PictureEncoder
+from parley.models.minicpmo45.vision_encoder.pictures import cut
+
+Verdict = Literal["ok", "out of tolerance", "not run"]
+
+KERNEL_TOLERANCE: Final = 1e-2
+"""Relative distance of a kernel from its fallback: last bits of bfloat16."""
+
+PART_TOLERANCE: Final = 5e-2
+"""Relative distance of a part in bfloat16 from the same in float32: every layer rounds."""
+
+WAVE_TOLERANCE: Final = 5e-2
+"""The same of the vocoder's mel frames and of its sound for given frames, with TF32."""
+
+REPEATS: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was tried.
+
+    Args:
+        found, tolerance: a relative distance, or a number that must not be exceeded; None where
+            nothing was measured.
+        hurts: who notices when it is out of tolerance.
+        facts: what else was measured.
+    """
+
+    name: str
+    verdict: Verdict
+    found: float | None
+    tolerance: float | None
+    hurts: str
+    facts: str = ""
+
+
+def judged(name: str, found: float, tolerance: float, hurts: str, facts: str = "") -> Check:
+    """A check with its verdict; what is not a number is out of tolerance."""
+    verdict: Verdict = "ok" if found <= tolerance else "out of tolerance"
+    return Check(name, verdict, found, tolerance, hurts, facts)
+
+
+def not_run(name: str, why: str, hurts: str) -> Check:
+    """A check that could not be tried here."""
+    return Check(name, "not run", None, None, hurts, why)
+
+
+def distance(found: Tensor, wanted: Tensor) -> float:
+    """Of two tensors, relative to the second one."""
+    found, wanted = found.detach().cpu().double(), wanted.detach().cpu().double()
+    return float((found - wanted).norm() / wanted.norm().clamp(min=1e-12))
+
+
+# ------------------------------------------------------------------------------------- kernels
+
+
+@dataclass(frozen=True, slots=True)
+class TrialShape:
+    """One use of the attention kernel: letters as in `slot_attention.py`."""
+
+    name: str
+    slots: tuple[int, ...]
+    tokens: int
+    heads: int
+    key_heads: int
+    width: int
+    reads: int
+    is_masked: bool = False
+
+
+SHAPES: Final = (
+    TrialShape("decode, 1 of 8 slots, 8,192 columns", (5,), 1, 32, 8, 128, 8192),
+    TrialShape("decode, 3 of 8 slots, 2,048 columns", (6, 0, 3), 1, 32, 8, 128, 2048),
+    TrialShape("decode, all 8 slots, 4,096 columns", tuple(range(8)), 1, 32, 8, 128, 4096),
+    TrialShape("finalize, 2 of 8 slots, 1,024 columns", (7, 2), 2, 32, 8, 128, 1024),
+    TrialShape("speech, 4 of 8 slots, 1,024 columns", (1, 2, 4, 7), 1, 12, 12, 64, 1024),
+    TrialShape("flow, 2 of 8 slots, 658 places", (6, 1), 50, 8, 8, 64, 658, is_masked=True),
+)
+
+
+def kernels(device: torch.device) -> list[Check]:
+    """Our kernel against the sum written out, and how much faster it is than PyTorch's with the
+    copy that one needs."""
+    hurts = "everybody's answers, wherever model.attention is triton"
+    if device.type != "cuda" or not slot_attention.is_installed():
+        why = "needs an NVIDIA GPU and the package triton"
+        return [not_run(f"kernel: {shape.name}", why, hurts) for shape in SHAPES]
+    return [_kernel(shape, device, hurts) for shape in SHAPES]
+
+
+@torch.inference_mode()
+def _kernel(
+    shape: TrialShape, device: torch.device, hurts: str, dtype: torch.dtype = torch.bfloat16
+) -> Check:
+    random = torch.Generator(device=device).manual_seed(1)
+
+    def made(*size: int) -> Tensor:
+        return torch.randn(*size, generator=random, device=device).to(dtype)
+
+    rows = len(shape.slots)
+    query = made(rows, shape.tokens, shape.heads, shape.width)
+    keys = made(8, shape.key_heads, shape.reads + 1, shape.width)
+    values = made(8, shape.key_heads, shape.reads + 1, shape.width)
+    slots = torch.tensor(shape.slots, device=device)
+    last = torch.full((rows, shape.tokens), shape.reads - 1, device=device)
+    last -= torch.arange(shape.tokens, device=device).flip(0)
+    mask = None
+    if shape.is_masked:
+        last = torch.full_like(last, shape.reads - 1)
+        mask = torch.rand(rows, shape.reads, generator=random, device=device) < 0.9
+    columns = torch.arange(shape.reads, device=device)
+    seen = columns <= last[:, :, None]
+    if mask is not None:
+        seen = seen & mask[:, None]
+
+    def ours() -> Tensor:
+        first = torch.zeros_like(slots)
+        return slot_attention.attend(
+            query, keys, values, slots, first=first, last=last, reads=shape.reads, mask=mask
+        )
+
+    def theirs() -> Tensor:
+        out = F.scaled_dot_product_attention(
+            query.transpose(1, 2),
+            keys[slots, :, : shape.reads],
+            values[slots, :, : shape.reads],
+            attn_mask=seen[:, None],
+            enable_gqa=shape.heads != shape.key_heads,
+        )
+        return out.transpose(1, 2)
+
+    found = distance(ours(), theirs())
+    facts = f"{_microseconds(ours):.0f} us, PyTorch's with its copy {_microseconds(theirs):.0f} us"
+    return judged(f"kernel: {shape.name}", found, KERNEL_TOLERANCE, hurts, facts)
+
+
+def _microseconds(run: Callable[[], object]) -> float:
+    def wait() -> None:
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+
+    run()
+    wait()
+    begin_s = time.perf_counter()
+    for _ in range(REPEATS):
+        run()
+    wait()
+    return 1e6 * (time.perf_counter() - begin_s) / REPEATS
+
+
+# --------------------------------------------------------------------------------------- parts
+
+
+def shallow(sizes: Sizes) -> Sizes:
+    """The same widths with two layers of each part, so that the CPU can follow."""
+    raw: dict[str, Any] = copy.deepcopy(dict(sizes.config.raw))
+    raw["num_hidden_layers"] = 2
+    raw["vocab_size"] = 2048
+    raw["vision_config"]["num_hidden_layers"] = 2
+    raw["audio_config"]["encoder_layers"] = 2
+    raw["tts_config"] |= {
+        "num_hidden_layers": 2,
+        "num_text_tokens": 2048,
+        "audio_bos_token_id": 2000,
+        "text_eos_token_id": 2001,
+    }
+    return replace(sizes, config=make_config(raw))
+
+
+def parts(sizes: Sizes, device: torch.device, dtype: torch.dtype) -> Iterator[Check]:
+    """Every part on the device against itself on the CPU in float32."""
+    sizes = shallow(sizes)
+    given = weights.randomise(
+        weights.build(sizes.config), device="cpu", dtype=torch.bfloat16, seed=3
+    )
+    wide = copy.deepcopy(given).float()
+    tried = given.to(device=device, dtype=dtype)
+    tried.llm.attention = make_attention("auto", device=device, dtype=dtype)
+    tries: list[tuple[str, Callable[[weights.Network, Sizes], Tensor], str]] = [
+        ("language model", _language, "what everybody is answered"),
+        ("sound encoder", _sound, "whoever speaks to it"),
+        ("vision encoder", _picture, "whoever shows it something"),
+        ("speech decoder", _speech, "whoever listens to it"),
+    ]
+    for name, run, hurts in tries:
+        with torch.inference_mode():
+            found = distance(run(tried, sizes), run(wide, sizes))
+        yield judged(f"{name} in {_short(dtype)}", found, PART_TOLERANCE, hurts)
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _language(network: weights.Network, sizes: Sizes) -> Tensor:
+    llm = network.llm
+    cache, rope = llm.make_cache(2, 64), llm.make_rope(64, rounds=False)
+    steps = LanguageSteps(llm, cache, rope, is_even=True)
+    spans = [Span(0, 0, 20), Span(1, 0, 17)]
+    prefilled = steps.prefill(llm.embed(torch.arange(37)), spans)
+    cache.commit(spans)
+    hidden, _ = steps.decode([5], [Span(1, 17, 1)])
+    return torch.cat([prefilled, hidden[0][None]])
+
+
+def _sound(network: weights.Network, sizes: Sizes) -> Tensor:
+    config = sizes.config
+    encoder = SoundEncoder(
+        network.apm,
+        network.audio_projection_layer,
+        MelExtractor(config.audio.num_mel_bins),
+        pool_step=config.pool_step,
+        chunk_frames=config.audio_chunk_frames,
+    )
+    t = np.arange(2 * RATE_HZ) / RATE_HZ
+    clip = (0.3 * np.sin(2 * np.pi * 220 * t) * np.sin(2 * np.pi * 3 * t)).astype(np.float32)
+    return encoder.hear([clip], chunked=True)
+
+
+def _picture(network: weights.Network, sizes: Sizes) -> Tensor:
+    rows = np.linspace(0, 255, 270)[:, None, None]
+    pixels = np.broadcast_to(rows, (270, 480, 3)).astype(np.uint8)
+    encoder = PictureEncoder(network.vpm, network.resampler, batch=sizes.config.vision_batch)
+    return encoder.look([cut(pixels, 1, sizes.config.slices)])[0]
+
+
+def _speech(network: weights.Network, sizes: Sizes) -> Tensor:
+    """Raw scores of the first speech token of each of two rows."""
+    decoder: Any = network.tts
+    assert isinstance(decoder, MiniCPMTTS)
+    decoder.allocate(2, 256)
+    random = torch.Generator().manual_seed(2)
+    blocks = []
+    for row in range(2):
+        hidden = torch.randn(9, decoder.config.llm_width, generator=random)
+        condition = decoder.condition(list(range(9)), hidden, normalize=True)
+        rule = BlockRule(0, 8, False, True, decoder.config.sampling)
+        blocks.append(SpeechBlock(decoder.open(row, seed=1), condition, rule))
+    said: list[Fed] = []
+    decoder.step(blocks, 1, watch=said.append)
+    return torch.stack([one.logits for one in said])
+
+
+def voice(sizes: Sizes, device: torch.device, dtype: torch.dtype) -> Iterator[Check]:
+    """Mel frames of a window, and sound of given frames."""
+    hurts = "whoever listens to it"
+    pack = random_voice(tokens=75)
+    frames: list[Tensor] = []
+    sounds: list[Tensor] = []
+    for place, kind in ((device, dtype), (torch.device("cpu"), torch.float32)):
+        token2wav = random_token2wav(
+            slots=1, shape=sizes.flow, channels=sizes.channels, device=place, dtype=kind
+        )
+        token2wav.begin(0, token2wav.prime(pack))
+        random = np.random.default_rng(4)
+        tokens = random.integers(0, sizes.flow.vocabulary, WINDOW_TOKENS + LOOK_AHEAD)
+        window = VocoderWindow(tuple(int(token) for token in tokens), False)
+        step = token2wav.flow.advance(
+            token2wav.memory, [0], [window.tokens], token2wav.schedule, is_last=False
+        )
+        frames.append(step.mel)
+        given = frames[0].float().to(place)
+        with torch.inference_mode():
+            sound = token2wav.vocoder.generate(
+                token2wav.vocoder.conv_pre(given),
+                token2wav.vocoder.fourier.spectrum(_excitation(given)),
+            )
+        sounds.append(sound)
+    yield judged(f"flow in {_short(dtype)}", distance(*frames), WAVE_TOLERANCE, hurts)
+    yield judged("vocoder", distance(*sounds), WAVE_TOLERANCE, hurts)
+
+
+def _excitation(mel: Tensor) -> Tensor:
+    """A steady hum as long as some frames; the pitch's own rounding is no part of the check."""
+    t = torch.arange(480 * mel.shape[2], dtype=torch.float64)
+    return (0.1 * torch.sin(t * 0.05)).float()[None].to(mel.device)
+
+
+def int4(device: torch.device, dtype: torch.dtype) -> Check:
+    """The product with a matrix in 4 bits against the matrix that it stands for."""
+    name, hurts = "int4 products", "answers of whoever sets model.quantize to int4"
+    shape = (512, 1024)
+    if not fits_int4(shape, device) or (device.type == "cuda" and dtype is not torch.bfloat16):
+        return not_run(name, f"int4 does not run in {_short(dtype)} on {device}", hurts)
+    random = torch.Generator().manual_seed(5)
+    weight = torch.randn(shape, generator=random).to(device, dtype)
+    x = torch.randn(7, shape[1], generator=random).to(device, dtype)
+    groups = grouped(weight)
+    with torch.inference_mode():
+        found = Int4Linear(groups, dtype)(x)
+    wanted = x.cpu().float() @ groups.weight().cpu().T
+    return judged(name, distance(found, wanted), PART_TOLERANCE, hurts)

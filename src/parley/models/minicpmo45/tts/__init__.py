@@ -1,0 +1,1 @@
+"""The speech decoder (`tts`): text states to speech tokens."""

@@ -1,0 +1,48 @@
+"""The speech decoder's batched step, over its network and slot caches.
+
+Source: speech.md 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from parley.models.minicpmo45.tts.network import SpeechNetwork
+from parley.models.minicpmo45.tts.passes import SpeechPasses, capture
+from parley.models.minicpmo45.tts.rows import SpeechBlock, Watch
+from parley.models.minicpmo45.tts.sampling import SpeechSampling
+
+
+class MiniCPMTTS(SpeechNetwork):
+    """The speech decoder of a checkpoint: the network with its batched step."""
+
+    @torch.inference_mode()
+    def step(
+        self, blocks: Sequence[SpeechBlock], tokens: int = 1, *, watch: Watch | None = None
+    ) -> None:
+        """Advance every block by up to `tokens` speech tokens, all rows in one batch.
+
+        The first call of a block feeds its condition. The device is waited for once, at the end;
+        tokens behind a row's end code are thrown away, so a larger `tokens` costs work, not
+        correctness. Nothing of a row is changed before the end, so a step that raised may be
+        repeated.
+
+        Args:
+            blocks: unfinished blocks of distinct rows.
+        """
+        blocks = [block for block in blocks if not block.finished]
+        if not blocks:
+            return
+        for block in blocks:
+            self._save(block.row, block.row.length)
+        tokens = min(tokens, max(block.rule.max_new - block.sampled for block in blocks))
+        passes = SpeechPasses(self, blocks, tokens, watch)
+        passes.run()
+        passes.commit()
+
+    @torch.inference_mode()
+    def capture(self, sampling: SpeechSampling | None = None) -> None:
+        """Capture the passes of rows that sample so, in every shape; nothing without graphs."""
+        capture(self, sampling or self.config.sampling)

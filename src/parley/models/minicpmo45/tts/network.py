@@ -1,0 +1,243 @@
+"""The speech_output: text states to speech tokens, several conversations in one batch.
+
+A small Llama that reads what the language model said (text embedding plus projected hidden state)
+and produces 25 speech tokens per second. This file is the network with its slot caches. The layers
+are in `layers.py`, the passes of a batched step in `passes.py`, the choice of a token
+in `sampling.py`; which rows are fed, and when a way of talking forgets, is decided in
+`turns.py`.
+
+Letters: `S` slots, `R` rows that share a step, `L` condition rows of one block, `C` cache columns
+per slot, `D` width, `V` speech codes.
+
+Source: speech.md 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils.parametrizations import weight_norm
+from torch.nn.utils.parametrize import remove_parametrizations
+from transformers import LlamaConfig
+
+from parley.models.minicpmo45.runtime.caches import rotary, rotated
+from parley.models.minicpmo45.runtime.graphs import GraphRunner
+from parley.models.minicpmo45.tts.config import SpeechConfig
+from parley.models.minicpmo45.tts.layers import SpeechBackbone, SpeechProjector
+from parley.models.minicpmo45.tts.rows import (
+    RowMark,
+    SpeechRow,
+)
+
+UNUSED_TENSORS = ("tts.model.embed_tokens.", "tts.projector_spk.")
+"""Checkpoint names that inference never touches, as prefixes. Source: speech.md 2.2."""
+
+
+class SpeechNetwork(nn.Module):
+    """The network and its slot caches.
+
+    Parameter names are those of the checkpoint below `tts.` (without `UNUSED_TENSORS`); fill them,
+    then call `rebuild_buffers` and `allocate` once. Everything runs under `torch.inference_mode`.
+    """
+
+    def __init__(self, config: SpeechConfig) -> None:
+        super().__init__()
+        self.config = config
+        llama = LlamaConfig(
+            hidden_size=config.width,
+            intermediate_size=config.inner_width,
+            num_hidden_layers=config.layers,
+            num_attention_heads=config.heads,
+            num_key_value_heads=config.kv_heads,
+            hidden_act=config.hidden_act,
+            rms_norm_eps=config.rms_eps,
+            vocab_size=8,
+        )
+        self.emb_text = nn.Embedding(config.text_rows, config.width)
+        self.emb_code = nn.ModuleList([nn.Embedding(config.codes, config.width)])
+        self.projector_semantic = SpeechProjector(config.llm_width, config.width)
+        self.model = SpeechBackbone(llama)
+        self.head_code = nn.ModuleList(
+            [weight_norm(nn.Linear(config.width, config.codes, bias=False), dim=0)]
+        )
+        self.rows: list[SpeechRow] = []
+        self.graphs = GraphRunner()
+        self.reads_in_place = False
+        """Whether a kernel reads the slots where they lie; chosen at load."""
+        self._keys = self._values = torch.empty(0)
+        self._frequencies = torch.empty(0)
+
+    def rebuild_buffers(self, device: torch.device | str | None = None) -> None:
+        """Fold the weight-normed head into one matrix; call once after the weights are in place."""
+        head = self.head_code[0]
+        if hasattr(head, "parametrizations"):
+            remove_parametrizations(head, "weight")
+        self.requires_grad_(False)
+        self.eval()
+
+    def allocate(
+        self, slots: int, columns: int | None = None, *, graphs: GraphRunner | None = None
+    ) -> None:
+        """Take the memory of `slots` conversations, once.
+
+        Args:
+            columns: how long a turn may grow before it is recomputed from its last block; None
+                takes the range the model was trained on.
+            graphs: who captures passes; None captures nothing.
+        """
+        self.graphs = graphs or GraphRunner(self.emb_text.weight.device)
+        columns = min(columns or self.config.max_positions, self.config.max_positions)
+        weight = self.emb_text.weight
+        shape = (
+            self.config.layers,
+            slots,
+            columns + 1,
+            self.config.kv_heads,
+            self.config.head_width,
+        )
+        self._keys = torch.zeros(shape, dtype=weight.dtype, device=weight.device)
+        self._values = torch.zeros_like(self._keys)
+        half = self.config.head_width // 2
+        steps = torch.arange(half, dtype=torch.float32, device=weight.device) / half
+        frequencies = 1.0 / (self.config.rope_base**steps)
+        rounds = self.config.rounds_rope
+        if weight.dtype is torch.bfloat16 if rounds is None else rounds:
+            frequencies = frequencies.bfloat16().float()
+        self._frequencies = frequencies
+        self.rows = [SpeechRow(index) for index in range(slots)]
+
+    @property
+    def caches(self) -> tuple[Tensor, Tensor]:
+        """Keys and values, each of shape (layers, S, C + 1, H, head width); written in place."""
+        return self._keys, self._values
+
+    @property
+    def capacity(self) -> int:
+        """Usable columns per slot; one more exists for writes that must not matter."""
+        return int(self._keys.shape[2]) - 1
+
+    @property
+    def device(self) -> torch.device:
+        return self.emb_text.weight.device
+
+    @property
+    def row_bytes(self) -> int:
+        """Cache bytes of one slot."""
+        if not self.rows:
+            return 0
+        return 2 * self._keys.numel() * self._keys.element_size() // len(self.rows)
+
+    def open(self, row: int, seed: int) -> SpeechRow:
+        """A conversation begins in a slot: whatever it remembered is gone."""
+        self.rows[row] = SpeechRow(row, seed=seed)
+        return self.rows[row]
+
+    @torch.inference_mode()
+    def condition(
+        self, token_ids: Sequence[int], hidden: Tensor, *, normalize: bool | None = None
+    ) -> Tensor:
+        """Condition rows of language-model tokens.
+
+        Args:
+            token_ids: `L` ids of the language model.
+            hidden: shape (L, language model width): the final hidden state of the pass that
+                consumed each token.
+            normalize: scale the projected part to length 1; None follows the checkpoint. Duplex
+                always does.
+
+        Returns:
+            Shape (L, D); no tail rows.
+        """
+        weight = self.emb_text.weight
+        ids = torch.tensor(list(token_ids), dtype=torch.long, device=weight.device)
+        projected = self.projector_semantic(hidden.to(weight.device, weight.dtype))
+        if self.config.normalizes_projected if normalize is None else normalize:
+            projected = F.normalize(projected, p=2.0, dim=-1)
+        out: Tensor = self.emb_text(ids) + projected
+        return out
+
+    @property
+    def audio_bos(self) -> Tensor:
+        """The row after which speech begins, shape (1, D)."""
+        return self.emb_text.weight[self.config.audio_bos_id][None]
+
+    @property
+    def text_eos(self) -> Tensor:
+        """The row that says the text is complete, shape (1, D)."""
+        return self.emb_text.weight[self.config.text_eos_id][None]
+
+    def code_rows(self, tokens: Sequence[int]) -> Tensor:
+        """Embeddings of speech tokens, shape (n, D)."""
+        ids = torch.tensor(list(tokens), dtype=torch.long, device=self.device)
+        out: Tensor = self.emb_code[0](ids)
+        return out
+
+    def has_room(self, row: SpeechRow, needed: int) -> bool:
+        """Whether `needed` more columns fit, moving the kept ones to the front if that helps."""
+        if row.length + needed <= self.capacity:
+            return True
+        if row.first and row.columns + needed <= self.capacity:
+            self._keep(row, torch.arange(row.first, row.length))
+            return True
+        return False
+
+    def mark(self, row: SpeechRow) -> RowMark:
+        """Remember where a row is. Costs nothing: columns are put aside when they are about to be
+        overwritten while somebody still holds the mark."""
+        mark = RowMark(
+            row.first, row.length, row.position, row.draws, tuple(row.history), row.window
+        )
+        if row.length:
+            row.marks.add(mark)
+        return mark
+
+    @torch.inference_mode()
+    def restore(self, row: SpeechRow, mark: RowMark) -> None:
+        """Return to a mark of this row; it stays valid."""
+        if mark.copy is not None:
+            self._save(row, 0)
+            self._keys[:, row.index, : mark.length] = mark.copy[0]
+            self._values[:, row.index, : mark.length] = mark.copy[1]
+        row.first, row.length, row.position = mark.first, mark.length, mark.position
+        row.draws, row.history, row.window = mark.draws, list(mark.history), mark.window
+
+    def _save(self, row: SpeechRow, start: int) -> None:
+        """Columns from `start` on are about to be overwritten: put aside what marks need."""
+        for mark in list(row.marks):
+            if mark.copy is None and mark.length > start:
+                keys = self._keys[:, row.index, : mark.length].clone()
+                mark.copy = (keys, self._values[:, row.index, : mark.length].clone())
+
+    def _keep(self, row: SpeechRow, columns: Tensor) -> None:
+        """Move these columns of a row to the front; nothing else survives."""
+        self._save(row, 0)
+        columns = columns.to(self.device)
+        count = columns.shape[0]
+        self._keys[:, row.index, :count] = self._keys[:, row.index, columns].clone()
+        self._values[:, row.index, :count] = self._values[:, row.index, columns].clone()
+        row.first, row.length = 0, count
+
+    @torch.inference_mode()
+    def keep_ends(self, row: SpeechRow, head: int, tail: int) -> None:
+        """Keep the oldest `head` and the newest `tail` columns, the tail's keys turned further.
+
+        The key at place j of the tail is turned by `j + new start - old start`, which doubles the
+        distances inside the tail; the published `reindex` does so, and it is followed for parity.
+        Positions go on after the kept columns. Source: speech.md 2.5.
+        """
+        old_start = row.length - tail
+        columns = torch.cat([torch.arange(head), torch.arange(old_start, row.length)])
+        self._keep(row, columns)
+        turns = torch.arange(tail, device=self.device) + (head - old_start)
+        cos, sin = self.angles(turns[None])
+        kept = self._keys[:, row.index, head : head + tail]
+        self._keys[:, row.index, head : head + tail] = rotated(kept, cos, sin)
+        row.position = head + tail
+
+    def angles(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Tables of `rotated`, each (R, T, 1, head width), computed in float32."""
+        cos, sin = rotary(positions.to(torch.float32)[..., None, None] * self._frequencies)
+        return cos.to(self._keys.dtype), sin.to(self._keys.dtype)

@@ -1,0 +1,141 @@
+"""What a slot of the speech decoder remembers, and one call of it.
+
+Values only: counters, rules and tokens that the host knows without asking the device. The caches
+themselves are the decoder's (`network.py`).
+
+Letters: `L` condition rows of one block, `D` width, `V` speech codes. Source: speech.md 2.4, 2.6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from weakref import WeakSet
+
+from torch import Tensor
+
+from parley.models.minicpmo45.tts.sampling import SpeechSampling
+
+
+@dataclass(frozen=True, slots=True)
+class BlockRule:
+    """How one call of the speech model samples and ends. Source: speech.md 2.4, the table.
+
+    Args:
+        min_new: the end code cannot be drawn before this many tokens.
+        max_new: at most this many draws.
+        drops_last: a block that meets `max_new` returns one token less, which is exactly what was
+            fed; otherwise it returns all, and its last token is never fed.
+        first_is_free: the first draw of the block sees neither penalty nor filters.
+        sampling: temperature, penalty, filters.
+    """
+
+    min_new: int
+    max_new: int
+    drops_last: bool
+    first_is_free: bool
+    sampling: SpeechSampling
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class RowMark:
+    """A remembered point of a row: counters, and which columns they are about.
+
+    The columns stay in the cache; whoever is about to overwrite them sees to it that they are in
+    `copy` first (`MiniCPMTTS.step`).
+
+    Args:
+        copy: keys and values of the columns up to `length`, shape (layers, length, H, head width),
+            once they had to be put aside.
+    """
+
+    first: int
+    length: int
+    position: int
+    draws: int
+    history: tuple[int, ...]
+    window: int | None
+    copy: tuple[Tensor, Tensor] | None = None
+
+
+@dataclass(slots=True, eq=False)
+class SpeechRow:
+    """What one slot of the decoder remembers: counters only, the caches are the decoder's.
+
+    Args:
+        index: the slot.
+        seed: of the row's draws.
+        first, length: valid cache columns are `first` up to `length`.
+        position: rotary position of the next token; runs ahead of the columns where a window
+            forgets.
+        draws: random numbers used so far.
+        history: tokens the penalty looks at; the ways of talking differ in when it starts afresh.
+        window: keep only this many newest columns after each pass; None keeps all.
+        marks: those that somebody still holds.
+    """
+
+    index: int
+    seed: int = 0
+    first: int = 0
+    length: int = 0
+    position: int = 0
+    draws: int = 0
+    history: list[int] = field(default_factory=list)
+    window: int | None = None
+    marks: WeakSet[RowMark] = field(default_factory=WeakSet)
+
+    def forget(self) -> None:
+        """Empty the cache and start at position 0; the draws go on."""
+        self.first = self.length = self.position = 0
+        self.history = []
+
+    @property
+    def columns(self) -> int:
+        """How many entries attention sees."""
+        return self.length - self.first
+
+
+@dataclass(slots=True, eq=False)
+class SpeechBlock:
+    """One call of the speech model on one row: condition rows in, speech tokens out.
+
+    Args:
+        condition: shape (L, D), in the decoder's dtype and on its device.
+        tokens: what was accepted so far; with `drops_last` the sample at the limit is not in it.
+        finished: nothing more will come.
+        ended: the end code was drawn.
+    """
+
+    row: SpeechRow
+    condition: Tensor
+    rule: BlockRule
+    tokens: list[int] = field(default_factory=list)
+    sampled: int = 0
+    finished: bool = False
+    ended: bool = False
+
+    def cancel(self) -> None:
+        """Take no more tokens; what was accepted stays."""
+        self.finished = True
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fed:
+    """What one pass did to one row, for observers (tests, goldens).
+
+    Args:
+        hidden: state after the final norm at the last fed position, shape (D,).
+        count: positions fed; `start` is the first one's rotary position.
+        columns: cache columns that the last position saw, before a window cuts.
+        logits: raw logits of the draw, shape (V,).
+    """
+
+    block: SpeechBlock
+    hidden: Tensor
+    count: int
+    start: int
+    columns: int
+    logits: Tensor
+
+
+Watch = Callable[[Fed], None]

@@ -1,0 +1,204 @@
+"""From speech logits to speech tokens, many rows with different rules at once.
+
+`R` rows, `V` speech codes (6562, the last one is end-of-speech), `K` candidates that filters may
+keep, `W` the penalty window (16). Temperature first, then the penalty, then top-p, then top-k, then
+the end-of-speech mask, then one draw, from one number that the caller brings
+(`runtime/randomness.py`). Source: speech.md 2.4.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from parley.models.minicpmo45.runtime.randomness import race
+
+PENALTY_WINDOW = 16
+"""Only this many newest tokens count for the repetition penalty. Source: speech.md 2.4."""
+
+_KEEP_AT_LEAST = 3
+"""top-p and top-k never leave fewer candidates. Source: speech.md 2.4."""
+
+NOTHING = -1
+"""Marks an unused place in a history."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechSampling:
+    """How speech tokens are chosen.
+
+    Args:
+        temperature: logits are divided by it, before anything else.
+        repetition_penalty: 1 switches it off; grows with the number of occurrences.
+        top_p: 1 switches it off.
+        top_k: 0 switches it off.
+        is_greedy: take the most probable entry instead of drawing.
+    """
+
+    temperature: float = 0.8
+    repetition_penalty: float = 1.05
+    top_p: float = 0.85
+    top_k: int = 25
+    is_greedy: bool = False
+
+    @property
+    def filters(self) -> bool:
+        """Whether top-p or top-k does anything."""
+        return self.top_p < 1 or self.top_k > 0
+
+    def without_filters(self) -> SpeechSampling:
+        """The same without top-p and top-k, as duplex units sample."""
+        return SpeechSampling(self.temperature, self.repetition_penalty, 1.0, 0, self.is_greedy)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowRules:
+    """The rules of `R` rows as tensors, made once per step from values the host knows.
+
+    Args:
+        numbers: float32, shape (R, 3): temperature, penalty, top-p.
+        switches: int64, shape (R, 3): top-k (0: off), whether filters apply, whether greedy.
+        any_filters, any_greedy, candidates: the same known to the host, so that a step never waits
+            for the device; `candidates` is the largest top-k.
+    """
+
+    numbers: Tensor
+    switches: Tensor
+    any_filters: bool
+    any_greedy: bool
+    candidates: int
+
+    @property
+    def temperature(self) -> Tensor:
+        return self.numbers[:, 0]
+
+    @property
+    def penalty(self) -> Tensor:
+        return self.numbers[:, 1]
+
+    @property
+    def top_p(self) -> Tensor:
+        return self.numbers[:, 2]
+
+    @property
+    def top_k(self) -> Tensor:
+        return self.switches[:, 0]
+
+    @property
+    def filters(self) -> Tensor:
+        return self.switches[:, 1].bool()
+
+    @property
+    def greedy(self) -> Tensor:
+        return self.switches[:, 2].bool()
+
+    @property
+    def kind(self) -> tuple[bool, bool, int]:
+        """Rules of one kind differ in numbers only."""
+        return self.any_filters, self.any_greedy, self.candidates
+
+    @classmethod
+    def of(cls, rules: list[SpeechSampling], codes: int, device: torch.device) -> RowRules:
+        """Rules of the rows in order; `codes` is `V`."""
+        filters = [rule.filters for rule in rules]
+        numbers = torch.tensor(
+            [[rule.temperature, rule.repetition_penalty, rule.top_p] for rule in rules],
+            dtype=torch.float32,
+        ).to(device, non_blocking=True)
+        switches = torch.tensor(
+            [[rule.top_k, int(rule.filters), int(rule.is_greedy)] for rule in rules]
+        ).to(device, non_blocking=True)
+        sizes = [rule.top_k or codes for rule in rules if rule.filters]
+        return cls(
+            numbers=numbers,
+            switches=switches,
+            any_filters=any(filters),
+            any_greedy=any(rule.is_greedy for rule in rules),
+            candidates=min(codes, max(_KEEP_AT_LEAST, *sizes)) if sizes else 0,
+        )
+
+
+def penalised(logits: Tensor, history: Tensor, penalty: Tensor) -> Tensor:
+    """Push down what was said lately.
+
+    Args:
+        logits: float32, shape (R, V), already divided by the temperature.
+        history: int64, shape (R, W): the newest tokens of each row in any order, `NOTHING` where
+            there are fewer.
+        penalty: float32, shape (R,).
+    """
+    counts = torch.zeros_like(logits)
+    seen = history.clamp_min(0)
+    counts.scatter_add_(1, seen, (history >= 0).to(logits.dtype))
+    factor = penalty[:, None] ** counts
+    return torch.where(logits < 0, logits * factor, logits / factor)
+
+
+def kept_candidates(logits: Tensor, rules: RowRules) -> tuple[Tensor, Tensor]:
+    """top-p, then top-k.
+
+    Cutting by mass needs the probabilities of all `V` codes but the order of the best `K` only,
+    which makes one short selection of two sorts of the whole row.
+
+    Returns:
+        Logits in descending order with minus infinity where a filter cut, and their codes; both of
+        shape (R, K).
+    """
+    best, codes = torch.topk(logits, rules.candidates, dim=-1)
+    mass = torch.exp(best - torch.logsumexp(logits, dim=-1, keepdim=True))
+    before = mass.cumsum(-1) - mass
+    place = torch.arange(rules.candidates, device=logits.device)
+    limit = torch.where(rules.top_k > 0, rules.top_k.clamp_min(_KEEP_AT_LEAST), rules.candidates)
+    keep = ((before < rules.top_p[:, None]) | (rules.top_p >= 1)[:, None]) & (
+        place < limit[:, None]
+    )
+    keep |= place < _KEEP_AT_LEAST
+    return best.masked_fill(~keep, -torch.inf), codes
+
+
+def pick(
+    logits: Tensor,
+    history: Tensor,
+    exempt: Tensor,
+    masks_end: Tensor,
+    draws: Tensor,
+    rules: RowRules,
+) -> Tensor:
+    """One token per row.
+
+    Args:
+        logits: shape (R, V), any float type.
+        history: as in `penalised`.
+        exempt: bool, shape (R,): rows whose penalty and filters are skipped now.
+        masks_end: bool, shape (R,): rows that may not end now. Masking follows the filters; as
+            they keep at least three codes, something is always left.
+        draws: float32, shape (R,), in (0, 1).
+
+    Returns:
+        int64, shape (R,).
+    """
+    scaled = logits.float() / rules.temperature[:, None]
+    shaped = torch.where(exempt[:, None], scaled, penalised(scaled, history, rules.penalty))
+    end = shaped.shape[-1] - 1
+    token: Tensor | None = None
+    if rules.any_filters:
+        token = _pick_filtered(shaped, end, masks_end, draws, rules)
+    # Rows that are exempt now draw from the whole row, whatever their filters say later.
+    open_row = shaped.clone()
+    open_row[:, end] = torch.where(masks_end, -torch.inf, open_row[:, end])
+    free = race(torch.softmax(open_row, dim=-1), draws)
+    if token is not None:
+        free = torch.where(rules.filters & ~exempt, token, free)
+    if rules.any_greedy:
+        free = torch.where(rules.greedy, open_row.argmax(-1), free)
+    return free
+
+
+def _pick_filtered(
+    shaped: Tensor, end: int, masks_end: Tensor, draws: Tensor, rules: RowRules
+) -> Tensor:
+    best, codes = kept_candidates(shaped, rules)
+    best = best.masked_fill((codes == end) & masks_end[:, None], -torch.inf)
+    return codes.gather(1, race(torch.softmax(best, dim=-1), draws, codes)[:, None])[:, 0]

@@ -1,0 +1,329 @@
+"""Which rows the speech decoder is fed in each way of talking, and what it forgets between blocks.
+
+A driver per way, all over one `SpeechRow`: `begin…` makes the next `SpeechBlock`, the engine steps
+it (`MiniCPMTTS.step`) until it is finished, `end` does the bookkeeping and hands out the tokens.
+
+| way                         | rows of a block           | driver            |
+|-----------------------------|---------------------------|-------------------|
+| whole utterance (chat)      | all, text eos, audio bos  | `WholeUtterance`       |
+| turn in blocks of ten       | rows, (text eos,) bos     | `SpokenTurn`      |
+| one-second units (duplex)   | rows, audio bos           | `SpokenUnits`     |
+| interleaved chat            | rows, (text eos,) bos     | `Interleaved`     |
+
+When a turn outgrows the cache, every driver starts over from its previous block (rows and tokens)
+plus the new one, as `sliding_recompute` does; the published code has no guard and runs past the
+range it was trained on. Source: speech.md 2.3 to 2.6; sessions.md 2.5, 4.6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from parley.models.minicpmo45.tts.decoder import MiniCPMTTS
+from parley.models.minicpmo45.tts.rows import BlockRule, SpeechBlock, SpeechRow
+from parley.models.minicpmo45.tts.sampling import SpeechSampling
+
+TOKENS_PER_UNIT = 25
+"""Speech tokens of one second."""
+
+BLOCK_LIMIT = 500
+"""Draws of one block of a streamed turn. Source: speech.md 2.4."""
+
+UTTERANCE_LIMIT = 2048
+UTTERANCE_MINIMUM = 50
+"""Limits of a whole utterance. Source: speech.md 2.4."""
+
+
+@dataclass(frozen=True, slots=True)
+class Yielded:
+    """Tokens that are ready for the vocoder; `is_last` closes the turn and may come without
+    tokens."""
+
+    tokens: list[int]
+    is_last: bool
+
+
+class WholeUtterance:
+    """Chat: everything that is to be said, in one block."""
+
+    def __init__(
+        self, decoder: MiniCPMTTS, row: SpeechRow, sampling: SpeechSampling | None = None
+    ) -> None:
+        self.decoder = decoder
+        self.row = row
+        self.sampling = sampling or decoder.config.sampling
+
+    def begin(
+        self,
+        rows: Tensor,
+        *,
+        min_new: int = UTTERANCE_MINIMUM,
+        max_new: int = UTTERANCE_LIMIT,
+    ) -> SpeechBlock:
+        """Start an utterance.
+
+        Args:
+            rows: shape (L, D), from `MiniCPMTTS.condition`, without tail rows.
+        """
+        condition = torch.cat([rows, self.decoder.text_eos, self.decoder.audio_bos])
+        room = self.decoder.capacity - condition.shape[0]
+        self.row.forget()
+        self.row.window = None
+        return SpeechBlock(
+            self.row,
+            condition,
+            BlockRule(min_new, max(1, min(max_new, room)), True, True, self.sampling),
+        )
+
+    def end(self, block: SpeechBlock) -> list[int]:
+        """The tokens; the row is free for the next utterance."""
+        self.row.forget()
+        return block.tokens
+
+
+class SpokenTurn:
+    """Half-duplex: one turn in blocks of about ten rows, tokens handed out in full seconds.
+
+    Args:
+        attention: what is forgotten between blocks; None follows the checkpoint.
+        yield_tokens: size of the hand-out.
+        window: columns kept by `sliding_window`; None follows the checkpoint.
+    """
+
+    def __init__(
+        self,
+        decoder: MiniCPMTTS,
+        row: SpeechRow,
+        sampling: SpeechSampling | None = None,
+        *,
+        attention: str | None = None,
+        yield_tokens: int = TOKENS_PER_UNIT,
+        window: int | None = None,
+        block_limit: int = BLOCK_LIMIT,
+    ) -> None:
+        self.decoder = decoder
+        self.row = row
+        self.sampling = sampling or decoder.config.sampling
+        self.attention = attention or decoder.config.attention_type
+        self.window = window or decoder.config.window_positions
+        self.yield_tokens = yield_tokens
+        self.block_limit = block_limit
+        self._reset()
+
+    def _reset(self) -> None:
+        self.row.forget()
+        self.row.window = self.window if self.attention == "sliding_window" else None
+        self.waiting: list[int] = []
+        self.blocks = 0
+        self.first_length = self.last_length = 0
+        self.last_rows: Tensor | None = None
+        self.last_tokens: list[int] = []
+        self.new_rows: Tensor | None = None
+        self.is_last = False
+        self.has_spoken = False
+
+    def begin(self, rows: Tensor, *, is_last: bool) -> SpeechBlock:
+        """Start the next block.
+
+        Args:
+            rows: shape (L, D), from `MiniCPMTTS.condition`, without tail rows; L may be 0.
+            is_last: the text is complete.
+        """
+        tail = [self.decoder.text_eos] if is_last else []
+        self.new_rows = torch.cat([rows, *tail, self.decoder.audio_bos])
+        self.is_last = is_last
+        return SpeechBlock(
+            self.row,
+            self._condition(self.new_rows),
+            BlockRule(0, self.block_limit, False, not self.has_spoken, self.sampling),
+        )
+
+    def _condition(self, new: Tensor) -> Tensor:
+        """What this block feeds, after forgetting what its attention type forgets."""
+        if self.blocks and self.attention == "sliding_recompute":
+            return self._again(new)
+        if self.blocks and self.attention == "reindex":
+            kept = self.first_length + self.last_length
+            if self.row.length > kept:
+                self.decoder.keep_ends(self.row, self.first_length, self.last_length)
+        if not self.decoder.has_room(self.row, new.shape[0] + self.block_limit):
+            return self._again(new)
+        return new
+
+    def _again(self, new: Tensor) -> Tensor:
+        """Start over from the previous block."""
+        history = self.row.history
+        self.row.forget()
+        self.row.history = history
+        return _with_previous(self.decoder, self.last_rows, self.last_tokens, new, self.block_limit)
+
+    def end(self, block: SpeechBlock) -> list[Yielded]:
+        """Hand out full seconds; after the last block of an ended turn also the rest."""
+        assert self.new_rows is not None
+        length = self.new_rows.shape[0] + len(block.tokens)
+        if self.blocks == 0:
+            self.first_length = length
+        self.last_length = length
+        self.last_rows, self.last_tokens = self.new_rows, list(block.tokens)
+        self.new_rows = None
+        self.blocks += 1
+        self.has_spoken = self.has_spoken or bool(block.tokens)
+        self.waiting += block.tokens
+        ready: list[Yielded] = []
+        while len(self.waiting) >= self.yield_tokens:
+            ready.append(Yielded(self.waiting[: self.yield_tokens], False))
+            self.waiting = self.waiting[self.yield_tokens :]
+        if block.ended and self.is_last:
+            ready.append(Yielded(self.waiting, True))
+            self.waiting = []
+        return ready
+
+    def flush(self) -> list[Yielded]:
+        """The text loop ended: whatever still waits closes the turn. The row is free afterwards."""
+        rest = [Yielded(self.waiting, True)] if self.waiting else []
+        self._reset()
+        return rest
+
+
+class SpokenUnits:
+    """Duplex: one block per speaking unit, the cache lives as long as the turn.
+
+    Top-p and top-k are not applied here, and the penalty starts afresh every unit.
+    """
+
+    def __init__(
+        self, decoder: MiniCPMTTS, row: SpeechRow, sampling: SpeechSampling | None = None
+    ) -> None:
+        self.decoder = decoder
+        self.row = row
+        self.sampling = (sampling or decoder.config.sampling).without_filters()
+        self._rows: Tensor | None = None
+        self._last: tuple[Tensor, list[int]] | None = None
+        self.ends_turn = False
+        row.window = None
+        row.forget()
+
+    def begin(
+        self, rows: Tensor | None, *, ends_turn: bool, max_new: int = TOKENS_PER_UNIT + 1
+    ) -> SpeechBlock:
+        """Start a unit.
+
+        Args:
+            rows: shape (L, D), from `MiniCPMTTS.condition(..., normalize=True)`; None or empty
+                where the unit said nothing new.
+            ends_turn: the unit holds the end of the turn, so speech may stop early.
+            max_new: draws; one more than the tokens of a unit, because the last is dropped.
+        """
+        parts = [self.decoder.audio_bos] if rows is None else [rows, self.decoder.audio_bos]
+        condition = self._rows = torch.cat(parts)
+        self.ends_turn = ends_turn
+        min_new = 0 if ends_turn or self.row.position == 0 else max_new
+        self.row.history = []
+        if not self.decoder.has_room(self.row, condition.shape[0] + max_new):
+            self.row.forget()
+            if self._last is not None:
+                condition = _with_previous(self.decoder, *self._last, condition, max_new)
+        return SpeechBlock(
+            self.row, condition, BlockRule(min_new, max_new, True, True, self.sampling)
+        )
+
+    def end(self, block: SpeechBlock) -> list[int]:
+        """The unit's tokens; after a turn's end the next unit begins a new turn."""
+        assert self._rows is not None
+        self._last = (self._rows, list(block.tokens))
+        self._rows = None
+        if self.ends_turn:
+            self.interrupt()
+        return block.tokens
+
+    def interrupt(self) -> None:
+        """Forget the turn, as its end or a forced listen does."""
+        self.row.forget()
+        self._last = None
+        self._rows = None
+
+
+class Interleaved:
+    """Chat with `interleaved` on: blocks of ten rows, recomputed in a rhythm.
+
+    The rhythm: from block `window_blocks` on, every `window_blocks - recomputed_blocks` blocks the
+    cache is dropped and the last `recomputed_blocks` blocks are fed again.
+    """
+
+    def __init__(
+        self,
+        decoder: MiniCPMTTS,
+        row: SpeechRow,
+        sampling: SpeechSampling | None = None,
+        *,
+        attention: str | None = None,
+        window_blocks: int | None = None,
+        recomputed_blocks: int | None = None,
+        block_limit: int = BLOCK_LIMIT,
+    ) -> None:
+        self.decoder = decoder
+        self.row = row
+        self.sampling = (sampling or decoder.config.sampling).without_filters()
+        self.attention = attention or decoder.config.attention_type
+        self.window_blocks = window_blocks or decoder.config.window_blocks
+        self.recomputed = recomputed_blocks or decoder.config.recomputed_blocks
+        self.block_limit = block_limit
+        self.blocks = 0
+        self._past: list[tuple[Tensor, list[int]]] = []
+        self._rows: Tensor | None = None
+        row.window = None
+        row.forget()
+
+    def begin(self, rows: Tensor, *, is_last: bool) -> SpeechBlock:
+        """Start the next block; arguments as in `SpokenTurn.begin`."""
+        tail = [self.decoder.text_eos] if is_last else []
+        new = self._rows = torch.cat([rows, *tail, self.decoder.audio_bos])
+        self.row.history = []
+        needed = new.shape[0] + self.block_limit
+        starts_over = self._recomputes() or not self.decoder.has_room(self.row, needed)
+        condition = self._again(new) if starts_over else new
+        return SpeechBlock(
+            self.row, condition, BlockRule(0, self.block_limit, True, True, self.sampling)
+        )
+
+    def _recomputes(self) -> bool:
+        if self.attention != "sliding_recompute" or self.blocks < self.window_blocks:
+            return False
+        return (self.blocks - self.recomputed) % (self.window_blocks - self.recomputed) == 0
+
+    def _again(self, new: Tensor) -> Tensor:
+        self.row.forget()
+        parts: list[Tensor] = []
+        for rows, tokens in self._past[-self.recomputed :]:
+            parts += [rows, self.decoder.code_rows(tokens)]
+        kept = torch.cat([*parts, new])
+        return kept if kept.shape[0] + self.block_limit <= self.decoder.capacity else new
+
+    def end(self, block: SpeechBlock) -> list[int]:
+        """The block's tokens."""
+        assert self._rows is not None
+        if self.attention == "sliding_window" and self._past:
+            rows, tokens = self._past[-1]
+            self.row.first = min(self.row.length, self.row.first + rows.shape[0] + len(tokens))
+        self._past = [*self._past, (self._rows, list(block.tokens))][-self.recomputed :]
+        self._rows = None
+        self.blocks += 1
+        return block.tokens
+
+
+def _with_previous(
+    decoder: MiniCPMTTS,
+    rows: Tensor | None,
+    tokens: Sequence[int],
+    new: Tensor,
+    block_limit: int,
+) -> Tensor:
+    """The previous block's rows and tokens, then the new rows; without them where they do not
+    fit."""
+    if rows is None or rows.shape[0] + len(tokens) + new.shape[0] + block_limit > decoder.capacity:
+        return new
+    return torch.cat([rows, decoder.code_rows(tokens), new])

@@ -1,0 +1,1 @@
+"""The vision encoder (`vpm` and `resampler`): pictures to context tokens."""

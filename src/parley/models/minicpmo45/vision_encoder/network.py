@@ -1,0 +1,229 @@
+"""The vision encoder: patches to features, features to context tokens.
+
+Composed on the layers of `transformers`' SigLIP. We differ from `SiglipVisionModel` in the position
+embedding (NaViT style: the table is read at the place a patch has relative to the whole picture),
+in the absence of a pooling head, and in the resampler, a perceiver that turns any number of patches
+into `query_num` tokens.
+
+Shapes: `B` pieces, `L` patches of a piece (rows * columns), `Dv` vision width, `H` width of the
+language model, `P` patch side in pixels. Source: model.md 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import SiglipVisionConfig
+from transformers.models.siglip.modeling_siglip import SiglipEncoderLayer
+
+from parley.models.minicpmo45.vision_encoder.pictures import Pieces
+
+
+@lru_cache(maxsize=512)
+def patch_positions(rows: int, columns: int, table_side: int) -> Tensor:
+    """Row-major indices into the position table, int64, shape (rows * columns,).
+
+    The float32 steps of `arange` and the bucket borders are part of the published behaviour:
+    computed any other way, some ids move by one (model.md 1.1). Always on the CPU.
+    """
+    borders = torch.arange(1 / table_side, 1.0, 1 / table_side)
+
+    def buckets(count: int) -> Tensor:
+        step = float(1 / torch.tensor(count, dtype=torch.int32))
+        places = torch.arange(0, 1 - 1e-6, step)
+        return torch.bucketize(places, borders, right=True)
+
+    return (buckets(rows)[:, None] * table_side + buckets(columns)).flatten()
+
+
+class _Embeddings(nn.Module):
+    """Patch projection plus the position table; the lookup happens in `VisionTower`."""
+
+    def __init__(self, config: SiglipVisionConfig) -> None:
+        super().__init__()
+        side = config.patch_size
+        self.patch_embedding = nn.Conv2d(
+            config.num_channels, config.hidden_size, kernel_size=side, stride=side
+        )
+        self.position_embedding = nn.Embedding((config.image_size // side) ** 2, config.hidden_size)
+
+
+class _Encoder(nn.Module):
+    def __init__(self, config: SiglipVisionConfig, layers: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([SiglipEncoderLayer(config) for _ in range(layers)])
+
+
+class VisionTower(nn.Module):
+    """Patches to features. Parameter names are the checkpoint's below `vpm.`."""
+
+    def __init__(self, config: SiglipVisionConfig, *, drop_last_layer: bool = False) -> None:
+        super().__init__()
+        self.embeddings = _Embeddings(config)
+        self.encoder = _Encoder(config, config.num_hidden_layers - int(drop_last_layer))
+        self.post_layernorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.table_side = config.image_size // config.patch_size
+
+    def embed(self, pixels: Tensor, sizes: Sequence[tuple[int, int]]) -> Tensor:
+        """Padded pixels (B, 3, P, Lmax * P) to patch plus position embeddings (B, Lmax, Dv)."""
+        weight = self.embeddings.patch_embedding.weight
+        patches = self.embeddings.patch_embedding(pixels.to(weight.dtype))
+        patches = patches.flatten(2).transpose(1, 2)
+        # Padded places get id 0; they are masked later.
+        ids = torch.zeros(patches.shape[:2], dtype=torch.int64)
+        for index, (rows, columns) in enumerate(sizes):
+            ids[index, : rows * columns] = patch_positions(rows, columns, self.table_side)
+        out: Tensor = patches + self.embeddings.position_embedding(ids.to(patches.device))
+        return out
+
+    def forward(
+        self,
+        pixels: Tensor,
+        sizes: Sequence[tuple[int, int]],
+        layer_states: list[Tensor] | None = None,
+    ) -> Tensor:
+        """Features after the final norm, (B, Lmax, Dv); padded places hold rubbish.
+
+        Args:
+            layer_states: where to put the embedding and each layer's output, for examination.
+        """
+        x = self.embed(pixels, sizes)
+        if layer_states is not None:
+            layer_states.append(x)
+        mask = _padding_mask(sizes, x)
+        for layer in self.encoder.layers:
+            x = layer(x, mask)
+            if layer_states is not None:
+                layer_states.append(x)
+        out: Tensor = self.post_layernorm(x)
+        return out
+
+
+def _padding_mask(sizes: Sequence[tuple[int, int]], x: Tensor) -> Tensor | None:
+    counts = [rows * columns for rows, columns in sizes]
+    longest = x.shape[1]
+    if all(count == longest for count in counts):
+        return None
+    places = torch.arange(longest, device=x.device)
+    padded = places[None, :] >= torch.tensor(counts, device=x.device)[:, None]
+    mask = torch.zeros(padded.shape, dtype=x.dtype, device=x.device)
+    mask.masked_fill_(padded, torch.finfo(x.dtype).min)
+    return mask[:, None, None, :].expand(-1, 1, longest, -1)
+
+
+class Resampler(nn.Module):
+    """Features of one piece to `query_num` context tokens. Names as below `resampler.`.
+
+    Positions are added to the keys only, and `proj` is a right factor, not a Linear.
+    """
+
+    def __init__(self, *, queries: int, width: int, vision_width: int, heads: int) -> None:
+        super().__init__()
+        self.width = width
+        self.query = nn.Parameter(torch.empty(queries, width))
+        self.proj = nn.Parameter(torch.empty(width, width))
+        self.kv_proj = nn.Linear(vision_width, width, bias=False)
+        # Holds the parameters under the checkpoint's names; `forward` does the arithmetic.
+        self.attn = nn.MultiheadAttention(width, heads)
+        self.ln_q = nn.LayerNorm(width, eps=1e-6)
+        self.ln_kv = nn.LayerNorm(width, eps=1e-6)
+        self.ln_post = nn.LayerNorm(width, eps=1e-6)
+        self.heads = heads
+        self._positions: dict[tuple[int, int, torch.device], Tensor] = {}
+
+    def attention(self, features: Tensor, sizes: Sequence[tuple[int, int]]) -> Tensor:
+        """Features (B, Lmax, Dv) to attended queries (B, query_num, H), before the last norm."""
+        keyed = self.ln_kv(self.kv_proj(features))
+        batch, longest, width = keyed.shape
+        positions = torch.zeros(batch, longest, width, dtype=keyed.dtype, device=keyed.device)
+        for index, (rows, columns) in enumerate(sizes):
+            positions[index, : rows * columns] = self._position(rows, columns, keyed)
+        weights = self.attn.in_proj_weight.chunk(3)
+        biases = self.attn.in_proj_bias.chunk(3)
+        query = F.linear(self.ln_q(self.query), weights[0], biases[0])
+        keys = F.linear(keyed + positions, weights[1], biases[1])
+        values = F.linear(keyed, weights[2], biases[2])
+
+        def split(x: Tensor) -> Tensor:
+            return x.reshape(x.shape[0], x.shape[1], self.heads, -1).transpose(1, 2)
+
+        counts = [rows * columns for rows, columns in sizes]
+        mask = None
+        if any(count != longest for count in counts):
+            places = torch.arange(longest, device=keyed.device)
+            visible = places[None, :] < torch.tensor(counts, device=keyed.device)[:, None]
+            mask = visible[:, None, None, :]
+        attended = F.scaled_dot_product_attention(
+            split(query[None]).expand(batch, -1, -1, -1), split(keys), split(values), attn_mask=mask
+        )
+        attended = attended.transpose(1, 2).reshape(batch, -1, width)
+        out: Tensor = self.attn.out_proj(attended)
+        return out
+
+    def forward(self, features: Tensor, sizes: Sequence[tuple[int, int]]) -> Tensor:
+        """Context tokens (B, query_num, H)."""
+        out: Tensor = self.ln_post(self.attention(features, sizes)) @ self.proj
+        return out
+
+    def _position(self, rows: int, columns: int, like: Tensor) -> Tensor:
+        """Sines and cosines of the column, then of the row; (rows * columns, H)."""
+        key = (rows, columns, like.device)
+        if key not in self._positions:
+            if len(self._positions) > 256:
+                self._positions.clear()
+            self._positions[key] = _grid_positions(rows, columns, self.width).to(like.device)
+        return self._positions[key].to(like.dtype)
+
+
+def _grid_positions(rows: int, columns: int, width: int) -> Tensor:
+    quarter = width // 4
+    omega = 1.0 / 10000 ** (np.arange(quarter, dtype=np.float32) / (width / 2 / 2.0))
+
+    def waves(count: int) -> npt.NDArray[np.float32]:
+        angles = np.arange(count, dtype=np.float32)[:, None] * omega
+        return np.concatenate([np.sin(angles), np.cos(angles)], axis=-1).astype(np.float32)
+
+    x = np.broadcast_to(waves(columns)[None, :], (rows, columns, 2 * quarter))
+    y = np.broadcast_to(waves(rows)[:, None], (rows, columns, 2 * quarter))
+    return torch.from_numpy(np.concatenate([x, y], axis=-1).reshape(rows * columns, -1).copy())
+
+
+class PictureEncoder:
+    """Pieces of any number of pictures to context tokens, in one go."""
+
+    def __init__(self, tower: VisionTower, resampler: Resampler, *, batch: int) -> None:
+        self.tower = tower
+        self.resampler = resampler
+        self.batch = batch
+
+    def features(
+        self, patches: Sequence[npt.NDArray[np.float32]], sizes: Sequence[tuple[int, int]]
+    ) -> Tensor:
+        """Tower output (B, Lmax, Dv); groups of `batch` pieces, all padded to one length."""
+        weight = self.tower.post_layernorm.weight
+        side = patches[0].shape[1]
+        longest = max(piece.shape[2] for piece in patches)
+        pixels = torch.zeros(len(patches), 3, side, longest, dtype=torch.float32)
+        for index, piece in enumerate(patches):
+            pixels[index, :, :, : piece.shape[2]] = torch.from_numpy(piece)
+        pixels = pixels.to(weight.device, weight.dtype)
+        groups = [
+            self.tower(pixels[first : first + self.batch], sizes[first : first + self.batch])
+            for first in range(0, len(patches), self.batch)
+        ]
+        return groups[0] if len(groups) == 1 else torch.cat(groups)
+
+    def look(self, pictures: Sequence[Pieces]) -> list[Tensor]:
+        """Per picture a tensor (pieces, query_num, H)."""
+        if not pictures:
+            return []
+        patches = [piece for picture in pictures for piece in picture.patches]
+        sizes = [size for picture in pictures for size in picture.sizes]
+        tokens = self.resampler(self.features(patches, sizes), sizes)
+        return list(tokens.split([picture.count for picture in pictures]))

@@ -1,0 +1,141 @@
+"""Pictures to pieces of patches, on the CPU.
+
+The overview and the tiles of a picture, laid out as the vision encoder takes them. Knows no
+network and no device, so any thread may do it. Source: model.md 4.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image as PillowImage
+
+from parley.errors import BadInput
+from parley.models.minicpmo45.config import SliceRules
+
+Pixels = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pieces:
+    """One picture, cut up: the overview first, then the tiles row by row.
+
+    Args:
+        patches: per piece float32 (3, P, L * P), values in [-1, 1]; patch k occupies columns
+            k * P to k * P + P - 1.
+        sizes: per piece (rows, columns) in patches.
+        grid: (columns, rows) of tiles, None when the picture is not sliced.
+    """
+
+    patches: tuple[npt.NDArray[np.float32], ...]
+    sizes: tuple[tuple[int, int], ...]
+    grid: tuple[int, int] | None
+
+    @property
+    def count(self) -> int:
+        return len(self.patches)
+
+
+def choose_grid(
+    width: int, height: int, max_slices: int, resolution: int = 448
+) -> tuple[int, int] | None:
+    """How many tiles (columns, rows) a picture of this size is cut into; None: not at all."""
+    wanted = min(math.ceil(width * height / (resolution * resolution)), max_slices)
+    if wanted <= 1:
+        return None
+    aim = math.log(width / height)
+    best: tuple[int, int] | None = None
+    least = math.inf
+    for count in (wanted - 1, wanted, wanted + 1):
+        if count == 1 or count > max_slices:
+            continue
+        for columns in range(1, count + 1):
+            if count % columns:
+                continue
+            error = abs(aim - math.log(columns / (count // columns)))
+            if error < least:
+                best, least = (columns, count // columns), error
+    return best
+
+
+def cut(pixels: Pixels, max_slices: int | None, rules: SliceRules) -> Pieces:
+    """Cut a picture into pieces and lay them out as patches.
+
+    Args:
+        pixels: uint8, shape (height, width, 3).
+        max_slices: most tiles besides the overview; None means the processor's own limit.
+
+    Raises:
+        BadInput: `max_slices` is not positive, or the picture has no area.
+    """
+    limit = rules.max_slices if max_slices is None else int(max_slices)
+    if limit <= 0:
+        raise BadInput("max_slice_nums must be at least 1.", field="max_slice_nums")
+    if pixels.ndim != 3 or pixels.shape[2] != 3 or 0 in pixels.shape:
+        raise BadInput(f"A picture needs shape (height, width, 3), got {pixels.shape}.")
+    picture = PillowImage.fromarray(np.ascontiguousarray(pixels))
+    width, height = picture.size
+    grid = choose_grid(width, height, limit, rules.resolution)
+    parts = [_resize(picture, fitting_size(width, height, rules, enlarge=grid is None))]
+    if grid is not None:
+        columns, rows = grid
+        whole = _resize(picture, tiled_size(width, height, grid, rules))
+        tile_w, tile_h = whole.width // columns, whole.height // rows
+        parts += [
+            whole.crop((x * tile_w, y * tile_h, (x + 1) * tile_w, (y + 1) * tile_h))
+            for y in range(rows)
+            for x in range(columns)
+        ]
+    patches, sizes = zip(*(_to_patches(part, rules) for part in parts), strict=True)
+    return Pieces(tuple(patches), tuple(sizes), grid)
+
+
+def fitting_size(
+    width: float, height: float, rules: SliceRules, *, enlarge: bool
+) -> tuple[int, int]:
+    """(width, height) near `resolution` squared in area, whole patches.
+
+    The height follows from the aspect ratio and is truncated; the width follows from that height.
+    """
+    side = rules.resolution
+    if width * height > side * side or enlarge:
+        ratio = width / height
+        height = int(side / math.sqrt(ratio))
+        width = int(height * ratio)
+    return _whole(width, rules.patch), _whole(height, rules.patch)
+
+
+def tiled_size(
+    width: int, height: int, grid: tuple[int, int], rules: SliceRules
+) -> tuple[int, int]:
+    """(width, height) that divides into `grid` tiles of whole patches."""
+    columns, rows = grid
+    tile_w, tile_h = fitting_size(
+        _whole(width, columns) / columns, _whole(height, rows) / rows, rules, enlarge=True
+    )
+    return tile_w * columns, tile_h * rows
+
+
+def _whole(length: float, step: int) -> int:
+    return max(round(length / step) * step, step)
+
+
+def _resize(picture: PillowImage.Image, size: tuple[int, int]) -> PillowImage.Image:
+    # Pillow's antialiased bicubic on 8-bit pixels; tensor resizing gives other pixels.
+    return picture.resize(size, PillowImage.Resampling.BICUBIC)
+
+
+def _to_patches(
+    picture: PillowImage.Image, rules: SliceRules
+) -> tuple[npt.NDArray[np.float32], tuple[int, int]]:
+    side = rules.patch
+    values = np.asarray(picture, dtype=np.float32) / np.float32(255.0)
+    mean, std = np.asarray(rules.mean, np.float32), np.asarray(rules.std, np.float32)
+    values = ((values - mean) / std).astype(np.float32)
+    rows, columns = values.shape[0] // side, values.shape[1] // side
+    # (rows, y, columns, x, channel) -> (channel, y, rows, columns, x)
+    grid = values.reshape(rows, side, columns, side, 3).transpose(4, 1, 0, 2, 3)
+    return np.ascontiguousarray(grid.reshape(3, side, rows * columns * side)), (rows, columns)

@@ -1,0 +1,193 @@
+"""The microphone while the assistant is heard: who may interrupt, and what has been heard so far.
+
+A runner hands over what the client sends (`hear`) and what it is sent (`play`); the detector works
+in a thread, in order, and `tell` learns on the event loop what it found. One policy for every
+runner and dialect: `InterruptionOptions`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from parley import logs
+from parley.clock import Clock
+from parley.media.pcm import Pcm
+from parley.protocol.values import InterruptionOptions
+from parley.vad import DetectorFactory
+from parley.vad.interruption import (
+    Interrupted,
+    InterruptionDetector,
+    InterruptionEvent,
+    SpeechOver,
+    SpeechSuspected,
+)
+
+PRE_ROLL_S: Final = 0.3
+"""What was heard before an interruption began and belongs to it. As `vad.utterance.PRE_ROLL_MS`."""
+
+WAITING_S: Final = 30.0
+"""Sound that may wait for the detector; beyond it the oldest is dropped."""
+
+_log = logs.get(__name__)
+
+
+class InterruptionWatch:
+    """Listens for interruptions; see the module's text.
+
+    Args:
+        tell: called on the event loop with every event; must not block.
+    """
+
+    def __init__(
+        self,
+        options: InterruptionOptions,
+        detectors: DetectorFactory,
+        tell: Callable[[InterruptionEvent], None],
+    ) -> None:
+        self.options = options
+        self._detector = InterruptionDetector(detectors(), options)
+        self._tell = tell
+        self._waiting: deque[tuple[Pcm, Callable[[Pcm], list[InterruptionEvent]]]] = deque()
+        """Sound, and what the detector does with it."""
+        self._waiting_s = 0.0
+        self._heard: deque[Pcm] = deque()
+        self._heard_s = 0.0
+        self._speech_is_open = False
+        self._is_interruption = False
+        self._changed = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def play(self, pcm: Pcm) -> None:
+        """The assistant's sound as it is sent; its echo is no interruption."""
+        self._put(pcm, self._play)
+
+    def hear(self, pcm: Pcm) -> None:
+        """The client's sound while the assistant is heard: 16 kHz, of any length."""
+        self._put(pcm, self._hear)
+
+    def learn(self, pcm: Pcm) -> None:
+        """The client's sound while the assistant is silent; says how loud the room is."""
+        self._put(pcm, self._learn)
+
+    def _put(self, pcm: Pcm, take: Callable[[Pcm], list[InterruptionEvent]]) -> None:
+        self._waiting.append((pcm, take))
+        self._waiting_s += pcm.duration_s
+        while self._waiting_s > WAITING_S and len(self._waiting) > 1:
+            self._waiting_s -= self._waiting.popleft()[0].duration_s
+        self._idle.clear()
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Listen until cancelled; a detector that fails is logged, and hears nothing more."""
+        while True:
+            self._changed.clear()
+            while self._waiting:
+                pcm, take = self._waiting.popleft()
+                self._waiting_s -= pcm.duration_s
+                try:
+                    events = await asyncio.to_thread(take, pcm)
+                except Exception:
+                    _log.exception("interruptions are not heard any more")
+                    self._idle.set()
+                    return
+                for event in events:
+                    self._follow(event)
+            self._idle.set()
+            await self._changed.wait()
+
+    def _play(self, pcm: Pcm) -> list[InterruptionEvent]:
+        self._detector.play(pcm)
+        return []
+
+    def _learn(self, pcm: Pcm) -> list[InterruptionEvent]:
+        self._detector.learn(pcm)
+        return []
+
+    def _hear(self, pcm: Pcm) -> list[InterruptionEvent]:
+        self._keep(pcm)
+        return self._detector.feed(pcm)
+
+    async def hand_over(self) -> tuple[Pcm, ...]:
+        """What somebody said and has not been answered, once all sound has been heard.
+
+        Empty when nobody was speaking, or what they said was no interruption. The watch begins
+        anew; until this returns, what comes has to be given to `hear`.
+        """
+        await self._idle.wait()
+        spoken = tuple(self._heard) if self._speech_is_open else ()
+        self._heard.clear()
+        self._heard_s = 0.0
+        self._speech_is_open = self._is_interruption = False
+        return spoken
+
+    def _keep(self, pcm: Pcm) -> None:
+        self._heard.append(pcm)
+        self._heard_s += pcm.duration_s
+        least_s = WAITING_S if self._speech_is_open else PRE_ROLL_S
+        while self._heard_s - self._heard[0].duration_s >= least_s:
+            self._heard_s -= self._heard.popleft().duration_s
+
+    def _follow(self, event: InterruptionEvent) -> None:
+        match event:
+            case SpeechSuspected():
+                self._speech_is_open = True
+            case Interrupted():
+                self._is_interruption = True
+            case SpeechOver() if not self._is_interruption:
+                self._speech_is_open = False
+        self._tell(event)
+
+
+class Playback:
+    """How much of an answer a client has heard: computed from what was sent, and when.
+
+    A client plays at once and without gaps what it is sent faster than it can be heard.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.ends_s = 0.0
+        """When the last sample sent has been played (monotonic)."""
+        self._sent_ms = 0.0
+        self._text = ""
+
+    def begin(self) -> None:
+        """A new answer."""
+        self._sent_ms, self._text = 0.0, ""
+
+    def send(self, text: str, duration_ms: float) -> None:
+        """The next piece of the answer."""
+        self._text += text
+        self._sent_ms += duration_ms
+        if duration_ms:
+            now_s = self._clock.monotonic()
+            self.ends_s = max(self.ends_s, now_s) + duration_ms / 1000
+
+    def cut(self) -> None:
+        """The client throws away what it has not played."""
+        self._sent_ms, self._text = self.heard()
+        self.ends_s = self._clock.monotonic()
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether something is being played now."""
+        return self._clock.monotonic() < self.ends_s
+
+    def heard(self) -> tuple[int, str]:
+        """Milliseconds of the answer that have been played, and their text, to whole words.
+
+        Text is taken to be spread evenly over the sound. Without sound, all text has been read.
+        """
+        left_ms = 1000 * max(0.0, self.ends_s - self._clock.monotonic())
+        heard_ms = max(0.0, self._sent_ms - left_ms)
+        if not self._sent_ms or heard_ms >= self._sent_ms:
+            return round(heard_ms), self._text
+        most = round(len(self._text) * heard_ms / self._sent_ms)
+        text = self._text[:most]
+        if most < len(self._text) and not self._text[most].isspace() and " " in self._text:
+            text = text[: text.rfind(" ") + 1]
+        return round(heard_ms), text.rstrip()

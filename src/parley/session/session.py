@@ -1,0 +1,497 @@
+"""The session of one conversation: joins one socket, one dialect, one runner and its observers.
+
+Four tasks live here and end together: the reader (parses messages and hands them over), the
+runner (does what the conversation does), the writer (sends what was said) and the timekeeper.
+Whatever happens first decides the ending: `end` may be called by any of them, and counts once.
+
+The reader never waits for the runner, so a stop is heard in the middle of a turn; the runner never
+waits for the writer, so a slow client delays nobody but itself, and not for long: what waits for it
+is bounded in bytes and in time. Time comes from the clock; a test moves it and calls
+`check_deadlines`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from parley import logs
+from parley.clock import Clock
+from parley.dialects.base import Dialect, Reply, close_reason
+from parley.dialects.events import (
+    ClientEvent,
+    Event,
+    Failed,
+    OutputDelta,
+    ServerEvent,
+    SessionEnded,
+)
+from parley.errors import InferenceFailed, InvalidJson, ParleyError, SlowClient
+from parley.protocol.kinds import Phase
+
+PARSE_ON_LOOP_BYTES = 65_536
+"""Longer messages are parsed in a thread, so that a large one holds nobody else up. A second of
+sound is longer, so every unit is."""
+
+SLOWEST_BYTES_PER_S = 131_072
+"""A client that reads at least this fast is not stalled, however large one message is."""
+
+CLOSING_S = 2.0
+"""How long the closing handshake may take."""
+
+_log = logs.get(__name__)
+
+
+class Disconnected(Exception):
+    """The other side of the socket went away."""
+
+
+class SessionSocket(Protocol):
+    """A message connection to one client."""
+
+    async def receive(self) -> str | bytes:
+        """The next message.
+
+        Raises:
+            Disconnected: there will be none.
+        """
+        ...
+
+    async def send(self, text: str) -> None:
+        """Send one message; returns when the network took it.
+
+        Raises:
+            Disconnected: it cannot be sent any more.
+        """
+        ...
+
+    async def close(self, code: int, reason: str) -> None:
+        """Close the connection. Harmless when it is closed."""
+        ...
+
+
+class Observer(Protocol):
+    """Sees everything that happens. Quick, and never raises: what is slow it does elsewhere."""
+
+    def observe(self, event: Event, at_s: float) -> None:
+        """`at_s`: monotonic seconds."""
+        ...
+
+
+class Runner(Protocol):
+    """What runs one conversation on a view."""
+
+    def accept(self, event: ClientEvent) -> None:
+        """Take what the client did. Returns at once.
+
+        Raises:
+            ParleyError: it does not fit; nothing has changed.
+        """
+        ...
+
+    def expire(self, deadline: str) -> None:
+        """A deadline that this runner set has passed."""
+        ...
+
+    def stop_turn(self) -> bool:
+        """Silence the answer in progress; whether there was one."""
+        ...
+
+    async def run(self) -> SessionEnded:
+        """Hold the conversation. Cancelled when something else ends it."""
+        ...
+
+    async def close(self) -> None:
+        """Stop the model and wait until it has let go. Safe to repeat, safe without `run`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class OutputLimits:
+    """What may wait for a client that does not read."""
+
+    waiting_bytes: int
+    stall_s: float
+
+
+class Deadlines:
+    """Moments by which something must have happened, by name. Pure: it reads no clock."""
+
+    def __init__(self) -> None:
+        self._due_s: dict[str, float] = {}
+        self.changed: Callable[[], None] = lambda: None
+
+    def set(self, name: str, due_s: float) -> None:
+        """Set or move a deadline; `due_s` in monotonic seconds."""
+        self._due_s[name] = due_s
+        self.changed()
+
+    def clear(self, *names: str) -> None:
+        """Forget deadlines; unknown names are fine."""
+        for name in names:
+            self._due_s.pop(name, None)
+
+    def get(self, name: str) -> float | None:
+        """When it is due, if it is set."""
+        return self._due_s.get(name)
+
+    def next_due_s(self) -> float | None:
+        """The earliest."""
+        return min(self._due_s.values(), default=None)
+
+    def take_expired(self, now_s: float) -> list[str]:
+        """Remove and name those that have passed, earliest first."""
+        passed = sorted((due, name) for name, due in self._due_s.items() if due <= now_s)
+        for _, name in passed:
+            del self._due_s[name]
+        return [name for _, name in passed]
+
+
+class Outbox:
+    """Messages on their way to one client, in order.
+
+    Full (more than `waiting_bytes` behind the message that is being sent) or stalled (one message
+    takes longer than a reading client needs) raises `SlowClient`. A single message of any size is
+    taken when nothing waits.
+    """
+
+    def __init__(self, limits: OutputLimits) -> None:
+        self._limits = limits
+        self._waiting: deque[tuple[str, bool]] = deque()
+        """Messages, and whether an interruption drops them."""
+        self._waiting_bytes = 0
+        self._last_bytes = 0
+        self._changed = asyncio.Event()
+        self._sent = asyncio.Event()
+        self._is_closed = False
+
+    def put(self, frames: Sequence[str], *, is_output: bool = False) -> None:
+        """Queue messages.
+
+        Args:
+            is_output: they are part of an answer, which may be interrupted.
+
+        Raises:
+            SlowClient: too much waits already; these are not queued.
+        """
+        size = sum(map(len, frames))
+        if self._waiting and self._waiting_bytes + size > self._limits.waiting_bytes:
+            raise SlowClient(self._waiting_bytes)
+        self._waiting.extend((frame, is_output) for frame in frames)
+        self._waiting_bytes += size
+        self._changed.set()
+
+    def drop_output(self) -> None:
+        """Forget what waits of an answer."""
+        self._waiting = deque(item for item in self._waiting if not item[1])
+        self._waiting_bytes = sum(len(frame) for frame, _ in self._waiting)
+        self._sent.set()
+
+    async def room(self) -> None:
+        """Until less than half of what may wait does. For those who can speak faster than a client
+        can read, and would be cut off for it."""
+        while self._waiting and self._waiting_bytes > self._limits.waiting_bytes // 2:
+            self._sent.clear()
+            await self._sent.wait()
+
+    def close(self) -> None:
+        """Nothing will follow: `pump` returns once the rest is sent. Safe to repeat."""
+        self._is_closed = True
+        self._changed.set()
+
+    @property
+    def patience_s(self) -> float:
+        """How long a client that reads may need for all that waits and is being sent."""
+        return self._limits.stall_s + (self._waiting_bytes + self._last_bytes) / SLOWEST_BYTES_PER_S
+
+    async def pump(self, send: Callable[[str], Awaitable[None]]) -> None:
+        """Send until closed and empty.
+
+        Raises:
+            SlowClient: a message was not read in time.
+            Disconnected: from `send`.
+        """
+        while True:
+            while self._waiting:
+                frame, _ = self._waiting.popleft()
+                self._waiting_bytes -= len(frame)
+                self._last_bytes = len(frame)
+                limit_s = self._limits.stall_s + len(frame) / SLOWEST_BYTES_PER_S
+                try:
+                    async with asyncio.timeout(limit_s):
+                        await send(frame)
+                except TimeoutError as error:
+                    raise SlowClient(self._waiting_bytes + len(frame)) from error
+                self._sent.set()
+            if self._is_closed:
+                return
+            self._changed.clear()
+            await self._changed.wait()
+
+
+class Session:
+    """One conversation, from the accepted socket to the closed one.
+
+    Args:
+        dialect: what the client speaks, as far as its request told.
+        settle: what it speaks as its first message tells.
+        session_id: for logs.
+        enters: told about every change of phase.
+        recorded: gives the recording's id before the client is told that it may begin; bounded in
+            time.
+    """
+
+    def __init__(
+        self,
+        *,
+        socket: SessionSocket,
+        dialect: Dialect,
+        clock: Clock,
+        session_id: str,
+        output: OutputLimits,
+        settle: Callable[[Dialect, str], Dialect] = lambda dialect, frame: dialect,
+        observers: Sequence[Observer] = (),
+        enters: Callable[[Phase], None] = lambda phase: None,
+        recorded: Callable[[], Awaitable[str | None]] | None = None,
+    ) -> None:
+        self.clock = clock
+        self.deadlines = Deadlines()
+        self.session_id = session_id
+        self._socket = socket
+        self._dialect = dialect
+        self._settle: Callable[[Dialect, str], Dialect] | None = settle
+        self._observers = tuple(observers)
+        self._enters = enters
+        self._recorded = recorded
+        self._outbox = Outbox(output)
+        self._phase = Phase.CONNECTED
+        self._last_words: Reply | None = None
+        """Decided already, by the event that ended the session."""
+        self._ending: asyncio.Future[SessionEnded] = asyncio.get_running_loop().create_future()
+        self._runner: Runner | None = None
+        self._writer: asyncio.Task[None] | None = None
+        self._goodbye: asyncio.Task[None] | None = None
+
+    # ---- for the runner --------------------------------------------------------------------
+
+    @property
+    def phase(self) -> Phase:
+        """Where the conversation is."""
+        return self._phase
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the ending is decided."""
+        return self._ending.done()
+
+    def enter(self, phase: Phase) -> None:
+        """Go to a phase; a conversation that has ended stays closed."""
+        if phase != self._phase and not self.has_ended:
+            self._phase = phase
+            self._enters(phase)
+
+    def emit(self, event: ServerEvent) -> None:
+        """Tell observers and the client. Nothing is told after the end.
+
+        An event that the dialect answers with a close code ends the conversation.
+        """
+        if self.has_ended:
+            return
+        self._observe(event)
+        error = event.error if isinstance(event, Failed) else None
+        is_output = isinstance(event, OutputDelta)
+        self._send(self._dialect.encode(event), SessionEnded("error", error), is_output=is_output)
+
+    def _send(self, reply: Reply, ended: SessionEnded, *, is_output: bool = False) -> None:
+        """Send what the dialect says; where it closes the connection, the session has `ended`."""
+        if reply.close_code is not None:
+            self._last_words = reply
+            self.end(ended)
+            return
+        try:
+            self._outbox.put(self._dialect.frames(reply), is_output=is_output)
+        except SlowClient as error:
+            self.end(SessionEnded("error", error))
+
+    def drop_output(self) -> None:
+        """Send nothing more of the answer in progress than is under way already."""
+        self._outbox.drop_output()
+
+    async def room(self) -> None:
+        """Until the client has read enough of what was emitted; bounded, because a client that
+        reads nothing is disconnected."""
+        await self._outbox.room()
+
+    async def recording_id(self) -> str | None:
+        """The recording's id, which the client is told when it may begin; None when there is none.
+        Waits until that is known."""
+        return None if self._recorded is None else await self._recorded()
+
+    def end(self, ended: SessionEnded) -> None:
+        """Decide the ending; only the first call counts."""
+        if not self._ending.done():
+            self._ending.set_result(ended)
+
+    # ---- for the host ----------------------------------------------------------------------
+
+    def stop_turn(self) -> bool:
+        """Silence the answer in progress; whether there was one."""
+        return self._runner is not None and not self.has_ended and self._runner.stop_turn()
+
+    def accept(self, event: ClientEvent) -> None:
+        """Act as if the client had done this (an external stop)."""
+        if self._runner is None or self.has_ended:
+            return
+        self._act(event)
+
+    def check_deadlines(self) -> None:
+        """Act on what is due by now."""
+        for name in self.deadlines.take_expired(self.clock.monotonic()):
+            if self._runner is not None and not self.has_ended:
+                self._runner.expire(name)
+
+    async def run(self, runner: Runner) -> SessionEnded:
+        """Live until the ending is decided.
+
+        Returns when nothing of the conversation runs any more but its last words, which are under
+        way: close the runner, free what it held, then `finish`. Cancelling is safe.
+        """
+        self._runner = runner
+        self._send(self._dialect.greet(), SessionEnded("stopped"))
+        self._writer = self._spawn("writer", self._outbox.pump(self._socket.send))
+        tasks = [
+            self._spawn("reader", self._read()),
+            self._spawn("runner", self._drive(runner)),
+            self._spawn("timekeeper", self._keep_time()),
+        ]
+        try:
+            return await asyncio.shield(self._ending)
+        finally:
+            self.end(SessionEnded("server_shutdown"))
+            self._phase = Phase.CLEANUP
+            self._goodbye = asyncio.create_task(
+                self._say_goodbye(self._ending.result()), name=f"{self.session_id}:goodbye"
+            )
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def finish(self) -> None:
+        """Wait until the last words are out and the socket is closed. Bounded in time; safe to
+        repeat, safe without `run`."""
+        tasks = [task for task in (self._goodbye, self._writer) if task is not None]
+        try:
+            if self._goodbye is not None:
+                await self._goodbye
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    # ---- tasks -----------------------------------------------------------------------------
+
+    def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        return asyncio.create_task(self._guard(name, work), name=f"{self.session_id}:{name}")
+
+    async def _guard(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        """The edge where a failure becomes the end of this conversation, and of no other."""
+        try:
+            await work
+        except Disconnected:
+            self.end(SessionEnded("disconnected"))
+        except ParleyError as error:
+            if not error.is_client_error:
+                _log.warning("session failed", session_id=self.session_id, part=name, exc_info=True)
+            self.end(SessionEnded("error", error))
+        except Exception:
+            error_id = secrets.token_hex(4)
+            _log.exception(
+                "session broken", session_id=self.session_id, part=name, error_id=error_id
+            )
+            self.end(
+                SessionEnded("error", InferenceFailed("The session failed.", error_id=error_id))
+            )
+
+    async def _drive(self, runner: Runner) -> None:
+        self.end(await runner.run())
+
+    async def _read(self) -> None:
+        while True:
+            frame = await self._socket.receive()
+            try:
+                decoded = await self._decode(frame)
+                meant = self._dialect.events(decoded, self._phase)
+            except ParleyError as error:
+                self.emit(Failed(error))
+                continue
+            for each in meant:
+                if isinstance(each, Reply):
+                    if not self.has_ended:
+                        self._send(each, SessionEnded("stopped"))
+                elif not self._act(each):
+                    break
+
+    def _act(self, event: ClientEvent) -> bool:
+        """Do what the client asked for; whether it could be done."""
+        self._observe(event)
+        try:
+            if self._runner is not None:
+                self._runner.accept(event)
+        except ParleyError as error:
+            self.emit(Failed(error, event))
+            return False
+        return True
+
+    async def _decode(self, frame: str | bytes) -> Any:
+        """What a message says; see `Dialect.decode`."""
+        if isinstance(frame, bytes):
+            raise InvalidJson("Messages are JSON text; binary messages are not part of this.")
+        if self._settle is not None:
+            self._dialect = self._settle(self._dialect, frame)
+            self._settle = None
+        # Four bytes are the most that a character takes, and counting them would take longer.
+        most_bytes = len(frame) if frame.isascii() else 4 * len(frame)
+        if most_bytes <= PARSE_ON_LOOP_BYTES:
+            return self._dialect.decode(frame, self._phase)
+        return await asyncio.to_thread(self._dialect.decode, frame, self._phase)
+
+    async def _keep_time(self) -> None:
+        moved = asyncio.Event()
+        self.deadlines.changed = moved.set
+        while True:
+            moved.clear()
+            due_s = self.deadlines.next_due_s()
+            wait_s = None if due_s is None else max(0.0, due_s - self.clock.monotonic())
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await moved.wait()
+            self.check_deadlines()
+
+    # ---- the end ---------------------------------------------------------------------------
+
+    async def _say_goodbye(self, ended: SessionEnded) -> None:
+        self._observe(ended)
+        reply = self._last_words or self._dialect.encode(ended)
+        code = 1011 if reply.close_code is None else reply.close_code
+        closing_s = CLOSING_S
+        if ended.reason != "disconnected" and not isinstance(ended.error, SlowClient):
+            with contextlib.suppress(SlowClient):
+                self._outbox.put(self._dialect.frames(reply))
+            self._outbox.close()
+            # The close frame stands in line behind what the network has taken but not delivered.
+            closing_s += self._outbox.patience_s
+            if self._writer is not None:
+                await asyncio.wait([self._writer], timeout=closing_s)
+        with contextlib.suppress(TimeoutError, Disconnected):
+            async with asyncio.timeout(closing_s):
+                await self._socket.close(code, close_reason(reply.reason) or ended.reason)
+
+    def _observe(self, event: Event) -> None:
+        now_s = self.clock.monotonic()
+        for observer in self._observers:
+            observer.observe(event, now_s)

@@ -1,1 +1,0 @@
-"""Messages to events and back, one module per dialect, nothing else."""
