@@ -1,25 +1,38 @@
-"""Whatever makes workers exist: three verbs, and news of what happened.
+"""The contract of an executor, which starts and supervises workers.
 
-An executor never talks to workers. They dial in to the gateway by themselves, so the gateway does
-not learn who started them.
+An executor never talks to workers. They connect to the gateway by themselves, so the gateway does
+not know who started them; whether one is alive is decided by its heartbeats there.
 """
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
+
+SETUP_EXIT_CODE: Final = 2
+"""How the command line ends when it cannot start and trying again would not help."""
+RESTART_EXIT_CODE: Final = 75
+"""How a worker ends that an admin wants to be started again."""
+FIRST_RETRY_S: Final = 1.0
+LAST_RETRY_S: Final = 30.0
+SETTLED_S: Final = 60.0
+"""A worker that lived this long is replaced without delay the next time."""
+HEARTBEAT_LIMIT_S: Final = 60.0
+LOADING_LIMIT_S: Final = 1800.0
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerNews:
-    """Something happened to a worker.
+    """A worker process waits for a place, started, ended or failed for good.
 
-    `started`: a process exists. `ended`: it is gone, another follows in `retry_in_s`. `given_up`:
-    it cannot be started, and no other follows. `why` is for people.
+    `waiting`: there is no device for it yet. `started`: a process exists. `ended`: it exited and is
+    restarted in `retry_in_s`. `given_up`: it cannot be started and is not retried. `why` is a
+    sentence for the log.
     """
 
-    kind: Literal["started", "ended", "given_up"]
+    kind: Literal["waiting", "started", "ended", "given_up"]
     index: int
     pid: int = 0
     why: str = ""
@@ -30,21 +43,40 @@ Listener = Callable[[WorkerNews], None]
 
 
 class Executor(Protocol):
-    """Starts workers, watches them, stops them."""
+    """Starts workers and keeps them. Belongs to an event loop. `tests/contracts/executor.py` is
+    what every one passes."""
 
     @property
     def workers(self) -> int:
-        """How many it keeps alive."""
+        """How many there are to be."""
         ...
 
     async def start(self) -> None:
-        """Bring all workers into being; returns without waiting for their models."""
+        """Start every worker once; does not wait until one is ready.
+
+        Raises:
+            SetupError: none can be started here.
+        """
         ...
 
     async def watch(self) -> None:
-        """Replace workers that end, until cancelled or until none is left that can be started."""
+        """Keep every worker alive; returns when all were given up."""
+        ...
+
+    def alive(self, pid: int) -> None:
+        """A worker gave a sign of life; unknown process ids are ignored."""
         ...
 
     async def stop(self, grace_s: float) -> None:
-        """End all workers: politely, then after `grace_s` by force. Safe to repeat."""
+        """End all workers, those that are left after `grace_s` by force. No process stays."""
         ...
+
+
+def how_it_ended(code: int) -> str:
+    """An exit code, or the negative number of a signal, in words."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"

@@ -21,6 +21,9 @@ CHECK_EVERY_S: Final = 1.0
 GRACE_S: Final = 15.0
 """How long it may take to finish its sessions once the parent is gone."""
 
+SUPERVISED_VARIABLE: Final = "_PARLEY_SUPERVISED"
+"""Set in a process that an executor starts again when it ends."""
+
 _PR_SET_PDEATHSIG: Final = 1
 
 
@@ -45,6 +48,7 @@ def _watch(parent: int) -> None:
 def main() -> None:
     """Follow the parent, then run the command line."""
     follow(int(sys.argv[1]))
+    os.environ[SUPERVISED_VARIABLE] = "1"
     # The parent read the same file and variables, and has said which names in them are unknown.
     logging.getLogger("parley.settings").setLevel(logging.ERROR)
     sys.argv = ["parley", *sys.argv[2:]]

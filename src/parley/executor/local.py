@@ -2,8 +2,10 @@
 
 Each child runs `parley worker` with its settings, the secret among them, in its environment. Its
 output appears here with its name in front. A child that dies is replaced, later and later if it
-keeps dying; one that says its set-up is wrong is not. Children are in process groups of their own,
-so a Ctrl-C at the terminal reaches the parent only, which ends them in order.
+keeps dying; one that says its set-up is wrong is not. A child that hangs, i.e. gives no sign of
+life (`alive`) for too long or never becomes ready, is killed and so replaced. Children are in
+process groups of their own, so a Ctrl-C at the terminal reaches the parent only, which ends them in
+order.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import contextlib
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -20,16 +23,22 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from parley import logs
-from parley.executor.base import Listener, WorkerNews
+from parley.executor.base import (
+    FIRST_RETRY_S,
+    HEARTBEAT_LIMIT_S,
+    LAST_RETRY_S,
+    LOADING_LIMIT_S,
+    RESTART_EXIT_CODE,
+    SETTLED_S,
+    SETUP_EXIT_CODE,
+    Listener,
+    WorkerNews,
+    how_it_ended,
+)
 from parley.settings import Settings
 
-SETUP_EXIT_CODE: Final = 2
-"""How the command line ends when it cannot start and trying again would not help."""
-FIRST_RETRY_S: Final = 1.0
-LAST_RETRY_S: Final = 30.0
-SETTLED_S: Final = 60.0
-"""A worker that lived this long is replaced without delay the next time."""
 LINE_LIMIT_BYTES: Final = 1 << 16
+CHECK_EVERY_S: Final = 1.0
 
 log = logs.get(__name__)
 
@@ -39,6 +48,11 @@ def worker_command() -> list[str]:
     return [sys.executable, "-m", "parley.executor.child", str(os.getpid()), "worker"]
 
 
+def write_line(index: int, line: str) -> None:
+    """A worker's line with its name in front."""
+    print(f"worker {index} │ {line}", file=sys.stderr, flush=True)
+
+
 class LocalExecutor:
     """See the module.
 
@@ -46,7 +60,9 @@ class LocalExecutor:
         environments: one per worker, on top of our own environment.
         command: what to run.
         news: hears what happens.
-        write: takes one line of a worker's output, its name in front.
+        write: takes a worker's number and one line of its output.
+        heartbeat_limit_s: a child is killed when its last sign of life is older than this.
+        loading_limit_s: from its start to its first sign of life.
     """
 
     def __init__(
@@ -55,14 +71,24 @@ class LocalExecutor:
         *,
         command: Sequence[str],
         news: Listener = lambda news: None,
-        write: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True),
+        write: Callable[[int, str], None] = write_line,
         first_retry_s: float = FIRST_RETRY_S,
+        heartbeat_limit_s: float = HEARTBEAT_LIMIT_S,
+        loading_limit_s: float = LOADING_LIMIT_S,
     ) -> None:
         self._environments = environments
         self._command = command
         self._news = news
         self._write = write
         self._first_retry_s = first_retry_s
+        self._heartbeat_limit_s = heartbeat_limit_s
+        self._loading_limit_s = loading_limit_s
+        self._due_at: dict[int, float] = {}
+        """Process id → when it is killed, unless a sign of life comes before."""
+        self._is_ready: set[int] = set()
+        """Process ids of those that gave a sign of life."""
+        self._hung: dict[int, str] = {}
+        """Process id → why it was killed."""
         self._children: dict[int, asyncio.subprocess.Process] = {}
         self._stopping = asyncio.Event()
 
@@ -84,9 +110,20 @@ class LocalExecutor:
 
     async def watch(self) -> None:
         """Keep every child alive, each on its own; returns when all were given up."""
-        async with asyncio.TaskGroup() as tasks:
-            for index in range(self.workers):
-                tasks.create_task(self._keep(index), name=f"worker {index}")
+        checking = asyncio.create_task(self._kill_hung(), name="worker heartbeats")
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for index in range(self.workers):
+                    tasks.create_task(self._keep(index), name=f"worker {index}")
+        finally:
+            checking.cancel()
+            await asyncio.gather(checking, return_exceptions=True)
+
+    def alive(self, pid: int) -> None:
+        """A child gave a sign of life; unknown process ids are ignored."""
+        if pid in self._due_at:
+            self._is_ready.add(pid)
+            self._due_at[pid] = time.monotonic() + self._heartbeat_limit_s
 
     async def stop(self, grace_s: float) -> None:
         """SIGTERM to all, SIGKILL to the groups of those left after `grace_s`."""
@@ -115,6 +152,7 @@ class LocalExecutor:
             limit=LINE_LIMIT_BYTES,
         )
         self._children[index] = child
+        self._due_at[child.pid] = time.monotonic() + self._loading_limit_s
         if self._stopping.is_set():
             # Born while everything is being stopped.
             _kill_group(child.pid)
@@ -132,19 +170,48 @@ class LocalExecutor:
             await self._copy_output(index, child)
             code = await child.wait()
             _kill_group(child.pid)
+            why = self._forget(child.pid) or how_it_ended(code)
             if self._stopping.is_set():
                 return
-            why = _how_it_ended(code)
             if code == SETUP_EXIT_CODE:
                 log.error("worker cannot start", worker=index, why=why)
                 self._news(WorkerNews("given_up", index, child.pid, why))
                 return
+            if code == RESTART_EXIT_CODE:
+                log.info("worker restarts", worker=index)
+                self._news(WorkerNews("ended", index, child.pid, "restart ordered", 0.0))
+                retry_s = self._first_retry_s
+                continue
             if loop.time() - born_at >= SETTLED_S:
                 retry_s = self._first_retry_s
             log.warning("worker died", worker=index, why=why, retry_in_s=retry_s)
             self._news(WorkerNews("ended", index, child.pid, why, retry_s))
             await asyncio.sleep(retry_s)
             retry_s = min(2 * retry_s, LAST_RETRY_S)
+
+    def _forget(self, pid: int) -> str | None:
+        """It has ended; why we killed it, if we did."""
+        self._due_at.pop(pid, None)
+        self._is_ready.discard(pid)
+        return self._hung.pop(pid, None)
+
+    async def _kill_hung(self) -> None:
+        while True:
+            due_at = time.monotonic() + CHECK_EVERY_S
+            await asyncio.sleep(CHECK_EVERY_S)
+            now = time.monotonic()
+            if now - due_at > CHECK_EVERY_S:
+                # This process stood still and could hear nobody.
+                self._due_at = {pid: at + now - due_at for pid, at in self._due_at.items()}
+            for pid, at in self._due_at.items():
+                if now > at and pid not in self._hung:
+                    self._hung[pid] = (
+                        f"hung: no heartbeat for {self._heartbeat_limit_s:g} s"
+                        if pid in self._is_ready
+                        else f"hung: not ready after {self._loading_limit_s:g} s"
+                    )
+                    log.error("worker hangs and is killed", pid=pid, why=self._hung[pid])
+                    _kill_group(pid)
 
     async def _copy_output(self, index: int, child: asyncio.subprocess.Process) -> None:
         assert child.stdout is not None
@@ -159,16 +226,7 @@ class LocalExecutor:
                 line = await child.stdout.read(max(1, overrun.consumed))
             text = line.decode(errors="replace").rstrip()
             if text:
-                self._write(f"worker {index} │ {text}")
-
-
-def _how_it_ended(code: int) -> str:
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        return f"killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"killed by signal {-code}"
+                self._write(index, text)
 
 
 def _kill_group(pid: int) -> None:

@@ -13,15 +13,14 @@ from starlette.websockets import WebSocket
 
 from parley import __version__, logs
 from parley.errors import SetupError
-from parley.gateway.house import MIB, House
 from parley.gateway.http import (
     admin,
     apps,
+    auth,
     chat,
     docs,
     errors,
     frontend,
-    gate,
     half_duplex,
     keys,
     openapi,
@@ -29,40 +28,50 @@ from parley.gateway.http import (
     pages,
     presets,
     queue,
+    security,
     sessions,
-    shield,
     status,
     traces,
     voices,
+    workers,
 )
+from parley.gateway.http.asking import Asker
 from parley.gateway.http.files import web_files
+from parley.gateway.http.openai import chat as openai_chat
+from parley.gateway.http.openai import models as openai_models
+from parley.gateway.http.openai import realtime as openai_realtime
+from parley.gateway.http.openai import speech as openai_speech
+from parley.gateway.http.openai import transcriptions as openai_transcriptions
+from parley.gateway.http.openai.sources import Sources
+from parley.gateway.http.openai.voices import VoiceNames
+from parley.gateway.runtime import MIB, GatewayRuntime
 from parley.protocol.control import CONTROL_PATH
-from parley.protocol.dialects import DIALECTS, Dialect
 from parley.settings import Settings
 
 DESCRIPTION = """One model, three ways to talk to it, many people.
 
 Conversations happen on WebSockets (`/ws/chat`, `/ws/half_duplex/{session_id}`,
-`/ws/duplex/{session_id}`, `/v1/realtime`); what is listed here is everything around them."""
+`/ws/duplex/{session_id}`, `/v1/realtime`); what is listed here is everything around them. The
+clients of OpenAI find what they know below `/v1/`."""
 
 
 def make_app(
     settings: Settings,
     *,
-    make_house: Callable[[Settings], House] = House,
+    make_runtime: Callable[[Settings], GatewayRuntime] = GatewayRuntime,
     web: Path = pages.WEB,
 ) -> FastAPI:
-    """The application. Its house is built when the server starts, and is `app.state.house` then."""
+    """The application. Its runtime is built when the server starts, and is `app.state.runtime`
+    then."""
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[Mapping[str, Any]]:
-        house = make_house(settings)
-        app.state.house = house
+        runtime = make_runtime(settings)
+        app.state.runtime = runtime
         try:
             with logs.keeping_recent(operations.LINES_KEPT) as recent:
-                _add_routes(app, house, web)
-                app.include_router(operations.routes(house, recent))
-                async with house.run() as state:
+                _add_routes(app, runtime, web, recent)
+                async with runtime.run() as state:
                     yield state
         except SetupError as error:
             # uvicorn only says that it failed; whoever started us says why.
@@ -79,48 +88,183 @@ def make_app(
     )
     limits = {
         "/api/chat": int(settings.limits.chat_frame_mb * MIB),
+        openai_chat.PATH: int(settings.limits.chat_frame_mb * MIB),
+        openai_transcriptions.PATH: openai_transcriptions.BODY_BYTES,
         "/api/assets/ref_audio": voices.BODY_BYTES,
         "/api/sessions/*/upload-recording": sessions.BODY_BYTES,
         "/api/_debug/record_trace": traces.BODY_BYTES,
     }
-    errors.install(app)
-    openapi.install(app)
-    app.add_middleware(gate.Gate)
-    app.add_middleware(shield.Shield, body_limits=limits)
+
+    def find_runtime() -> GatewayRuntime:
+        runtime: GatewayRuntime = app.state.runtime
+        return runtime
+
+    errors.install(app, lambda: find_runtime().metrics)
+    openapi.install(
+        app,
+        needs_key=settings.security.needs_key,
+        has_admin_token=bool(settings.security.admin_token),
+    )
+    app.add_middleware(
+        auth.AuthMiddleware, find_parts=find_runtime, logs_access=settings.log.access
+    )
+    app.add_middleware(
+        security.SecurityMiddleware,
+        find_parts=find_runtime,
+        body_limits=limits,
+        spooled=["/api/sessions/*/upload-recording"],
+    )
     return app
 
 
-def _add_routes(app: FastAPI, house: House, web: Path) -> None:
-    everything = (
-        status,
-        queue,
-        chat,
-        half_duplex,
-        frontend,
-        apps,
-        sessions,
-        voices,
-        presets,
-        keys,
-        admin,
-        traces,
-    )
-    for module in everything:
-        app.include_router(module.routes(house))
-    app.include_router(docs.routes())
+def _add_routes(app: FastAPI, runtime: GatewayRuntime, web: Path, recent: logs.Recent) -> None:
+    settings = runtime.settings
     files = web_files(web) if web.is_dir() else None
-    app.include_router(pages.routes(house, files, web))
-    for dialect in DIALECTS.values():
+    asker = Asker(
+        acquisition=runtime.acquisition,
+        admission=runtime.admission,
+        apps=runtime.apps,
+        clock=runtime.clock,
+        closing=runtime.closing,
+        queue_settings=settings.queue,
+    )
+    models = openai_models.ModelList(runtime.worker_pool, runtime.clock)
+    voice_names = VoiceNames(runtime.admission, runtime.authenticator, runtime.voices)
+    for router in (
+        status.routes(
+            admission=runtime.admission,
+            clock=runtime.clock,
+            closing=runtime.closing,
+            eta=runtime.eta,
+            gateway=settings.gateway,
+            metrics=runtime.metrics,
+            queue=runtime.queue,
+            supervisor=runtime.supervisor,
+            worker_pool=runtime.worker_pool,
+        ),
+        queue.routes(
+            admission=runtime.admission,
+            clock=runtime.clock,
+            dispatcher=runtime.dispatcher,
+            eta=runtime.eta,
+            maintenance=runtime.maintenance,
+            queue=runtime.queue,
+            worker_pool=runtime.worker_pool,
+        ),
+        chat.routes(asker=asker, metrics=runtime.metrics),
+        openai_chat.routes(
+            asker=asker,
+            metrics=runtime.metrics,
+            models=models,
+            sources=Sources(may_fetch=settings.security.fetch_urls),
+            voices=voice_names,
+        ),
+        openai_models.routes(models=models),
+        openai_realtime.routes(
+            admission=runtime.admission,
+            authenticator=runtime.authenticator,
+            clock=runtime.clock,
+            dialects=runtime.dialects,
+            limits=settings.limits,
+            models=models,
+            worker_pool=runtime.worker_pool,
+        ),
+        openai_speech.routes(
+            asker=asker, metrics=runtime.metrics, models=models, voices=voice_names
+        ),
+        openai_transcriptions.routes(asker=asker, metrics=runtime.metrics, models=models),
+        half_duplex.routes(
+            admission=runtime.admission,
+            dispatcher=runtime.dispatcher,
+            failed_stops=runtime.failed_stops,
+            queue=runtime.queue,
+            worker_control=runtime.worker_control,
+            worker_pool=runtime.worker_pool,
+        ),
+        frontend.routes(
+            gateway=settings.gateway,
+            limits=settings.limits,
+            model=settings.model,
+            storage=settings.storage,
+        ),
+        apps.routes(
+            admission=runtime.admission,
+            apps=runtime.apps,
+            state=runtime.state,
+        ),
+        sessions.routes(
+            admission=runtime.admission,
+            authenticator=runtime.authenticator,
+            clock=runtime.clock,
+            folders=runtime.folders,
+            handover=runtime.handover,
+            maintenance=runtime.maintenance,
+            recordings=runtime.recordings,
+            state=runtime.state,
+            storage=settings.storage,
+        ),
+        voices.routes(
+            admission=runtime.admission,
+            authenticator=runtime.authenticator,
+            library=runtime.voices,
+            storage=settings.storage,
+        ),
+        workers.routes(library=runtime.voices),
+        presets.routes(
+            presets=runtime.presets,
+        ),
+        keys.routes(
+            admission=runtime.admission,
+            authenticator=runtime.authenticator,
+            clock=runtime.clock,
+            gateway=settings.gateway,
+            maintenance=runtime.maintenance,
+            state=runtime.state,
+            usage=runtime.usage,
+        ),
+        admin.routes(
+            admission=runtime.admission,
+            maintenance=runtime.maintenance,
+            presets=runtime.presets,
+            state=runtime.state,
+            voices=runtime.voices,
+        ),
+        traces.routes(
+            admission=runtime.admission,
+            clock=runtime.clock,
+            log_settings=settings.log,
+            storage=settings.storage,
+        ),
+        docs.routes(),
+        pages.routes(
+            apps=runtime.apps,
+            files=files,
+            recordings=runtime.recordings,
+            web=web,
+        ),
+        operations.routes(
+            admission=runtime.admission,
+            clock=runtime.clock,
+            folders=runtime.folders,
+            handover=runtime.handover,
+            recent=recent,
+            storage=settings.storage,
+            worker_control=runtime.worker_control,
+            worker_pool=runtime.worker_pool,
+        ),
+    ):
+        app.include_router(router)
+    for path in runtime.dialects.paths:
         # Ids with slashes come here too, to be refused with a close code like other strange ones.
-        path = dialect.path.replace("{session_id}", "{session_id:path}")
-        app.router.routes.append(WebSocketRoute(path, _socket(house, dialect)))
-    app.router.routes.append(WebSocketRoute(CONTROL_PATH, house.desk.serve))
+        route = path.replace("{session_id}", "{session_id:path}")
+        app.router.routes.append(WebSocketRoute(route, _socket(runtime, path)))
+    app.router.routes.append(WebSocketRoute(CONTROL_PATH, runtime.worker_control.serve))
     if files is not None:
         app.mount("/static", files, name="static")
 
 
-def _socket(house: House, dialect: Dialect) -> Callable[[WebSocket], Any]:
+def _socket(runtime: GatewayRuntime, path: str) -> Callable[[WebSocket], Any]:
     async def serve(websocket: WebSocket) -> None:
-        await house.reception.serve(websocket, dialect)
+        await runtime.connection_handler.serve(websocket, path)
 
     return serve

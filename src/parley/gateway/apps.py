@@ -6,17 +6,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from parley.errors import AppDisabled
-from parley.protocol.control import TaskType
+from parley.protocol.kinds import Kind
 
 
 @dataclass(slots=True)
 class App:
-    """One way of talking: a page, and the tasks it leads to."""
+    """One way of talking: a page, and the kind it leads to."""
 
     app_id: str
     name: str
     route: str
-    task: TaskType | None
+    kind: Kind | None
     is_enabled: bool = True
 
 
@@ -27,10 +27,10 @@ class Apps:
         self._apps = {
             app.app_id: app
             for app in (
-                App("turnbased", "Chat", "/turnbased", "chat"),
-                App("half_duplex_audio", "Half-duplex", "/half_duplex", "half_duplex_audio"),
-                App("omni", "Video call", "/omni", "omni_duplex"),
-                App("audio_duplex", "Voice call", "/audio_duplex", "audio_duplex"),
+                App("turnbased", "Chat", "/turnbased", Kind.CHAT),
+                App("half_duplex_audio", "Half-duplex", "/half_duplex", Kind.HALF_DUPLEX),
+                App("omni", "Video call", "/omni", Kind.OMNI_DUPLEX),
+                App("audio_duplex", "Voice call", "/audio_duplex", Kind.AUDIO_DUPLEX),
                 App("realtime", "Realtime", "/realtime", None),
             )
         }
@@ -41,13 +41,13 @@ class Apps:
     def find(self, app_id: str) -> App | None:
         return self._apps.get(app_id)
 
-    def check(self, task: TaskType, dialect: str) -> None:
-        """Refuse a task whose app, or the realtime app for its dialect, is off.
+    def check(self, kind: Kind, app_id: str | None = None) -> None:
+        """Refuse a kind whose app, or another one that it goes through, is off.
 
         Raises:
             AppDisabled: naming the app.
         """
         for app in self:
-            concerns = app.task == task or (app.app_id == "realtime" and dialect == "realtime")
+            concerns = app.kind == kind or app.app_id == app_id
             if concerns and not app.is_enabled:
                 raise AppDisabled(app.app_id)

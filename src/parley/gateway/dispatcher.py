@@ -1,7 +1,7 @@
 """The single place where a ticket becomes a lease.
 
 Nothing here awaits, so every decision is made on one consistent picture. It runs after an arrival,
-a cancellation, a release and every change of the fleet. Source: service.md 2.5-2.7.
+a cancellation, a release and every change of the worker pool. Source: service.md 2.5-2.7.
 """
 
 from __future__ import annotations
@@ -10,14 +10,17 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from parley.clock import Clock
-from parley.errors import ServiceUnavailable, WorkerConnectFailed
+from parley.errors import ServiceUnavailable, WorkerBusy, WorkerConnectFailed
 from parley.gateway.eta import EtaTracker, estimate_waits
-from parley.gateway.fleet import Fleet, Lease
 from parley.gateway.queue import Queue, Ticket
-from parley.protocol.control import TaskType
+from parley.gateway.worker_pool import Lease, WorkerPool
+from parley.protocol.kinds import Kind
 
 WORKERS_TO_TRY: Final = 2
 """A ticket whose worker cannot be reached returns to the head once; then it is refused."""
+REFUSALS_TO_BEAR: Final = 30
+"""A worker that refuses says with its next heartbeat whether it has room; a ticket that met this
+many refusals is refused itself."""
 ESTIMATES_FRESH_S: Final = 0.2
 """Estimates are recomputed no more often than this while clients ask."""
 
@@ -31,19 +34,19 @@ class Owner(Protocol):
 
 
 class Dispatcher:
-    """Joins queue and fleet."""
+    """Joins queue and worker_pool."""
 
     def __init__(
         self,
         *,
         queue: Queue,
-        fleet: Fleet,
+        worker_pool: WorkerPool,
         eta: EtaTracker,
         clock: Clock,
         no_worker_refuse_s: float = 60.0,
     ) -> None:
         self.queue = queue
-        self.fleet = fleet
+        self.worker_pool = worker_pool
         self.eta = eta
         self._clock = clock
         self._no_worker_refuse_s = no_worker_refuse_s
@@ -51,10 +54,16 @@ class Dispatcher:
         self._is_closed = False
         self._is_running = False
         self._must_rerun = False
-        fleet.changed = self.run
+        worker_pool.changed.listen(self.run)
 
     def submit(
-        self, task: TaskType, *, session_id: str, address: str = "", owner: Owner | None = None
+        self,
+        kind: Kind,
+        *,
+        session_id: str,
+        address: str = "",
+        key_id: str | None = None,
+        owner: Owner | None = None,
     ) -> Ticket:
         """Ask for a slot. The ticket may be leased when this returns.
 
@@ -63,19 +72,14 @@ class Dispatcher:
         Raises:
             QueueFull, ServiceUnavailable.
         """
-        if self._is_closed:
-            raise ServiceUnavailable("The server is shutting down.")
-        away_s = self._clock.monotonic() - self.fleet.last_alive_at
-        if away_s > self._no_worker_refuse_s:
-            raise ServiceUnavailable("No worker is connected.")
-        if not self.fleet.can_ever_serve(task):
-            raise ServiceUnavailable("No worker offers this way of talking.")
+        self._check_workers(kind)
         ticket = Ticket(
-            task=task,
+            kind=kind,
             session_id=session_id,
             enqueued_at=self._clock.monotonic(),
             enqueued_time=self._clock.time(),
             address=address,
+            key_id=key_id,
         )
         self.queue.join(ticket)
         if owner is not None:
@@ -83,13 +87,31 @@ class Dispatcher:
         self.run()
         return ticket
 
+    def check(self, kind: Kind) -> None:
+        """Whether `submit` would take a client now.
+
+        Raises:
+            QueueFull, ServiceUnavailable: as it would.
+        """
+        self._check_workers(kind)
+        self.queue.check_room()
+
+    def _check_workers(self, kind: Kind) -> None:
+        if self._is_closed:
+            raise ServiceUnavailable("The server is shutting down.")
+        away_s = self._clock.monotonic() - self.worker_pool.last_alive_at
+        if away_s > self._no_worker_refuse_s:
+            raise ServiceUnavailable("No worker is connected.")
+        if not self.worker_pool.can_ever_serve(kind):
+            raise ServiceUnavailable("No worker offers this way of talking.")
+
     def cancel(self, ticket: Ticket) -> bool:
         """The client is gone or wants no more. Whether the ticket was waiting; a lease it had in
         the meantime is released. Safe to repeat."""
         was_waiting = self.queue.leave(ticket)
         if was_waiting:
             ticket.state = "cancelled"
-            ticket.changed()
+            ticket.changed.notify()
             self.run()
         elif ticket.lease is not None:
             ticket.lease.release()
@@ -102,7 +124,7 @@ class Dispatcher:
             return
         ticket.failed_workers += 1
         if not lease.is_lost:
-            self.fleet.unreachable(lease.worker)
+            self.worker_pool.unreachable(lease.worker)
         # Before the release wakes the dispatcher, so that nobody overtakes.
         if ticket.failed_workers < WORKERS_TO_TRY and not self._is_closed:
             self.queue.put_back(ticket)
@@ -112,7 +134,26 @@ class Dispatcher:
             ticket.refusal = WorkerConnectFailed()
         lease.release()
         self.run()
-        ticket.changed()
+        ticket.changed.notify()
+
+    def worker_refused(self, ticket: Ticket) -> None:
+        """The leased worker had no room after all: back to the head of the queue. The worker gets
+        nothing new until it says that a slot is free."""
+        lease = ticket.lease
+        if lease is None or ticket.state != "leased":
+            return
+        ticket.refusals += 1
+        if not lease.is_lost:
+            self.worker_pool.full(lease.worker)
+        if ticket.refusals < REFUSALS_TO_BEAR and not self._is_closed:
+            self.queue.put_back(ticket)
+        else:
+            ticket.state = "refused"
+            ticket.lease = None
+            ticket.refusal = WorkerBusy()
+        lease.release()
+        self.run()
+        ticket.changed.notify()
 
     def close(self) -> None:
         """Admit nobody any more."""
@@ -141,10 +182,12 @@ class Dispatcher:
         if self._is_closed:
             return
         for ticket in list(self.queue):
-            lease = self.fleet.lease(ticket.task, ticket.session_id)
+            lease = self.worker_pool.lease(
+                ticket.kind, ticket.session_id, address=ticket.address, key_id=ticket.key_id
+            )
             if lease is None:
                 # Strict order: those behind wait too, unless nobody here can ever serve this one.
-                if self.fleet.can_ever_serve(ticket.task):
+                if self.worker_pool.can_ever_serve(ticket.kind):
                     return
                 continue
             self._assign(ticket, lease)
@@ -154,7 +197,7 @@ class Dispatcher:
         ticket.state = "leased"
         ticket.estimated_wait_s = 0.0
         self.queue.leave(ticket)
-        ticket.changed()
+        ticket.changed.notify()
 
     def _estimate(self) -> None:
         self._estimated_at = self._clock.monotonic()
@@ -162,7 +205,7 @@ class Dispatcher:
         if not waiting:
             return
         waits = estimate_waits(
-            self.fleet.free_in_s(), [ticket.task for ticket in waiting], self.eta
+            self.worker_pool.free_in_s(), [ticket.kind for ticket in waiting], self.eta
         )
         for ticket, wait_s in zip(waiting, waits, strict=True):
             ticket.estimated_wait_s = wait_s

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import logging
 import socket
 import ssl
 import sys
@@ -18,11 +19,10 @@ from fastapi import FastAPI
 from parley import logs
 from parley.errors import SetupError
 from parley.gateway.app import make_app
-from parley.gateway.house import House
 from parley.gateway.http.pages import WEB
-from parley.gateway.server_http import BoundedHttp
-from parley.gateway.server_port import ServerPort
-from parley.gateway.tls import ensure_certificate
+from parley.gateway.runtime import GatewayRuntime
+from parley.gateway.tls import ensure_certificate, own_fingerprint, own_names
+from parley.gateway.transport import BoundedHttp, ServerConnection
 from parley.settings import Settings
 
 log = logs.get(__name__)
@@ -31,7 +31,7 @@ BACKLOG: Final = 2048
 
 
 class Gateway:
-    """One gateway: its listening socket, its server, its house.
+    """One gateway: its listening socket, its server, its runtime.
 
     `serve()` runs until `stop()`; signals are the caller's affair.
     """
@@ -40,16 +40,17 @@ class Gateway:
         self,
         settings: Settings,
         *,
-        make_house: Callable[[Settings], House] = House,
+        make_runtime: Callable[[Settings], GatewayRuntime] = GatewayRuntime,
         web: Path = WEB,
     ) -> None:
         self.settings = settings
         self._listener = listen(settings.gateway.host, settings.gateway.port)
         self.port: int = self._listener.getsockname()[1]
-        self.app: FastAPI = make_app(settings, make_house=make_house, web=web)
+        self.app: FastAPI = make_app(settings, make_runtime=make_runtime, web=web)
         self._server = _Server(self._config())
         self._server.drain = self._drain
         self._internal: asyncio.Server | None = None
+        self._drain_s = 0.0
 
     @property
     def url(self) -> str:
@@ -60,14 +61,16 @@ class Gateway:
         return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.port}"
 
     @property
-    def house(self) -> House:
-        """There once the server has started."""
-        house: House = self.app.state.house
-        return house
+    def fingerprint(self) -> str | None:
+        """Of the certificate; None on plain HTTP."""
+        gateway = self.settings.gateway
+        return None if gateway.http else own_fingerprint(gateway.ssl_certfile)
 
     @property
-    def is_started(self) -> bool:
-        return self._server.started
+    def runtime(self) -> GatewayRuntime:
+        """There once the server has started."""
+        runtime: GatewayRuntime = self.app.state.runtime
+        return runtime
 
     async def serve(self, started: Callable[[], Any] | None = None) -> None:
         """Serve until stopped. `started` is called once clients can connect.
@@ -92,9 +95,29 @@ class Gateway:
             await self._close_internal()
             self._listener.close()
 
-    def stop(self) -> None:
-        """Begin a graceful end."""
+    def stop(self, drain_s: float = 0.0) -> None:
+        """Begin a graceful end: sessions that run may go on for `drain_s`, then are told."""
+        self._drain_s = drain_s
         self._server.should_exit = True
+
+    def reload_certificate(self) -> bool:
+        """Show the certificate that lies in the files now, to new connections; those that are open
+        go on. Whether it could be used; if not, the old one stays."""
+        gateway, context = self.settings.gateway, self._server.config.ssl
+        if gateway.http or context is None:
+            log.info("no certificate to reload")
+            return False
+        try:
+            ensure_certificate(gateway.ssl_certfile, gateway.ssl_keyfile)
+            trial = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            trial.load_cert_chain(gateway.ssl_certfile, gateway.ssl_keyfile)
+            context.load_cert_chain(gateway.ssl_certfile, gateway.ssl_keyfile)
+        except (OSError, ssl.SSLError, SetupError) as error:
+            log.error("certificate not reloaded; the old one stays", why=str(error))
+            return False
+        self.runtime.admission.learn_names(own_names(gateway.ssl_certfile))
+        log.info("certificate reloaded", fingerprint=self.fingerprint)
+        return True
 
     def stop_now(self) -> None:
         """End without waiting for anybody."""
@@ -106,7 +129,7 @@ class Gateway:
         trust our certificate. Returns its url."""
         if self.settings.gateway.http:
             return f"http://127.0.0.1:{self.port}"
-        config = uvicorn.Config(self.app, ws=ServerPort, http=BoundedHttp, log_config=None)
+        config = uvicorn.Config(self.app, ws=ServerConnection, http=BoundedHttp, log_config=None)
         config.load()
         config.loaded_app = self._server.config.loaded_app
 
@@ -127,22 +150,23 @@ class Gateway:
             self._internal = None
 
     async def _drain(self) -> None:
-        draining = asyncio.create_task(self.house.shut_down())
+        draining = asyncio.create_task(self.runtime.shut_down(drain_s=self._drain_s))
         hurry = asyncio.create_task(self._server.hurry.wait())
         await asyncio.wait({draining, hurry}, return_when=asyncio.FIRST_COMPLETED)
         for task in (draining, hurry):
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
-        for connection in list(self.house.reception.live):
+        for connection in list(self.runtime.connection_handler.live):
             connection.cancel()
 
     def _config(self) -> uvicorn.Config:
         gateway = self.settings.gateway
         certificate: dict[str, Any] = {}
         if not gateway.http:
-            if ensure_certificate(gateway.ssl_certfile, gateway.ssl_keyfile):
-                log.info("certificate made", file=str(gateway.ssl_certfile))
+            why = ensure_certificate(gateway.ssl_certfile, gateway.ssl_keyfile)
+            if why is not None:
+                log.info("certificate made", file=str(gateway.ssl_certfile), why=why)
             certificate = {
                 "ssl_certfile": str(gateway.ssl_certfile),
                 "ssl_keyfile": str(gateway.ssl_keyfile),
@@ -150,7 +174,7 @@ class Gateway:
         config = uvicorn.Config(
             self.app,
             http=BoundedHttp,
-            ws=ServerPort,
+            ws=ServerConnection,
             log_config=None,
             access_log=False,
             server_header=False,
@@ -164,7 +188,7 @@ class Gateway:
         except (OSError, ssl.SSLError) as error:
             raise SetupError(
                 f"The certificate {gateway.ssl_certfile} cannot be used: {error}.",
-                hint="Remove both files to have a new pair made, or use --http.",
+                hint="Both must be PEM files that belong together; `parley doctor` looks at them.",
             ) from error
         return config
 
@@ -180,13 +204,22 @@ class _Server(uvicorn.Server):
         self.drain: Callable[[], Any] | None = None
 
     async def serve_until_told(self, sockets: list[socket.socket]) -> None:
+        app: Any = self.config.app
+
+        def is_news(record: logging.LogRecord) -> bool:
+            # Whoever started us says it in a sentence; uvicorn would show where it arose.
+            return getattr(app.state, "setup_error", None) is None
+
+        logger = logging.getLogger("uvicorn.error")
+        logger.addFilter(is_news)
         try:
             await self._serve(sockets)
         except SystemExit as error:
-            app: Any = self.config.app
             known: SetupError | None = getattr(app.state, "setup_error", None)
             unknown = SetupError("The gateway could not start; the log says why.")
             raise known or unknown from error
+        finally:
+            logger.removeFilter(is_news)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)

@@ -6,11 +6,22 @@ what nobody else counts is counted here.
 
 from __future__ import annotations
 
+import contextlib
+import platform
 from collections import Counter as Tally
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Final, get_args
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    GCCollector,
+    Histogram,
+    Info,
+    PlatformCollector,
+    ProcessCollector,
+    generate_latest,
+)
 from prometheus_client.metrics_core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -18,10 +29,14 @@ from prometheus_client.metrics_core import (
     Metric,
 )
 
-from parley.gateway.fleet import Fleet
-from parley.gateway.port import Traffic
+from parley import __version__
 from parley.gateway.queue import Queue
-from parley.protocol.control import STAGE_BUCKETS_MS, Beat, Durations, TaskType
+from parley.gateway.transport import Traffic
+from parley.gateway.worker_pool import WorkerPool
+from parley.protocol.control import STAGE_BUCKETS_MS, Durations, Heartbeat, RecordingState
+from parley.protocol.kinds import Kind
+
+WAIT_BUCKETS_S: Final = (0.1, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 3600)
 
 
 @dataclass(slots=True)
@@ -36,11 +51,23 @@ class _Histogram:
 
 
 class Metrics:
-    """Counters of the gateway, and the registry of everything it tells."""
+    """Counters of the gateway, and the registry of everything it tells.
 
-    def __init__(self, queue: Queue, fleet: Fleet) -> None:
+    Args:
+        find_disk_free: bytes that are free where the data lies; may raise OSError.
+        count_keys: keys that work.
+    """
+
+    def __init__(
+        self,
+        queue: Queue,
+        worker_pool: WorkerPool,
+        *,
+        find_disk_free: Callable[[], int] | None = None,
+        count_keys: Callable[[], int] | None = None,
+    ) -> None:
         self._queue = queue
-        self._fleet = fleet
+        self._worker_pool = worker_pool
         self.up = Traffic()
         """Clients to workers."""
         self.down = Traffic()
@@ -50,31 +77,48 @@ class Metrics:
         self._stages: dict[str, _Histogram] = {}
         self._answers: dict[str, _Histogram] = {}
         self._errors: Tally[tuple[str, str]] = Tally()
-        self._sessions: Tally[TaskType] = Tally()
-        self._waits_s = 0.0
-        self._waits = 0
+        self.recording_lost = 0
+        """Entries of recordings that workers could not write."""
+        self._sessions: Tally[Kind] = Tally()
+        self._find_disk_free = find_disk_free
+        self._count_keys = count_keys
         self.registry = CollectorRegistry(auto_describe=False)
+        self._waits = Histogram(
+            "parley_queue_wait_seconds",
+            "From a client's arrival to its slot.",
+            ["mode"],
+            buckets=WAIT_BUCKETS_S,
+            registry=self.registry,
+        )
+        for kind in Kind:
+            self._waits.labels(kind)
+        Info("parley_build", "This server.", registry=self.registry).info(
+            {"version": __version__, "python": platform.python_version()}
+        )
+        ProcessCollector(registry=self.registry)
+        PlatformCollector(registry=self.registry)
+        GCCollector(registry=self.registry)
         self.registry.register(self)
 
     def error(self, code: str, *, source: str = "gateway") -> None:
         """An error was told to someone."""
         self._errors[code, source] += 1
 
-    def session(self, task: TaskType, waited_s: float) -> None:
+    def session(self, kind: Kind, waited_s: float) -> None:
         """A session began."""
-        self._sessions[task] += 1
-        self._waits += 1
-        self._waits_s += waited_s
+        self._sessions[kind] += 1
+        self._waits.labels(kind).observe(waited_s)
 
-    def beat(self, beat: Beat) -> None:
-        """What a worker counted since its last beat."""
-        for stage, durations in beat.stages.items():
+    def heartbeat(self, heartbeat: Heartbeat) -> None:
+        """What a worker counted since its last heartbeat."""
+        for stage, durations in heartbeat.stages.items():
             if stage in self._stages or len(self._stages) < 64:
                 self._stages.setdefault(stage, _Histogram()).add(durations)
-        for task, durations in beat.answers.items():
-            self._answers.setdefault(task, _Histogram()).add(durations)
-        for code, count in beat.errors.items():
+        for kind, durations in heartbeat.answers.items():
+            self._answers.setdefault(kind, _Histogram()).add(durations)
+        for code, count in heartbeat.errors.items():
             self._errors[code[:64], "worker"] += count
+        self.recording_lost += heartbeat.recording_lost
 
     def lag(self, seconds: float) -> None:
         """How late the event loop woke up."""
@@ -89,25 +133,23 @@ class Metrics:
         """Called by the registry."""
         yield GaugeMetricFamily("parley_queue_length", "Tickets waiting.", value=len(self._queue))
         yield GaugeMetricFamily("parley_queue_limit", "Places.", value=self._queue.limit)
-        leases = self._fleet.leases
+        leases = self._worker_pool.leases
         yield GaugeMetricFamily("parley_leases", "Slots given out.", value=len(leases))
         running = GaugeMetricFamily("parley_sessions", "Running sessions.", labels=["mode"])
         begun = CounterMetricFamily("parley_sessions_begun", "Sessions so far.", labels=["mode"])
-        tally = Tally(lease.task for lease in leases)
-        for task in ("chat", "half_duplex_audio", "audio_duplex", "omni_duplex"):
-            running.add_metric([task], tally[task])
-            begun.add_metric([task], self._sessions[task])
+        tally = Tally(lease.kind for lease in leases)
+        for kind in Kind:
+            running.add_metric([kind], tally[kind])
+            begun.add_metric([kind], self._sessions[kind])
         yield running
         yield begun
-        yield CounterMetricFamily(
-            "parley_queue_wait_seconds", "Waited by all sessions.", value=self._waits_s
-        )
         workers = GaugeMetricFamily("parley_workers", "Workers by state.", labels=["state"])
-        for state, count in Tally(worker.view for worker in self._fleet).items():
+        for state, count in Tally(worker.view for worker in self._worker_pool).items():
             workers.add_metric([state], count)
         yield workers
+        yield from self._by_worker()
         slots = GaugeMetricFamily("parley_slots", "Slots of usable workers.", labels=["state"])
-        usable = [worker for worker in self._fleet if worker.is_usable]
+        usable = [worker for worker in self._worker_pool if worker.is_usable]
         slots.add_metric(["all"], sum(worker.slots for worker in usable))
         slots.add_metric(["free"], sum(worker.free_slots for worker in usable))
         yield slots
@@ -122,12 +164,25 @@ class Metrics:
         for (code, source), count in self._errors.items():
             errors.add_metric([code, source], count)
         yield errors
+        yield CounterMetricFamily(
+            "parley_recording_lost_entries",
+            "Entries of recordings that could not be written.",
+            value=self.recording_lost,
+        )
+        recording = GaugeMetricFamily(
+            "parley_recording_workers", "Workers by how they record.", labels=["state"]
+        )
+        states = Tally(w.heartbeat.recording for w in self._worker_pool if w.heartbeat is not None)
+        for each in get_args(RecordingState):
+            recording.add_metric([each], states[each])
+        yield recording
         yield GaugeMetricFamily(
             "parley_loop_lag_seconds", "Lateness of the event loop.", value=self.loop_lag_s
         )
         yield GaugeMetricFamily(
             "parley_loop_lag_worst_seconds", "Worst since start.", value=self.loop_lag_worst_s
         )
+        yield from self._of_this_host()
         yield _times("parley_unit_stage_seconds", "Time per unit by stage.", "stage", self._stages)
         yield _times(
             "parley_answer_seconds",
@@ -135,6 +190,43 @@ class Metrics:
             "mode",
             self._answers,
         )
+
+    def _by_worker(self) -> Iterable[Metric]:
+        labels = ["worker", "device"]
+        up = GaugeMetricFamily("parley_worker_up", "Whether it can serve.", labels=labels)
+        slots = GaugeMetricFamily("parley_worker_slots", "Its slots.", labels=labels)
+        held = GaugeMetricFamily("parley_worker_leases", "Its sessions.", labels=labels)
+        requests = CounterMetricFamily(
+            "parley_worker_sessions", "Sessions since its start.", labels=labels
+        )
+        context = GaugeMetricFamily(
+            "parley_worker_context_tokens", "Tokens in its contexts.", labels=labels
+        )
+        waiting = GaugeMetricFamily(
+            "parley_recordings_waiting", "Recordings to come from other hosts.", labels=["worker"]
+        )
+        for worker in self._worker_pool:
+            who = [worker.worker_id, worker.hello.device]
+            up.add_metric(who, float(worker.is_usable))
+            slots.add_metric(who, worker.slots)
+            held.add_metric(who, len(worker.leases))
+            heartbeat = worker.heartbeat
+            if heartbeat is None:
+                continue
+            requests.add_metric(who, heartbeat.total_requests)
+            context.add_metric(who, heartbeat.kv_cache_length)
+            if heartbeat.recordings_waiting is not None:
+                waiting.add_metric([worker.worker_id], heartbeat.recordings_waiting)
+        yield from (up, slots, held, requests, context, waiting)
+
+    def _of_this_host(self) -> Iterable[Metric]:
+        if self._find_disk_free is not None:
+            with contextlib.suppress(OSError):
+                yield GaugeMetricFamily(
+                    "parley_disk_free_bytes", "Where data lies.", value=self._find_disk_free()
+                )
+        if self._count_keys is not None:
+            yield GaugeMetricFamily("parley_keys", "Keys that work.", value=self._count_keys())
 
 
 def _times(name: str, help: str, label: str, histograms: Mapping[str, _Histogram]) -> Metric:

@@ -1,29 +1,30 @@
 """Who waits, in which order.
 
-Pure bookkeeping: one line for all kinds of tasks, first come first served, bounded. Knows neither
-workers nor sockets. Source: service.md 2.1.
+Pure bookkeeping: one line for all kinds of sessions, first come first served, bounded. Knows
+neither workers nor sockets. Source: service.md 2.1.
 """
 
 from __future__ import annotations
 
+import bisect
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from parley.errors import ParleyError, QueueFull
-from parley.protocol.control import TaskType
-from parley.protocol.values import Place
-
-if TYPE_CHECKING:
-    from parley.gateway.fleet import Lease
+from parley.gateway.signals import Signal
+from parley.gateway.worker_pool import Lease
+from parley.protocol.kinds import Kind
+from parley.protocol.values import QueuePlace
 
 TicketState = Literal["waiting", "leased", "cancelled", "refused"]
 
 
 def new_ticket_id() -> str:
-    """`q_` and twelve lowercase hex characters."""
-    return f"q_{secrets.token_hex(6)}"
+    """`q_` and 32 lowercase hex characters. Only its holder and admins are told it, and whoever
+    knows it may look at the ticket and cancel it."""
+    return f"q_{secrets.token_hex(16)}"
 
 
 @dataclass(eq=False, slots=True)
@@ -31,15 +32,19 @@ class Ticket:
     """A place in the queue; ends as a lease, a cancellation or a refusal.
 
     `position` counts from 1 among those waiting, 0 once assigned. `enqueued_at` is monotonic,
-    `enqueued_time` Unix seconds. `changed` is called on every change of state or position.
+    `enqueued_time` Unix seconds. `changed`: its state or position.
     """
 
-    task: TaskType
+    kind: Kind
     session_id: str
     enqueued_at: float
     enqueued_time: float
     address: str = ""
+    key_id: str | None = None
+    """The key that whoever waits has shown."""
     ticket_id: str = field(default_factory=new_ticket_id)
+    number: int = 0
+    """In the order in which tickets joined the queue."""
     position: int = 0
     estimated_wait_s: float | None = 0.0
     state: TicketState = "waiting"
@@ -47,11 +52,13 @@ class Ticket:
     refusal: ParleyError | None = None
     failed_workers: int = 0
     """How many leases of this ticket led to a worker that could not be reached."""
-    changed: Callable[[], None] = lambda: None
+    refusals: int = 0
+    """How many leases of this ticket led to a worker that had no room."""
+    changed: Signal[()] = field(default_factory=Signal[()])
 
-    def place(self, queue_length: int) -> Place:
+    def place(self, queue_length: int) -> QueuePlace:
         """Where it stands, as dialects say it."""
-        return Place(
+        return QueuePlace(
             position=max(self.position, 1),
             estimated_wait_s=self.estimated_wait_s,
             ticket_id=self.ticket_id,
@@ -65,6 +72,7 @@ class Queue:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self._tickets: list[Ticket] = []
+        self._joined = 0
 
     def __len__(self) -> int:
         return len(self._tickets)
@@ -78,17 +86,24 @@ class Queue:
         Raises:
             QueueFull: `limit` tickets wait already.
         """
-        if len(self._tickets) >= self.limit:
-            raise QueueFull(len(self._tickets), self.limit)
+        self.check_room()
+        self._joined += 1
+        ticket.number = self._joined
         self._tickets.append(ticket)
         ticket.state = "waiting"
         ticket.position = len(self._tickets)
 
+    def check_room(self) -> None:
+        """Whether `join` would take a ticket now. Raises QueueFull."""
+        if len(self._tickets) >= self.limit:
+            raise QueueFull(len(self._tickets), self.limit)
+
     def put_back(self, ticket: Ticket) -> None:
-        """Return to the head: its worker failed before the session began."""
+        """Return to the head: its worker failed or refused before the session began. Of several
+        that return, the one that came first stands first."""
         ticket.state = "waiting"
         ticket.lease = None
-        self._tickets.insert(0, ticket)
+        bisect.insort(self._tickets, ticket, key=lambda one: one.number)
         self._number()
 
     def leave(self, ticket: Ticket) -> bool:
@@ -109,4 +124,4 @@ class Queue:
         for position, ticket in enumerate(self._tickets, start=1):
             if ticket.position != position:
                 ticket.position = position
-                ticket.changed()
+                ticket.changed.notify()

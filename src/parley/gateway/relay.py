@@ -1,7 +1,7 @@
 """Two sockets joined: whatever one says goes to the other, until either ends.
 
-The bytes are passed on in the ports' own callbacks; nothing here runs per message, and nothing
-looks inside one. Back-pressure is the ports' too.
+The bytes are passed on in the connections' own callbacks; nothing here runs per message, and
+nothing looks inside one. Back-pressure is the connections' too.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from parley.gateway.port import Closure, Port, Traffic
+from parley.gateway.transport import Closure, Connection, Traffic
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class RelayEnd:
 
 
 async def relay(
-    client: Port, worker: Port, *, lost: asyncio.Future[Any], up: Traffic, down: Traffic
+    client: Connection, worker: Connection, *, lost: asyncio.Future[Any], up: Traffic, down: Traffic
 ) -> RelayEnd:
     """Pass messages both ways until one side closes, breaks, or `lost` is done.
 

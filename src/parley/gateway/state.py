@@ -9,21 +9,22 @@ of them it has seen.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import secrets
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal, Self
 
 import aiosqlite
 
 from parley import logs
 from parley.errors import SetupError
+from parley.private import keep_private
 
 MIGRATIONS: Final = (
     """
@@ -61,7 +62,24 @@ MIGRATIONS: Final = (
     ) STRICT;
     CREATE INDEX recordings_by_time ON recordings (created_at DESC, id);
     """,
+    """
+    ALTER TABLE keys ADD COLUMN role TEXT NOT NULL DEFAULT 'talk';
+    ALTER TABLE keys ADD COLUMN expires_s REAL;
+    ALTER TABLE keys ADD COLUMN minutes_per_day INTEGER;
+    ALTER TABLE keys ADD COLUMN tokens_per_day INTEGER;
+    CREATE TABLE usage (
+        key_id TEXT NOT NULL,
+        day TEXT NOT NULL,
+        sessions INTEGER NOT NULL,
+        seconds REAL NOT NULL,
+        tokens INTEGER NOT NULL,
+        PRIMARY KEY (key_id, day)
+    ) STRICT;
+    """,
 )
+
+Role = Literal["talk", "operate", "admin"]
+"""What a key may do."""
 
 AUDIT_ROWS: Final = 100_000
 """Older entries go; the log has them all."""
@@ -76,6 +94,11 @@ class Key:
     Args:
         max_sessions: sessions and tickets at once.
         per_minute: requests and sessions begun in any minute.
+        role: `talk`; `operate`: also the state of the server, draining and restarting workers;
+            `admin`: everything.
+        expires_s: Unix seconds from which it opens nothing; None: never.
+        minutes_per_day: of sessions, per UTC day; None: no limit.
+        tokens_per_day: generated, per UTC day; None: no limit.
     """
 
     id: str
@@ -86,6 +109,21 @@ class Key:
     revoked_s: float | None
     max_sessions: int
     per_minute: int
+    role: Role = "talk"
+    expires_s: float | None = None
+    minutes_per_day: int | None = None
+    tokens_per_day: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UsageRow:
+    """What a key used on one day (UTC, `YYYY-MM-DD`)."""
+
+    key_id: str
+    day: str
+    sessions: int
+    seconds: float
+    tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,44 +153,43 @@ class Row:
 
 
 class State:
-    """The open database. `State.open` is the way to one.
+    """The database, open inside `async with`. Every method is one transaction.
 
-    Every method is one transaction.
+    Opening makes the file or brings it up to date. A file that is no database, or a damaged one, is
+    put aside and reported; service goes on. It raises SetupError when the folder cannot be written,
+    or the file is of a newer version.
     """
 
-    def __init__(self, database: aiosqlite.Connection, problems: Sequence[str]) -> None:
-        self._database = database
+    _database: aiosqlite.Connection
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
         # One connection has one transaction: writes of several callers take turns.
         self._writing = asyncio.Lock()
-        self.problems = tuple(problems)
+        self.problems: tuple[str, ...] = ()
         """What was found broken and put aside when it was opened."""
 
-    @classmethod
-    @asynccontextmanager
-    async def open(cls, path: Path) -> AsyncIterator[State]:
-        """Open or make the file, bring it up to date, close it at the end.
-
-        A file that is no database, or a damaged one, is put aside and reported; service goes on.
-
-        Raises:
-            SetupError: the folder cannot be written, or the file is of a newer version.
-        """
-        problems: list[str] = []
+    async def __aenter__(self) -> Self:
+        path = self._path
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            database = await _connect(path)
+            keep_private(path.parent)
+            self._database = await _connect(path)
         except sqlite3.DatabaseError as error:
             if isinstance(error, sqlite3.OperationalError):
                 raise _cannot_write(path, error) from error
-            problems.append(put_aside(path, str(error)))
-            database = await _connect(path)
+            self.problems = (put_aside(path, str(error)),)
+            self._database = await _connect(path)
         except OSError as error:
             raise _cannot_write(path, error) from error
         try:
-            await _migrate(database)
-            yield cls(database, problems)
-        finally:
-            await database.close()
+            await _migrate(self._database)
+        except BaseException:
+            await self._database.close()
+            raise
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._database.close()
 
     # ---- apps and single facts -------------------------------------------------------------
 
@@ -190,8 +227,8 @@ class State:
     async def keys(self) -> list[Key]:
         """All that were ever made, oldest first."""
         rows = await self._all(
-            "SELECT id, name, hash, created_s, last_used_s, revoked_s, max_sessions, per_minute "
-            "FROM keys ORDER BY created_s, id"
+            "SELECT id, name, hash, created_s, last_used_s, revoked_s, max_sessions, per_minute, "
+            "role, expires_s, minutes_per_day, tokens_per_day FROM keys ORDER BY created_s, id"
         )
         return [Key(*row) for row in rows]
 
@@ -199,7 +236,8 @@ class State:
         """Remember a new one."""
         await self._do(
             "INSERT INTO keys (id, name, hash, created_s, last_used_s, revoked_s, max_sessions, "
-            "per_minute) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            "per_minute, role, expires_s, minutes_per_day, tokens_per_day) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 key.id,
                 key.name,
@@ -209,6 +247,10 @@ class State:
                 key.revoked_s,
                 key.max_sessions,
                 key.per_minute,
+                key.role,
+                key.expires_s,
+                key.minutes_per_day,
+                key.tokens_per_day,
             ),
         )
 
@@ -224,6 +266,26 @@ class State:
             "UPDATE keys SET last_used_s = ? WHERE id = ?",
             [(at_s, key_id) for key_id, at_s in used_s.items()],
         )
+
+    # ---- usage -----------------------------------------------------------------------------
+
+    async def add_usage(self, rows: Iterable[UsageRow]) -> None:
+        """Add to what keys used."""
+        await self._many(
+            "INSERT INTO usage (key_id, day, sessions, seconds, tokens) VALUES (?, ?, ?, ?, ?) "
+            "ON CONFLICT (key_id, day) DO UPDATE SET sessions = sessions + excluded.sessions, "
+            "seconds = seconds + excluded.seconds, tokens = tokens + excluded.tokens",
+            [(row.key_id, row.day, row.sessions, row.seconds, row.tokens) for row in rows],
+        )
+
+    async def usage(self, since_day: str, key_id: str | None = None) -> list[UsageRow]:
+        """What keys, or one of them, used on each day since one, oldest first."""
+        rows = await self._all(
+            "SELECT key_id, day, sessions, seconds, tokens FROM usage "
+            "WHERE day >= ? AND (? IS NULL OR key_id = ?) ORDER BY day, key_id",
+            (since_day, key_id, key_id),
+        )
+        return [UsageRow(*row) for row in rows]
 
     # ---- audit -----------------------------------------------------------------------------
 
@@ -326,6 +388,8 @@ def put_aside(path: Path, why: str) -> str:
 
 async def _connect(path: Path) -> aiosqlite.Connection:
     """Raises `sqlite3.DatabaseError` for a file that is broken, `SetupError` for a newer one."""
+    # Tried first: the thread of a failed aiosqlite connection outlives the event loop.
+    await asyncio.to_thread(_try_to_open, path)
     database = await aiosqlite.connect(path, isolation_level=None)
     try:
         await database.execute("PRAGMA busy_timeout = 5000")
@@ -347,6 +411,11 @@ async def _connect(path: Path) -> aiosqlite.Connection:
     return database
 
 
+def _try_to_open(path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as database:
+        database.execute("PRAGMA user_version")
+
+
 async def _migrate(database: aiosqlite.Connection) -> None:
     ((version,),) = await database.execute_fetchall("PRAGMA user_version")
     for number in range(version, len(MIGRATIONS)):
@@ -357,5 +426,5 @@ async def _migrate(database: aiosqlite.Connection) -> None:
 def _cannot_write(path: Path, error: Exception) -> SetupError:
     return SetupError(
         f"{path.parent} cannot be used to keep state: {getattr(error, 'strerror', None) or error}.",
-        hint="Choose a folder that this user may write, with storage.data_dir.",
+        hint="Choose a folder that this user may write, with --data-dir (storage.data_dir).",
     )

@@ -1,39 +1,53 @@
 """The certificate that makes microphones work: made on first start, kept for later ones.
 
 Browsers give pages a microphone on secure origins only. Whoever has a real certificate names its
-files; everybody else gets a self-signed one for this machine's names and addresses.
+files; everybody else gets a self-signed one for this machine's names and addresses. It vouches for
+this server only: whoever trusts it trusts no other certificate made with its key.
 """
 
 from __future__ import annotations
 
 import contextlib
 import datetime
+import functools
 import ipaddress
 import os
+import secrets
 import socket
+import ssl
 from pathlib import Path
 from typing import Final
 
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from cryptography.hazmat.primitives import serialization
 
+from parley import logs
+from parley.certificates import OUR_NAME, fingerprint, make_pair, trust_exactly
 from parley.errors import SetupError
 
 VALID_DAYS: Final = 397
 """Longer-lived server certificates are refused by some browsers."""
+RENEW_DAYS: Final = 30
+"""One that we made is replaced at a start this long before it expires."""
+
+log = logs.get(__name__)
 
 
-def ensure_certificate(cert: Path, key: Path) -> bool:
-    """Make a self-signed pair if neither file exists; whether it was made.
+def ensure_certificate(cert: Path, key: Path) -> str | None:
+    """Make a self-signed pair if neither file exists, or if the pair is one that we made and that
+    must be replaced. Gives why one was made; None when all stays as it is.
 
     Raises:
         SetupError: one of the two is missing, or they cannot be written.
     """
+    why = "there was none"
     if cert.exists() and key.exists():
-        return False
-    if cert.exists() or key.exists():
+        _check_key(key)
+        faults = _faults(cert, key)
+        if faults is None:
+            return None
+        why = faults
+    elif cert.exists() or key.exists():
         there, missing = (cert, key) if cert.exists() else (key, cert)
         raise SetupError(
             f"{there} is there, but {missing} is not.",
@@ -46,7 +60,46 @@ def ensure_certificate(cert: Path, key: Path) -> bool:
             f"The certificate cannot be written to {cert.parent}: {error.strerror}.",
             hint="Name writable files with --ssl-certfile and --ssl-keyfile, or use --http.",
         ) from error
-    return True
+    return why
+
+
+def _faults(cert: Path, key: Path) -> str | None:
+    """Why a pair has to be made anew. Somebody else's is never touched, only warned about."""
+    try:
+        parsed = x509.load_pem_x509_certificate(cert.read_bytes())
+        private = serialization.load_pem_private_key(key.read_bytes(), None)
+    except (OSError, ValueError, TypeError):
+        # Whoever is about to use them says what is wrong.
+        return None
+    left = parsed.not_valid_after_utc - datetime.datetime.now(datetime.UTC)
+    expires = f"it expires on {parsed.not_valid_after_utc:%Y-%m-%d}"
+    if not parsed.issuer == parsed.subject == OUR_NAME:
+        if left < datetime.timedelta(days=RENEW_DAYS):
+            log.warning("certificate must be renewed", file=str(cert), why=expires)
+        return None
+    if left < datetime.timedelta(days=RENEW_DAYS):
+        return expires
+    if private.public_key() != parsed.public_key():
+        return "its key is another"
+    try:
+        basics = parsed.extensions.get_extension_for_class(x509.BasicConstraints).value
+    except x509.ExtensionNotFound:
+        return None
+    return "it could sign others" if basics.ca else None
+
+
+def _check_key(key: Path) -> None:
+    """Refuse a key that would have us ask a terminal for its passphrase."""
+    try:
+        is_encrypted = b"ENCRYPTED" in key.read_bytes()
+    except OSError as error:
+        raise SetupError(f"The private key {key} cannot be read: {error.strerror}.") from error
+    if is_encrypted:
+        raise SetupError(
+            f"The private key {key} is protected by a passphrase, and nobody is asked for one.",
+            hint=f"Keep a copy without it, readable by this user only: "
+            f"openssl pkey -in {key} -out PLAIN.pem; then name that as gateway.ssl_keyfile.",
+        )
 
 
 def local_names() -> list[x509.GeneralName]:
@@ -56,6 +109,37 @@ def local_names() -> list[x509.GeneralName]:
     addresses = dict.fromkeys(["127.0.0.1", "::1", *_addresses(hostname)])
     dns = [x509.DNSName(name) for name in names if name.isascii() and _is_dns(name)]
     return [*dns, *(x509.IPAddress(ipaddress.ip_address(one)) for one in addresses)]
+
+
+def own_names(cert: Path | None) -> set[str]:
+    """What this server is called: its host name, and the names in its certificate. Asks no name
+    server."""
+    names = {socket.gethostname().lower()}
+    if cert is not None and cert.is_file():
+        with contextlib.suppress(ValueError, x509.ExtensionNotFound):
+            parsed = x509.load_pem_x509_certificate(cert.read_bytes())
+            found = parsed.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+            names.update(name.lower() for name in found.get_values_for_type(x509.DNSName))
+    return names
+
+
+def own_fingerprint(cert: Path) -> str | None:
+    """What workers on other hosts know this server by; None without a readable certificate."""
+    try:
+        return fingerprint(cert.read_text(encoding="ascii", errors="replace"))
+    except (OSError, ValueError):
+        return None
+
+
+@functools.lru_cache(maxsize=256)
+def worker_context(certificate: str) -> ssl.SSLContext | None:
+    """How to trust a worker that sent `certificate` (PEM) over its control connection; None for
+    one that sent none: the machine's authorities decide then.
+
+    Raises:
+        ValueError: it is no certificate.
+    """
+    return trust_exactly(certificate) if certificate else None
 
 
 def _is_dns(name: str) -> bool:
@@ -78,31 +162,20 @@ def _addresses(hostname: str) -> list[str]:
 
 
 def _write_pair(cert: Path, key: Path) -> None:
-    private = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "parley")])
-    now = datetime.datetime.now(datetime.UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(private.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + datetime.timedelta(days=VALID_DAYS))
-        .add_extension(x509.SubjectAlternativeName(local_names()), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .sign(private, hashes.SHA256())
-    )
-    for folder in (cert.parent, key.parent):
-        folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(key, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(
-            private.private_bytes(
-                serialization.Encoding.PEM,
-                serialization.PrivateFormat.PKCS8,
-                serialization.NoEncryption(),
-            )
-        )
-    cert.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    certificate, private = make_pair(local_names(), VALID_DAYS)
+    _replace(key, private, mode=0o600)
+    # A start that comes between the two finds a pair that does not fit, and makes another.
+    _replace(cert, certificate, mode=0o644)
+
+
+def _replace(path: Path, data: bytes, *, mode: int) -> None:
+    """Put `data` in place as a whole; nobody may read a key while it is written."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)

@@ -18,26 +18,34 @@ from msgspec import UNSET, Meta, UnsetType
 
 from parley.errors import (
     BadInput,
-    ContextFull,
     InvalidRequest,
-    ParleyError,
-    WrongPhase,
 )
-from parley.protocol import codec, legacy
-from parley.protocol.legacy import CloseReason, Error, Queued, QueueDone, QueueUpdate, Stopped
+from parley.protocol import codec
+from parley.protocol.codec import EXTENSION
+from parley.protocol.legacy import (
+    Error,
+    Queued,
+    QueueDone,
+    QueueUpdate,
+    RecordingLost,
+    Stopped,
+)
 from parley.protocol.values import (
     PART_ALIASES,
-    Answer,
     ChatGeneration,
     ChatTts,
     ImageOptions,
     Message,
+    Text,
     VideoPart,
 )
 
 PATH: Final = "/ws/chat"
 
 # ---- client → server -----------------------------------------------------------------------
+
+
+Seed = Annotated[int, Meta(ge=0, le=2**63 - 1, description="Makes sampling repeatable.")]
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,6 +63,10 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     enable_thinking: bool = False
     use_tts_template: bool = False
     record: bool = True
+    extensions: bool = False
+    seed: Seed | None = None
+    say: Annotated[Text, Meta(min_length=1)] | None = None
+    """The words of the answer: spoken as they stand, where the model can; nothing is made up."""
 
     @property
     def wants_speech(self) -> bool:
@@ -92,6 +104,10 @@ class Chunk(msgspec.Struct, tag="chunk", frozen=True, kw_only=True):
     audio_data: Annotated[str, Meta(description="base64 float32 PCM, 24 kHz mono")] | None = None
 
 
+Ending = Literal["limit", "cancelled"]
+"""Why an answer did not end by itself: `max_new_tokens` or the context, or it was stopped."""
+
+
 class Done(msgspec.Struct, tag="done", frozen=True, kw_only=True):
     """The answer is complete. `audio_data`: the whole sound when not streaming, else null."""
 
@@ -99,40 +115,19 @@ class Done(msgspec.Struct, tag="done", frozen=True, kw_only=True):
     generated_tokens: int = 0
     input_tokens: int = 0
     audio_data: Annotated[str, Meta(description="base64 float32 PCM, 24 kHz mono")] | None = None
-    stopped: bool = False
+    stopped: Annotated[bool, EXTENSION] = False
+    ending: Annotated[Ending | UnsetType, EXTENSION] = UNSET
+    heard: Annotated[
+        str | UnsetType,
+        EXTENSION,
+        Meta(description="the words of the request's sound, where the model makes any"),
+    ] = UNSET
     recording_session_id: str | UnsetType = UNSET
 
 
-ServerMessage = Queued | QueueUpdate | QueueDone | PrefillDone | Chunk | Done | Stopped | Error
-
-
-# ---- phases --------------------------------------------------------------------------------
-
-Phase = Literal["opened", "waiting", "prefill", "generating", "closed"]
-
-ACCEPTS: Final[dict[Phase, frozenset[str]]] = {
-    "opened": frozenset({"request"}),
-    "waiting": frozenset({"stop"}),
-    "prefill": frozenset({"stop"}),
-    "generating": frozenset({"stop"}),
-    "closed": frozenset(),
-}
-"""What each phase acts on. `request` stands for the one message without a type. Frames that a phase
-does not accept are ignored after the request (service.md 4.2), so only `opened` refuses."""
-
-
-def check(phase: Phase, type_name: str) -> None:
-    """Refuse what `phase` does not accept.
-
-    Raises:
-        InvalidRequest: the first message is not a request.
-        WrongPhase: anything else; this dialect ignores it.
-    """
-    if type_name in ACCEPTS[phase]:
-        return
-    if phase == "opened":
-        raise InvalidRequest("The first message must be a chat request.")
-    raise WrongPhase(type_name, phase)
+ServerMessage = (
+    Queued | QueueUpdate | QueueDone | PrefillDone | Chunk | Done | RecordingLost | Stopped | Error
+)
 
 
 # ---- bytes ---------------------------------------------------------------------------------
@@ -193,36 +188,3 @@ def decode_server(raw: bytes | str) -> ServerMessage:
 
 
 encode = codec.encode
-
-
-# ---- phrases -------------------------------------------------------------------------------
-
-
-def error(failure: ParleyError) -> Error:
-    """An error as a message."""
-    return legacy.error(failure)
-
-
-def answer(failure: ParleyError) -> Answer:
-    """What happens after `failure`: the error, then always the end."""
-    code = 1008 if isinstance(failure, ContextFull) else failure.close_code
-    return Answer((error(failure),), code)
-
-
-def closed(reason: CloseReason, *, session_id: str = "", elapsed_s: float = 0.0) -> Answer:
-    """The end of a connection for `reason`."""
-    match reason:
-        case "stopped":
-            return Answer((Stopped(session_id=session_id),), 1000)
-        case "timeout":
-            return Answer(
-                (legacy.phrase(f"No request within {elapsed_s:g} seconds.", "timeout"),), 1008
-            )
-        case "context_full":
-            return Answer((legacy.phrase("The context is full.", "context_full"),), 1008)
-        case "server_shutdown":
-            return Answer(
-                (legacy.phrase("The server is shutting down.", "service_unavailable"),), 1001
-            )
-        case "error":
-            return Answer((legacy.phrase("The request failed.", "inference_error"),), 1011)

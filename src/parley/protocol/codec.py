@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import functools
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from msgspec import inspect
 
 from parley.errors import (
     BadInput,
+    BadSessionId,
     InvalidJson,
     InvalidPayload,
     MissingField,
@@ -54,7 +56,7 @@ _tagged = msgspec.json.Decoder(_Tagged)
 _encoder = msgspec.json.Encoder()
 
 
-def parse(raw: bytes | str) -> Any:
+def parse(raw: bytes | bytearray | str) -> Any:
     """JSON text to plain values.
 
     Raises:
@@ -85,8 +87,58 @@ def type_of(raw: bytes | str) -> str:
 
 
 def encode(message: msgspec.Struct) -> str:
-    """A message as the text of one frame."""
+    """A message as the text of one frame, with every field that we know."""
     return _encoder.encode(message).decode()
+
+
+# ---- what the requirement texts do not name ------------------------------------------------
+
+EXTENSION: Final = msgspec.Meta(extra_json_schema={"x-extension": True})
+"""Marks a field that is ours: it is sent only to clients that asked for extensions."""
+
+WHEN_KNOWN: Final = msgspec.Meta(extra_json_schema={"x-when-known": True})
+"""Marks a field that is left out while its value is unknown, unless extensions were asked for,
+which have `null` there."""
+
+
+def encode_for(message: msgspec.Struct, *, extensions: bool) -> str | None:
+    """A server's message as the text of one frame; None when there is nothing to send.
+
+    Without extensions it holds nothing but what the requirement texts name: a message that has a
+    `published` method is replaced by what that returns (None: not sent), and fields marked
+    `EXTENSION` are left out.
+    """
+    if extensions:
+        return encode(message)
+    published = getattr(message, "published", None)
+    if published is not None:
+        told: msgspec.Struct | None = published()
+        if told is None:
+            return None
+        message = told
+    ours, when_known = _marked(type(message))
+    if not ours and not when_known:
+        return encode(message)
+    fields = msgspec.to_builtins(message)
+    for name in ours:
+        fields.pop(name, None)
+    for name in when_known:
+        if fields.get(name) is None:
+            fields.pop(name, None)
+    return _encoder.encode(fields).decode()
+
+
+@functools.cache
+def _marked(struct: type[msgspec.Struct]) -> tuple[frozenset[str], frozenset[str]]:
+    """The wire names of a struct's fields marked `EXTENSION` and `WHEN_KNOWN`."""
+    info = inspect.type_info(struct)
+    assert isinstance(info, inspect.StructType)
+    marks: dict[str, set[str]] = {"x-extension": set(), "x-when-known": set()}
+    for each in info.fields:
+        if isinstance(each.type, inspect.Metadata):
+            for mark in marks.keys() & (each.type.extra_json_schema or {}).keys():
+                marks[mark].add(each.encode_name)
+    return frozenset(marks["x-extension"]), frozenset(marks["x-when-known"])
 
 
 # ---- objects to structs --------------------------------------------------------------------
@@ -129,8 +181,15 @@ def read(value: dict[str, Any], shape: Shape) -> Any:
         raise _explain(str(error), shape) from None
 
 
-def read_typed(raw: bytes | str, shapes: Mapping[str, Shape]) -> Any:
+def read_typed(
+    raw: bytes | str,
+    shapes: Mapping[str, Shape],
+    check: Callable[[str], None] = lambda type_name: None,
+) -> Any:
     """Read a frame whose `type` chooses among `shapes`.
+
+    Args:
+        check: called with a known type before the rest is looked at; raises to refuse it.
 
     Raises:
         InvalidJson: not JSON.
@@ -146,6 +205,7 @@ def read_typed(raw: bytes | str, shapes: Mapping[str, Shape]) -> Any:
     shape = shapes.get(name)
     if shape is None:
         raise UnknownEvent(name)
+    check(name)
     return read(value, shape)
 
 
@@ -321,3 +381,14 @@ def voice_bytes(text: str, *, field: str, limit_bytes: int | None = None) -> byt
 def is_session_id(text: str) -> bool:
     """1 to 64 ASCII letters, digits, `_` or `-`."""
     return _SESSION_ID.fullmatch(text) is not None
+
+
+def check_session_id(text: str) -> str:
+    """The id itself if it is one.
+
+    Raises:
+        BadSessionId: otherwise; ids are refused, never rewritten.
+    """
+    if not is_session_id(text):
+        raise BadSessionId
+    return text

@@ -1,7 +1,7 @@
 """Gateway ↔ worker: the control socket, and the headers of a session socket.
 
 A worker dials `ws(s)://gateway/internal/worker` with the shared secret in the header
-`SECRET_HEADER` and says `Hello` once its model is warm. From then on it sends `Beat` every
+`SECRET_HEADER` and says `Hello` once its model is warm. From then on it sends `Heartbeat` every
 `BEAT_EVERY_S`; silence for `SILENCE_LIMIT_S` means gone. The gateway learns everything about
 sessions here, never from the messages it relays.
 
@@ -15,37 +15,49 @@ from typing import Literal
 
 import msgspec
 
+from parley.protocol.kinds import Kind, Mode, Phase, WorkerState
+
 BEAT_EVERY_S = 1.0
 SILENCE_LIMIT_S = 5.0
 
 CONTROL_PATH = "/internal/worker"
 SESSION_PATH = "/session/{dialect}"
+RECORDINGS_PATH = "/recordings"
+"""At a worker: which recordings are ready to be taken over; below it, each as a tar file."""
+VOICE_PATH = "/internal/voice"
+"""At the gateway: a registered voice as WAV, for a worker with a data folder of its own."""
+STORE_ID_FILE = "store_id"
+"""In a gateway's data folder; see `Welcome.store_id`."""
 
 SECRET_HEADER = "x-parley-secret"
 LEASE_HEADER = "x-parley-lease"
 SESSION_HEADER = "x-parley-session"
-TASK_HEADER = "x-parley-task"
-"""Task type, `TaskType` below."""
+KIND_HEADER = "x-parley-task"
+"""A `Kind`."""
 ACCEPTED_HEADER = "x-parley-accepted"
 """Unix seconds (float) at which the gateway accepted the client: total limits count from here."""
 QUEUE_WAIT_HEADER = "x-parley-queue-wait-ms"
+CALLER_HEADER = "x-parley-caller"
+"""Who the client is to the voice library: `admin`, `key:ID`, or nothing."""
+EXTENSIONS_HEADER = "x-parley-extensions"
+"""`true` where the client asked for what the requirement texts do not name."""
 
-TaskType = Literal["chat", "half_duplex_audio", "audio_duplex", "omni_duplex"]
+PARAMETERS_HEADER = "x-parley-parameters"
+"""JSON object of strings: the query parameters that the dialect wants to know at the worker."""
 
-Phase = Literal["preparing", "active", "generating", "paused", "cleanup", "ended"]
+UNKNOWN_DIALECT_STATUS = 501
+"""How a worker answers the handshake of a session socket whose dialect is not installed there."""
 
-WorkerState = Literal[
-    "loading",
-    "idle",
-    "busy_chat",
-    "busy_half_duplex",
-    "duplex_active",
-    "duplex_paused",
-    "cleanup",
-    "error",
-]
-"""One word for the whole worker, as published; with several slots the busiest session's state.
-Source: service.md 3.1. The gateway adds `offline`."""
+BUSY_STATUS = 503
+"""How a worker answers the handshake of a session socket when it has no room for the session."""
+
+Ability = Literal["speech", "reading", "transcription"]
+"""What a model can do besides answering: say its answers, say a given text, write down what it
+hears."""
+
+RecordingState = Literal["off", "on", "no_room", "failing"]
+"""Whether a worker records: `no_room` when too little is free on its disk, `failing` when the last
+entry could not be written."""
 
 
 class Hello(msgspec.Struct, tag="hello", frozen=True):
@@ -60,8 +72,16 @@ class Hello(msgspec.Struct, tag="hello", frozen=True):
     version: str
     pid: int
     index: int = 0
-    modes: tuple[str, ...] = ("chat", "half_duplex", "duplex")
+    modes: tuple[Mode, ...] = ("chat", "half_duplex", "duplex")
     details: dict[str, str] = {}
+    abilities: tuple[Ability, ...] = ()
+    context_tokens: int = 0
+    transcription_prompt: str = ""
+    """Asked in these words the model writes down what it hears; "": it does so by itself or not at
+    all."""
+    certificate: str = ""
+    """PEM of the certificate that the worker shows to session sockets, where it made its own: the
+    only one that the gateway accepts from it."""
 
 
 class SessionPhase(msgspec.Struct, tag="phase", frozen=True):
@@ -69,12 +89,14 @@ class SessionPhase(msgspec.Struct, tag="phase", frozen=True):
 
     lease_id: str
     session_id: str
-    task: TaskType
+    kind: Kind
     phase: Phase
     was_ready: bool = False
     """Whether the session ever reached its ready state (only then its duration feeds the
     estimate)."""
     pause_left_s: float | None = None
+    tokens: int = 0
+    """Generated so far, text and speech."""
 
 
 class Durations(msgspec.Struct, frozen=True):
@@ -84,7 +106,7 @@ class Durations(msgspec.Struct, frozen=True):
     sum_ms: float
 
 
-class Beat(msgspec.Struct, tag="beat", frozen=True):
+class Heartbeat(msgspec.Struct, tag="heartbeat", frozen=True):
     """I am alive. `free_slots` counts slots that can take a session right now (none in cleanup)."""
 
     state: WorkerState
@@ -93,21 +115,28 @@ class Beat(msgspec.Struct, tag="beat", frozen=True):
     avg_inference_time_ms: float
     kv_cache_length: int
     stages: dict[str, Durations] = {}
-    """Since the last beat: what each stage took per unit."""
-    answers: dict[TaskType, Durations] = {}
-    """Since the last beat: from a unit to its result, or from a request to its first piece."""
+    """Since the last heartbeat: what each stage took per unit."""
+    answers: dict[Kind, Durations] = {}
+    """Since the last heartbeat: from a unit to its result, or from a request to its first piece."""
     errors: dict[str, int] = {}
-    """Since the last beat: errors by code."""
+    """Since the last heartbeat: errors by code."""
+    recording: RecordingState = "on"
+    recording_lost: int = 0
+    """Since the last heartbeat: entries of recordings that could not be written."""
+    recordings_waiting: int | None = None
+    """Recordings on the worker's disk that the gateway is to take over; None where both share a
+    data folder."""
 
 
 STAGE_BUCKETS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 300, 500, 750, 1000, 2000, 5000)
 
 
-class Stopped(msgspec.Struct, tag="stopped", frozen=True):
-    """Answer to `StopTurn`: whether such a session was generating or alive here."""
+class StopResult(msgspec.Struct, tag="stop_result", frozen=True):
+    """Answer to a `StopTurn` or `EndSession` that carried a request id: whether anything was
+    stopped by it."""
 
     request_id: str
-    found: bool
+    stopped: bool
 
 
 class Goodbye(msgspec.Struct, tag="goodbye", frozen=True):
@@ -120,21 +149,24 @@ class Welcome(msgspec.Struct, tag="welcome", frozen=True):
     """The gateway knows the worker now and may lease its slots."""
 
     gateway_version: str
+    store_id: str = ""
+    """Names the gateway's data folder; a worker that finds the same name in its own shares it."""
 
 
 class StopTurn(msgspec.Struct, tag="stop_turn", frozen=True):
-    """Stop the generation of one session; with scope `session` end the session too."""
+    """Silence the answer in progress; the session goes on."""
 
     request_id: str
-    session_id: str
-    scope: Literal["turn", "session"] = "session"
+    lease_id: str
 
 
 class EndSession(msgspec.Struct, tag="end_session", frozen=True):
-    """End one session in its dialect's own words, e.g. on shutdown."""
+    """End one session in its dialect's own words: somebody stopped it, or the server does. Answered
+    when there is a request id."""
 
-    session_id: str
-    reason: Literal["server_shutdown", "cancelled"] = "server_shutdown"
+    lease_id: str
+    reason: Literal["stopped", "server_shutdown"] = "server_shutdown"
+    request_id: str = ""
 
 
 class Leave(msgspec.Struct, tag="leave", frozen=True):
@@ -143,5 +175,5 @@ class Leave(msgspec.Struct, tag="leave", frozen=True):
     grace_s: float = 20.0
 
 
-FromWorker = Hello | SessionPhase | Beat | Stopped | Goodbye
+FromWorker = Hello | SessionPhase | Heartbeat | StopResult | Goodbye
 ToWorker = Welcome | StopTurn | EndSession | Leave

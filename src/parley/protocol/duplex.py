@@ -13,37 +13,42 @@ Source: duplex_details.txt; service.md 4.4 and 4.7.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from collections.abc import Callable
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from parley.errors import (
     BadInput,
-    BadSessionId,
-    ContextFull,
-    InferenceFailed,
     InvalidConfig,
-    InvalidJson,
     InvalidPayload,
     MissingField,
-    NotReady,
-    ParleyError,
-    SeatLost,
-    TooLarge,
-    WrongPhase,
 )
-from parley.protocol import codec, legacy
-from parley.protocol.legacy import CloseReason, Error, Queued, QueueDone, QueueUpdate, Stopped
+from parley.protocol import codec
+from parley.protocol.codec import EXTENSION
+from parley.protocol.legacy import (
+    Error,
+    InputText,
+    InputTranscript,
+    Interruption,
+    Queued,
+    QueueDone,
+    QueueUpdate,
+    RecordingLost,
+    Stopped,
+    adjust_input_text,
+)
 from parley.protocol.values import (
     DEFAULT_SYSTEM_PROMPT,
     PART_ALIASES,
     VOICE_LIMIT_BYTES,
-    Answer,
     DuplexConfig,
     Frames,
+    InterruptionOptions,
     Slices,
     Text,
+    VoiceName,
     frame_files,
 )
 
@@ -61,13 +66,14 @@ class Prepare(msgspec.Struct, tag="prepare", frozen=True, kw_only=True):
     system_prompt: Text = DEFAULT_SYSTEM_PROMPT
     ref_audio_base64: str | None = None
     tts_ref_audio_base64: str | None = None
-    ref_audio_path: (
-        Annotated[str, Meta(max_length=200, description="Id or name of a registered voice.")] | None
-    ) = None
+    ref_audio_path: VoiceName | None = None
     config: DuplexConfig = DuplexConfig()
+    interruption: InterruptionOptions = InterruptionOptions()
+    transcribe: bool = False
     max_slice_nums: Slices = 1
     deferred_finalize: bool = True
     record: bool = True
+    extensions: bool = False
 
     def voice_bytes(self) -> bytes | None:
         """What the language model hears as its voice: raw 16 kHz samples or a WAV file."""
@@ -81,18 +87,24 @@ class Prepare(msgspec.Struct, tag="prepare", frozen=True, kw_only=True):
 
 
 class AudioChunk(msgspec.Struct, tag="audio_chunk", frozen=True, kw_only=True):
-    """One unit: normally 16000 samples (base64 float32 PCM, 16 kHz mono) and up to four frames."""
+    """One unit: normally 16000 samples (base64 float32 PCM, 16 kHz mono) and up to four frames;
+    either may be absent, not both."""
 
-    audio_base64: str
+    audio_base64: str = ""
     frame_base64_list: Frames = ()
     force_listen: bool = False
     max_slice_nums: Slices | None = None
 
     def audio_bytes(self) -> bytes:
-        """Raw float32 samples, at least one."""
+        """Raw float32 samples; none only where there are frames.
+
+        Raises:
+            MissingField: neither sound nor a frame.
+            InvalidPayload: not base64 of samples.
+        """
         data = codec.pcm_bytes(self.audio_base64, field="audio_base64")
-        if not data:
-            raise InvalidPayload("audio_base64 holds no samples.", field="audio_base64")
+        if not data and not self.frame_base64_list:
+            raise _missing("audio_base64")
         return data
 
     def frame_bytes(self) -> tuple[bytes, ...]:
@@ -120,10 +132,11 @@ class Pause(msgspec.Struct, tag="pause", frozen=True, kw_only=True):
 
     timeout: float | None = None
 
-    def seconds(self, default_s: float) -> float:
-        """How long the pause may last: as asked, within 1 to 300 s, else `default_s`."""
+    @property
+    def seconds(self) -> float | None:
+        """How long the pause may last, within 1 to 300 s; None: the client does not say."""
         if self.timeout is None:
-            return default_s
+            return None
         return min(max(self.timeout, PAUSE_LEAST_S), PAUSE_MOST_S)
 
 
@@ -146,7 +159,15 @@ class ClientDiagnostic(msgspec.Struct, tag="client_diagnostic", frozen=True, kw_
 
 
 ClientMessage = (
-    Prepare | AudioChunk | VideoFrame | Pause | Resume | Stop | Interrupt | ClientDiagnostic
+    Prepare
+    | AudioChunk
+    | VideoFrame
+    | InputText
+    | Pause
+    | Resume
+    | Stop
+    | Interrupt
+    | ClientDiagnostic
 )
 
 
@@ -154,11 +175,12 @@ ClientMessage = (
 
 
 class Prepared(msgspec.Struct, tag="prepared", frozen=True, kw_only=True):
-    """Ready: send units. `prompt_length` in tokens."""
+    """Ready: send units. `prompt_length` in tokens. `accepts`: what else may be sent."""
 
     prompt_length: int = 0
     session_id: str = ""
     recording_session_id: str | UnsetType = UNSET
+    accepts: Annotated[tuple[str, ...] | UnsetType, EXTENSION] = UNSET
 
 
 class Result(msgspec.Struct, tag="result", frozen=True, kw_only=True):
@@ -173,7 +195,7 @@ class Result(msgspec.Struct, tag="result", frozen=True, kw_only=True):
     ) = ""
     end_of_turn: bool = False
     current_time: int = 0
-    unit_index: int = 0
+    unit_index: Annotated[int, EXTENSION] = 0
     cost_llm_ms: float = 0
     cost_tts_prep_ms: float = 0
     cost_tts_ms: float = 0
@@ -215,45 +237,16 @@ ServerMessage = (
     | QueueDone
     | Prepared
     | Result
+    | InputTranscript
     | Paused
     | Resumed
     | Interrupted
+    | Interruption
+    | RecordingLost
     | Stopped
     | Timeout
     | Error
 )
-
-
-# ---- phases --------------------------------------------------------------------------------
-
-Phase = Literal["queued", "connected", "active", "paused", "closed"]
-
-_ALWAYS = frozenset({"stop", "client_diagnostic"})
-
-ACCEPTS: Final[dict[Phase, frozenset[str]]] = {
-    "queued": _ALWAYS | {"prepare"},
-    "connected": _ALWAYS | {"prepare"},
-    "active": _ALWAYS | {"audio_chunk", "video_frame", "pause", "interrupt"},
-    "paused": _ALWAYS | {"resume"},
-    "closed": frozenset(),
-}
-"""A `prepare` that comes while queued is kept and applied after `queue_done`."""
-
-
-def check(phase: Phase, type_name: str) -> None:
-    """Refuse what `phase` does not accept. The session stays open after either error.
-
-    Raises:
-        NotReady: sound or a frame before `prepared`.
-        WrongPhase: anything else.
-    """
-    if type_name in ACCEPTS[phase]:
-        return
-    if phase in ("queued", "connected") and type_name in ("audio_chunk", "video_frame"):
-        raise NotReady(type_name, phase)
-    if phase == "paused" and type_name in ("audio_chunk", "video_frame"):
-        raise WrongPhase(type_name, phase, sentence="Worker is paused")
-    raise WrongPhase(type_name, phase)
 
 
 # ---- bytes ---------------------------------------------------------------------------------
@@ -303,6 +296,8 @@ def _from_system_content(value: dict[str, Any]) -> None:
 
 def _adjust_chunk(value: dict[str, Any]) -> None:
     codec.as_list(value, "frame_base64_list")
+    if "audio_base64" not in value and not value.get("frame_base64_list"):
+        raise _missing("audio_base64")
 
 
 SHAPES: Final[dict[str, codec.Shape]] = {
@@ -333,6 +328,7 @@ SHAPES: Final[dict[str, codec.Shape]] = {
         },
         absent=_missing,
     ),
+    "input_text": codec.Shape(InputText, adjust=adjust_input_text),
     "pause": codec.Shape(Pause),
     "resume": codec.Shape(Resume),
     "stop": codec.Shape(Stop),
@@ -341,13 +337,18 @@ SHAPES: Final[dict[str, codec.Shape]] = {
 }
 
 
-def decode_client(raw: bytes | str) -> ClientMessage:
+def decode_client(
+    raw: bytes | str, check: Callable[[str], None] = lambda type_name: None
+) -> ClientMessage:
     """Read one frame of a client.
+
+    Args:
+        check: called with its type before the rest is looked at; raises to refuse it.
 
     Raises:
         InvalidJson, UnknownEvent, MissingField, InvalidConfig, InvalidPayload.
     """
-    message: ClientMessage = codec.read_typed(raw, SHAPES)
+    message: ClientMessage = codec.read_typed(raw, SHAPES, check)
     return message
 
 
@@ -361,47 +362,3 @@ def decode_server(raw: bytes | str) -> ServerMessage:
 
 
 encode = codec.encode
-
-
-# ---- phrases -------------------------------------------------------------------------------
-
-
-def error(failure: ParleyError) -> Error:
-    """An error as a message."""
-    return legacy.error(failure)
-
-
-def answer(failure: ParleyError) -> Answer:
-    """What happens after `failure`.
-
-    Bad input and a failed unit leave the session open; a third failed unit in a row is for the
-    session to end with `closed("error")`.
-    """
-    match failure:
-        case ContextFull():
-            return Answer((error(failure), Stopped()), 1000)
-        case InvalidJson() | TooLarge() | BadSessionId() | SeatLost():
-            return Answer((error(failure),), failure.close_code)
-        case BadInput() | InferenceFailed():
-            return Answer((error(failure),))
-        case _:
-            return Answer((error(failure),), failure.close_code)
-
-
-def closed(reason: CloseReason, *, session_id: str = "", elapsed_s: float = 0.0) -> Answer:
-    """The end of a session for `reason`."""
-    match reason:
-        case "stopped":
-            return Answer((Stopped(session_id=session_id),), 1000)
-        case "timeout":
-            text = f"The session ended after {elapsed_s:.0f} seconds."
-            return Answer((Timeout(reason=text, elapsed_s=round(elapsed_s, 1)),), 1000)
-        case "context_full":
-            full = legacy.phrase("The context is full.", "context_full")
-            return Answer((full, Stopped(session_id=session_id)), 1000)
-        case "server_shutdown":
-            return Answer(
-                (legacy.phrase("The server is shutting down.", "service_unavailable"),), 1001
-            )
-        case "error":
-            return Answer((legacy.phrase("The session failed.", "inference_error"),), 1011)

@@ -13,33 +13,42 @@ Source: half_duplex_api.txt; service.md 4.3 and 4.7.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from collections.abc import Callable
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from parley.errors import (
-    AlreadyPrepared,
     BadInput,
     InvalidConfig,
     InvalidPayload,
-    NotPrepared,
-    ParleyError,
-    UnknownEvent,
-    WrongPhase,
 )
-from parley.protocol import codec, legacy
-from parley.protocol.legacy import CloseReason, Error, Queued, QueueDone, QueueUpdate, Stopped
+from parley.protocol import codec
+from parley.protocol.codec import EXTENSION
+from parley.protocol.legacy import (
+    Error,
+    InputText,
+    InputTranscript,
+    Interruption,
+    Queued,
+    QueueDone,
+    QueueUpdate,
+    RecordingLost,
+    Stopped,
+    adjust_input_text,
+)
 from parley.protocol.values import (
     PART_ALIASES,
     VOICE_LIMIT_BYTES,
-    Answer,
     AudioPart,
+    InterruptionOptions,
     Text,
     TurnGeneration,
     TurnSession,
     TurnTts,
     VadOptions,
+    VoiceName,
     VoicePart,
 )
 
@@ -55,6 +64,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     generation: TurnGeneration = TurnGeneration()
     tts: TurnTts = TurnTts()
     session: TurnSession = TurnSession()
+    interruption: InterruptionOptions = InterruptionOptions()
+    transcribe: bool = False
 
 
 class Prepare(msgspec.Struct, tag="prepare", frozen=True, kw_only=True):
@@ -65,7 +76,9 @@ class Prepare(msgspec.Struct, tag="prepare", frozen=True, kw_only=True):
     system_content: tuple[VoicePart, ...] | None = None
     config: Config = Config()
     ref_audio_base64: str | None = None
+    ref_audio_path: VoiceName | None = None
     record: bool = True
+    extensions: bool = False
 
     def voice_bytes(self) -> bytes | None:
         """The voice to imitate: `ref_audio_base64`, else the first sound of `system_content`.
@@ -97,18 +110,20 @@ class Stop(msgspec.Struct, tag="stop", frozen=True, kw_only=True):
     """End the session."""
 
 
-ClientMessage = Prepare | AudioChunk | Stop
+ClientMessage = Prepare | AudioChunk | InputText | Stop
 
 
 # ---- server → client -----------------------------------------------------------------------
 
 
 class Prepared(msgspec.Struct, tag="prepared", frozen=True, kw_only=True):
-    """Ready: send sound. `recording_session_id` is there when the session is recorded."""
+    """Ready: send sound. `recording_session_id` is there when the session is recorded. `accepts`:
+    what else may be sent."""
 
     session_id: str
     timeout_s: float
     recording_session_id: str | UnsetType = UNSET
+    accepts: Annotated[tuple[str, ...] | UnsetType, EXTENSION] = UNSET
 
 
 class VadState(msgspec.Struct, tag="vad_state", frozen=True, kw_only=True):
@@ -124,14 +139,19 @@ class Generating(msgspec.Struct, tag="generating", frozen=True, kw_only=True):
 
 
 class Chunk(msgspec.Struct, tag="chunk", frozen=True, kw_only=True):
-    """The next piece of the answer; either part may be null."""
+    """The next piece of the answer; either part may be null. The last one, without either, is sent
+    only with extensions."""
 
     text_delta: str | None = None
     audio_data: Annotated[str, Meta(description="base64 float32 PCM, 24 kHz mono")] | None = None
-    chunk_index: int = 0
-    audio_sample_rate: int = 24_000
-    is_final: bool = False
-    duration_ms: float = 0
+    chunk_index: Annotated[int, EXTENSION] = 0
+    audio_sample_rate: Annotated[int, EXTENSION] = 24_000
+    is_final: Annotated[bool, EXTENSION] = False
+    duration_ms: Annotated[float, EXTENSION] = 0
+
+    def published(self) -> Chunk | None:
+        """See `codec.encode_for`."""
+        return None if self.text_delta is None and self.audio_data is None else self
 
 
 class TurnDone(msgspec.Struct, tag="turn_done", frozen=True, kw_only=True):
@@ -139,9 +159,9 @@ class TurnDone(msgspec.Struct, tag="turn_done", frozen=True, kw_only=True):
 
     turn_index: int
     text: str
-    interrupted: bool = False
-    failed: bool = False
-    audio_duration_ms: int = 0
+    interrupted: Annotated[bool, EXTENSION] = False
+    failed: Annotated[bool, EXTENSION] = False
+    audio_duration_ms: Annotated[int, EXTENSION] = 0
 
 
 class Timeout(msgspec.Struct, tag="timeout", frozen=True, kw_only=True):
@@ -157,44 +177,15 @@ ServerMessage = (
     | Prepared
     | VadState
     | Generating
+    | InputTranscript
     | Chunk
     | TurnDone
+    | Interruption
+    | RecordingLost
     | Stopped
     | Timeout
     | Error
 )
-
-
-# ---- phases --------------------------------------------------------------------------------
-
-Phase = Literal["queued", "connected", "listening", "generating", "closed"]
-
-ACCEPTS: Final[dict[Phase, frozenset[str]]] = {
-    "queued": frozenset({"prepare", "stop"}),
-    "connected": frozenset({"prepare", "stop"}),
-    "listening": frozenset({"audio_chunk", "stop"}),
-    "generating": frozenset({"audio_chunk", "stop"}),
-    "closed": frozenset(),
-}
-"""A `prepare` that comes while queued is kept and applied after `queue_done`; an `audio_chunk` that
-comes while generating is read and discarded."""
-
-
-def check(phase: Phase, type_name: str) -> None:
-    """Refuse what `phase` does not accept.
-
-    Raises:
-        NotPrepared: sound before `prepare`.
-        AlreadyPrepared: a second `prepare`.
-        WrongPhase: anything else.
-    """
-    if type_name in ACCEPTS[phase]:
-        return
-    if phase in ("queued", "connected"):
-        raise NotPrepared(type_name, phase)
-    if phase in ("listening", "generating") and type_name == "prepare":
-        raise AlreadyPrepared(phase)
-    raise WrongPhase(type_name, phase)
 
 
 # ---- bytes ---------------------------------------------------------------------------------
@@ -224,17 +215,23 @@ SHAPES: Final[dict[str, codec.Shape]] = {
         failed=_refused,
     ),
     "audio_chunk": codec.Shape(AudioChunk, aliases={"audio_base64": ("audio", "audio_data")}),
+    "input_text": codec.Shape(InputText, adjust=adjust_input_text),
     "stop": codec.Shape(Stop),
 }
 
 
-def decode_client(raw: bytes | str) -> ClientMessage:
+def decode_client(
+    raw: bytes | str, check: Callable[[str], None] = lambda type_name: None
+) -> ClientMessage:
     """Read one frame of a client.
+
+    Args:
+        check: called with its type before the rest is looked at; raises to refuse it.
 
     Raises:
         InvalidJson, UnknownEvent, MissingField, InvalidConfig, InvalidPayload.
     """
-    message: ClientMessage = codec.read_typed(raw, SHAPES)
+    message: ClientMessage = codec.read_typed(raw, SHAPES, check)
     return message
 
 
@@ -248,35 +245,3 @@ def decode_server(raw: bytes | str) -> ServerMessage:
 
 
 encode = codec.encode
-
-
-# ---- phrases -------------------------------------------------------------------------------
-
-
-def error(failure: ParleyError) -> Error:
-    """An error as a message."""
-    if isinstance(failure, UnknownEvent):
-        return legacy.phrase(f"Unknown type: {failure.type_name[:80]}", failure.code)
-    return legacy.error(failure)
-
-
-def answer(failure: ParleyError) -> Answer:
-    """What happens after `failure`: the error, then always the end (half_duplex_api.txt)."""
-    return Answer((error(failure),), failure.close_code)
-
-
-def closed(reason: CloseReason, *, session_id: str = "", elapsed_s: float = 0.0) -> Answer:
-    """The end of a session for `reason`. `elapsed_s`: since the last sound, for `timeout`."""
-    match reason:
-        case "stopped":
-            return Answer((Stopped(session_id=session_id),), 1000)
-        case "timeout":
-            return Answer((Timeout(elapsed_s=round(elapsed_s, 1)),), 1000)
-        case "context_full":
-            return Answer((legacy.phrase("The context is full.", "context_full"),), 1000)
-        case "server_shutdown":
-            return Answer(
-                (legacy.phrase("The server is shutting down.", "service_unavailable"),), 1001
-            )
-        case "error":
-            return Answer((legacy.phrase("The session failed.", "inference_error"),), 1011)

@@ -1,17 +1,17 @@
-"""What the three older dialects (chat, half-duplex, duplex) say alike: waiting, stopping, errors.
+"""Messages that the three older dialects (chat, half-duplex, duplex) share, and how sessions end.
 
-Errors carry the text under both documented names, `error` and `message`, and a machine code.
-Source: service.md 2.4 (queue events), 4.0 (error shape), 4.7 rows 3, 4 and 14.
+Source: half_duplex_api.txt and chat_api.txt (`queued`, `error`); service.md 2.4, 4.0, 4.7.
 """
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from parley.errors import ParleyError
-from parley.protocol.values import Answer, Place
+from parley.protocol import codec
+from parley.protocol.codec import EXTENSION, WHEN_KNOWN
+from parley.protocol.values import Frames, InterruptionState, Text, frame_files
 
 CloseReason = Literal["stopped", "timeout", "context_full", "server_shutdown", "error"]
 """Why a session ends, in every dialect. Names as in realtime's `session.closed`."""
@@ -25,24 +25,39 @@ CLOSE_CODES: Final[dict[CloseReason, int]] = {
 }
 
 
+CLOSE_SENTENCES: Final[dict[CloseReason, str]] = {
+    "stopped": "stopped",
+    "timeout": "timeout: the session reached its limit",
+    "context_full": "context_full: the conversation is as long as it can be",
+    "server_shutdown": "server_shutdown: the server is shutting down",
+    "error": "error: the session failed",
+}
+"""What the close frame says."""
+
+
 class Queued(msgspec.Struct, tag="queued", frozen=True, kw_only=True):
     """The client has to wait. Both names of the estimate carry the same value; null: unknown."""
 
     position: int
-    estimated_wait_s: float | None = None
-    eta_seconds: float | None = None
-    ticket_id: str = ""
-    queue_length: int = 0
+    estimated_wait_s: Annotated[float | None, WHEN_KNOWN] = None
+    eta_seconds: Annotated[float | None, EXTENSION] = None
+    ticket_id: Annotated[str, EXTENSION] = ""
+    queue_length: Annotated[int, EXTENSION] = 0
 
 
 class QueueUpdate(msgspec.Struct, tag="queue_update", frozen=True, kw_only=True):
-    """The client still waits."""
+    """The client still waits. Clients without extensions are sent another `queued`, the one word
+    for this that the requirement texts know."""
 
     position: int
-    estimated_wait_s: float | None = None
-    eta_seconds: float | None = None
-    ticket_id: str = ""
-    queue_length: int = 0
+    estimated_wait_s: Annotated[float | None, WHEN_KNOWN] = None
+    eta_seconds: Annotated[float | None, EXTENSION] = None
+    ticket_id: Annotated[str, EXTENSION] = ""
+    queue_length: Annotated[int, EXTENSION] = 0
+
+    def published(self) -> Queued:
+        """See `codec.encode_for`."""
+        return Queued(position=self.position, estimated_wait_s=self.estimated_wait_s)
 
 
 class QueueDone(msgspec.Struct, tag="queue_done", frozen=True, kw_only=True):
@@ -55,51 +70,57 @@ class Stopped(msgspec.Struct, tag="stopped", frozen=True, kw_only=True):
     session_id: str = ""
 
 
+class Interruption(msgspec.Struct, tag="interruption", frozen=True, kw_only=True):
+    """Only where `interruption` was asked for: the client plays more softly while somebody may be
+    interrupting (`suspected`), as before when nobody is (`dismissed`), and throws away what it has
+    not played when the answer has been ended (`stopped`).
+
+    `index`: of the turn or unit. `heard_ms`, `text`: what was heard of the answer by then.
+    """
+
+    state: InterruptionState
+    index: int = 0
+    heard_ms: int = 0
+    text: str = ""
+
+
+class InputText(msgspec.Struct, tag="input_text", frozen=True, kw_only=True):
+    """From the client, only with extensions: written words and pictures (base64 files), which are
+    answered aloud. Pictures alone go with what is said or written next."""
+
+    text: Text = ""
+    images: Frames = ()
+
+    def image_bytes(self) -> tuple[bytes, ...]:
+        """The pictures as files."""
+        return frame_files(self.images, field="images")
+
+
+class InputTranscript(msgspec.Struct, tag="input_transcript", frozen=True, kw_only=True):
+    """Only where `transcribe` was asked for and the model writes down what it hears: what the user
+    said. `index`: of the turn, or of the unit that begins the answer."""
+
+    index: int
+    text: str
+
+
+class RecordingLost(msgspec.Struct, tag="recording_lost", frozen=True, kw_only=True):
+    """The recording has holes: `entries` could not be written so far. Only with extensions."""
+
+    entries: int
+
+    def published(self) -> None:
+        """See `codec.encode_for`."""
+
+
 class Error(msgspec.Struct, tag="error", frozen=True, kw_only=True):
     """Something went wrong; `code` is stable, the texts are for people."""
 
     error: str = ""
-    message: str = ""
-    code: str = "internal_error"
+    message: Annotated[str, EXTENSION] = ""
+    code: Annotated[str, EXTENSION] = "internal_error"
 
 
-def queued(place: Place) -> Queued:
-    """First word to a client that has to wait."""
-    return Queued(
-        position=place.position,
-        estimated_wait_s=place.estimated_wait_s,
-        eta_seconds=place.estimated_wait_s,
-        ticket_id=place.ticket_id,
-        queue_length=place.queue_length,
-    )
-
-
-def queue_update(place: Place) -> QueueUpdate:
-    """Later words to a client that still waits."""
-    return QueueUpdate(
-        position=place.position,
-        estimated_wait_s=place.estimated_wait_s,
-        eta_seconds=place.estimated_wait_s,
-        ticket_id=place.ticket_id,
-        queue_length=place.queue_length,
-    )
-
-
-def queue_done() -> QueueDone:
-    """Last word of the queue."""
-    return QueueDone()
-
-
-def phrase(text: str, code: str) -> Error:
-    """An error in both documented spellings."""
-    return Error(error=text, message=text, code=code)
-
-
-def error(failure: ParleyError) -> Error:
-    """An error as a message."""
-    return phrase(str(failure), failure.code)
-
-
-def cancelled() -> Answer:
-    """To a waiting client whose ticket was cancelled from outside (service.md 2.6)."""
-    return Answer((phrase("Cancelled", "cancelled"),), 1000)
+def adjust_input_text(value: dict[str, Any]) -> None:
+    """One picture may come without a list."""
+    codec.as_list(value, "images")

@@ -13,37 +13,26 @@ Source: realtime_video_protocol.txt; service.md 4.5-4.7.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from parley.errors import (
-    BadInput,
-    BadSessionId,
-    ContextFull,
-    InferenceFailed,
-    InvalidConfig,
-    InvalidJson,
-    InvalidPayload,
-    InvalidRequest,
-    NotReady,
-    ParleyError,
-    Refused,
-    SeatLost,
-    SlowClient,
-    TooLarge,
-    WrongPhase,
-)
+from parley.errors import InvalidPayload
 from parley.protocol import codec
-from parley.protocol.legacy import CLOSE_CODES, CloseReason
+from parley.protocol.codec import EXTENSION, WHEN_KNOWN
+from parley.protocol.legacy import CloseReason
 from parley.protocol.values import (
+    FRAMES_LIMIT,
     VOICE_LIMIT_BYTES,
-    Answer,
     DuplexConfig,
     Frames,
-    Place,
+    InterruptionOptions,
+    InterruptionState,
     Slices,
+    Text,
+    VoiceName,
     check_length,
     frame_files,
 )
@@ -70,7 +59,10 @@ class SessionOptions(msgspec.Struct, frozen=True, kw_only=True):
     ref_audio: str | None = None
     tts_ref_audio: str | None = None
     voice_config: DuplexConfig = DuplexConfig()
+    interruption: InterruptionOptions = InterruptionOptions()
+    transcribe: bool = False
     record: bool = True
+    ref_audio_path: VoiceName | None = None
 
     def voice_bytes(self) -> bytes | None:
         """What the language model hears as its voice: raw 16 kHz samples or a WAV file."""
@@ -84,9 +76,13 @@ class SessionOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionUpdate(msgspec.Struct, tag="session.update", frozen=True, kw_only=True):
-    """Configure the session; once, after `session.queue_done`."""
+    """Configure the session; once, after `session.queue_done`.
+
+    `extensions`: send also what the requirement texts do not name (docs/protocols).
+    """
 
     session: SessionOptions
+    extensions: bool = False
 
 
 class Append(msgspec.Struct, tag="input_audio_buffer.append", frozen=True, kw_only=True):
@@ -112,13 +108,50 @@ class Append(msgspec.Struct, tag="input_audio_buffer.append", frozen=True, kw_on
         return frame_files(self.video_frames, field="video_frames")
 
 
+class ItemPart(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of an item: `text`, or `image_url` (base64 of a file, also as a data URL)."""
+
+    type: Literal["input_text", "input_image"]
+    text: Text = ""
+    image_url: str = ""
+
+
+class WrittenItem(msgspec.Struct, frozen=True, kw_only=True):
+    """What a user wrote and showed."""
+
+    content: Annotated[tuple[ItemPart, ...], Meta(min_length=1, max_length=2 * FRAMES_LIMIT)]
+    type: Literal["message"] = "message"
+    role: Literal["user"] = "user"
+
+    @property
+    def text(self) -> str:
+        """All that was written."""
+        texts = (part.text.strip() for part in self.content if part.type == "input_text")
+        return "\n".join(filter(None, texts))
+
+    def image_bytes(self) -> tuple[bytes, ...]:
+        """The pictures as files."""
+        images = tuple(part.image_url for part in self.content if part.type == "input_image")
+        if len(images) > FRAMES_LIMIT:
+            raise InvalidPayload(f"An item holds at most {FRAMES_LIMIT} pictures.", field="item")
+        return frame_files(images, field="item.content.image_url")
+
+
+class ItemCreate(msgspec.Struct, tag="conversation.item.create", frozen=True, kw_only=True):
+    """Only with extensions: written words and pictures for the running call, which are answered
+    aloud. Pictures alone go with the next unit."""
+
+    item: WrittenItem
+
+
 class SessionClose(msgspec.Struct, tag="session.close", frozen=True, kw_only=True):
-    """End the session; answered by `session.closed` with reason `stopped`."""
+    """End the session; answered by `session.closed` with reason `stopped`, whatever reason the
+    client gives."""
 
-    reason: Annotated[str, Meta(max_length=200)] | None = None
+    reason: Any = None
 
 
-ClientMessage = SessionUpdate | Append | SessionClose
+ClientMessage = SessionUpdate | Append | ItemCreate | SessionClose
 
 
 # ---- server → client -----------------------------------------------------------------------
@@ -128,20 +161,20 @@ class SessionQueued(msgspec.Struct, tag="session.queued", frozen=True, kw_only=T
     """The client has to wait. Both names of the estimate carry the same value; null: unknown."""
 
     position: int
-    estimated_wait_s: float | None = None
-    eta_seconds: float | None = None
-    ticket_id: str = ""
-    queue_length: int = 0
+    estimated_wait_s: Annotated[float | None, WHEN_KNOWN] = None
+    eta_seconds: Annotated[float | None, EXTENSION] = None
+    ticket_id: Annotated[str, EXTENSION] = ""
+    queue_length: Annotated[int, EXTENSION] = 0
 
 
 class SessionQueueUpdate(msgspec.Struct, tag="session.queue_update", frozen=True, kw_only=True):
     """The client still waits."""
 
     position: int
-    estimated_wait_s: float | None = None
-    eta_seconds: float | None = None
-    ticket_id: str = ""
-    queue_length: int = 0
+    estimated_wait_s: Annotated[float | None, WHEN_KNOWN] = None
+    eta_seconds: Annotated[float | None, EXTENSION] = None
+    ticket_id: Annotated[str, EXTENSION] = ""
+    queue_length: Annotated[int, EXTENSION] = 0
 
 
 class SessionQueueDone(msgspec.Struct, tag="session.queue_done", frozen=True, kw_only=True):
@@ -149,16 +182,17 @@ class SessionQueueDone(msgspec.Struct, tag="session.queue_done", frozen=True, kw
 
 
 class SessionCreated(msgspec.Struct, tag="session.created", frozen=True, kw_only=True):
-    """Ready: send sound. `prompt_length` in tokens."""
+    """Ready: send sound. `prompt_length` in tokens. `accepts`: what else may be sent."""
 
     session_id: str
     prompt_length: int = 0
-    recording_session_id: str | UnsetType = UNSET
+    recording_session_id: Annotated[str | UnsetType, EXTENSION] = UNSET
+    accepts: Annotated[tuple[str, ...] | UnsetType, EXTENSION] = UNSET
 
 
 class AudioDelta(msgspec.Struct, tag="response.output_audio.delta", frozen=True, kw_only=True):
-    """The model speaks. `audio` (base64 float32 PCM, 24 kHz mono) may be empty while text runs
-    ahead."""
+    """The model speaks. `audio`: base64 float32 PCM, 24 kHz mono, at most a second. With extensions
+    it is empty while text runs ahead."""
 
     text: str
     audio: str
@@ -170,6 +204,37 @@ class Listen(msgspec.Struct, tag="response.listen", frozen=True, kw_only=True):
     """The model listens."""
 
     kv_cache_length: int
+
+
+class ResponseInterruption(msgspec.Struct, tag="response.interruption", frozen=True, kw_only=True):
+    """As `legacy.Interruption`: only where the session asked for `interruption`."""
+
+    state: InterruptionState
+    index: int = 0
+    heard_ms: int = 0
+    text: str = ""
+
+
+class InputTranscript(
+    msgspec.Struct,
+    tag="conversation.item.input_audio_transcription.completed",
+    frozen=True,
+    kw_only=True,
+):
+    """Only where the session asked for `transcribe` and the model writes down what it hears: what
+    the user said. `item_id` is new for each."""
+
+    item_id: str
+    transcript: str
+
+
+class SessionRecordingLost(msgspec.Struct, tag="session.recording_lost", frozen=True, kw_only=True):
+    """The recording has holes: `entries` could not be written so far. Only with extensions."""
+
+    entries: int
+
+    def published(self) -> None:
+        """See `codec.encode_for`."""
 
 
 class SessionClosed(msgspec.Struct, tag="session.closed", frozen=True, kw_only=True):
@@ -187,9 +252,45 @@ class ErrorBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Error(msgspec.Struct, tag="error", frozen=True, kw_only=True):
-    """Something went wrong."""
+    """Something went wrong. Clients without extensions are told the nearest code of the requirement
+    text; a code that it lacks stands at the end of `message`."""
 
     error: ErrorBody
+
+    def published(self) -> Error:
+        """See `codec.encode_for`."""
+        body = self.error
+        if body.code in PUBLISHED_CODES:
+            return self
+        nearest = NEAREST_CODES.get(body.code)
+        if nearest is None:
+            nearest = "invalid_payload" if body.type == "client_error" else "inference_error"
+        message = f"{body.message} ({body.code})"
+        return Error(error=ErrorBody(code=nearest, message=message, type=body.type))
+
+
+PUBLISHED_CODES: Final = frozenset(
+    {
+        *("not_ready", "unknown_event", "missing_field", "invalid_payload", "invalid_event"),
+        *("service_unavailable", "queue_full", "worker_busy", "worker_connect_failed"),
+        "inference_error",
+    }
+)
+"""Source: realtime_video_protocol.txt, "Error Codes", and its state machine (`invalid_event`)."""
+
+NEAREST_CODES: Final[dict[str, str]] = {
+    "too_many_sessions": "worker_busy",
+    "rate_limited": "worker_busy",
+    "quota_exceeded": "worker_busy",
+    # `inference_error` is documented as one after which the session goes on.
+    "worker_lost": "worker_connect_failed",
+    "session_id_in_use": "worker_busy",
+    "app_disabled": "service_unavailable",
+    "unauthorized": "service_unavailable",
+    "origin_forbidden": "service_unavailable",
+}
+"""What is refused for reasons of ours. Any other code becomes `invalid_payload` where the client
+erred, else `inference_error`."""
 
 
 ServerMessage = (
@@ -199,37 +300,12 @@ ServerMessage = (
     | SessionCreated
     | AudioDelta
     | Listen
+    | InputTranscript
+    | ResponseInterruption
+    | SessionRecordingLost
     | SessionClosed
     | Error
 )
-
-
-# ---- phases --------------------------------------------------------------------------------
-
-Phase = Literal["queued", "connected", "active", "closed"]
-
-ACCEPTS: Final[dict[Phase, frozenset[str]]] = {
-    "queued": frozenset({"session.update", "session.close"}),
-    "connected": frozenset({"session.update", "session.close"}),
-    "active": frozenset({"input_audio_buffer.append", "session.close"}),
-    "closed": frozenset(),
-}
-"""A `session.update` that comes while queued is kept and applied after `session.queue_done`.
-`connected` lasts until `session.created` is sent; a failed update leaves it there."""
-
-
-def check(phase: Phase, type_name: str) -> None:
-    """Refuse what `phase` does not accept. The connection stays open after either error.
-
-    Raises:
-        NotReady: sound before `session.created`.
-        WrongPhase: any other known message in the wrong phase.
-    """
-    if type_name in ACCEPTS[phase]:
-        return
-    if phase in ("queued", "connected") and type_name == "input_audio_buffer.append":
-        raise NotReady(type_name, phase)
-    raise WrongPhase(type_name, phase)
 
 
 # ---- bytes ---------------------------------------------------------------------------------
@@ -245,6 +321,8 @@ def _adjust_update(value: dict[str, Any]) -> None:
     session = value.get("session")
     if isinstance(session, dict):
         codec.rename(session, SESSION_ALIASES)
+        if "extensions" in session:
+            value.setdefault("extensions", session.pop("extensions"))
 
 
 def _adjust_append(value: dict[str, Any]) -> None:
@@ -268,17 +346,23 @@ SHAPES: Final[dict[str, codec.Shape]] = {
         },
         adjust=_adjust_append,
     ),
+    "conversation.item.create": codec.Shape(ItemCreate),
     "session.close": codec.Shape(SessionClose),
 }
 
 
-def decode_client(raw: bytes | str) -> ClientMessage:
+def decode_client(
+    raw: bytes | str, check: Callable[[str], None] = lambda type_name: None
+) -> ClientMessage:
     """Read one frame of a client.
+
+    Args:
+        check: called with its type before the rest is looked at; raises to refuse it.
 
     Raises:
         InvalidJson, UnknownEvent, MissingField, InvalidPayload.
     """
-    message: ClientMessage = codec.read_typed(raw, SHAPES)
+    message: ClientMessage = codec.read_typed(raw, SHAPES, check)
     return message
 
 
@@ -292,92 +376,3 @@ def decode_server(raw: bytes | str) -> ServerMessage:
 
 
 encode = codec.encode
-
-
-# ---- phrases -------------------------------------------------------------------------------
-
-
-def queued(place: Place) -> SessionQueued:
-    """First word to a client that has to wait."""
-    return SessionQueued(
-        position=place.position,
-        estimated_wait_s=place.estimated_wait_s,
-        eta_seconds=place.estimated_wait_s,
-        ticket_id=place.ticket_id,
-        queue_length=place.queue_length,
-    )
-
-
-def queue_update(place: Place) -> SessionQueueUpdate:
-    """Later words to a client that still waits."""
-    return SessionQueueUpdate(
-        position=place.position,
-        estimated_wait_s=place.estimated_wait_s,
-        eta_seconds=place.estimated_wait_s,
-        ticket_id=place.ticket_id,
-        queue_length=place.queue_length,
-    )
-
-
-def queue_done() -> SessionQueueDone:
-    """Last word of the queue."""
-    return SessionQueueDone()
-
-
-def error(failure: ParleyError) -> Error:
-    """An error as a message, with one of the published codes where one fits."""
-    return Error(
-        error=ErrorBody(
-            code=_code(failure),
-            message=str(failure),
-            type="client_error" if failure.is_client_error else "server_error",
-        )
-    )
-
-
-def _code(failure: ParleyError) -> str:
-    match failure:
-        case InvalidConfig() | InvalidRequest():
-            return InvalidPayload.code
-        case InferenceFailed():
-            return InferenceFailed.code
-        case BadInput() | Refused() | SlowClient() | ContextFull():
-            return failure.code
-        case _:
-            return InferenceFailed.code
-
-
-def answer(failure: ParleyError) -> Answer:
-    """What happens after `failure`.
-
-    Client errors and a failed unit leave the connection open; a third failed unit in a row is for
-    the session to end with `closed("error")`.
-    """
-    match failure:
-        case InvalidJson():
-            return Answer((), failure.close_code)
-        case ContextFull():
-            return closed("context_full")
-        case TooLarge() | BadSessionId() | Refused() | SlowClient():
-            return Answer((error(failure),), failure.close_code)
-        case SeatLost():
-            return _broken(failure)
-        case BadInput() | InferenceFailed():
-            return Answer((error(failure),))
-        case _:
-            return _broken(failure)
-
-
-def _broken(failure: ParleyError) -> Answer:
-    return Answer((error(failure), SessionClosed(reason="error")), CLOSE_CODES["error"])
-
-
-def cancelled() -> Answer:
-    """To a waiting client whose ticket was cancelled from outside (service.md 2.6)."""
-    return closed("stopped")
-
-
-def closed(reason: CloseReason, *, session_id: str = "", elapsed_s: float = 0.0) -> Answer:
-    """The end of a session for `reason`; the other arguments are for dialects that say more."""
-    del session_id, elapsed_s
-    return Answer((SessionClosed(reason=reason),), CLOSE_CODES[reason])

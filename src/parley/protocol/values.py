@@ -1,21 +1,26 @@
 """What the dialects share: content parts, options for generation, speech, images and duplex units.
 
 Ranges stand next to the fields and defaults are written here and nowhere else. `None` means "not
-given". The published names are kept even where the house uses other words.
+given". The published names are kept even where the server uses other words.
 
 Source: chat_api.txt (common data types), half_duplex_api.txt (config fields), service.md 4.1-4.4.
 """
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import dataclass
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta
 
 from parley.errors import InvalidPayload
 from parley.protocol import codec
+
+CONTEXT_TOKENS: Final = 8_192
+"""What a conversation may hold. Source: realtime_video_protocol.txt; models that can hold more are
+given this much where nothing else is set."""
 
 DEFAULT_SYSTEM_PROMPT: Final = "You are a helpful assistant."
 
@@ -35,13 +40,26 @@ Slices = Annotated[int, Meta(ge=1, le=9, description="Image slices per frame: 1 
 Frames = Annotated[tuple[str, ...], Meta(max_length=FRAMES_LIMIT)]
 Temperature = Annotated[float, Meta(ge=0, le=2)]
 Probability = Annotated[float, Meta(ge=0, le=1)]
+VoiceName = Annotated[
+    str,
+    Meta(
+        max_length=200,
+        description="`default`, the id or name of a registered voice, or the path of a file below "
+        "the server's assets folder.",
+    ),
+]
 LengthPenalty = Annotated[float, Meta(ge=0.1, le=5, description="Above 1 lengthens answers.")]
+
+
+def make_id(prefix: str) -> str:
+    """A new id of an item, a response or an event."""
+    return f"{prefix}_{secrets.token_hex(12)}"
 
 
 # ---- content -------------------------------------------------------------------------------
 
 
-class TextPart(msgspec.Struct, tag="text", frozen=True, kw_only=True):
+class TextPart(msgspec.Struct, tag="text", frozen=True):
     """Words."""
 
     text: Text
@@ -115,6 +133,33 @@ class ChatGeneration(msgspec.Struct, frozen=True, kw_only=True):
     do_sample: bool = True
 
 
+CHAT_GENERATION: Final = ChatGeneration()
+"""The defaults of a chat; a view and a sampler of which nothing else is asked use them, too."""
+
+REPETITION_PENALTY: Final = 1.02
+"""In turn-based answers; nobody may choose it. Source: model.md 10."""
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """What may be chosen about an answer. Source of the defaults: requirement texts, chat.
+
+    Args:
+        do_sample: False takes the most probable token every time.
+        say: the words of the answer; None: the model finds them. Only for models that read aloud.
+    """
+
+    max_new_tokens: int = CHAT_GENERATION.max_new_tokens
+    do_sample: bool = CHAT_GENERATION.do_sample
+    temperature: float = CHAT_GENERATION.temperature
+    top_p: float = CHAT_GENERATION.top_p
+    top_k: int = CHAT_GENERATION.top_k
+    length_penalty: float = CHAT_GENERATION.length_penalty
+    repetition_penalty: float = REPETITION_PENALTY
+    enable_thinking: bool = False
+    say: str | None = None
+
+
 TtsMode = Literal["default", "audio_assistant", "omni", "audio_roleplay", "voice_cloning"]
 
 
@@ -123,9 +168,7 @@ class ChatTts(msgspec.Struct, frozen=True, kw_only=True):
 
     enabled: bool = True
     mode: TtsMode = "default"
-    ref_audio_path: (
-        Annotated[str, Meta(max_length=200, description="Id or name of a registered voice.")] | None
-    ) = None
+    ref_audio_path: VoiceName | None = None
     ref_audio_data: str | None = None
     language: Annotated[str, Meta(max_length=32)] | None = None
 
@@ -157,6 +200,29 @@ class VadOptions(msgspec.Struct, frozen=True, kw_only=True):
     min_speech_duration_ms: Annotated[int, Meta(ge=0, le=5000)] = 128
     min_silence_duration_ms: Annotated[int, Meta(ge=100, le=5000)] = 800
     speech_pad_ms: Annotated[int, Meta(ge=0, le=1000)] = 30
+
+
+VAD_DEFAULTS: Final = VadOptions()
+
+
+InterruptionState = Literal["suspected", "dismissed", "stopped"]
+"""Somebody may be interrupting, does not, or has."""
+
+
+class InterruptionOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What happens when somebody speaks while the assistant does.
+
+    Args:
+        mode: `duck` only tells the client, which plays more softly; `stop` ends the answer.
+        min_speech_ms: shorter sounds are nothing.
+        sensitivity: 0 hears only what is certainly speech, 1 anything that may be.
+        backchannel: whether an acknowledgement ("mhm", "yes") interrupts.
+    """
+
+    mode: Literal["off", "duck", "stop"] = "off"
+    min_speech_ms: Annotated[int, Meta(ge=64, le=2000)] = 128
+    sensitivity: Annotated[float, Meta(ge=0, le=1)] = 0.5
+    backchannel: Literal["ignore", "heed"] = "ignore"
 
 
 class TurnGeneration(msgspec.Struct, frozen=True, kw_only=True):
@@ -200,30 +266,23 @@ class DuplexConfig(msgspec.Struct, frozen=True, kw_only=True):
     chunk_ms: Literal[1000] = 1000
     sample_rate: Literal[16000] = 16000
 
+    def choices(self) -> dict[str, Any]:
+        """The fields in which two sessions may differ, by name."""
+        fixed = ("chunk_ms", "sample_rate")
+        return {n: value for n, value in msgspec.structs.asdict(self).items() if n not in fixed}
+
 
 # ---- helpers of the message modules --------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class QueuePlace:
     """Where a waiting client stands. `estimated_wait_s` None: unknown."""
 
     position: int
     estimated_wait_s: float | None
     ticket_id: str
     queue_length: int
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a dialect does about something: messages to send, then perhaps a close code."""
-
-    messages: tuple[msgspec.Struct, ...]
-    close_code: int | None = None
-
-    def frames(self) -> tuple[str, ...]:
-        """The messages as frame texts."""
-        return tuple(codec.encode(message) for message in self.messages)
 
 
 def frame_files(frames: tuple[str, ...], *, field: str) -> tuple[bytes, ...]:

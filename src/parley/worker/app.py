@@ -1,4 +1,4 @@
-"""The worker's two routes: one socket per lease, and a health page.
+"""The worker's routes: one socket per lease, a health page, and recordings for the gateway.
 
 A thin shell: it checks who is calling, reads the lease out of the headers and hands the socket to
 the host.
@@ -6,34 +6,46 @@ the host.
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import ipaddress
-from collections.abc import Callable, Mapping
-from typing import Any, cast, get_args
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
+import msgspec
 from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import JSONResponse
-from starlette.routing import Route, WebSocketRoute
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from parley.errors import TooLarge
+from parley.errors import Refused, TooLarge
 from parley.protocol.control import (
     ACCEPTED_HEADER,
+    BUSY_STATUS,
+    CALLER_HEADER,
+    EXTENSIONS_HEADER,
+    KIND_HEADER,
     LEASE_HEADER,
+    PARAMETERS_HEADER,
     QUEUE_WAIT_HEADER,
+    RECORDINGS_PATH,
     SECRET_HEADER,
     SESSION_HEADER,
     SESSION_PATH,
-    TASK_HEADER,
-    TaskType,
+    UNKNOWN_DIALECT_STATUS,
 )
-from parley.protocol.dialects import DIALECTS, DialectName
-from parley.session.life import Disconnected
-from parley.worker.host import Host, Lease
+from parley.protocol.kinds import Kind
+from parley.recording.store import StillRecording
+from parley.session.session import Disconnected
+from parley.tracing import TRACE_HEADER
+from parley.worker.finished import FinishedRecordings, tar_bytes, tar_files, tar_pieces
+from parley.worker.host import Host, LeasedSlot
+
+TURN_MESSAGES = 8
+"""Messages of one session that are read before other sessions have their turn."""
 
 FORBIDDEN = 1008
-TRY_LATER = 1013
 
 LOADING = {
     "status": "initializing",
@@ -48,43 +60,105 @@ LOADING = {
 """The health page before there is a model."""
 
 
-def make_app(find_host: Callable[[], Host | None], *, secret: str | None = None) -> Starlette:
+def make_app(
+    find_host: Callable[[], Host | None],
+    *,
+    secret: str | None = None,
+    finished: FinishedRecordings | None = None,
+) -> Starlette:
     """The worker's application.
 
     Args:
         find_host: the host, once the model is there.
         secret: what the gateway must send in `SECRET_HEADER`. Without one only loopback may call.
+        finished: recordings that the gateway may take over.
     """
 
     async def session(socket: WebSocket) -> None:
         name = socket.path_params["dialect"]
-        if name not in DIALECTS or not _is_welcome(socket, secret):
+        if not _is_welcome(socket, secret):
             await socket.close(FORBIDDEN)
             return
-        lease = _lease(cast(DialectName, name), socket.headers)
+        lease = _lease(name, socket.headers)
         if lease is None:
             await socket.close(FORBIDDEN)
             return
         host = find_host()
-        await socket.accept()
         if host is None:
-            await socket.close(TRY_LATER)
+            await _refuse(socket, "The model is loading.")
             return
-        await host.hold(lease, _Socket(socket, host.frame_limit_bytes(lease.dialect)))
+        if host.dialects.find(name) is None:
+            sentence = "This worker does not speak that dialect."
+            await _refuse(socket, sentence, UNKNOWN_DIALECT_STATUS)
+            return
+        try:
+            slot = await host.admit(lease)
+        except Refused as error:
+            await _refuse(socket, str(error))
+            return
+        try:
+            await socket.accept()
+        except BaseException:
+            # The gateway has gone meanwhile.
+            await asyncio.shield(slot.close())
+            raise
+        await host.hold(lease, slot, _Socket(socket, host.frame_limit_bytes(lease.kind)))
 
     async def health(request: Request) -> JSONResponse:
         host = find_host()
         return JSONResponse(LOADING if host is None else host.health())
 
-    return Starlette(
-        routes=[
-            Route("/health", health),
-            WebSocketRoute(SESSION_PATH, session),
-        ]
-    )
+    routes = [Route("/health", health), WebSocketRoute(SESSION_PATH, session)]
+    return Starlette(routes=routes + (_recording_routes(finished, secret) if finished else []))
 
 
-def _is_welcome(socket: WebSocket, secret: str | None) -> bool:
+def _recording_routes(finished: FinishedRecordings, secret: str | None) -> list[BaseRoute]:
+    """For the gateway only: which recordings are ready, one of them, and its removal."""
+
+    def checked(work: Callable[[Request], Awaitable[Response]]) -> Callable[..., Any]:
+        async def answer(request: Request) -> Response:
+            if not _is_welcome(request, secret):
+                return PlainTextResponse("The worker secret does not match.", 403)
+            return await work(request)
+
+        return answer
+
+    async def ready(request: Request) -> Response:
+        del request
+        return JSONResponse({"recordings": await asyncio.to_thread(finished.ready)})
+
+    async def one(request: Request) -> Response:
+        folder = await asyncio.to_thread(finished.find, request.path_params["recording_id"])
+        if folder is None:
+            return PlainTextResponse("There is no such recording.", 404)
+        files = await asyncio.to_thread(tar_files, folder)
+        return StreamingResponse(
+            tar_pieces(folder, files),
+            media_type="application/x-tar",
+            headers={"content-length": str(tar_bytes(files))},
+        )
+
+    async def release(request: Request) -> Response:
+        try:
+            there = await asyncio.to_thread(finished.release, request.path_params["recording_id"])
+        except StillRecording as error:
+            return PlainTextResponse(str(error), error.http_status)
+        return Response(status_code=204 if there else 404)
+
+    path = RECORDINGS_PATH + "/{recording_id}"
+    return [
+        Route(RECORDINGS_PATH, checked(ready)),
+        Route(path, checked(one)),
+        Route(path, checked(release), methods=["DELETE"]),
+    ]
+
+
+async def _refuse(socket: WebSocket, sentence: str, status: int = BUSY_STATUS) -> None:
+    """Say no before the socket is open, so that no client hears of it: the gateway decides."""
+    await socket.send_denial_response(PlainTextResponse(sentence, status))
+
+
+def _is_welcome(socket: HTTPConnection, secret: str | None) -> bool:
     if secret is not None:
         brought = socket.headers.get(SECRET_HEADER, "")
         return hmac.compare_digest(brought.encode(), secret.encode())
@@ -96,22 +170,29 @@ def _is_welcome(socket: WebSocket, secret: str | None) -> bool:
         return False
 
 
-def _lease(dialect: DialectName, headers: Mapping[str, str]) -> Lease | None:
+def _lease(dialect: str, headers: Mapping[str, str]) -> LeasedSlot | None:
     """The lease as the gateway wrote it; None when it did not."""
-    task = headers.get(TASK_HEADER, "")
+    kind = headers.get(KIND_HEADER, "")
     lease_id = headers.get(LEASE_HEADER, "")
     session_id = headers.get(SESSION_HEADER, "")
-    if task not in get_args(TaskType) or not lease_id or not session_id:
+    if not lease_id or not session_id:
         return None
     try:
+        known = Kind(kind)
         accepted = headers.get(ACCEPTED_HEADER)
-        return Lease(
+        return LeasedSlot(
             lease_id=lease_id,
             session_id=session_id,
             dialect=dialect,
-            task=cast(TaskType, task),
+            kind=known,
             accepted_s=None if accepted is None else float(accepted),
             queue_wait_ms=float(headers.get(QUEUE_WAIT_HEADER, "0")),
+            extensions=headers.get(EXTENSIONS_HEADER) == "true",
+            parameters=msgspec.json.decode(
+                headers.get(PARAMETERS_HEADER, "{}"), type=dict[str, str]
+            ),
+            caller=headers.get(CALLER_HEADER, ""),
+            trace=headers.get(TRACE_HEADER, ""),
         )
     except ValueError:
         return None
@@ -124,8 +205,13 @@ class _Socket:
         self._socket = socket
         self._limit_bytes = limit_bytes
         self._is_closed = False
+        self._received = 0
 
     async def receive(self) -> str | bytes:
+        self._received += 1
+        if self._received % TURN_MESSAGES == 0:
+            # Messages that are there already are had without waiting: the others want a turn too.
+            await asyncio.sleep(0)
         try:
             message: Any = await self._socket.receive()
         except (RuntimeError, OSError) as error:

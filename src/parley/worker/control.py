@@ -12,7 +12,7 @@ import contextlib
 import random
 import ssl
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
 import msgspec
@@ -25,29 +25,33 @@ from parley.protocol.control import (
     BEAT_EVERY_S,
     CONTROL_PATH,
     SECRET_HEADER,
-    Beat,
     EndSession,
     FromWorker,
     Goodbye,
+    Heartbeat,
     Hello,
     Leave,
     SessionPhase,
-    Stopped,
+    StopResult,
     StopTurn,
     ToWorker,
     Welcome,
 )
+from parley.worker.trust import GatewayTrust, WrongCertificate, remedy
 
 FIRST_RETRY_S = 0.2
 LAST_RETRY_S = 5.0
 
 OPEN_LIMIT_S = 5.0
 
+COMPLAIN_EVERY_S: Final = 60.0
+"""An unchanged reason why the gateway cannot be reached is repeated at this interval."""
+
 GOING_AWAY = 1001
 
 WAITING_LIMIT = 256
 """Phase reports that may wait for a socket that does not take them; the oldest is dropped, and the
-gateway finds out by the next beat's free slots."""
+gateway finds out by the next heartbeat's free slots."""
 
 _SOCKET_SCHEMES: Final = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
 
@@ -60,19 +64,21 @@ class Reporter(Protocol):
 
     def hello(self) -> Hello: ...
 
-    def beat(self) -> Beat:
-        """Numbers since the last beat are reset."""
+    def heartbeat(self) -> Heartbeat:
+        """Numbers since the last heartbeat are reset."""
         ...
 
     def living(self) -> Iterable[SessionPhase]:
-        """Every session that lives now."""
+        """Every session that sessions now."""
         ...
 
     def stop_turn(self, order: StopTurn) -> bool:
-        """Whether such a session lives here."""
+        """Whether an answer was silenced."""
         ...
 
-    def end_session(self, order: EndSession) -> None: ...
+    def end_session(self, order: EndSession) -> bool:
+        """Whether there was a session to end."""
+        ...
 
     def leave(self, grace_s: float) -> None:
         """Begin to finish."""
@@ -84,7 +90,8 @@ class ControlLink:
 
     Args:
         gateway_url: `http(s)://host:port` of the gateway.
-        tls: how to trust an https gateway.
+        trust: how to trust it; None for a gateway on plain HTTP.
+        welcomed: called with each welcome.
     """
 
     def __init__(
@@ -93,12 +100,18 @@ class ControlLink:
         *,
         gateway_url: str,
         secret: str | None = None,
-        tls: ssl.SSLContext | None = None,
+        trust: GatewayTrust | None = None,
+        welcomed: Callable[[Welcome], None] = lambda welcome: None,
     ) -> None:
         self._reporter = reporter
         self._url = socket_url(gateway_url)
         self._headers = {SECRET_HEADER: secret} if secret else {}
-        self._tls = tls
+        self._trust = trust or GatewayTrust(gateway_url)
+        self._welcomed = welcomed
+        self._complaint = ""
+        self._complained_at = float("-inf")
+        self.tls: ssl.SSLContext | None = None
+        """How the gateway was trusted at the last connection."""
         self._waiting: deque[FromWorker] = deque(maxlen=WAITING_LIMIT)
         self._has_waiting = asyncio.Event()
         self._socket: ClientConnection | None = None
@@ -119,10 +132,11 @@ class ControlLink:
         retry_s = FIRST_RETRY_S
         while True:
             try:
+                self.tls = await self._trust.context()
                 async with connect(
                     self._url,
                     additional_headers=self._headers,
-                    ssl=self._tls,
+                    ssl=self.tls,
                     open_timeout=OPEN_LIMIT_S,
                     close_timeout=1.0,
                     compression=None,
@@ -130,18 +144,28 @@ class ControlLink:
                 ) as socket:
                     retry_s = FIRST_RETRY_S
                     await self._serve(socket)
-            except (OSError, TimeoutError, WebSocketException) as error:
+            except (OSError, EOFError, WebSocketException, WrongCertificate) as error:
                 if isinstance(error, InvalidURI):
                     raise
-                _log.info(
-                    "gateway unreachable",
-                    url=self._url,
-                    why=_why(error),
-                    retry_s=round(retry_s, 1),
-                )
+                self._complain(error, retry_s)
             # Spread out, so that a gateway that returns is not met by all its workers at once.
             await asyncio.sleep(retry_s * random.uniform(0.8, 1.2))
             retry_s = min(LAST_RETRY_S, 2 * retry_s)
+
+    def _complain(self, error: BaseException, retry_s: float) -> None:
+        """Say what is wrong and what to do: once per reason, then once a minute."""
+        why, now = _why(error), asyncio.get_running_loop().time()
+        is_news = why != self._complaint or now - self._complained_at >= COMPLAIN_EVERY_S
+        if is_news:
+            self._complaint, self._complained_at = why, now
+        advice = remedy(error, self._trust)
+        (_log.warning if is_news else _log.debug)(
+            "gateway unreachable",
+            url=self._url,
+            why=why,
+            retry_s=round(retry_s, 1),
+            **({"hint": advice} if advice else {}),
+        )
 
     async def say_goodbye(self, reason: str) -> None:
         """Tell the gateway that we leave on purpose; at once, and without insisting."""
@@ -177,16 +201,16 @@ class ControlLink:
 
     async def _tell(self, socket: ClientConnection) -> None:
         loop = asyncio.get_running_loop()
-        next_beat = loop.time()
+        next_heartbeat = loop.time()
         while True:
             self._has_waiting.clear()
             await self._flush(socket)
             now = loop.time()
-            if now >= next_beat:
-                next_beat = now + BEAT_EVERY_S
-                await _send(socket, self._reporter.beat())
+            if now >= next_heartbeat:
+                next_heartbeat = now + BEAT_EVERY_S
+                await _send(socket, self._reporter.heartbeat())
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(max(0.0, next_beat - loop.time())):
+                async with asyncio.timeout(max(0.0, next_heartbeat - loop.time())):
                     await self._has_waiting.wait()
 
     async def _flush(self, socket: ClientConnection) -> None:
@@ -206,12 +230,16 @@ class ControlLink:
     def _obey(self, order: ToWorker) -> None:
         match order:
             case Welcome():
+                self._complaint = ""
                 _log.info("gateway welcome", version=order.gateway_version)
+                self._welcomed(order)
             case StopTurn():
-                found = self._reporter.stop_turn(order)
-                self.report(Stopped(request_id=order.request_id, found=found))
+                stopped = self._reporter.stop_turn(order)
+                self.report(StopResult(order.request_id, stopped))
             case EndSession():
-                self._reporter.end_session(order)
+                stopped = self._reporter.end_session(order)
+                if order.request_id:
+                    self.report(StopResult(order.request_id, stopped))
             case Leave():
                 self._reporter.leave(order.grace_s)
 
@@ -228,25 +256,15 @@ def socket_url(gateway_url: str) -> str:
     if not found or not rest or socket_scheme is None:
         raise SetupError(
             f"'{gateway_url}' is not the address of a gateway.",
-            hint="It looks like http://host:8006 or https://host:8006.",
+            hint="It looks like wss://host:8006, or http://host:8006 for one without TLS.",
         )
     return f"{socket_scheme}://{rest}{CONTROL_PATH}"
 
 
-def trust(gateway_url: str, certificate: str | None) -> ssl.SSLContext | None:
-    """How to trust the gateway at an https address; None for plain http.
-
-    Args:
-        certificate: path of the gateway's own certificate where it is known (the usual case on
-            one host): then exactly that one is trusted, whatever name it carries. Otherwise the
-            machine's authorities decide.
-    """
-    if not gateway_url.startswith(("https://", "wss://")):
-        return None
-    context = ssl.create_default_context(cafile=certificate)
-    if certificate is not None:
-        context.check_hostname = False
-    return context
+def http_url(gateway_url: str) -> str:
+    """`ws(s)://host:port` or `http(s)://host:port` → `http(s)://host:port`."""
+    url = gateway_url.rstrip("/")
+    return "http" + url.removeprefix("ws") if url.startswith("ws") else url
 
 
 async def _send(socket: ClientConnection, message: FromWorker) -> None:
@@ -255,5 +273,7 @@ async def _send(socket: ClientConnection, message: FromWorker) -> None:
 
 def _why(error: BaseException) -> str:
     if isinstance(error, InvalidHandshake):
+        return str(error)
+    if isinstance(error, WrongCertificate):
         return str(error)
     return f"{type(error).__name__}: {error}"[:200]

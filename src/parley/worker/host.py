@@ -1,6 +1,6 @@
-"""Takes a lease, finds a seat, runs the session, gives everything back.
+"""Takes a lease, finds a slot, runs the session, gives everything back.
 
-Acceptance is one step on the event loop: a seat is taken, or the newcomer is refused; nothing is
+Acceptance is one step on the event loop: a slot is taken, or the newcomer is refused; nothing is
 awaited in between. Giving back is one `finally`, in reverse order, and only when the model has let
 go of the session is its slot free again. Source: service.md 3.1, 3.5.
 """
@@ -9,106 +9,87 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from parley import logs
 from parley.clock import Clock
-from parley.engine.seat import Engine, EngineSeat
+from parley.dialects import registry
+from parley.dialects.base import Dialect, SessionContext
+from parley.dialects.events import RecordingLost, SessionEnded, StopRequested
+from parley.dialects.registry import DialectRegistry
+from parley.engine.engine import Engine, EngineSlotHandle
+from parley.engine.model import ModelSpec
 from parley.errors import ParleyError, Refused, ServiceUnavailable, WorkerBusy
 from parley.protocol.control import (
-    Beat,
+    Ability,
     EndSession,
     FromWorker,
+    Heartbeat,
     Hello,
-    Phase,
     SessionPhase,
     StopTurn,
-    TaskType,
-    WorkerState,
 )
-from parley.protocol.dialects import DIALECTS, DialectName
-from parley.session import life as lives
-from parley.session.chat import ChatDriver, ChatLimits
-from parley.session.duplex import DuplexDriver, UnitLimits
-from parley.session.events import Ended, StopAsked
-from parley.session.half_duplex import HalfDuplexDriver, TurnLimits
-from parley.session.life import (
-    Disconnected,
-    Driver,
-    Life,
+from parley.protocol.kinds import Kind, Phase, WorkerState
+from parley.session.chat import ChatLimits, ChatRunner
+from parley.session.conversation import ConversationRunner
+from parley.session.duplex import DuplexRunner, UnitLimits
+from parley.session.half_duplex import HalfDuplexRunner, TurnLimits
+from parley.session.opened import Voices, no_voices
+from parley.session.session import (
     Observer,
     OutputLimits,
-    Socket,
-    Translator,
+    Runner,
+    Session,
+    SessionSocket,
 )
-from parley.session.opened import Voices, no_voices
-from parley.session.translate.chat import ChatTranslator
-from parley.session.translate.duplex import DuplexTranslator
-from parley.session.translate.half_duplex import HalfDuplexTranslator
-from parley.session.translate.realtime import RealtimeTranslator
 from parley.settings import LimitSettings
 from parley.vad import DetectorFactory
 from parley.views.chat import ChatView
 from parley.views.duplex import DuplexView
 from parley.views.half_duplex import HalfDuplexView
-from parley.worker.meter import Meter, SessionMeter
-from parley.worker.recording import Recording, Recordings
+from parley.worker.finished import FinishedRecordings
+from parley.worker.meter import SessionMeter, WorkerMeter
+from parley.worker.recording import Recordings, SessionRecorder
 
-CLEANUP_GRACE_S: Final = 5.0
-"""A newcomer waits this long for a session that is being cleaned up. Source: service.md 3.1."""
-
-REALTIME_CONTEXT_TOKENS: Final = 8192
-"""The realtime protocol's context, fixed. Source: realtime video protocol."""
-
-PROMPT_ROOM_TOKENS: Final = 1024
-"""What a realtime prompt must leave free. Source: service.md 4.5."""
-
-TURN_AWAY_S: Final = 2.0
-"""How long saying no may take."""
+CLEANUP_GRACE_S: Final = 4.0
+"""A newcomer waits this long for a session that is being cleaned up: less than a gateway waits for
+the answer to its handshake."""
 
 MIB: Final = 1024 * 1024
-
-_PHASES: Final[dict[lives.Phase, Phase]] = {
-    "connected": "preparing",
-    "preparing": "preparing",
-    "active": "active",
-    "generating": "generating",
-    "paused": "paused",
-    "closed": "cleanup",
-}
-
-_BUSY: Final[dict[TaskType, WorkerState]] = {
-    "chat": "busy_chat",
-    "half_duplex_audio": "busy_half_duplex",
-    "audio_duplex": "duplex_active",
-    "omni_duplex": "duplex_active",
-}
 
 _log = logs.get(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Lease:
+class LeasedSlot:
     """What the gateway says about a session it hands over.
 
     Args:
         accepted_s: unix seconds at which the gateway accepted the client; None: just now.
+        extensions: whether the client asked for what the requirement texts do not name.
+        parameters: of the query, as far as the dialect wants to know them.
+        caller: who the client is to the voice library; see `CALLER_HEADER`.
+        trace: the gateway's span, where it traces; see `parley.tracing`.
     """
 
     lease_id: str
     session_id: str
-    dialect: DialectName
-    task: TaskType
+    dialect: str
+    kind: Kind
     accepted_s: float | None = None
     queue_wait_ms: float = 0.0
+    extensions: bool = False
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    caller: str = ""
+    trace: str = ""
 
 
-ObserverFactory = Callable[[Lease], Sequence[Observer]]
+ObserverFactory = Callable[[LeasedSlot], Sequence[Observer]]
 
 
-def no_observers(lease: Lease) -> Sequence[Observer]:
+def no_observers(lease: LeasedSlot) -> Sequence[Observer]:
     """Nobody watches."""
     del lease
     return ()
@@ -118,10 +99,11 @@ def no_observers(lease: Lease) -> Sequence[Observer]:
 class _Held:
     """A session that is here."""
 
-    lease: Lease
-    phase: Phase = "preparing"
+    lease: LeasedSlot
+    phase: Phase = Phase.PREPARING
     was_ready: bool = False
-    life: Life | None = None
+    session: Session | None = None
+    meter: SessionMeter | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +116,17 @@ class Identity:
     pid: int
     index: int = 0
     device: str = "cpu"
+    certificate: str = ""
+    """PEM of what it shows to session sockets; "" on plain HTTP."""
+
+
+def _abilities(spec: ModelSpec) -> tuple[Ability, ...]:
+    able: dict[Ability, bool] = {
+        "speech": spec.can_speak,
+        "reading": spec.reads_aloud and spec.can_speak,
+        "transcription": spec.transcribes or bool(spec.transcription_prompt),
+    }
+    return tuple(name for name, is_able in able.items() if is_able)
 
 
 @dataclass(slots=True, eq=False)
@@ -141,10 +134,12 @@ class Host:
     """Every session of one worker. Belongs to the event loop.
 
     Args:
+        dialects: what its clients may speak.
         detectors: makes a voice detector for a half-duplex session.
-        voices: finds registered voices.
+        voices: finds the registered voices that a session's client may use.
         observers: who watches a session, besides the meter.
         recordings: keeps sessions, where they are to be kept.
+        finished: recordings that the gateway is to take over.
         report: told about every change of phase.
         guard_s: for so long after `prepared` a half-duplex session hears nothing.
     """
@@ -156,11 +151,13 @@ class Host:
     detectors: DetectorFactory
     cleanup_limit_s: float = 10.0
     guard_s: float = 0.5
-    voices: Voices = no_voices
+    dialects: DialectRegistry = field(default_factory=lambda: registry.installed())
+    voices: Callable[[LeasedSlot], Voices] = lambda lease: no_voices
     observers: ObserverFactory = no_observers
     recordings: Recordings | None = None
+    finished: FinishedRecordings | None = None
     report: Callable[[FromWorker], None] = lambda message: None
-    meter: Meter = field(default_factory=Meter)
+    meter: WorkerMeter = field(default_factory=WorkerMeter)
     is_ready: bool = False
     """Whether the model is warm; set once by whoever started it."""
     broken: asyncio.Event = field(default_factory=asyncio.Event)
@@ -174,34 +171,51 @@ class Host:
 
     # ---- a session -------------------------------------------------------------------------
 
-    async def hold(self, lease: Lease, socket: Socket) -> None:
+    async def admit(self, lease: LeasedSlot) -> EngineSlotHandle:
+        """A slot for a session whose socket is not accepted yet; `hold` or the caller closes it.
+
+        Raises:
+            Refused: there is no room; the gateway finds another place or waits.
+        """
+        try:
+            return await self._take_slot()
+        except Refused as error:
+            with logs.bind_session(lease.session_id, dialect=lease.dialect):
+                _log.info("session refused", code=error.code)
+            self.meter.count_error(error.code)
+            raise
+
+    async def hold(self, lease: LeasedSlot, slot: EngineSlotHandle, socket: SessionSocket) -> None:
         """Hold a session from its accepted socket to its closed one."""
         with logs.bind_session(lease.session_id, dialect=lease.dialect):
-            try:
-                seat = await self._take_seat()
-            except Refused as error:
-                self.meter.count_error(error.code)
-                await _turn_away(lease, socket, error)
-                return
             self.meter.count_request()
             held = self._held[lease.lease_id] = _Held(lease)
             self._emptied.clear()
-            await self._hold(held, socket, seat)
+            await self._hold(held, socket, slot)
 
-    async def _hold(self, held: _Held, socket: Socket, seat: EngineSeat) -> None:
+    async def _hold(self, held: _Held, socket: SessionSocket, slot: EngineSlotHandle) -> None:
         lease = held.lease
-        life: Life | None = None
-        driver: Driver | None = None
-        ended: Ended | None = None
+        session: Session | None = None
+        runner: Runner | None = None
+        ended: SessionEnded | None = None
         try:
             self._report(held)
             recording = self._begin_recording(lease)
-            translator = self._translator(lease)
-            if recording is not None:
-                recording.tell = translator.name_recording
-            life = held.life = Life(
+            dialect = self.dialects.open(
+                lease.dialect,
+                SessionContext(
+                    session_id=lease.session_id,
+                    kind=lease.kind,
+                    extensions=lease.extensions,
+                    parameters=lease.parameters,
+                    clock=self.clock,
+                ),
+            )
+            meter = held.meter = SessionMeter(self.meter, lease.kind)
+            session = held.session = Session(
                 socket=socket,
-                translator=translator,
+                dialect=dialect,
+                settle=self.dialects.settle,
                 clock=self.clock,
                 session_id=lease.session_id,
                 output=OutputLimits(
@@ -209,25 +223,30 @@ class Host:
                     stall_s=self.limits.output_stall_s,
                 ),
                 observers=[
-                    SessionMeter(self.meter, lease.task),
+                    meter,
                     *([recording] if recording is not None else []),
                     *self.observers(lease),
                 ],
-                enters=lambda phase: self._enter(held, _PHASES[phase]),
+                enters=lambda phase: self._enter(held, phase),
+                recorded=None if recording is None else recording.recording_id,
             )
-            driver = self._driver(lease, life, seat, recording.seed if recording else None)
-            _log.info("session began", task=lease.task, queue_wait_ms=lease.queue_wait_ms)
-            ended = await life.run(driver)
+            if recording is not None:
+                recording.tell_lost = lambda entries: session.emit(RecordingLost(entries))
+            runner = self._runner(
+                lease, dialect, session, slot, recording.seed if recording else None
+            )
+            _log.info("session began", kind=lease.kind, queue_wait_ms=lease.queue_wait_ms)
+            ended = await session.run(runner)
         finally:
-            self._enter(held, "cleanup")
+            self._enter(held, Phase.CLEANUP)
             # Shielded: what is under way must be given back even if the server is in a hurry.
-            await asyncio.shield(self._spawn(self._clean_up(held, driver, seat)))
+            await asyncio.shield(self._spawn(self._clean_up(held, runner, slot)))
             _log.info("session ended", reason=ended.reason if ended else "cancelled")
-            if life is not None:
-                await life.finish()
+            if session is not None:
+                await session.finish()
 
-    async def _take_seat(self) -> EngineSeat:
-        """A seat now; or soon, if a session is being cleaned up.
+    async def _take_slot(self) -> EngineSlotHandle:
+        """A slot now; or soon, if a session is being cleaned up.
 
         Raises:
             WorkerBusy: there is none.
@@ -237,75 +256,71 @@ class Host:
             raise ServiceUnavailable("The server is shutting down.")
         if not self.is_ready or self.broken.is_set() or not self.engine.is_running:
             raise ServiceUnavailable("The model is not running.")
-        seat = self.engine.try_take_seat()
-        if seat is not None:
-            return seat
-        if not any(held.phase == "cleanup" for held in self._held.values()):
+        slot = self.engine.try_take_slot()
+        if slot is not None:
+            return slot
+        if not any(held.phase is Phase.CLEANUP for held in self._held.values()):
             raise WorkerBusy
         try:
             async with asyncio.timeout(CLEANUP_GRACE_S):
-                return await self.engine.take_seat()
+                return await self.engine.take_slot()
         except TimeoutError:
             raise WorkerBusy from None
 
-    async def _clean_up(self, held: _Held, driver: Driver | None, seat: EngineSeat) -> None:
+    async def _clean_up(self, held: _Held, runner: Runner | None, slot: EngineSlotHandle) -> None:
         try:
             async with asyncio.timeout(self.cleanup_limit_s):
                 try:
-                    if driver is not None:
-                        await driver.close()
+                    if runner is not None:
+                        await runner.close()
                 finally:
-                    await seat.close()
+                    await slot.close()
         except TimeoutError:
             # A slot that does not come back cannot be trusted again: end, and be started anew.
             _log.error("session stuck", limit_s=self.cleanup_limit_s)
             self.broken.set()
         except ParleyError:
-            # The seat is closed all the same; what it held died with whatever failed.
+            # The slot is closed all the same; what it held died with whatever failed.
             _log.warning("session cleaned up with an error", exc_info=True)
         finally:
             self._held.pop(held.lease.lease_id, None)
-            self._enter(held, "ended")
+            self._enter(held, Phase.ENDED)
             if not self._held:
                 self._emptied.set()
 
-    def _translator(self, lease: Lease) -> Translator:
-        match lease.dialect:
-            case "chat":
-                return ChatTranslator()
-            case "half_duplex":
-                return HalfDuplexTranslator(lease.session_id)
-            case "duplex":
-                return DuplexTranslator(
-                    lease.session_id, clock=self.clock, pause_s=self.limits.pause_s
-                )
-            case "realtime":
-                return RealtimeTranslator(lease.session_id, sees_video=lease.task == "omni_duplex")
-
-    def _begin_recording(self, lease: Lease) -> Recording | None:
+    def _begin_recording(self, lease: LeasedSlot) -> SessionRecorder | None:
         if self.recordings is None:
             return None
         return self.recordings.begin(
-            session_id=lease.session_id, dialect=lease.dialect, task=lease.task
+            session_id=lease.session_id, dialect=lease.dialect, kind=lease.kind
         )
 
-    def _driver(self, lease: Lease, life: Life, seat: EngineSeat, seed: int | None) -> Driver:
+    def _runner(
+        self,
+        lease: LeasedSlot,
+        dialect: Dialect,
+        session: Session,
+        slot: EngineSlotHandle,
+        seed: int | None,
+    ) -> Runner:
         limits = self.limits
-        match lease.dialect:
+        voices = self.voices(lease)
+        match lease.kind.mode:
             case "chat":
-                return ChatDriver(
-                    life,
-                    ChatView(seat),
+                return ChatRunner(
+                    session,
+                    ChatView(slot),
                     ChatLimits(
                         setup_s=limits.chat_first_message_s, voice_s=limits.reference_audio_s
                     ),
-                    voices=self.voices,
+                    voices=voices,
                     seed=seed,
                 )
             case "half_duplex":
-                return HalfDuplexDriver(
-                    life,
-                    HalfDuplexView(seat),
+                runner = ConversationRunner if dialect.has_items else HalfDuplexRunner
+                return runner(
+                    session,
+                    HalfDuplexView(slot),
                     TurnLimits(
                         setup_s=limits.setup_s,
                         session_s=limits.half_duplex_session_s,
@@ -313,43 +328,37 @@ class Host:
                         guard_s=self.guard_s,
                     ),
                     detectors=self.detectors,
-                    voices=self.voices,
+                    voices=voices,
                     seed=seed,
                 )
             case "duplex":
-                return DuplexDriver(
-                    life,
-                    DuplexView(seat),
-                    UnitLimits(
-                        setup_s=limits.setup_s,
-                        session_s=limits.duplex_session_s,
-                        silence_s=limits.duplex_silence_s,
-                        pause_s=limits.pause_s,
-                        voice_s=limits.reference_audio_s,
-                        mailbox_units=limits.mailbox_units,
-                    ),
-                    voices=self.voices,
-                    seed=seed,
-                )
-            case "realtime":
-                return DuplexDriver(
-                    life,
-                    DuplexView(seat),
-                    UnitLimits(
-                        setup_s=limits.setup_s,
-                        total_left_s=self._realtime_left_s(lease),
-                        voice_s=limits.reference_audio_s,
-                        mailbox_units=limits.mailbox_units,
-                        context_tokens=REALTIME_CONTEXT_TOKENS,
-                        prompt_room_tokens=PROMPT_ROOM_TOKENS,
-                    ),
-                    voices=self.voices,
+                return DuplexRunner(
+                    session,
+                    DuplexView(slot),
+                    self._unit_limits(lease, dialect),
+                    detectors=self.detectors,
+                    voices=voices,
                     seed=seed,
                 )
 
-    def _realtime_left_s(self, lease: Lease) -> float:
+    def _unit_limits(self, lease: LeasedSlot, dialect: Dialect) -> UnitLimits:
+        limits = self.limits
+        is_call = dialect.is_timed_call
+        return UnitLimits(
+            setup_s=limits.setup_s,
+            session_s=None if is_call else limits.duplex_session_s,
+            silence_s=None if is_call else limits.duplex_silence_s,
+            total_left_s=self._call_left_s(lease) if is_call else None,
+            voice_s=limits.reference_audio_s,
+            pause_s=limits.pause_s,
+            mailbox_units=limits.mailbox_units,
+            context_tokens=dialect.context_tokens,
+            prompt_room_tokens=dialect.prompt_room_tokens,
+        )
+
+    def _call_left_s(self, lease: LeasedSlot) -> float:
         """What is left of the total time; it began when the gateway accepted the client."""
-        is_audio = lease.task == "audio_duplex"
+        is_audio = lease.kind is Kind.AUDIO_DUPLEX
         limit_s = self.limits.realtime_audio_s if is_audio else self.limits.realtime_video_s
         if lease.accepted_s is None or not self.limits.realtime_counts_queue:
             return limit_s
@@ -357,33 +366,34 @@ class Host:
         spent_s = min(max(self.clock.time() - lease.accepted_s, 0.0), limit_s)
         return limit_s - spent_s
 
-    def frame_limit_bytes(self, dialect: DialectName) -> int:
-        """Largest message of a dialect."""
-        limit_mb = self.limits.chat_frame_mb if dialect == "chat" else self.limits.frame_mb
-        return round(limit_mb * MIB)
+    def frame_limit_bytes(self, kind: Kind) -> int:
+        """Largest message of a session."""
+        limits = self.limits
+        return round((limits.chat_frame_mb if kind is Kind.CHAT else limits.frame_mb) * MIB)
 
     # ---- phases ----------------------------------------------------------------------------
 
     def _enter(self, held: _Held, phase: Phase) -> None:
-        if phase == held.phase or held.phase == "ended":
+        if phase == held.phase or held.phase is Phase.ENDED:
             return
         held.phase = phase
-        held.was_ready = held.was_ready or phase in ("active", "generating")
+        held.was_ready = held.was_ready or phase.is_begun
         self._report(held)
 
     def _report(self, held: _Held) -> None:
         self.report(self._described(held))
 
     def _described(self, held: _Held) -> SessionPhase:
-        pause_due_s = held.life.deadlines.get("pause") if held.life is not None else None
+        pause_due_s = held.session.deadlines.get("pause") if held.session is not None else None
         return SessionPhase(
             lease_id=held.lease.lease_id,
             session_id=held.lease.session_id,
-            task=held.lease.task,
+            kind=held.lease.kind,
             phase=held.phase,
             was_ready=held.was_ready,
+            tokens=held.meter.tokens if held.meter is not None else 0,
             pause_left_s=None
-            if pause_due_s is None or held.phase != "paused"
+            if pause_due_s is None or held.phase is not Phase.PAUSED
             else max(0.0, pause_due_s - self.clock.monotonic()),
         )
 
@@ -396,11 +406,11 @@ class Host:
             return "loading"
         phases = {held.phase for held in self._held.values()}
         for held in self._held.values():
-            if held.phase in ("preparing", "active", "generating"):
-                return _BUSY[held.lease.task]
-        if "paused" in phases:
+            if held.phase in (Phase.CONNECTED, Phase.PREPARING) or held.phase.is_begun:
+                return held.lease.kind.busy_state
+        if Phase.PAUSED in phases:
             return "duplex_paused"
-        return "cleanup" if "cleanup" in phases else "idle"
+        return "cleanup" if Phase.CLEANUP in phases else "idle"
 
     @property
     def free_slots(self) -> int:
@@ -425,15 +435,19 @@ class Host:
             index=who.index,
             modes=tuple(spec.modes),
             details=dict(spec.details),
+            abilities=_abilities(spec),
+            context_tokens=spec.context_limit_tokens,
+            transcription_prompt=spec.transcription_prompt,
+            certificate=who.certificate,
         )
 
-    def beat(self) -> Beat:
-        """How we are; counts since the last beat."""
+    def heartbeat(self) -> Heartbeat:
+        """How we are; counts since the last heartbeat."""
         stats = self.engine.take_stats()
         for stage, durations_ms in stats.stage_ms.items():
             self.meter.add(stage.value, durations_ms)
         counted = self.meter.take()
-        return Beat(
+        return Heartbeat(
             state=self.state,
             free_slots=self.free_slots,
             total_requests=self.meter.total_requests,
@@ -442,6 +456,9 @@ class Host:
             stages=counted.stages,
             answers=counted.answers,
             errors=counted.errors,
+            recording="off" if self.recordings is None else self.recordings.state,
+            recording_lost=0 if self.recordings is None else self.recordings.take_lost(),
+            recordings_waiting=None if self.finished is None else self.finished.waiting,
         )
 
     def living(self) -> Iterable[SessionPhase]:
@@ -449,55 +466,58 @@ class Host:
         return [self._described(held) for held in self._held.values()]
 
     def stop_turn(self, order: StopTurn) -> bool:
-        """Stop one session's answer, or the session; whether it is here."""
-        life = self._life(order.session_id)
-        if life is None:
+        """Silence one session's answer; whether there was one."""
+        session = self._session(order.lease_id)
+        return session is not None and session.stop_turn()
+
+    def end_session(self, order: EndSession) -> bool:
+        """End one session in its dialect's words; whether there was one to end."""
+        session = self._session(order.lease_id)
+        if session is None:
             return False
-        if order.scope == "turn":
-            life.stop_turn()
+        if order.reason == "stopped":
+            # As if the client had said so, for the recording's sake.
+            session.accept(StopRequested())
         else:
-            life.accept(StopAsked())
+            session.end(SessionEnded("server_shutdown"))
         return True
 
-    def end_session(self, order: EndSession) -> None:
-        """End one session in its dialect's words."""
-        life = self._life(order.session_id)
-        if life is not None:
-            is_shutdown = order.reason == "server_shutdown"
-            life.end(Ended("server_shutdown" if is_shutdown else "stopped"))
-
-    def leave(self, grace_s: float) -> None:
+    def leave(self, grace_s: float, drain_s: float = 0.0) -> None:
         """Take no more sessions, end the running ones, then set `leaving`.
 
-        Requests that are being answered may finish within `grace_s`; conversations, which have no
-        end of their own, end now.
+        Everything that runs may go on for `drain_s`. Then requests that are being answered may
+        finish within `grace_s`; conversations, which have no end of their own, end.
         """
         if not self._is_leaving:
             self._is_leaving = True
-            self._spawn(self._leave(grace_s))
+            self._spawn(self._leave(grace_s, drain_s))
 
-    async def _leave(self, grace_s: float) -> None:
+    async def _leave(self, grace_s: float, drain_s: float) -> None:
         if not self._held:
             self._emptied.set()
+        if drain_s:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(drain_s):
+                    await self._emptied.wait()
         for held in list(self._held.values()):
-            if held.lease.task != "chat" and held.life is not None:
-                held.life.end(Ended("server_shutdown"))
+            if held.lease.kind is not Kind.CHAT and held.session is not None:
+                held.session.end(SessionEnded("server_shutdown"))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
                 await self._emptied.wait()
         for held in list(self._held.values()):
-            if held.life is not None:
-                held.life.end(Ended("server_shutdown"))
+            if held.session is not None:
+                held.session.end(SessionEnded("server_shutdown"))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.cleanup_limit_s):
                 await self._emptied.wait()
         self.leaving.set()
 
-    def _life(self, session_id: str) -> Life | None:
-        for held in self._held.values():
-            if held.lease.session_id == session_id and held.life is not None:
-                return None if held.life.has_ended else held.life
-        return None
+    def _session(self, lease_id: str) -> Session | None:
+        held = self._held.get(lease_id)
+        if held is None or held.session is None or held.session.has_ended:
+            return None
+        return held.session
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
@@ -524,13 +544,3 @@ class Host:
             "slots": self.engine.slots,
             "free_slots": self.free_slots,
         }
-
-
-async def _turn_away(lease: Lease, socket: Socket, error: Refused) -> None:
-    """Say no in the dialect's words, and close."""
-    answer = DIALECTS[lease.dialect].refuse(error)
-    with contextlib.suppress(Disconnected, TimeoutError):
-        async with asyncio.timeout(TURN_AWAY_S):
-            for frame in answer.frames():
-                await socket.send(frame)
-            await socket.close(answer.close_code or error.close_code, error.code)

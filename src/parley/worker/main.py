@@ -13,34 +13,54 @@ import ipaddress
 import os
 import secrets
 import socket
-import ssl
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final, TypeVar
+from urllib.parse import urlsplit
 
 import uvicorn
 
 from parley import __version__, logs, models
+from parley.certificates import ServerPair, server_context
 from parley.clock import Clock, SystemClock
+from parley.engine.engine import Engine
 from parley.engine.model import Model
-from parley.engine.seat import Engine
 from parley.errors import SetupError
-from parley.library.voices import VoiceShelf, read_voice
+from parley.library.voices import (
+    VoiceLibrary,
+    VoiceUser,
+    default_voice_path,
+    find_asset,
+    read_voice,
+)
+from parley.media import decoder
+from parley.media.decoder import DecoderLimits
 from parley.media.pcm import Pcm
-from parley.recording.layout import Folder, Shelf
-from parley.recording.making import ReplayMaker
-from parley.settings import Settings
+from parley.private import keep_private
+from parley.protocol.control import Welcome
+from parley.recording.layout import Folder, RecordingFolders
+from parley.recording.render_queue import RenderQueue
+from parley.session.opened import Voices
+from parley.settings import Settings, WorkerSettings
+from parley.tracing import Tracing
 from parley.vad import DetectorFactory
 from parley.vad.energy import EnergyDetector
 from parley.vad.silero import SileroModel
 from parley.worker.app import make_app
-from parley.worker.control import ControlLink, socket_url, trust
-from parley.worker.host import MIB, Host, Identity
+from parley.worker.control import ControlLink, http_url, socket_url
+from parley.worker.finished import FinishedRecordings, GatewayVoices
+from parley.worker.host import MIB, Host, Identity, LeasedSlot, ObserverFactory, no_observers
 from parley.worker.recording import Recordings
+from parley.worker.session_trace import SessionTrace
+from parley.worker.trust import GatewayTrust
 
 DONE: Final = 0
 FAILED: Final = 1
+RESTART: Final = 75
+"""An admin ordered a restart: to be started again at once, whoever supervises. Source: EX_TEMPFAIL
+of sysexits.h, which systemd and Docker count as a failure."""
 
 PROGRESS_EVERY_S: Final = 5.0
 
@@ -49,16 +69,35 @@ LEAVE_GRACE_S: Final = 10.0
 
 PING_EVERY_S: Final = 20.0
 
+FIRST_PORT: Final = 8007
+"""Where the first worker of a machine listens when other machines can reach it."""
+
+STEP_LIMIT_S: Final = 60.0
+CPU_STEP_LIMIT_S: Final = 600.0
+"""A long prompt of a large model takes minutes on a CPU."""
+STEP_CHECK_S: Final = 1.0
+
+GOODBYES: Final = {DONE: "shutdown", FAILED: "failed", RESTART: "restart"}
+"""What the gateway is told, by exit code."""
+
+_FAILURES: Final = {
+    "stuck": "a session could not be cleaned up",
+    "fault": "device",
+    "hung": "a step of the model does not end",
+}
+
 _log = logs.get(__name__)
 
 T = TypeVar("T")
 
 
-class Worker:
+class WorkerProcess:
     """One worker process. `run` until `stop`, or until it fails.
 
     Args:
         load_model: for tests; the default finds the model by its name.
+        leaving: told the exit code as soon as it is known that the worker failed or begins again;
+            what follows may hang.
     """
 
     def __init__(
@@ -67,14 +106,19 @@ class Worker:
         *,
         clock: Clock | None = None,
         load_model: Callable[[], Model] | None = None,
+        leaving: Callable[[int], None] = lambda code: None,
     ) -> None:
         self._settings = settings
+        self._leaving = leaving
         self._clock = clock or SystemClock()
         self._load_model = load_model or (lambda: models.load(settings.model))
         self._host: Host | None = None
+        self._link: ControlLink | None = None
+        self._drain_s = 0.0
+        self._tracing = Tracing.of(settings.trace, "parley-worker")
         self._stopping = asyncio.Event()
-        self._replays = ReplayMaker()
-        self._voices = VoiceShelf(
+        self._replays = RenderQueue()
+        self._voices = VoiceLibrary(
             settings.storage.data_dir, limit_s=settings.limits.reference_audio_s
         )
         secret = settings.security.worker_secret
@@ -85,30 +129,47 @@ class Worker:
                 hint="Set security.worker_secret for worker and gateway, or listen on 127.0.0.1.",
             )
         socket_url(settings.worker.gateway_url)  # refused now, not after a model was loaded
-        self._listener = _listen(settings.worker.host, settings.worker.port)
-        self.port: int = self._listener.getsockname()[1]
-        self._server = _Server(
-            uvicorn.Config(
-                make_app(lambda: self._host, secret=secret),
-                http="httptools",
-                ws="websockets-sansio",
-                ws_max_size=round(settings.limits.chat_frame_mb * MIB),
-                ws_per_message_deflate=False,
-                ws_ping_interval=PING_EVERY_S,
-                ws_ping_timeout=PING_EVERY_S,
-                lifespan="off",
-                log_config=None,
-                timeout_graceful_shutdown=5,
-            )
+        self._trust = GatewayTrust(
+            settings.worker.gateway_url,
+            fingerprint=settings.worker.gateway_fingerprint,
+            ca=settings.worker.gateway_ca,
+            own=settings.gateway.ssl_certfile,
         )
+        self._pair = None if speaks_http(settings.worker) else ServerPair()
+        self._folders = RecordingFolders(settings.storage.data_dir)
+        self._finished_recordings = FinishedRecordings(self._folders)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._listener = _listen(settings.worker.host, listen_port(settings.worker))
+        self.port: int = self._listener.getsockname()[1]
+        self._url = self._advertised()
+        self._server = _Server(self._config(secret))
+
+    def _config(self, secret: str | None) -> uvicorn.Config:
+        config = uvicorn.Config(
+            make_app(lambda: self._host, secret=secret, finished=self._finished_recordings),
+            http="httptools",
+            ws="websockets-sansio",
+            ws_max_size=round(self._settings.limits.chat_frame_mb * MIB),
+            ws_per_message_deflate=False,
+            ws_ping_interval=PING_EVERY_S,
+            ws_ping_timeout=PING_EVERY_S,
+            lifespan="off",
+            log_config=None,
+            timeout_graceful_shutdown=5,
+        )
+        if self._pair is not None:
+            config.load()
+            config.ssl = server_context(self._pair)
+        return config
 
     @property
     def host(self) -> Host | None:
         """There once the model is warm."""
         return self._host
 
-    def stop(self) -> None:
-        """Begin a graceful end."""
+    def stop(self, drain_s: float = 0.0) -> None:
+        """Begin a graceful end; what runs may go on for `drain_s`."""
+        self._drain_s = drain_s
         self._stopping.set()
 
     def stop_now(self) -> None:
@@ -124,6 +185,7 @@ class Worker:
             SetupError: the model or the detector cannot be loaded.
         """
         serving = asyncio.create_task(self._server.serve_until_told(self._listener), name="server")
+        decoding = decoder.use(DecoderLimits.of(self._settings.limits))
         try:
             stopping = asyncio.create_task(self._stopping.wait(), name="stopping")
             loading = asyncio.create_task(self._load(), name="loading")
@@ -140,6 +202,7 @@ class Worker:
             self._server.should_exit = True
             await serving
             self._listener.close()
+            await asyncio.to_thread(decoding.close)
 
     async def _load(self) -> tuple[Model, DetectorFactory]:
         """The model and the detector, saying now and then that we are still at it."""
@@ -162,11 +225,12 @@ class Worker:
         _log.info("model warm", took_s=_since(began_s))
         identity = Identity(
             worker_id=f"worker-{settings.worker.index}-{secrets.token_hex(4)}",
-            url=settings.worker.advertise_url or self._url(),
+            url=self._url,
             version=__version__,
             pid=os.getpid(),
             index=settings.worker.index,
             device=engine.spec.details.get("device", _device(settings.model.device)),
+            certificate=self._pair.pem if self._pair is not None else "",
         )
         recordings = self._recordings(identity.worker_id, engine.spec.name)
         host = Host(
@@ -175,55 +239,111 @@ class Worker:
             self._clock,
             settings.limits,
             detectors,
-            voices=self._find_voice,
+            voices=self._voices_for,
             cleanup_limit_s=settings.worker.cleanup_limit_s,
             recordings=recordings,
+            finished=self._finished_recordings,
+            observers=self._traced(identity.worker_id),
             is_ready=True,
         )
         link = ControlLink(
             host,
             gateway_url=settings.worker.gateway_url,
             secret=settings.security.worker_secret,
-            tls=self._trust(),
+            trust=self._trust,
+            welcomed=self._welcomed,
         )
+        self._link = link
         host.report = link.report
         self._host = host
         _log.info("worker ready", worker_id=identity.worker_id, url=identity.url)
         linking = asyncio.create_task(link.run(), name="control link")
+        code = FAILED
         try:
-            return await self._wait_for_the_end(host, engine, linking)
+            code = await self._wait_for_the_end(host, engine, linking)
+            if code in (FAILED, RESTART):
+                self._leaving(code)
+            return code
         finally:
-            await link.say_goodbye("shutdown" if self._stopping.is_set() else "failed")
+            await link.say_goodbye(GOODBYES[code])
             linking.cancel()
             await asyncio.gather(linking, return_exceptions=True)
             await asyncio.to_thread(recordings.close)
             await asyncio.to_thread(self._replays.close)
+            await asyncio.to_thread(self._tracing.close)
+
+    def _traced(self, worker_id: str) -> ObserverFactory:
+        tracing = self._tracing
+        if not tracing.is_on:
+            return no_observers
+        return lambda lease: [SessionTrace(tracing, lease, worker_id)]
+
+    def _welcomed(self, welcome: Welcome) -> None:
+        looking = asyncio.create_task(
+            asyncio.to_thread(self._finished_recordings.welcomed, welcome.store_id), name="handover"
+        )
+        self._tasks.add(looking)
+        looking.add_done_callback(self._tasks.discard)
 
     def _recordings(self, worker_id: str, model: str) -> Recordings:
         storage = self._settings.storage
+        if storage.recording:
+            self._keep_private(storage.data_dir)
         recordings = Recordings(
-            Shelf(storage.data_dir),
+            self._folders,
             worker_id=worker_id,
             model=model,
             clock=self._clock,
             is_on=storage.recording,
             keeps_inputs=storage.exact_inputs,
             min_free_gb=storage.min_free_gb,
-            finished=self._make_replay,
+            finished=self._finished,
         )
         recordings.recover()
         return recordings
 
-    def _make_replay(self, folder: Folder) -> None:
+    def _keep_private(self, data_dir: Path) -> None:
+        try:
+            for folder in (data_dir, RecordingFolders(data_dir).root):
+                keep_private(folder)
+        except OSError as error:
+            # Each recording will say so again; conversations need no folder.
+            _log.error("recordings have no place", folder=str(data_dir), why=str(error))
+
+    def _finished(self, folder: Folder) -> None:
         if self._settings.storage.replays:
             self._replays.put(folder)
+        self._finished_recordings.finished(folder)
 
-    def _find_voice(self, name: str) -> Pcm | None:
-        """A registered voice, or the default one by its published id. In any thread."""
-        path = self._settings.model.default_voice
-        if name == "default" and path is not None:
-            return read_voice(path, limit_s=self._settings.limits.reference_audio_s).pcm
-        return self._voices.find(name)
+    def _voices_for(self, lease: LeasedSlot) -> Voices:
+        """Finds the voices that a session's client may use."""
+        user = VoiceUser.named(lease.caller)
+        gateway_voices = GatewayVoices(
+            http_url(self._settings.worker.gateway_url),
+            secret=self._settings.security.worker_secret,
+            find_tls=lambda: self._link.tls if self._link is not None else None,
+            limit_s=self._settings.limits.reference_audio_s,
+        )
+
+        def find(name: str) -> Pcm | None:
+            """What clients may name as `ref_audio_path`: `default`, a registered voice that is
+            theirs to use, or a file of the assets folder. In any thread."""
+            model, limit_s = self._settings.model, self._settings.limits.reference_audio_s
+            if name == "default":
+                return read_voice(
+                    default_voice_path(model.default_voice, model.name), limit_s=limit_s
+                ).pcm
+            voice = (
+                gateway_voices.find(name, lease.caller)
+                if self._finished_recordings.is_on
+                else self._voices.find(name, user)
+            )
+            assets = self._settings.storage.assets_dir
+            if voice is None and assets is not None:
+                voice = find_asset(assets, name, limit_s=limit_s)
+            return voice
+
+        return find
 
     async def _wait_for_the_end(
         self, host: Host, engine: Engine, linking: asyncio.Task[None]
@@ -233,38 +353,85 @@ class Worker:
             "left": asyncio.create_task(host.leaving.wait()),
             "stuck": asyncio.create_task(host.broken.wait()),
             "fault": asyncio.create_task(engine.wait_broken()),
+            "hung": asyncio.create_task(self._until_a_step_hangs(engine)),
         }
         try:
             await asyncio.wait({*waits.values(), linking}, return_when=asyncio.FIRST_COMPLETED)
             if linking.done():
                 linking.result()
-            if waits["stuck"].done() or waits["fault"].done():
-                _log.error("worker failed", why="stuck" if waits["stuck"].done() else "device")
+            failed = next((why for why in ("stuck", "fault", "hung") if waits[why].done()), None)
+            if failed is not None:
+                _log.error("worker failed", why=_FAILURES[failed])
                 # Others on this worker hear that it is over, if they still can.
                 host.leave(0.0)
                 await host.leaving.wait()
                 return FAILED
             if waits["stop"].done():
-                host.leave(LEAVE_GRACE_S)
+                host.leave(LEAVE_GRACE_S, self._drain_s)
                 await host.leaving.wait()
-            return DONE
+                return DONE
+            _log.info("restart ordered")
+            return RESTART
         finally:
             for task in waits.values():
                 task.cancel()
             await asyncio.gather(*waits.values(), return_exceptions=True)
 
-    def _url(self) -> str:
-        name = self._settings.worker.host
-        if name in ("0.0.0.0", "::", ""):
-            name = socket.gethostname()
-        return f"http://{f'[{name}]' if ':' in name else name}:{self.port}"
+    async def _until_a_step_hangs(self, engine: Engine) -> None:
+        limit_s = self._settings.worker.step_limit_s
+        if limit_s is None:
+            device = engine.spec.details.get("device", "cpu")
+            limit_s = CPU_STEP_LIMIT_S if device.startswith("cpu") else STEP_LIMIT_S
+        # The engine thread cannot tell: it is the one that hangs.
+        while engine.step_took_s <= limit_s:  # noqa: ASYNC110
+            await asyncio.sleep(STEP_CHECK_S)
 
-    def _trust(self) -> ssl.SSLContext | None:
-        certificate = self._settings.gateway.ssl_certfile
-        return trust(
-            self._settings.worker.gateway_url,
-            str(certificate) if certificate.is_file() else None,
-        )
+    def _advertised(self) -> str:
+        """The address that the gateway dials.
+
+        Raises:
+            SetupError: it was set, and does not fit how this worker listens.
+        """
+        scheme = "http" if self._pair is None else "https"
+        chosen = self._settings.worker.advertise_url
+        if chosen is None:
+            name = self._settings.worker.host
+            if name in ("0.0.0.0", "::", ""):
+                name = own_address(self._settings.worker.gateway_url)
+            return f"{scheme}://{f'[{name}]' if ':' in name else name}:{self.port}"
+        if self._pair is not None and chosen.startswith("http://"):
+            raise SetupError(
+                f"This worker listens with TLS, and is announced as {chosen}.",
+                hint="Announce it as https://…, or have it listen without TLS: --http.",
+            )
+        return chosen
+
+
+def speaks_http(worker: WorkerSettings) -> bool:
+    """Whether session sockets come without TLS."""
+    return is_loopback(worker.host) if worker.http is None else worker.http
+
+
+def listen_port(worker: WorkerSettings) -> int:
+    """As set; else one that a firewall can be opened for, on loopback any."""
+    if worker.port is not None:
+        return worker.port
+    return 0 if is_loopback(worker.host) else FIRST_PORT + worker.index
+
+
+def own_address(gateway_url: str) -> str:
+    """This machine's address on the way to the gateway; its name where that cannot be told."""
+    parts = urlsplit(gateway_url)
+    try:
+        family, kind, _, _, far = socket.getaddrinfo(
+            parts.hostname, parts.port or 443, type=socket.SOCK_DGRAM
+        )[0]
+        with socket.socket(family, kind) as probe:
+            # Connecting a datagram socket sends nothing.
+            probe.connect(far)
+            return str(probe.getsockname()[0]).partition("%")[0]
+    except OSError:
+        return socket.gethostname()
 
 
 def _device(chosen: str) -> str:

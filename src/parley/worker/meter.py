@@ -1,4 +1,4 @@
-"""Counts what a worker does, for its beats and its health page. Pure."""
+"""Counts what a worker does, for its heartbeats and its health page. Pure."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from parley.errors import InferenceFailed
-from parley.protocol.control import STAGE_BUCKETS_MS, Durations, TaskType
-from parley.session.events import (
-    Answered,
-    ChatAsked,
-    Ended,
+from parley.dialects.events import (
+    AnswerDone,
+    ChatRequested,
     Event,
     Failed,
-    Said,
-    TurnBegan,
-    TurnDone,
+    OutputDelta,
+    SessionEnded,
+    TurnCompleted,
+    TurnStarted,
     UnitDone,
 )
+from parley.errors import InferenceFailed
+from parley.protocol.control import STAGE_BUCKETS_MS, Durations
+from parley.protocol.kinds import Kind
 
 SMOOTHING = 0.1
 """Weight of the newest unit in the average."""
@@ -42,21 +43,21 @@ class _Times:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What came since the last look: times by stage and by task, errors by code."""
+    """What came since the last look: times by stage and by kind, errors by code."""
 
     stages: dict[str, Durations]
-    answers: dict[TaskType, Durations]
+    answers: dict[Kind, Durations]
     errors: dict[str, int]
 
 
-class Meter:
+class WorkerMeter:
     """Numbers of all sessions of a worker. `take` gives what came since the last call."""
 
     def __init__(self) -> None:
         self.total_requests = 0
         self.avg_inference_ms = 0.0
         self._stages: dict[str, _Times] = defaultdict(_Times)
-        self._answers: dict[TaskType, _Times] = defaultdict(_Times)
+        self._answers: dict[Kind, _Times] = defaultdict(_Times)
         self._errors: Counter[str] = Counter()
 
     def count_request(self) -> None:
@@ -72,9 +73,9 @@ class Meter:
         for duration_ms in durations_ms:
             self._stages[stage].add(duration_ms)
 
-    def add_answer(self, task: TaskType, duration_ms: float) -> None:
+    def add_answer(self, kind: Kind, duration_ms: float) -> None:
         """One answer: a unit, or from a request to the first piece."""
-        self._answers[task].add(duration_ms)
+        self._answers[kind].add(duration_ms)
         if self.avg_inference_ms:
             self.avg_inference_ms += SMOOTHING * (duration_ms - self.avg_inference_ms)
         else:
@@ -84,7 +85,7 @@ class Meter:
         """What was counted since the last call."""
         counted = Counted(
             {stage: times.told() for stage, times in self._stages.items()},
-            {task: times.told() for task, times in self._answers.items()},
+            {kind: times.told() for kind, times in self._answers.items()},
             dict(self._errors),
         )
         self._stages.clear()
@@ -96,27 +97,36 @@ class Meter:
 class SessionMeter:
     """One session's observer: units, times to the first piece, errors."""
 
-    def __init__(self, meter: Meter, task: TaskType) -> None:
+    def __init__(self, meter: WorkerMeter, kind: Kind) -> None:
         self._meter = meter
-        self._task = task
+        self._kind = kind
         self._asked_s: float | None = None
+        self.tokens = 0
+        """Generated so far, text and speech."""
 
     def observe(self, event: Event, at_s: float) -> None:
         """See `Observer`."""
         match event:
             case UnitDone():
+                self.tokens += event.text_tokens + event.speech_tokens
+            case AnswerDone():
+                self.tokens += event.generated_tokens
+            case _:
+                pass
+        match event:
+            case UnitDone():
                 self._meter.add("unit", [event.wall_ms])
-                self._meter.add_answer(self._task, event.wall_ms)
-            case TurnBegan() | ChatAsked():
+                self._meter.add_answer(self._kind, event.wall_ms)
+            case TurnStarted() | ChatRequested():
                 self._asked_s = at_s
-            case Said() | Answered() if self._asked_s is not None:
+            case OutputDelta() | AnswerDone() if self._asked_s is not None:
                 first_ms = 1000 * (at_s - self._asked_s)
                 self._asked_s = None
                 self._meter.add("first_piece", [first_ms])
-                self._meter.add_answer(self._task, first_ms)
-            case Failed() | Ended() if event.error is not None:
+                self._meter.add_answer(self._kind, first_ms)
+            case Failed() | SessionEnded() if event.error is not None:
                 self._meter.count_error(event.error.code)
-            case TurnDone(has_failed=True):
+            case TurnCompleted(has_failed=True):
                 self._meter.count_error(InferenceFailed.code)
             case _:
                 # Everything else takes no time of the model.

@@ -1,1 +1,1 @@
-"""The REST side: one module per subject, each a function from the house to its routes."""
+"""The REST side: one module per subject, each a function from the server to its routes."""

@@ -9,19 +9,27 @@ from fastapi import APIRouter, Depends, Query, Request, Security
 from pydantic import BaseModel, Field
 
 from parley import logs
-from parley.gateway.house import House
+from parley.gateway.admission import Admission
 from parley.gateway.http.errors import problems
 from parley.gateway.http.schemes import ADMIN_TOKEN, BEARER
 from parley.gateway.http.status import iso
+from parley.gateway.maintenance import Maintenance
+from parley.gateway.state import State
+from parley.library.presets import Presets
+from parley.library.voices import VoiceLibrary
 
 log = logs.get(__name__)
 
 
-def admin_only(house: House) -> Callable[..., None]:
+def admin_only(admission: Admission, *, also_operators: bool = False) -> Callable[..., None]:
     """A dependency that refuses everybody else and has it noted who did what.
 
-    What it asks FastAPI for is there for the document only: the door reads the headers.
+    What it asks FastAPI for is there for the document only: admission reads the headers.
+
+    Args:
+        also_operators: whether a key with the role `operate` is enough.
     """
+    allowed = admission.check_operator if also_operators else admission.check_admin
 
     def check(
         request: Request,
@@ -29,9 +37,9 @@ def admin_only(house: House) -> Callable[..., None]:
         _bearer: Annotated[object, Security(BEARER)],
     ) -> None:
         peer = request.client.host if request.client else None
-        house.door.check_admin(peer, request.headers)
-        # The gate writes it down together with what came of it.
-        request.state.admin_address = house.door.address_of(peer, request.headers)
+        allowed(peer, request.headers)
+        # `AuthMiddleware` writes it down together with what came of it.
+        request.state.admin_address = admission.address_of(peer, request.headers)
         log.info("admin", method=request.method, path=request.url.path, address=peer)
 
     return check
@@ -95,12 +103,19 @@ class CleanReport(BaseModel):
     victims: list[Victim]
 
 
-def routes(house: House) -> APIRouter:
-    """The routes."""
+def routes(
+    *,
+    admission: Admission,
+    maintenance: Maintenance,
+    presets: Presets,
+    state: State,
+    voices: VoiceLibrary,
+) -> APIRouter:
+    """Routes for audit and cleaning."""
     router = APIRouter(
         prefix="/api/admin",
         tags=["admin"],
-        dependencies=[Depends(admin_only(house))],
+        dependencies=[Depends(admin_only(admission))],
         responses=problems(401, 422),
     )
 
@@ -116,23 +131,23 @@ def routes(house: House) -> APIRouter:
                     path=entry.path,
                     status=entry.status,
                 )
-                for entry in await house.state.audit(limit)
+                for entry in await state.audit(limit)
             ]
         )
 
-    @router.get("/state")
-    async def state() -> StateReport:
+    @router.get("/state", name="state")
+    async def stored() -> StateReport:
         """Whether anything stored was found broken, and when recordings were last cleaned up."""
         return StateReport(
-            problems=[*house.state.problems, *house.voices.problems, *house.presets.problems],
-            last_clean=await house.state.fact("retention.last"),
+            problems=[*state.problems, *voices.problems, *presets.problems],
+            last_clean=await state.fact("retention.last"),
         )
 
     @router.post("/clean")
     async def clean(order: CleanOrder) -> CleanReport:
         """Delete recordings by age and size; by default only say which would go. Running and
         pinned ones stay."""
-        report = await house.keeper.clean(
+        report = await maintenance.clean(
             dry_run=order.dry_run, retention_days=order.retention_days, max_gb=order.max_gb
         )
         values = report.as_dict()

@@ -6,10 +6,11 @@ from fastapi import APIRouter, Depends
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
-from parley.gateway.apps import App
-from parley.gateway.house import House
+from parley.gateway.admission import Admission
+from parley.gateway.apps import App, Apps
 from parley.gateway.http.admin import admin_only
 from parley.gateway.http.errors import problems
+from parley.gateway.state import State
 
 
 class AppInfo(BaseModel):
@@ -57,12 +58,17 @@ class Switched(BaseModel):
     app: AdminAppInfo
 
 
-def routes(house: House) -> APIRouter:
+def routes(
+    *,
+    admission: Admission,
+    apps: Apps,
+    state: State,
+) -> APIRouter:
     """The routes. Switches outlast restarts."""
     router = APIRouter(tags=["apps"])
     admin = APIRouter(
         prefix="/api/admin/apps",
-        dependencies=[Depends(admin_only(house))],
+        dependencies=[Depends(admin_only(admission))],
         responses=problems(401, 404),
     )
 
@@ -72,20 +78,20 @@ def routes(house: House) -> APIRouter:
         )
 
     async def switch(app_id: str, is_on: bool) -> Switched:
-        app = house.apps.find(app_id)
+        app = apps.find(app_id)
         if app is None:
             raise HTTPException(404, "No such app.")
         app.is_enabled = is_on
-        await house.state.set_app(app_id, is_on)
+        await state.set_app(app_id, is_on)
         return Switched(app=describe(app))
 
-    @router.get("/api/apps")
-    async def apps() -> AppList:
+    @router.get("/api/apps", name="apps")
+    async def offered() -> AppList:
         """What is switched on."""
         return AppList(
             apps=[
                 AppInfo(app_id=app.app_id, name=app.name, route=app.route)
-                for app in house.apps
+                for app in apps
                 if app.is_enabled
             ]
         )
@@ -93,7 +99,7 @@ def routes(house: House) -> APIRouter:
     @admin.get("")
     async def all_apps() -> AdminAppList:
         """Everything, switched on or not."""
-        return AdminAppList(apps=[describe(app) for app in house.apps])
+        return AdminAppList(apps=[describe(app) for app in apps])
 
     @admin.put("")
     async def switch_named(change: NamedSwitch) -> Switched:

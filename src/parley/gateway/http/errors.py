@@ -1,22 +1,33 @@
 """Errors of the REST side: `{"detail": …, "code": …}`, and nothing about our insides. A person who
-followed a wrong link reads words instead."""
+followed a wrong link reads words instead.
+
+Below `/v1/` the clients are those of OpenAI: errors are their error objects there, a full queue is
+429 (which these clients try again by themselves), and `Retry-After` says when.
+"""
 
 from __future__ import annotations
 
+import errno
 import secrets
+import sqlite3
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, Response
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from parley import logs
 from parley.errors import ParleyError
 from parley.gateway.metrics import Metrics
 
 log = logs.get(__name__)
+
+CLIENT_CLOSED_STATUS: Final = 499
+"""The client left before its answer."""
 
 CODES = {
     400: "invalid_request",
@@ -26,12 +37,16 @@ CODES = {
     405: "method_not_allowed",
     413: "too_large",
     415: "unsupported_media_type",
+    421: "host_forbidden",
     422: "invalid_request",
+    429: "rate_limited",
+    503: "service_unavailable",
     504: "timeout",
+    507: "insufficient_storage",
 }
 
 
-class Problem(BaseModel):
+class ErrorDetail(BaseModel):
     """What every error looks like; `code` is stable, `detail` is for people."""
 
     detail: str
@@ -44,6 +59,69 @@ class Problem(BaseModel):
     )
 
 
+class OpenAIErrorBody(BaseModel):
+    """What went wrong; `code` is stable, `message` is for people."""
+
+    message: str = Field(examples=["Queue full (1000 requests)"])
+    type: str = Field(examples=["rate_limit_error"])
+    param: str | None = Field(None, description="the field at fault", examples=[None])
+    code: str | None = Field(examples=["queue_full"])
+
+
+class OpenAIError(BaseModel):
+    """What every error below `/v1/` looks like."""
+
+    error: OpenAIErrorBody
+
+
+OPENAI_PREFIX: Final = "/v1/"
+
+RETRY_AFTER_S: Final[Mapping[str, int]] = {
+    "queue_full": 5,
+    "rate_limited": 15,
+    "service_unavailable": 10,
+    "too_many_sessions": 5,
+    "worker_busy": 2,
+    "worker_connect_failed": 2,
+}
+"""Errors that pass, by code."""
+
+
+def openai_type(status: int) -> str:
+    """The `type` of an OpenAI error object."""
+    match status:
+        case 401:
+            return "authentication_error"
+        case 403:
+            return "permission_error"
+        case 429:
+            return "rate_limit_error"
+    return "invalid_request_error" if status < 500 else "server_error"
+
+
+def refusal(
+    path: str, status: int, detail: str, code: str | None = None, *, field: str | None = None
+) -> JSONResponse:
+    """An error in the shape of the clients of `path`."""
+    if not path.startswith(OPENAI_PREFIX):
+        return problem(status, detail, code)
+    code = code or CODES.get(status, "error")
+    if code == "queue_full":
+        status = 429
+    error = OpenAIErrorBody(message=detail, type=openai_type(status), param=field, code=code)
+    wait_s = RETRY_AFTER_S.get(code)
+    return JSONResponse(
+        OpenAIError(error=error).model_dump(),
+        status,
+        headers=None if wait_s is None else {"retry-after": str(wait_s)},
+    )
+
+
+def openai_problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """The `responses` of a route below `/v1/` that may fail so."""
+    return {status: {"model": OpenAIError} for status in statuses}
+
+
 def shown(example: Any, media_type: str = "application/json") -> dict[str, Any]:
     """The `content` of an answer without a model: what it looks like."""
     return {"content": {media_type: {"example": example}}}
@@ -51,7 +129,7 @@ def shown(example: Any, media_type: str = "application/json") -> dict[str, Any]:
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """The `responses` of a route that may fail so."""
-    return {status: {"model": Problem} for status in statuses}
+    return {status: {"model": ErrorDetail} for status in statuses}
 
 
 def problem(status: int, detail: str, code: str | None = None, **more: Any) -> JSONResponse:
@@ -74,6 +152,23 @@ NOWHERE: Final = """<!doctype html>
 """
 
 
+def storage_status(error: Exception) -> int | None:
+    """507 for a full disk, 503 for one that cannot be written; None for anything else."""
+    match error:
+        case OSError(errno=errno.ENOSPC | errno.EDQUOT):
+            return 507
+        case OSError(errno=errno.EROFS | errno.EIO | errno.EACCES | errno.EPERM):
+            return 503
+        case sqlite3.Error():
+            # The low byte is the primary result code; the rest says where it happened.
+            match getattr(error, "sqlite_errorcode", 0) & 0xFF:
+                case sqlite3.SQLITE_FULL:
+                    return 507
+                case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_IOERR | sqlite3.SQLITE_CANTOPEN:
+                    return 503
+    return None
+
+
 def _is_reader(request: Request) -> bool:
     """Whether a person asks, who has followed a wrong link."""
     path = request.url.path
@@ -81,37 +176,65 @@ def _is_reader(request: Request) -> bool:
     return not is_data and "text/html" in request.headers.get("accept", "")
 
 
-def install(app: FastAPI) -> None:
-    """Answer every error in our shape. Before the application starts; its house counts them."""
+def install(app: FastAPI, find_metrics: Callable[[], Metrics]) -> None:
+    """Answer every error in our shape, and count it. To be called before the application starts,
+    as Starlette fixes its handlers then; `find_metrics` is called once it runs."""
 
     def count(code: str) -> None:
-        metrics: Metrics = app.state.house.metrics
-        metrics.error(code)
+        find_metrics().error(code)
 
     async def ours(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, ParleyError)
         count(error.code)
-        return problem(error.http_status, str(error), error.code)
+        return refusal(
+            request.url.path,
+            error.http_status,
+            str(error),
+            error.code,
+            field=getattr(error, "field", None),
+        )
 
     async def theirs(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         if error.status_code == 404 and _is_reader(request):
             return HTMLResponse(NOWHERE, 404)
-        return problem(error.status_code, str(error.detail))
+        return refusal(request.url.path, error.status_code, str(error.detail))
 
     async def invalid(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)
         first = error.errors()[0] if error.errors() else {"loc": (), "msg": "Invalid."}
         where = ".".join(str(part) for part in first["loc"] if part != "body")
-        return problem(422, f"{where}: {first['msg']}" if where else str(first["msg"]))
+        sentence = f"{where}: {first['msg']}" if where else str(first["msg"])
+        status = 400 if request.url.path.startswith(OPENAI_PREFIX) else 422
+        return refusal(request.url.path, status, sentence, field=where or None)
+
+    async def left(request: Request, error: Exception) -> Response:
+        # Nobody reads it; it keeps the log honest.
+        return Response(status_code=CLIENT_CLOSED_STATUS)
+
+    async def storage(request: Request, error: Exception) -> JSONResponse:
+        """A disk that is full or fails is nobody's fault here, and passes."""
+        status = storage_status(error)
+        if status is None:
+            raise error
+        log.error("storage failed", path=request.url.path, why=str(error))
+        code = "insufficient_storage" if status == 507 else "storage_unavailable"
+        count(code)
+        sentence = "is full" if status == 507 else "cannot be written to at present"
+        detail = f"The server's disk {sentence}; nothing was changed."
+        return refusal(request.url.path, status, detail, code)
 
     async def unexpected(request: Request, error: Exception) -> JSONResponse:
         error_id = secrets.token_hex(4)
         log.error("request failed", path=request.url.path, error_id=error_id, exc_info=error)
         count("internal_error")
-        return problem(500, f"Something went wrong here (error {error_id}).", "internal_error")
+        detail = f"Something went wrong here (error {error_id})."
+        return refusal(request.url.path, 500, detail, "internal_error")
 
     app.add_exception_handler(ParleyError, ours)
     app.add_exception_handler(HTTPException, theirs)
+    app.add_exception_handler(ClientDisconnect, left)
     app.add_exception_handler(RequestValidationError, invalid)
+    app.add_exception_handler(OSError, storage)
+    app.add_exception_handler(sqlite3.Error, storage)
     app.add_exception_handler(Exception, unexpected)

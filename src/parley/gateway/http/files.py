@@ -1,17 +1,24 @@
-"""Files of the pages, packed once.
+"""Files of the pages, packed once and kept for long by browsers.
 
-What is text travels gzipped. The packed form is made when the server starts and kept in memory (the
-pages are well under a megabyte), so that serving costs the loop of live calls nothing; a file that
-changed on disk since is packed anew. Each form has its own ETag, and caches are told that there are
-two.
+Pages name their files below `static/v-…/`, an address that is a digest of all files: what is there
+never changes, and browsers keep it for a year. Addresses are relative, so that the pages work below
+any path of a proxy. Below `static/v-….PAGE/` are the files of one page: its script with all that it
+imports (`bundle.py`), its style sheets as one, and the words of the reader's language, which the
+page names so that a browser asks for everything at once.
+
+What is text travels gzipped, scripts without their comments. The packed form is made when the
+server starts and kept in memory (the pages are well under a megabyte), so that serving costs the
+loop of live calls nothing; a file that changed on disk since is packed anew. Each form has its own
+ETag, and caches are told that there are two.
 """
 
 from __future__ import annotations
 
 import functools
 import gzip
+import hashlib
 import os
-from collections.abc import Mapping
+import re
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -20,9 +27,25 @@ from starlette.responses import FileResponse, Response
 from starlette.staticfiles import NotModifiedResponse, StaticFiles
 from starlette.types import Scope
 
+from parley import logs
+from parley.gateway.http.bundle import CannotBundle, bundle, modules_of
+
+log = logs.get(__name__)
+
 PACKABLE: Final = frozenset({".html", ".js", ".css", ".svg", ".json", ".webmanifest", ".ts"})
+VARIES: Final = "accept-encoding, accept-language"
 WORTH_BYTES: Final = 512
 """Below this the header of gzip eats the gain."""
+VERSIONED: Final = re.compile(r"v-([0-9a-f]{16})(?:\.([\w-]+))?/(.+)")
+STYLES: Final = "page.css"
+KEPT: Final = "public, max-age=31536000, immutable"
+BLOCK: Final = r"/\*\*(?:[^*]|\*(?!/))*\*/"
+CAST: Final = r"/\*\* @type (?:[^*]|\*(?!/))*\*/ ?"
+COMMENT: Final = re.compile(rf"^[ \t]*{BLOCK}[ \t]*\n|^[ \t]*//[^\n]*\n|{CAST}", re.MULTILINE)
+"""Comments on lines of their own, and casts. A comment behind code stays: only a parser could tell
+it from a string."""
+ENTRY: Final = re.compile(r'<script type="module" src="/static/([^"]+)"')
+SHEET: Final = re.compile(r'<link rel="stylesheet" href="/static/([^"]+)">\n?')
 
 
 class _Packed(NamedTuple):
@@ -31,15 +54,28 @@ class _Packed(NamedTuple):
     body: bytes
 
 
+def without_comments(script: str) -> str:
+    """A script of ours as it travels: the same program in fewer bytes."""
+    return COMMENT.sub("", script)
+
+
 class WebFiles(StaticFiles):
     """A folder of static files. `page` serves one of them at another address."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(directory=folder, follow_symlink=False)
+        self._folder = folder
         self._packed: dict[str, _Packed] = {}
+        self._seen: tuple[tuple[str, int, int], ...] = ()
+        self._version = ""
+        self._made: dict[tuple[str, str], dict[str, bytes]] = {}
         for path in sorted(folder.rglob("*")):
             if path.is_file() and not path.is_symlink():
                 self._pack(str(path), path.stat())
+        for page in sorted(folder.glob("*.html")):
+            for body in self._made_for(page.stem).values():
+                if len(body) >= WORTH_BYTES:
+                    _gzipped(body)
 
     def page(self, path: Path, scope: Scope, status_code: int = 200) -> Response:
         """The file at `path`, as the asking browser takes it.
@@ -47,7 +83,108 @@ class WebFiles(StaticFiles):
         Raises:
             FileNotFoundError: it is not there.
         """
-        return self.file_response(path, path.stat(), scope, status_code)
+        asked = Headers(scope=scope)
+        text = self._at_its_version(path, scope["path"], asked)
+        etag = hashlib.sha256(text.encode()).hexdigest()[:32]
+        headers = {"content-type": "text/html; charset=utf-8", "vary": VARIES}
+        if takes_gzip(asked):
+            packed = gzip.compress(text.encode(), 6, mtime=0)
+            more = {"content-encoding": "gzip", "etag": f'"{etag}-gzip"'}
+            return self._or_unchanged(Response(packed, status_code, headers | more), asked)
+        plain = Response(text, status_code, headers | {"etag": f'"{etag}"'})
+        return self._or_unchanged(plain, asked)
+
+    def version(self) -> str:
+        """A digest of every file, made anew when one of them has changed on disk."""
+        seen = tuple(
+            (str(path), stat.st_mtime_ns, stat.st_size)
+            for path in sorted(self._folder.rglob("*"))
+            if path.is_file() and not path.is_symlink()
+            for stat in [path.stat()]
+        )
+        if seen != self._seen:
+            digest = hashlib.sha256()
+            for name, _, size in seen:
+                digest.update(f"{name} {size}\n".encode())
+                digest.update(Path(name).read_bytes())
+            self._seen, self._version = seen, digest.hexdigest()[:16]
+        return self._version
+
+    def _at_its_version(self, page: Path, address: str, asked: Headers) -> str:
+        """The page, naming files that stay as they are, relative to its own address."""
+        html = page.read_text("utf-8")
+        root = "../" * (address.count("/") - 1)
+        plain = f"{root}static/v-{self.version()}/"
+        made = self._made_for(page.stem)
+        entry = ENTRY.search(html)
+        if entry and entry[1] in made:
+            own = f"{root}static/v-{self.version()}.{page.stem}/"
+            html = html.replace(f'"/static/{entry[1]}', f'"{own}{entry[1]}')
+            sheets = f'<link rel="stylesheet" href="{own}{STYLES}">\n'
+            html = SHEET.sub("", SHEET.sub(lambda _: sheets, html, count=1).replace(own, "\0"))
+            html = html.replace("\0", own)
+            words = f"words/{language_of(asked)}.js"
+            if (self._folder / words).is_file():
+                preload = f'<link rel="modulepreload" href="{own}{words}">\n'
+                html = html.replace("</head>", f"{preload}</head>", 1)
+        return html.replace('"/static/', f'"{plain}')
+
+    def _made_for(self, name: str) -> dict[str, bytes]:
+        """What is made for a page: script, stubs and styles; nothing for one without a script."""
+        key = (self.version(), name)
+        if key not in self._made:
+            self._made = {old: made for old, made in self._made.items() if old[0] == key[0]}
+            self._made[key] = self._make(name)
+        return self._made[key]
+
+    def _make(self, name: str) -> dict[str, bytes]:
+        page = self._folder / f"{name}.html"
+        html = page.read_text("utf-8") if page.is_file() else ""
+        entry = ENTRY.search(html)
+        if entry is None or not (self._folder / entry[1]).is_file():
+            return {}
+        up = "../" * (entry[1].count("/") + 1)
+        try:
+            whole = bundle(self._folder, entry[1], _script, f"{up}v-{self.version()}/")
+            # What runs beside the page has nothing of the page's: its modules are its own.
+            beside = self._folder.rglob("*-worklet.js")
+            own = [path.relative_to(self._folder).as_posix() for path in beside]
+            alone = frozenset().union(*(modules_of(self._folder, one, _script) for one in own))
+        except CannotBundle as error:
+            log.warning("page_not_bundled", page=name, why=str(error))
+            return {}
+        sheets = [(self._folder / path).read_text("utf-8") for path in SHEET.findall(html)]
+        texts = {entry[1]: whole.script, STYLES: "".join(sheets)}
+        texts |= {path: stub for path, stub in whole.stubs.items() if path not in alone}
+        return {path: text.encode() for path, text in texts.items()}
+
+    def get_path(self, scope: Scope) -> str:
+        """The file's path in the folder, without the version and the page its address names."""
+        path = super().get_path(scope)
+        named = VERSIONED.fullmatch(path.replace(os.sep, "/"))
+        if named is None:
+            return path
+        # An older page that is still open gets what there is, and keeps it for no longer than that.
+        scope["parley.kept"] = named[1] == self._version
+        scope["parley.page"] = named[2]
+        return named[3]
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        """The file, or what was made of it for the page that asks."""
+        page = scope.get("parley.page")
+        if not page or scope["method"] not in ("GET", "HEAD"):
+            return await super().get_response(path, scope)
+        body = self._made_for(page).get(path.replace(os.sep, "/"))
+        if body is None:
+            return await super().get_response(path, scope)
+        kind = "text/css" if path == STYLES else "text/javascript"
+        headers = {"content-type": f"{kind}; charset=utf-8", "vary": "accept-encoding"}
+        headers["cache-control"] = KEPT if scope["parley.kept"] else "no-cache"
+        if len(body) >= WORTH_BYTES and takes_gzip(Headers(scope=scope)):
+            body = _gzipped(body)
+            headers["content-encoding"] = "gzip"
+        headers["content-length"] = str(len(body))
+        return Response(b"" if scope["method"] == "HEAD" else body, headers=headers)
 
     def file_response(
         self,
@@ -59,27 +196,35 @@ class WebFiles(StaticFiles):
         """The file, packed where that is worth it and the browser takes it."""
         asked = Headers(scope=scope)
         plain = FileResponse(full_path, status_code=status_code, stat_result=stat_result)
+        if scope.get("parley.kept"):
+            # Nobody asks again whether it has changed.
+            plain.headers["cache-control"] = KEPT
+            del plain.headers["etag"], plain.headers["last-modified"]
         packed = self._pack(os.fspath(full_path), stat_result)
         if packed is None:
             return self._or_unchanged(plain, asked)
         plain.headers["vary"] = "accept-encoding"
         if not takes_gzip(asked) or "range" in asked:
             return self._or_unchanged(plain, asked)
-        etag = plain.headers["etag"].removesuffix('"') + '-gzip"'
-        headers: Mapping[str, str] = {
+        headers = {
             "content-encoding": "gzip",
             "content-type": plain.headers["content-type"],
-            "etag": etag,
-            "last-modified": plain.headers["last-modified"],
             "vary": "accept-encoding",
         }
+        if "etag" in plain.headers:
+            headers["etag"] = plain.headers["etag"].removesuffix('"') + '-gzip"'
+            headers["last-modified"] = plain.headers["last-modified"]
+        else:
+            headers["cache-control"] = KEPT
         body = b"" if scope["method"] == "HEAD" else packed.body
         answer = Response(body, status_code, headers)
         answer.headers["content-length"] = str(len(packed.body))
         return self._or_unchanged(answer, asked)
 
     def _or_unchanged(self, answer: Response, asked: Headers) -> Response:
-        if answer.status_code == 200 and self.is_not_modified(answer.headers, asked):
+        if "etag" not in answer.headers or answer.status_code != 200:
+            return answer
+        if self.is_not_modified(answer.headers, asked):
             return NotModifiedResponse(answer.headers)
         return answer
 
@@ -89,9 +234,27 @@ class WebFiles(StaticFiles):
             return None
         known = self._packed.get(path)
         if known is None or (known.mtime_ns, known.size) != (stat.st_mtime_ns, stat.st_size):
-            body = gzip.compress(Path(path).read_bytes(), 9, mtime=0)
+            content = Path(path).read_bytes()
+            if path.endswith(".js"):
+                content = without_comments(content.decode()).encode()
+            body = _gzipped(content)
             known = self._packed[path] = _Packed(stat.st_mtime_ns, stat.st_size, body)
         return known
+
+
+def _script(path: Path) -> str:
+    return without_comments(path.read_text("utf-8"))
+
+
+@functools.lru_cache(maxsize=2048)
+def _gzipped(content: bytes) -> bytes:
+    return gzip.compress(content, 9, mtime=0)
+
+
+def language_of(asked: Headers) -> str:
+    """The language of ours that a browser asks for first."""
+    first = asked.get("accept-language", "").split(",")[0].strip().lower()
+    return "zh" if first.startswith("zh") else "en"
 
 
 @functools.lru_cache(maxsize=4)

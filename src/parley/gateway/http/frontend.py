@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+from pathlib import Path
 from typing import Literal
 
 from fastapi import APIRouter
@@ -12,10 +13,10 @@ from starlette.exceptions import HTTPException
 
 from parley import logs
 from parley.errors import BadInput
-from parley.gateway.house import House
 from parley.gateway.http.errors import problems
-from parley.library.voices import Voice, default_voice_path, read_voice
+from parley.library.voices import RegisteredVoice, default_voice_path, read_voice
 from parley.media.pcm import to_float32_bytes
+from parley.settings import GatewaySettings, LimitSettings, ModelSettings, StorageSettings
 
 log = logs.get(__name__)
 
@@ -29,6 +30,16 @@ class Defaults(BaseModel):
     api_hosts: list[str] = Field(
         description="other servers that `?api=` may name", examples=[["talk.example.org:8006"]]
     )
+    model: str = Field(
+        description="name of the model, without the folder it lies in", examples=["pocket"]
+    )
+    session_limits_s: dict[Literal["audio", "video"], float] = Field(
+        description="longest realtime session by mode", examples=[{"audio": 600.0, "video": 300.0}]
+    )
+    recording: bool = Field(description="whether sessions are recorded if the client agrees")
+    retention_days: int = Field(
+        description="how long recordings are kept; -1: until they are deleted", examples=[-1]
+    )
 
 
 class VoiceInfo(BaseModel):
@@ -41,7 +52,7 @@ class VoiceInfo(BaseModel):
     base64: str = Field(examples=["AAAAAAAAgD4="])
 
 
-def describe(voice: Voice) -> VoiceInfo:
+def describe(voice: RegisteredVoice) -> VoiceInfo:
     """A voice with its sound."""
     return VoiceInfo(
         name=voice.name,
@@ -52,19 +63,31 @@ def describe(voice: Voice) -> VoiceInfo:
     )
 
 
-def routes(house: House) -> APIRouter:
-    """The routes."""
+def routes(
+    *,
+    gateway: GatewaySettings,
+    limits: LimitSettings,
+    model: ModelSettings,
+    storage: StorageSettings,
+) -> APIRouter:
+    """Routes for what pages load."""
     router = APIRouter(tags=["pages"])
     default_voice: list[VoiceInfo] = []
 
     @router.get("/api/frontend_defaults", response_model_exclude_none=True)
     async def defaults() -> Defaults:
-        """Playback delay, vocoder, and the language pages start in if one is set."""
-        gateway = house.settings.gateway
+        """What pages should know before a session: the model, its limits, and what is kept."""
         return Defaults(
             playback_delay_ms=gateway.playback_delay_ms,
             default_lang=gateway.lang,
             api_hosts=list(gateway.api_hosts),
+            model=Path(model.name).name,
+            session_limits_s={
+                "audio": limits.realtime_audio_s,
+                "video": limits.realtime_video_s,
+            },
+            recording=storage.recording,
+            retention_days=storage.retention_days,
         )
 
     @router.get("/api/default_ref_audio", responses=problems(404))
@@ -72,9 +95,8 @@ def routes(house: House) -> APIRouter:
         """The voice that pages offer to people who bring none: the configured one, else the
         checkpoint's, else the one that comes with parley. 404 when it cannot be read."""
         if not default_voice:
-            model = house.settings.model
             path = default_voice_path(model.default_voice, model.name)
-            limit_s = house.settings.limits.reference_audio_s
+            limit_s = limits.reference_audio_s
             try:
                 # Decoding takes a while, and the loop carries live calls.
                 read = await asyncio.to_thread(read_voice, path, limit_s=limit_s)

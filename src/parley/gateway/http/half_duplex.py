@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
-from parley.gateway.house import House
+from parley.errors import RateLimited
+from parley.gateway.admission import Admission, is_loopback
+from parley.gateway.authenticator import Caller
+from parley.gateway.dispatcher import Dispatcher
 from parley.gateway.http.errors import problem, problems
+from parley.gateway.queue import Queue, Ticket
+from parley.gateway.rates import RateLimit, network_of
+from parley.gateway.worker_control import WorkerControl
+from parley.gateway.worker_pool import Lease, WorkerPool
+from parley.protocol.kinds import Kind
+
+KIND: Final = Kind.HALF_DUPLEX
+LONG_ID_CHARACTERS: Final = 22
+"""So many letters and digits after the last `_` hold 128 bits; printed in hex they are 32."""
 
 SessionId = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$", examples=["hdx_abc123"])]
 
@@ -22,26 +34,79 @@ class StopRequest(BaseModel):
 
 
 class StopAnswer(BaseModel):
-    """It was found and told to stop."""
+    """Whether something was stopped."""
 
     success: bool = True
-    message: str = Field(examples=["Stopping."])
+    message: str = Field(examples=["The session was stopped."])
 
 
-def routes(house: House) -> APIRouter:
-    """The routes."""
+def routes(
+    *,
+    admission: Admission,
+    dispatcher: Dispatcher,
+    failed_stops: RateLimit,
+    queue: Queue,
+    worker_control: WorkerControl,
+    worker_pool: WorkerPool,
+) -> APIRouter:
+    """Routes for stopping half-duplex sessions."""
     router = APIRouter(tags=["half-duplex"])
 
-    @router.post("/api/half_duplex/stop", responses=problems(404, 422), response_model=StopAnswer)
-    async def stop(order: StopRequest) -> StopAnswer | JSONResponse:
-        """Stop one session, whatever it does: a waiting one leaves the queue, a generating one ends
-        its turn at the next token. Knowing the session id is the permission."""
-        for ticket in house.queue:
-            if ticket.session_id == order.session_id:
-                house.dispatcher.cancel(ticket)
-                return StopAnswer(message="The waiting session was cancelled.")
-        if await house.desk.stop(order.session_id, order.scope):
-            return StopAnswer(message="Stopping.")
+    def may_stop(caller: Caller, address: str, client: Ticket | Lease) -> bool:
+        if client.key_id is not None:
+            return caller.key is not None and caller.key.id == client.key_id
+        return is_long(client.session_id) or is_same_place(address, client.address)
+
+    @router.post(
+        "/api/half_duplex/stop", responses=problems(404, 422, 429), response_model=StopAnswer
+    )
+    async def stop(order: StopRequest, request: Request) -> StopAnswer | JSONResponse:
+        """Stop one half-duplex session, whatever it does: a waiting one leaves the queue, a
+        generating one ends its turn at the next token. For whoever knows the session's id and
+        has shown the same key; for a session without one, from the same address, or from
+        anywhere when its id is too long to be guessed (22 letters and digits after the last `_`).
+        """
+        peer = request.client.host if request.client else None
+        address = admission.address_of(peer, request.headers)
+        caller: Caller = request.state.caller
+        is_admin = admission.is_admin(peer, request.headers)
+        if not is_admin and not failed_stops.has_room(network_of(address)):
+            raise RateLimited(failed_stops.per_minute, has_key=False)
+        ticket = next((t for t in queue if _is(t, order.session_id)), None)
+        if (
+            ticket is not None
+            and order.scope == "session"
+            and (is_admin or may_stop(caller, address, ticket))
+        ):
+            stopped = dispatcher.cancel(ticket)
+            return StopAnswer(success=stopped, message="The waiting session was cancelled.")
+        lease = next((one for one in worker_pool.leases if _is(one, order.session_id)), None)
+        if lease is not None and (is_admin or may_stop(caller, address, lease)):
+            if order.scope == "turn":
+                stopped = await worker_control.stop_turn(lease)
+                words = "The answer was stopped." if stopped else "Nothing was being said."
+            else:
+                stopped = await worker_control.end_session(lease)
+                words = "The session was stopped." if stopped else "The session was over already."
+            return StopAnswer(success=stopped, message=words)
+        failed_stops.take(network_of(address))
+        # The same words whether it does not exist or is somebody else's.
         return problem(404, "No such session is running.", success=False)
 
     return router
+
+
+def _is(client: Ticket | Lease, session_id: str) -> bool:
+    return client.kind == KIND and client.session_id == session_id
+
+
+def is_long(session_id: str) -> bool:
+    """Whether an id that a client chose can hold 128 bits: long enough, and not a word."""
+    end = session_id.rpartition("_")[2].replace("-", "")
+    kinds = any(one.isdigit() for one in end) and any(one.isalpha() for one in end)
+    return len(end) >= LONG_ID_CHARACTERS and kinds and len(set(end.lower())) >= 8
+
+
+def is_same_place(one: str, other: str) -> bool:
+    """Whether two addresses are the same, all of this machine's counting as one."""
+    return network_of(one) == network_of(other) or (is_loopback(one) and is_loopback(other))

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import secrets
+from datetime import UTC, datetime
+from typing import Annotated, Literal
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import BaseModel, Field, field_validator
 from starlette.exceptions import HTTPException
 
+from parley.clock import Clock
 from parley.errors import Unauthorized
-from parley.gateway.access import COOKIE, Caller, hash_key, make_key
-from parley.gateway.house import House
+from parley.gateway.admission import Admission
+from parley.gateway.authenticator import COOKIE, Authenticator, Caller, hash_key, make_key
 from parley.gateway.http.admin import admin_only
 from parley.gateway.http.errors import problems
 from parley.gateway.http.status import iso
-from parley.gateway.state import Key
+from parley.gateway.maintenance import Maintenance
+from parley.gateway.state import Key, Role, State
+from parley.gateway.usage import KeyUsage
+from parley.settings import GatewaySettings
 
 
 class KeyInfo(BaseModel):
@@ -27,6 +35,29 @@ class KeyInfo(BaseModel):
     revoked_at: str | None
     max_sessions: int = Field(examples=[8])
     per_minute: int = Field(examples=[120])
+    role: Role = Field("talk", examples=["talk"])
+    expires_at: str | None = Field(None, examples=["2027-01-01T00:00:00.000+00:00"])
+    minutes_per_day: int | None = Field(None, examples=[60])
+    tokens_per_day: int | None = Field(None, examples=[100000])
+    minutes_today: float = Field(0.0, examples=[12.5])
+    tokens_today: int = Field(0, examples=[18200])
+
+
+class UsageOfKey(BaseModel):
+    """What one key used on one day (UTC)."""
+
+    key_id: str = Field(examples=["k_0123456789ab"])
+    name: str = Field(examples=["kiosk in the hall"])
+    day: str = Field(examples=["2026-11-20"])
+    sessions: int = Field(examples=[14])
+    minutes: float = Field(examples=[41.3])
+    tokens: int = Field(description="generated, text and speech", examples=[52110])
+
+
+class UsageReport(BaseModel):
+    """By day, oldest first."""
+
+    usage: list[UsageOfKey]
 
 
 class KeyList(BaseModel):
@@ -41,6 +72,12 @@ class NewKey(BaseModel):
     name: str = Field(min_length=1, max_length=60, examples=["kiosk in the hall"])
     max_sessions: int = Field(8, ge=1, le=100_000, description="sessions and tickets at once")
     per_minute: int = Field(120, ge=1, le=1_000_000, description="requests and new sessions")
+    role: Role = Field("talk", description="operate: also look after the server; admin: everything")
+    expires_in_days: float | None = Field(
+        None, gt=0, le=36_500, allow_inf_nan=False, description="null: never"
+    )
+    minutes_per_day: int | None = Field(None, ge=1, le=1_000_000, description="of sessions")
+    tokens_per_day: int | None = Field(None, ge=1, le=1_000_000_000, description="generated")
 
     @field_validator("name")
     @classmethod
@@ -69,16 +106,26 @@ class Token(BaseModel):
     expires_in_s: float = Field(examples=[900.0])
 
 
-def routes(house: House) -> APIRouter:
-    """The routes."""
+def routes(
+    *,
+    admission: Admission,
+    authenticator: Authenticator,
+    clock: Clock,
+    gateway: GatewaySettings,
+    maintenance: Maintenance,
+    state: State,
+    usage: KeyUsage,
+) -> APIRouter:
+    """Routes for keys and tokens."""
     router = APIRouter(tags=["keys"])
     admin = APIRouter(
         prefix="/api/admin/keys",
-        dependencies=[Depends(admin_only(house))],
+        dependencies=[Depends(admin_only(admission))],
         responses=problems(401, 404, 422),
     )
 
     def describe(key: Key) -> KeyInfo:
+        used = usage.today(key.id)
         return KeyInfo(
             id=key.id,
             name=key.name,
@@ -87,19 +134,60 @@ def routes(house: House) -> APIRouter:
             revoked_at=None if key.revoked_s is None else iso(key.revoked_s),
             max_sessions=key.max_sessions,
             per_minute=key.per_minute,
+            role=key.role,
+            expires_at=None if key.expires_s is None else iso(key.expires_s),
+            minutes_per_day=key.minutes_per_day,
+            tokens_per_day=key.tokens_per_day,
+            minutes_today=round(used.seconds / 60, 2),
+            tokens_today=used.tokens,
         )
 
     async def reload() -> None:
-        seal = await house.state.secret("tokens", b"")
-        house.access.fill(await house.state.keys(), seal)
+        seal = await state.secret("tokens", b"")
+        authenticator.fill(await state.keys(), seal)
 
     @admin.get("")
     async def keys() -> KeyList:
         """Keys that work."""
-        await house.keeper.save()
-        return KeyList(
-            keys=[describe(key) for key in await house.state.keys() if key.revoked_s is None]
-        )
+        await maintenance.save()
+        return KeyList(keys=[describe(key) for key in await state.keys() if key.revoked_s is None])
+
+    async def report(days: int, key_id: str | None = None) -> list[UsageOfKey]:
+        await maintenance.save()
+        since = datetime.fromtimestamp(clock.time() - 86_400 * (days - 1), UTC).date().isoformat()
+        names = {key.id: key.name for key in await state.keys()}
+        return [
+            UsageOfKey(
+                key_id=row.key_id,
+                name=names.get(row.key_id, ""),
+                day=row.day,
+                sessions=row.sessions,
+                minutes=round(row.seconds / 60, 2),
+                tokens=row.tokens,
+            )
+            for row in await state.usage(since, key_id)
+        ]
+
+    @admin.get(
+        "/usage",
+        response_model=UsageReport,
+        responses={200: {"content": {"text/csv": {"schema": {"type": "string"}}}}},
+    )
+    async def used(
+        days: Annotated[int, Query(ge=1, le=3660)] = 31,
+        format: Annotated[Literal["json", "csv"], Query()] = "json",
+    ) -> UsageReport | Response:
+        """What every key used by day, ended sessions only; also as CSV."""
+        rows = await report(days)
+        return UsageReport(usage=rows) if format == "json" else as_csv(rows)
+
+    @router.get("/api/usage", responses=problems(401, 422))
+    async def own(request: Request, days: Annotated[int, Query(ge=1, le=3660)] = 31) -> UsageReport:
+        """What the caller's own key used by day."""
+        caller: Caller = request.state.caller
+        if caller.key is None:
+            raise Unauthorized("A key is required.")
+        return UsageReport(usage=await report(days, caller.key.id))
 
     @admin.post("", status_code=201)
     async def make(new: NewKey) -> MadeKey:
@@ -109,42 +197,66 @@ def routes(house: House) -> APIRouter:
             id=f"k_{secrets.token_hex(6)}",
             name=new.name,
             hash=hash_key(secret),
-            created_s=house.clock.time(),
+            created_s=clock.time(),
             last_used_s=None,
             revoked_s=None,
             max_sessions=new.max_sessions,
             per_minute=new.per_minute,
+            role=new.role,
+            expires_s=(
+                None if new.expires_in_days is None else clock.time() + 86_400 * new.expires_in_days
+            ),
+            minutes_per_day=new.minutes_per_day,
+            tokens_per_day=new.tokens_per_day,
         )
-        await house.state.add_key(key)
+        await state.add_key(key)
         await reload()
         return MadeKey(**describe(key).model_dump(), key=secret)
 
     @admin.delete("/{key_id}")
     async def revoke(key_id: str) -> Revoked:
         """Revoke a key at once; sessions that run go on."""
-        if not any(key.id == key_id and key.revoked_s is None for key in await house.state.keys()):
+        if not any(key.id == key_id and key.revoked_s is None for key in await state.keys()):
             raise HTTPException(404, "No such key.")
-        await house.state.revoke_key(key_id, house.clock.time())
+        await state.revoke_key(key_id, clock.time())
         await reload()
         return Revoked()
 
     @router.post("/api/token", responses=problems(401, 403))
     async def token(request: Request, response: Response) -> Token:
         """A short-lived token for a browser, in exchange for a key."""
-        house.door.check_origin(request.headers)
+        admission.check_origin(request.headers)
         caller: Caller = request.state.caller
         if caller.kind == "anonymous":
             raise Unauthorized("A key is required.")
-        made, lasts_s = house.access.session_token(caller)
+        made, lasts_s = authenticator.session_token(caller)
         response.set_cookie(
             COOKIE,
             made,
             max_age=round(lasts_s),
             httponly=True,
             samesite="strict",
-            secure=not house.settings.gateway.http,
+            secure=not gateway.http,
         )
         return Token(token=made, expires_in_s=lasts_s)
 
     router.include_router(admin)
     return router
+
+
+def as_csv(rows: list[UsageOfKey]) -> Response:
+    """A table for spreadsheets."""
+    out = io.StringIO()
+    table = csv.writer(out)
+    table.writerow(list(UsageOfKey.model_fields))
+    for row in rows:
+        values = row.model_dump()
+        if values["name"].startswith(("=", "+", "-", "@")):
+            # A spreadsheet would take it for a formula.
+            values["name"] = "'" + values["name"]
+        table.writerow(values.values())
+    return Response(
+        out.getvalue(),
+        media_type="text/csv",
+        headers={"content-disposition": 'attachment; filename="usage.csv"'},
+    )

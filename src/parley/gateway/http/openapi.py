@@ -1,8 +1,8 @@
 """`/openapi.json`: what FastAPI finds, completed with what holds for every operation.
 
 Examples are written once, at the fields of the models; here they are put together, so that every
-body and every answer is shown whole. Errors that come from in front of the routes (the gate, the
-shield) are added here, because no route knows of them.
+body and every answer is shown whole. Errors that come from the middlewares in front of the
+routes are added here, because no route knows of them.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from typing import Any, Final
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from parley.gateway.house import House
-from parley.gateway.http.gate import is_open
+from parley.gateway.http.auth import is_open
+from parley.gateway.http.errors import OPENAI_PREFIX, openai_type
 from parley.gateway.http.schemes import BEARER, CALLERS
 
 JSON: Final = "application/json"
-PROBLEM: Final = {"$ref": "#/components/schemas/Problem"}
+PROBLEM: Final = {"$ref": "#/components/schemas/ErrorDetail"}
+OPENAI_PROBLEM: Final = {"$ref": "#/components/schemas/OpenAIError"}
 
 ALWAYS: Final = {
     "401": "A key or a token is missing, or is not valid (any more).",
@@ -43,12 +44,12 @@ MEANINGS: Final = {
 PROBLEMS: Final[dict[str, tuple[str, str]]] = {
     "400": ("invalid_request", "The message is not valid JSON text."),
     "401": ("unauthorized", "A key is required."),
-    "403": ("forbidden", "Pages of this origin may not open sessions here."),
+    "403": ("forbidden", "Pages from this origin may not open sessions on this server."),
     "404": ("not_found", "There is no such recording."),
     "409": ("conflict", "The session still runs."),
     "413": ("too_large", "The body may have 1048576 bytes."),
     "422": ("invalid_request", "comment: Field required"),
-    "429": ("rate_limited", "This key may be used 60 times a minute."),
+    "429": ("rate_limited", "This key allows 60 requests per minute."),
     "502": ("worker_lost", "The worker was lost."),
     "503": ("service_unavailable", "No worker is available."),
     "504": ("timeout", "No answer in time."),
@@ -60,8 +61,8 @@ class NoExample(ValueError):
     """A field that nothing can be shown for."""
 
 
-def install(app: FastAPI) -> None:
-    """Serve the completed document."""
+def install(app: FastAPI, *, needs_key: bool, has_admin_token: bool) -> None:
+    """Serve the completed document of a server that is protected like this."""
 
     def document() -> dict[str, Any]:
         if app.openapi_schema is None:
@@ -73,12 +74,7 @@ def install(app: FastAPI) -> None:
                     routes=app.routes,
                 )
             )
-            house: House = app.state.house
-            secure(
-                app.openapi_schema,
-                needs_key=house.access.needs_key,
-                has_admin_token=bool(house.settings.security.admin_token),
-            )
+            secure(app.openapi_schema, needs_key=needs_key, has_admin_token=has_admin_token)
         return app.openapi_schema
 
     app.openapi = document  # type: ignore[method-assign]
@@ -87,17 +83,20 @@ def install(app: FastAPI) -> None:
 def complete(document: dict[str, Any]) -> dict[str, Any]:
     """Add examples, common errors and our error shape, in place."""
     schemas = document["components"]["schemas"]
-    for operation in operations(document):
+    for path, operation in operations(document):
         answers = operation["responses"]
         common = {**ALWAYS, **(WITH_BODY if "requestBody" in operation else {})}
         for status in common:
             answers.setdefault(status, {})
+        if path.startswith(OPENAI_PREFIX):
+            answers.pop("422", None)
+            answers.setdefault("400", {})
         if "422" in answers and "requestBody" in operation:
             # Text that is no text at all is refused before anybody looks for fields.
             answers.setdefault("400", {})
         for status, answer in answers.items():
             if status in PROBLEMS:
-                _describe_problem(status, answer)
+                _describe_problem(path, status, answer)
         for content in _contents(operation):
             if "example" not in content and "schema" in content:
                 # A field without an example is found by a test; readers still get the rest.
@@ -126,10 +125,11 @@ def secure(document: dict[str, Any], *, needs_key: bool, has_admin_token: bool) 
                 operation["security"].insert(0, {})
 
 
-def operations(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Every operation of a document."""
-    for methods in document["paths"].values():
-        yield from methods.values()
+def operations(document: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every operation of a document, with its path."""
+    for path, methods in document["paths"].items():
+        for operation in methods.values():
+            yield path, operation
 
 
 def example_of(schema: Mapping[str, Any], schemas: Mapping[str, Any], name: str = "") -> Any:
@@ -167,9 +167,13 @@ def example_of(schema: Mapping[str, Any], schemas: Mapping[str, Any], name: str 
     raise NoExample(f"{name} has no example")
 
 
-def _describe_problem(status: str, answer: dict[str, Any]) -> None:
+def _describe_problem(path: str, status: str, answer: dict[str, Any]) -> None:
     code, detail = PROBLEMS[status]
     answer["description"] = MEANINGS[status]
+    if path.startswith(OPENAI_PREFIX):
+        error = {"message": detail, "type": openai_type(int(status)), "param": None, "code": code}
+        answer["content"] = {JSON: {"schema": OPENAI_PROBLEM, "example": {"error": error}}}
+        return
     answer["content"] = {JSON: {"schema": PROBLEM, "example": {"detail": detail, "code": code}}}
 
 

@@ -12,11 +12,16 @@ from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
 from parley import logs
-from parley.gateway.fleet import Worker
-from parley.gateway.house import House
+from parley.clock import Clock
+from parley.gateway.admission import Admission
+from parley.gateway.handover import Handover
 from parley.gateway.http.admin import admin_only
 from parley.gateway.http.errors import problems
 from parley.gateway.http.status import WorkerInfo, iso, worker_info
+from parley.gateway.worker_control import WorkerControl
+from parley.gateway.worker_pool import Worker, WorkerPool
+from parley.recording.layout import RecordingFolders
+from parley.settings import StorageSettings
 
 LINES_KEPT: Final = 300
 DISK_FRESH_S: Final = 60.0
@@ -48,6 +53,9 @@ class Disk(BaseModel):
     free_gb: float = Field(examples=[201.4])
     recordings: int = Field(examples=[812])
     recordings_gb: float = Field(examples=[37.2])
+    waiting_on_workers: int = Field(
+        0, description="recordings that are still to come from other hosts", examples=[0]
+    )
     min_free_gb: float = Field(description="nothing is recorded below this", examples=[1.0])
     max_gb: float = Field(description="recordings may take this much, -1: no cap", examples=[-1.0])
     retention_days: int = Field(description="-1: for ever", examples=[30])
@@ -71,18 +79,28 @@ class Restarted(BaseModel):
     success: bool = True
 
 
-def routes(house: House, recent: logs.Recent) -> APIRouter:
-    """The routes."""
+def routes(
+    *,
+    admission: Admission,
+    clock: Clock,
+    folders: RecordingFolders,
+    handover: Handover,
+    recent: logs.Recent,
+    storage: StorageSettings,
+    worker_control: WorkerControl,
+    worker_pool: WorkerPool,
+) -> APIRouter:
+    """Routes for operators."""
     router = APIRouter(
         prefix="/api/admin",
         tags=["admin"],
-        dependencies=[Depends(admin_only(house))],
+        dependencies=[Depends(admin_only(admission, also_operators=True))],
         responses=problems(401),
     )
-    disk = _DiskReport(house)
+    disk = _DiskReport(clock, folders, storage)
 
     def known(worker_id: str) -> Worker:
-        worker = house.fleet.find(worker_id)
+        worker = worker_pool.find(worker_id)
         if worker is None or not worker.is_connected:
             raise HTTPException(404, "There is no such worker.")
         return worker
@@ -106,21 +124,22 @@ def routes(house: House, recent: logs.Recent) -> APIRouter:
     @router.get("/disk")
     async def room() -> Disk:
         """Room on the disk, and what recordings take; counted at most once a minute."""
-        return await disk.read()
+        report = await disk.read()
+        return report.model_copy(update={"waiting_on_workers": handover.waiting})
 
     @router.put("/workers/{worker_id}", responses=problems(404, 422))
     async def drain(worker_id: str, order: DrainOrder) -> WorkerInfo:
         """Keep new work away from a worker, or let it in again; what runs goes on."""
         worker = known(worker_id)
-        house.fleet.drain(worker, order.draining)
+        worker_pool.drain(worker, order.draining)
         return worker_info(worker, is_admin=True)
 
     @router.post("/workers/{worker_id}/restart", responses=problems(404, 422))
     async def restart(worker_id: str, order: RestartOrder | None = None) -> Restarted:
         """End what runs on a worker, and the worker: its executor starts it again."""
         worker = known(worker_id)
-        house.fleet.drain(worker, True)
-        house.desk.restart(worker, (order or RestartOrder()).grace_s)
+        worker_pool.drain(worker, True)
+        worker_control.restart(worker, (order or RestartOrder()).grace_s)
         return Restarted()
 
     return router
@@ -129,17 +148,19 @@ def routes(house: House, recent: logs.Recent) -> APIRouter:
 class _DiskReport:
     """Counted by one thread at a time, and kept for a while."""
 
-    def __init__(self, house: House) -> None:
-        self._house = house
+    def __init__(self, clock: Clock, folders: RecordingFolders, storage: StorageSettings) -> None:
+        self._clock = clock
+        self._folders = folders
+        self._storage = storage
         self._lock = asyncio.Lock()
         self._counted_at = float("-inf")
         self._recordings = 0
         self._bytes = 0
 
     async def read(self) -> Disk:
-        storage = self._house.settings.storage
+        storage = self._storage
         async with self._lock:
-            now = self._house.clock.monotonic()
+            now = self._clock.monotonic()
             if now - self._counted_at >= DISK_FRESH_S:
                 self._recordings, self._bytes = await asyncio.to_thread(self._count)
                 self._counted_at = now
@@ -155,5 +176,5 @@ class _DiskReport:
         )
 
     def _count(self) -> tuple[int, int]:
-        sizes = [folder.size_bytes() for folder in self._house.shelf]
+        sizes = [folder.size_bytes() for folder in self._folders]
         return len(sizes), sum(sizes)

@@ -12,8 +12,9 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from starlette.exceptions import HTTPException
 
-from parley.gateway.house import House
+from parley.gateway.apps import Apps
 from parley.gateway.http.files import WebFiles
+from parley.gateway.recording_access import RecordingAccess
 
 WEB: Final = Path(__file__).parents[2] / "web"
 
@@ -22,13 +23,19 @@ PAGES: Final = {
     "/half_duplex": ("half-duplex.html", "half_duplex_audio"),
     "/omni": ("duplex.html", "omni"),
     "/audio_duplex": ("duplex.html", "audio_duplex"),
+    "/omni.html": ("duplex.html", "omni"),
+    "/audio_duplex.html": ("duplex.html", "audio_duplex"),
     "/realtime": ("duplex.html", "realtime"),
     "/mobile/": ("index.html", None),
     "/mobile-omni/": ("duplex.html", "omni"),
     "/admin": ("admin.html", None),
+    "/recordings": ("recordings.html", None),
+    "/privacy": ("privacy.html", None),
+    "/about": ("about.html", None),
 }
 """Route → file in the web folder and the app that must be on. One set of pages serves desktop and
-phone; the two addresses of phones are those that people have bookmarked."""
+phone; the two addresses of phones are those that people have bookmarked, the two of files those
+that the duplex text prints."""
 
 INDEX: Final = """<!doctype html>
 <html lang="en">
@@ -46,7 +53,13 @@ INDEX: Final = """<!doctype html>
 """
 
 
-def routes(house: House, files: WebFiles | None, web: Path = WEB) -> APIRouter:
+def routes(
+    *,
+    apps: Apps,
+    files: WebFiles | None,
+    recordings: RecordingAccess,
+    web: Path = WEB,
+) -> APIRouter:
     """The routes. `files` is None where the pages are not installed."""
     router = APIRouter(include_in_schema=False)
 
@@ -63,16 +76,23 @@ def routes(house: House, files: WebFiles | None, web: Path = WEB) -> APIRouter:
     def add(path: str, file: str, app_id: str | None) -> None:
         @router.get(path)
         async def page(request: Request) -> Response:
-            app = house.apps.find(app_id) if app_id else None
+            app = apps.find(app_id) if app_id else None
             if app is not None and not app.is_enabled:
-                return RedirectResponse("/", 302)
+                # Relative: a proxy may serve all this below a path of its own.
+                return RedirectResponse("../" * (path.count("/") - 1) or "./", 302)
             return served(file, request)
+
+        if path.endswith("/"):
+
+            @router.get(path.removesuffix("/"))
+            async def without_slash() -> Response:
+                return RedirectResponse(f"{path.strip('/')}/", 307)
 
     @router.get("/s/{session_id}")
     async def replay(session_id: str, request: Request) -> Response:
         # An id, or the token of a share link; the page says itself what it opens, or that it is
         # gone: people come here by links that have run out.
-        is_there = house.sessions.exists(session_id)
+        is_there = recordings.exists(session_id)
         return served("replay.html", request, 200 if is_there else 404)
 
     for path, (file, app_id) in PAGES.items():

@@ -13,9 +13,8 @@ from starlette.exceptions import HTTPException
 
 from parley import logs
 from parley.errors import BadInput
-from parley.gateway.house import House
 from parley.gateway.http.errors import problems, shown
-from parley.library.presets import Preset, duration_s, read_sound
+from parley.library.presets import Preset, Presets, duration_s, read_sound
 from parley.media.pcm import to_float32_bytes
 
 log = logs.get(__name__)
@@ -24,14 +23,14 @@ log = logs.get(__name__)
 PRESET_EXAMPLE: Final = {
     "id": "guide",
     "name": "Museum guide",
-    "description": "Knows the house",
+    "description": "Knows the server",
     "order": 15,
     "system_prompt": "You are a guide in a museum. Keep it short.",
     "ref_audio": {"name": "anna", "duration": 4.2, "path": "anna.wav", "data": None},
 }
 
 
-class Sound(BaseModel):
+class PresetSound(BaseModel):
     """A sound of a preset: base64 float32 at 16 kHz."""
 
     data: str = Field(examples=["AAAAAAAAgD4="])
@@ -42,22 +41,27 @@ class Sound(BaseModel):
 class PresetSounds(BaseModel):
     """Sounds of the content in order, and the voice."""
 
-    system_content_audio: list[Sound] = []
-    ref_audio: Sound | None = None
+    system_content_audio: list[PresetSound] = []
+    ref_audio: PresetSound | None = None
 
 
-def routes(house: House) -> APIRouter:
-    """The routes."""
+def routes(
+    *,
+    presets: Presets,
+) -> APIRouter:
+    """Routes for presets."""
     router = APIRouter(tags=["pages"])
 
     @router.get(
-        "/api/presets", responses={200: shown({"turnbased": [PRESET_EXAMPLE]}), **problems(422)}
+        "/api/presets",
+        name="presets",
+        responses={200: shown({"turnbased": [PRESET_EXAMPLE]}), **problems(422)},
     )
-    async def presets(
+    async def by_mode(
         format: Literal["modes", "list"] = "modes",
     ) -> dict[str, list[dict[str, Any]]] | list[dict[str, Any]]:
-        """Presets by mode, in order, without their sounds; `?format=list` gives one flat list."""
-        return await asyncio.to_thread(_listed, house, format)
+        """Presets by mode, in order, without their sounds; `?format=list` returns one flat list."""
+        return await asyncio.to_thread(_listed, presets, format)
 
     @router.get(
         "/api/presets/{mode}/{preset_id}/audio",
@@ -67,7 +71,7 @@ def routes(house: House) -> APIRouter:
     async def sounds(mode: str, preset_id: str) -> PresetSounds:
         """The sounds of one preset."""
         try:
-            found = await asyncio.to_thread(_sounds, house, mode, preset_id)
+            found = await asyncio.to_thread(_sounds, presets, mode, preset_id)
         except (OSError, BadInput) as error:
             log.error("sound of a preset cannot be read", mode=mode, why=str(error))
             found = None
@@ -78,10 +82,11 @@ def routes(house: House) -> APIRouter:
     return router
 
 
-def _listed(house: House, format: str) -> dict[str, list[dict[str, Any]]] | list[dict[str, Any]]:
+def _listed(
+    presets: Presets, format: str
+) -> dict[str, list[dict[str, Any]]] | list[dict[str, Any]]:
     by_mode: dict[str, list[dict[str, Any]]] = {
-        mode: [_described(preset) for preset in found]
-        for mode, found in house.presets.list().items()
+        mode: [_described(preset) for preset in found] for mode, found in presets.list().items()
     }
     if format == "modes":
         return by_mode
@@ -120,8 +125,8 @@ def _described(preset: Preset) -> dict[str, Any]:
     return described
 
 
-def _sounds(house: House, mode: str, preset_id: str) -> PresetSounds | None:
-    preset = house.presets.find(mode, preset_id)
+def _sounds(presets: Presets, mode: str, preset_id: str) -> PresetSounds | None:
+    preset = presets.find(mode, preset_id)
     if preset is None or not (preset.sounds or preset.voice):
         return None
     return PresetSounds(
@@ -130,7 +135,7 @@ def _sounds(house: House, mode: str, preset_id: str) -> PresetSounds | None:
     )
 
 
-def _sound(path: Path) -> Sound:
+def _sound(path: Path) -> PresetSound:
     pcm = read_sound(path)
     data = base64.b64encode(to_float32_bytes(pcm)).decode("ascii")
-    return Sound(data=data, name=path.stem, duration=round(pcm.duration_s, 3))
+    return PresetSound(data=data, name=path.stem, duration=round(pcm.duration_s, 3))

@@ -7,19 +7,25 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel, ConfigDict, Field
 
+from parley.clock import Clock
 from parley.errors import InvalidConfig
-from parley.gateway.eta import SHORT_NAMES
-from parley.gateway.house import House
+from parley.gateway.admission import Admission
+from parley.gateway.dispatcher import Dispatcher
+from parley.gateway.eta import EtaTracker
 from parley.gateway.http.admin import admin_only
 from parley.gateway.http.errors import problems
 from parley.gateway.http.status import RunningTask, iso, running_task
-from parley.gateway.queue import Ticket
+from parley.gateway.maintenance import Maintenance
+from parley.gateway.queue import Queue, Ticket
+from parley.gateway.worker_pool import WorkerPool
+from parley.protocol.kinds import Kind
 
 
 class TicketInfo(BaseModel):
-    """A waiting ticket; the session id is there for admins only."""
+    """A waiting ticket. Its id, which is the permission to cancel it, is told to its holder and to
+    admins; the session id to admins only."""
 
-    ticket_id: str = Field(examples=["q_0123456789ab"])
+    ticket_id: str | None = Field(examples=["q_0123456789abcdef0123456789abcdef"])
     position: int = Field(examples=[1])
     request_type: str = Field(examples=["omni_duplex"])
     task_type: str = Field(examples=["omni_duplex"])
@@ -93,34 +99,44 @@ class EtaChange(BaseModel):
     eta_ema_min_samples: Annotated[int, Field(ge=1)] | None = None
 
 
-def routes(house: House) -> APIRouter:
-    """The routes."""
+def routes(
+    *,
+    admission: Admission,
+    clock: Clock,
+    dispatcher: Dispatcher,
+    eta: EtaTracker,
+    maintenance: Maintenance,
+    queue: Queue,
+    worker_pool: WorkerPool,
+) -> APIRouter:
+    """Routes for the queue."""
     router = APIRouter(tags=["queue"])
 
-    def info(ticket: Ticket, *, is_admin: bool) -> TicketInfo:
+    def info(ticket: Ticket, *, is_admin: bool, is_known: bool = False) -> TicketInfo:
         return TicketInfo(
-            ticket_id=ticket.ticket_id,
+            ticket_id=ticket.ticket_id if is_admin or is_known else None,
             position=ticket.position,
-            request_type=ticket.task,
-            task_type=ticket.task,
+            request_type=ticket.kind,
+            task_type=ticket.kind,
             session_id=ticket.session_id if is_admin else None,
             estimated_wait_s=ticket.estimated_wait_s,
             eta_seconds=ticket.estimated_wait_s,
             enqueued_at=iso(ticket.enqueued_time),
-            wait_elapsed_s=round(house.clock.monotonic() - ticket.enqueued_at, 1),
+            wait_elapsed_s=round(clock.monotonic() - ticket.enqueued_at, 1),
         )
 
     def is_admin(request: Request) -> bool:
-        return house.door.is_admin(request.client.host if request.client else None, request.headers)
+        return admission.is_operator(
+            request.client.host if request.client else None, request.headers
+        )
 
     def eta_info() -> EtaInfo:
-        eta = house.eta
         fields: dict[str, float | int | None] = {}
         baselines: dict[str, float] = {}
-        for task, name in SHORT_NAMES.items():
-            baselines[f"eta_{name}_s"] = eta.baselines[task]
-            fields[f"ema_{name}_s"] = eta.averages.get(task)
-            fields[f"ema_{name}_samples"] = eta.samples[task]
+        for kind in Kind:
+            baselines[f"eta_{kind.short_name}_s"] = eta.baselines[kind]
+            fields[f"ema_{kind.short_name}_s"] = eta.averages.get(kind)
+            fields[f"ema_{kind.short_name}_samples"] = eta.samples[kind]
         shared = {"eta_ema_alpha": eta.alpha, "eta_ema_min_samples": eta.min_samples}
         return EtaInfo.model_validate(
             {
@@ -132,16 +148,16 @@ def routes(house: House) -> APIRouter:
             }
         )
 
-    @router.get("/api/queue")
-    async def queue(request: Request) -> QueueInfo:
-        """Who waits, from the head, and what runs."""
-        house.dispatcher.refresh()
+    @router.get("/api/queue", name="queue")
+    async def tickets(request: Request) -> QueueInfo:
+        """Who waits, from the head, and what runs. Ids of tickets are there for admins only."""
+        dispatcher.refresh()
         admin = is_admin(request)
-        items = [info(ticket, is_admin=admin) for ticket in house.queue]
-        running = [running_task(house, lease) for lease in house.fleet.leases]
+        items = [info(ticket, is_admin=admin) for ticket in queue]
+        running = [running_task(lease, clock, eta) for lease in worker_pool.leases]
         return QueueInfo(
             queue_length=len(items),
-            max_queue_size=house.queue.limit,
+            max_queue_size=queue.limit,
             items=items,
             entries=items,
             running_tasks=running,
@@ -151,49 +167,46 @@ def routes(house: House) -> APIRouter:
     @router.get("/api/queue/{ticket_id}", response_model_exclude_none=False)
     async def ticket(ticket_id: str, request: Request) -> TicketFound:
         """One ticket, if it still waits."""
-        house.dispatcher.refresh()
-        found = house.queue.find(ticket_id)
+        dispatcher.refresh()
+        found = queue.find(ticket_id)
         if found is None:
             return TicketFound(found=False, message="No such ticket is waiting.")
-        return TicketFound(found=True, ticket=info(found, is_admin=is_admin(request)))
+        known = info(found, is_admin=is_admin(request), is_known=True)
+        return TicketFound(found=True, ticket=known)
 
-    @router.delete("/api/queue/{ticket_id}", responses=problems(401))
-    async def cancel(ticket_id: str, request: Request) -> Success:
-        """Give a place up. Only for whoever waits there (same address) and admins."""
-        found = house.queue.find(ticket_id)
-        if found is None:
-            return Success(success=False)
-        peer = request.client.host if request.client else None
-        if house.door.address_of(peer, request.headers) != found.address:
-            house.door.check_admin(peer, request.headers)
-        return Success(success=house.dispatcher.cancel(found))
+    @router.delete("/api/queue/{ticket_id}")
+    async def cancel(ticket_id: str) -> Success:
+        """Give a place up. Knowing the ticket's id, which only its holder and admins are told, is
+        the permission."""
+        found = queue.find(ticket_id)
+        return Success(success=found is not None and dispatcher.cancel(found))
 
-    @router.get("/api/config/eta")
-    async def eta() -> EtaInfo:
-        """Expected durations by kind of task."""
+    @router.get("/api/config/eta", name="eta")
+    async def durations() -> EtaInfo:
+        """Expected durations by kind."""
         return eta_info()
 
     @router.put(
         "/api/config/eta",
         responses=problems(400, 401, 422),
-        dependencies=[Depends(admin_only(house))],
+        dependencies=[Depends(admin_only(admission))],
     )
     async def change_eta(change: EtaChange) -> EtaInfo:
         """Change baselines or the average's settings; they outlast restarts."""
         alphas = [a for a in (change.eta_ema_alpha, change.ema_alpha) if a is not None]
         if len(set(alphas)) > 1:
             raise InvalidConfig("ema_alpha and eta_ema_alpha differ.", field="ema_alpha")
-        house.eta.adjust(
+        eta.adjust(
             baselines={
-                task: seconds
-                for task, name in SHORT_NAMES.items()
-                if (seconds := getattr(change, f"eta_{name}_s")) is not None
+                kind: seconds
+                for kind in Kind
+                if (seconds := getattr(change, f"eta_{kind.short_name}_s")) is not None
             },
             alpha=alphas[0] if alphas else None,
             min_samples=change.eta_ema_min_samples,
         )
-        await house.keeper.save_eta_settings(change.model_dump(exclude_none=True))
-        house.dispatcher.run()
+        await maintenance.save_eta_settings(change.model_dump(exclude_none=True))
+        dispatcher.run()
         return eta_info()
 
     return router

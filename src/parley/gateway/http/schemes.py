@@ -1,5 +1,5 @@
 """How callers may say who they are, for `/openapi.json`. What is accepted is decided elsewhere:
-`access.py` reads tokens, `door.py` knows admins.
+`authenticator.py` reads tokens, `admission.py` knows admins.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from fastapi.security import APIKeyHeader, HTTPBearer
 
-from parley.gateway.access import COOKIE, KEY_PREFIX, SESSION_PREFIX
+from parley.gateway.authenticator import COOKIE, KEY_PREFIX, SESSION_PREFIX
 
 BEARER: Final = HTTPBearer(
     scheme_name="bearer",

@@ -9,33 +9,45 @@ Source: service.md 5.5, 8.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from typing import Annotated, Any, Final, Literal
 
+import msgspec
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import FileResponse, JSONResponse, Response, StreamingResponse
 from pydantic import BaseModel, Field
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
+from starlette.types import Receive, Scope, Send
 
+from parley.clock import Clock
 from parley.errors import ServiceUnavailable, Unauthorized
-from parley.gateway.house import House
+from parley.gateway.admission import Admission
+from parley.gateway.authenticator import Authenticator
+from parley.gateway.handover import Handover
 from parley.gateway.http.admin import admin_only
 from parley.gateway.http.errors import problems, shown
+from parley.gateway.http.half_duplex import is_long
 from parley.gateway.http.status import iso
-from parley.gateway.sessions import Found, NoRecording
-from parley.gateway.state import Row
+from parley.gateway.maintenance import Maintenance
+from parley.gateway.recording_access import Found, NoRecording, RecordingAccess
+from parley.gateway.state import Row, State
 from parley.recording import store
-from parley.recording.layout import MEDIA_TYPES, Folder, free_bytes
+from parley.recording.layout import MEDIA_TYPES, Folder, RecordingFolders, free_bytes
 from parley.recording.store import BrokenRecording, StillRecording
+from parley.settings import StorageSettings
 
 BODY_BYTES: Final = store.UPLOAD_BYTES + 64 * 1024
 """The file and the multipart envelope around it."""
 
-DOWNLOADS_AT_ONCE: Final = 8
-"""ZIP streams; further ones wait."""
+DOWNLOADS_AT_ONCE: Final = 32
+DOWNLOADS_EACH: Final = 4
+"""ZIP streams, of all and of one address."""
 
-UPLOADS_AT_ONCE: Final = 4
+UPLOADS_AT_ONCE: Final = 16
+UPLOADS_EACH: Final = 2
 
 UPLOAD_BODY: Final[dict[str, Any]] = {
     "requestBody": {
@@ -177,7 +189,7 @@ class Pin(BaseModel):
     pinned: bool
 
 
-class Done(BaseModel):
+class Deleted(BaseModel):
     """It was done."""
 
     success: bool = True
@@ -197,15 +209,37 @@ class ReplayState(BaseModel):
     progress: float = Field(examples=[0.4], description="share of 1")
 
 
-def routes(house: House) -> APIRouter:
-    """The routes."""
-    router = APIRouter(tags=["sessions"])
-    downloads = asyncio.Semaphore(DOWNLOADS_AT_ONCE)
-    uploads = asyncio.Semaphore(UPLOADS_AT_ONCE)
-    admin = [Depends(admin_only(house))]
+def routes(
+    *,
+    admission: Admission,
+    authenticator: Authenticator,
+    clock: Clock,
+    folders: RecordingFolders,
+    handover: Handover,
+    maintenance: Maintenance,
+    recordings: RecordingAccess,
+    state: State,
+    storage: StorageSettings,
+) -> APIRouter:
+    """Routes for recordings."""
+
+    async def bring(request: Request) -> None:
+        # It may still lie on the worker that recorded it.
+        recording_id = request.path_params.get("session_id")
+        if recording_id:
+            await handover.bring(recording_id)
+
+    router = APIRouter(tags=["sessions"], dependencies=[Depends(bring)])
+    downloads = Transfers("downloads", DOWNLOADS_AT_ONCE, each=DOWNLOADS_EACH)
+    uploads = Transfers("uploads", UPLOADS_AT_ONCE, each=UPLOADS_EACH)
+    admin = [Depends(admin_only(admission))]
+
+    def address_of(request: Request) -> str:
+        peer = request.client.host if request.client else None
+        return admission.address_of(peer, request.headers)
 
     def find(id_or_token: str, *, to_change: bool = False) -> Found:
-        return house.sessions.find(id_or_token, to_change=to_change)
+        return recordings.find(id_or_token, to_change=to_change)
 
     @router.get("/api/sessions", dependencies=admin, responses=problems(401, 422))
     async def sessions(
@@ -213,10 +247,10 @@ def routes(house: House) -> APIRouter:
         offset: Annotated[int, Query(ge=0, le=10_000_000)] = 0,
     ) -> SessionList:
         """Running recordings, and a page of all."""
-        await house.keeper.refresh_index()
-        total, rows = await house.state.recordings(limit=limit, offset=offset)
-        _, unsettled = await house.state.unsettled()
-        live = await asyncio.to_thread(_running, house, unsettled)
+        await maintenance.refresh_index()
+        total, rows = await state.recordings(limit=limit, offset=offset)
+        _, unsettled = await state.unsettled()
+        live = await asyncio.to_thread(_running, folders, unsettled)
         return SessionList(
             total=len(live),
             sessions=live,
@@ -259,8 +293,8 @@ def routes(house: House) -> APIRouter:
             raise NoRecording from None
         if timeline is None:
             return JSONResponse({"status": "recording", "session_id": found.name}, 202)
-        timeline["session_id"] = found.name
-        return JSONResponse(timeline)
+        timeline.session_id = found.name
+        return Response(msgspec.json.encode(timeline), media_type="application/json")
 
     @router.head("/api/sessions/{session_id}/assets/{path:path}", include_in_schema=False)
     @router.get(
@@ -285,14 +319,16 @@ def routes(house: House) -> APIRouter:
     @router.get(
         "/api/sessions/{session_id}/download",
         response_class=StreamingResponse,
-        responses={200: {"content": {"application/zip": {}}}, **problems(403, 404)},
+        responses={200: {"content": {"application/zip": {}}}, **problems(403, 404, 429, 503)},
     )
-    async def download(session_id: str) -> Response:
+    async def download(session_id: str, request: Request) -> Response:
         """Everything of a recording as one ZIP file, streamed."""
         found = find(session_id)
         name = found.folder.recording_id if found.shown_id is None else "recording"
-        return StreamingResponse(
-            _streamed(found, downloads),
+        return _Download(
+            downloads,
+            address_of(request),
+            _streamed(found),
             media_type="application/zip",
             headers={
                 "content-disposition": f'attachment; filename="{name}.zip"',
@@ -302,7 +338,7 @@ def routes(house: House) -> APIRouter:
 
     @router.post(
         "/api/sessions/{session_id}/upload-recording",
-        responses=problems(400, 403, 404, 413, 422, 503),
+        responses=problems(400, 403, 404, 413, 422, 429, 503, 507),
         openapi_extra=UPLOAD_BODY,
     )
     async def upload(session_id: str, request: Request) -> Uploaded:
@@ -310,17 +346,22 @@ def routes(house: House) -> APIRouter:
         # The body is taken in only now that somebody wants it, and by few at a time: it goes
         # through a temporary file.
         found = find(session_id, to_change=True)
-        limit = house.settings.storage.min_free_gb * GB
+        limit = storage.min_free_gb * GB
         if await asyncio.to_thread(free_bytes, found.folder.path) < limit:
             raise ServiceUnavailable("There is no room for uploads.")
-        async with uploads, request.form(max_files=1, max_fields=8) as form:
+        async with (
+            uploads.one(address_of(request)),
+            request.form(max_files=1, max_fields=8) as form,
+        ):
             file = form.get("file")
             if not isinstance(file, UploadFile):
                 raise HTTPException(422, "The form has no file in its field 'file'.")
             kept = await asyncio.to_thread(store.take_upload, found.folder, file.file)
         return Uploaded(path=kept.name, size_bytes=kept.stat().st_size)
 
-    @router.post("/api/sessions/{session_id}/comment", responses=problems(400, 403, 404, 413, 422))
+    @router.post(
+        "/api/sessions/{session_id}/comment", responses=problems(400, 403, 404, 413, 422, 503, 507)
+    )
     async def comment(session_id: str, comment: Comment) -> Commented:
         """Set the comment, or remove it with an empty one."""
         found = find(session_id, to_change=True)
@@ -337,8 +378,8 @@ def routes(house: House) -> APIRouter:
     async def share(session_id: str, order: ShareOrder) -> ShareLink:
         """Make a link for looking, which can expire and does not tell the recording's id."""
         found = find(session_id, to_change=True)
-        token = house.access.share_token(found.folder.recording_id, order.expires_in_s)
-        until = None if order.expires_in_s is None else house.clock.time() + order.expires_in_s
+        token = authenticator.share_token(found.folder.recording_id, order.expires_in_s)
+        until = None if order.expires_in_s is None else clock.time() + order.expires_in_s
         return ShareLink(
             token=token, path=f"/s/{token}", expires_at=None if until is None else iso(until)
         )
@@ -351,7 +392,7 @@ def routes(house: House) -> APIRouter:
         found = find(session_id, to_change=True)
         if await asyncio.to_thread(found.folder.is_live):
             raise StillRecording
-        if not await asyncio.to_thread(house.sessions.make_replay, found.folder):
+        if not await asyncio.to_thread(recordings.make_replay, found.folder):
             raise ServiceUnavailable("No replay can be made at present.")
         return ReplayState(state="queued", progress=0.0)
 
@@ -362,23 +403,25 @@ def routes(house: House) -> APIRouter:
         """Keep a recording whatever its age, or not any more."""
         found = find(session_id, to_change=True)
         await asyncio.to_thread(store.pin, found.folder, order.pinned)
-        await house.state.forget([found.folder.recording_id])
+        await state.forget([found.folder.recording_id])
         return order
 
     @router.delete("/api/sessions/{session_id}", responses=problems(401, 403, 404, 409))
-    async def delete(session_id: str, request: Request) -> Done:
-        """Delete everything of a recording. Takes a key, or an admin."""
+    async def delete(session_id: str, request: Request) -> Deleted:
+        """Delete everything of a recording. Takes a key, an admin, or an id too long to be guessed:
+        only those who had the session were told it, and shared links have ids of their own."""
         peer = request.client.host if request.client else None
         if request.state.caller.kind == "anonymous":
-            if not house.door.is_admin(peer, request.headers):
+            if admission.is_admin(peer, request.headers):
+                request.state.admin_address = admission.address_of(peer, request.headers)
+            elif not is_long(session_id):
                 raise Unauthorized
-            request.state.admin_address = house.door.address_of(peer, request.headers)
         elif request.state.caller.kind == "admin":
-            request.state.admin_address = house.door.address_of(peer, request.headers)
+            request.state.admin_address = admission.address_of(peer, request.headers)
         found = find(session_id, to_change=True)
         await asyncio.to_thread(store.delete, found.folder)
-        await house.state.forget([found.folder.recording_id])
-        return Done()
+        await state.forget([found.folder.recording_id])
+        return Deleted()
 
     return router
 
@@ -397,10 +440,10 @@ def _info(row: Row) -> RecordingInfo:
     )
 
 
-def _running(house: House, ids: set[str]) -> list[RunningSession]:
+def _running(folders: RecordingFolders, ids: set[str]) -> list[RunningSession]:
     live = []
     for one in sorted(ids):
-        folder = house.shelf.find(one)
+        folder = folders.find(one)
         if folder is None or not folder.is_live():
             continue
         live.append(
@@ -423,13 +466,59 @@ def _active(folder: Folder) -> str | None:
         return None
 
 
-async def _streamed(found: Found, turns: asyncio.Semaphore) -> AsyncIterator[bytes]:
+class Transfers:
+    """Uploads or downloads that are under way: so many of all clients, so many of one address.
+
+    Nobody waits for somebody else's: who does not fit is told to come back.
+    """
+
+    def __init__(self, name: str, limit: int, *, each: int) -> None:
+        self._name = name
+        self._limit = limit
+        self._each = each
+        self._held: Counter[str] = Counter()
+
+    @contextlib.asynccontextmanager
+    async def one(self, address: str) -> AsyncIterator[None]:
+        """Count one of `address` while the block runs.
+
+        Raises:
+            HTTPException: 429 when the address has enough of them, 503 when all together have.
+        """
+        if self._held[address] >= self._each:
+            raise HTTPException(429, f"Too many {self._name} at once from this address.")
+        if self._held.total() >= self._limit:
+            raise HTTPException(503, f"Too many {self._name} at once.")
+        self._held[address] += 1
+        try:
+            yield
+        finally:
+            self._held[address] -= 1
+            if not self._held[address]:
+                del self._held[address]
+
+
+class _Download(StreamingResponse):
+    """A stream that counts as its client's download until it has ended, in whatever way."""
+
+    def __init__(
+        self, downloads: Transfers, address: str, content: AsyncIterator[bytes], **more: Any
+    ) -> None:
+        super().__init__(content, **more)
+        self._downloads = downloads
+        self._address = address
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with self._downloads.one(self._address):
+            await super().__call__(scope, receive, send)
+
+
+async def _streamed(found: Found) -> AsyncIterator[bytes]:
     """A ZIP file, packed in a thread piece by piece as the client takes it."""
-    async with turns:
-        pieces = store.zip_pieces(found.folder, shown_id=found.shown_id)
-        while (piece := await asyncio.to_thread(_next, pieces)) is not None:
-            if piece:
-                yield piece
+    pieces = store.zip_pieces(found.folder, shown_id=found.shown_id)
+    while (piece := await asyncio.to_thread(_next, pieces)) is not None:
+        if piece:
+            yield piece
 
 
 def _next(pieces: Iterator[bytes]) -> bytes | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlsplit
@@ -12,18 +13,33 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel, Field
 
 from parley import __version__
-from parley.gateway.fleet import Lease, Worker
-from parley.gateway.house import House
+from parley.clock import Clock
+from parley.gateway.admission import Admission
+from parley.gateway.eta import EtaTracker
 from parley.gateway.http.errors import shown
+from parley.gateway.metrics import Metrics
+from parley.gateway.queue import Queue
+from parley.gateway.supervisor import Supervisor
+from parley.gateway.tls import own_fingerprint
+from parley.gateway.worker_pool import Lease, Worker, WorkerPool
+from parley.settings import GatewaySettings
 
 
 class Health(BaseModel):
-    """The gateway is alive."""
+    """Whether the gateway works; with 503, `failing` names the maintenance tasks that do not."""
 
     status: str = Field("ok", examples=["ok"])
     healthy: bool = True
     timestamp: str = Field(examples=["2026-11-20T17:43:12+00:00"])
     version: str = Field(examples=["0.1.0"])
+    failing: list[str] = Field([], examples=[[]])
+
+
+class Readiness(BaseModel):
+    """Whether a session that comes now will be served; 503 where not."""
+
+    ready: bool = True
+    why: str = Field("", description="what is missing", examples=[""])
 
 
 class RunningTask(BaseModel):
@@ -48,6 +64,9 @@ class WorkerInfo(BaseModel):
     current_session_id: str | None
     gpu_id: str = Field(examples=["cuda:0"])
     model: str = Field(examples=["parrot"])
+    voice_problem: str | None = Field(
+        None, description="why it has no default voice, where it has none; text works without"
+    )
     slots: int = Field(examples=[4])
     free_slots: int = Field(examples=[3])
     draining: bool = Field(False, description="gets no new work, by an admin's wish")
@@ -62,6 +81,18 @@ class WorkerInfo(BaseModel):
     port: int | None = None
 
 
+class RecordingHealth(BaseModel):
+    """Whether sessions are recorded as they should be."""
+
+    lost_entries: int = Field(
+        0, description="that workers could not write, since the gateway started", examples=[0]
+    )
+    failing_workers: int = Field(0, description="whose last entry failed", examples=[0])
+    no_room_workers: int = Field(
+        0, description="that record nothing: too little is free", examples=[0]
+    )
+
+
 class Status(BaseModel):
     """The whole service in one answer; `workers` is filled for admins only."""
 
@@ -73,10 +104,19 @@ class Status(BaseModel):
     loading_workers: int = Field(examples=[0])
     error_workers: int = Field(examples=[0])
     offline_workers: int = Field(examples=[0])
+    waiting_workers: dict[int, str] = Field(
+        {},
+        description="workers that wait for a device in the cluster, by number, and why",
+        examples=[{}],
+    )
     queue_length: int = Field(examples=[0])
     max_queue_size: int = Field(examples=[1000])
+    recording: RecordingHealth
     running_tasks: list[RunningTask]
     workers: list[WorkerInfo]
+    certificate_fingerprint: str | None = Field(
+        None, description="for admins: what workers on other hosts are started with"
+    )
 
 
 class Workers(BaseModel):
@@ -105,23 +145,23 @@ def iso(unix_s: float) -> str:
     return datetime.fromtimestamp(unix_s, UTC).isoformat(timespec="milliseconds")
 
 
-def running_task(house: House, lease: Lease) -> RunningTask:
+def running_task(lease: Lease, clock: Clock, eta: EtaTracker) -> RunningTask:
     """A lease as lists show it."""
-    elapsed_s = house.clock.monotonic() - lease.granted_at
+    elapsed_s = clock.monotonic() - lease.granted_at
     return RunningTask(
         worker_id=lease.worker.worker_id,
-        request_type=lease.task,
-        task_type=lease.task,
+        request_type=lease.kind,
+        task_type=lease.kind,
         started_at=iso(lease.granted_time),
         elapsed_s=round(elapsed_s, 1),
-        estimated_remaining_s=round(max(0.0, house.eta.eta(lease.task) - elapsed_s), 1),
+        estimated_remaining_s=round(max(0.0, eta.eta(lease.kind) - elapsed_s), 1),
     )
 
 
 def worker_info(worker: Worker, *, is_admin: bool) -> WorkerInfo:
     """A worker as lists show it."""
     lease = next(iter(worker.leases.values()), None)
-    task = lease.task if lease else None
+    kind = lease.kind if lease else None
     since = iso(lease.granted_time) if lease else None
     address: dict[str, Any] = {}
     if is_admin:
@@ -131,17 +171,20 @@ def worker_info(worker: Worker, *, is_admin: bool) -> WorkerInfo:
         worker_id=worker.worker_id,
         index=worker.hello.index,
         status=worker.view,
-        current_request_type=task,
-        current_task=task,
+        current_request_type=kind,
+        current_task=kind,
         # Ids of running sessions would let a stranger stop them.
         current_session_id=lease.session_id if lease and is_admin else None,
         gpu_id=worker.hello.device,
         model=worker.hello.model,
+        voice_problem=worker.hello.details.get("voice_problem"),
         slots=worker.slots,
         free_slots=worker.free_slots,
         draining=worker.is_draining,
-        total_requests=max(worker.total_requests, worker.beat.total_requests if worker.beat else 0),
-        avg_inference_time_ms=worker.beat.avg_inference_time_ms if worker.beat else 0.0,
+        total_requests=max(
+            worker.total_requests, worker.heartbeat.total_requests if worker.heartbeat else 0
+        ),
+        avg_inference_time_ms=worker.heartbeat.avg_inference_time_ms if worker.heartbeat else 0.0,
         last_heartbeat=iso(worker.last_seen_time),
         task_started_at=since,
         busy_since=since,
@@ -149,27 +192,83 @@ def worker_info(worker: Worker, *, is_admin: bool) -> WorkerInfo:
     )
 
 
-def routes(house: House) -> APIRouter:
-    """The routes."""
+def recording_health(metrics: Metrics, worker_pool: WorkerPool) -> RecordingHealth:
+    """What the workers' heartbeats say of their recordings."""
+    states = [w.heartbeat.recording for w in worker_pool if w.heartbeat is not None]
+    return RecordingHealth(
+        lost_entries=metrics.recording_lost,
+        failing_workers=states.count("failing"),
+        no_room_workers=states.count("no_room"),
+    )
+
+
+def _not_ready(worker_pool: WorkerPool, queue: Queue, *, is_closing: bool) -> str:
+    if is_closing:
+        return "The server is shutting down."
+    if not any(
+        worker.is_usable and not worker.is_draining and worker.says != "loading"
+        for worker in worker_pool
+    ):
+        return "No worker can take a session."
+    if len(queue) >= queue.limit:
+        return "The queue is full."
+    return ""
+
+
+def routes(
+    *,
+    admission: Admission,
+    clock: Clock,
+    closing: asyncio.Future[None],
+    eta: EtaTracker,
+    gateway: GatewaySettings,
+    metrics: Metrics,
+    queue: Queue,
+    supervisor: Supervisor,
+    worker_pool: WorkerPool,
+) -> APIRouter:
+    """Routes for status and metrics."""
     router = APIRouter(tags=["status"])
 
     def is_admin(request: Request) -> bool:
-        return house.door.is_admin(request.client.host if request.client else None, request.headers)
+        return admission.is_operator(
+            request.client.host if request.client else None, request.headers
+        )
 
-    @router.get("/health")
-    async def health() -> Health:
-        """Whether the gateway is alive. Says nothing about workers; see `/status`."""
-        return Health(timestamp=iso(house.clock.time()), version=__version__)
+    @router.get("/health", responses={503: {"model": Health}})
+    async def health(response: Response) -> Health:
+        """Whether the gateway is alive and all its maintenance tasks run. Says nothing about
+        workers; see `/status`."""
+        failing = sorted(supervisor.failing)
+        if failing:
+            response.status_code = 503
+        return Health(
+            status="failing" if failing else "ok",
+            healthy=not failing,
+            timestamp=iso(clock.time()),
+            version=__version__,
+            failing=failing,
+        )
+
+    @router.get("/ready", responses={503: {"model": Readiness}})
+    async def ready(response: Response) -> Readiness:
+        """Whether a session that comes now will be served: a worker is there, perhaps busy, the
+        queue has room, and the server does not shut down. For load balancers."""
+        why = _not_ready(worker_pool, queue, is_closing=closing.done())
+        if why:
+            response.status_code = 503
+        return Readiness(ready=not why, why=why)
 
     @router.get("/status")
     async def status(request: Request) -> Status:
         """Workers by state, the queue, and what runs."""
-        views: list[str] = [worker.view for worker in house.fleet]
+        views: list[str] = [worker.view for worker in worker_pool]
         duplex = views.count("duplex_active") + views.count("duplex_paused")
         others = ("busy_chat", "busy_half_duplex", "cleanup")
-        loading = house.fleet.loading_workers
+        loading = worker_pool.loading_workers
         admin = is_admin(request)
         return Status(
+            gateway_healthy=not supervisor.failing,
             total_workers=len(views) + loading - views.count("loading"),
             idle_workers=views.count("idle"),
             busy_workers=duplex + sum(views.count(view) for view in others),
@@ -177,17 +276,22 @@ def routes(house: House) -> APIRouter:
             loading_workers=loading,
             error_workers=views.count("error"),
             offline_workers=views.count("offline"),
-            queue_length=len(house.queue),
-            max_queue_size=house.queue.limit,
-            running_tasks=[running_task(house, lease) for lease in house.fleet.leases],
-            workers=[worker_info(w, is_admin=True) for w in house.fleet] if admin else [],
+            waiting_workers=worker_pool.waiting,
+            queue_length=len(queue),
+            max_queue_size=queue.limit,
+            recording=recording_health(metrics, worker_pool),
+            running_tasks=[running_task(lease, clock, eta) for lease in worker_pool.leases],
+            workers=[worker_info(w, is_admin=True) for w in worker_pool] if admin else [],
+            certificate_fingerprint=(
+                own_fingerprint(gateway.ssl_certfile) if admin and not gateway.http else None
+            ),
         )
 
     @router.get("/workers")
     async def workers(request: Request) -> Workers:
         """All workers; their addresses for admins only."""
         admin = is_admin(request)
-        listed = [worker_info(worker, is_admin=admin) for worker in house.fleet]
+        listed = [worker_info(worker, is_admin=admin) for worker in worker_pool]
         return Workers(total=len(listed), workers=listed)
 
     @router.get("/cache", include_in_schema=False)
@@ -199,19 +303,20 @@ def routes(house: House) -> APIRouter:
                 CacheInfo(
                     worker_id=worker.worker_id,
                     status=worker.view,
-                    kv_cache_length=worker.beat.kv_cache_length if worker.beat else 0,
+                    kv_cache_length=worker.heartbeat.kv_cache_length if worker.heartbeat else 0,
                 )
-                for worker in house.fleet
+                for worker in worker_pool
             ]
         )
 
     @router.get(
         "/metrics",
+        name="metrics",
         response_class=PlainTextResponse,
         responses={200: shown("parley_queue_length 0.0\n", "text/plain")},
     )
-    async def metrics() -> Response:
+    async def exposition() -> Response:
         """Everything for Prometheus."""
-        return Response(house.metrics.page(), media_type=CONTENT_TYPE_LATEST)
+        return Response(metrics.page(), media_type=CONTENT_TYPE_LATEST)
 
     return router

@@ -19,11 +19,13 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from parley import logs
+from parley.clock import Clock
 from parley.errors import ServiceUnavailable
-from parley.gateway.house import House
+from parley.gateway.admission import Admission
 from parley.gateway.http.errors import problems
 from parley.gateway.http.status import iso
 from parley.protocol import codec
+from parley.settings import LogSettings, StorageSettings
 
 BODY_BYTES: Final = 64 * 1024
 FILE_BYTES: Final = 5_000_000
@@ -77,10 +79,16 @@ BODY: Final[dict[str, Any]] = {
 }
 
 
-def routes(house: House) -> APIRouter:
+def routes(
+    *,
+    admission: Admission,
+    clock: Clock,
+    log_settings: LogSettings,
+    storage: StorageSettings,
+) -> APIRouter:
     """The route."""
     router = APIRouter(tags=["pages"])
-    kept = TraceFile(house.settings.storage.data_dir / FILE_NAME)
+    kept = TraceFile(storage.data_dir / FILE_NAME)
 
     @router.post(
         "/api/_debug/record_trace",
@@ -91,9 +99,9 @@ def routes(house: House) -> APIRouter:
     async def record_trace(request: Request) -> Kept | Response:
         """Write down what a recorder of a page saw, for whoever looks for a fault. 403 unless the
         server's `log.client_traces` is on."""
-        if not house.settings.log.client_traces:
+        if not log_settings.client_traces:
             raise HTTPException(403, "This server takes no traces.")
-        house.door.check_origin(request.headers)
+        admission.check_origin(request.headers)
         try:
             trace = codec.parse(await request.body())
         except ClientDisconnect:
@@ -101,7 +109,7 @@ def routes(house: House) -> APIRouter:
         if not isinstance(trace, dict):
             raise HTTPException(422, "A trace is a JSON object.")
         try:
-            await asyncio.to_thread(kept.append, {"at": iso(house.clock.time()), "trace": trace})
+            await asyncio.to_thread(kept.append, {"at": iso(clock.time()), "trace": trace})
         except OSError as error:
             log.error("trace cannot be written", why=str(error))
             raise ServiceUnavailable("The trace cannot be written at present.") from None

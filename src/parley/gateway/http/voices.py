@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
 from parley.errors import ServiceUnavailable, TooLarge
-from parley.gateway.house import House
+from parley.gateway.admission import Admission
+from parley.gateway.authenticator import Authenticator
 from parley.gateway.http.admin import admin_only
 from parley.gateway.http.errors import problems
 from parley.gateway.http.frontend import VoiceInfo, describe
-from parley.library.voices import LIMIT_BYTES, Voice, VoiceCard
+from parley.gateway.http.large import LargeJsonRoute
+from parley.library.voices import LIMIT_BYTES, RegisteredVoice, VoiceCard, VoiceLibrary, VoiceUser
 from parley.protocol import codec
 from parley.recording.layout import free_bytes
+from parley.settings import StorageSettings
 
 BODY_BYTES: Final = LIMIT_BYTES * 4 // 3 + 64 * 1024
 """The largest voice as base64, and its envelope."""
@@ -34,10 +37,11 @@ class VoiceListed(BaseModel):
     duration_ms: int = Field(examples=[4200])
     sample_rate: int = Field(examples=[16000])
     created_at: str = Field(examples=["2026-11-20T17:43:12.000+00:00"])
+    published: bool = Field(description="everybody may list, hear and use it", examples=[False])
 
 
 class VoiceList(BaseModel):
-    """Oldest first."""
+    """Those that the caller may see, oldest first: published ones, a key's own, for admins all."""
 
     total: int = Field(examples=[1])
     ref_audios: list[VoiceListed]
@@ -53,12 +57,19 @@ class NewVoice(BaseModel):
 
 
 class VoiceAdded(BaseModel):
-    """It is registered: sessions may name it as `ref_audio_path`."""
+    """It is registered: sessions may name it as `ref_audio_path`. Without a key the id is the only
+    way to the voice: keep it."""
 
     success: bool = True
     id: str = Field(examples=["0f8fad5b-d9cb-469f-a165-70867728950e"])
     name: str = Field(examples=["Anna"])
     message: str = Field(examples=["The voice is registered."])
+
+
+class Publication(BaseModel):
+    """Whether everybody may list, hear and use a voice."""
+
+    published: bool
 
 
 class VoiceRemoved(BaseModel):
@@ -67,46 +78,76 @@ class VoiceRemoved(BaseModel):
     success: bool = True
 
 
-def routes(house: House) -> APIRouter:
-    """The routes."""
-    router = APIRouter(prefix="/api/assets/ref_audio", tags=["voices"])
-    shelf = house.voices
+def routes(
+    *,
+    admission: Admission,
+    authenticator: Authenticator,
+    library: VoiceLibrary,
+    storage: StorageSettings,
+) -> APIRouter:
+    """Routes for voices."""
+    router = APIRouter(prefix="/api/assets/ref_audio", tags=["voices"], route_class=LargeJsonRoute)
     adding = asyncio.Semaphore(2)
 
+    def user(request: Request) -> VoiceUser:
+        peer = request.client.host if request.client else None
+        caller = request.state.caller
+        is_admin = caller.kind == "admin" or admission.is_admin(peer, request.headers)
+        address = admission.address_of(peer, request.headers)
+        return VoiceUser(
+            is_admin=is_admin,
+            key_id=caller.key.id if caller.key is not None else None,
+            client=authenticator.pseudonym(address),
+        )
+
     @router.get("")
-    async def voices() -> VoiceList:
-        """All registered voices."""
-        cards = await asyncio.to_thread(shelf.list)
+    async def voices(request: Request) -> VoiceList:
+        """The registered voices that the caller may see."""
+        cards = await asyncio.to_thread(library.list, user(request))
         return VoiceList(total=len(cards), ref_audios=[_listed(card) for card in cards])
 
-    @router.post("", responses=problems(400, 409, 413, 422, 503))
-    async def add(new: NewVoice) -> VoiceAdded:
-        """Register a voice; it is kept as 16 kHz mono WAV."""
-        limit = house.settings.storage.min_free_gb * GB
-        if await asyncio.to_thread(free_bytes, house.settings.storage.data_dir) < limit:
+    @router.post("", responses=problems(400, 409, 413, 422, 503, 507))
+    async def add(new: NewVoice, request: Request) -> VoiceAdded:
+        """Register a voice; it is kept as 16 kHz mono WAV, for its owner only."""
+        limit = storage.min_free_gb * GB
+        if await asyncio.to_thread(free_bytes, storage.data_dir) < limit:
             raise ServiceUnavailable("There is no room for voices.")
         data = codec.from_base64(new.audio_base64, field="audio_base64")
         if len(data) > LIMIT_BYTES:
             raise TooLarge("The voice", len(data), LIMIT_BYTES)
         async with adding:
-            card = await asyncio.to_thread(shelf.add, new.name, data)
+            card = await asyncio.to_thread(library.add, new.name, data, user(request))
         return VoiceAdded(id=card.id, name=card.name, message="The voice is registered.")
 
     @router.get("/{voice_id}", responses=problems(404))
-    async def voice(voice_id: str) -> VoiceInfo:
+    async def voice(voice_id: str, request: Request) -> VoiceInfo:
         """A voice with its sound, base64 float32 at 16 kHz."""
-        card = await asyncio.to_thread(shelf.card, voice_id)
-        pcm = await asyncio.to_thread(shelf.find, voice_id) if card else None
+        card = await asyncio.to_thread(library.card, voice_id, user(request))
+        pcm = await asyncio.to_thread(library.find, voice_id) if card else None
         if card is None or pcm is None:
             raise HTTPException(404, "There is no such voice.")
-        return describe(Voice(card.name, pcm))
+        return describe(RegisteredVoice(card.name, pcm))
 
-    @router.delete(
-        "/{voice_id}", dependencies=[Depends(admin_only(house))], responses=problems(401, 404)
+    @router.put(
+        "/{voice_id}/published",
+        dependencies=[Depends(admin_only(admission))],
+        responses=problems(401, 404, 422),
     )
-    async def remove(voice_id: str) -> VoiceRemoved:
-        """Delete a voice."""
-        if not await asyncio.to_thread(shelf.remove, voice_id):
+    async def publish(voice_id: str, order: Publication) -> Publication:
+        """Let everybody list, hear and use a voice, or not any more."""
+        if not await asyncio.to_thread(library.publish, voice_id, order.published):
+            raise HTTPException(404, "There is no such voice.")
+        return order
+
+    @router.delete("/{voice_id}", responses=problems(404))
+    async def remove(voice_id: str, request: Request) -> VoiceRemoved:
+        """Delete a voice: its owner, or an admin."""
+        one = user(request)
+        if one.is_admin:
+            peer = request.client.host if request.client else None
+            address = admission.address_of(peer, request.headers)
+            request.state.admin_address = address
+        if not await asyncio.to_thread(library.remove, voice_id, one):
             raise HTTPException(404, "There is no such voice.")
         return VoiceRemoved()
 
@@ -122,4 +163,5 @@ def _listed(card: VoiceCard) -> VoiceListed:
         duration_ms=card.duration_ms,
         sample_rate=card.sample_rate,
         created_at=card.created_at,
+        published=card.published,
     )

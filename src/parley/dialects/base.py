@@ -1,0 +1,351 @@
+"""What a public protocol is: one class, an object of it per connection.
+
+The gateway makes such an object to speak to a client that waits or is refused; the worker makes one
+to turn messages into events and events into messages. Both know the same sentences, because it is
+the same class. A dialect knows no sockets and no model, and needs nothing that a gateway lacks.
+docs/do/extend.md shows how to add one.
+"""
+
+from __future__ import annotations
+
+import secrets
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final, Literal, assert_never
+
+import msgspec
+
+from parley.clock import Clock, SystemClock
+from parley.dialects.events import ClientEvent, Failed, ServerEvent, SessionEnded
+from parley.errors import BadInput, ParleyError, QueueFull, UnknownEvent, WrongPhase
+from parley.protocol import codec
+from parley.protocol.kinds import Kind, Phase
+from parley.protocol.legacy import CLOSE_CODES, CLOSE_SENTENCES, CloseReason
+from parley.protocol.values import QueuePlace
+
+Early = Literal["keep", "stop", "ignore"]
+"""What becomes of a message that comes before there is a session."""
+
+REASON_BYTES: Final = 123
+"""What a close frame has room for. Source: RFC 6455, 5.5.1."""
+
+
+@dataclass(frozen=True, slots=True)
+class UpgradeRequest:
+    """What a client's opening request says, before any message.
+
+    Args:
+        path: the route, as in `Dialect.paths`.
+        session_id: as the client chose it; empty where the path has none.
+        headers: names in lower case.
+    """
+
+    path: str
+    session_id: str = ""
+    query: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+    subprotocols: tuple[str, ...] = ()
+
+    @property
+    def wants_extensions(self) -> bool:
+        """Whether the client asked for what the requirement texts do not name."""
+        return self.query.get("extensions", "").lower() in ("true", "1", "yes")
+
+
+@dataclass(frozen=True, slots=True)
+class SessionContext:
+    """What the object of a connection is made with, at the gateway and at the worker.
+
+    Args:
+        parameters: those of the query that the dialect names in `Dialect.parameters`.
+        clock: for times that messages carry.
+    """
+
+    session_id: str
+    kind: Kind
+    extensions: bool = False
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    clock: Clock = field(default_factory=SystemClock)
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a dialect does about something: messages to send, then perhaps a close code.
+
+    Args:
+        reason: said in the close frame; at most `REASON_BYTES` of it.
+    """
+
+    messages: tuple[msgspec.Struct, ...] = ()
+    close_code: int | None = None
+    reason: str = ""
+
+
+class Dialect(ABC):
+    """One public protocol; an object serves one connection.
+
+    A subclass states the facts below and has `decode`, `messages` and `error`. Everything else has
+    a default: a dialect without words for the queue says nothing while a client waits, and one
+    without words for the end only closes.
+    """
+
+    name: ClassVar[str]
+    """In the registry, in logs and recordings, and on the way to the worker."""
+    paths: ClassVar[tuple[str, ...]]
+    """Public routes; `{session_id}` is chosen by the client where present."""
+    kind: ClassVar[Kind]
+    """What most of its sessions are; `kind_of` decides about each."""
+    accepts: ClassVar[Mapping[Phase, frozenset[str]]]
+    """Phase → types of the messages that it acts on."""
+
+    extra_types: ClassVar[frozenset[str]] = frozenset()
+    """Types of messages that only clients with extensions may send; others are told that there
+    are no such messages."""
+
+    precedence: ClassVar[int] = 0
+    """Where several dialects share a path, the highest is asked first whether it `claims`."""
+    first_types: ClassVar[frozenset[str]] = frozenset()
+    """Types of a first message that mark this dialect where the request could not: a dialect of the
+    same path that meets one of these hands over to this one."""
+    has_items: ClassVar[bool] = False
+    """Whether its half-duplex sessions are conversations of items, which are answered when the
+    client asks (`session/conversation.py`)."""
+    parameters: ClassVar[frozenset[str]] = frozenset()
+    """Names of query parameters that the worker needs to know, too."""
+    subprotocol: ClassVar[str | None] = None
+    """What the server selects where the client offers it."""
+    app_id: ClassVar[str | None] = None
+    """An app of its own that an operator may switch off, besides the one of its kind."""
+
+    announces_assignment: ClassVar[bool] = True
+    """Whether `queue_done` is sent without a wait, too."""
+    asks_first: ClassVar[bool] = False
+    """Whether the first message comes before the place in the queue (chat)."""
+    keeps: ClassVar[frozenset[str]] = frozenset()
+    """Types of messages that may come while the client waits, and are kept for the worker."""
+    keeps_most: ClassVar[int] = 1
+    stops: ClassVar[frozenset[str]] = frozenset({"stop"})
+    """Types of messages with which a waiting client leaves."""
+    ignores: ClassVar[frozenset[str]] = frozenset()
+    """Types of messages that are ignored while the client waits."""
+    refuses_by_status: ClassVar[bool] = False
+    """Whether a refusal is an HTTP status in place of the upgrade (see `refuse_upgrade`), for
+    protocols that have no message for it."""
+
+    is_timed_call: ClassVar[bool] = False
+    """Whether a duplex session has the total time of a realtime call, which may count from the
+    accept, instead of a session limit and a limit of silence."""
+    context_tokens: ClassVar[int | None] = None
+    """Most that a context may hold; None: what the model can."""
+    prompt_room_tokens: ClassVar[int] = 0
+    """What a prompt has to leave of it."""
+
+    def __init__(self, context: SessionContext) -> None:
+        self.context = context
+        self.extensions = context.extensions
+        """Whether the client is sent what the requirement texts do not name."""
+
+    @property
+    def session_id(self) -> str:
+        """As the client chose it, or as `new_session_id` made it."""
+        return self.context.session_id
+
+    # ---- the opening request ---------------------------------------------------------------
+
+    @classmethod
+    def claims(cls, request: UpgradeRequest) -> bool:
+        """Whether this client speaks this dialect, as far as its request tells."""
+        del request
+        return True
+
+    @classmethod
+    def kind_of(cls, request: UpgradeRequest) -> Kind:
+        """What the queue calls this client's session.
+
+        Raises:
+            InvalidPayload: the request names something that does not exist.
+        """
+        del request
+        return cls.kind
+
+    @classmethod
+    def token_of(cls, request: UpgradeRequest) -> str | None:
+        """The client's token where it is not in the `Authorization` header."""
+        return request.query.get("token")
+
+    @classmethod
+    def new_session_id(cls, now_s: float) -> str:
+        """An id for a client that did not choose one. `now_s`: Unix seconds."""
+        del now_s
+        return f"{cls.name}_{secrets.token_hex(16)}"
+
+    def refuse_upgrade(self, failure: ParleyError) -> tuple[int, dict[str, Any]]:
+        """HTTP status and JSON body of a refusal in place of the upgrade (`refuses_by_status`)."""
+        status = 429 if isinstance(failure, QueueFull) else failure.http_status
+        return status, {"detail": str(failure), "code": failure.code}
+
+    # ---- while the client waits ------------------------------------------------------------
+
+    def queued(self, place: QueuePlace) -> msgspec.Struct | None:
+        """First word to a client that has to wait; None: it is told nothing."""
+        del place
+        return None
+
+    def queue_update(self, place: QueuePlace) -> msgspec.Struct | None:
+        """Later words to a client that still waits."""
+        del place
+        return None
+
+    def queue_done(self) -> msgspec.Struct | None:
+        """Last word of the queue."""
+        return None
+
+    def check_request(self, frame: bytes | str) -> None:
+        """Look at the message that comes before the place in the queue (`asks_first`), so that
+        nobody waits in vain, and take from it how the client wants to be spoken to.
+
+        Raises:
+            BadInput: it makes no sense.
+        """
+        del frame
+
+    def early(self, type_name: str) -> Early:
+        """What becomes of a message that comes before there is a session.
+
+        Raises:
+            UnknownEvent: there is no such message.
+            BadInput: it may not come now; see `check`.
+        """
+        if type_name in self.stops:
+            return "stop"
+        if type_name in self.ignores:
+            return "ignore"
+        if not any(type_name in types for types in self.accepts.values()):
+            raise UnknownEvent(type_name)
+        self.check_known(type_name)
+        self.check(Phase.QUEUED, type_name)
+        return "keep" if type_name in self.keeps else "ignore"
+
+    # ---- client → server -------------------------------------------------------------------
+
+    def check_known(self, type_name: str) -> None:
+        """Refuse what a client without extensions cannot know.
+
+        Raises:
+            UnknownEvent: it is one of `extra_types`.
+        """
+        if type_name in self.extra_types and not self.extensions:
+            raise UnknownEvent(type_name)
+
+    def check(self, phase: Phase, type_name: str) -> None:
+        """Refuse what `phase` does not accept.
+
+        Raises:
+            WrongPhase: or what the dialect answers in its place.
+        """
+        if type_name not in self.accepts.get(phase, ()):
+            raise WrongPhase(type_name, phase)
+
+    @abstractmethod
+    def decode(self, frame: str, phase: Phase) -> Any:
+        """What a message says: an event, None where it is ignored, or whatever `events` takes.
+
+        Called once per message, one after the other, in a thread where the message is long; so it
+        leaves alone what the rest of the object changes.
+
+        Raises:
+            ParleyError: it makes no sense, or not in this phase; the message is dropped.
+        """
+
+    def events(self, decoded: Any, phase: Phase) -> Sequence[ClientEvent | Reply]:
+        """What is to be done about a decoded message: events for the runner and answers that need
+        no runner, in this order. Called on the event loop, where state is safe.
+
+        Raises:
+            ParleyError: as `decode`.
+        """
+        del phase
+        return () if decoded is None else (decoded,)
+
+    # ---- server → client -------------------------------------------------------------------
+
+    def greet(self) -> Reply:
+        """What the worker says before it has heard anything."""
+        return Reply()
+
+    def encode(self, event: ServerEvent) -> Reply:
+        """An event in this dialect. The last one, `SessionEnded`, always has a close code."""
+        match event:
+            case Failed(error):
+                return self.answer(error)
+            case SessionEnded():
+                return self.ending(event)
+            case _:
+                return Reply(tuple(self.messages(event)))
+
+    @abstractmethod
+    def messages(self, event: ServerEvent) -> Sequence[msgspec.Struct]:
+        """Any event but `Failed` and `SessionEnded` as messages; none where there are no words."""
+
+    def frames(self, reply: Reply) -> tuple[str, ...]:
+        """Messages as the texts of WebSocket messages."""
+        texts = (self.frame(message) for message in reply.messages)
+        return tuple(text for text in texts if text is not None)
+
+    def frame(self, message: msgspec.Struct) -> str | None:
+        """One message as this client is to read it; None when there is nothing to send."""
+        return codec.encode_for(message, extensions=self.extensions)
+
+    # ---- errors and the end ----------------------------------------------------------------
+
+    @abstractmethod
+    def error(self, failure: ParleyError) -> msgspec.Struct:
+        """An error as a message."""
+
+    def answer(self, failure: ParleyError) -> Reply:
+        """What happens after an error in a session: bad input leaves it open, the rest ends it."""
+        stays = isinstance(failure, BadInput)
+        close_code = None if stays else failure.close_code
+        return Reply((self.error(failure),), close_code, str(failure))
+
+    def refuse(self, failure: ParleyError) -> Reply:
+        """Turn a newcomer away: the error, then always the end."""
+        return Reply((self.error(failure),), failure.close_code, str(failure))
+
+    def cancelled(self) -> Reply:
+        """To a waiting client whose ticket was cancelled from outside (service.md 2.6)."""
+        return self.closed("stopped")
+
+    def shutting_down(self, failure: ParleyError) -> Reply:
+        """To a client without a session when the server shuts down, which `failure` says."""
+        return self.refuse(failure)
+
+    def closed(self, reason: CloseReason, *, elapsed_s: float = 0.0) -> Reply:
+        """The end of a session for a reason. `elapsed_s`: what a timeout reports."""
+        del elapsed_s
+        return Reply((), CLOSE_CODES[reason], CLOSE_SENTENCES[reason])
+
+    def ending(self, ended: SessionEnded) -> Reply:
+        """The last word: of the error that closed the session, else of the reason. Whoever left, or
+        has got everything, is told nothing more."""
+        if ended.error is not None:
+            told = self.answer(ended.error)
+            if told.close_code is not None:
+                return told
+        match ended.reason:
+            case "done" | "disconnected":
+                return Reply(close_code=1000)
+            case "stopped" | "timeout" | "context_full" | "server_shutdown" | "error" as reason:
+                return self.closed(reason, elapsed_s=ended.elapsed_s)
+            case _ as never:
+                assert_never(never)
+
+
+def close_reason(sentence: str) -> str:
+    """A sentence as the reason of a close frame: cut, at a whole character, where it is too
+    long."""
+    data = sentence.encode()
+    if len(data) <= REASON_BYTES:
+        return sentence
+    return data[: REASON_BYTES - 3].decode(errors="ignore") + "..."

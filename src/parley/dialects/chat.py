@@ -1,0 +1,206 @@
+"""The chat dialect. Source: service.md 4.2, 4.7 rows 10-12."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Final, assert_never
+
+import msgspec
+
+from parley.dialects.base import Early, Reply
+from parley.dialects.events import (
+    AnswerDone,
+    ChatRequested,
+    ClientEvent,
+    Clip,
+    Content,
+    OutputDelta,
+    Picture,
+    Prefilled,
+    RecordingLost,
+    ServerEvent,
+    Sound,
+    StopRequested,
+)
+from parley.dialects.legacy import LegacyDialect, extra, phrase
+from parley.dialects.sound import in_seconds, pcm_text
+from parley.errors import ContextFull, InvalidRequest, ParleyError, WrongPhase
+from parley.protocol import chat, codec, values
+from parley.protocol.content import Message
+from parley.protocol.kinds import Ending, Kind, Phase
+from parley.protocol.legacy import CLOSE_SENTENCES, CloseReason, Stopped
+from parley.protocol.values import Generation, TextPart
+
+_STOP: Final = frozenset({"stop"})
+
+_ENDINGS: Final[dict[Ending, chat.Ending]] = {
+    Ending.LIMIT: "limit",
+    Ending.CANCELLED: "cancelled",
+}
+
+
+class ChatDialect(LegacyDialect):
+    """One request, one answer. The request may ask for extensions, too."""
+
+    name = "chat"
+    paths = (chat.PATH,)
+    kind = Kind.CHAT
+    accepts: ClassVar[Mapping[Phase, frozenset[str]]] = {
+        Phase.CONNECTED: frozenset({"request"}),
+        Phase.QUEUED: _STOP,
+        Phase.PREPARING: _STOP,
+        Phase.GENERATING: _STOP,
+    }
+    """`request` stands for the one message without a type. What a phase does not accept is ignored
+    after the request (service.md 4.2), so only `CONNECTED` refuses."""
+    announces_assignment = False
+    asks_first = True
+
+    # ---- client → server -------------------------------------------------------------------
+
+    def check(self, phase: Phase, type_name: str) -> None:
+        """Refuse what `phase` does not accept.
+
+        Raises:
+            InvalidRequest: the first message is not a request.
+            WrongPhase: anything else; this dialect ignores it.
+        """
+        if type_name in self.accepts.get(phase, ()):
+            return
+        if phase is Phase.CONNECTED:
+            raise InvalidRequest("The first message must be a chat request.")
+        raise WrongPhase(type_name, phase)
+
+    def check_request(self, frame: bytes | str) -> None:
+        self._request(frame)
+
+    def early(self, type_name: str) -> Early:
+        return "stop" if type_name in self.stops else "ignore"
+
+    def decode(self, frame: str, phase: Phase) -> ClientEvent | None:
+        """After the request everything but `stop` is ignored, even what is no JSON."""
+        if phase is not Phase.CONNECTED:
+            return StopRequested() if _is_stop(frame) else None
+        return requested(self._request(frame))
+
+    def _request(self, frame: bytes | str) -> chat.Request:
+        message = chat.decode_client(frame)
+        if isinstance(message, chat.Stop):
+            raise InvalidRequest("The first message must be a chat request.")
+        self.extensions = self.extensions or message.extensions
+        return message
+
+    # ---- server → client -------------------------------------------------------------------
+
+    def messages(self, event: ServerEvent) -> Sequence[msgspec.Struct]:
+        match event:
+            case Prefilled():
+                return (chat.PrefillDone(input_tokens=event.input_tokens),)
+            case OutputDelta():
+                return _chunks(event)
+            case AnswerDone():
+                return (
+                    chat.Done(
+                        text=event.text,
+                        generated_tokens=event.generated_tokens,
+                        input_tokens=event.input_tokens,
+                        audio_data=pcm_text(event.pcm),
+                        stopped=event.is_stopped,
+                        ending=_ENDINGS.get(event.ending, msgspec.UNSET),
+                        heard=event.heard or msgspec.UNSET,
+                        recording_session_id=event.recording_id or msgspec.UNSET,
+                    ),
+                )
+            case RecordingLost():
+                return (extra(event),)
+            case _:
+                # Turns, units, pauses: chat has no such words.
+                return ()
+
+    # ---- errors and the end ----------------------------------------------------------------
+
+    def answer(self, failure: ParleyError) -> Reply:
+        """The error, then always the end."""
+        code = 1008 if isinstance(failure, ContextFull) else failure.close_code
+        return Reply((self.error(failure),), code, str(failure))
+
+    def closed(self, reason: CloseReason, *, elapsed_s: float = 0.0) -> Reply:
+        message: msgspec.Struct
+        match reason:
+            case "stopped":
+                message, code = Stopped(session_id=self.session_id), 1000
+            case "timeout":
+                text = f"No request within {elapsed_s:g} seconds."
+                message, code = phrase(text, "timeout"), 1008
+            case "context_full":
+                message, code = phrase("The context is full.", "context_full"), 1008
+            case "server_shutdown":
+                text = "The server is shutting down."
+                message, code = phrase(text, "service_unavailable"), 1001
+            case "error":
+                message, code = phrase("The request failed.", "inference_error"), 1011
+        return Reply((message,), code, CLOSE_SENTENCES[reason])
+
+
+def _chunks(delta: OutputDelta) -> Sequence[chat.Chunk]:
+    if not delta.text and not delta.pcm:
+        return ()
+    first, others = in_seconds(delta.pcm)
+    return (
+        chat.Chunk(text_delta=delta.text or None, audio_data=pcm_text(first)),
+        *(chat.Chunk(audio_data=pcm_text(each)) for each in others),
+    )
+
+
+def requested(request: chat.Request) -> ChatRequested:
+    """A request as an event; base64 is decoded, files are not opened.
+
+    Raises:
+        InvalidPayload, TooLarge: naming the field.
+    """
+    tts = request.tts if request.wants_speech else None
+    voice = tts.voice_bytes() if tts else None
+    messages = tuple(
+        Message(message.role, tuple(map(_content, message.parts))) for message in request.messages
+    )
+    images = sum(isinstance(part, Picture) for m in messages for part in m.parts)
+    return ChatRequested(
+        messages=messages,
+        is_streaming=request.streaming,
+        wants_speech=request.wants_speech,
+        voice=None if voice is None else Sound(voice),
+        voice_name=tts.ref_audio_path if tts else None,
+        tts_mode=tts.mode if tts else "default",
+        language=tts.language if tts else None,
+        generation=Generation(
+            **msgspec.structs.asdict(request.generation),
+            enable_thinking=request.enable_thinking,
+            say=request.say,
+        ),
+        max_slices=request.image.max_slice_nums,
+        numbers_images=request.image.numbers_images(images),
+        is_omni=request.is_omni,
+        wants_recording=request.record,
+        seed=request.seed,
+    )
+
+
+def _content(part: values.Part) -> Content:
+    match part:
+        case values.TextPart():
+            return TextPart(part.text)
+        case values.ImagePart():
+            return Picture(part.file_bytes())
+        case values.AudioPart():
+            return Sound(part.audio_bytes(), part.sample_rate)
+        case values.VideoPart():
+            return Clip(part.file_bytes(), part.stack_frames)
+        case _ as never:
+            assert_never(never)
+
+
+def _is_stop(frame: str) -> bool:
+    try:
+        return codec.type_of(frame) == "stop"
+    except ParleyError:
+        return False

@@ -1,0 +1,258 @@
+"""The duplex dialect. Source: duplex details; service.md 4.4."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import ClassVar, Final, assert_never
+
+import msgspec
+
+from parley.dialects.base import Reply, UpgradeRequest
+from parley.dialects.events import (
+    AudioInput,
+    ClientEvent,
+    DuplexSetup,
+    InterruptionChanged,
+    InterruptRequested,
+    PauseRequested,
+    RecordingLost,
+    ResumeRequested,
+    ServerEvent,
+    SessionInterrupted,
+    SessionPaused,
+    SessionReady,
+    SessionResumed,
+    StopRequested,
+    UnitDone,
+    UserTranscribed,
+    VideoInput,
+)
+from parley.dialects.legacy import LegacyDialect, extra, phrase, written
+from parley.dialects.sound import in_seconds, pcm_text, reference, within
+from parley.errors import (
+    BadInput,
+    BadSessionId,
+    ContextFull,
+    InferenceFailed,
+    InvalidJson,
+    NotReady,
+    ParleyError,
+    SlotLost,
+    TooLarge,
+    WrongPhase,
+)
+from parley.media.pcm import Pcm, from_float32_bytes
+from parley.protocol import duplex, realtime, values
+from parley.protocol.kinds import Kind, Phase
+from parley.protocol.legacy import CLOSE_SENTENCES, CloseReason, InputText, Stopped
+
+AUDIO_PREFIXES: Final = ("adx_", "adx-", "audio_duplex", "audio_")
+"""A duplex session whose id starts so brings no video. Source: service.md 4.4."""
+
+_ALWAYS: Final = frozenset({"stop", "client_diagnostic"})
+
+
+class DuplexDialect(LegacyDialect):
+    """Units, one result each. `prepare` may ask for extensions, too."""
+
+    name = "duplex"
+    paths = (duplex.PATH,)
+    kind = Kind.OMNI_DUPLEX
+    accepts: ClassVar[Mapping[Phase, frozenset[str]]] = {
+        Phase.QUEUED: _ALWAYS | {"prepare"},
+        Phase.CONNECTED: _ALWAYS | {"prepare"},
+        Phase.PREPARING: _ALWAYS,
+        Phase.ACTIVE: _ALWAYS | {"audio_chunk", "video_frame", "input_text", "pause", "interrupt"},
+        Phase.PAUSED: _ALWAYS | {"resume"},
+    }
+    """A `prepare` that comes while queued is kept and applied after `queue_done`."""
+    extra_types = frozenset({"input_text"})
+
+    @classmethod
+    def kind_of(cls, request: UpgradeRequest) -> Kind:
+        is_audio = request.session_id.startswith(AUDIO_PREFIXES)
+        return Kind.AUDIO_DUPLEX if is_audio else Kind.OMNI_DUPLEX
+
+    # ---- client → server -------------------------------------------------------------------
+
+    def check(self, phase: Phase, type_name: str) -> None:
+        """Refuse what `phase` does not accept. The session stays open after either error.
+
+        Raises:
+            NotReady: sound or a frame before `prepared`.
+            WrongPhase: anything else.
+        """
+        self.check_known(type_name)
+        if type_name in self.accepts.get(phase, ()):
+            return
+        if phase is Phase.PREPARING and type_name != "prepare":
+            # Clients know no such phase: for them `connected` lasts until `prepared`.
+            phase = Phase.CONNECTED
+        is_input = type_name in ("audio_chunk", "video_frame")
+        if is_input and phase in (Phase.QUEUED, Phase.CONNECTED):
+            raise NotReady(type_name, phase)
+        if is_input and phase is Phase.PAUSED:
+            raise WrongPhase(type_name, phase, sentence="Worker is paused")
+        raise WrongPhase(type_name, phase)
+
+    def decode(self, frame: str, phase: Phase) -> ClientEvent | None:
+        message = duplex.decode_client(frame, partial(self.check, phase))
+        match message:
+            case duplex.Prepare():
+                self.extensions = self.extensions or message.extensions
+                self.wants_transcript = message.transcribe
+                return _setup(message)
+            case duplex.AudioChunk():
+                return _input(message)
+            case duplex.VideoFrame():
+                return VideoInput(within(message.frame_bytes))
+            case InputText():
+                return written(message)
+            case duplex.Pause():
+                return PauseRequested(message.seconds)
+            case duplex.Resume():
+                return ResumeRequested()
+            case duplex.Stop():
+                return StopRequested()
+            case duplex.Interrupt():
+                return InterruptRequested()
+            case duplex.ClientDiagnostic():
+                # The gateway keeps these; one that comes through is none of our business.
+                return None
+            case _ as never:
+                assert_never(never)
+
+    # ---- server → client -------------------------------------------------------------------
+
+    def messages(self, event: ServerEvent) -> Sequence[msgspec.Struct]:
+        match event:
+            case SessionReady():
+                return (
+                    duplex.Prepared(
+                        prompt_length=event.prompt_tokens,
+                        session_id=self.session_id,
+                        recording_session_id=event.recording_id or msgspec.UNSET,
+                        accepts=("input_text",) if event.reads else msgspec.UNSET,
+                    ),
+                )
+            case UserTranscribed():
+                return self.transcript(event)
+            case UnitDone():
+                return self._results(event)
+            case SessionPaused():
+                return (duplex.Paused(timeout=event.seconds),)
+            case SessionResumed():
+                return (duplex.Resumed(),)
+            case SessionInterrupted():
+                return (duplex.Interrupted(),)
+            case InterruptionChanged() | RecordingLost():
+                return (extra(event),)
+            case _:
+                # Requests and turns: this dialect has no such words.
+                return ()
+
+    def _results(self, unit: UnitDone) -> list[duplex.Result]:
+        """What a unit came to; where its sound is longer than a second, in several results. The
+        measurements are in the first."""
+        first, others = in_seconds(unit.pcm)
+        results = [self._result(unit, first)]
+        results += [
+            duplex.Result(
+                is_listen=False,
+                audio_data=pcm_text(each) or "",
+                current_time=unit.time_ms,
+                unit_index=unit.index,
+                kv_cache_length=unit.context_tokens,
+                server_send_ts=self.context.clock.time(),
+            )
+            for each in others
+        ]
+        results[-1] = msgspec.structs.replace(results[-1], end_of_turn=unit.end_of_turn)
+        return results
+
+    def _result(self, unit: UnitDone, pcm: Pcm | None) -> duplex.Result:
+        costs = {name: round(ms, 1) for name, ms in unit.costs_ms.items()}
+        return duplex.Result(
+            is_listen=unit.is_listen,
+            text=unit.text,
+            audio_data=pcm_text(pcm) or "",
+            current_time=unit.time_ms,
+            unit_index=unit.index,
+            cost_llm_ms=costs.get("llm", 0.0),
+            cost_tts_prep_ms=costs.get("tts_prep", 0.0),
+            cost_tts_ms=costs.get("tts", 0.0),
+            cost_token2wav_ms=costs.get("token2wav", 0.0),
+            cost_all_ms=costs.get("all", 0.0),
+            wall_clock_ms=round(unit.wall_ms, 1),
+            n_tokens=unit.text_tokens,
+            n_tts_tokens=unit.speech_tokens,
+            kv_cache_length=unit.context_tokens,
+            vision_slices=unit.vision_slices,
+            vision_tokens=unit.vision_tokens,
+            server_send_ts=self.context.clock.time(),
+        )
+
+    # ---- errors and the end ----------------------------------------------------------------
+
+    def answer(self, failure: ParleyError) -> Reply:
+        """What happens after `failure`.
+
+        Bad input and a failed unit leave the session open; a third failed unit in a row is for the
+        session to end with `closed("error")`.
+        """
+        match failure:
+            case ContextFull():
+                messages = (self.error(failure), Stopped(session_id=self.session_id))
+                return Reply(messages, 1000, CLOSE_SENTENCES["context_full"])
+            case InvalidJson() | TooLarge() | BadSessionId() | SlotLost():
+                return Reply((self.error(failure),), failure.close_code, str(failure))
+            case BadInput() | InferenceFailed():
+                return Reply((self.error(failure),))
+            case _:
+                return Reply((self.error(failure),), failure.close_code, str(failure))
+
+    def closed(self, reason: CloseReason, *, elapsed_s: float = 0.0) -> Reply:
+        messages: tuple[msgspec.Struct, ...]
+        code = 1000
+        match reason:
+            case "stopped":
+                messages = (Stopped(session_id=self.session_id),)
+            case "timeout":
+                text = f"The session ended after {elapsed_s:.0f} seconds."
+                messages = (duplex.Timeout(reason=text, elapsed_s=round(elapsed_s, 1)),)
+            case "context_full":
+                full = phrase("The context is full.", "context_full")
+                messages = (full, Stopped(session_id=self.session_id))
+            case "server_shutdown":
+                messages = (phrase("The server is shutting down.", "service_unavailable"),)
+                code = 1001
+            case "error":
+                messages = (phrase("The session failed.", "inference_error"),)
+                code = 1011
+        return Reply(messages, code, CLOSE_SENTENCES[reason])
+
+
+def _setup(message: duplex.Prepare) -> DuplexSetup:
+    return DuplexSetup(
+        prompt=message.system_prompt,
+        voice=reference(within(message.voice_bytes)),
+        tts_voice=reference(within(message.tts_voice_bytes)),
+        voice_name=message.ref_audio_path,
+        max_slices=message.max_slice_nums,
+        options=message.config,
+        interruption=message.interruption,
+        settles_late=message.deferred_finalize,
+        wants_recording=message.record,
+    )
+
+
+def _input(message: duplex.AudioChunk) -> AudioInput:
+    data = message.audio_bytes()
+    values.check_length(data, field="audio_base64", least=0, most=realtime.APPEND_MOST_SAMPLES)
+    return AudioInput(
+        from_float32_bytes(data),
+        frames=within(message.frame_bytes),
+        force_listen=message.force_listen,
+        max_slices=message.max_slice_nums,
+    )

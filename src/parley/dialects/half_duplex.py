@@ -1,0 +1,229 @@
+"""The half-duplex dialect. Source: half-duplex API; service.md 4.3."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import ClassVar, Final, assert_never
+
+import msgspec
+
+from parley.dialects.base import Reply, SessionContext
+from parley.dialects.events import (
+    AudioInput,
+    ClientEvent,
+    HalfDuplexSetup,
+    InterruptionChanged,
+    OutputDelta,
+    RecordingLost,
+    ServerEvent,
+    SessionReady,
+    Sound,
+    SpeechChanged,
+    StopRequested,
+    TurnCompleted,
+    TurnStarted,
+    UserTranscribed,
+)
+from parley.dialects.legacy import LegacyDialect, extra, phrase, written
+from parley.dialects.sound import in_seconds, pcm_text
+from parley.errors import AlreadyPrepared, NotPrepared, ParleyError, UnknownEvent, WrongPhase
+from parley.media.pcm import from_float32_bytes
+from parley.protocol import half_duplex, values
+from parley.protocol.kinds import Kind, Phase
+from parley.protocol.legacy import CLOSE_SENTENCES, CloseReason, InputText, Stopped
+from parley.protocol.values import Generation, TextPart
+
+VOICE_PROMPT: Final = "Mimic the voice from the audio sample."
+"""What stands before the voice of a session. Source: half-duplex API, example."""
+
+
+class HalfDuplexDialect(LegacyDialect):
+    """Turns. `prepare` may ask for extensions, too."""
+
+    name = "half_duplex"
+    paths = (half_duplex.PATH,)
+    kind = Kind.HALF_DUPLEX
+    accepts: ClassVar[Mapping[Phase, frozenset[str]]] = {
+        Phase.QUEUED: frozenset({"prepare", "stop"}),
+        Phase.CONNECTED: frozenset({"prepare", "stop"}),
+        Phase.PREPARING: frozenset({"stop"}),
+        Phase.ACTIVE: frozenset({"audio_chunk", "input_text", "stop"}),
+        Phase.GENERATING: frozenset({"audio_chunk", "input_text", "stop"}),
+    }
+    """A `prepare` that comes while queued is kept and applied after `queue_done`; an `audio_chunk`
+    that comes while generating is read and discarded."""
+    extra_types = frozenset({"input_text"})
+
+    def __init__(self, context: SessionContext) -> None:
+        super().__init__(context)
+        self._extra_chunks = 0
+
+    # ---- client → server -------------------------------------------------------------------
+
+    def check(self, phase: Phase, type_name: str) -> None:
+        """Refuse what `phase` does not accept.
+
+        Raises:
+            NotPrepared: sound before `prepare`.
+            AlreadyPrepared: a second `prepare`.
+            WrongPhase: anything else.
+        """
+        self.check_known(type_name)
+        if type_name in self.accepts.get(phase, ()):
+            return
+        if type_name == "prepare" and phase in (Phase.PREPARING, Phase.ACTIVE, Phase.GENERATING):
+            raise AlreadyPrepared(phase)
+        if phase in (Phase.QUEUED, Phase.CONNECTED, Phase.PREPARING):
+            raise NotPrepared(type_name, phase)
+        raise WrongPhase(type_name, phase)
+
+    def decode(self, frame: str, phase: Phase) -> ClientEvent | None:
+        message = half_duplex.decode_client(frame, partial(self.check, phase))
+        match message:
+            case half_duplex.Prepare():
+                self.extensions = self.extensions or message.extensions
+                self.wants_transcript = message.config.transcribe
+                return _setup(message)
+            case half_duplex.AudioChunk():
+                data = message.audio_bytes()
+                return AudioInput(from_float32_bytes(data)) if data else None
+            case InputText():
+                return written(message)
+            case half_duplex.Stop():
+                return StopRequested()
+            case _ as never:
+                assert_never(never)
+
+    # ---- server → client -------------------------------------------------------------------
+
+    def messages(self, event: ServerEvent) -> Sequence[msgspec.Struct]:
+        match event:
+            case SessionReady():
+                return (
+                    half_duplex.Prepared(
+                        session_id=self.session_id,
+                        timeout_s=event.idle_s,
+                        recording_session_id=event.recording_id or msgspec.UNSET,
+                        accepts=("input_text",) if event.reads else msgspec.UNSET,
+                    ),
+                )
+            case SpeechChanged():
+                return (half_duplex.VadState(speaking=event.is_speaking),)
+            case TurnStarted():
+                return (half_duplex.Generating(speech_duration_ms=event.speech_ms),)
+            case UserTranscribed():
+                return self.transcript(event)
+            case OutputDelta():
+                return self._chunks(event)
+            case TurnCompleted():
+                return (
+                    half_duplex.TurnDone(
+                        turn_index=event.index,
+                        text=event.text,
+                        interrupted=event.is_interrupted,
+                        failed=event.has_failed,
+                        audio_duration_ms=event.audio_ms,
+                    ),
+                )
+            case InterruptionChanged() | RecordingLost():
+                return (extra(event),)
+            case _:
+                # Requests, units, pauses: this dialect has no such words.
+                return ()
+
+    def _chunks(self, said: OutputDelta) -> list[half_duplex.Chunk]:
+        """A piece of an answer, in chunks of at most a second of sound."""
+        if said.index == 0:
+            self._extra_chunks = 0
+        first, others = in_seconds(said.pcm)
+        chunks = [
+            half_duplex.Chunk(
+                text_delta=said.text or None,
+                audio_data=pcm_text(first),
+                chunk_index=said.index + self._extra_chunks,
+                is_final=said.is_final,
+                duration_ms=said.duration_ms if first is None else first.duration_ms,
+            )
+        ]
+        for each in others:
+            self._extra_chunks += 1
+            chunks.append(
+                half_duplex.Chunk(
+                    audio_data=pcm_text(each),
+                    chunk_index=said.index + self._extra_chunks,
+                    duration_ms=each.duration_ms,
+                )
+            )
+        return chunks
+
+    # ---- errors and the end ----------------------------------------------------------------
+
+    def error(self, failure: ParleyError) -> msgspec.Struct:
+        if isinstance(failure, UnknownEvent):
+            return phrase(f"Unknown type: {(failure.type_name or '')[:80]}", failure.code)
+        return super().error(failure)
+
+    def answer(self, failure: ParleyError) -> Reply:
+        """The error, then always the end (half_duplex_api.txt)."""
+        return Reply((self.error(failure),), failure.close_code, str(failure))
+
+    def closed(self, reason: CloseReason, *, elapsed_s: float = 0.0) -> Reply:
+        """The end of a session. `elapsed_s`: since the last sound, for `timeout`."""
+        message: msgspec.Struct
+        code = 1000
+        match reason:
+            case "stopped":
+                message = Stopped(session_id=self.session_id)
+            case "timeout":
+                message = half_duplex.Timeout(elapsed_s=round(elapsed_s, 1))
+            case "context_full":
+                message = phrase("The context is full.", "context_full")
+            case "server_shutdown":
+                message = phrase("The server is shutting down.", "service_unavailable")
+                code = 1001
+            case "error":
+                message = phrase("The session failed.", "inference_error")
+                code = 1011
+        return Reply((message,), code, CLOSE_SENTENCES[reason])
+
+
+def _setup(message: half_duplex.Prepare) -> HalfDuplexSetup:
+    config = message.config
+    system = _system(message)
+    return HalfDuplexSetup(
+        system=system,
+        # The first sound of the prompt is also the voice, unless the client names another.
+        voice=_voice(message) or next((part for part in system if isinstance(part, Sound)), None),
+        voice_name=message.ref_audio_path,
+        wants_speech=config.tts.enabled,
+        vad=config.vad,
+        interruption=config.interruption,
+        generation=Generation(**msgspec.structs.asdict(config.generation)),
+        idle_s=config.session.timeout_s,
+        wants_recording=message.record,
+    )
+
+
+def _voice(message: half_duplex.Prepare) -> Sound | None:
+    brought = message.voice_bytes() if message.ref_audio_base64 is not None else None
+    return None if brought is None else Sound(brought)
+
+
+def _system(message: half_duplex.Prepare) -> tuple[TextPart | Sound, ...]:
+    """The system message: `system_content` wins; a prompt with a voice becomes text, voice, text.
+
+    Source: service.md 4.3, `prepare`.
+    """
+    if message.system_content:
+        return tuple(
+            TextPart(part.text)
+            if isinstance(part, values.TextPart)
+            else Sound(part.audio_bytes(), part.sample_rate)
+            for part in message.system_content
+        )
+    prompt = TextPart(message.system_prompt or values.DEFAULT_SYSTEM_PROMPT)
+    voice = _voice(message)
+    if voice is None:
+        return (prompt,)
+    return (TextPart(VOICE_PROMPT), voice, prompt)

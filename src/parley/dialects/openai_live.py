@@ -1,0 +1,312 @@
+"""OpenAI Live on `/v1/live/sessions`: full duplex, without turns.
+
+Sound of any chunk length is cut into the model's units here, by media time. Nothing is sent while
+the model listens. Delegation is accepted and never used: no model here calls anything.
+Source: openai-python 3.54 `types/live`.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Final
+
+import msgspec
+import numpy as np
+
+from parley.dialects.base import Dialect, Reply, SessionContext
+from parley.dialects.events import (
+    AudioInput,
+    ClientEvent,
+    DuplexSetup,
+    Failed,
+    ServerEvent,
+    SessionReady,
+    StopRequested,
+    TextInput,
+    UnitDone,
+    UserTranscribed,
+    VideoInput,
+)
+from parley.dialects.openai_session import BUILT_IN_VOICES, EXPIRES_S, OWN_VOICE, PCM
+from parley.dialects.sound import UnitAssembler, in_seconds, within
+from parley.errors import (
+    BadInput,
+    InvalidPayload,
+    InvalidRequest,
+    NotReady,
+    ParleyError,
+    QueueFull,
+    UnknownEvent,
+)
+from parley.media.pcm import INPUT_RATE_HZ, Pcm
+from parley.media.resample import ResampleStream
+from parley.protocol import codec
+from parley.protocol import openai_live as wire
+from parley.protocol.kinds import Kind, Phase
+from parley.protocol.legacy import CLOSE_CODES, CLOSE_SENTENCES, CloseReason
+from parley.protocol.values import (
+    DEFAULT_SYSTEM_PROMPT,
+    IMAGE_LIMIT_BYTES,
+    TEXT_LIMIT_CHARS,
+    DuplexConfig,
+)
+
+TYPES: Final = frozenset(wire.SHAPES)
+REASONS: Final[Mapping[CloseReason, str]] = {
+    "stopped": "close_requested",
+    "timeout": "expired",
+    "context_full": "expired",
+    "server_shutdown": "connection_lost",
+    "error": "connection_lost",
+}
+USAGE_EVERY_UNITS: Final = 10
+BEGIN: Final = frozenset({"session.start", "session.close"})
+
+
+class OpenAILiveDialect(Dialect):
+    """See the module's text."""
+
+    name = "openai_live"
+    paths = (wire.PATH,)
+    kind = Kind.OMNI_DUPLEX
+    accepts: ClassVar[Mapping[Phase, frozenset[str]]] = {
+        Phase.QUEUED: BEGIN,
+        Phase.CONNECTED: BEGIN,
+        Phase.PREPARING: frozenset({"session.close"}),
+        Phase.ACTIVE: TYPES - {"session.start"},
+    }
+    announces_assignment = False
+    keeps = frozenset({"session.start"})
+    stops = frozenset({"session.close"})
+    refuses_by_status = True
+
+    def __init__(self, context: SessionContext) -> None:
+        super().__init__(context)
+        self._session: dict[str, Any] = {"id": context.session_id, "model": "", "status": "active"}
+        self._resampler = ResampleStream(wire.RATE_HZ, INPUT_RATE_HZ)
+        self._units = UnitAssembler(INPUT_RATE_HZ)
+        self._is_muted = False
+        self._heard_ms = 0
+        self._said_ms = 0
+        self._event_id: str | None = None
+
+    def refuse_upgrade(self, failure: ParleyError) -> tuple[int, dict[str, Any]]:
+        status = 429 if isinstance(failure, QueueFull) else failure.http_status
+        return status, {"error": self._error_object(failure)}
+
+    # ---- client → server -------------------------------------------------------------------
+
+    def check(self, phase: Phase, type_name: str) -> None:
+        if phase in (Phase.QUEUED, Phase.CONNECTED, Phase.PREPARING) and type_name in (
+            TYPES - BEGIN
+        ):
+            raise NotReady(type_name, phase)
+        super().check(phase, type_name)
+
+    def decode(self, frame: str, phase: Phase) -> tuple[wire.LiveMessage, Any]:
+        value = codec.parse(frame)
+        given = value.get("event_id") if isinstance(value, dict) else None
+        try:
+            return self._decoded(value, phase)
+        except BadInput as error:
+            error.client_event_id = given  # type: ignore[attr-defined]
+            raise
+
+    def _decoded(self, value: Any, phase: Phase) -> tuple[wire.LiveMessage, Any]:
+        name = value.get("type") if isinstance(value, dict) else None
+        shape = wire.SHAPES.get(name) if isinstance(name, str) else None
+        if shape is None:
+            raise UnknownEvent(str(name))
+        self.check(phase, str(name))
+        message: wire.LiveMessage = codec.read(value, shape)
+        match message:
+            case wire.InputAudio(audio=audio):
+                return message, self._resampler.feed(within(lambda: _pcm_of(audio)))
+            case wire.InputImage(image=image):
+                return message, within(
+                    lambda: codec.image_bytes(image, field="image", limit_bytes=IMAGE_LIMIT_BYTES)
+                )
+            case _:
+                return message, None
+
+    def events(
+        self, decoded: tuple[wire.LiveMessage, Any], phase: Phase
+    ) -> Sequence[ClientEvent | Reply]:
+        message, media = decoded
+        self._event_id = message.event_id
+        try:
+            return self._events(message, media)
+        except BadInput as error:
+            error.client_event_id = message.event_id  # type: ignore[attr-defined]
+            raise
+
+    def _events(self, message: wire.LiveMessage, media: Any) -> list[ClientEvent | Reply]:
+        match message:
+            case wire.SessionStart(session=session):
+                return [self._start(session)]
+            case wire.SessionChange(session=session):
+                if "delegation" in session:
+                    self._session["delegation"] = session["delegation"]
+                return [self._told(wire.Changed(session=copy.deepcopy(self._session)))]
+            case wire.InputAudio():
+                pcm = Pcm.silence(len(media), media.rate_hz) if self._is_muted else media
+                return [AudioInput(unit) for unit in self._units.add(pcm)]
+            case wire.InputImage():
+                return [VideoInput((media,))]
+            case wire.Mute():
+                self._is_muted = True
+                return [self._told(wire.Muted())]
+            case wire.Unmute():
+                self._is_muted = False
+                return [self._told(wire.Unmuted())]
+            case wire.InstructionsAppend(content=content):
+                now_ms = self._heard_ms
+                told = wire.InstructionsAppended(start_ms=now_ms, end_ms=now_ms)
+                return [TextInput(content), self._told(told)]
+            case wire.LiveClose():
+                return [StopRequested()]
+
+    def _told(self, message: wire.LiveServerEvent) -> Reply:
+        """An answer that names the client's event."""
+        if self._event_id is not None:
+            message = msgspec.structs.replace(message, client_event_id=self._event_id)
+        return Reply((message,))
+
+    def _start(self, session: dict[str, Any]) -> DuplexSetup:
+        instructions = session.get("instructions") or DEFAULT_SYSTEM_PROMPT
+        if not isinstance(instructions, str) or len(instructions) > TEXT_LIMIT_CHARS:
+            raise InvalidRequest("Instructions are a text.", field="session.instructions")
+        audio = _object(session.get("audio"), "session.audio")
+        form = _object(audio.get("format"), "session.audio.format")
+        if form and (form.get("type") != "audio/pcm" or form.get("rate", 24_000) != 24_000):
+            raise InvalidRequest(
+                "Sound is audio/pcm with a rate of 24000.", field="session.audio.format"
+            )
+        voice = _object(audio.get("output"), "session.audio.output").get("voice", OWN_VOICE)
+        voice = voice.get("id") if isinstance(voice, dict) else voice
+        if not isinstance(voice, str):
+            raise InvalidRequest("A voice is a name.", field="session.audio.output.voice")
+        self._session |= {
+            "model": str(session.get("model", "")),
+            "expires_at": int(self.context.clock.time()) + EXPIRES_S,
+            "instructions": instructions,
+            "audio": {"format": dict(PCM), "output": {"voice": voice}},
+            "delegation": session.get("delegation"),
+            "store": False,
+        }
+        is_own = voice == OWN_VOICE or voice in BUILT_IN_VOICES
+        return DuplexSetup(
+            prompt="\n".join([instructions, *_history(session.get("input"))]),
+            voice_name=None if is_own else voice,
+            options=DuplexConfig(),
+        )
+
+    # ---- server → client -------------------------------------------------------------------
+
+    def encode(self, event: ServerEvent) -> Reply:
+        if isinstance(event, Failed) and event.event is not None:
+            event.error.client_event_id = self._event_id  # type: ignore[attr-defined]
+        return super().encode(event)
+
+    def messages(self, event: ServerEvent) -> Sequence[msgspec.Struct]:
+        match event:
+            case SessionReady():
+                return self._told(wire.Started(session=copy.deepcopy(self._session))).messages
+            case UnitDone():
+                return self._unit(event)
+            case UserTranscribed():
+                at_ms = self._heard_ms
+                return (wire.InputTranscript(delta=event.text, start_ms=at_ms, end_ms=at_ms),)
+            case _:
+                # Turns and pauses: this dialect has no such words.
+                return ()
+
+    def _unit(self, unit: UnitDone) -> list[msgspec.Struct]:
+        begins_ms = self._heard_ms
+        self._heard_ms += 1000 if unit.unit is None else unit.unit.pcm.duration_ms
+        found: list[msgspec.Struct] = []
+        if not unit.is_listen:
+            first, others = in_seconds(unit.pcm)
+            sounds = [] if first is None else [first, *others]
+            ends_ms = begins_ms + sum(sound.duration_ms for sound in sounds)
+            if unit.text:
+                found.append(
+                    wire.OutputTranscript(delta=unit.text, start_ms=begins_ms, end_ms=ends_ms)
+                )
+            at_ms = begins_ms
+            for sound in sounds:
+                end_ms = at_ms + sound.duration_ms
+                found.append(wire.OutputAudio(delta=_pcm16(sound), start_ms=at_ms, end_ms=end_ms))
+                at_ms = end_ms
+            self._said_ms += ends_ms - begins_ms
+        if unit.index % USAGE_EVERY_UNITS == USAGE_EVERY_UNITS - 1:
+            found.append(wire.UsageUpdated(usage=self._usage()))
+        return found
+
+    def _usage(self) -> dict[str, Any]:
+        return {"seconds": (self._heard_ms + self._said_ms) / 1000}
+
+    def frame(self, message: msgspec.Struct) -> str:
+        return wire.encode(message)
+
+    # ---- errors and the end ----------------------------------------------------------------
+
+    def error(self, failure: ParleyError) -> msgspec.Struct:
+        return wire.LiveError(error=self._error_object(failure))
+
+    def _error_object(self, failure: ParleyError) -> dict[str, Any]:
+        return {
+            "type": "invalid_request_error" if failure.is_client_error else "server_error",
+            "code": failure.code,
+            "message": str(failure),
+            "param": getattr(failure, "field", None),
+            "client_event_id": getattr(failure, "client_event_id", None),
+        }
+
+    def closed(self, reason: CloseReason, *, elapsed_s: float = 0.0) -> Reply:
+        """The last snapshot, where the session had begun."""
+        messages: tuple[msgspec.Struct, ...] = ()
+        if "expires_at" in self._session:
+            messages = (
+                wire.LiveClosed(
+                    reason=REASONS[reason],
+                    session=copy.deepcopy(self._session),
+                    usage=self._usage(),
+                ),
+            )
+        return Reply(messages, CLOSE_CODES[reason], CLOSE_SENTENCES[reason])
+
+
+def _pcm_of(text: str) -> Pcm:
+    data = codec.from_base64(text, field="audio")
+    if len(data) % 2:
+        raise InvalidPayload("audio must hold 16-bit samples.", field="audio")
+    samples = np.frombuffer(data, "<i2").astype(np.float32) / np.float32(32768)
+    return Pcm(samples, wire.RATE_HZ)
+
+
+def _pcm16(pcm: Pcm) -> str:
+    scaled = np.clip(np.rint(pcm.samples * 32767.0), -32768, 32767)
+    return codec.to_base64(scaled.astype("<i2").tobytes())
+
+
+def _history(items: Any) -> list[str]:
+    """What was said before the session, as lines of its prompt."""
+    lines: list[str] = []
+    for item in items if isinstance(items, list) else ():
+        content = item.get("content") if isinstance(item, dict) else None
+        parts = content if isinstance(content, list) else ()
+        text = " ".join(str(part.get("text", "")) for part in parts if isinstance(part, dict))
+        if text:
+            role = str(item.get("role"))
+            lines.append(text if role == "developer" else f"{role}: {text}")
+    return lines
+
+
+def _object(value: Any, where: str) -> dict[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise InvalidRequest("This is an object.", field=where)
+    return value

@@ -1,0 +1,252 @@
+"""The session object of OpenAI Realtime: what is in force, and what the runner is told of it."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from parley.dialects.events import HalfDuplexSetup, TurnDetection
+from parley.errors import InvalidRequest
+from parley.protocol.values import (
+    DEFAULT_SYSTEM_PROMPT,
+    TEXT_LIMIT_CHARS,
+    Generation,
+    TextPart,
+    VadOptions,
+)
+
+BUILT_IN_VOICES: Final = frozenset(
+    (
+        *("alloy", "ash", "ballad", "beacon", "bossa", "cedar", "cinder", "coral", "delta"),
+        *("echo", "gleam", "marin", "meridian", "quartz", "ripple", "sage", "shida", "shimmer"),
+        *("stone", "tempo", "verse", "vesper", "willow"),
+    )
+)
+"""Voices that clients name when nobody chose one: the server's own voice speaks for all of them."""
+
+OWN_VOICE: Final = "default"
+PCM: Final = {"type": "audio/pcm", "rate": 24_000}
+EXPIRES_S: Final = 3600
+LIMIT_TOKENS: Final = 2048
+"""The longest answer; `inf` means this."""
+EAGER_SILENCE_MS: Final = {"low": 1200, "medium": 800, "auto": 800, "high": 400}
+DEFAULT_VAD: Final = VadOptions(threshold=0.5, min_silence_duration_ms=500)
+SERVER_VAD: Final[dict[str, Any]] = {
+    "type": "server_vad",
+    "threshold": 0.5,
+    "prefix_padding_ms": 300,
+    "silence_duration_ms": 500,
+    "idle_timeout_ms": None,
+    "create_response": True,
+    "interrupt_response": True,
+}
+SEMANTIC_VAD: Final[dict[str, Any]] = {
+    "type": "semantic_vad",
+    "eagerness": "auto",
+    "create_response": True,
+    "interrupt_response": True,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RealtimeSettings:
+    """A session as the runner is told."""
+
+    setup: HalfDuplexSetup = field(
+        default_factory=lambda: HalfDuplexSetup(
+            system=(TextPart(DEFAULT_SYSTEM_PROMPT),),
+            vad=DEFAULT_VAD,
+            generation=Generation(max_new_tokens=LIMIT_TOKENS),
+        )
+    )
+    detection: TurnDetection | None = field(default_factory=lambda: TurnDetection(DEFAULT_VAD))
+
+
+def default_session(session_id: str, model: str, now_s: float) -> dict[str, Any]:
+    """A session as it begins."""
+    return {
+        "type": "realtime",
+        "object": "realtime.session",
+        "id": session_id,
+        "model": model,
+        "output_modalities": ["audio"],
+        "instructions": DEFAULT_SYSTEM_PROMPT,
+        "tools": [],
+        "tool_choice": "auto",
+        "max_output_tokens": "inf",
+        "tracing": None,
+        "truncation": "auto",
+        "prompt": None,
+        "include": None,
+        "expires_at": int(now_s) + EXPIRES_S,
+        "audio": {
+            "input": {
+                "format": dict(PCM),
+                "transcription": None,
+                "noise_reduction": None,
+                "turn_detection": dict(SERVER_VAD),
+            },
+            "output": {"format": dict(PCM), "voice": OWN_VOICE, "speed": 1.0},
+        },
+    }
+
+
+def merged(session: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """The session with what a client changes; what this server does not know stays out of it.
+
+    Raises:
+        InvalidRequest: a change that cannot be made; `field` says which.
+    """
+    if changes.get("type", "realtime") != "realtime":
+        raise InvalidRequest("Only sessions of type realtime are held.", field="session.type")
+    new = copy.deepcopy(session)
+    for name in ("output_modalities", "instructions", "tool_choice", "max_output_tokens"):
+        if changes.get(name) is not None:
+            new[name] = changes[name]
+    for name in ("tracing", "truncation", "include"):
+        if name in changes:
+            new[name] = changes[name]
+    if changes.get("prompt") is not None:
+        raise InvalidRequest("No prompts are stored here.", field="session.prompt")
+    audio = _object(changes.get("audio"), "session.audio")
+    _merge_input(new["audio"]["input"], _object(audio.get("input"), "session.audio.input"))
+    _merge_output(new["audio"]["output"], _object(audio.get("output"), "session.audio.output"))
+    return new
+
+
+def _merge_input(current: dict[str, Any], changes: dict[str, Any]) -> None:
+    where = "session.audio.input"
+    if changes.get("format") is not None:
+        current["format"] = _format(changes["format"], f"{where}.format")
+    for name in ("transcription", "noise_reduction"):
+        if name in changes:
+            value = changes[name]
+            current[name] = None if value is None else _object(value, f"{where}.{name}")
+    if "turn_detection" in changes:
+        current["turn_detection"] = _detection(
+            changes["turn_detection"], current["turn_detection"], f"{where}.turn_detection"
+        )
+
+
+def _merge_output(current: dict[str, Any], changes: dict[str, Any]) -> None:
+    where = "session.audio.output"
+    if changes.get("format") is not None:
+        current["format"] = _format(changes["format"], f"{where}.format")
+    voice = changes.get("voice")
+    if isinstance(voice, dict):
+        voice = voice.get("id")
+    if voice is not None:
+        if not isinstance(voice, str) or not 0 < len(voice) <= 200:
+            raise InvalidRequest("A voice is a name.", field=f"{where}.voice")
+        current["voice"] = voice
+    if changes.get("speed") not in (None, 1, 1.0):
+        raise InvalidRequest("The speed cannot be changed: only 1.0.", field=f"{where}.speed")
+
+
+def _format(value: Any, where: str) -> dict[str, Any]:
+    given = {"type": value} if isinstance(value, str) else _object(value, where)
+    if given.get("type") not in ("audio/pcm", "pcm16") or given.get("rate", 24_000) != 24_000:
+        raise InvalidRequest("Sound is audio/pcm with a rate of 24000.", field=where)
+    return dict(PCM)
+
+
+def _detection(value: Any, current: dict[str, Any] | None, where: str) -> dict[str, Any] | None:
+    if value is None:
+        return None
+    given = _object(value, where)
+    kind = given.get("type", (current or SERVER_VAD)["type"])
+    if kind not in ("server_vad", "semantic_vad"):
+        raise InvalidRequest("turn_detection is server_vad, semantic_vad or null.", field=where)
+    defaults = SERVER_VAD if kind == "server_vad" else SEMANTIC_VAD
+    base = current if current is not None and current["type"] == kind else defaults
+    told = {name: given.get(name) if name in given else base[name] for name in defaults}
+    return {**told, "type": kind}
+
+
+def settings_of(session: dict[str, Any]) -> RealtimeSettings:
+    """What the runner is told of a session.
+
+    Raises:
+        InvalidRequest: a value out of range.
+    """
+    modalities = session["output_modalities"]
+    if modalities not in (["text"], ["audio"]):
+        raise InvalidRequest(
+            'output_modalities is ["audio"] or ["text"].', field="session.output_modalities"
+        )
+    instructions = session["instructions"]
+    if not isinstance(instructions, str) or len(instructions) > TEXT_LIMIT_CHARS:
+        raise InvalidRequest("Instructions are a text.", field="session.instructions")
+    voice = session["audio"]["output"]["voice"]
+    is_own = voice == OWN_VOICE or voice in BUILT_IN_VOICES
+    detection = _turn_detection(session["audio"]["input"]["turn_detection"])
+    limit = limit_of(session["max_output_tokens"], "session")
+    return RealtimeSettings(
+        setup=HalfDuplexSetup(
+            system=(TextPart(instructions),)
+            if instructions
+            else (TextPart(DEFAULT_SYSTEM_PROMPT),),
+            voice_name=None if is_own else voice,
+            wants_speech=modalities == ["audio"],
+            vad=DEFAULT_VAD if detection is None else detection.vad,
+            generation=Generation(max_new_tokens=limit or LIMIT_TOKENS),
+        ),
+        detection=detection,
+    )
+
+
+def limit_of(value: Any, where: str) -> int | None:
+    """The longest answer asked for; None: nothing was.
+
+    Raises:
+        InvalidRequest: neither a number nor `inf`.
+    """
+    if value is None:
+        return None
+    if value == "inf":
+        return LIMIT_TOKENS
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise InvalidRequest(
+            'max_output_tokens is a number from 1 or "inf".', field=f"{where}.max_output_tokens"
+        )
+    return min(value, LIMIT_TOKENS)
+
+
+def _turn_detection(value: dict[str, Any] | None) -> TurnDetection | None:
+    where = "session.audio.input.turn_detection"
+    if value is None:
+        return None
+    if value["type"] == "server_vad":
+        silence_ms = _number(value["silence_duration_ms"], 500, f"{where}.silence_duration_ms")
+        threshold = _number(value["threshold"], 0.5, f"{where}.threshold")
+    else:
+        eagerness = value["eagerness"] or "auto"
+        if eagerness not in EAGER_SILENCE_MS:
+            raise InvalidRequest("eagerness is low, medium, high or auto.", field=where)
+        silence_ms, threshold = EAGER_SILENCE_MS[eagerness], 0.5
+    vad = VadOptions(
+        threshold=min(max(threshold, 0.05), 0.99),
+        min_silence_duration_ms=min(max(int(silence_ms), 100), 5000),
+    )
+    return TurnDetection(
+        vad,
+        answers=value["create_response"] is not False,
+        interrupts=value["interrupt_response"] is not False,
+    )
+
+
+def _number(value: Any, default: float, where: str) -> float:
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidRequest("This is a number.", field=where)
+    return float(value)
+
+
+def _object(value: Any, where: str) -> dict[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise InvalidRequest("This is an object.", field=where)
+    return value

@@ -1,0 +1,304 @@
+"""The realtime dialect: the same units as duplex, in its own words.
+
+Source: realtime video protocol; service.md 4.5, 4.6.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import ClassVar, Final, assert_never
+
+import msgspec
+
+from parley.dialects.base import Dialect, Reply, SessionContext, UpgradeRequest
+from parley.dialects.events import (
+    AudioInput,
+    ClientEvent,
+    DuplexSetup,
+    InterruptionChanged,
+    RecordingLost,
+    ServerEvent,
+    SessionReady,
+    StopRequested,
+    TextInput,
+    UnitDone,
+    UserTranscribed,
+)
+from parley.dialects.sound import in_seconds, pcm_text, reference, within
+from parley.errors import (
+    BadInput,
+    BadSessionId,
+    ContextFull,
+    InferenceFailed,
+    InvalidConfig,
+    InvalidJson,
+    InvalidPayload,
+    InvalidRequest,
+    MissingField,
+    NotReady,
+    ParleyError,
+    Refused,
+    SlotLost,
+    SlowClient,
+    TooLarge,
+    WorkerLost,
+    WrongPhase,
+)
+from parley.media.pcm import OUTPUT_RATE_HZ, Pcm, from_float32_bytes
+from parley.protocol import realtime
+from parley.protocol.kinds import Kind, Phase
+from parley.protocol.legacy import CLOSE_CODES, CLOSE_SENTENCES, CloseReason
+from parley.protocol.values import CONTEXT_TOKENS, QueuePlace
+
+SHORT_SAMPLES: Final = 240
+"""Ten milliseconds."""
+
+
+class RealtimeDialect(Dialect):
+    """Units, one `response.*` message each. `session.update` may ask for extensions, too."""
+
+    name = "realtime"
+    paths = (realtime.PATH,)
+    kind = Kind.OMNI_DUPLEX
+    accepts: ClassVar[Mapping[Phase, frozenset[str]]] = {
+        Phase.QUEUED: frozenset({"session.update", "session.close"}),
+        Phase.CONNECTED: frozenset({"session.update", "session.close"}),
+        Phase.PREPARING: frozenset({"session.close"}),
+        Phase.ACTIVE: frozenset(
+            {"input_audio_buffer.append", "conversation.item.create", "session.close"}
+        ),
+    }
+    """A `session.update` that comes while queued is kept and applied after `session.queue_done`. A
+    failed update leads back to `CONNECTED`."""
+    extra_types = frozenset({"conversation.item.create"})
+    app_id = "realtime"
+    keeps = frozenset({"session.update"})
+    stops = frozenset({"session.close"})
+    ignores = frozenset({"client_diagnostic"})
+    is_timed_call = True
+    context_tokens = CONTEXT_TOKENS
+    prompt_room_tokens = realtime.PROMPT_ROOM_TOKENS
+
+    def __init__(self, context: SessionContext) -> None:
+        super().__init__(context)
+        self._is_in_turn = False
+        self._wants_transcript = False
+
+    @classmethod
+    def kind_of(cls, request: UpgradeRequest) -> Kind:
+        """Video unless `mode` says otherwise."""
+        match request.query.get("mode"):
+            case None | "" | "video":
+                return Kind.OMNI_DUPLEX
+            case "audio":
+                return Kind.AUDIO_DUPLEX
+            case text:
+                raise InvalidPayload(
+                    f"mode is '{text[:40]}'; it must be 'video' or 'audio'.", field="mode"
+                )
+
+    @classmethod
+    def new_session_id(cls, now_s: float) -> str:
+        """`rt_{timestamp_ms}` as published, and 39 more digits (129 bits), so that nobody guesses
+        it. All of them are digits, for clients that expect a number there."""
+        return f"rt_{int(now_s * 1000):013d}{secrets.randbelow(10**39):039d}"
+
+    # ---- while the client waits ------------------------------------------------------------
+
+    def queued(self, place: QueuePlace) -> realtime.SessionQueued:
+        return realtime.SessionQueued(
+            position=place.position,
+            estimated_wait_s=place.estimated_wait_s,
+            eta_seconds=place.estimated_wait_s,
+            ticket_id=place.ticket_id,
+            queue_length=place.queue_length,
+        )
+
+    def queue_update(self, place: QueuePlace) -> realtime.SessionQueueUpdate:
+        return realtime.SessionQueueUpdate(
+            position=place.position,
+            estimated_wait_s=place.estimated_wait_s,
+            eta_seconds=place.estimated_wait_s,
+            ticket_id=place.ticket_id,
+            queue_length=place.queue_length,
+        )
+
+    def queue_done(self) -> realtime.SessionQueueDone:
+        return realtime.SessionQueueDone()
+
+    # ---- client → server -------------------------------------------------------------------
+
+    def check(self, phase: Phase, type_name: str) -> None:
+        """Refuse what `phase` does not accept. The connection stays open after either error.
+
+        Raises:
+            NotReady: sound before `session.created`.
+            WrongPhase: any other known message in the wrong phase.
+        """
+        self.check_known(type_name)
+        if type_name in self.accepts.get(phase, ()):
+            return
+        if type_name == "input_audio_buffer.append" and phase is not Phase.CLEANUP:
+            # Clients know no `preparing`: for them `connected` lasts until `session.created`.
+            raise NotReady(type_name, Phase.QUEUED if phase is Phase.QUEUED else Phase.CONNECTED)
+        raise WrongPhase(type_name, phase)
+
+    def decode(self, frame: str, phase: Phase) -> ClientEvent | None:
+        message = realtime.decode_client(frame, partial(self.check, phase))
+        match message:
+            case realtime.SessionUpdate():
+                self.extensions = self.extensions or message.extensions
+                self._wants_transcript = message.session.transcribe
+                return _setup(message.session)
+            case realtime.Append():
+                return self._input(message)
+            case realtime.ItemCreate(item=item):
+                pictures = within(item.image_bytes)
+                if not item.text and not pictures:
+                    raise MissingField("item.content")
+                return TextInput(item.text, pictures)
+            case realtime.SessionClose():
+                return StopRequested()
+            case _ as never:
+                assert_never(never)
+
+    def _input(self, message: realtime.Append) -> AudioInput:
+        sees_video = self.context.kind is Kind.OMNI_DUPLEX
+        return AudioInput(
+            from_float32_bytes(message.audio_bytes()),
+            frames=within(message.frame_bytes) if sees_video else (),
+            force_listen=message.force_listen,
+            max_slices=message.max_slice_nums,
+        )
+
+    # ---- server → client -------------------------------------------------------------------
+
+    def messages(self, event: ServerEvent) -> Sequence[msgspec.Struct]:
+        match event:
+            case SessionReady():
+                return (
+                    realtime.SessionCreated(
+                        session_id=self.session_id,
+                        prompt_length=event.prompt_tokens,
+                        recording_session_id=event.recording_id or msgspec.UNSET,
+                        accepts=("input_text",) if event.reads else msgspec.UNSET,
+                    ),
+                )
+            case UnitDone(is_listen=True):
+                self._is_in_turn = False
+                return (realtime.Listen(kv_cache_length=event.context_tokens),)
+            case UnitDone():
+                return self._deltas(event)
+            case UserTranscribed():
+                if not self._wants_transcript:
+                    return ()
+                item_id = f"item_{event.index}"
+                return (realtime.InputTranscript(item_id=item_id, transcript=event.text),)
+            case InterruptionChanged():
+                return (
+                    realtime.ResponseInterruption(
+                        state=event.state,
+                        index=event.index,
+                        heard_ms=event.heard_ms,
+                        text=event.text,
+                    ),
+                )
+            case RecordingLost():
+                return (realtime.SessionRecordingLost(entries=event.entries),)
+            case _:
+                # Requests, turns, pauses: this dialect has no such words.
+                return ()
+
+    def _deltas(self, unit: UnitDone) -> list[realtime.AudioDelta]:
+        """What was said in a unit; where its sound is longer than a second, in several deltas."""
+        first, others = in_seconds(unit.pcm)
+        if first is None and not self.extensions:
+            first = self._pause(unit)
+        sounds = [first, *others]
+        self._is_in_turn = not unit.end_of_turn
+        return [
+            realtime.AudioDelta(
+                text=unit.text if index == 0 else "",
+                audio=pcm_text(sound) or "",
+                end_of_turn=unit.end_of_turn and index == len(sounds) - 1,
+                kv_cache_length=unit.context_tokens,
+            )
+            for index, sound in enumerate(sounds)
+        ]
+
+    def _pause(self, unit: UnitDone) -> Pcm:
+        """Silence for text that has no sound (yet), because a delta always has sound: a whole
+        second in the middle of a turn, next to nothing in its first and last delta, which may be
+        shorter. Source: realtime video protocol, "Output Audio Length"."""
+        is_middle = self._is_in_turn and not unit.end_of_turn
+        return Pcm.silence(OUTPUT_RATE_HZ if is_middle else SHORT_SAMPLES, OUTPUT_RATE_HZ)
+
+    # ---- errors and the end ----------------------------------------------------------------
+
+    def error(self, failure: ParleyError) -> realtime.Error:
+        """An error as a message, with one of the published codes where one fits."""
+        return realtime.Error(
+            error=realtime.ErrorBody(
+                code=_code(failure),
+                message=str(failure),
+                type="client_error" if failure.is_client_error else "server_error",
+            )
+        )
+
+    def answer(self, failure: ParleyError) -> Reply:
+        """What happens after `failure`.
+
+        Client errors and a failed unit leave the connection open; a third failed unit in a row is
+        for the session to end with `closed("error")`.
+        """
+        match failure:
+            case InvalidJson():
+                return Reply((), failure.close_code, str(failure))
+            case ContextFull():
+                return self.closed("context_full")
+            case TooLarge() | BadSessionId() | Refused() | SlowClient():
+                return Reply((self.error(failure),), failure.close_code, str(failure))
+            case SlotLost():
+                return self._broken(failure)
+            case BadInput() | InferenceFailed():
+                return Reply((self.error(failure),))
+            case _:
+                return self._broken(failure)
+
+    def _broken(self, failure: ParleyError) -> Reply:
+        messages = (self.error(failure), realtime.SessionClosed(reason="error"))
+        return Reply(messages, CLOSE_CODES["error"], str(failure))
+
+    def shutting_down(self, failure: ParleyError) -> Reply:
+        return self.closed("server_shutdown")
+
+    def closed(self, reason: CloseReason, *, elapsed_s: float = 0.0) -> Reply:
+        messages = (realtime.SessionClosed(reason=reason),)
+        return Reply(messages, CLOSE_CODES[reason], CLOSE_SENTENCES[reason])
+
+
+def _code(failure: ParleyError) -> str:
+    match failure:
+        case InvalidConfig() | InvalidRequest():
+            return InvalidPayload.code
+        case InferenceFailed():
+            return InferenceFailed.code
+        case BadInput() | Refused() | SlowClient() | ContextFull() | WorkerLost():
+            return failure.code
+        case _:
+            return InferenceFailed.code
+
+
+def _setup(session: realtime.SessionOptions) -> DuplexSetup:
+    return DuplexSetup(
+        prompt=session.instructions,
+        voice=reference(within(session.voice_bytes)),
+        tts_voice=reference(within(session.tts_voice_bytes)),
+        voice_name=session.ref_audio_path,
+        max_slices=session.max_slice_nums,
+        options=session.voice_config,
+        interruption=session.interruption,
+        wants_recording=session.record,
+    )

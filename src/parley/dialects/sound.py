@@ -1,0 +1,75 @@
+"""Sound as dialects carry it: base64, references, pieces of at most a second, units."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from parley.dialects.events import Sound
+from parley.errors import InvalidPayload, TooLarge
+from parley.media.pcm import Pcm, join
+from parley.protocol import codec
+
+T = TypeVar("T")
+
+
+def pcm_text(pcm: Pcm | None) -> str | None:
+    """Base64 of little-endian float32 samples; None for no sound."""
+    if pcm is None or not len(pcm):
+        return None
+    return codec.to_base64(pcm.samples.astype("<f4", copy=False).tobytes())
+
+
+def in_seconds(pcm: Pcm | None) -> tuple[Pcm | None, list[Pcm]]:
+    """Sound in pieces of at most a second: the first, None where there is no sound, and the others.
+
+    No delta holds more than a second, also where a model says more in one go: at the end of a turn
+    the speech decoder gives up what it held back. Source: realtime video protocol, "Output Audio
+    Length".
+    """
+    if pcm is None or not len(pcm):
+        return None, []
+    second = pcm.rate_hz
+    first, *others = (pcm.slice(start, start + second) for start in range(0, len(pcm), second))
+    return first, others
+
+
+class UnitAssembler:
+    """Sound of any chunk length in, whole units out; for dialects whose clients send as they like.
+
+    Args:
+        unit_samples: of one unit; at most one unit less a sample waits for the rest.
+    """
+
+    def __init__(self, unit_samples: int) -> None:
+        self._unit_samples = unit_samples
+        self._waiting: Pcm | None = None
+
+    def add(self, pcm: Pcm) -> list[Pcm]:
+        """The units that are complete now, in order; often none."""
+        size = self._unit_samples
+        have = pcm if self._waiting is None else join([self._waiting, pcm], pcm.rate_hz)
+        whole = len(have) - len(have) % size
+        self._waiting = have.slice(whole, len(have)) if whole < len(have) else None
+        return [have.slice(start, start + size) for start in range(0, whole, size)]
+
+    def reset(self) -> None:
+        """Forget what waits."""
+        self._waiting = None
+
+
+def reference(data: bytes | None) -> Sound | None:
+    """A reference voice, if there is one."""
+    return None if data is None else Sound(data)
+
+
+def within(payload: Callable[[], T]) -> T:
+    """Decode a part of a message; one that is too large spoils this message, not the connection.
+
+    Raises:
+        InvalidPayload: as `payload` does, and instead of `TooLarge`, which closes connections.
+    """
+    try:
+        return payload()
+    except TooLarge as error:
+        raise InvalidPayload(str(error), field=error.what) from error

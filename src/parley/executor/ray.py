@@ -1,0 +1,429 @@
+"""Workers on the nodes of a Ray cluster: Ray finds a place for each and another when a node dies.
+
+One named, detached actor per worker holds the device and runs the worker process
+(`executor/ray_worker.py`). Ray places and replaces; whether a worker is alive is decided by its
+heartbeats at the gateway, as everywhere. Actors outlive a gateway that dies: the next one finds
+them by name and starts no second ones, unless its set-up or version is another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import math
+import os
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from parley import __version__, logs
+from parley.errors import SetupError
+from parley.executor.base import (
+    FIRST_RETRY_S,
+    HEARTBEAT_LIMIT_S,
+    LAST_RETRY_S,
+    LOADING_LIMIT_S,
+    RESTART_EXIT_CODE,
+    SETTLED_S,
+    SETUP_EXIT_CODE,
+    Listener,
+    WorkerNews,
+    how_it_ended,
+)
+from parley.executor.local import as_environment, write_line
+from parley.executor.ray_worker import NodeWorker, NodeWorkerState
+from parley.private import keep_private
+from parley.settings import Settings
+
+NAMESPACE: Final = "parley"
+WORKER_COMMAND: Final = ("-m", "parley.executor.child", "{parent}", "worker")
+POLL_S: Final = 1.0
+WAITING_AFTER_S: Final = 5.0
+"""An actor that does not answer for this long has no place yet."""
+ANSWER_LIMIT_S: Final = 15.0
+SECRET_FILE: Final = "worker_secret"
+
+log = logs.get(__name__)
+
+
+@dataclass(slots=True)
+class _Place:
+    """One worker: its actor, and what is known of its process."""
+
+    actor: Any
+    asked: Any = None
+    """The answer that is outstanding."""
+    heard_at: float = 0.0
+    pid: int = 0
+    born_at: float = 0.0
+    due_at: float = math.inf
+    """When it is killed, unless a sign of life comes before."""
+    is_ready: bool = False
+    is_waiting: bool = False
+    is_given_up: bool = False
+    begins_at: float | None = None
+    """When its process is started again."""
+    retry_s: float = FIRST_RETRY_S
+    why_killed: str = ""
+
+
+class RayExecutor:
+    """See the module.
+
+    Args:
+        environments: one per worker.
+        address: of the cluster (`auto`: the one this machine belongs to; `local`: a new one on this
+            machine).
+        cluster: distinguishes several servers in one Ray cluster.
+        gpus: of each worker; None: one where the cluster has GPUs, else none.
+        news: hears what happens.
+        write: takes a worker's number and one line of its output.
+    """
+
+    def __init__(
+        self,
+        environments: Sequence[Mapping[str, str]],
+        *,
+        address: str = "auto",
+        cluster: str = "default",
+        gpus: float | None = None,
+        command: Sequence[str] = WORKER_COMMAND,
+        news: Listener = lambda news: None,
+        write: Callable[[int, str], None] = write_line,
+        first_retry_s: float = FIRST_RETRY_S,
+        heartbeat_limit_s: float = HEARTBEAT_LIMIT_S,
+        loading_limit_s: float = LOADING_LIMIT_S,
+    ) -> None:
+        self._environments = environments
+        self._address = address
+        self._cluster = cluster
+        self._gpus = gpus
+        self._command = tuple(command)
+        self._news = news
+        self._write = write
+        self._first_retry_s = first_retry_s
+        self._heartbeat_limit_s = heartbeat_limit_s
+        self._loading_limit_s = loading_limit_s
+        self._places: dict[int, _Place] = {}
+        self._stopping = asyncio.Event()
+        self._own_connection = False
+
+    @property
+    def workers(self) -> int:
+        return len(self._environments)
+
+    async def start(self) -> None:
+        """Connect to the cluster, adopt what runs there, create the rest."""
+        self._own_connection = await asyncio.to_thread(connect, self._address)
+        gpus = self._gpus
+        if gpus is None:
+            gpus = 1.0 if await asyncio.to_thread(cluster_gpus) else 0.0
+        await asyncio.to_thread(_ask_for_nodes, self.workers, gpus)
+        now = time.monotonic()
+        for index in range(self.workers):
+            actor = await asyncio.to_thread(self._actor, index, gpus)
+            self._places[index] = _Place(actor, heard_at=now, retry_s=self._first_retry_s)
+
+    async def watch(self) -> None:
+        """Ask every actor once a second; returns when all workers were given up."""
+        while not self._stopping.is_set():
+            found = await asyncio.to_thread(self._poll)
+            now = time.monotonic()
+            for index, answer in found.items():
+                self._heard(index, self._places[index], answer, now)
+            self._look_after(now)
+            if all(place.is_given_up for place in self._places.values()):
+                return
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(POLL_S):
+                    await self._stopping.wait()
+
+    def alive(self, pid: int) -> None:
+        """A worker gave a sign of life."""
+        for place in self._places.values():
+            if place.pid == pid:
+                place.is_ready = True
+                place.due_at = time.monotonic() + self._heartbeat_limit_s
+
+    async def stop(self, grace_s: float) -> None:
+        """End workers and actors."""
+        self._stopping.set()
+        await asyncio.to_thread(self._stop, grace_s)
+
+    # ---- what came of the questions ----------------------------------------------------------
+
+    def _heard(
+        self, index: int, place: _Place, answer: NodeWorkerState | Exception | None, now: float
+    ) -> None:
+        if isinstance(answer, NodeWorkerState):
+            place.heard_at = now
+            place.is_waiting = False
+            for line in answer.lines:
+                self._write(index, line)
+            self._process(index, place, answer, now)
+        elif isinstance(answer, Exception):
+            # Its actor or its node died; Ray starts it again where there is room.
+            self._ended(index, place, f"its node or actor is gone ({type(answer).__name__})", 0.0)
+            self._waits(index, place)
+        elif now - place.heard_at > WAITING_AFTER_S:
+            self._waits(index, place)
+
+    def _process(self, index: int, place: _Place, state: NodeWorkerState, now: float) -> None:
+        if place.is_given_up:
+            return
+        if state.pid != place.pid and state.pid:
+            self._ended(index, place, "its actor was started again", 0.0)
+            place.pid, place.born_at, place.begins_at = state.pid, now, None
+            place.is_ready, place.due_at = False, now + self._loading_limit_s
+            log.info("worker placed", worker=index, node=state.host, pid=state.pid)
+            self._news(WorkerNews("started", index, state.pid))
+        if state.returncode is None or place.begins_at is not None:
+            return
+        why = place.why_killed or how_it_ended(state.returncode)
+        place.why_killed = ""
+        if state.returncode == SETUP_EXIT_CODE:
+            place.is_given_up = True
+            log.error("worker cannot start", worker=index, why=why)
+            self._news(WorkerNews("given_up", index, place.pid, why))
+            return
+        if state.returncode == RESTART_EXIT_CODE:
+            place.retry_s, delay_s, why = self._first_retry_s, 0.0, "restart ordered"
+        else:
+            if now - place.born_at >= SETTLED_S:
+                place.retry_s = self._first_retry_s
+            delay_s = place.retry_s
+            place.retry_s = min(2 * place.retry_s, LAST_RETRY_S)
+            log.warning("worker died", worker=index, why=why, retry_in_s=delay_s)
+        self._ended(index, place, why, delay_s)
+        place.begins_at = now + delay_s
+
+    def _ended(self, index: int, place: _Place, why: str, retry_in_s: float) -> None:
+        if place.pid and place.begins_at is None:
+            self._news(WorkerNews("ended", index, place.pid, why, retry_in_s))
+        if not retry_in_s and place.begins_at is None:
+            place.pid = 0
+        place.due_at = math.inf
+
+    def _waits(self, index: int, place: _Place) -> None:
+        if not place.is_waiting:
+            place.is_waiting = True
+            why = "waiting for a GPU in the cluster" if self._gpus != 0 else "waiting for a node"
+            log.info("worker waits", worker=index, why=why)
+            self._news(WorkerNews("waiting", index, why=why))
+
+    def _look_after(self, now: float) -> None:
+        for index, place in self._places.items():
+            if place.begins_at is not None and now >= place.begins_at:
+                place.begins_at, place.pid = None, 0
+                place.actor.begin.remote()
+                # What was asked before knows nothing of the new process.
+                place.asked = None
+            if now > place.due_at:
+                place.why_killed = (
+                    f"hung: no heartbeat for {self._heartbeat_limit_s:g} s"
+                    if place.is_ready
+                    else f"hung: not ready after {self._loading_limit_s:g} s"
+                )
+                place.due_at = math.inf
+                log.error("worker hangs and is killed", worker=index, why=place.why_killed)
+                place.actor.kill.remote()
+
+    # ---- in threads --------------------------------------------------------------------------
+
+    def _actor(self, index: int, gpus: float) -> Any:
+        """The actor of one worker: the one that is there, if it is as it should be."""
+        import ray
+
+        name = f"parley-{self._cluster}-{index}"
+        environment = dict(self._environments[index])
+        digest = _digest(environment, self._command)
+        with contextlib.suppress(ValueError):
+            actor = ray.get_actor(name, namespace=NAMESPACE)
+            try:
+                found = ray.get(actor.version.remote(), timeout=ANSWER_LIMIT_S)
+            except (ray.exceptions.RayError, TimeoutError):
+                found = ("", "")
+            if found == (__version__, digest):
+                log.info("worker found in the cluster", worker=index)
+                return actor
+            log.info("worker of another set-up replaced", worker=index, version=found[0])
+            ray.kill(actor, no_restart=True)
+        made = ray.remote(NodeWorker).options(
+            name=name,
+            namespace=NAMESPACE,
+            lifetime="detached",
+            get_if_exists=False,
+            num_cpus=0,
+            num_gpus=gpus,
+            max_restarts=-1,
+            max_concurrency=1,
+            scheduling_strategy="SPREAD",
+        )
+        for attempt in range(20):
+            try:
+                return made.remote(environment, __version__, digest, self._command)
+            except ValueError:
+                # The name of one that was killed is free a moment later.
+                if attempt == 19:
+                    raise
+                time.sleep(0.5)
+        raise AssertionError("unreachable")
+
+    def _poll(self) -> dict[int, NodeWorkerState | Exception | None]:
+        """What the actors answer within a second; None for those that do not."""
+        import ray
+
+        for place in self._places.values():
+            if place.asked is None:
+                place.asked = place.actor.state.remote()
+        asked = {index: place.asked for index, place in self._places.items()}
+        done, _ = ray.wait(list(asked.values()), num_returns=len(asked), timeout=POLL_S)
+        answers: dict[int, NodeWorkerState | Exception | None] = {}
+        for index, reference in asked.items():
+            if reference not in done:
+                answers[index] = None
+                continue
+            self._places[index].asked = None
+            try:
+                answers[index] = ray.get(reference)
+            except ray.exceptions.RayError as error:
+                answers[index] = error
+        return answers
+
+    def _stop(self, grace_s: float) -> None:
+        import ray
+
+        if not ray.is_initialized():
+            return
+        stopping = [place.actor.stop.remote(grace_s) for place in self._places.values()]
+        if stopping:
+            ray.wait(stopping, num_returns=len(stopping), timeout=grace_s + 2.0)
+        for place in self._places.values():
+            # A worker ends with its actor (`executor/child.py`).
+            ray.kill(place.actor, no_restart=True)
+        _ask_for_nodes(0, 0.0)
+        if self._own_connection:
+            ray.shutdown()
+
+
+def connect(address: str) -> bool:
+    """Connect this process to a Ray cluster; whether it was not before.
+
+    Raises:
+        SetupError: Ray is not installed, or there is no such cluster.
+    """
+    try:
+        import ray
+    except ModuleNotFoundError:
+        raise SetupError(
+            "The package 'ray' is not installed.",
+            hint="Install parley with its extra 'ray' here and on every node.",
+        ) from None
+    if ray.is_initialized():
+        return False
+    try:
+        ray.init(
+            address=address,
+            namespace=NAMESPACE,
+            log_to_driver=False,
+            configure_logging=False,
+            include_dashboard=False if address == "local" else None,
+        )
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise SetupError(
+            f"There is no Ray cluster at '{address}': {error}".splitlines()[0],
+            hint="Start one with `ray start --head`, or name its address with --ray-address; "
+            "`local` makes one on this machine.",
+        ) from error
+    return True
+
+
+def cluster_gpus() -> int:
+    """How many GPUs the cluster has now."""
+    import ray
+
+    return int(ray.cluster_resources().get("GPU", 0))
+
+
+def _ask_for_nodes(workers: int, gpus: float) -> None:
+    """Have an autoscaler, if there is one, provide room for so many workers."""
+    if not gpus:
+        return
+    from ray.autoscaler.sdk import request_resources
+
+    request_resources(bundles=[{"GPU": gpus}] * workers)
+
+
+def _digest(environment: Mapping[str, str], command: Sequence[str]) -> str:
+    """Names a worker's set-up without telling it."""
+    text = json.dumps([sorted(environment.items()), list(command)])
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def cluster_secret(data_dir: Path) -> str:
+    """The worker secret of a server that was given none: workers outlive it, so it is kept.
+
+    Raises:
+        SetupError: it cannot be written.
+    """
+    path = data_dir / SECRET_FILE
+    try:
+        keep_private(data_dir)
+        with contextlib.suppress(FileExistsError):
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "w") as file:
+                file.write(secrets.token_hex(32))
+        return path.read_text(encoding="ascii").strip()
+    except OSError as error:
+        raise SetupError(
+            f"The worker secret cannot be kept in {path}: {error.strerror}.",
+            hint="Set security.worker_secret, or choose a writable --data-dir.",
+        ) from error
+
+
+def gateway_address(settings: Settings, port: int) -> str:
+    """Where the nodes of a connected cluster reach the gateway."""
+    if settings.ray.gateway_url is not None:
+        return settings.ray.gateway_url
+    gateway = settings.gateway
+    if gateway.host in ("localhost", "127.0.0.1", "::1"):
+        log.warning("nodes on other machines cannot reach this gateway", host=gateway.host)
+        name = gateway.host
+    elif gateway.host in ("0.0.0.0", "::", ""):
+        import ray
+
+        name = ray.util.get_node_ip_address()
+    else:
+        name = gateway.host
+    scheme = "ws" if gateway.http else "wss"
+    return f"{scheme}://{f'[{name}]' if ':' in name else name}:{port}"
+
+
+def ray_environments(
+    settings: Settings, count: int, *, gateway_url: str, fingerprint: str | None
+) -> list[dict[str, str]]:
+    """One environment per worker of a cluster. Relative folders mean the same path on each node."""
+    is_here = any(f"//{name}:" in gateway_url for name in ("localhost", "127.0.0.1", "[::1]"))
+    storage = settings.storage.model_copy(update={"data_dir": settings.storage.data_dir.resolve()})
+    environments = []
+    for index in range(count):
+        worker = settings.worker.model_copy(
+            update={
+                "index": index,
+                "host": "127.0.0.1" if is_here else "0.0.0.0",
+                # Several of them may meet on one node.
+                "port": 0,
+                "advertise_url": None,
+                "gateway_url": gateway_url,
+                "gateway_fingerprint": fingerprint,
+            }
+        )
+        environments.append(
+            as_environment(settings.model_copy(update={"worker": worker, "storage": storage}))
+        )
+    return environments

@@ -1,0 +1,124 @@
+"""What Ray keeps on a node: one actor, which holds the device and runs the worker as its child.
+
+The child is the same process that `parley serve` starts on one machine, so CUDA, the log and being
+killed are the same too. It does not outlive the actor, however that ends. Knows Ray not: the class
+is made an actor by `executor/ray.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from parley import __version__
+
+LINES_KEPT: Final = 1000
+LINE_CHARS: Final = 1 << 16
+KILL_WAIT_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeWorkerState:
+    """How a worker is; `lines` are what it wrote since the last question."""
+
+    pid: int
+    returncode: int | None
+    host: str
+    lines: tuple[str, ...]
+
+
+class NodeWorker:
+    """One worker process on this node.
+
+    Args:
+        environment: on top of the actor's own, in which Ray has chosen the device.
+        version: of the server that wants it.
+        command: what to run; `{parent}` becomes this process's id.
+    """
+
+    def __init__(
+        self, environment: Mapping[str, str], version: str, digest: str, command: Sequence[str]
+    ) -> None:
+        self._environment = dict(environment)
+        self._version = version
+        self._digest = digest
+        self._command = command
+        self._lines: deque[str] = deque(maxlen=LINES_KEPT)
+        self._child: subprocess.Popen[str] | None = None
+        self.begin()
+
+    def version(self) -> tuple[str, str]:
+        """This node's parley, and which set-up runs here."""
+        return __version__, self._digest
+
+    def begin(self) -> None:
+        """Start the worker, if none runs. One of another version is refused."""
+        if __version__ != self._version:
+            self._lines.append(
+                f"error: This node has parley {__version__}, the gateway {self._version}."
+            )
+            return
+        if self._child is not None and self._child.poll() is None:
+            return
+        command = [word.format(parent=os.getpid()) for word in self._command]
+        self._child = subprocess.Popen(
+            [sys.executable, *command],
+            env={**os.environ, **self._environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        threading.Thread(target=self._read, args=(self._child,), daemon=True).start()
+
+    def state(self) -> NodeWorkerState:
+        """How the worker is now."""
+        lines = tuple(self._lines.popleft() for _ in range(len(self._lines)))
+        child = self._child
+        if child is None:
+            return NodeWorkerState(0, 2, socket.gethostname(), lines)
+        return NodeWorkerState(child.pid, child.poll(), socket.gethostname(), lines)
+
+    def kill(self) -> None:
+        """End the worker at once; `state` then says so."""
+        if self._child is not None:
+            _kill_group(self._child.pid)
+
+    def stop(self, grace_s: float) -> None:
+        """End the worker, by force after `grace_s`."""
+        child = self._child
+        if child is None:
+            return
+        child.terminate()
+        try:
+            child.wait(grace_s)
+        except subprocess.TimeoutExpired:
+            pass
+        finally:
+            # The group too: a worker's own helpers must not stay behind.
+            _kill_group(child.pid)
+        child.wait(KILL_WAIT_S)
+
+    def _read(self, child: subprocess.Popen[str]) -> None:
+        assert child.stdout is not None
+        with child.stdout as lines:
+            while line := lines.readline(LINE_CHARS):
+                if line.strip():
+                    self._lines.append(line.rstrip())
+
+
+def _kill_group(pid: int) -> None:
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        return

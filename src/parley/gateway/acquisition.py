@@ -1,0 +1,289 @@
+"""From a client to a worker that serves it: the one way, for sockets and REST alike.
+
+`Acquisition.acquire` queues a client, waits with it, leases a slot and connects to the worker, as
+often as it takes; what it yields is released when the block ends, however it ends. A `ClientWatch`
+minds the client meanwhile. Source: service.md 2.4-2.7.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Generic, Self, TypeVar
+
+from parley.clock import Clock
+from parley.errors import ServiceUnavailable
+from parley.gateway.dispatcher import Dispatcher
+from parley.gateway.metrics import Metrics
+from parley.gateway.queue import Ticket
+from parley.gateway.upstream import UpstreamConnection, UpstreamSettings, upstream_headers
+from parley.gateway.usage import KeyUsage
+from parley.protocol.kinds import Kind
+from parley.tracing import TraceSpan, Tracing
+
+T = TypeVar("T")
+Received = TypeVar("Received")
+
+
+class Departed(Exception):
+    """The client left, or was told the last word: nothing more to do for it."""
+
+    def __init__(self, why: str, *, is_error: bool = False) -> None:
+        super().__init__(why)
+        self.why = why
+        self.is_error = is_error
+        """Whether `why` is the code of an error that the client was told."""
+
+
+class TicketCancelled(Exception):
+    """Its holder or an admin cancelled the ticket."""
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """Who wants a slot, once it is let in.
+
+    Args:
+        kind: what the queue calls the session.
+        dialect: whose socket of the worker is dialled.
+        caller: what workers are told of who it is; see `CALLER_HEADER`.
+        accepted_time: Unix seconds from which total time limits count; None: from the lease.
+        extensions: whether the client asked for more than the published texts name.
+        parameters: of its query, as far as the worker's end of the dialect wants to know them.
+    """
+
+    kind: Kind
+    dialect: str
+    session_id: str
+    address: str
+    key_id: str | None
+    caller: str
+    accepted_time: float | None
+    extensions: bool
+    parameters: Mapping[str, str] = field(default_factory=dict)
+
+
+class ClientWatch(Generic[Received]):
+    """Minds one client while something else is waited for.
+
+    Args:
+        receive: the next thing the client sends; raises `Departed` when it has left.
+        closing: done when the server shuts down.
+    """
+
+    def __init__(
+        self, receive: Callable[[], Awaitable[Received]], closing: asyncio.Future[None]
+    ) -> None:
+        self._receive = receive
+        self._closing = closing
+        self._receiving: asyncio.Task[Received] | None = None
+        self._woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._stop_receiving()
+
+    async def until_leased(self, ticket: Ticket) -> None:
+        """Wait while `ticket` waits, and keep the client informed.
+
+        Raises:
+            Departed: the client left or was told the last word.
+        """
+        stop = ticket.changed.listen(self._wake)
+        try:
+            while ticket.state == "waiting":
+                await self._event(None, timeout_s=self.tell(ticket))
+        finally:
+            stop()
+
+    async def attend(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do `work` while the client is minded.
+
+        Raises:
+            Departed: the client left; `work` was cancelled and has ended.
+        """
+        task = asyncio.create_task(work, name="while the client is minded")
+        try:
+            while not task.done():
+                await self._event(task, timeout_s=None)
+            return task.result()
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.wait({task})
+
+    def ignore_closing(self) -> None:
+        """From here on a server that shuts down waits for this client."""
+        self._closing = asyncio.get_running_loop().create_future()
+
+    # What kinds of clients do differently
+
+    def tell(self, ticket: Ticket) -> float | None:
+        """Tell the client where it stands, if that is due; the seconds until it is due again."""
+        return None
+
+    async def received(self, what: Received) -> None:
+        """The client sent something. May raise `Departed`."""
+
+    def server_closes(self) -> None:
+        """The server shuts down. May raise `Departed` or what the client is told."""
+
+    def deadline_s(self) -> float | None:
+        """Seconds until `expired`; None: never."""
+        return None
+
+    def expired(self) -> None:
+        """The client's time is up. Raises `Departed`."""
+
+    # Inside
+
+    async def _event(self, task: asyncio.Task[Any] | None, *, timeout_s: float | None) -> None:
+        """Wait until something happened, and deal with what the client did."""
+        if self._receiving is None:
+            self._receiving = asyncio.create_task(self._next(), name="client watch")
+        waited: set[asyncio.Future[Any]] = {self._receiving, self._woken, self._closing}
+        if task is not None:
+            waited.add(task)
+        left_s = self.deadline_s()
+        limits_s = [seconds for seconds in (timeout_s, left_s) if seconds is not None]
+        await asyncio.wait(
+            waited, timeout=min(limits_s, default=None), return_when=asyncio.FIRST_COMPLETED
+        )
+        if self._woken.done():
+            self._woken = asyncio.get_running_loop().create_future()
+        if self._receiving.done():
+            receiving, self._receiving = self._receiving, None
+            await self.received(receiving.result())
+        if self._closing.done():
+            self.server_closes()
+        if left_s is not None and self.deadline_s() == 0:
+            self.expired()
+
+    async def _next(self) -> Received:
+        return await self._receive()
+
+    async def _stop_receiving(self) -> None:
+        if self._receiving is None:
+            return
+        receiving, self._receiving = self._receiving, None
+        receiving.cancel()
+        await asyncio.wait({receiving})
+        if not receiving.cancelled():
+            # Seen here, so that nobody is told of an exception that was never retrieved.
+            receiving.exception()
+
+    def _wake(self) -> None:
+        if not self._woken.done():
+            self._woken.set_result(None)
+
+
+class Acquisition:
+    """Brings clients to workers."""
+
+    def __init__(
+        self,
+        *,
+        dispatcher: Dispatcher,
+        upstream_settings: UpstreamSettings,
+        metrics: Metrics,
+        usage: KeyUsage,
+        clock: Clock,
+        tracing: Tracing,
+    ) -> None:
+        self._tracing = tracing
+        self._dispatcher = dispatcher
+        self._usage = usage
+        self._settings = upstream_settings
+        self._metrics = metrics
+        self._clock = clock
+
+    @asynccontextmanager
+    async def acquire(
+        self, client: Client, watch: ClientWatch[Any]
+    ) -> AsyncIterator[UpstreamConnection]:
+        """An open connection to a worker that has a slot for `client`.
+
+        Raises:
+            QueueFull, ServiceUnavailable, QuotaExceeded: it may not even wait.
+            Departed: the client left while it waited.
+            TicketCancelled: somebody took it out of the queue.
+            ParleyError: no worker could be reached or had room.
+        """
+        self._usage.check(client.key_id)
+        who = {
+            "parley.session_id": client.session_id,
+            "parley.dialect": client.dialect,
+            "parley.kind": client.kind.value,
+        }
+        with self._tracing.session(who) as trace:
+            async with self._acquire(client, watch, trace) as upstream:
+                yield upstream
+
+    @asynccontextmanager
+    async def _acquire(
+        self, client: Client, watch: ClientWatch[Any], trace: TraceSpan
+    ) -> AsyncIterator[UpstreamConnection]:
+        ticket = self._dispatcher.submit(
+            client.kind,
+            session_id=client.session_id,
+            address=client.address,
+            key_id=client.key_id,
+            owner=asyncio.current_task(),
+        )
+        expected_wait_s = ticket.estimated_wait_s
+        try:
+            while True:
+                queued = trace.begin("queue")
+                try:
+                    await watch.until_leased(ticket)
+                finally:
+                    queued.end()
+                if ticket.state == "cancelled":
+                    raise TicketCancelled
+                if ticket.refusal is not None:
+                    raise ticket.refusal
+                lease = ticket.lease
+                assert lease is not None
+                waited_s = self._clock.monotonic() - ticket.enqueued_at
+                headers = upstream_headers(
+                    lease,
+                    secret=self._settings.secret,
+                    accepted_time=client.accepted_time or self._clock.time(),
+                    queue_wait_s=waited_s,
+                    caller=client.caller,
+                    extensions=client.extensions,
+                    parameters=client.parameters,
+                    trace=trace.header,
+                )
+                async with (
+                    lease,
+                    UpstreamConnection(
+                        lease, self._settings, dialect=client.dialect, headers=headers
+                    ) as upstream,
+                ):
+                    connecting = trace.begin("connect", {"parley.worker": lease.worker.worker_id})
+                    try:
+                        opened = await watch.attend(upstream.open())
+                    finally:
+                        connecting.end()
+                    if opened is not None:
+                        upstream.waited_s, upstream.expected_wait_s = waited_s, expected_wait_s
+                        self._metrics.session(client.kind, waited_s)
+                        relaying = trace.begin("relay")
+                        try:
+                            yield upstream
+                        finally:
+                            relaying.end()
+                        return
+                    if upstream.is_unknown:
+                        raise ServiceUnavailable("No worker speaks this protocol.")
+                    if upstream.is_refused:
+                        self._dispatcher.worker_refused(ticket)
+                    else:
+                        self._dispatcher.worker_failed(ticket)
+        finally:
+            self._dispatcher.cancel(ticket)

@@ -1,0 +1,264 @@
+"""Who may come in: origins, addresses, session ids, tokens.
+
+Checks only, no sockets. Whatever is refused here costs nothing else. Source: service.md 8.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import ipaddress
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from urllib.parse import urlsplit
+
+from parley.errors import (
+    HostForbidden,
+    OriginForbidden,
+    SessionIdInUse,
+    TooManySessions,
+    Unauthorized,
+)
+from parley.protocol.control import SECRET_HEADER
+from parley.settings import SecuritySettings
+
+PORTS = {"http": 80, "https": 443}
+
+FORWARDED_HEADERS = ("x-forwarded-for", "forwarded", "x-real-ip")
+
+
+class Admission:
+    """The rules, and who is inside."""
+
+    def __init__(
+        self,
+        security: SecuritySettings,
+        *,
+        sessions_per_client: int,
+        own_names: Collection[str] = (),
+    ) -> None:
+        self._security = security
+        listed = (_hostname(origin) or "" for origin in security.allowed_origins)
+        self._names = frozenset(
+            name.lower() for name in (*own_names, *security.allowed_hosts, *listed) if name
+        )
+        self._sessions_per_client = sessions_per_client
+        self.role_of: Callable[[str], str | None] = lambda token: None
+        """What the holder of a token may do; see `Authenticator.role_of`."""
+        self._inside: Counter[str] = Counter()
+        self._session_ids: dict[str, asyncio.Future[None]] = {}
+        """Claimed ids, each with what is done when it is free again."""
+
+    def learn_names(self, names: Collection[str]) -> None:
+        """Answer to more names: those of a certificate that was reloaded."""
+        self._names |= {name.lower() for name in names}
+
+    @property
+    def sessions_by_address(self) -> Mapping[str, int]:
+        return self._inside
+
+    def address_of(self, peer: str | None, headers: Mapping[str, str]) -> str:
+        """The client's address: the peer's, or the proxy's word for it if proxies are trusted."""
+        if self._security.trust_proxy:
+            # The last entry is the one our own proxy wrote; those before it are the client's words.
+            last = headers.get("x-forwarded-for", "").rpartition(",")[2].strip()
+            if last:
+                return last
+        return peer or "unknown"
+
+    def check_host(self, headers: Mapping[str, str]) -> None:
+        """Whoever asks for us by a name that is not ours was led here: a site may point its own
+        name at our address, and its pages are then of our origin. Addresses cannot be pointed
+        anywhere, nor can names that the public DNS does not have.
+
+        Raises:
+            HostForbidden: a public name that is neither ours nor on the list.
+        """
+        host = headers.get("host")
+        if host is None:
+            return  # HTTP/1.0; no browser
+        name = (_hostname(f"//{host}") or "").lower().rstrip(".")
+        if is_private_name(name) or any(fnmatchcase(name, known) for known in self._names):
+            return
+        raise HostForbidden(name)
+
+    def check_origin(self, headers: Mapping[str, str]) -> None:
+        """Browsers say which page asks; programs say nothing and may pass.
+
+        Raises:
+            OriginForbidden: a page of another host or port that is not on the list.
+        """
+        origin = headers.get("origin")
+        if origin is None:
+            return
+        allowed = self._security.allowed_origins
+        if "*" in allowed or origin.rstrip("/") in {one.rstrip("/") for one in allowed}:
+            return
+        page = _place(origin)
+        # A Host without a port means the one of the page's scheme: TLS may end at a proxy.
+        scheme = origin.partition(":")[0]
+        if page is None or page != _place(f"{scheme}://{headers.get('host', '')}"):
+            raise OriginForbidden(origin)
+
+    @contextmanager
+    def visit(self, address: str, *, limit: int | None = None) -> Iterator[None]:
+        """Count a session of `address` (or of whoever else is counted) while the block runs.
+
+        Raises:
+            TooManySessions: it has as many as one address may have.
+        """
+        held, limit = self._inside[address], limit or self._sessions_per_client
+        if held >= limit:
+            raise TooManySessions(held, limit)
+        self._inside[address] += 1
+        try:
+            yield
+        finally:
+            self._inside[address] -= 1
+            if not self._inside[address]:
+                del self._inside[address]
+
+    @contextmanager
+    def claim(self, session_id: str) -> Iterator[None]:
+        """Own a session id while the block runs.
+
+        Raises:
+            SessionIdInUse: a live connection has it.
+        """
+        if session_id in self._session_ids:
+            raise SessionIdInUse(session_id)
+        freed = self._session_ids[session_id] = asyncio.get_running_loop().create_future()
+        try:
+            yield
+        finally:
+            del self._session_ids[session_id]
+            freed.set_result(None)
+
+    async def wait_until_free(self, session_id: str, limit_s: float) -> None:
+        """Until nobody has the id, or `limit_s` has passed; `claim` tells which."""
+        freed = self._session_ids.get(session_id)
+        if freed is not None:
+            await asyncio.wait({freed}, timeout=limit_s)
+
+    def is_admin(self, peer: str | None, headers: Mapping[str, str]) -> bool:
+        """With a token: who shows it. Without: who sits at this machine, and no page of another
+        site or request passed on by a proxy."""
+        if self._roles(headers) & {"admin"}:
+            return True
+        token = self._security.admin_token
+        if token:
+            shown = headers.get("x-admin-token") or _bearer(headers.get("authorization", ""))
+            return hmac.compare_digest(shown.encode(), token.encode())
+        if self._security.trust_proxy or any(name in headers for name in FORWARDED_HEADERS):
+            return False
+        # The Host header is checked too: a site may point its own name at 127.0.0.1.
+        if not is_loopback(peer) or not _names_loopback(_hostname(f"//{headers.get('host', '')}")):
+            return False
+        origin = headers.get("origin")
+        if origin is None:
+            return True
+        try:
+            self.check_origin(headers)
+        except OriginForbidden:
+            return False
+        return _names_loopback(_hostname(origin))
+
+    def is_operator(self, peer: str | None, headers: Mapping[str, str]) -> bool:
+        """Who may look after the server: admins, and holders of a key with the role `operate`."""
+        return bool(self._roles(headers) & {"operate"}) or self.is_admin(peer, headers)
+
+    def _roles(self, headers: Mapping[str, str]) -> set[str]:
+        shown = (
+            _bearer(headers.get("authorization", "")),
+            headers.get("x-api-key", ""),
+            headers.get("x-admin-token", ""),
+        )
+        return {role for token in shown if token and (role := self.role_of(token))}
+
+    def check_operator(self, peer: str | None, headers: Mapping[str, str]) -> None:
+        """Raise `Unauthorized` unless `is_operator`."""
+        if not self.is_operator(peer, headers):
+            self.check_admin(peer, headers)
+
+    def check_admin(self, peer: str | None, headers: Mapping[str, str]) -> None:
+        """Raise `Unauthorized` unless `is_admin`."""
+        if not self.is_admin(peer, headers):
+            raise Unauthorized(
+                "An admin token is required."
+                if self._security.admin_token
+                else "Admin routes answer on this machine only, until an admin token is set."
+            )
+
+    def check_worker(self, peer: str | None, headers: Mapping[str, str]) -> None:
+        """A worker shows the shared secret; without one it must be on this machine.
+
+        Raises:
+            Unauthorized: otherwise, and always for pages.
+        """
+        if "origin" in headers:
+            raise Unauthorized("Pages are no workers.")
+        secret = self._security.worker_secret
+        if secret:
+            if not hmac.compare_digest(headers.get(SECRET_HEADER, "").encode(), secret.encode()):
+                raise Unauthorized("The worker secret does not match.")
+        elif not is_loopback(peer) or any(name in headers for name in FORWARDED_HEADERS):
+            raise Unauthorized("Workers on other hosts need a shared secret.")
+
+    def check_worker_url(self, url: str) -> None:
+        """Without a shared secret sessions are sent to this machine only."""
+        if not self._security.worker_secret and not _names_loopback(_hostname(url)):
+            raise Unauthorized("Workers on other hosts need a shared secret.")
+
+
+def is_loopback(address: str | None) -> bool:
+    """Whether a peer address is this machine's loopback."""
+    try:
+        parsed = ipaddress.ip_address(address or "")
+    except ValueError:
+        return False
+    mapped = getattr(parsed, "ipv4_mapped", None)
+    return bool((mapped or parsed).is_loopback)
+
+
+def is_private_name(name: str) -> bool:
+    """Whether no stranger can make a host name lead here: an address, or a name outside the public
+    DNS. Source: RFC 6761, RFC 6762; `internal` is reserved by ICANN."""
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        last = name.rpartition(".")[2]
+        return bool(name) and ("." not in name or last in ("localhost", "local", "internal"))
+    return True
+
+
+def _place(url: str) -> tuple[str, int | None] | None:
+    """Host and port of an origin; None when it has no host."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        return None
+    return (host, port or PORTS.get(parts.scheme)) if host else None
+
+
+def names_loopback(url: str) -> bool:
+    """Whether a URL leads to this machine."""
+    return _names_loopback(_hostname(url))
+
+
+def _names_loopback(hostname: str | None) -> bool:
+    return hostname == "localhost" or is_loopback(hostname)
+
+
+def _hostname(url: str) -> str | None:
+    try:
+        return urlsplit(url).hostname
+    except ValueError:
+        return None
+
+
+def _bearer(header: str) -> str:
+    kind, _, token = header.partition(" ")
+    return token.strip() if kind.lower() == "bearer" else ""

@@ -1,0 +1,272 @@
+"""Who is calling: nobody in particular, the holder of a key, or an admin.
+
+A token may come as `Authorization: Bearer`, `Api-Key`, `X-Api-Key`, `X-Admin-Token`, `?token=` or a
+WebSocket subprotocol (sockets of browsers cannot send headers), or the cookie that `POST
+/api/token` sets. One of ours that is shown and not valid is refused everywhere, on every route and
+socket; only a stale cookie counts as none, because its owner did not choose to send it. The clients
+of other services always send a key, whatever it is: where no key is needed, one that is none of
+ours counts as none. Keys are random, so a plain hash of them is enough to keep.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import secrets
+from collections import defaultdict, deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http.cookies import CookieError, SimpleCookie
+from typing import Final, Literal
+
+from cryptography.fernet import Fernet, InvalidToken
+
+from parley.clock import Clock
+from parley.errors import RateLimited, Unauthorized
+from parley.gateway.admission import is_loopback
+from parley.gateway.rates import RateLimit, network_of
+from parley.gateway.state import Key, Role
+
+KEY_PREFIX: Final = "pk_"
+SESSION_PREFIX: Final = "st_"
+SHARE_PREFIX: Final = "sh_"
+COOKIE: Final = "parley_token"
+KEY_SUBPROTOCOL: Final = "openai-insecure-api-key."
+"""Before the key, in a WebSocket subprotocol. Source: OpenAI Realtime, browsers."""
+
+SESSION_S: Final = 900.0
+"""How long a browser's token opens sessions; one that runs is not ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Whoever calls; `key` when it showed one, itself or by a session token."""
+
+    kind: Literal["anonymous", "key", "admin"] = "anonymous"
+    key: Key | None = None
+
+
+class Authenticator:
+    """Checks tokens. Belongs to the event loop; the keys are filled in when the state is open.
+
+    Args:
+        admin_token: as set; None where admins are known by their address.
+        needs_key: whether conversations and data are for callers with a token only.
+        anonymous_per_minute: what an address may ask without a token; 0: as much as it likes.
+    """
+
+    def __init__(
+        self,
+        *,
+        admin_token: str | None,
+        needs_key: bool,
+        clock: Clock,
+        anonymous_per_minute: int = 0,
+    ) -> None:
+        self.needs_key = needs_key
+        self._anonymous = RateLimit(anonymous_per_minute, clock) if anonymous_per_minute else None
+        self.used_s: dict[str, float] = {}
+        """When keys were last used, since this was last cleared."""
+        self._admin_token = admin_token
+        self._clock = clock
+        self._keys: dict[str, Key] = {}
+        self._by_hash: dict[str, Key] = {}
+        self._seal = Fernet(Fernet.generate_key())
+        self._pepper = secrets.token_bytes(32)
+        self._recent: defaultdict[str, deque[float]] = defaultdict(deque)
+
+    @property
+    def keys(self) -> int:
+        """How many keys work."""
+        return sum(self._works(key) for key in self._by_hash.values())
+
+    def fill(self, keys: list[Key], seal: bytes) -> None:
+        """Take over the stored keys and the secret that seals tokens."""
+        self._keys = {key.id: key for key in keys}
+        self._by_hash = {key.hash: key for key in keys if key.revoked_s is None}
+        self._seal = Fernet(seal)
+        self._pepper = seal
+
+    def pseudonym(self, address: str) -> str:
+        """Stands for an address where the address itself is not to be kept."""
+        return hashlib.blake2b(address.encode(), key=self._pepper[:64], digest_size=12).hexdigest()
+
+    def identify(self, headers: Mapping[str, str], token: str | None = None) -> Caller:
+        """Who shows what.
+
+        Args:
+            token: from the query.
+
+        Raises:
+            Unauthorized: a token that opens nothing.
+        """
+        offered = (
+            _bearer(headers.get("authorization", "")),
+            headers.get("api-key", ""),
+            _from_subprotocol(headers.get("sec-websocket-protocol", "")),
+        )
+        shown = [one for one in offered if one and (self.needs_key or not self._is_foreign(one))]
+        shown += [
+            one for one in (headers.get("x-api-key", ""), headers.get("x-admin-token", "")) if one
+        ]
+        callers = [self._admin(one) or self._holder(one) for one in shown]
+        if token:
+            # Addresses end up in logs and histories: an admin token has no place there.
+            callers.append(self._holder(token))
+        if any(caller is None for caller in callers):
+            raise Unauthorized("This token is not valid.")
+        found = [caller for caller in callers if caller is not None]
+        if not found:
+            stored = _cookie(headers.get("cookie", ""))
+            caller = self._holder(stored) if stored else None
+            return caller or Caller()
+        return next((caller for caller in found if caller.kind == "admin"), found[0])
+
+    def count(self, caller: Caller, address: str | None = None) -> None:
+        """One use of a key, or of an address without one. Callers on this machine are not counted
+        by their address: behind a proxy that is not trusted, everybody seems to be one of them.
+
+        Args:
+            address: the caller's; None where it is not counted.
+
+        Raises:
+            RateLimited: its minute is full.
+        """
+        key = caller.key
+        if key is None:
+            limit = self._anonymous
+            if caller.kind != "anonymous" or limit is None or not address or is_loopback(address):
+                return
+            if not limit.take(network_of(address)):
+                raise RateLimited(limit.per_minute, has_key=False)
+            return
+        now_s = self._clock.monotonic()
+        recent = self._recent[key.id]
+        while recent and recent[0] <= now_s - 60:
+            recent.popleft()
+        if len(recent) >= key.per_minute:
+            raise RateLimited(key.per_minute)
+        recent.append(now_s)
+        self.used_s[key.id] = self._clock.time()
+
+    def session_token(self, caller: Caller) -> tuple[str, float]:
+        """A short-lived token with the rights of a key (never an admin's), and its seconds."""
+        facts = {"key": caller.key.id if caller.key else None, "until": self._until(SESSION_S)}
+        return SESSION_PREFIX + self._sealed(facts), SESSION_S
+
+    def share_token(self, recording_id: str, lasts_s: float | None) -> str:
+        """A link's token: opens one recording for looking, and hides its id."""
+        until = None if lasts_s is None else self._until(lasts_s)
+        return SHARE_PREFIX + self._sealed({"recording": recording_id, "until": until})
+
+    def shared(self, token: str) -> str | None:
+        """The recording that a share token opens; None when it opens nothing (any more)."""
+        facts = self._opened(token, SHARE_PREFIX)
+        recording_id = facts.get("recording") if facts else None
+        return recording_id if isinstance(recording_id, str) else None
+
+    def _is_foreign(self, token: str) -> bool:
+        """Whether a token is neither the admin's nor made here, valid or not."""
+        return not token.startswith((KEY_PREFIX, SESSION_PREFIX, SHARE_PREFIX)) and (
+            self._admin(token) is None
+        )
+
+    def _admin(self, token: str) -> Caller | None:
+        expected = self._admin_token
+        if expected and hmac.compare_digest(token.encode(), expected.encode()):
+            return Caller("admin")
+        return None
+
+    def _holder(self, token: str) -> Caller | None:
+        if token.startswith(KEY_PREFIX):
+            key = self._shown_key(token)
+            return Caller("key", key) if key else None
+        facts = self._opened(token, SESSION_PREFIX)
+        if facts is None:
+            return None
+        if facts.get("key") is None:
+            return Caller("key")  # given out by an admin
+        key = self.find_key(str(facts["key"]))
+        return Caller("key", key) if key is not None else None
+
+    def find_key(self, key_id: str) -> Key | None:
+        """A key that works, by its id."""
+        key = self._keys.get(key_id)
+        return key if key is not None and self._works(key) else None
+
+    def role_of(self, token: str) -> Role | None:
+        """What the holder of a key may do; None for anything else. A session token, which a
+        browser holds, is no more than `talk`, whatever key it was made with."""
+        key = self._shown_key(token) if token.startswith(KEY_PREFIX) else None
+        return key.role if key is not None else None
+
+    def _shown_key(self, token: str) -> Key | None:
+        key = self._by_hash.get(hash_key(token))
+        return key if key is not None and self._works(key) else None
+
+    def _works(self, key: Key) -> bool:
+        is_expired = key.expires_s is not None and key.expires_s <= self._clock.time()
+        return key.revoked_s is None and not is_expired
+
+    def _until(self, lasts_s: float) -> float:
+        return self._clock.time() + lasts_s
+
+    def _sealed(self, facts: Mapping[str, object]) -> str:
+        return self._seal.encrypt(json.dumps(facts).encode()).decode().rstrip("=")
+
+    def _opened(self, token: str, prefix: str) -> dict[str, object] | None:
+        if not token.startswith(prefix) or len(token) > 1000:
+            return None
+        sealed = token.removeprefix(prefix)
+        try:
+            facts = json.loads(self._seal.decrypt(sealed + "=" * (-len(sealed) % 4)))
+        except (InvalidToken, ValueError, TypeError):
+            return None
+        until = facts.get("until")
+        if until is not None and until < self._clock.time():
+            return None
+        return dict(facts)
+
+
+def caller_word(caller: Caller, *, is_admin: bool) -> str:
+    """What workers are told of a caller; see `CALLER_HEADER`.
+
+    Args:
+        is_admin: whether it is one by where it sits.
+    """
+    if is_admin or caller.kind == "admin":
+        return "admin"
+    return f"key:{caller.key.id}" if caller.key is not None else ""
+
+
+def make_key() -> str:
+    """A new key, shown once."""
+    return KEY_PREFIX + secrets.token_urlsafe(32)
+
+
+def hash_key(key: str) -> str:
+    """What is kept of a key."""
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+def _bearer(header: str) -> str:
+    kind, _, token = header.partition(" ")
+    return token.strip() if kind.lower() == "bearer" else ""
+
+
+def _from_subprotocol(header: str) -> str:
+    """The key among the subprotocols that a browser's client of OpenAI offers."""
+    offered = (one.strip() for one in header.split(","))
+    return next(
+        (one.removeprefix(KEY_SUBPROTOCOL) for one in offered if one.startswith(KEY_SUBPROTOCOL)),
+        "",
+    )
+
+
+def _cookie(header: str) -> str:
+    try:
+        cookie = SimpleCookie(header)
+    except CookieError:
+        return ""
+    return cookie[COOKIE].value if COOKIE in cookie else ""

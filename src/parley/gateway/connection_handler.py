@@ -1,0 +1,348 @@
+"""One client's connection, from the accept to the last close frame.
+
+Checks at admission, a queue waiter while there is no slot, a relay while there is one. Every
+resource is held by a `with`, so each way out gives everything back: the count of the address, the
+session id, the ticket, the lease, the worker's socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Final
+
+from starlette.datastructures import Headers
+from starlette.responses import JSONResponse
+from starlette.websockets import WebSocket
+
+from parley import logs
+from parley.clock import Clock
+from parley.dialects.base import Dialect, SessionContext, UpgradeRequest
+from parley.dialects.registry import DialectRegistry
+from parley.errors import (
+    InferenceFailed,
+    ParleyError,
+    ServiceUnavailable,
+    SlowClient,
+    Unauthorized,
+    WorkerLost,
+)
+from parley.gateway.acquisition import Acquisition, Client, Departed, TicketCancelled
+from parley.gateway.admission import Admission
+from parley.gateway.apps import Apps
+from parley.gateway.authenticator import Authenticator, Caller, caller_word
+from parley.gateway.dispatcher import Dispatcher
+from parley.gateway.metrics import Metrics
+from parley.gateway.queue_waiter import SHUTTING_DOWN, QueueWaiter, WaitLimits, send_answer
+from parley.gateway.relay import RelayEnd, relay
+from parley.gateway.transport import Connection, connection_of
+from parley.gateway.upstream import UpstreamConnection
+from parley.protocol.codec import check_session_id
+from parley.protocol.kinds import Kind
+from parley.settings import LimitSettings, QueueSettings
+
+RECONNECT_S: Final = 2.0
+"""How long a newcomer waits for the session id of a connection that is ending."""
+
+RETRY_AFTER_S: Final = 5
+"""When a client that was refused with an HTTP status may come back."""
+
+log = logs.get(__name__)
+
+
+class ConnectionHandler:
+    """Serves the public sockets of all dialects."""
+
+    def __init__(
+        self,
+        *,
+        dispatcher: Dispatcher,
+        admission: Admission,
+        authenticator: Authenticator,
+        apps: Apps,
+        metrics: Metrics,
+        clock: Clock,
+        acquisition: Acquisition,
+        dialects: DialectRegistry,
+        limits: LimitSettings,
+        queue: QueueSettings,
+        closing: asyncio.Future[None],
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._admission = admission
+        self._authenticator = authenticator
+        self._apps = apps
+        self._metrics = metrics
+        self._clock = clock
+        self._acquisition = acquisition
+        self._dialects = dialects
+        self._limits = limits
+        self._queue = queue
+        self._closing = closing
+        self._live: set[asyncio.Task[object]] = set()
+
+    @property
+    def live(self) -> set[asyncio.Task[object]]:
+        """The tasks of all connections."""
+        return self._live
+
+    async def serve(self, websocket: WebSocket, path: str) -> None:
+        """A route: one connection. `path`: as dialects name it."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._live.add(task)
+        task.add_done_callback(self._live.discard)
+        request = _request(websocket, path)
+        dialect, kind = self._open(request)
+        with logs.bind_session(dialect.session_id[:64], dialect=dialect.name):
+            newcomer = _Newcomer(websocket, request, dialect, kind)
+            if not await self._may_upgrade(newcomer):
+                return
+            # Other dialects are accepted first and refused afterwards: a refused handshake would
+            # hide the close code.
+            offered = dialect.subprotocol in request.subprotocols
+            await websocket.accept(dialect.subprotocol if offered else None)
+            connection = connection_of(websocket)
+            if newcomer.kind is Kind.CHAT:
+                connection.set_message_limit(int(self._limits.chat_frame_mb * (1 << 20)))
+            try:
+                await self._visit(connection, newcomer)
+            except Departed as departure:
+                if departure.is_error:
+                    self._metrics.error(departure.why)
+                log.info("client left before its session", why=departure.why)
+            except ParleyError as error:
+                self._metrics.error(error.code)
+                log.info("client refused", code=error.code)
+                spoken = newcomer.dialect
+                send_answer(connection, spoken, spoken.refuse(error))
+            except asyncio.CancelledError:
+                # Cut off by a shutdown that had waited long enough.
+                spoken = newcomer.dialect
+                send_answer(connection, spoken, spoken.closed("server_shutdown"))
+                raise
+            except Exception:
+                error_id = secrets.token_hex(4)
+                log.exception("connection failed", error_id=error_id)
+                self._metrics.error("internal_error")
+                failure = InferenceFailed("Something went wrong here.", error_id=error_id)
+                spoken = newcomer.dialect
+                send_answer(connection, spoken, spoken.refuse(failure))
+            finally:
+                connection.close(1000)
+        # The connection ends by itself within its own time limit; the connection is not over
+        # before.
+        await asyncio.wait({connection.gone})
+
+    def _open(self, request: UpgradeRequest) -> tuple[Dialect, Kind | ParleyError]:
+        """What a client speaks, and what its session is; or why it can be none."""
+        spoken = self._dialects.choose(request)
+        kind: Kind | ParleyError
+        try:
+            kind = spoken.kind_of(request)
+        except ParleyError as error:
+            kind = error
+        return spoken(
+            SessionContext(
+                session_id=request.session_id or spoken.new_session_id(self._clock.time()),
+                kind=kind if isinstance(kind, Kind) else spoken.kind,
+                extensions=request.wants_extensions,
+                parameters={
+                    name: request.query[name] for name in spoken.parameters if name in request.query
+                },
+                clock=self._clock,
+            )
+        ), kind
+
+    async def _may_upgrade(self, newcomer: _Newcomer) -> bool:
+        """Whether the handshake goes on. Where the dialect wants that, a newcomer that cannot be
+        served is refused in its place, with an HTTP status."""
+        dialect = newcomer.dialect
+        if not dialect.refuses_by_status:
+            return True
+        try:
+            client = self._client(newcomer)
+            if self._closing.done():
+                raise ServiceUnavailable(SHUTTING_DOWN)
+            self._dispatcher.check(client.kind)
+        except ParleyError as error:
+            self._metrics.error(error.code)
+            log.info("client refused", code=error.code)
+            status, body = dialect.refuse_upgrade(error)
+            headers = {"Retry-After": str(RETRY_AFTER_S)} if status in (429, 503) else None
+            await newcomer.websocket.send_denial_response(JSONResponse(body, status, headers))
+            return False
+        newcomer.client = client
+        return True
+
+    async def _visit(self, connection: Connection, newcomer: _Newcomer) -> None:
+        client = newcomer.client or self._client(newcomer)
+        dialect = newcomer.dialect
+        if self._closing.done():
+            why = ServiceUnavailable(SHUTTING_DOWN)
+            send_answer(connection, dialect, dialect.shutting_down(why))
+            raise Departed(why.code, is_error=True)
+        with ExitStack() as held:
+            held.enter_context(self._admission.visit(client.address))
+            if newcomer.caller is not None and newcomer.caller.key is not None:
+                key = newcomer.caller.key
+                held.enter_context(self._admission.visit(f"key {key.id}", limit=key.max_sessions))
+            # Whoever comes back at once may find us still busy putting its old session away.
+            await self._admission.wait_until_free(client.session_id, RECONNECT_S)
+            held.enter_context(self._admission.claim(client.session_id))
+            await self._wait_and_talk(connection, client, newcomer)
+
+    def _client(self, newcomer: _Newcomer) -> Client:
+        """Who a newcomer is, once it is let in.
+
+        Raises:
+            ParleyError: it is not.
+        """
+        accepted_time = self._clock.time()
+        websocket, dialect = newcomer.websocket, newcomer.dialect
+        self._admission.check_origin(websocket.headers)
+        peer = websocket.client.host if websocket.client else None
+        address = self._admission.address_of(peer, websocket.headers)
+        token = dialect.token_of(newcomer.request)
+        caller = newcomer.caller = self._caller(websocket.headers, token, address)
+        check_session_id(dialect.session_id)
+        if not isinstance(newcomer.kind, Kind):
+            raise newcomer.kind
+        self._apps.check(newcomer.kind, dialect.app_id)
+        return Client(
+            kind=newcomer.kind,
+            dialect=dialect.name,
+            session_id=dialect.session_id,
+            address=address,
+            key_id=caller.key.id if caller.key else None,
+            caller=caller_word(caller, is_admin=self._admission.is_admin(peer, websocket.headers)),
+            accepted_time=accepted_time if self._limits.realtime_counts_queue else None,
+            extensions=dialect.extensions,
+            parameters=dialect.context.parameters,
+        )
+
+    def _caller(self, headers: Headers, token: str | None, address: str) -> Caller:
+        """Who asks for a session.
+
+        Raises:
+            Unauthorized: a bad token, or none where one is needed.
+            RateLimited: a key, or an address without one, that is used too often.
+        """
+        caller = self._authenticator.identify(headers, token)
+        if self._authenticator.needs_key and caller.kind == "anonymous":
+            raise Unauthorized("A key is required.")
+        self._authenticator.count(caller, address)
+        return caller
+
+    async def _wait_and_talk(
+        self, connection: Connection, client: Client, newcomer: _Newcomer
+    ) -> None:
+        dialect = newcomer.dialect
+        waiter = QueueWaiter(
+            connection,
+            dialect,
+            dialects=self._dialects,
+            dispatcher=self._dispatcher,
+            clock=self._clock,
+            limits=WaitLimits(
+                update_every_s=self._queue.update_every_s,
+                first_message_s=self._limits.chat_first_message_s,
+                kept_bytes=int(self._limits.frame_mb * (1 << 20)),
+                total_s=self._total_s(dialect, client.kind),
+            ),
+            closing=self._closing,
+        )
+        async with waiter:
+            if dialect.asks_first:
+                await waiter.first_request()
+            try:
+                async with self._acquisition.acquire(client, waiter) as upstream:
+                    assert upstream.connection is not None
+                    await waiter.hand_over(upstream.connection)
+                    end = await self._relay(connection, upstream)
+                    self._finish(connection, upstream.connection, waiter.dialect, end)
+            except TicketCancelled:
+                waiter.cancelled()
+            finally:
+                newcomer.dialect = waiter.dialect
+
+    async def _relay(self, connection: Connection, upstream: UpstreamConnection) -> RelayEnd:
+        assert upstream.connection is not None
+        lease = upstream.lease
+        who = {
+            "worker": lease.worker.worker_id,
+            "client": lease.address,
+            **({"key": lease.key_id} if lease.key_id else {}),
+        }
+        began_at = self._clock.monotonic()
+        log.info("session began", **who, waited_s=round(upstream.waited_s, 1))
+        end: RelayEnd | None = None
+        try:
+            end = await relay(
+                connection,
+                upstream.connection,
+                lost=upstream.lost,
+                up=self._metrics.up,
+                down=self._metrics.down,
+            )
+            return end
+        finally:
+            log.info(
+                "session ended",
+                **who,
+                lasted_s=round(self._clock.monotonic() - began_at, 1),
+                by=end.who if end else "gateway",
+                code=end.closure.code if end else None,
+            )
+
+    def _finish(
+        self, connection: Connection, worker: Connection, dialect: Dialect, end: RelayEnd
+    ) -> None:
+        closure = end.closure
+        if end.who == "client":
+            if closure.is_slow:
+                self._metrics.error(SlowClient.code)
+            worker.close(closure.code if closure.is_clean else 1001, closure.reason)
+        elif end.who == "worker" and closure.is_clean:
+            connection.close(closure.code, closure.reason)
+        else:
+            self._metrics.error(WorkerLost.code)
+            send_answer(connection, dialect, dialect.answer(WorkerLost()))
+
+    def _total_s(self, dialect: Dialect, kind: Kind) -> float | None:
+        """What waiting and session may take together; None: nothing counts before the lease."""
+        if not (dialect.is_timed_call and self._limits.realtime_counts_queue):
+            return None
+        if kind is Kind.AUDIO_DUPLEX:
+            return self._limits.realtime_audio_s
+        return self._limits.realtime_video_s
+
+
+@dataclass(slots=True, eq=False)
+class _Newcomer:
+    """A client that has not been let in yet.
+
+    Args:
+        dialect: as far as it has told what it speaks.
+        kind: what its session is, or why it can be none.
+        client: who it is, once that has been looked at.
+    """
+
+    websocket: WebSocket
+    request: UpgradeRequest
+    dialect: Dialect
+    kind: Kind | ParleyError
+    caller: Caller | None = None
+    client: Client | None = None
+
+
+def _request(websocket: WebSocket, path: str) -> UpgradeRequest:
+    return UpgradeRequest(
+        path=path,
+        session_id=websocket.path_params.get("session_id", ""),
+        query=dict(websocket.query_params),
+        headers=dict(websocket.headers),
+        subprotocols=tuple(websocket.scope.get("subprotocols", ())),
+    )

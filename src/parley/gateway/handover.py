@@ -1,0 +1,333 @@
+"""Takes finished recordings over from workers that keep them in a data folder of their own.
+
+A worker that shares our folder says so and is left alone. From the others a recording is fetched
+into a hidden folder, put in its place as a whole, and only then removed over there: whichever
+process dies, it is on one side at least. What has been taken is remembered until the worker has
+removed it, so that a recording that is deleted here meanwhile does not come back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import secrets
+import shutil
+import tarfile
+import time
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import IO, Any, Final, cast
+
+import httpx
+
+from parley import logs
+from parley.gateway.recording_access import RecordingAccess
+from parley.gateway.state import State
+from parley.gateway.tls import worker_context
+from parley.gateway.worker_pool import Worker, WorkerPool
+from parley.protocol.control import RECORDINGS_PATH, SECRET_HEADER, STORE_ID_FILE
+from parley.recording import store
+from parley.recording.layout import (
+    ID_PATTERN,
+    Folder,
+    RecordingFolders,
+    free_bytes,
+    write_atomically,
+)
+from parley.settings import StorageSettings
+
+EVERY_S: Final = 1.0
+AT_ONCE: Final = 4
+"""Workers that are asked at a time."""
+TIMEOUT_S: Final = 30.0
+"""Without a byte from a worker."""
+BRING_LIMIT_S: Final = 20.0
+RETRY_S: Final = 15.0
+"""A worker whose recordings could not be had is left alone for this long."""
+TAKEN_LIMIT: Final = 10_000
+FILES_LIMIT: Final = 100_000
+PIECE_BYTES: Final = 256 << 10
+GIB: Final = 1 << 30
+TAKEN_FACT: Final = "recordings.taken"
+INCOMING: Final = ".incoming-"
+ID: Final = re.compile(ID_PATTERN)
+
+log = logs.get(__name__)
+
+
+class NotTaken(Exception):
+    """A recording stays where it is for now; the sentence says why."""
+
+
+class Handover:
+    """Belongs to the event loop; what touches disk or network runs in threads.
+
+    Attributes:
+        taken: recordings taken over since the start.
+    """
+
+    def __init__(
+        self,
+        *,
+        worker_pool: WorkerPool,
+        folders: RecordingFolders,
+        recordings: RecordingAccess,
+        state: State,
+        storage: StorageSettings,
+        secret: str | None,
+    ) -> None:
+        self._worker_pool = worker_pool
+        self._folders = folders
+        self._recordings = recordings
+        self._state = state
+        self._storage = storage
+        self._headers = {SECRET_HEADER: secret} if secret else {}
+        self._to_remove: dict[str, None] = {}
+        """Ids that are ours, and that their worker has not removed yet; oldest first."""
+        self._taking: dict[str, asyncio.Task[None]] = {}
+        self._not_before: dict[str, float] = {}
+        """Worker → when it is asked again."""
+        self._places = asyncio.Semaphore(AT_ONCE)
+        self._bringing = asyncio.Semaphore(AT_ONCE)
+        self.taken = 0
+
+    @property
+    def waiting(self) -> int:
+        """Recordings that lie on workers."""
+        return sum(_waits(worker) for worker in self._worker_pool)
+
+    async def restore(self) -> None:
+        """Remember what was taken before the restart, and drop what came half."""
+        remembered = await self._state.fact(TAKEN_FACT)
+        if isinstance(remembered, list):
+            self._to_remove = {str(one): None for one in remembered}
+        await asyncio.to_thread(_drop_incoming, self._folders.root)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await self.round()
+            await asyncio.sleep(EVERY_S)
+
+    async def round(self) -> None:
+        """Take over what is ready now."""
+        now = time.monotonic()
+        asked = [
+            worker
+            for worker in self._worker_pool
+            if _waits(worker) and self._not_before.get(worker.worker_id, 0.0) <= now
+        ]
+        await asyncio.gather(*(self._take_from(worker) for worker in asked))
+
+    async def bring(self, recording_id: str) -> None:
+        """Take one recording over now if some worker has it; comes back without it otherwise, also
+        when others ask for as many as are brought at a time."""
+        if not ID.match(recording_id) or self._folders.find(recording_id) is not None:
+            return
+        if self._bringing.locked():
+            return
+        async with self._bringing:
+            await self._bring(recording_id)
+
+    async def _bring(self, recording_id: str) -> None:
+        holders = [worker for worker in self._worker_pool if _waits(worker)]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(BRING_LIMIT_S):
+                for worker in holders:
+                    try:
+                        await self._take(worker, recording_id)
+                        return
+                    except NotTaken:
+                        continue
+
+    async def _take_from(self, worker: Worker) -> None:
+        async with self._places:
+            try:
+                for recording_id in await asyncio.to_thread(self._list, worker):
+                    await self._take(worker, recording_id)
+                self._not_before.pop(worker.worker_id, None)
+            except NotTaken as error:
+                self._not_before[worker.worker_id] = time.monotonic() + RETRY_S
+                log.warning(
+                    "recordings stay on their worker", worker=worker.worker_id, why=str(error)
+                )
+
+    async def _take(self, worker: Worker, recording_id: str) -> None:
+        task = self._taking.get(recording_id)
+        if task is None:
+            task = asyncio.create_task(
+                self._take_one(worker, recording_id), name=f"recording {recording_id}"
+            )
+            self._taking[recording_id] = task
+            task.add_done_callback(lambda done: self._taken(recording_id, done))
+        await asyncio.shield(task)
+
+    def _taken(self, recording_id: str, task: asyncio.Task[None]) -> None:
+        self._taking.pop(recording_id, None)
+        if not task.cancelled():
+            # Seen here: whoever waited for it may have left.
+            task.exception()
+
+    async def _take_one(self, worker: Worker, recording_id: str) -> None:
+        if recording_id not in self._to_remove:
+            if self._folders.find(recording_id) is None:
+                folder = await asyncio.to_thread(self._fetch, worker, recording_id)
+                self.taken += 1
+                log.info("recording taken over", recording_id=recording_id, worker=worker.worker_id)
+                if store.replay_state(folder) is None:
+                    await asyncio.to_thread(self._recordings.make_replay, folder)
+            self._to_remove[recording_id] = None
+            while len(self._to_remove) > TAKEN_LIMIT:
+                self._to_remove.pop(next(iter(self._to_remove)))
+            await self._remember()
+        await asyncio.to_thread(self._release, worker, recording_id)
+        self._to_remove.pop(recording_id, None)
+        await self._remember()
+
+    async def _remember(self) -> None:
+        await self._state.set_fact(TAKEN_FACT, list(self._to_remove))
+
+    # ---- in threads --------------------------------------------------------------------------
+
+    def _client(self, worker: Worker) -> httpx.Client:
+        verify: Any = worker_context(worker.hello.certificate) or True
+        return httpx.Client(
+            base_url=worker.hello.url.rstrip("/"),
+            headers=self._headers,
+            verify=verify if worker.hello.url.startswith("https") else False,
+            timeout=TIMEOUT_S,
+            trust_env=False,
+        )
+
+    def _list(self, worker: Worker) -> list[str]:
+        with _told(), self._client(worker) as http:
+            answer = http.get(RECORDINGS_PATH)
+            answer.raise_for_status()
+            return [str(one) for one in answer.json()["recordings"]]
+
+    def _fetch(self, worker: Worker, recording_id: str) -> Folder:
+        folder = self._folders.folder(recording_id)
+        incoming = self._folders.root / f"{INCOMING}{recording_id}-{secrets.token_hex(4)}"
+        try:
+            with (
+                _told(),
+                self._client(worker) as http,
+                http.stream("GET", f"{RECORDINGS_PATH}/{recording_id}") as answer,
+            ):
+                answer.raise_for_status()
+                self._check_room(int(answer.headers["content-length"]))
+                incoming.mkdir(mode=0o700, parents=True)
+                _unpack(answer.iter_bytes(PIECE_BYTES), incoming)
+                if not (incoming / folder.recording.name).is_file():
+                    raise NotTaken(f"{recording_id} came without its recording.json.")
+                os.rename(incoming, folder.path)
+                _sync_folder(self._folders.root)
+        finally:
+            shutil.rmtree(incoming, ignore_errors=True)
+        return folder
+
+    def _check_room(self, size: int) -> None:
+        left = free_bytes(self._folders.data_dir) - size
+        if left < self._storage.min_free_gb * GIB:
+            raise NotTaken(
+                f"The gateway's disk has no room for it (storage.min_free_gb = "
+                f"{self._storage.min_free_gb:g})."
+            )
+
+    def _release(self, worker: Worker, recording_id: str) -> None:
+        with _told(), self._client(worker) as http:
+            answer = http.delete(f"{RECORDINGS_PATH}/{recording_id}")
+            if answer.status_code not in (204, 404):
+                answer.raise_for_status()
+
+
+def _waits(worker: Worker) -> int:
+    heartbeat = worker.heartbeat
+    return (heartbeat.recordings_waiting or 0) if heartbeat and worker.is_connected else 0
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    """Whatever a worker or the disk does wrong becomes `NotTaken`."""
+    try:
+        yield
+    except (httpx.HTTPError, OSError, ValueError, KeyError, TypeError, tarfile.TarError) as error:
+        raise NotTaken(f"{type(error).__name__}: {error}"[:300]) from error
+
+
+class _Stream:
+    """Pieces of bytes as the file that `tarfile` reads."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = pieces
+        self._rest = b""
+
+    def read(self, size: int) -> bytes:
+        while len(self._rest) < size and (piece := next(self._pieces, b"")):
+            self._rest += piece
+        data, self._rest = self._rest[:size], self._rest[size:]
+        return data
+
+
+def _unpack(pieces: Iterator[bytes], target: Path) -> None:
+    """Write the files of a tar stream below `target`, safely on the disk.
+
+    Raises:
+        ValueError: something else than plain files of at most one folder below.
+        tarfile.TarError: it is no tar file, or ends early.
+    """
+    files = 0
+    source = cast(IO[bytes], _Stream(pieces))
+    with tarfile.open(fileobj=source, mode="r|") as tar:
+        for member in tar:
+            path = target / _safe(member)
+            files += 1
+            if files > FILES_LIMIT:
+                raise ValueError(f"It has more than {FILES_LIMIT} files.")
+            path.parent.mkdir(exist_ok=True)
+            content = tar.extractfile(member)
+            assert content is not None
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640)
+            with os.fdopen(descriptor, "wb") as file:
+                shutil.copyfileobj(content, file, PIECE_BYTES)
+                file.flush()
+                os.fsync(file.fileno())
+            if path.lstat().st_size != member.size:
+                raise tarfile.ReadError(f"{member.name} came short")
+    for place in (*(one for one in target.iterdir() if one.is_dir()), target):
+        _sync_folder(place)
+
+
+def _safe(member: tarfile.TarInfo) -> Path:
+    parts = PurePosixPath(member.name).parts
+    is_plain = member.isreg() and 1 <= len(parts) <= 2
+    if not is_plain or any(part.startswith((".", "/")) or "\\" in part for part in parts):
+        raise ValueError(f"'{member.name[:80]}' is no file of a recording.")
+    return Path(*parts)
+
+
+def _sync_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _drop_incoming(root: Path) -> None:
+    for left in root.glob(f"{INCOMING}*"):
+        shutil.rmtree(left, ignore_errors=True)
+
+
+def store_id(data_dir: Path) -> str:
+    """The name of this data folder, made on first use; "" where it cannot be written."""
+    path = data_dir / STORE_ID_FILE
+    try:
+        if not path.exists():
+            write_atomically(path, f"{secrets.token_hex(16)}\n".encode())
+        return path.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        log.error("data folder has no name; recordings stay on other hosts", why=str(error))
+        return ""

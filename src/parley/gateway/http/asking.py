@@ -1,0 +1,232 @@
+"""One chat request over HTTP: admitted, queued, leased, asked, answered.
+
+The one way from an HTTP route to a worker. It waits in the same queue as everybody and speaks the
+chat dialect to the worker, so a request over HTTP and one over a socket take the same road.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import msgspec
+from fastapi import Request
+
+from parley import logs
+from parley.clock import Clock
+from parley.errors import (
+    InvalidPayload,
+    InvalidRequest,
+    ParleyError,
+    ServiceUnavailable,
+    TimedOut,
+    WorkerLost,
+)
+from parley.gateway.acquisition import Acquisition, Client, ClientWatch, Departed, TicketCancelled
+from parley.gateway.admission import Admission
+from parley.gateway.apps import Apps
+from parley.gateway.authenticator import caller_word
+from parley.gateway.large_json import read_aside
+from parley.gateway.transport import Connection, ConnectionClosed, Message
+from parley.gateway.upstream import UpstreamConnection
+from parley.protocol import chat, legacy
+from parley.protocol.kinds import Kind
+from parley.settings import QueueSettings
+
+BAD_INPUT_CODES = frozenset(
+    {
+        InvalidRequest.code,
+        InvalidPayload.code,
+        "context_full",
+        "invalid_config",
+        "missing_field",
+        "too_large",
+    }
+)
+
+
+class WorkerRefused(ParleyError):
+    """The worker answered with an error: its sentence and its code."""
+
+    def __init__(self, code: str, sentence: str) -> None:
+        super().__init__(sentence)
+        # What is a constant elsewhere is the worker's word here.
+        self.code = code  # type: ignore[misc]
+        bad = code in BAD_INPUT_CODES
+        unavailable = code in ("service_unavailable", "worker_busy")
+        self.http_status = 400 if bad else 503 if unavailable else 502  # type: ignore[misc]
+
+
+class PendingAnswer:
+    """What a worker says to one request."""
+
+    def __init__(self, upstream: UpstreamConnection, watch: ClientWatch[None]) -> None:
+        self._upstream = upstream
+        self._watch = watch
+        self.waited_s = upstream.waited_s
+        self.expected_wait_s = upstream.expected_wait_s
+
+    async def messages(self) -> AsyncGenerator[chat.ServerMessage, None]:
+        """Everything up to `Done`, as it comes; the client is minded meanwhile.
+
+        Raises:
+            Departed: the client left.
+            WorkerLost: the worker went away.
+            WorkerRefused: it answered with an error.
+        """
+        while True:
+            message = await self._watch.attend(self._next())
+            if isinstance(message, legacy.Error):
+                raise WorkerRefused(message.code, message.message or message.error)
+            yield message
+            if isinstance(message, chat.Done):
+                return
+
+    async def done(self) -> chat.Done:
+        """The end of the answer; raises as `messages` does."""
+        async with contextlib.aclosing(self.messages()) as messages:
+            async for message in messages:
+                if isinstance(message, chat.Done):
+                    return message
+        raise WorkerLost
+
+    def stop(self) -> None:
+        """Say no more: what there is of the answer comes as the whole."""
+        assert self._upstream.connection is not None
+        self._upstream.connection.send_text(msgspec.json.encode(chat.Stop()))
+
+    async def _next(self) -> chat.ServerMessage:
+        connection = self._upstream.connection
+        assert connection is not None
+        receiving = asyncio.create_task(_received(connection), name="chat answer")
+        try:
+            first: set[asyncio.Future[Any]] = {receiving, self._upstream.lost}
+            await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+            if not receiving.done():
+                raise WorkerLost
+            return receiving.result()
+        except ConnectionClosed:
+            raise WorkerLost from None
+        finally:
+            receiving.cancel()
+
+
+async def _received(connection: Connection) -> chat.ServerMessage:
+    received = await connection.receive()
+    return await read_aside(received.size, partial(_read, received))
+
+
+def _read(message: Message) -> chat.ServerMessage:
+    return chat.decode_server(message.payload())
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """Brings chat requests to workers.
+
+    Args:
+        closing: done when the server shuts down.
+    """
+
+    acquisition: Acquisition
+    admission: Admission
+    apps: Apps
+    clock: Clock
+    closing: asyncio.Future[None]
+    queue_settings: QueueSettings
+
+    def check(self, request: Request) -> None:
+        """Refuse, before a body is read, who may not ask.
+
+        Raises:
+            OriginForbidden, AppDisabled.
+        """
+        self.admission.check_origin(request.headers)
+        self.apps.check(Kind.CHAT)
+
+    @contextlib.contextmanager
+    def visit(self, request: Request, name: str) -> Iterator[str]:
+        """Count a request of its address and its key while the block runs; yields its session id.
+
+        Raises:
+            TooManySessions: they have as many as they may have.
+        """
+        address = self.address(request)
+        key = request.state.caller.key
+        session_id = f"chat_{secrets.token_hex(16)}"
+        with (
+            self.admission.visit(address),
+            contextlib.nullcontext()
+            if key is None
+            else self.admission.visit(f"key {key.id}", limit=key.max_sessions),
+            logs.bind_session(session_id, dialect=name),
+        ):
+            yield session_id
+
+    def address(self, request: Request) -> str:
+        """Where a request comes from."""
+        peer = request.client.host if request.client else None
+        return self.admission.address_of(peer, request.headers)
+
+    @contextlib.asynccontextmanager
+    async def ask(
+        self, request: Request, session_id: str, body: Message
+    ) -> AsyncIterator[PendingAnswer]:
+        """Wait in the queue and ask; on leaving, everything is given back.
+
+        Raises:
+            Departed: the client hung up.
+            TimedOut: no answer within `queue.request_timeout_s`.
+            ParleyError: refused by the queue, or no worker could be reached.
+        """
+        peer = request.client.host if request.client else None
+        key = request.state.caller.key
+        client = Client(
+            kind=Kind.CHAT,
+            dialect="chat",
+            session_id=session_id,
+            address=self.address(request),
+            key_id=None if key is None else key.id,
+            caller=caller_word(
+                request.state.caller, is_admin=self.admission.is_admin(peer, request.headers)
+            ),
+            accepted_time=self.clock.time(),
+            extensions=True,
+        )
+        limit_s = self.queue_settings.request_timeout_s
+        try:
+            async with (
+                asyncio.timeout(limit_s),
+                _RequestWatch(request, self.closing) as watch,
+                self.acquisition.acquire(client, watch) as upstream,
+            ):
+                # A server that shuts down lets an answer that has begun come to its end.
+                watch.ignore_closing()
+                assert upstream.connection is not None
+                upstream.connection.pass_on(body)
+                yield PendingAnswer(upstream, watch)
+        except TicketCancelled:
+            raise ServiceUnavailable("Cancelled") from None
+        except TimeoutError:
+            raise TimedOut("The answer", limit_s) from None
+
+
+class _RequestWatch(ClientWatch[None]):
+    """Minds a client of HTTP: all it can do is hang up."""
+
+    def __init__(self, request: Request, closing: asyncio.Future[None]) -> None:
+        super().__init__(self._hung_up, closing)
+        self._request = request
+
+    def server_closes(self) -> None:
+        raise ServiceUnavailable("The server is shutting down.")
+
+    async def _hung_up(self) -> None:
+        while (await self._request.receive())["type"] != "http.disconnect":
+            pass
+        raise Departed("hung up")

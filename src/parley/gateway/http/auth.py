@@ -1,0 +1,191 @@
+"""Every HTTP exchange passes here: tokens are checked, keys counted, admin actions written down.
+
+A token that is shown and not valid is refused on every path, pages included, so that nobody goes on
+believing in a key that was revoked.
+
+WebSockets are asked the same before they are accepted: the name they asked for, the page they come
+from, the worker's secret, a program's key. Pages cannot see why an upgrade was refused, so that
+their keys are refused on the open socket, in the dialect's words, before anything is read.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Callable
+from typing import Final, Protocol
+from urllib.parse import parse_qs
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from parley import logs
+from parley.clock import Clock
+from parley.errors import ParleyError, Unauthorized
+from parley.gateway.admission import Admission
+from parley.gateway.authenticator import SHARE_PREFIX, Authenticator
+from parley.gateway.http.errors import refusal
+from parley.gateway.metrics import Metrics
+from parley.gateway.state import AuditEntry, State
+from parley.protocol.control import CONTROL_PATH, VOICE_PATH
+
+OPEN_PATHS: Final = ("/", "/health", "/ready", "/docs", "/openapi.json", "/api/token")
+OPEN_FOLDERS: Final = ("/static/", "/docs/", "/s/", f"/api/sessions/{SHARE_PREFIX}")
+"""What is there without a key on a server that needs one: pages, and what share links open."""
+
+PAGES: Final = frozenset(
+    {
+        *("/turnbased", "/half_duplex", "/omni", "/audio_duplex", "/realtime"),
+        *("/omni.html", "/audio_duplex.html"),
+        *("/mobile", "/mobile/", "/mobile-omni", "/mobile-omni/"),
+    }
+)
+QUIET_PATHS: Final = frozenset({"/health", "/ready", "/metrics"})
+"""Asked for by machines every few seconds."""
+SHARE_TOKEN: Final = re.compile(rf"{SHARE_PREFIX}[A-Za-z0-9_=-]+")
+READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+log = logs.get(__name__)
+
+
+class AuthParts(Protocol):
+    """What the middleware needs of the running gateway."""
+
+    @property
+    def admission(self) -> Admission: ...
+    @property
+    def authenticator(self) -> Authenticator: ...
+    @property
+    def clock(self) -> Clock: ...
+    @property
+    def metrics(self) -> Metrics: ...
+    @property
+    def state(self) -> State: ...
+
+
+class AuthMiddleware:
+    """ASGI middleware, inside `SecurityMiddleware` and outside the routes.
+
+    Args:
+        find_parts: called once the server runs.
+        logs_access: whether each exchange gets a line in the log.
+    """
+
+    def __init__(
+        self, app: ASGIApp, *, find_parts: Callable[[], AuthParts], logs_access: bool = False
+    ) -> None:
+        self._app = app
+        self._find_parts = find_parts
+        self._logs_access = logs_access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        parts = self._find_parts()
+        is_socket = scope["type"] == "websocket"
+        try:
+            if is_socket:
+                self._check_socket(scope, parts)
+            else:
+                self._check(scope, parts)
+        except ParleyError as error:
+            parts.metrics.error(error.code)
+            # The realtime dialect of the requirement texts is below `/v1/`, too.
+            path = "" if is_socket else scope["path"]
+            refused = refusal(path, error.http_status, str(error), error.code)
+            await refused(scope, receive, send)
+            return
+        if is_socket:
+            await self._app(scope, receive, send)
+            return
+        status, began_s = 500, parts.clock.monotonic()
+
+        async def noting(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noting)
+        finally:
+            if self._logs_access and scope["path"] not in QUIET_PATHS:
+                _log_access(scope, parts, status, parts.clock.monotonic() - began_s)
+            address = scope["state"].get("admin_address")
+            if address is not None and scope["method"] not in READING:
+                await _note(
+                    parts.state,
+                    AuditEntry(parts.clock.time(), address, scope["method"], scope["path"], status),
+                )
+
+    def _check(self, scope: Scope, parts: AuthParts) -> None:
+        headers = Headers(scope=scope)
+        path = scope["path"]
+        if path == VOICE_PATH:
+            # Workers may know us by any name their operator chose.
+            parts.admission.check_worker(_peer(scope), headers)
+            return
+        if path not in ("/health", "/ready"):
+            parts.admission.check_host(headers)
+        caller = parts.authenticator.identify(headers, _token(scope))
+        peer = _peer(scope)
+        scope.setdefault("state", {})["caller"] = caller
+        if parts.authenticator.needs_key and caller.kind == "anonymous" and not is_open(path):
+            # Admins without a token are known by where they sit.
+            parts.admission.check_admin(peer, headers)
+        parts.authenticator.count(
+            caller, None if is_open(path) else parts.admission.address_of(peer, headers)
+        )
+
+    def _check_socket(self, scope: Scope, parts: AuthParts) -> None:
+        headers = Headers(scope=scope)
+        if scope["path"] == CONTROL_PATH:
+            # Workers may know us by any name their operator chose.
+            parts.admission.check_worker(_peer(scope), headers)
+            return
+        parts.admission.check_host(headers)
+        parts.admission.check_origin(headers)
+        if "origin" in headers:
+            return
+        caller = parts.authenticator.identify(headers, _token(scope))
+        if parts.authenticator.needs_key and caller.kind == "anonymous":
+            raise Unauthorized("A key is required.")
+
+
+def _token(scope: Scope) -> str | None:
+    query = parse_qs(scope.get("query_string", b"").decode("latin-1"))
+    return next(iter(query.get("token", [])), None)
+
+
+def _peer(scope: Scope) -> str | None:
+    return scope["client"][0] if scope.get("client") else None
+
+
+def _log_access(scope: Scope, parts: AuthParts, status: int, took_s: float) -> None:
+    caller = scope["state"].get("caller") if "state" in scope else None
+    key = caller.key.id if caller is not None and caller.key is not None else None
+    log.info(
+        "request",
+        method=scope["method"],
+        # Whoever has a share link's token may look at what it shows.
+        path=SHARE_TOKEN.sub(f"{SHARE_PREFIX}…", scope["path"]),
+        status=status,
+        took_ms=round(1000 * took_s, 1),
+        client=parts.admission.address_of(_peer(scope), Headers(scope=scope)),
+        **({"key": key} if key else {}),
+    )
+
+
+async def _note(state: State, entry: AuditEntry) -> None:
+    try:
+        await state.note(entry)
+    except sqlite3.Error as error:
+        # It is done, and the log knows of it; only the audit cannot be written at present.
+        log.error("audit entry is lost", path=entry.path, why=str(error))
+
+
+def is_open(path: str) -> bool:
+    """Whether a path is there without a key on a server that needs one."""
+    return path in OPEN_PATHS or path in PAGES or path == "/admin" or path.startswith(OPEN_FOLDERS)

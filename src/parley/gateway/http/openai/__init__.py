@@ -1,0 +1,1 @@
+"""The HTTP interfaces of OpenAI's clients: chat completions, models, speech, transcriptions."""

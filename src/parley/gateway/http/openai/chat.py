@@ -1,0 +1,280 @@
+"""`POST /v1/chat/completions`: a chat request in the words of OpenAI's clients.
+
+Text, pictures, sound and clips in; text, or text and speech out, whole or as server-sent events.
+Source: OpenAI API reference, chat completions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import secrets
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+
+from parley.gateway.acquisition import Departed
+from parley.gateway.http.asking import Asker
+from parley.gateway.http.errors import CLIENT_CLOSED_STATUS, openai_problems
+from parley.gateway.http.large import read_body
+from parley.gateway.http.openai import completions, docs
+from parley.gateway.http.openai.completions import Completion, StopFinder
+from parley.gateway.http.openai.models import ModelList
+from parley.gateway.http.openai.sources import Sources
+from parley.gateway.http.openai.stream import DONE, EVENTS, PiecesResponse, event
+from parley.gateway.http.openai.voices import VoiceNames
+from parley.gateway.large_json import read_aside
+from parley.gateway.metrics import Metrics
+from parley.gateway.transport import Message
+from parley.media.encoder import Encoder, SoundFormat, encode_whole, open_encoder
+from parley.media.pcm import OUTPUT_RATE_HZ, Pcm
+from parley.protocol import chat, codec
+
+PATH: Final = "/v1/chat/completions"
+BODY_NAME: Final = "http completions"
+
+
+@dataclass(slots=True)
+class AnswerSoFar:
+    """What was told of an answer so far, and what every message of it repeats.
+
+    Args:
+        stops: the texts at which it ends.
+    """
+
+    asked: Completion
+    model: str
+    created_s: int
+    completion_id: str = field(default_factory=lambda: f"chatcmpl-{secrets.token_hex(12)}")
+    audio_id: str = field(default_factory=lambda: f"audio_{secrets.token_hex(12)}")
+
+    def completion(
+        self, text: str, done: chat.Done, *, audio: bytes | None, is_cut: bool
+    ) -> dict[str, Any]:
+        """The whole answer."""
+        message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+        if audio is not None:
+            message["content"] = None
+            message["audio"] = {
+                "id": self.audio_id,
+                "data": base64.b64encode(audio).decode(),
+                # Sound is not kept: it can be named in no later request.
+                "expires_at": self.created_s,
+                "transcript": text,
+            }
+        choice = {
+            "index": 0,
+            "message": message,
+            "logprobs": None,
+            "finish_reason": finish_reason(done, is_cut=is_cut),
+        }
+        return {
+            **self._head("chat.completion"),
+            "choices": [choice],
+            "usage": usage(done),
+        }
+
+    def chunk(self, delta: dict[str, Any], finish: str | None = None) -> bytes:
+        """A piece of the answer."""
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
+        more = {"usage": None} if self.asked.stream_options.include_usage else {}
+        return event({**self._head("chat.completion.chunk"), "choices": [choice], **more})
+
+    def text_chunk(self, text: str) -> bytes:
+        """Words: the transcript where the answer is spoken."""
+        if self.asked.is_spoken:
+            return self.chunk({"audio": {"id": self.audio_id, "transcript": text}})
+        return self.chunk({"content": text})
+
+    def sound_chunk(self, data: bytes) -> bytes:
+        """Sound of a spoken answer."""
+        sound = base64.b64encode(data).decode()
+        return self.chunk({"audio": {"id": self.audio_id, "data": sound}})
+
+    def usage_chunk(self, done: chat.Done) -> bytes:
+        """What the answer took; has no choice in it."""
+        head = self._head("chat.completion.chunk")
+        return event({**head, "choices": [], "usage": usage(done)})
+
+    def _head(self, kind: str) -> dict[str, Any]:
+        return {
+            "id": self.completion_id,
+            "object": kind,
+            "created": self.created_s,
+            "model": self.model,
+        }
+
+
+def usage(done: chat.Done) -> dict[str, int]:
+    """The tokens of an answer."""
+    return {
+        "prompt_tokens": done.input_tokens,
+        "completion_tokens": done.generated_tokens,
+        "total_tokens": done.input_tokens + done.generated_tokens,
+    }
+
+
+def finish_reason(done: chat.Done, *, is_cut: bool) -> str:
+    """Why an answer ended. `is_cut`: at one of the texts that the client named."""
+    return "length" if done.ending == "limit" and not is_cut else "stop"
+
+
+def sound_of(text: str | None) -> Pcm:
+    """Sound as a worker sends it."""
+    data = b"" if text is None else codec.from_base64(text, field="audio_data")
+    return Pcm(np.frombuffer(data, "<f4").astype(np.float32), OUTPUT_RATE_HZ)
+
+
+def format_of(asked: Completion) -> SoundFormat:
+    """The format of the sound asked for."""
+    form = asked.audio.format if asked.audio else "wav"
+    return "pcm" if form == "pcm16" else form
+
+
+def routes(
+    *,
+    asker: Asker,
+    metrics: Metrics,
+    models: ModelList,
+    sources: Sources,
+    voices: VoiceNames,
+) -> APIRouter:
+    """Routes for chat completions."""
+    router = APIRouter(tags=["openai"])
+
+    @router.post(
+        PATH,
+        responses={
+            200: docs.COMPLETION_ANSWER,
+            **openai_problems(400, 403, 413, 429, 502, 503, 504),
+        },
+        openapi_extra=docs.COMPLETION_BODY,
+        response_class=Response,
+        response_model=None,
+    )
+    async def complete(request: Request) -> Response:
+        """Answer a conversation; with `stream` as server-sent events. Waits in the queue; hanging
+        up cancels. Any `model` is accepted: the one that is loaded answers, and is named."""
+        asker.check(request)
+        asked = await _read(request)
+        # Refused before anybody waits for it.
+        if asked.is_spoken:
+            open_encoder(format_of(asked))
+        asked = await sources.completed(asked)
+        named = asked.audio.voice if asked.audio else "default"
+        voice = await voices.find(request, named) if asked.is_spoken else None
+        body = await asyncio.to_thread(_body, asked, voice)
+        told = AnswerSoFar(_light(asked), models.current, int(asker.clock.time()))
+        if asked.stream:
+            pieces = _streamed(asker, request, body, told)
+            return PiecesResponse(pieces, media_type=EVENTS, metrics=metrics)
+        try:
+            return JSONResponse(await _whole(asker, request, body, told))
+        except Departed:
+            return Response(status_code=CLIENT_CLOSED_STATUS)
+
+    return router
+
+
+async def _read(request: Request) -> Completion:
+    raw = await read_body(request)
+    return await read_aside(len(raw), lambda: completions.read(raw))
+
+
+def _body(asked: Completion, voice: str | None) -> Message:
+    whole = completions.request_of(asked, voice=voice)
+    return Message.client_text(bytearray(msgspec.json.encode(whole)))
+
+
+def _light(asked: Completion) -> Completion:
+    """Without the messages, which may be large and have been sent."""
+    return msgspec.structs.replace(asked, messages=())
+
+
+async def _whole(
+    asker: Asker, request: Request, body: Message, told: AnswerSoFar
+) -> dict[str, Any]:
+    asked = told.asked
+    finder = StopFinder(asked.stops)
+    text, sounds = "", list[Pcm]()
+    with asker.visit(request, BODY_NAME) as session_id:
+        async with asker.ask(request, session_id, body) as answer:
+            async with contextlib.aclosing(answer.messages()) as messages:
+                async for message in messages:
+                    if isinstance(message, chat.Chunk):
+                        text += finder.add(message.text_delta or "", found=answer.stop)
+                        if not finder.is_found:
+                            sounds.append(sound_of(message.audio_data))
+                    if isinstance(message, chat.Done):
+                        done = message
+            if not asked.stops:
+                text, sounds = done.text, [sound_of(done.audio_data)]
+    text += finder.rest()
+    audio: bytes | None = None
+    if asked.is_spoken:
+        samples = np.concatenate([pcm.samples for pcm in sounds])
+        audio = await asyncio.to_thread(
+            encode_whole, format_of(asked), Pcm(samples, OUTPUT_RATE_HZ)
+        )
+    return told.completion(text, done, audio=audio, is_cut=finder.is_found)
+
+
+async def _streamed(
+    asker: Asker, request: Request, body: Message, told: AnswerSoFar
+) -> AsyncGenerator[bytes, None]:
+    asked = told.asked
+    finder = StopFinder(asked.stops)
+    encoder = open_encoder(format_of(asked)) if asked.is_spoken else None
+    with asker.visit(request, BODY_NAME) as session_id:
+        async with (
+            asker.ask(request, session_id, body) as answer,
+            contextlib.aclosing(answer.messages()) as messages,
+        ):
+            async for message in messages:
+                match message:
+                    case chat.PrefillDone():
+                        first = {} if asked.is_spoken else {"content": ""}
+                        yield told.chunk({"role": "assistant", **first, "refusal": None})
+                    case chat.Chunk() if not finder.is_found:
+                        text = finder.add(message.text_delta or "", found=answer.stop)
+                        async for piece in _said(told, text, encoder, message):
+                            yield piece
+                    case chat.Done():
+                        async for piece in _ended(told, finder, encoder, message):
+                            yield piece
+                    case _:
+                        pass
+
+
+async def _said(
+    told: AnswerSoFar, text: str, encoder: Encoder | None, chunk: chat.Chunk
+) -> AsyncGenerator[bytes, None]:
+    if text:
+        yield told.text_chunk(text)
+    if encoder is not None and chunk.audio_data is not None:
+        data = await asyncio.to_thread(encoder.add, sound_of(chunk.audio_data))
+        if data:
+            yield told.sound_chunk(data)
+
+
+async def _ended(
+    told: AnswerSoFar, finder: StopFinder, encoder: Encoder | None, done: chat.Done
+) -> AsyncGenerator[bytes, None]:
+    rest = finder.rest()
+    if rest:
+        yield told.text_chunk(rest)
+    if encoder is not None:
+        data = await asyncio.to_thread(encoder.finish)
+        if data:
+            yield told.sound_chunk(data)
+        yield told.chunk({"audio": {"id": told.audio_id, "expires_at": told.created_s}})
+    yield told.chunk({}, finish_reason(done, is_cut=finder.is_found))
+    if told.asked.stream_options.include_usage:
+        yield told.usage_chunk(done)
+    yield DONE

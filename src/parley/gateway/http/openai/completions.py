@@ -1,0 +1,341 @@
+"""A chat completion's request as a request of the chat dialect. Pure: values in, values out.
+
+What this server cannot hold (several choices, log probabilities, a response format, tools of a
+model that knows none) is refused by name, never ignored. Source: OpenAI API reference, chat
+completions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from parley.errors import BadInput, InvalidRequest, MissingField
+from parley.protocol import chat, codec, values
+
+MOST_TOKENS: Final = 4096
+"""The longest answer of the chat dialect; more is asked for in vain."""
+
+BUILT_IN_VOICES: Final = frozenset(
+    {
+        *("alloy", "ash", "ballad", "cedar", "coral", "echo", "fable", "marin", "nova", "onyx"),
+        *("sage", "shimmer", "verse"),
+    }
+)
+"""Voices that clients name when nobody chose one: the server's own voice speaks for all of them."""
+
+AudioFormat = Literal["wav", "pcm16", "mp3", "flac", "opus"]
+
+
+# ---- what clients send ---------------------------------------------------------------------
+
+
+class TextContent(msgspec.Struct, tag="text", frozen=True):
+    """Words."""
+
+    text: values.Text
+
+
+class RefusalContent(msgspec.Struct, tag="refusal", frozen=True):
+    """What an assistant declined to do, in an earlier answer."""
+
+    refusal: values.Text
+
+
+class ImageUrl(msgspec.Struct, frozen=True):
+    """Where a picture is."""
+
+    url: str
+    detail: str = "auto"
+
+
+class ImageContent(msgspec.Struct, tag="image_url", frozen=True):
+    """A picture."""
+
+    image_url: ImageUrl
+
+
+class InputAudio(msgspec.Struct, frozen=True):
+    """A sound file, base64."""
+
+    data: str
+    format: str = "wav"
+
+
+class AudioContent(msgspec.Struct, tag="input_audio", frozen=True):
+    """Sound."""
+
+    input_audio: InputAudio
+
+
+class VideoUrl(msgspec.Struct, frozen=True):
+    """Where a clip is."""
+
+    url: str
+
+
+class VideoContent(msgspec.Struct, tag="video_url", frozen=True):
+    """A clip: our addition to the published parts, named as other servers name it."""
+
+    video_url: VideoUrl
+
+
+Content = TextContent | RefusalContent | ImageContent | AudioContent | VideoContent
+
+
+class Message(msgspec.Struct, frozen=True):
+    """One turn of the conversation."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: values.Text | tuple[Content, ...] | None = None
+    audio: Any = None
+    tool_calls: Any = None
+
+
+class AudioOptions(msgspec.Struct, frozen=True):
+    """How an answer is spoken."""
+
+    voice: str | dict[str, Any] = "default"
+    format: AudioFormat = "wav"
+
+
+class StreamOptions(msgspec.Struct, frozen=True):
+    """What a stream says besides the answer."""
+
+    include_usage: bool = False
+    include_obfuscation: bool = False
+
+
+class Completion(msgspec.Struct, frozen=True, kw_only=True):
+    """`POST /v1/chat/completions`."""
+
+    model: Annotated[str, Meta(max_length=200)]
+    messages: Annotated[tuple[Message, ...], Meta(min_length=1)]
+    stream: bool = False
+    stream_options: StreamOptions = StreamOptions()
+    modalities: tuple[Literal["text", "audio"], ...] = ("text",)
+    audio: AudioOptions | None = None
+    max_tokens: Annotated[int, Meta(ge=1)] | None = None
+    max_completion_tokens: Annotated[int, Meta(ge=1)] | None = None
+    temperature: values.Temperature | None = None
+    top_p: values.Probability | None = None
+    top_k: Annotated[int, Meta(ge=0)] | None = None
+    seed: int | None = None
+    stop: str | Annotated[tuple[str, ...], Meta(max_length=4)] = ()
+    n: int = 1
+    response_format: Any = None
+    tools: Any = None
+    tool_choice: Any = None
+    functions: Any = None
+    logprobs: bool = False
+    top_logprobs: int = 0
+    logit_bias: Any = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    web_search_options: Any = None
+
+    @property
+    def is_spoken(self) -> bool:
+        """Whether the answer has sound."""
+        return "audio" in self.modalities
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """The texts at which the answer ends."""
+        found = (self.stop,) if isinstance(self.stop, str) else self.stop
+        return tuple(each for each in found if each)
+
+    @property
+    def limit_tokens(self) -> int | None:
+        """The longest answer asked for."""
+        return self.max_completion_tokens or self.max_tokens
+
+
+# ---- reading -------------------------------------------------------------------------------
+
+
+def _refused(sentence: str, where: str) -> BadInput:
+    return InvalidRequest(sentence, field=where)
+
+
+def _absent(where: str) -> BadInput:
+    return MissingField(where)
+
+
+SHAPE: Final = codec.Shape(Completion, failed=_refused, absent=_absent)
+
+
+def read(raw: bytes | bytearray) -> Completion:
+    """A request's body.
+
+    Raises:
+        InvalidJson, InvalidRequest, MissingField: it is no request.
+        InvalidRequest: it asks for something that cannot be held; `field` says what.
+    """
+    value = codec.parse(raw)
+    if not isinstance(value, dict):
+        raise InvalidRequest("A chat completion is a JSON object.")
+    asked: Completion = codec.read(value, SHAPE)
+    check(asked)
+    return asked
+
+
+def check(asked: Completion) -> None:
+    """Refuse what cannot be held.
+
+    Raises:
+        InvalidRequest: naming it.
+    """
+    if asked.n != 1:
+        raise InvalidRequest("This server gives one choice: n must be 1.", field="n")
+    kind = asked.response_format
+    if kind is not None and not (isinstance(kind, dict) and kind.get("type") == "text"):
+        raise InvalidRequest(
+            "This server cannot hold a response to a format: only response_format "
+            '{"type": "text"} is accepted.',
+            field="response_format",
+        )
+    if (asked.tools or asked.functions) and asked.tool_choice != "none":
+        raise InvalidRequest("This model cannot call tools.", field="tools")
+    if asked.logprobs or asked.top_logprobs:
+        raise InvalidRequest("Log probabilities are not available.", field="logprobs")
+    if asked.logit_bias:
+        raise InvalidRequest("A logit bias cannot be applied.", field="logit_bias")
+    for name in ("presence_penalty", "frequency_penalty"):
+        if getattr(asked, name):
+            raise InvalidRequest(f"{name} cannot be applied: only 0 is accepted.", field=name)
+    if asked.web_search_options is not None:
+        raise InvalidRequest("This server does not search the web.", field="web_search_options")
+    if asked.is_spoken and asked.audio is None:
+        raise InvalidRequest('modalities has "audio", so audio is needed.', field="audio")
+
+
+# ---- translation ---------------------------------------------------------------------------
+
+
+def part_of(content: Content) -> values.Part:
+    """A part as the chat dialect has it. Addresses have become `data:` URLs, sound WAV by now.
+
+    Raises:
+        InvalidRequest: an address that is no `data:` URL.
+    """
+    match content:
+        case TextContent(text) | RefusalContent(text):
+            return values.TextPart(text=text)
+        case ImageContent(image):
+            return values.ImagePart(data=data_of(image.url, field="image_url"))
+        case VideoContent(video):
+            return values.VideoPart(data=data_of(video.url, field="video_url"))
+        case AudioContent(audio):
+            return values.AudioPart(data=audio.data)
+
+
+def data_of(url: str, *, field: str) -> str:
+    """The base64 of a `data:` URL.
+
+    Raises:
+        InvalidRequest: it is none.
+    """
+    head, comma, data = url.partition(",")
+    if not comma or not head.startswith("data:") or not head.endswith(";base64"):
+        raise InvalidRequest(
+            f"{field} must be a data URL with base64, e.g. data:image/jpeg;base64,…", field=field
+        )
+    return data
+
+
+def message_of(message: Message) -> values.Message:
+    """A message as the chat dialect has it.
+
+    Raises:
+        InvalidRequest: a tool's result, or an earlier answer by the id of its sound.
+    """
+    if message.role in ("tool", "function") or message.tool_calls:
+        raise InvalidRequest("This model cannot call tools.", field="messages")
+    content = message.content
+    if content is None:
+        if message.audio is not None:
+            raise InvalidRequest(
+                "Sound of earlier answers is not kept here: send the transcript as content.",
+                field="messages",
+            )
+        content = ""
+    role: values.Role = "system" if message.role in ("system", "developer") else "user"
+    if message.role == "assistant":
+        role = "assistant"
+    if isinstance(content, str):
+        return values.Message(role=role, content=content)
+    return values.Message(role=role, content=tuple(map(part_of, content)))
+
+
+def request_of(asked: Completion, *, voice: str | None) -> chat.Request:
+    """The request for the worker.
+
+    Args:
+        voice: a registered voice; None: the server's own.
+
+    Raises:
+        InvalidRequest: see `part_of`, `message_of`.
+    """
+    given = {
+        "max_new_tokens": None
+        if asked.limit_tokens is None
+        else min(asked.limit_tokens, MOST_TOKENS),
+        "temperature": asked.temperature,
+        "top_p": asked.top_p,
+        "top_k": asked.top_k,
+    }
+    generation = values.ChatGeneration(
+        **{name: value for name, value in given.items() if value is not None}  # type: ignore[arg-type]
+    )
+    return chat.Request(
+        messages=tuple(map(message_of, asked.messages)),
+        # What has to end at a text is looked at while it is written.
+        streaming=asked.stream or bool(asked.stops),
+        generation=generation,
+        tts=values.ChatTts(ref_audio_path=voice) if asked.is_spoken else None,
+        seed=None if asked.seed is None else asked.seed % 2**63,
+    )
+
+
+class StopFinder:
+    """Cuts an answer where one of some texts begins; holds back what may be the beginning of one.
+
+    Args:
+        stops: none of them empty.
+    """
+
+    def __init__(self, stops: tuple[str, ...]) -> None:
+        self._stops = stops
+        self._held = ""
+        self.is_found = False
+
+    def add(self, text: str, *, found: Callable[[], None]) -> str:
+        """More of the answer; returns what may be shown. `found` is called once, at the first of
+        the texts."""
+        if self.is_found or not self._stops:
+            return "" if self.is_found else text
+        self._held += text
+        places = [place for stop in self._stops if (place := self._held.find(stop)) >= 0]
+        if places:
+            self.is_found = True
+            found()
+            shown, self._held = self._held[: min(places)], ""
+            return shown
+        keep = max(map(self._beginning, self._stops))
+        cut = len(self._held) - keep
+        shown, self._held = self._held[:cut], self._held[cut:]
+        return shown
+
+    def rest(self) -> str:
+        """What was held back, once nothing follows."""
+        shown, self._held = self._held, ""
+        return shown
+
+    def _beginning(self, stop: str) -> int:
+        """How much of the end of what is held could be the beginning of `stop`."""
+        longest = min(len(stop) - 1, len(self._held))
+        return next((n for n in range(longest, 0, -1) if self._held.endswith(stop[:n])), 0)

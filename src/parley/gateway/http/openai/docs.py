@@ -1,0 +1,149 @@
+"""Bodies and answers of the OpenAI routes for `/openapi.json`, where no model describes them."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+_HEAD: Final[dict[str, Any]] = {
+    "id": "chatcmpl-0123456789abcdef01234567",
+    "created": 1795283000,
+    "model": "pocket",
+}
+
+COMPLETION_BODY: Final[dict[str, Any]] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {
+                "schema": {
+                    "type": "object",
+                    "required": ["model", "messages"],
+                    "properties": {
+                        "model": {"type": "string"},
+                        "messages": {
+                            "type": "array",
+                            "minItems": 1,
+                            "items": {
+                                "type": "object",
+                                "required": ["role"],
+                                "properties": {
+                                    "role": {"enum": ["system", "developer", "user", "assistant"]},
+                                    "content": {
+                                        "description": "words, or parts: text, image_url, "
+                                        "input_audio, video_url (ours)",
+                                        "oneOf": [
+                                            {"type": "string"},
+                                            {"type": "array", "items": {"type": "object"}},
+                                        ],
+                                    },
+                                },
+                            },
+                        },
+                        "stream": {"type": "boolean", "default": False},
+                        "stream_options": {"type": "object"},
+                        "modalities": {"type": "array", "items": {"enum": ["text", "audio"]}},
+                        "audio": {
+                            "type": "object",
+                            "description": "voice, and format: wav, pcm16, mp3, flac, opus",
+                        },
+                        "max_completion_tokens": {"type": "integer", "minimum": 1},
+                        "max_tokens": {"type": "integer", "minimum": 1},
+                        "temperature": {"type": "number", "minimum": 0, "maximum": 2},
+                        "top_p": {"type": "number", "minimum": 0, "maximum": 1},
+                        "seed": {"type": "integer"},
+                        "stop": {
+                            "oneOf": [
+                                {"type": "string"},
+                                {"type": "array", "items": {"type": "string"}, "maxItems": 4},
+                            ]
+                        },
+                        "n": {"const": 1},
+                    },
+                },
+                "example": {
+                    "model": "pocket",
+                    "messages": [{"role": "user", "content": "What is the capital of Italy?"}],
+                },
+            }
+        },
+    }
+}
+
+COMPLETION_ANSWER: Final[dict[str, Any]] = {
+    "description": "The answer; with `stream` in pieces, the last of which is `[DONE]`.",
+    "content": {
+        "application/json": {
+            "schema": {"type": "object", "required": ["id", "object", "choices", "usage"]},
+            "example": {
+                **_HEAD,
+                "object": "chat.completion",
+                "choices": [
+                    {
+                        "index": 0,
+                        "message": {
+                            "role": "assistant",
+                            "content": "The capital of Italy is Rome.",
+                            "refusal": None,
+                        },
+                        "logprobs": None,
+                        "finish_reason": "stop",
+                    }
+                ],
+                "usage": {"prompt_tokens": 12, "completion_tokens": 7, "total_tokens": 19},
+            },
+        },
+        "text/event-stream": {"schema": {"type": "string"}},
+    },
+}
+
+SPEECH_BODY: Final[dict[str, Any]] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {
+                "schema": {
+                    "type": "object",
+                    "required": ["model", "input", "voice"],
+                    "properties": {
+                        "model": {"type": "string"},
+                        "input": {"type": "string", "minLength": 1, "maxLength": 4096},
+                        "voice": {"oneOf": [{"type": "string"}, {"type": "object"}]},
+                        "response_format": {
+                            "enum": ["mp3", "opus", "flac", "wav", "pcm"],
+                            "default": "mp3",
+                        },
+                        "speed": {"const": 1.0},
+                        "stream_format": {"enum": ["audio", "sse"], "default": "audio"},
+                    },
+                },
+                "example": {
+                    "model": "pocket",
+                    "input": "The capital of Italy is Rome.",
+                    "voice": "default",
+                    "response_format": "wav",
+                },
+            }
+        },
+    }
+}
+
+SPEECH_ANSWER: Final[dict[str, Any]] = {
+    "description": "The sound as it is made, 24 kHz mono.",
+    "content": {
+        name: {"schema": {"type": "string", "format": "binary"}}
+        for name in ("audio/mpeg", "audio/ogg", "audio/flac", "audio/wav", "audio/pcm")
+    }
+    | {"text/event-stream": {"schema": {"type": "string"}}},
+}
+
+TRANSCRIPTION_ANSWER: Final[dict[str, Any]] = {
+    "description": "The words, as JSON, as plain text or as events.",
+    "content": {
+        "application/json": {
+            "schema": {"type": "object", "required": ["text"]},
+            "example": {"text": "What is the capital of Italy?"},
+        },
+        "text/plain": {"example": "What is the capital of Italy?\n"},
+        "text/event-stream": {"schema": {"type": "string"}},
+    },
+}

@@ -1,0 +1,103 @@
+"""`GET /v1/models`: what is loaded, and what it can do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from fastapi import APIRouter
+from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
+
+from parley.clock import Clock
+from parley.gateway.http.errors import openai_problems
+from parley.gateway.worker_pool import Worker, WorkerPool
+from parley.protocol.control import Ability
+
+
+class ModelCard(BaseModel):
+    """A model that a worker has loaded. What follows `owned_by` is our addition."""
+
+    id: str = Field(examples=["pocket"])
+    object: str = "model"
+    created: int = Field(description="Unix seconds; when it was first seen", examples=[1795283000])
+    owned_by: str = "parley"
+    modes: list[str] = Field(examples=[["chat", "half_duplex", "duplex"]])
+    abilities: list[str] = Field(
+        description="`speech`: answers are spoken; `reading`: speaks a given text; "
+        "`transcription`: writes down what it hears",
+        examples=[["speech", "reading", "transcription"]],
+    )
+    context_window: int = Field(description="tokens", examples=[8192])
+
+
+class ModelCards(BaseModel):
+    """All models that are loaded."""
+
+    object: str = "list"
+    data: list[ModelCard]
+
+
+@dataclass(slots=True)
+class ModelList:
+    """The models of the workers that are there."""
+
+    worker_pool: WorkerPool
+    clock: Clock
+    _seen_s: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def workers(self) -> list[Worker]:
+        """One worker for each model, those that are there."""
+        found = {worker.hello.model: worker for worker in self.worker_pool if worker.is_connected}
+        return list(found.values())
+
+    @property
+    def current(self) -> str:
+        """The model that answers: the first of those that are there."""
+        return next((worker.hello.model for worker in self.workers), "none")
+
+    def can(self, ability: Ability) -> bool:
+        """Whether some worker's model can do something; also while there is none, which is
+        another error."""
+        workers = self.workers
+        return not workers or any(ability in worker.hello.abilities for worker in workers)
+
+    @property
+    def transcription_prompt(self) -> str:
+        """What the model has to be asked to write down what it hears; "": nothing."""
+        able = (w.hello for w in self.workers if "transcription" in w.hello.abilities)
+        return next((hello.transcription_prompt for hello in able), "")
+
+    def cards(self) -> list[ModelCard]:
+        """All of them, as clients see them."""
+        return [self._card(worker) for worker in self.workers]
+
+    def _card(self, worker: Worker) -> ModelCard:
+        hello = worker.hello
+        return ModelCard(
+            id=hello.model,
+            created=self._seen_s.setdefault(hello.model, int(self.clock.time())),
+            modes=list(hello.modes),
+            abilities=list(hello.abilities),
+            context_window=hello.context_tokens,
+        )
+
+
+def routes(*, models: ModelList) -> APIRouter:
+    """Routes for models."""
+    router = APIRouter(prefix="/v1/models", tags=["openai"])
+
+    @router.get("")
+    async def listed() -> ModelCards:
+        """The models that are loaded now, with their abilities."""
+        return ModelCards(data=models.cards())
+
+    @router.get("/{model_id:path}", responses=openai_problems(404))
+    async def one(model_id: str) -> ModelCard:
+        """A model that is loaded now."""
+        for card in models.cards():
+            if card.id == model_id:
+                return card
+        raise HTTPException(404, f"The model '{model_id[:200]}' is not loaded here.")
+
+    return router

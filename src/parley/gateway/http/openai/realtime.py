@@ -1,0 +1,170 @@
+"""What there is to know before a realtime session: `GET /v1/realtime/capabilities`, and short-lived
+keys for browsers, `POST /v1/realtime/client_secrets`."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any, Final
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, Field
+
+from parley import __version__
+from parley.clock import Clock
+from parley.dialects.openai_session import default_session
+from parley.dialects.registry import DialectRegistry
+from parley.errors import InvalidRequest
+from parley.gateway.admission import Admission
+from parley.gateway.authenticator import SESSION_S, Authenticator
+from parley.gateway.http.errors import openai_problems
+from parley.gateway.http.openai.models import ModelCard, ModelList
+from parley.gateway.worker_pool import WorkerPool
+from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ
+from parley.settings import LimitSettings
+
+NO_KEY_PREFIX: Final = "ek_"
+"""Of a secret that opens nothing, where nothing is closed."""
+
+
+class DialectCard(BaseModel):
+    """A protocol that sockets speak."""
+
+    name: str = Field(examples=["openai_realtime"])
+    paths: list[str] = Field(examples=[["/v1/realtime"]])
+    mode: str = Field(
+        description="chat, half_duplex or duplex; most of its sessions", examples=["half_duplex"]
+    )
+    subprotocol: str | None = Field(examples=["realtime"])
+
+
+class Rates(BaseModel):
+    """Samples per second: what models hear and say. OpenAI's protocols carry 24 kHz both ways."""
+
+    input_hz: int = Field(examples=[16000])
+    output_hz: int = Field(examples=[24000])
+
+
+class SessionLimits(BaseModel):
+    """How long sessions last, and how large a message may be."""
+
+    half_duplex_s: float = Field(examples=[1800.0])
+    duplex_s: float = Field(examples=[1800.0])
+    realtime_audio_s: float = Field(examples=[600.0])
+    realtime_video_s: float = Field(examples=[300.0])
+    message_mb: float = Field(examples=[16.0])
+    sessions_per_client: int = Field(examples=[32])
+
+
+class SlotCounts(BaseModel):
+    """How many sessions run at once."""
+
+    total: int = Field(examples=[8])
+    free: int = Field(examples=[7])
+
+
+class Capabilities(BaseModel):
+    """What this server can do now."""
+
+    version: str = Field(examples=["0.1.0"])
+    models: list[ModelCard]
+    dialects: list[DialectCard]
+    modes: list[str] = Field(examples=[["chat", "half_duplex", "duplex"]])
+    rates: Rates
+    limits: SessionLimits
+    slots: SlotCounts
+    tools: bool = Field(description="whether the model calls tools", examples=[False])
+    transcripts: bool = Field(
+        description="whether the model writes down what users say", examples=[True]
+    )
+
+
+class SecretOrder(BaseModel):
+    """What the key is for. Its session is set up by the client: `session.update`."""
+
+    expires_after: dict[str, Any] | None = Field(
+        None, examples=[{"anchor": "created_at", "seconds": 600}]
+    )
+    session: dict[str, Any] | None = Field(
+        None, description="type and model only", examples=[{"type": "realtime", "model": "pocket"}]
+    )
+
+
+class ClientSecret(BaseModel):
+    """A key for one browser, for a while."""
+
+    value: str = Field(examples=["st_gAAAAABn…"])
+    expires_at: int = Field(description="Unix seconds", examples=[1795283900])
+    session: dict[str, Any] = Field(examples=[{"type": "realtime", "model": "pocket"}])
+
+
+def routes(
+    *,
+    admission: Admission,
+    authenticator: Authenticator,
+    clock: Clock,
+    dialects: DialectRegistry,
+    limits: LimitSettings,
+    models: ModelList,
+    worker_pool: WorkerPool,
+) -> APIRouter:
+    """Routes around realtime sessions."""
+    router = APIRouter(prefix="/v1/realtime", tags=["openai"])
+
+    @router.get("/capabilities")
+    async def capabilities() -> Capabilities:
+        """What this server can do now: protocols, models, limits, free places."""
+        workers = [worker for worker in worker_pool if worker.is_connected]
+        cards = models.cards()
+        return Capabilities(
+            version=__version__,
+            models=cards,
+            dialects=[
+                DialectCard(
+                    name=each.name,
+                    paths=list(each.paths),
+                    mode=each.kind.mode,
+                    subprotocol=each.subprotocol,
+                )
+                for each in dialects
+            ],
+            modes=sorted({mode for card in cards for mode in card.modes}),
+            rates=Rates(input_hz=INPUT_RATE_HZ, output_hz=OUTPUT_RATE_HZ),
+            limits=SessionLimits(
+                half_duplex_s=limits.half_duplex_session_s,
+                duplex_s=limits.duplex_session_s,
+                realtime_audio_s=limits.realtime_audio_s,
+                realtime_video_s=limits.realtime_video_s,
+                message_mb=limits.frame_mb,
+                sessions_per_client=limits.sessions_per_client,
+            ),
+            slots=SlotCounts(
+                total=sum(worker.slots for worker in workers),
+                free=sum(worker.free_slots for worker in workers),
+            ),
+            tools=False,
+            transcripts=bool(workers) and models.can("transcription"),
+        )
+
+    @router.post("/client_secrets", responses=openai_problems(400, 403, 413))
+    async def client_secret(order: SecretOrder, request: Request) -> ClientSecret:
+        """A short-lived key with the rights of the caller's, to be given to a browser."""
+        admission.check_origin(request.headers)
+        wanted = order.session or {}
+        beyond = sorted(wanted.keys() - {"type", "model"})
+        if beyond:
+            raise InvalidRequest(
+                f"A key holds no settings ({', '.join(beyond)[:80]}): the client sends them in "
+                "session.update.",
+                field="session",
+            )
+        caller = request.state.caller
+        value, lasts_s = NO_KEY_PREFIX + secrets.token_urlsafe(24), SESSION_S
+        if caller.kind != "anonymous":
+            value, lasts_s = authenticator.session_token(caller)
+        now_s = clock.time()
+        model = wanted.get("model")
+        session = default_session("", model if isinstance(model, str) else models.current, now_s)
+        session.pop("id")
+        return ClientSecret(value=value, expires_at=int(now_s + lasts_s), session=session)
+
+    return router

@@ -1,0 +1,199 @@
+"""What a request names or brings in a form that the worker does not read: pictures by address,
+sound files other than WAV.
+
+Addresses are fetched only where the operator allows it, never from inside this network: a name is
+resolved once, every address it has must be public, and the connection goes to one of those.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import ipaddress
+import socket
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlsplit
+
+import httpx
+import msgspec
+
+from parley.errors import InvalidRequest, TooLarge
+from parley.gateway.http.openai import completions
+from parley.media import decoder
+from parley.media.encoder import encode_whole
+from parley.protocol import codec, values
+
+FETCH_LIMIT_S: Final = 15.0
+URLS_LIMIT: Final = 16
+"""Addresses in one request."""
+CONTENT_TYPES: Final = ("image/", "video/", "application/octet-stream")
+
+
+class AddressRefused(InvalidRequest):
+    """An address that is not fetched, with the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Brings what requests name.
+
+    Args:
+        may_fetch: whether http(s) addresses are fetched at all.
+    """
+
+    may_fetch: bool = False
+
+    async def completed(self, asked: completions.Completion) -> completions.Completion:
+        """The request with everything in it.
+
+        Raises:
+            InvalidRequest, TooLarge: an address or a sound that cannot be used.
+        """
+        if not any(_is_foreign(part) for part in _parts(asked)):
+            return asked
+        if sum(_address(part) is not None for part in _parts(asked)) > URLS_LIMIT:
+            raise InvalidRequest(f"A request may name {URLS_LIMIT} addresses.", field="messages")
+        messages = []
+        for message in asked.messages:
+            content = message.content
+            if isinstance(content, tuple):
+                parts = [await self._completed(part) for part in content]
+                message = msgspec.structs.replace(message, content=tuple(parts))
+            messages.append(message)
+        return msgspec.structs.replace(asked, messages=tuple(messages))
+
+    async def _completed(self, part: completions.Content) -> completions.Content:
+        match part:
+            case completions.AudioContent(audio) if _is_foreign(part):
+                return completions.AudioContent(await _as_wav(audio))
+            case completions.ImageContent(image) if _is_foreign(part):
+                data = await self._fetch(image.url, "image_url", values.IMAGE_LIMIT_BYTES)
+                return completions.ImageContent(completions.ImageUrl(data))
+            case completions.VideoContent(video) if _is_foreign(part):
+                data = await self._fetch(video.url, "video_url", values.VIDEO_LIMIT_BYTES)
+                return completions.VideoContent(completions.VideoUrl(data))
+            case _:
+                return part
+
+    async def _fetch(self, url: str, field: str, limit_bytes: int) -> str:
+        """What is at an address, as a `data:` URL."""
+        if not self.may_fetch:
+            raise AddressRefused(
+                f"This server fetches no addresses: send {field} as a data URL "
+                "(data:image/jpeg;base64,…).",
+                field=field,
+            )
+        address = await public_address(url, field=field)
+        try:
+            async with asyncio.timeout(FETCH_LIMIT_S):
+                data = await _get(url, address, field, limit_bytes)
+        except (httpx.HTTPError, OSError, TimeoutError) as error:
+            raise AddressRefused(f"{field} could not be fetched.", field=field) from error
+        return "data:application/octet-stream;base64," + base64.b64encode(data).decode()
+
+
+async def public_address(url: str, *, field: str) -> str:
+    """One public address of the host of an http(s) URL.
+
+    Raises:
+        AddressRefused: another scheme, an unknown host, or one that is (also) inside a network.
+    """
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        raise AddressRefused(f"{field} is not a URL.", field=field) from None
+    if parts.scheme not in ("http", "https") or not host or parts.username is not None:
+        raise AddressRefused(f"{field} must be a data, http or https URL.", field=field)
+    loop = asyncio.get_running_loop()
+    default = 443 if parts.scheme == "https" else 80
+    try:
+        async with asyncio.timeout(FETCH_LIMIT_S):
+            found = await loop.getaddrinfo(host, port or default, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError, TimeoutError) as error:
+        raise AddressRefused(f"The host of {field} is not known.", field=field) from error
+    addresses = [str(entry[4][0]) for entry in found]
+    if not addresses or not all(map(is_public, addresses)):
+        raise AddressRefused(f"{field} leads into a private network.", field=field)
+    return addresses[0]
+
+
+def is_public(address: str) -> bool:
+    """Whether an address belongs to a machine anywhere in the world."""
+    parsed = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(parsed, ipaddress.IPv6Address):
+        inner = parsed.ipv4_mapped or parsed.sixtofour or (parsed.teredo and parsed.teredo[1])
+        if inner:
+            return is_public(str(inner))
+    return parsed.is_global and not parsed.is_multicast
+
+
+async def _get(url: str, address: str, field: str, limit_bytes: int) -> bytes:
+    """One request to one address; redirections are not followed."""
+    there = httpx.URL(url)
+    data = bytearray()
+    async with (
+        httpx.AsyncClient(follow_redirects=False, trust_env=False, timeout=FETCH_LIMIT_S) as http,
+        http.stream(
+            "GET",
+            there.copy_with(host=address),
+            headers={"host": there.netloc.decode(), "user-agent": "parley"},
+            extensions={"sni_hostname": there.host},
+        ) as answer,
+    ):
+        if answer.status_code != 200:
+            raise AddressRefused(
+                f"{field} answered {answer.status_code}; redirections are not followed.",
+                field=field,
+            )
+        if not answer.headers.get("content-type", "").startswith(CONTENT_TYPES):
+            raise AddressRefused(f"{field} leads to no picture or clip.", field=field)
+        async for piece in answer.aiter_bytes():
+            data += piece
+            if len(data) > limit_bytes:
+                raise TooLarge(field, len(data), limit_bytes)
+    return bytes(data)
+
+
+async def _as_wav(audio: completions.InputAudio) -> completions.InputAudio:
+    field = "input_audio.data"
+    data = codec.from_base64(audio.data, field=field, limit_bytes=values.AUDIO_LIMIT_BYTES)
+    return completions.InputAudio(base64.b64encode(await wav_of(data)).decode())
+
+
+async def wav_of(data: bytes) -> bytes:
+    """A sound file of any common format as WAV, 16 kHz mono.
+
+    Raises:
+        InvalidPayload: no sound.
+        TooLarge: it is too long.
+    """
+    pcm = await asyncio.to_thread(decoder.shared().sound, data, limit_s=float(values.AUDIO_LIMIT_S))
+    return encode_whole("wav", pcm)
+
+
+def _parts(asked: completions.Completion) -> list[completions.Content]:
+    return [
+        part
+        for message in asked.messages
+        if isinstance(message.content, tuple)
+        for part in message.content
+    ]
+
+
+def _address(part: completions.Content) -> str | None:
+    match part:
+        case completions.ImageContent(completions.ImageUrl(url)):
+            return None if url.startswith("data:") else url
+        case completions.VideoContent(completions.VideoUrl(url)):
+            return None if url.startswith("data:") else url
+        case _:
+            return None
+
+
+def _is_foreign(part: completions.Content) -> bool:
+    """Whether the worker could not read a part as it is."""
+    if isinstance(part, completions.AudioContent):
+        return part.input_audio.format != "wav"
+    return _address(part) is not None

@@ -1,0 +1,146 @@
+"""`POST /v1/audio/speech`: a given text, spoken in a registered voice.
+
+Source: OpenAI API reference, create speech.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+from collections.abc import AsyncGenerator
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+from msgspec import Meta
+
+from parley.errors import InvalidRequest
+from parley.gateway.http.asking import Asker, PendingAnswer
+from parley.gateway.http.errors import openai_problems
+from parley.gateway.http.large import read_body
+from parley.gateway.http.openai import docs
+from parley.gateway.http.openai.chat import sound_of
+from parley.gateway.http.openai.models import ModelList
+from parley.gateway.http.openai.stream import EVENTS, PiecesResponse, event
+from parley.gateway.http.openai.voices import VoiceNames
+from parley.gateway.metrics import Metrics
+from parley.gateway.transport import Message
+from parley.media.encoder import MEDIA_TYPES, Encoder, SoundFormat, open_encoder
+from parley.protocol import chat, codec, values
+
+PATH: Final = "/v1/audio/speech"
+
+
+class SpeechRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be said, and how."""
+
+    model: Annotated[str, Meta(max_length=200)]
+    input: Annotated[str, Meta(min_length=1, max_length=4096)]
+    voice: str | dict[str, Any]
+    response_format: Literal["mp3", "opus", "flac", "wav", "pcm"] = "mp3"
+    speed: float = 1.0
+    instructions: str = ""
+    stream_format: Literal["audio", "sse"] = "audio"
+
+
+SHAPE: Final = codec.Shape(
+    SpeechRequest, failed=lambda sentence, where: InvalidRequest(sentence, field=where)
+)
+
+
+def read(raw: bytes | bytearray) -> SpeechRequest:
+    """A request's body.
+
+    Raises:
+        BadInput: it is no request, or asks for what cannot be held.
+    """
+    value = codec.parse(raw)
+    if not isinstance(value, dict):
+        raise InvalidRequest("A speech request is a JSON object.")
+    asked: SpeechRequest = codec.read(value, SHAPE)
+    if asked.speed != 1.0:
+        raise InvalidRequest("The speed cannot be changed: only 1.0 is accepted.", field="speed")
+    if asked.instructions:
+        raise InvalidRequest("The voice takes no instructions.", field="instructions")
+    if not asked.input.strip():
+        raise InvalidRequest("There is nothing to say.", field="input")
+    return asked
+
+
+def routes(*, asker: Asker, metrics: Metrics, models: ModelList, voices: VoiceNames) -> APIRouter:
+    """Routes for speech."""
+    router = APIRouter(tags=["openai"])
+
+    @router.post(
+        PATH,
+        responses={200: docs.SPEECH_ANSWER, **openai_problems(400, 403, 413, 429, 502, 503, 504)},
+        openapi_extra=docs.SPEECH_BODY,
+        response_class=Response,
+        response_model=None,
+    )
+    async def speak(request: Request) -> Response:
+        """Say a text; the sound comes while it is made. 400 where the model cannot read aloud."""
+        asker.check(request)
+        asked = read(await read_body(request))
+        if not models.can("reading"):
+            raise InvalidRequest(
+                "The model that is loaded cannot read a text aloud.", field="model"
+            )
+        encoder = open_encoder(asked.response_format)
+        voice = await voices.find(request, asked.voice)
+        pieces = _spoken(asker, request, asked, voice, encoder)
+        if asked.stream_format == "sse":
+            return PiecesResponse(_events(pieces), media_type=EVENTS, metrics=metrics)
+        form: SoundFormat = asked.response_format
+        return PiecesResponse(pieces, media_type=MEDIA_TYPES[form], metrics=metrics)
+
+    return router
+
+
+def request_of(asked: SpeechRequest, voice: str | None) -> chat.Request:
+    """The request for the worker: an answer that is given already."""
+    return chat.Request(
+        messages=(values.Message(role="user", content=asked.input),),
+        tts=values.ChatTts(ref_audio_path=voice),
+        say=asked.input,
+        # Nobody said anything: there is no conversation to keep.
+        record=False,
+    )
+
+
+async def _spoken(
+    asker: Asker, request: Request, asked: SpeechRequest, voice: str | None, encoder: Encoder
+) -> AsyncGenerator[bytes, None]:
+    body = Message.client_text(bytearray(msgspec.json.encode(request_of(asked, voice))))
+    with asker.visit(request, "http speech") as session_id:
+        async with (
+            asker.ask(request, session_id, body) as answer,
+            contextlib.aclosing(_encoded(answer, encoder)) as pieces,
+        ):
+            async for piece in pieces:
+                yield piece
+
+
+async def _encoded(answer: PendingAnswer, encoder: Encoder) -> AsyncGenerator[bytes, None]:
+    async with contextlib.aclosing(answer.messages()) as messages:
+        async for message in messages:
+            if isinstance(message, chat.Chunk) and message.audio_data is not None:
+                yield await asyncio.to_thread(encoder.add, sound_of(message.audio_data))
+    yield await asyncio.to_thread(encoder.finish)
+
+
+async def _events(pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    async with contextlib.aclosing(pieces):
+        async for piece in pieces:
+            if piece:
+                sound = base64.b64encode(piece).decode()
+                yield event({"type": "speech.audio.delta", "audio": sound})
+    # Speech is not counted in tokens that anybody pays for.
+    yield event(
+        {
+            "type": "speech.audio.done",
+            "usage": {"input_tokens": 0, "output_tokens": 0, "total_tokens": 0},
+        }
+    )

@@ -1,0 +1,94 @@
+"""Bodies that are sent as they come."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator
+from typing import Any, Final
+
+import msgspec
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from parley import logs
+from parley.errors import ParleyError
+from parley.gateway.acquisition import Departed
+from parley.gateway.http.errors import (
+    CLIENT_CLOSED_STATUS,
+    OpenAIError,
+    OpenAIErrorBody,
+    openai_type,
+)
+from parley.gateway.metrics import Metrics
+
+EVENTS: Final = "text/event-stream"
+DONE: Final = b"data: [DONE]\n\n"
+
+log = logs.get(__name__)
+
+
+class PiecesResponse(Response):
+    """A body piece by piece. What fails before the first one is an error of its own; afterwards an
+    event stream ends with an error object, any other body without its proper end.
+
+    Args:
+        pieces: iterated, and closed, in the task that serves the request.
+    """
+
+    def __init__(
+        self, pieces: AsyncGenerator[bytes, None], *, media_type: str, metrics: Metrics
+    ) -> None:
+        super().__init__(media_type=media_type, headers={"cache-control": "no-store"})
+        del self.headers["content-length"]
+        self._pieces = pieces
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        has_begun = False
+        async with contextlib.aclosing(self._pieces) as pieces:
+            try:
+                async for piece in pieces:
+                    if not has_begun:
+                        has_begun = True
+                        await self._begin(send)
+                    if piece:
+                        await send(_body(piece, more=True))
+                if not has_begun:
+                    await self._begin(send)
+                await send(_body(b"", more=False))
+            except Departed:
+                if not has_begun:
+                    await Response(status_code=CLIENT_CLOSED_STATUS)(scope, receive, send)
+            except ParleyError as error:
+                if not has_begun:
+                    raise
+                self._metrics.error(error.code)
+                log.info("stream failed", code=error.code)
+                if self.media_type != EVENTS:
+                    # Without its last chunk, which says that this is not the whole.
+                    raise
+                await send(_body(event(error_object(error)), more=True))
+                await send(_body(DONE, more=False))
+
+    async def _begin(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+
+
+def event(value: Any) -> bytes:
+    """A server-sent event."""
+    return b"data: " + msgspec.json.encode(value) + b"\n\n"
+
+
+def error_object(error: ParleyError) -> dict[str, Any]:
+    """An error as OpenAI's clients read it in a stream."""
+    body = OpenAIErrorBody(
+        message=str(error),
+        type=openai_type(error.http_status),
+        param=getattr(error, "field", None),
+        code=error.code,
+    )
+    return OpenAIError(error=body).model_dump()
+
+
+def _body(piece: bytes, *, more: bool) -> dict[str, Any]:
+    return {"type": "http.response.body", "body": piece, "more_body": more}

@@ -1,0 +1,57 @@
+"""Which voice speaks where a client of OpenAI names one."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import Request
+
+from parley.errors import InvalidRequest
+from parley.gateway.admission import Admission
+from parley.gateway.authenticator import Authenticator
+from parley.gateway.http.openai.completions import BUILT_IN_VOICES
+from parley.library.voices import VoiceLibrary, VoiceUser
+
+
+@dataclass(frozen=True, slots=True)
+class VoiceNames:
+    """Finds voices by what clients call them."""
+
+    admission: Admission
+    authenticator: Authenticator
+    library: VoiceLibrary
+
+    async def find(self, request: Request, voice: str | dict[str, Any]) -> str | None:
+        """The id of a registered voice, by its id or name; None for the server's own voice, which
+        also speaks for the names of OpenAI's voices unless one is registered so.
+
+        Raises:
+            InvalidRequest: there is no such voice for this caller.
+        """
+        name = voice.get("id") if isinstance(voice, dict) else voice
+        if not isinstance(name, str):
+            raise InvalidRequest('A voice is a name or {"id": "…"}.', field="voice")
+        if name in ("", "default"):
+            return None
+        found = await asyncio.to_thread(self._registered, name, self._user(request))
+        if found is not None or name.lower() in BUILT_IN_VOICES:
+            return found
+        raise InvalidRequest(f"There is no voice '{name[:80]}'.", field="voice")
+
+    def _registered(self, name: str, user: VoiceUser) -> str | None:
+        card = self.library.card(name, user)
+        if card is None:
+            listed = self.library.list(user)
+            card = next((each for each in listed if each.name == name), None)
+        return None if card is None else card.id
+
+    def _user(self, request: Request) -> VoiceUser:
+        peer = request.client.host if request.client else None
+        caller = request.state.caller
+        return VoiceUser(
+            is_admin=caller.kind == "admin" or self.admission.is_admin(peer, request.headers),
+            key_id=caller.key.id if caller.key is not None else None,
+            client=self.authenticator.pseudonym(self.admission.address_of(peer, request.headers)),
+        )

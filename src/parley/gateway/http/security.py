@@ -1,0 +1,108 @@
+"""What holds for every HTTP exchange: bodies of bounded size that fit into the memory for them, and
+headers that keep pages safe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from fnmatch import fnmatchcase
+from typing import Protocol
+
+from fastapi import HTTPException
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from parley.gateway.admission import Admission
+from parley.gateway.http.errors import refusal
+from parley.gateway.transport import LARGE_BYTES, Budget
+
+PAGE_POLICY = (
+    "default-src 'self'; connect-src 'self' ws: wss:; media-src 'self' blob: data:; "
+    "img-src 'self' blob: data:; worker-src 'self' blob:; object-src 'none'; base-uri 'none'; "
+    "form-action 'self'; frame-ancestors 'none'"
+)
+DEFAULT_BODY_BYTES = 64 << 10
+"""So much is parsed on the event loop."""
+
+
+class SecurityParts(Protocol):
+    """What the middleware needs of the running gateway."""
+
+    @property
+    def admission(self) -> Admission: ...
+    @property
+    def budget(self) -> Budget: ...
+
+
+class SecurityMiddleware:
+    """ASGI middleware.
+
+    Args:
+        find_parts: called once the server runs.
+        body_limits: path, with `*` for any part, → bytes, where the default does not do.
+        spooled: those of these paths whose bodies go to the disk while they are read.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        find_parts: Callable[[], SecurityParts],
+        body_limits: Mapping[str, int],
+        spooled: Collection[str] = (),
+    ) -> None:
+        self._app = app
+        self._find_parts = find_parts
+        self._body_limits = body_limits
+        self._spooled = spooled
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        path = scope["path"]
+        limit = next(
+            (size for pattern, size in self._body_limits.items() if fnmatchcase(path, pattern)),
+            DEFAULT_BODY_BYTES,
+        )
+        headers = Headers(scope=scope)
+        too_large = f"Request body exceeds {limit} bytes."
+        length = headers.get("content-length", "0")
+        received = claimed = 0
+        parts = self._find_parts()
+        peer = scope["client"][0] if scope.get("client") else None
+        owner = parts.admission.address_of(peer, headers)
+        is_held = not any(fnmatchcase(path, pattern) for pattern in self._spooled)
+
+        async def counted() -> Message:
+            nonlocal received, claimed
+            message = await receive()
+            size = len(message.get("body", b""))
+            received += size
+            if received > limit:
+                raise HTTPException(413, too_large)
+            if is_held and size and received > LARGE_BYTES:
+                if not parts.budget.take(size, owner):
+                    raise HTTPException(503, "Too many large requests at once.")
+                claimed += size
+            return message
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                answer = MutableHeaders(scope=message)
+                answer.setdefault("x-content-type-options", "nosniff")
+                answer.setdefault("referrer-policy", "no-referrer")
+                is_page = answer.get("content-type", "").startswith("text/html")
+                if is_page or path.startswith("/static/"):
+                    # Browsers ask whether it changed; else an update would meet old scripts.
+                    answer.setdefault("cache-control", "no-cache")
+                if is_page:
+                    answer.setdefault("content-security-policy", PAGE_POLICY)
+            await send(message)
+
+        if not length.isdigit() or int(length) > limit:
+            await refusal(path, 413, too_large)(scope, receive, guarded)
+            return
+        try:
+            await self._app(scope, counted, guarded)
+        finally:
+            parts.budget.give(claimed, owner)

@@ -1,0 +1,25 @@
+"""JSON that is large is read in a thread, one at a time: the event loop has others to serve.
+
+A reader in C keeps the interpreter to itself while it runs, thread or not. So what it may cost is
+bounded first, by counting what it would have to build; see `framing.ITEMS_LIMIT`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, TypeVar
+
+T = TypeVar("T")
+
+READ_ON_LOOP_BYTES: Final = 64 << 10
+
+_reader: Final = ThreadPoolExecutor(1, thread_name_prefix="large-json")
+
+
+async def read_aside(size_bytes: int, work: Callable[[], T]) -> T:
+    """`work()`, in a thread if what it reads is large."""
+    if size_bytes <= READ_ON_LOOP_BYTES:
+        return work()
+    return await asyncio.get_running_loop().run_in_executor(_reader, work)

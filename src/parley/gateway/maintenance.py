@@ -1,0 +1,260 @@
+"""Keeps what must survive, and keeps the data folder in order.
+
+At the start it puts switches, estimates and keys back; while the server runs it writes down what
+changed, completes the recordings of workers that died, keeps the index in step with the folders and
+cleans up once a day. Everything that touches the disk runs in threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from typing import Any, Final
+
+from cryptography.fernet import Fernet
+
+from parley import logs
+from parley.clock import Clock
+from parley.errors import InvalidConfig
+from parley.gateway.apps import Apps
+from parley.gateway.authenticator import Authenticator
+from parley.gateway.eta import EtaTracker
+from parley.gateway.recording_access import RecordingAccess
+from parley.gateway.state import Row, State
+from parley.gateway.usage import KeyUsage
+from parley.protocol.kinds import Kind
+from parley.recording import retention, store
+from parley.recording.finish import recover
+from parley.recording.layout import Folder, RecordingFolders
+from parley.recording.retention import RetentionReport
+from parley.recording.store import BrokenRecording
+from parley.settings import StorageSettings
+
+SAVE_EVERY_S: Final = 10.0
+FIRST_CLEAN_S: Final = 60.0
+CLEAN_EVERY_S: Final = 86_400.0
+"""Source of both: service.md 6.5."""
+
+RECOVER_EVERY: Final = 6
+"""Rounds of saving between two looks for recordings whose worker died."""
+
+log = logs.get(__name__)
+
+
+class Maintenance:
+    """The gateway's periodic work. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        *,
+        apps: Apps,
+        authenticator: Authenticator,
+        clock: Clock,
+        eta: EtaTracker,
+        folders: RecordingFolders,
+        recordings: RecordingAccess,
+        state: State,
+        storage: StorageSettings,
+        usage: KeyUsage,
+    ) -> None:
+        self._apps = apps
+        self._usage = usage
+        self._authenticator = authenticator
+        self._clock = clock
+        self._eta = eta
+        self._folders = folders
+        self._recordings = recordings
+        self._state = state
+        self._storage = storage
+        self.failures = 0
+        """Rounds in which something could not be written."""
+        self._saved_samples: dict[Kind, int] = {}
+        self._rounds = 0
+        self._hopeless: set[str] = set()
+        """Recordings of dead workers that cannot be completed; told once."""
+        self._clean_at = clock.monotonic() + FIRST_CLEAN_S
+        self._indexing = asyncio.Lock()
+        self._cleaning = asyncio.Lock()
+
+    # ---- restart ---------------------------------------------------------------------------
+
+    async def restore(self) -> None:
+        """Put back what was there before the restart."""
+        state = self._state
+        for app_id, is_on in (await state.apps()).items():
+            app = self._apps.find(app_id)
+            if app is not None:
+                app.is_enabled = is_on
+        seal = await state.secret("tokens", Fernet.generate_key())
+        self._authenticator.fill(await state.keys(), seal)
+        self._usage.fill(await state.usage(self._usage.day()))
+        await self._restore_eta()
+
+    async def _restore_eta(self) -> None:
+        eta, state = self._eta, self._state
+        changed = await state.fact("eta.settings")
+        if isinstance(changed, dict):
+            try:
+                self._adjust(changed)
+            except (InvalidConfig, TypeError) as error:
+                log.error("stored estimate settings are ignored", why=str(error))
+        history = await state.fact("eta.history")
+        for kind in Kind:
+            match (history or {}).get(kind):
+                case [int() | float() as average, int() as samples] if average > 0 < samples:
+                    eta.averages[kind], eta.samples[kind] = float(average), samples
+        self._saved_samples = dict(eta.samples)
+
+    def _adjust(self, changed: dict[str, Any]) -> None:
+        self._eta.adjust(
+            baselines={
+                kind: changed[f"eta_{kind.short_name}_s"]
+                for kind in Kind
+                if f"eta_{kind.short_name}_s" in changed
+            },
+            alpha=changed.get("eta_ema_alpha", changed.get("ema_alpha")),
+            min_samples=changed.get("eta_ema_min_samples"),
+        )
+
+    async def save_eta_settings(self, changed: dict[str, Any]) -> None:
+        """An admin changed some; what was changed before stays changed."""
+        state = self._state
+        if "ema_alpha" in changed:
+            changed["eta_ema_alpha"] = changed.pop("ema_alpha")
+        before = await state.fact("eta.settings")
+        await state.set_fact("eta.settings", {**(before or {}), **changed})
+
+    # ---- while it runs ---------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await self.round()
+            await asyncio.sleep(SAVE_EVERY_S)
+
+    async def round(self) -> None:
+        """Whatever is due by the clock."""
+        try:
+            if self._rounds % RECOVER_EVERY == 0:
+                await self._recover()
+            now = self._clock.monotonic()
+            if now >= self._clean_at:
+                self._clean_at = now + CLEAN_EVERY_S
+                await self.clean(dry_run=False)
+                await self._state.trim_audit()
+            await self.save()
+        except (OSError, sqlite3.Error) as error:
+            # A disk that is full or away now may be back in the next round; until then people
+            # can go on talking.
+            self.failures += 1
+            log.error("periodic maintenance failed", why=str(error))
+        except Exception:
+            # Nothing that lies in the data folder may end the rounds.
+            self.failures += 1
+            log.exception("periodic maintenance failed")
+        self._rounds += 1
+
+    async def save(self) -> None:
+        """Write down what changed since the last time."""
+        eta = self._eta
+        if eta.samples != self._saved_samples:
+            history = {
+                kind: [eta.averages[kind], eta.samples[kind]]
+                for kind in Kind
+                if kind in eta.averages
+            }
+            samples = dict(eta.samples)
+            await self._state.set_fact("eta.history", history)
+            self._saved_samples = samples
+        rows = self._usage.take_unsaved()
+        try:
+            await self._state.add_usage(rows)
+        except (OSError, sqlite3.Error):
+            self._usage.put_back(rows)
+            raise
+        used, self._authenticator.used_s = self._authenticator.used_s, {}
+        await self._state.touch_keys(used)
+
+    async def finish(self) -> None:
+        """Write down the last changes; a disk that refuses them does not hold up the end."""
+        try:
+            await self.save()
+        except (OSError, sqlite3.Error) as error:
+            log.error("last changes are lost", why=str(error))
+
+    async def _recover(self) -> None:
+        for folder in await asyncio.to_thread(recover, self._folders, self._hopeless):
+            self._recordings.make_replay(folder)
+
+    async def clean(
+        self,
+        *,
+        dry_run: bool,
+        retention_days: float | None = None,
+        max_gb: float | None = None,
+    ) -> RetentionReport:
+        """Apply the rules for what goes, or say what would."""
+        storage = self._storage
+        days = storage.retention_days if retention_days is None else retention_days
+        size = storage.max_gb if max_gb is None else max_gb
+        now_s = self._clock.time()
+        async with self._cleaning:
+            report = await asyncio.to_thread(
+                retention.clean,
+                self._folders,
+                retention_days=days,
+                max_gb=size,
+                now_s=now_s,
+                dry_run=dry_run,
+            )
+        if not dry_run:
+            facts = {**report.as_dict(), "at_s": now_s}
+            facts.pop("victims")
+            log.info("recordings cleaned up", **facts)
+            await self._state.set_fact("retention.last", facts)
+        return report
+
+    # ---- the index of recordings -----------------------------------------------------------
+
+    async def refresh_index(self) -> None:
+        """Bring the index in step with the folders."""
+        async with self._indexing:
+            await refresh(self._state, self._folders)
+
+
+async def refresh(state: State, folders: RecordingFolders) -> None:
+    """Bring an index in step with the folders; reads only what is new or not over."""
+    known, unsettled = await state.unsettled()
+    rows, gone = await asyncio.to_thread(_look, folders, known, unsettled)
+    await state.index(rows)
+    await state.forget(gone)
+
+
+def _look(
+    folders: RecordingFolders, known: set[str], unsettled: set[str]
+) -> tuple[list[Row], set[str]]:
+    there = {folder.recording_id: folder for folder in folders}
+    fresh = (there.keys() - known) | (there.keys() & unsettled)
+    return [index_row(there[one]) for one in sorted(fresh)], known - there.keys()
+
+
+def index_row(folder: Folder) -> Row:
+    """A folder as the index keeps it; a broken one is listed with what is wrong."""
+    try:
+        meta = store.read_meta(folder)
+    except BrokenRecording as error:
+        return Row(
+            folder.recording_id, "unknown", "", None, None, "", "", False, problem=str(error)
+        )
+    duration_s = meta.get("duration_s")
+    ended_at = meta.get("ended_at")
+    return Row(
+        folder.recording_id,
+        str(meta.get("app_type", "unknown")),
+        meta["created_at"],
+        ended_at if isinstance(ended_at, str) else None,
+        float(duration_s) if isinstance(duration_s, int | float) else None,
+        str(meta.get("title") or ""),
+        str(meta.get("worker_id") or ""),
+        folder.pin.exists(),
+    )

@@ -1,0 +1,235 @@
+"""Keeps a client company until its session begins.
+
+Tells it its place in its own dialect, reads what it sends meanwhile, and notices at once when it
+leaves. Of the messages that may come early only the type is looked at: what the dialect keeps goes
+to the worker as it is, a wish to stop is a cancellation, and the rest gets the dialect's answer.
+Source: service.md 2.4, 2.6, 4.2-4.5.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Final, NoReturn
+
+import msgspec
+
+from parley.clock import Clock
+from parley.dialects.base import Dialect, Reply, close_reason
+from parley.dialects.registry import DialectRegistry
+from parley.errors import InvalidJson, ParleyError, ServiceUnavailable, TooLarge, WrongPhase
+from parley.gateway.acquisition import ClientWatch, Departed
+from parley.gateway.dispatcher import Dispatcher
+from parley.gateway.large_json import read_aside
+from parley.gateway.queue import Ticket
+from parley.gateway.transport import Closure, Connection, ConnectionClosed, Message
+from parley.protocol import codec
+
+SHUTTING_DOWN: Final = "The server is shutting down."
+
+
+@dataclass(frozen=True, slots=True)
+class WaitLimits:
+    """`total_s` counts from the accept and is None where the dialect has no such limit;
+    `kept_bytes` is what early messages may hold together."""
+
+    update_every_s: float
+    first_message_s: float
+    kept_bytes: int
+    total_s: float | None = None
+
+
+class QueueWaiter(ClientWatch[Message]):
+    """One waiting client of a socket. Use as an async context manager; `closing` is done when the
+    server shuts down."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        dialect: Dialect,
+        *,
+        dialects: DialectRegistry,
+        dispatcher: Dispatcher,
+        clock: Clock,
+        limits: WaitLimits,
+        closing: asyncio.Future[None],
+    ) -> None:
+        super().__init__(self._next_message, closing)
+        self._connection = connection
+        self._dialect = dialect
+        self._dialects = dialects
+        self._is_settled = False
+        self._dispatcher = dispatcher
+        self._clock = clock
+        self._limits = limits
+        self._began_at = clock.monotonic()
+        self._told_position = 0
+        self._told_at = 0.0
+        self.request: Message | None = None
+        """The one message that comes before the place in the queue, where the dialect has one."""
+        self.kept: list[Message] = []
+        """What came early and is for the worker."""
+        self.had_to_wait = False
+
+    @property
+    def dialect(self) -> Dialect:
+        """What the client speaks, as far as it has told."""
+        return self._dialect
+
+    async def first_request(self) -> Message:
+        """Wait for the request that comes first (`Dialect.asks_first`) and check it as far as words
+        go.
+
+        Raises:
+            Departed: the client left or got its answer.
+        """
+        deadline = self._clock.monotonic() + self._limits.first_message_s
+        while self.request is None:
+            left_s = deadline - self._clock.monotonic()
+            if left_s <= 0:
+                elapsed_s = self._limits.first_message_s
+                self._last_word(self._dialect.closed("timeout", elapsed_s=elapsed_s), "timeout")
+            await self._event(None, timeout_s=left_s)
+        return self.request
+
+    def cancelled(self) -> NoReturn:
+        """Tell the client that its ticket was cancelled.
+
+        Raises:
+            Departed: always.
+        """
+        self._last_word(self._dialect.cancelled(), "cancelled")
+
+    async def hand_over(self, worker: Connection) -> None:
+        """The session begins: say so if the dialect does, stop reading, and give the worker what
+        came early. What the client sends from here on stays in its connection."""
+        await self._stop_receiving()
+        if self._dialect.announces_assignment or self.had_to_wait:
+            self._send(self._dialect.queue_done())
+        for message in (self.request, *self.kept):
+            if message is not None:
+                worker.pass_on(message)
+        self.request = None
+        self.kept.clear()
+        self._connection.forget_large()
+
+    # What the watch asks
+
+    def tell(self, ticket: Ticket) -> float | None:
+        now = self._clock.monotonic()
+        is_first = not self.had_to_wait
+        is_due = now - self._told_at >= self._limits.update_every_s
+        if is_first or is_due or ticket.position != self._told_position:
+            self.had_to_wait = True
+            self._dispatcher.refresh()
+            place = ticket.place(len(self._dispatcher.queue))
+            phrase = self._dialect.queued if is_first else self._dialect.queue_update
+            self._send(phrase(place))
+            self._told_at = now
+            self._told_position = ticket.position
+        return max(0.0, self._told_at + self._limits.update_every_s - self._clock.monotonic())
+
+    async def received(self, what: Message) -> None:
+        try:
+            await self._settle(what)
+            if self._dialect.asks_first and self.request is None:
+                await self._check_request(what)
+                self.request = what
+            else:
+                await self._early(what)
+        except ParleyError as error:
+            answer = self._dialect.answer(error)
+            self._say(answer)
+            if answer.close_code is not None:
+                raise Departed(error.code, is_error=True) from error
+
+    def server_closes(self) -> None:
+        self._last_word(
+            self._dialect.shutting_down(ServiceUnavailable(SHUTTING_DOWN)), "server_shutdown"
+        )
+
+    def deadline_s(self) -> float | None:
+        if self._limits.total_s is None:
+            return None
+        return max(0.0, self._began_at + self._limits.total_s - self._clock.monotonic())
+
+    def expired(self) -> None:
+        elapsed_s = self._clock.monotonic() - self._began_at
+        answer = self._dialect.closed("timeout", elapsed_s=elapsed_s)
+        self._last_word(answer, "timeout")
+
+    # Messages
+
+    async def _next_message(self) -> Message:
+        try:
+            return await self._connection.receive()
+        except ConnectionClosed as end:
+            raise Departed(_why(end.closure)) from None
+
+    async def _settle(self, first: Message) -> None:
+        """Which dialect of the path this is, where only the first message tells."""
+        if self._is_settled or not first.is_text:
+            return
+        self._is_settled = True
+        if self._dialects.is_provisional(self._dialect):
+            self._dialect = await read_aside(
+                first.size, lambda: self._dialects.settle(self._dialect, first.payload())
+            )
+
+    async def _check_request(self, message: Message) -> None:
+        if not message.is_text:
+            raise InvalidJson
+        await read_aside(message.size, lambda: self._dialect.check_request(message.payload()))
+
+    async def _early(self, message: Message) -> None:
+        """A message that comes while there is no session yet."""
+        if not message.is_text:
+            raise InvalidJson
+        dialect = self._dialect
+        try:
+            name = await read_aside(message.size, lambda: codec.type_of(message.payload()))
+        except ParleyError:
+            if dialect.asks_first:
+                return
+            raise
+        match dialect.early(name):
+            case "stop":
+                self._last_word(dialect.closed("stopped"), "stopped")
+            case "keep":
+                self._keep(name, message)
+            case "ignore":
+                pass
+
+    def _keep(self, name: str, message: Message) -> None:
+        if len(self.kept) >= self._dialect.keeps_most:
+            raise WrongPhase(name, "queued")
+        size = sum(each.size for each in self.kept) + message.size
+        if size > self._limits.kept_bytes:
+            raise TooLarge("What was sent before the session began", size, self._limits.kept_bytes)
+        self.kept.append(message)
+
+    # Last words
+
+    def _say(self, answer: Reply) -> None:
+        send_answer(self._connection, self._dialect, answer)
+
+    def _last_word(self, answer: Reply, why: str) -> NoReturn:
+        self._say(answer)
+        raise Departed(why)
+
+    def _send(self, message: msgspec.Struct | None) -> None:
+        text = None if message is None else self._dialect.frame(message)
+        if text is not None:
+            self._connection.send_text(text.encode())
+
+
+def send_answer(connection: Connection, dialect: Dialect, answer: Reply) -> None:
+    """Send an answer's messages, and close if it says so."""
+    for text in dialect.frames(answer):
+        connection.send_text(text.encode())
+    if answer.close_code is not None:
+        connection.close(answer.close_code, close_reason(answer.reason))
+
+
+def _why(closure: Closure) -> str:
+    return "slow client" if closure.is_slow else f"closed with {closure.code}"

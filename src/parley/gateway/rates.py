@@ -1,0 +1,60 @@
+"""How often somebody may do something.
+
+A token bucket per caller: a full minute's worth may come at once, and refills evenly. Addresses of
+IPv6 count by their /64, which is what one customer of a provider is given.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Final
+
+from parley.clock import Clock
+
+CALLERS_KEPT: Final = 10_000
+"""Buckets kept; beyond that the ones longest unused are forgotten, i.e. full again."""
+
+
+class RateLimit:
+    """At most `per_minute` for each caller."""
+
+    def __init__(self, per_minute: int, clock: Clock) -> None:
+        self.per_minute = per_minute
+        self._clock = clock
+        self._buckets: dict[str, tuple[float, float]] = {}
+        """Caller → what is left, and when that was; the longest unused first."""
+
+    def __len__(self) -> int:
+        return len(self._buckets)
+
+    def has_room(self, caller: str) -> bool:
+        """Whether `take` would allow one more use."""
+        return self._left(caller, self._clock.monotonic()) >= 1
+
+    def take(self, caller: str) -> bool:
+        """Count one use; False when there is nothing left."""
+        now_s = self._clock.monotonic()
+        left = self._left(caller, now_s)
+        self._buckets.pop(caller, None)
+        is_allowed = left >= 1
+        self._buckets[caller] = (left - 1 if is_allowed else left, now_s)
+        if len(self._buckets) > CALLERS_KEPT:
+            del self._buckets[next(iter(self._buckets))]
+        return is_allowed
+
+    def _left(self, caller: str, now_s: float) -> float:
+        left, at_s = self._buckets.get(caller, (float(self.per_minute), now_s))
+        return min(self.per_minute, left + (now_s - at_s) * self.per_minute / 60)
+
+
+def network_of(address: str) -> str:
+    """Who an address belongs to, as far as it tells; what is no address is itself."""
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    if isinstance(parsed, ipaddress.IPv6Address):
+        if parsed.ipv4_mapped is not None:
+            return str(parsed.ipv4_mapped)
+        return str(ipaddress.ip_network((parsed, 64), strict=False))
+    return address

@@ -1,0 +1,101 @@
+"""Which recording a caller may look at: by its id, which nobody can guess, or by a share link."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from parley.errors import ParleyError
+from parley.gateway.authenticator import SHARE_PREFIX, Authenticator
+from parley.recording.layout import Folder, RecordingFolders
+from parley.recording.render_queue import RenderQueue
+from parley.settings import StorageSettings
+
+
+class NoRecording(ParleyError):
+    """There is no such recording (any more)."""
+
+    code = "not_found"
+    http_status = 404
+    is_client_error = True
+
+    def __init__(self) -> None:
+        super().__init__("There is no such recording.")
+
+
+class BadLink(ParleyError):
+    """A share link that has expired, was made by another server, or was tampered with."""
+
+    code = "invalid_share_link"
+    http_status = 403
+    is_client_error = True
+
+    def __init__(self) -> None:
+        super().__init__("This link is not valid, or not any more.")
+
+
+class LookingOnly(ParleyError):
+    """A share link shows; it changes nothing."""
+
+    code = "read_only"
+    http_status = 403
+    is_client_error = True
+
+    def __init__(self) -> None:
+        super().__init__("A share link is for looking only.")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A recording that is there. `shown_id` stands for its id when that is not to be told."""
+
+    folder: Folder
+    shown_id: str | None = None
+
+    @property
+    def name(self) -> str:
+        """What answers call it."""
+        return self.shown_id or self.folder.recording_id
+
+
+class RecordingAccess:
+    """Finds recordings for callers."""
+
+    def __init__(
+        self, folders: RecordingFolders, authenticator: Authenticator, storage: StorageSettings
+    ) -> None:
+        self._folders = folders
+        self._authenticator = authenticator
+        self._storage = storage
+        self._maker = RenderQueue()
+
+    def find(self, id_or_token: str, *, to_change: bool = False) -> Found:
+        """A recording by its id or a share token.
+
+        Raises:
+            BadLink, LookingOnly, NoRecording.
+        """
+        shown_id: str | None = None
+        recording_id: str | None = id_or_token
+        if id_or_token.startswith(SHARE_PREFIX):
+            recording_id, shown_id = self._authenticator.shared(id_or_token), id_or_token
+            if recording_id is None:
+                raise BadLink
+            if to_change:
+                raise LookingOnly
+        folder = self._folders.find(recording_id or "")
+        if folder is None:
+            raise NoRecording
+        return Found(folder, shown_id)
+
+    def exists(self, id_or_token: str) -> bool:
+        """Whether a page about it makes sense; a link that is not valid gets the page that says
+        so."""
+        return id_or_token.startswith(SHARE_PREFIX) or self._folders.find(id_or_token) is not None
+
+    def make_replay(self, folder: Folder) -> bool:
+        """Have the replay made in a process of its own; False when too many wait."""
+        return self._storage.replays and self._maker.put(folder)
+
+    def close(self) -> None:
+        """Stop making replays."""
+        self._maker.close()

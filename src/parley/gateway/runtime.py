@@ -1,0 +1,298 @@
+"""Everything one gateway consists of, put together from its settings."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+import time
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Final
+
+from parley import logs
+from parley.clock import Clock, SystemClock
+from parley.dialects import registry
+from parley.dialects.registry import DialectRegistry
+from parley.gateway.acquisition import Acquisition
+from parley.gateway.admission import Admission
+from parley.gateway.apps import Apps
+from parley.gateway.authenticator import Authenticator
+from parley.gateway.connection_handler import ConnectionHandler
+from parley.gateway.dispatcher import Dispatcher
+from parley.gateway.eta import EtaTracker
+from parley.gateway.handover import Handover, store_id
+from parley.gateway.maintenance import Maintenance
+from parley.gateway.metrics import Metrics
+from parley.gateway.queue import Queue
+from parley.gateway.rates import RateLimit
+from parley.gateway.recording_access import RecordingAccess
+from parley.gateway.state import State
+from parley.gateway.supervisor import Supervisor
+from parley.gateway.tls import own_names
+from parley.gateway.transport import (
+    LARGE_BYTES,
+    Budget,
+    ConnectionLimits,
+    Keepalive,
+    OpenConnections,
+)
+from parley.gateway.upstream import DialPolicy, UpstreamSettings
+from parley.gateway.usage import KeyUsage
+from parley.gateway.worker_control import WorkerControl
+from parley.gateway.worker_pool import WorkerPool
+from parley.library.presets import Presets
+from parley.library.voices import VoiceLibrary
+from parley.media import decoder
+from parley.media.decoder import DecoderLimits
+from parley.private import keep_private
+from parley.protocol.control import SILENCE_LIMIT_S
+from parley.recording.layout import RecordingFolders, free_bytes
+from parley.settings import Settings
+from parley.tracing import Tracing
+
+SWEEP_EVERY_S: Final = 1.0
+FORGIVEN_S: Final = 0.5
+"""When the sweep itself is later than this, the silence of others is not held against them."""
+SHUTDOWN_S: Final = 20.0
+"""How long running sessions may take to end when the server stops."""
+MIB: Final = 1 << 20
+FAILED_STOPS_PER_MINUTE: Final = 10
+"""How many sessions an address may try to stop that are not there or not its own."""
+HELD_LIMIT_BYTES: Final = 1 << 30
+"""What large messages, mostly chat requests that wait, may take of this process's memory."""
+HELD_SHARE_BYTES: Final = 160 << 20
+"""... and what one address may take of it, if one chat request does not need more."""
+
+log = logs.get(__name__)
+
+
+class GatewayRuntime:
+    """Built on the event loop that will serve. `run` is its lifetime."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        clock: Clock | None = None,
+        dial_policy: DialPolicy | None = None,
+        worker_tls: ssl.SSLContext | None = None,
+        dialects: DialectRegistry | None = None,
+        probe_every_s: float = 2.0,
+    ) -> None:
+        self.settings = settings
+        self.clock = clock or SystemClock()
+        limits, security = settings.limits, settings.security
+        self.eta = EtaTracker(settings.eta)
+        self.queue = Queue(settings.queue.max_size)
+        self.worker_pool = WorkerPool(self.clock, self.eta)
+        self.dispatcher = Dispatcher(
+            queue=self.queue,
+            worker_pool=self.worker_pool,
+            eta=self.eta,
+            clock=self.clock,
+            no_worker_refuse_s=settings.queue.no_worker_refuse_s,
+        )
+        self.admission = Admission(
+            security,
+            sessions_per_client=limits.sessions_per_client,
+            own_names=own_names(None if settings.gateway.http else settings.gateway.ssl_certfile),
+        )
+        # Behind a proxy every connection comes from the same address.
+        self.open_connections = OpenConnections(
+            None
+            if security.trust_proxy
+            else max(limits.connections_per_client, 2 * limits.sessions_per_client)
+        )
+        self.authenticator = Authenticator(
+            admin_token=security.admin_token,
+            needs_key=security.needs_key,
+            clock=self.clock,
+            anonymous_per_minute=security.anonymous_per_minute,
+        )
+        self.admission.role_of = self.authenticator.role_of
+        self.usage = KeyUsage(self.worker_pool, self.clock, self.authenticator.find_key)
+        self.failed_stops = RateLimit(FAILED_STOPS_PER_MINUTE, self.clock)
+        self.apps = Apps()
+        self.dialects = dialects or registry.installed()
+        self.folders = RecordingFolders(settings.storage.data_dir)
+        self.voices = VoiceLibrary(
+            settings.storage.data_dir,
+            limit_s=limits.reference_audio_s,
+            limit_each=limits.voices_per_client,
+        )
+        self.presets = Presets(settings.storage.data_dir)
+        self.recordings = RecordingAccess(self.folders, self.authenticator, settings.storage)
+        self.state = State(settings.storage.data_dir / "state.db")
+        self.maintenance = Maintenance(
+            apps=self.apps,
+            authenticator=self.authenticator,
+            clock=self.clock,
+            eta=self.eta,
+            folders=self.folders,
+            recordings=self.recordings,
+            state=self.state,
+            storage=settings.storage,
+            usage=self.usage,
+        )
+        self.handover = Handover(
+            worker_pool=self.worker_pool,
+            folders=self.folders,
+            recordings=self.recordings,
+            state=self.state,
+            storage=settings.storage,
+            secret=security.worker_secret,
+        )
+        self.metrics = Metrics(
+            self.queue,
+            self.worker_pool,
+            find_disk_free=lambda: free_bytes(settings.storage.data_dir),
+            count_keys=lambda: self.authenticator.keys,
+        )
+        self.worker_control = WorkerControl(
+            worker_pool=self.worker_pool,
+            admission=self.admission,
+            metrics=self.metrics,
+            probe_every_s=probe_every_s,
+        )
+        self.supervisor = Supervisor()
+        self.keepalive = Keepalive()
+        chat_bytes = int(limits.chat_frame_mb * MIB)
+        self.budget = Budget(
+            HELD_LIMIT_BYTES, share_bytes=max(HELD_SHARE_BYTES, chat_bytes + LARGE_BYTES)
+        )
+        self.connection_limits = ConnectionLimits(
+            message_bytes=int(limits.frame_mb * MIB),
+            output_bytes=int(limits.output_mb * MIB),
+            stall_s=limits.output_stall_s,
+            messages_per_s=limits.messages_per_s,
+        )
+        self.upstream_settings = UpstreamSettings(
+            # What a worker sends may be a whole spoken chat answer.
+            limits=ConnectionLimits(
+                message_bytes=int(limits.chat_frame_mb * MIB),
+                output_bytes=2 * int(limits.chat_frame_mb * MIB),
+                stall_s=3 * limits.output_stall_s,
+            ),
+            keepalive=self.keepalive,
+            policy=dial_policy or DialPolicy(),
+            secret=security.worker_secret,
+            tls=worker_tls,
+        )
+        self.tracing = Tracing.of(settings.trace, "parley-gateway")
+        self.acquisition = Acquisition(
+            dispatcher=self.dispatcher,
+            upstream_settings=self.upstream_settings,
+            metrics=self.metrics,
+            usage=self.usage,
+            clock=self.clock,
+            tracing=self.tracing,
+        )
+        self.closing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.connection_handler = ConnectionHandler(
+            dispatcher=self.dispatcher,
+            admission=self.admission,
+            authenticator=self.authenticator,
+            apps=self.apps,
+            metrics=self.metrics,
+            clock=self.clock,
+            acquisition=self.acquisition,
+            dialects=self.dialects,
+            limits=limits,
+            queue=settings.queue,
+            closing=self.closing,
+        )
+
+    @contextlib.asynccontextmanager
+    async def run(self) -> AsyncIterator[Mapping[str, Any]]:
+        """Keep watch while the server serves. Yields the state that `ServerPort` needs."""
+        async with self.state, asyncio.TaskGroup() as tasks:
+            await asyncio.to_thread(keep_private, self.folders.root)
+            await self.maintenance.restore()
+            await self.handover.restore()
+            self.worker_control.store_id = await asyncio.to_thread(
+                store_id, self.settings.storage.data_dir
+            )
+            decoding = decoder.use(DecoderLimits.of(self.settings.limits))
+            maintenance = {
+                "maintenance": self.maintenance.run,
+                "worker pool sweep": self._sweep,
+                "recordings of other hosts": self.handover.run,
+                "worker probe": self.worker_control.probe_forever,
+            }
+            watch = [
+                tasks.create_task(self.supervisor.keep(name, work), name=name)
+                for name, work in maintenance.items()
+            ]
+            try:
+                yield {
+                    "keepalive": self.keepalive,
+                    "connection_limits": self.connection_limits,
+                    "budget": self.budget,
+                    "open_connections": self.open_connections,
+                    "address_of": self.admission.address_of,
+                }
+            finally:
+                for task in watch:
+                    task.cancel()
+                await self.maintenance.finish()
+                await asyncio.to_thread(self.recordings.close)
+                await asyncio.to_thread(decoding.close)
+                await asyncio.to_thread(self.tracing.close)
+
+    async def shut_down(self, grace_s: float = SHUTDOWN_S, *, drain_s: float = 0.0) -> None:
+        """Let everybody go: newcomers and those waiting are told, running sessions go on for
+        `drain_s`, then end in their dialect's words, and whoever is still there after `grace_s` is
+        cut off. Safe to repeat."""
+        if not self.closing.done():
+            running, waiting = len(self.worker_pool.leases), len(self.queue)
+            self.closing.set_result(None)
+            self.dispatcher.close()
+            log.info("shutting down", running=running, waiting=waiting, drain_s=drain_s)
+            if drain_s and running:
+                await self._drain(drain_s)
+            self.worker_control.end_sessions()
+        live = set(self.connection_handler.live)
+        if not live:
+            return
+        _, late = await asyncio.wait(live, timeout=grace_s)
+        for task in late:
+            task.cancel()
+        if late:
+            log.warning("sessions cut off", sessions=len(late))
+            await asyncio.wait(late, timeout=5.0)
+
+    async def _drain(self, limit_s: float) -> None:
+        """Until no session runs, for at most `limit_s`."""
+        emptied = asyncio.Event()
+
+        def look() -> None:
+            if not self.worker_pool.leases:
+                emptied.set()
+
+        stop = self.worker_pool.changed.listen(look)
+        look()
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(limit_s):
+                    await emptied.wait()
+        finally:
+            stop()
+        log.info("drained", left=len(self.worker_pool.leases))
+
+    async def _sweep(self) -> None:
+        while True:
+            due_s = time.monotonic() + SWEEP_EVERY_S
+            await asyncio.sleep(SWEEP_EVERY_S)
+            late_s = max(0.0, time.monotonic() - due_s)
+            self.metrics.lag(late_s)
+            if late_s > FORGIVEN_S:
+                log.warning("event loop was blocked", seconds=round(late_s, 1))
+                self.worker_pool.forgive(late_s)
+            self.worker_control.end_quietly(self.usage.over())
+            for worker in self.worker_pool.sweep():
+                log.warning(
+                    "worker lost: no heartbeat",
+                    worker=worker.worker_id,
+                    silent_s=SILENCE_LIMIT_S,
+                    sessions=len(worker.leases),
+                )

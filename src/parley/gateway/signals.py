@@ -1,0 +1,35 @@
+"""Something that happens again and again, and those who want to know.
+
+Pure: no event loop. Listeners are called in the order in which they came, and must not raise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Generic, TypeVarTuple, Unpack
+
+Args = TypeVarTuple("Args")
+
+
+class Signal(Generic[*Args]):
+    """`notify` calls everybody who `listen`s."""
+
+    __slots__ = ("_listeners",)
+
+    def __init__(self) -> None:
+        self._listeners: list[Callable[[Unpack[Args]], object]] = []
+
+    def listen(self, listener: Callable[[Unpack[Args]], object]) -> Callable[[], None]:
+        """Call `listener` from now on; the function returned ends that, and may be repeated."""
+        self._listeners.append(listener)
+
+        def stop() -> None:
+            if listener in self._listeners:
+                self._listeners.remove(listener)
+
+        return stop
+
+    def notify(self, *args: *Args) -> None:
+        """It happened."""
+        for listener in tuple(self._listeners):
+            listener(*args)

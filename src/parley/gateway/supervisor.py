@@ -1,0 +1,73 @@
+"""Keeps the gateway's maintenance tasks running, and knows which of them is not.
+
+A task that ends is a fault, however it ends: it is logged, `failing` names it, and it is started
+again after a pause that doubles up to a limit. It is named for as long as it has not run for
+`settled_s` since, so that `/health` does not flicker while a task fails again and again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from parley import logs
+
+FIRST_RETRY_S: Final = 1.0
+LAST_RETRY_S: Final = 30.0
+SETTLED_S: Final = 10.0
+
+log = logs.get(__name__)
+
+
+class Supervisor:
+    """Restarts maintenance tasks that end. Belongs to the event loop."""
+
+    def __init__(
+        self, *, first_retry_s: float = FIRST_RETRY_S, settled_s: float = SETTLED_S
+    ) -> None:
+        self.failing: dict[str, str] = {}
+        """Task → why it ended, for those that ended and have not settled since."""
+        self._first_retry_s = first_retry_s
+        self._settled_s = settled_s
+
+    async def keep(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Run `work` again whenever it ends, until cancelled."""
+        retry_s = self._first_retry_s
+        while True:
+            if await self._run(name, work):
+                retry_s = self._first_retry_s
+            log.error(
+                "maintenance task ended", task=name, why=self.failing[name], retry_in_s=retry_s
+            )
+            await asyncio.sleep(retry_s)
+            retry_s = min(2 * retry_s, LAST_RETRY_S)
+
+    async def _run(self, name: str, work: Callable[[], Awaitable[None]]) -> bool:
+        """One run, to its end; whether it had settled before."""
+        task = asyncio.ensure_future(work())
+        has_settled = False
+        try:
+            if name in self.failing:
+                done, _ = await asyncio.wait({task}, timeout=self._settled_s)
+                has_settled = not done
+                if has_settled:
+                    del self.failing[name]
+                    log.info("maintenance task runs again", task=name)
+            await asyncio.wait({task})
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.wait({task})
+        self.failing[name] = _why(name, task)
+        return has_settled
+
+
+def _why(name: str, task: asyncio.Future[None]) -> str:
+    if task.cancelled():
+        return "cancelled"
+    error = task.exception()
+    if error is None:
+        return "returned"
+    log.error("maintenance task failed", task=name, exc_info=error)
+    return f"{type(error).__name__}: {error}"[:200]

@@ -1,0 +1,81 @@
+"""What one address may have open at once."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+from parley.gateway.transport.allowance import Allowance
+
+HELD_OFF_S: Final = 5.0
+"""How long an address that flooded a connection gets no new WebSocket: what one flood costs is
+bounded, and floods are not to follow each other at once."""
+
+
+ADDRESSES_KEPT: Final = 10_000
+
+AT_ONCE: Final = 2
+REFILL_S: Final = 8.0
+"""An address may open twice as many new connections at once as it may have open, and as many again
+in so many seconds."""
+
+
+class OpenConnections:
+    """Connections by address, whatever they turn out to be.
+
+    Args:
+        limit: of one address; None where addresses say nothing, as behind a proxy.
+        now: a clock for that, in seconds.
+    """
+
+    def __init__(
+        self, limit: int | None = None, *, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._limit = limit
+        self._now = now
+        self._fresh: dict[str, Allowance] = {}
+        self._open: Counter[str] = Counter()
+        self.draining: Counter[str] = Counter()
+        """Connections whose bodies are still taken after their answer, by address."""
+
+        self._held_off: dict[str, float] = {}
+
+    def flooded(self, address: str, now: float) -> None:
+        """One of its connections was ended for sending too many messages."""
+        self._held_off = {one: until for one, until in self._held_off.items() if until > now}
+        self._held_off[address] = now + HELD_OFF_S
+
+    def is_held_off(self, address: str, now: float) -> bool:
+        """Whether it has to wait before it may have another WebSocket."""
+        return now < self._held_off.get(address, 0.0)
+
+    @property
+    def by_address(self) -> dict[str, int]:
+        return dict(self._open)
+
+    def enter(self, address: str) -> bool:
+        """Count one more; False, and not counted, when the address has as many as it may."""
+        if self._limit is not None and self._open[address] >= self._limit:
+            return False
+        self._open[address] += 1
+        return True
+
+    def may_open(self, address: str) -> bool:
+        """Whether a new connection of `address` is worth an answer. Counts it."""
+        if self._limit is None:
+            return True
+        fresh = self._fresh.get(address)
+        if fresh is None:
+            if len(self._fresh) >= ADDRESSES_KEPT:
+                self._fresh.clear()
+            fresh = Allowance(AT_ONCE * self._limit, self._limit / REFILL_S, self._now())
+            self._fresh[address] = fresh
+        return fresh.has(1, self._now)
+
+    def leave(self, address: str) -> None:
+        """One that was let in has ended."""
+        self._open[address] -= 1
+        if self._open[address] <= 0:
+            del self._open[address]

@@ -1,0 +1,632 @@
+"""One end of an open WebSocket, made for passing messages on.
+
+A `Connection` reads whole messages off its transport and either keeps them for `receive()` (few,
+bounded: when full the socket is no longer read) or, once `join`ed to another connection, writes
+their wire bytes there at once. Back-pressure follows: while the far transport is full, this socket
+is not read. Ping, pong and the closing handshake are answered here. It never looks inside a
+message.
+
+No peer can keep the event loop to itself: of each connection only so many frames are handled before
+the others have their turn. A client that sends more pings or small messages than any program needs
+is closed with 1008; one that sends more bytes than its share is read later.
+
+Source: RFC 6455, sections 5.5 (control frames) and 7 (closing).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from parley import logs
+from parley.gateway.transport.allowance import Allowance
+from parley.gateway.transport.framing import (
+    CLOSE,
+    PING,
+    PONG,
+    TEXT,
+    Bytes,
+    Control,
+    FrameError,
+    FrameReader,
+    Message,
+    can_travel,
+    close_payload,
+    frame,
+    parse_close,
+)
+
+TICK_S = 1.0
+INBOX_MESSAGES = 32
+INBOX_BYTES = 1 << 20
+TURN_FRAMES = 64
+"""Frames handled in one turn of the event loop: well below a millisecond."""
+TURN_BYTES = 256_000
+"""A read of this size ends the connection's turn: uvloop, whose buffer it fills, would read the
+same connection again at once."""
+CLOSE_LIMIT_S = 5.0
+"""How long the far end may take to answer a close frame."""
+HIGH_WATER_BYTES = 1 << 20
+LOW_WATER_BYTES = 1 << 18
+
+log = logs.get(__name__)
+
+
+class ConnectionState(enum.IntEnum):
+    """The states of RFC 6455; a connection moves towards the end only."""
+
+    CONNECTING = 0
+    """The opening handshake (section 4) is not done."""
+    OPEN = 1
+    """Messages travel (section 4.1, last paragraph)."""
+    CLOSING = 2
+    """A close frame was sent or received, or the peer broke the rules (7.1.3, 7.1.7)."""
+    CLOSED = 3
+    """The transport is gone, or about to be (7.1.4)."""
+
+
+CONNECTING, OPEN, CLOSING, CLOSED = ConnectionState
+
+
+@dataclass(frozen=True, slots=True)
+class Closure:
+    """How a connection ended. `code` 1006: it broke off; `is_slow`: we gave up on a peer that did
+    not read."""
+
+    code: int
+    reason: str = ""
+    is_slow: bool = False
+
+    @property
+    def is_clean(self) -> bool:
+        """The peer said goodbye."""
+        return self.code != 1006
+
+
+class ConnectionClosed(Exception):
+    """Nothing more will be received; says how the connection ended."""
+
+    def __init__(self, closure: Closure) -> None:
+        super().__init__(f"The connection ended with {closure.code}.")
+        self.closure = closure
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """What one connection may cost."""
+
+    message_bytes: int = 16 << 20
+    output_bytes: int = 8 << 20
+    stall_s: float = 10.0
+    ping_every_s: float = 20.0
+    ping_limit_s: float = 20.0
+    messages_per_s: float = 200.0
+    """Small messages of a client, in the long run; see `FrameReader.small_frames`."""
+    messages_at_once: int = 3000
+    controls_per_s: float = 10.0
+    controls_at_once: int = 100
+    bytes_per_s: float = 32 << 20
+    bytes_at_once: int = 256 << 20
+
+
+class Budget:
+    """Memory that all connections together may spend on large messages and bodies; what does not
+    fit is refused.
+
+    Args:
+        limit_bytes: of all.
+        share_bytes: of one owner, usually an address; None: no less than all.
+    """
+
+    def __init__(self, limit_bytes: int, *, share_bytes: int | None = None) -> None:
+        self.limit_bytes = limit_bytes
+        self.share_bytes = limit_bytes if share_bytes is None else share_bytes
+        self.used_bytes = 0
+        self.peak_bytes = 0
+        """The most that was ever taken."""
+        self._shares: Counter[str] = Counter()
+
+    @property
+    def owners(self) -> int:
+        """How many hold some of it."""
+        return len(self._shares)
+
+    def take(self, size_bytes: int, owner: str | None = None) -> bool:
+        """Whether there was room; if so it is taken until `give`."""
+        if self.used_bytes + size_bytes > self.limit_bytes:
+            return False
+        if owner is not None:
+            if self._shares[owner] + size_bytes > self.share_bytes:
+                self._forget(owner)
+                return False
+            self._shares[owner] += size_bytes
+        self.used_bytes += size_bytes
+        self.peak_bytes = max(self.peak_bytes, self.used_bytes)
+        return True
+
+    def give(self, size_bytes: int, owner: str | None = None) -> None:
+        """Return what was taken."""
+        self.used_bytes -= size_bytes
+        if owner is not None:
+            self._shares[owner] -= size_bytes
+            self._forget(owner)
+
+    def _forget(self, owner: str) -> None:
+        if not self._shares[owner]:
+            del self._shares[owner]
+
+
+@dataclass(slots=True)
+class Traffic:
+    """Counts for all connections of a process that share it."""
+
+    messages: int = 0
+    bytes: int = 0
+
+
+class Keepalive:
+    """One timer for all connections: keep-alive and stalled output, once a second."""
+
+    def __init__(self) -> None:
+        self._connections: set[Connection] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._due_at = 0.0
+
+    def __len__(self) -> int:
+        return len(self._connections)
+
+    def add(self, connection: Connection) -> None:
+        self._connections.add(connection)
+        if self._timer is None:
+            self._schedule(asyncio.get_running_loop())
+
+    def discard(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        if not self._connections and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _schedule(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._due_at = loop.time() + TICK_S
+        self._timer = loop.call_later(TICK_S, self._heartbeat)
+
+    def _heartbeat(self) -> None:
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        late_s = now - self._due_at
+        self._schedule(loop)
+        for connection in list(self._connections):
+            try:
+                if late_s > TICK_S:
+                    # This process stood still: that is no fault of those who wait for it.
+                    connection.forgive(late_s)
+                connection.tick(now)
+            except Exception:
+                # One broken connection must not keep the others from their pings.
+                log.exception("connection dropped: its tick failed")
+                self.discard(connection)
+                connection.abort()
+
+
+class Connection(asyncio.Protocol):
+    """One end of a WebSocket. Subclasses perform the handshake and then call `_opened`.
+
+    All methods must be called on the event loop. Writing never blocks; a peer that does not read is
+    dropped by the limits.
+    """
+
+    def __init__(
+        self,
+        *,
+        is_server: bool,
+        limits: ConnectionLimits,
+        keepalive: Keepalive,
+        budget: Budget | None = None,
+    ) -> None:
+        self._is_server = is_server
+        self.owner: str | None = None
+        """Whose share of the budget large messages count against."""
+        self._budget = budget
+        self._claimed_bytes = 0
+        self._limits = limits
+        self._keepalive = keepalive
+        self._reader = FrameReader(
+            masked=is_server, limit_bytes=limits.message_bytes, claim=self._claim
+        )
+        self.state = CONNECTING
+        """Where the connection is; written by `_enter` alone."""
+        self._loop = asyncio.get_running_loop()
+        self._now = self._loop.time
+        self._transport: asyncio.Transport | None = None
+        now = self._now()
+        # Workers are ours, and they may be as fast as they can.
+        self._small = Allowance(limits.messages_at_once, limits.messages_per_s, now)
+        self._controls = Allowance(limits.controls_at_once, limits.controls_per_s, now)
+        self._bytes = Allowance(limits.bytes_at_once, limits.bytes_per_s, now)
+        self._counted_controls = self._counted_small = 0
+        self._turn: asyncio.Handle | None = None
+        self._rate_timer: asyncio.TimerHandle | None = None
+        self._inbox: deque[Message] = deque()
+        self._inbox_bytes = 0
+        self._arrival: asyncio.Future[None] | None = None
+        self._joined: Connection | None = None
+        self._traffic: Traffic | None = None
+        self._close_sent = False
+        self._close_timer: asyncio.TimerHandle | None = None
+        self._closure: Closure | None = None
+        self._read_holds: set[str] = set()
+        self._is_congested = False
+        self._sources: list[Connection] = []
+        self._written = 0
+        self._drained = 0
+        self._progress_at = 0.0
+        self._next_ping_at = 0.0
+        self._pinged_at: float | None = None
+        self.closed: asyncio.Future[Closure] = self._loop.create_future()
+        """Done when nothing more will be received. Wait with `asyncio.wait`, do not cancel it."""
+        self.gone: asyncio.Future[None] = self._loop.create_future()
+        """Done when the transport is released."""
+
+    # What others use
+
+    @property
+    def is_open(self) -> bool:
+        """Whether sending still has a purpose."""
+        return self.state is OPEN
+
+    def set_message_limit(self, limit_bytes: int) -> None:
+        """Largest message from here on."""
+        self._reader.limit_bytes = limit_bytes
+
+    def forget_large(self) -> None:
+        """The large messages that came so far are no longer kept by whoever received them."""
+        if self._budget is not None and self._claimed_bytes:
+            self._budget.give(self._claimed_bytes, self.owner)
+            self._claimed_bytes = 0
+
+    async def receive(self) -> Message:
+        """The next message. Cancelling is safe: nothing is lost.
+
+        Raises:
+            ConnectionClosed: the connection has ended and everything was delivered.
+        """
+        while not self._inbox:
+            if self._closure is not None:
+                raise ConnectionClosed(self._closure)
+            self._arrival = self._loop.create_future()
+            try:
+                await self._arrival
+            finally:
+                self._arrival = None
+        message = self._inbox.popleft()
+        self._inbox_bytes -= message.size
+        if not self._is_inbox_full:
+            self._hold_reading("inbox", False)
+        return message
+
+    @property
+    def _is_inbox_full(self) -> bool:
+        return len(self._inbox) >= INBOX_MESSAGES or self._inbox_bytes > INBOX_BYTES
+
+    def send_text(self, payload: bytes) -> None:
+        """Queue one text message; dropped silently when the connection is ending."""
+        if self.is_open:
+            self._write((frame(TEXT, payload, mask=not self._is_server),))
+
+    def pass_on(self, message: Message) -> None:
+        """Queue a message that arrived on another connection, bytes as they are."""
+        if self.is_open:
+            self._write(message.parts)
+
+    def join(self, other: Connection, traffic: Traffic) -> None:
+        """From here on every message goes straight to `other`, those already here first."""
+        self._traffic = traffic
+        self._joined = other
+        other._sources.append(self)
+        while self._inbox:
+            self._forward(self._inbox.popleft(), other, traffic)
+        self._inbox_bytes = 0
+        self._hold_reading("inbox", False)
+        self._hold_reading("congestion", other._is_congested)
+
+    def part(self) -> None:
+        """Undo `join`: messages that still come are kept for `receive()`."""
+        if self._joined is not None:
+            self._joined._sources.remove(self)
+            self._joined = None
+            self._hold_reading("congestion", False)
+
+    def close(self, code: int = 1000, reason: str = "") -> None:
+        """Begin or answer the closing handshake (RFC 6455, 7.1.2 and 5.5.1); what was queued goes
+        out first. Safe to repeat."""
+        if self.state is CONNECTING:
+            self.abort()
+            return
+        if self._transport is None or self._close_sent or self.state is CLOSED:
+            return
+        self._close_sent = True
+        self._enter(CLOSING)
+        if not self._transport.is_closing():
+            code = code if can_travel(code) else 1000
+            payload = close_payload(code, reason)
+            self._transport.write(frame(CLOSE, payload, mask=not self._is_server))
+        if self._closure is not None:
+            self._leave()
+        else:
+            self._read_holds -= {"inbox", "congestion"}
+            self._apply_reading()
+            self._close_timer = self._loop.call_later(CLOSE_LIMIT_S, self.abort)
+
+    def abort(self) -> None:
+        """Drop the connection now."""
+        self._end(Closure(1006, "aborted"))
+        self._enter(CLOSED)
+        # A transport that never got as far as its connection does not say that it is lost.
+        self._keepalive.discard(self)
+        if self._transport is not None:
+            self._transport.abort()
+
+    # What the transport calls
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._keepalive.discard(self)
+        self.forget_large()
+        for timer in (self._close_timer, self._rate_timer, self._turn):
+            if timer is not None:
+                timer.cancel()
+        self._end(Closure(1006))
+        self._enter(CLOSED)
+        if not self.gone.done():
+            self.gone.set_result(None)
+        for source in self._sources:
+            source._hold_reading("congestion", False)
+
+    def pause_writing(self) -> None:
+        self._is_congested = True
+        for source in self._sources:
+            source._hold_reading("congestion", True)
+
+    def resume_writing(self) -> None:
+        self._is_congested = False
+        for source in self._sources:
+            source._hold_reading("congestion", False)
+
+    def data_received(self, data: bytes) -> None:
+        if self.state is not OPEN and self._is_deaf:
+            return
+        self._reader.add(data)
+        if self._is_server and (excess := self._bytes.take(len(data), self._now)):
+            self._read_later(excess / self._limits.bytes_per_s)
+        if len(data) >= TURN_BYTES:
+            self._read_holds.add("turn")
+        if self._read_holds and (self._blocked or self._turn is not None):
+            self._read_holds.add("turn")
+            self._apply_reading()
+        else:
+            self._read()
+
+    def forgive(self, late_s: float) -> None:
+        """This process stood still for `late_s`: the peer gets that much more time."""
+        self._progress_at += late_s
+        self._next_ping_at += late_s
+
+    def tick(self, now: float) -> None:
+        """Once a second: keep-alive, and give up on a peer that stopped reading."""
+        transport = self._transport
+        if transport is None or self.state not in (OPEN, CLOSING):
+            return
+        waiting = transport.get_write_buffer_size()
+        drained = self._written - waiting
+        if not waiting or drained != self._drained:
+            self._drained, self._progress_at = drained, now
+        elif now - self._progress_at >= self._limits.stall_s:
+            self._give_up(waiting)
+            return
+        if now < self._next_ping_at or self._close_sent:
+            return
+        if self._pinged_at is None:
+            self._pinged_at = now
+            self._next_ping_at = now + self._limits.ping_limit_s
+            self._write((frame(PING, b"parley", mask=not self._is_server),))
+        elif not self._read_holds and not waiting:
+            # While we do not read, or our ping still waits behind other output, a missing pong says
+            # nothing about the peer; output that does not move has its own limit.
+            self._end(Closure(1006, "no pong"))
+            self.close(1011, "keepalive ping timeout")
+            transport.abort()
+
+    # Inside
+
+    @property
+    def _is_deaf(self) -> bool:
+        """Whether nothing that comes matters any more."""
+        return self.state is CLOSED or (self._close_sent and self._closure is not None)
+
+    @property
+    def _blocked(self) -> bool:
+        return bool(self._read_holds - {"turn"})
+
+    def _read(self) -> None:
+        """Handle what came, as far as one turn goes."""
+        try:
+            events = self._reader.read(TURN_FRAMES)
+        except FrameError as error:
+            if error.code == 1008:
+                self._flooded()
+            self._fail(error.code, str(error))
+            return
+        for event in events:
+            if isinstance(event, Control):
+                self._control(event)
+            elif self.state is not OPEN:
+                continue  # after a close frame nothing else counts (RFC 6455, 5.5.1)
+            elif self._joined is not None and self._traffic is not None:
+                self._forward(event, self._joined, self._traffic)
+            else:
+                self._keep(event)
+        if self._is_server and self._floods():
+            self._flooded()
+            self._fail(1008, "too many messages")
+            return
+        if self._reader.is_behind:
+            self._read_holds.add("turn")
+        if "turn" in self._read_holds:
+            self._apply_reading()
+
+    def _floods(self) -> bool:
+        controls = self._reader.control_frames - self._counted_controls
+        small = self._reader.small_frames - self._counted_small
+        if not controls and not small:
+            return False
+        self._counted_controls += controls
+        self._counted_small += small
+        return bool(self._controls.take(controls, self._now) or self._small.take(small, self._now))
+
+    def _flooded(self) -> None:
+        """For whoever remembers the addresses that do this."""
+
+    def _next_turn(self) -> None:
+        """The others had theirs."""
+        self._turn = None
+        if self._is_deaf or self._blocked:
+            return
+        self._read_holds.discard("turn")
+        self._read()
+        self._apply_reading()
+
+    def _read_later(self, seconds: float) -> None:
+        if self._rate_timer is None:
+            self._rate_timer = self._loop.call_later(seconds, self._read_again)
+            self._read_holds.add("rate")
+
+    def _read_again(self) -> None:
+        self._rate_timer = None
+        self._hold_reading("rate", False)
+
+    def _opened(self, transport: asyncio.Transport) -> None:
+        """The handshake is done; `data_received` sees frames from here on."""
+        self._transport = transport
+        if self.state is not CONNECTING:
+            # Aborted while the handshake was under way.
+            transport.abort()
+            return
+        self._enter(OPEN)
+        transport.set_write_buffer_limits(high=HIGH_WATER_BYTES, low=LOW_WATER_BYTES)
+        now = self._now()
+        self._progress_at = now
+        self._next_ping_at = now + self._limits.ping_every_s
+        self._keepalive.add(self)
+
+    def _enter(self, state: ConnectionState) -> None:
+        """Move on to `state`, never back."""
+        self.state = max(self.state, state)
+
+    def _claim(self, size_bytes: int) -> None:
+        if self._budget is None:
+            return
+        if not self._budget.take(size_bytes, self.owner):
+            raise FrameError(1013, "Too many large messages at once.")
+        self._claimed_bytes += size_bytes
+
+    def _write(self, parts: Sequence[Bytes]) -> None:
+        assert self._transport is not None
+        if self._is_congested:
+            waiting = self._transport.get_write_buffer_size()
+            if waiting > self._limits.output_bytes:
+                self._give_up(waiting)
+                return
+        for part in parts:
+            self._written += len(part)
+        self._transport.writelines(parts)
+
+    def _forward(self, message: Message, other: Connection, traffic: Traffic) -> None:
+        traffic.messages += 1
+        traffic.bytes += message.size
+        other.pass_on(message)
+        self.forget_large()
+
+    def _keep(self, message: Message) -> None:
+        self._inbox.append(message)
+        self._inbox_bytes += message.size
+        if self._is_inbox_full:
+            self._hold_reading("inbox", True)
+        self._wake()
+
+    def _control(self, event: Control) -> None:
+        if event.opcode == PING:
+            if self.is_open:
+                self._write((frame(PONG, event.payload, mask=not self._is_server),))
+        elif event.opcode == PONG:
+            self._pinged_at = None
+            self._next_ping_at = self._now() + self._limits.ping_every_s
+        else:
+            try:
+                code, reason = parse_close(event.payload)
+            except FrameError as error:
+                self._fail(error.code, str(error))
+                return
+            self._end(Closure(code, reason))
+            if self._close_sent:
+                self._leave()
+            else:
+                # The answer repeats the code; the relay may have sent its own by now.
+                self._loop.call_soon(self.close, code, "")
+
+    def _fail(self, code: int, reason: str) -> None:
+        self._end(Closure(code, reason))
+        if self._close_sent:
+            self._leave()
+        else:
+            self.close(code, reason)
+
+    def _give_up(self, waiting_bytes: int) -> None:
+        self._end(Closure(1008, f"{waiting_bytes} bytes unread", is_slow=True))
+        self.close(1008, "too slow")
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _end(self, closure: Closure) -> None:
+        if self._closure is None:
+            self._enter(CLOSING)
+            self._closure = closure
+            self.closed.set_result(closure)
+            self._wake()
+
+    def _leave(self) -> None:
+        """Both close frames are exchanged: let the transport flush and go."""
+        if self._close_timer is not None:
+            self._close_timer.cancel()
+        self._close_timer = self._loop.call_later(CLOSE_LIMIT_S, self.abort)
+        if self._transport is not None:
+            self._transport.close()
+
+    def _wake(self) -> None:
+        if self._arrival is not None and not self._arrival.done():
+            self._arrival.set_result(None)
+
+    def _hold_reading(self, why: str, is_held: bool) -> None:
+        if is_held:
+            self._read_holds.add(why)
+        else:
+            self._read_holds.discard(why)
+        self._apply_reading()
+
+    def _apply_reading(self) -> None:
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        if not self._read_holds:
+            transport.resume_reading()
+            return
+        transport.pause_reading()
+        if self._turn is None and not self._blocked:
+            self._turn = self._loop.call_soon(self._next_turn)
+
+
+def as_transport(transport: asyncio.BaseTransport) -> asyncio.Transport:
+    """Streams give full transports; the type of `connection_made` does not say so."""
+    return cast(asyncio.Transport, transport)

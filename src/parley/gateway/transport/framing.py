@@ -1,0 +1,441 @@
+"""WebSocket frames as bytes: where one ends and the next begins.
+
+Sans-IO. A data message that came in one frame comes out as the very bytes that came in, so a relay
+can pass it on untouched. That includes the mask: a client's frames already carry a mask and its
+key, which is exactly what the gateway, being the worker's client, has to send. Fragments are merged
+into one frame. Control frames are opened here, because ping, pong and close belong to one hop.
+
+What clients send is checked as it arrives: text must be UTF-8, and its commas are counted, because
+a reader of JSON needs time and memory for every item and no useful message has that many. Source:
+RFC 6455, sections 5 and 8.1.
+"""
+
+from __future__ import annotations
+
+import codecs
+import os
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+try:
+    from websockets.speedups import apply_mask
+except ImportError:  # a platform for which websockets has no compiled part
+    from websockets.utils import apply_mask
+
+LARGE_BYTES = 1 << 20
+"""Messages above this are announced before they are read."""
+
+ITEMS_LIMIT = 100_000
+"""Commas in one text message of a client. Base64 has none, and prose with so many is longer than
+any context."""
+
+FRAGMENTS_FREE = 256
+FRAGMENT_BYTES = 32
+"""Fragments of one message: so many, and one more for every so many bytes."""
+
+SMALL_FRAGMENT_BYTES = 64
+"""Fragments below this count as messages do; see `FrameReader.small_frames`."""
+
+SMALL_MESSAGE_BYTES = 16 << 10
+"""Messages below this are counted by their number, others by their bytes."""
+
+_SMALL_PIECE_BYTES = 16 << 10
+_MERGED_PIECE_BYTES = 64 << 10
+
+CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0x0, 0x1, 0x2, 0x8, 0x9, 0xA
+
+Bytes = bytes | bytearray | memoryview
+
+
+class FrameError(Exception):
+    """The peer broke the framing rules; the connection ends with `code`."""
+
+    def __init__(self, code: int, sentence: str) -> None:
+        super().__init__(sentence)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One whole data message, still in its frame.
+
+    `parts` are consecutive wire bytes, header included; `size` counts payload bytes.
+    """
+
+    opcode: int
+    parts: Sequence[Bytes]
+    size: int
+
+    @classmethod
+    def text(cls, payload: bytes, *, mask: bool) -> Message:
+        """One to be sent; `mask` at the client's end."""
+        return cls(TEXT, (frame(TEXT, payload, mask=mask),), len(payload))
+
+    @classmethod
+    def client_text(cls, payload: bytearray) -> Message:
+        """One to be sent at the client's end, without a copy of its payload."""
+        return client_message(TEXT, payload)
+
+    @property
+    def is_text(self) -> bool:
+        return self.opcode == TEXT
+
+    def payload(self) -> bytes:
+        """The content, unmasked and joined: a copy, for the few who read messages."""
+        return _open(b"".join(self.parts))
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """A ping, pong or close frame."""
+
+    opcode: int
+    payload: bytes
+
+
+class FrameReader:
+    """Cuts a byte stream into messages.
+
+    Args:
+        masked: whether the peer must mask (true at the server's end); such a peer is a client, and
+            its text is checked.
+        limit_bytes: largest payload of one message; beyond it `FrameError` 1009.
+        claim: asked for that many bytes before a large message is read; may raise `FrameError`.
+    """
+
+    def __init__(
+        self,
+        *,
+        masked: bool,
+        limit_bytes: int,
+        claim: Callable[[int], None] = lambda size: None,
+    ) -> None:
+        self.limit_bytes = limit_bytes
+        self.control_frames = 0
+        """Pings, pongs and closes so far."""
+        self.small_frames = 0
+        """Small messages and small fragments so far: what costs time without carrying anything."""
+        self._claim = claim
+        self._masked = masked
+        self._data = b""
+        self._at = 0
+        self._error: FrameError | None = None
+        self._is_behind = False
+        self._frame_left = 0
+        self._is_last_frame = False
+        self._key = b""
+        self._opcode = 0
+        self._fragments = 0
+        self._parts: list[Bytes] = []
+        self._merged: bytearray | None = None
+        self._size = 0
+        self._text: _TextCheck | None = None
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether `read` stopped because it was told to, with more to read."""
+        return self._is_behind
+
+    def feed(self, data: bytes) -> list[Message | Control]:
+        """`add` and `read` everything."""
+        self.add(data)
+        return self.read()
+
+    def add(self, data: bytes) -> None:
+        """Take what the socket gave."""
+        self._data = self._data[self._at :] + data if self._at < len(self._data) else data
+        self._at = 0
+
+    def read(self, most_frames: int | None = None) -> list[Message | Control]:
+        """What became complete, of at most so many frames.
+
+        Raises:
+            FrameError: the stream is unusable from here on. What came before it was returned first.
+        """
+        if self._error is not None:
+            raise self._error
+        events: list[Message | Control] = []
+        try:
+            self._is_behind = self._read(events, most_frames)
+        except FrameError as error:
+            if not events:
+                raise
+            self._error, self._is_behind = error, True
+        if self._at == len(self._data):
+            self._data, self._at = b"", 0
+        return events
+
+    def _read(self, events: list[Message | Control], most_frames: int | None) -> bool:
+        """Whether it stopped at `most_frames`."""
+        data, end = self._data, len(self._data)
+        view = memoryview(data)
+        frames = 0
+        while self._at < end:
+            if self._frame_left:
+                stop = min(self._at + self._frame_left, end)
+                piece = data if stop - self._at == end else view[self._at : stop]
+                taken, self._at = stop - self._at, stop
+                self._take(piece, taken, events, header_bytes=0)
+                continue
+            if most_frames is not None and frames >= most_frames:
+                return True
+            begin = self._at
+            header_bytes, payload_bytes, opcode = self._header(data, begin, end)
+            if not header_bytes:
+                return False
+            frames += 1
+            if opcode >= CLOSE:
+                stop = begin + header_bytes + payload_bytes
+                if stop > end:
+                    return False
+                self.control_frames += 1
+                self._at = stop
+                events.append(Control(opcode, _open(data[begin:stop])))
+                continue
+            self._begin(opcode, payload_bytes, is_last=bool(data[begin] & 0x80))
+            if self._masked:
+                self._key = data[begin + header_bytes - 4 : begin + header_bytes]
+            self._frame_left = payload_bytes
+            taken = min(payload_bytes, end - begin - header_bytes)
+            self._at = begin + header_bytes + taken
+            self._take(view[begin : self._at], taken, events, header_bytes=header_bytes)
+        return False
+
+    def _header(self, data: bytes, position: int, end: int) -> tuple[int, int, int]:
+        """Header length, payload length and opcode at `position`; zeros when more is needed."""
+        if end - position < 2:
+            return 0, 0, 0
+        first, second = data[position], data[position + 1]
+        if first & 0x70:  # no extension is agreed on (5.2)
+            raise FrameError(1002, "Reserved bits are set.")
+        opcode = first & 0x0F
+        if opcode not in (CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG):
+            raise FrameError(1002, "Unknown opcode.")
+        if bool(second & 0x80) != self._masked:  # 5.1
+            raise FrameError(1002, "Wrong masking.")
+        length, header, least = second & 0x7F, 2, 0
+        if opcode >= CLOSE and (length > 125 or not first & 0x80):  # 5.5
+            raise FrameError(1002, "Malformed control frame.")
+        if length == 126:
+            header = 4
+            if end - position < header:
+                return 0, 0, 0
+            (length,) = struct.unpack_from("!H", data, position + 2)
+            least = 126
+        elif length == 127:
+            header = 10
+            if end - position < header:
+                return 0, 0, 0
+            (length,) = struct.unpack_from("!Q", data, position + 2)
+            least = 1 << 16
+        if length < least:  # "the minimal number of bytes MUST be used" (5.2)
+            raise FrameError(1002, "A length is written longer than it is.")
+        header += 4 if self._masked else 0
+        if end - position < header:
+            return 0, 0, 0
+        return header, length, opcode
+
+    def _begin(self, opcode: int, payload_bytes: int, *, is_last: bool) -> None:
+        if (opcode == CONTINUATION) != bool(self._opcode):  # 5.4
+            raise FrameError(1002, "Fragments out of order.")
+        if not self._opcode:
+            self._opcode = opcode
+            self._text = _TextCheck() if self._masked and opcode == TEXT else None
+            self._merged = None if is_last else bytearray()
+            self._fragments = 0
+        self._size += payload_bytes
+        if self._size > self.limit_bytes:
+            raise FrameError(1009, f"The message exceeds {self.limit_bytes} bytes.")
+        self._fragments += 1
+        if (
+            self._merged is not None
+            and self._fragments > FRAGMENTS_FREE + self._size // FRAGMENT_BYTES
+        ):
+            raise FrameError(1008, "Too many fragments.")
+        if self._size > LARGE_BYTES:
+            self._claim(payload_bytes)
+        limit = SMALL_MESSAGE_BYTES if is_last else SMALL_FRAGMENT_BYTES
+        self.small_frames += (self._size if is_last else payload_bytes) < limit
+        self._is_last_frame = is_last
+
+    def _take(
+        self,
+        piece: Bytes,
+        payload_bytes: int,
+        events: list[Message | Control],
+        *,
+        header_bytes: int,
+    ) -> None:
+        """A piece of a frame: `payload_bytes` after a header, or after the piece before."""
+        self._frame_left -= payload_bytes
+        is_whole = self._frame_left == 0 and self._is_last_frame
+        if self._text is not None or self._merged is not None:
+            plain = self._opened(piece[header_bytes:] if header_bytes else piece)
+            if self._text is not None:
+                self._text.check(plain, is_last=is_whole)
+            if self._merged is not None:
+                self._merged += plain
+        if self._merged is None:
+            self._keep(piece)
+        if is_whole:
+            if self._merged is None:
+                events.append(Message(self._opcode, self._parts, self._size))
+            elif self._masked:
+                events.append(client_message(self._opcode, self._merged))
+            else:
+                header = _frame_header(self._opcode, self._size, mask=False)
+                events.append(Message(self._opcode, (header, self._merged), self._size))
+            self._parts, self._merged, self._size, self._opcode = [], None, 0, 0
+
+    def _opened(self, piece: Bytes) -> Bytes:
+        """A piece of the current frame, unmasked; the key is turned to where the next one
+        begins."""
+        if not self._masked:
+            return piece
+        plain = apply_mask(piece, self._key)
+        turned = len(piece) % 4
+        if turned:
+            self._key = self._key[turned:] + self._key[:turned]
+        return plain
+
+    def _keep(self, piece: Bytes) -> None:
+        """Small pieces are put together: each would cost more than it holds, and a view of it would
+        keep everything that was read with it."""
+        parts = self._parts
+        if len(piece) >= _SMALL_PIECE_BYTES:
+            parts.append(piece)
+            return
+        last = parts[-1] if parts else None
+        if isinstance(last, bytearray) and len(last) < _MERGED_PIECE_BYTES:
+            last += piece
+        else:
+            parts.append(bytearray(piece))
+
+
+class _TextCheck:
+    """Whether a client's text is UTF-8 of a size that can be read, piece by piece."""
+
+    def __init__(self) -> None:
+        self._decoder: codecs.IncrementalDecoder | None = None
+        self._items = 0
+
+    def check(self, piece: Bytes, *, is_last: bool) -> None:
+        """Look at the next piece.
+
+        Raises:
+            FrameError: 1007 or 1009.
+        """
+        assert isinstance(piece, (bytes, bytearray))
+        self._items += commas(piece)
+        if self._items > ITEMS_LIMIT:
+            raise FrameError(1009, f"The message exceeds {ITEMS_LIMIT} items.")
+        if self._decoder is None:
+            if piece.isascii():
+                return
+            self._decoder = codecs.getincrementaldecoder("utf-8")()
+        try:
+            self._decoder.decode(piece, is_last)
+        except UnicodeDecodeError:
+            raise FrameError(1007, "Text that is not UTF-8.") from None
+
+
+FEW_COMMAS = 64
+
+
+def commas(piece: bytes | bytearray) -> int:
+    """How many commas are in `piece`.
+
+    Sound has few: each is searched for with `memchr`, some thirty times as fast as `count`, which
+    takes over where there are many.
+    """
+    found, at = 0, piece.find(b",")
+    while at >= 0:
+        found += 1
+        if found == FEW_COMMAS:
+            return found + piece.count(b",", at + 1)
+        at = piece.find(b",", at + 1)
+    return found
+
+
+def frame(opcode: int, payload: bytes, *, mask: bool) -> bytes:
+    """One unfragmented frame; `mask` at the client's end."""
+    header = _frame_header(opcode, len(payload), mask=mask)
+    if not mask:
+        return header + payload
+    key = os.urandom(4)
+    return header + key + apply_mask(payload, key)
+
+
+def client_message(opcode: int, payload: bytearray) -> Message:
+    """A message from a client's end, made without a copy of its payload.
+
+    Its key of zeros masks nothing. The purpose of masking, to protect proxies from scripts, is none
+    between our own gateway and worker.
+    """
+    header = _frame_header(opcode, len(payload), mask=True) + bytes(4)
+    return Message(opcode, (header, payload), len(payload))
+
+
+def _frame_header(opcode: int, length: int, *, mask: bool) -> bytes:
+    """Of an unfragmented frame, without the key."""
+    bit = 0x80 if mask else 0
+    if length < 126:
+        return struct.pack("!BB", 0x80 | opcode, bit | length)
+    if length < 65536:
+        return struct.pack("!BBH", 0x80 | opcode, bit | 126, length)
+    return struct.pack("!BBQ", 0x80 | opcode, bit | 127, length)
+
+
+def close_payload(code: int, reason: str) -> bytes:
+    """Content of a close frame (RFC 6455, 5.5.1); the reason is cut to the 123 bytes that fit, at a
+    character."""
+    return struct.pack("!H", code) + reason.encode()[:123].decode(errors="ignore").encode()
+
+
+def parse_close(payload: bytes) -> tuple[int, str]:
+    """Code and reason of a close frame; 1005 when it carries none.
+
+    Raises:
+        FrameError: 1002 for one byte or a code that must not travel, 1007 for broken text.
+    """
+    if not payload:
+        return 1005, ""
+    if len(payload) < 2:
+        raise FrameError(1002, "Malformed close frame.")
+    (code,) = struct.unpack_from("!H", payload)
+    if not can_travel(code):
+        raise FrameError(1002, "Close code that must not travel.")
+    try:
+        return code, payload[2:].decode()
+    except UnicodeDecodeError:
+        raise FrameError(1007, "The close reason is not UTF-8.") from None
+
+
+def can_travel(code: int) -> bool:
+    """Whether a close code may appear on the wire (RFC 6455, 7.4)."""
+    return 1000 <= code <= 1003 or 1007 <= code <= 1014 or 3000 <= code <= 4999
+
+
+def _open(data: bytes) -> bytes:
+    """The payload of the whole frames in `data`, unmasked."""
+    position, end = 0, len(data)
+    pieces: list[bytes] = []
+    while position < end:
+        second = data[position + 1]
+        length = second & 0x7F
+        position += 2
+        if length == 126:
+            (length,) = struct.unpack_from("!H", data, position)
+            position += 2
+        elif length == 127:
+            (length,) = struct.unpack_from("!Q", data, position)
+            position += 8
+        if second & 0x80:
+            key = data[position : position + 4]
+            position += 4
+            pieces.append(apply_mask(data[position : position + length], key))
+        else:
+            pieces.append(data[position : position + length])
+        position += length
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)

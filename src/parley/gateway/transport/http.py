@@ -1,0 +1,237 @@
+"""uvicorn's HTTP connection with the limits it lacks.
+
+Heads have a time and a size; bodies must keep coming, and answers must be taken, at a rate that no
+working network falls below; an address has so many connections. What is refused here is refused
+before the application hears of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+
+import httptools
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from parley.gateway.transport.clients import OpenConnections
+
+HEAD_LIMIT_S: Final = 20.0
+"""From the connection to the end of its first request's head; later ones have uvicorn's keep-alive
+limit."""
+HEAD_LIMIT_BYTES: Final = 64 << 10
+
+BODY_GRACE_S: Final = 30.0
+BODY_BYTES_PER_S: Final = 16 << 10
+"""A body may take its grace, and a second more for every so many bytes that came."""
+
+STALL_S: Final = 30.0
+STALL_BYTES: Final = 64 << 10
+"""While an answer waits for its reader, so many bytes must go within so many seconds."""
+
+DRAIN_S: Final = 5.0
+DRAIN_BYTES: Final = 64 << 20
+DRAIN_PAUSE_S: Final = 0.005
+DRAINS_EACH: Final = 2
+"""How much of a body is still taken, unread, after its answer: a client that is still sending would
+not see the answer otherwise. One read in so many seconds, on so many connections of an address."""
+
+PIPELINE_LIMIT: Final = 8
+
+
+class BadHead(Exception):
+    """A request that is refused with 400, whatever it asks."""
+
+
+class BoundedHttp(HttpToolsProtocol):
+    """HTTP connection with limits on time, size and number."""
+
+    head_limit_s = HEAD_LIMIT_S
+    body_grace_s = BODY_GRACE_S
+    stall_s = STALL_S
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._open: OpenConnections = self.app_state.get("open_connections") or OpenConnections()
+        self._is_counted = False
+        self._head_bytes = 0
+        self._is_in_body = False
+        self._is_draining = False
+        self._body_bytes = 0
+        self._body_due = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._stall_timer: asyncio.TimerHandle | None = None
+
+    @property
+    def _address(self) -> str:
+        return self.client[0] if self.client else "unknown"
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if not self._open.enter(self._address):
+            self._refuse(429, "Too many connections.")
+            return
+        self._is_counted = True
+        if not self._open.may_open(self._address):
+            transport.abort()  # an answer would cost more than the question
+            return
+        self._after(self.head_limit_s, transport.close)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        self._stop_stall_timer()
+        self._stop_draining()
+        self._leave()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        if not self._is_in_body:
+            self._head_bytes += len(data)
+        super().data_received(data)
+        if not self._is_in_body and self._head_bytes > HEAD_LIMIT_BYTES:
+            self._refuse(431, "The request's head is too long.")
+
+    def handle_websocket_upgrade(self) -> None:
+        self._stop_timer()
+        # The WebSocket counts itself, and has limits of its own.
+        self._leave()
+        super().handle_websocket_upgrade()
+
+    def on_headers_complete(self) -> None:
+        self._stop_timer()
+        self._check_head()
+        self._is_in_body = True
+        super().on_headers_complete()
+        self._body_bytes = 0
+        self._body_due = self.loop.time() + self.body_grace_s
+        self._after(self.body_grace_s, self._check_body)
+
+    def on_body(self, body: bytes) -> None:
+        self._body_bytes += len(body)
+        self._body_due += len(body) / BODY_BYTES_PER_S
+        super().on_body(body)
+        if self._is_draining and not self.transport.is_closing():
+            if self._body_bytes > DRAIN_BYTES:
+                self.transport.close()
+            else:
+                self.transport.pause_reading()
+                self.loop.call_later(DRAIN_PAUSE_S, self._drain_on)
+
+    def on_message_complete(self) -> None:
+        self._stop_timer()
+        super().on_message_complete()
+        if self._is_draining:
+            self._drain_on()
+            self._stop_draining()
+        self._is_in_body = False
+        self._head_bytes = 0
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if not self._is_in_body or self.transport.is_closing():
+            return
+        draining = self._open.draining
+        if draining[self._address] >= DRAINS_EACH:
+            self.transport.close()
+            return
+        draining[self._address] += 1
+        self._is_draining = True
+        self._body_bytes = 0
+        self._after(DRAIN_S, self.transport.close)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch_output()
+
+    def resume_writing(self) -> None:
+        self._stop_stall_timer()
+        super().resume_writing()
+
+    def _drain_on(self) -> None:
+        if self._is_draining and not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    def _stop_draining(self) -> None:
+        if self._is_draining:
+            self._is_draining = False
+            draining = self._open.draining
+            draining[self._address] -= 1
+            if not draining[self._address]:
+                del draining[self._address]
+
+    def _check_head(self) -> None:
+        version = self.parser.get_http_version()
+        hosts = sum(name == b"host" for name, _ in self.headers)
+        if hosts > 1 or (hosts == 0 and version != "1.0"):
+            raise BadHead("A request has one Host.")
+        if version == "1.0" and self._should_upgrade():
+            raise BadHead("A WebSocket needs HTTP/1.1.")
+        if len(self.pipeline) >= PIPELINE_LIMIT:
+            raise BadHead("Too many requests at once.")
+
+    def _check_body(self) -> None:
+        now = self.loop.time()
+        if self.flow.read_paused:
+            # It is us who do not read at present.
+            self._body_due = max(self._body_due, now + 1.0)
+        if now < self._body_due:
+            self._after(self._body_due - now, self._check_body)
+            return
+        if self.cycle is not None and not self.cycle.response_started:
+            self._refuse(408, "The request's body did not come in time.")
+        else:
+            self.transport.close()
+
+    def _watch_output(self) -> None:
+        """While what we say is not taken."""
+        self._stop_stall_timer()
+        before = self.transport.get_write_buffer_size()
+
+        def check() -> None:
+            if before - self.transport.get_write_buffer_size() < STALL_BYTES:
+                self.transport.abort()
+            else:
+                self._watch_output()
+
+        self._stall_timer = self.loop.call_later(self.stall_s, check)
+
+    def _refuse(self, status: int, sentence: str) -> None:
+        """The last answer on this connection."""
+        self._stop_timer()
+        body = sentence.encode()
+        self.transport.write(
+            b"HTTP/1.1 %d %s\r\ncontent-type: text/plain; charset=utf-8\r\n"
+            b"content-length: %d\r\nconnection: close\r\n\r\n%s"
+            % (status, _PHRASES[status], len(body), body)
+        )
+        self.transport.close()
+
+    def _leave(self) -> None:
+        if self._is_counted:
+            self._is_counted = False
+            self._open.leave(self._address)
+
+    def _after(self, seconds: float, act: Callable[[], None]) -> None:
+        self._stop_timer()
+        self._timer = self.loop.call_later(seconds, act)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _stop_stall_timer(self) -> None:
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
+
+
+_PHRASES: Final = {
+    408: b"Request Timeout",
+    429: b"Too Many Requests",
+    431: b"Request Header Fields Too Large",
+}
+
+assert issubclass(httptools.HttpParserCallbackError, httptools.HttpParserError)

@@ -1,0 +1,281 @@
+"""The server's end of a client's WebSocket, under uvicorn.
+
+uvicorn hands an upgraded connection to the class named in its `ws` setting. This one speaks
+ordinary ASGI, so Starlette routes work as everywhere, and offers the connection itself as a scope
+extension (`connection_of`): a route that accepted may take the connection and stop using `receive`
+and `send`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import unquote
+
+from starlette.datastructures import Headers
+from starlette.websockets import WebSocket
+from uvicorn.config import Config
+from uvicorn.protocols.utils import ClientDisconnected, get_local_addr, get_remote_addr, is_ssl
+from uvicorn.server import ServerState
+from websockets.http11 import Request
+from websockets.server import ServerProtocol
+
+from parley import logs
+from parley.gateway.transport.clients import OpenConnections
+from parley.gateway.transport.connection import (
+    Budget,
+    Connection,
+    ConnectionClosed,
+    ConnectionLimits,
+    ConnectionState,
+    Keepalive,
+    as_transport,
+)
+from parley.gateway.transport.framing import BINARY, frame
+
+EXTENSION: Final = "parley.connection"
+
+log = logs.get(__name__)
+
+
+class Handshake(enum.Enum):
+    """How far the opening handshake is (RFC 6455, 4.2)."""
+
+    REQUEST = enum.auto()
+    """The request is not there yet."""
+    RECEIVED = enum.auto()
+    """The application has not asked what came."""
+    OFFERED = enum.auto()
+    """The application decides."""
+    ANSWERED = enum.auto()
+
+
+class ServerConnection(Connection):
+    """One upgraded connection: handshake, ASGI, connection."""
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        keepalive: Keepalive = app_state["keepalive"]
+        limits: ConnectionLimits = app_state["connection_limits"]
+        budget: Budget | None = app_state.get("budget")
+        super().__init__(is_server=True, limits=limits, keepalive=keepalive, budget=budget)
+        self._open_connections: OpenConnections | None = app_state.get("open_connections")
+        self._address_of: Callable[[str | None, Mapping[str, str]], str] | None
+        self._address_of = app_state.get("address_of")
+        self._counted_address: str | None = None
+        self._config = config
+        self._app_state = app_state
+        self._connections = server_state.connections
+        self._tasks = server_state.tasks
+        self._protocol = ServerProtocol()
+        self._step = Handshake.REQUEST
+        self._refusal: tuple[int, list[tuple[bytes, bytes]]] = (403, [])
+
+    # uvicorn's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = as_transport(transport)
+        self._connections.add(self)  # type: ignore[arg-type]
+        if self._open_connections is not None:
+            peer = get_remote_addr(self._transport)
+            address = peer[0] if peer else "unknown"
+            # The HTTP connection it was a moment ago has just given its place back.
+            self._open_connections.enter(address)
+            self._counted_address = address
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._connections.discard(self)
+        if self._open_connections is not None and self._counted_address is not None:
+            self._open_connections.leave(self._counted_address)
+            self._counted_address = None
+        super().connection_lost(exc)
+
+    def shutdown(self) -> None:
+        """uvicorn stops; whoever uses the connection has said its words by then."""
+        if self.state is not ConnectionState.CONNECTING:
+            self.close(1001, "server shutdown")
+        elif self._transport is not None:
+            self._transport.close()
+
+    def data_received(self, data: bytes) -> None:
+        if self._step is not Handshake.REQUEST:
+            super().data_received(data)
+            return
+        self._protocol.receive_data(data)
+        for event in self._protocol.events_received():
+            if isinstance(event, Request):
+                self._step = Handshake.RECEIVED
+                self._connect(event)
+                return
+        if self._transport is not None:
+            self._transport.close()
+
+    def eof_received(self) -> None:
+        return None
+
+    def _flooded(self) -> None:
+        if self._open_connections is not None and self.owner is not None:
+            self._open_connections.flooded(self.owner, self._now())
+
+    def _connect(self, request: Request) -> None:
+        assert self._transport is not None
+        # Nothing is read before somebody has decided to let this client in.
+        self._hold_reading("handshake", True)
+        self._response = self._protocol.accept(request)
+        if self._response.status_code != 101:
+            self._answer()
+            self._transport.close()
+            return
+        path, _, query = request.path.partition("?")
+        subprotocols = [
+            token.strip()
+            for header in request.headers.get_all("Sec-WebSocket-Protocol")
+            for token in header.split(",")
+        ]
+        headers = [
+            (name.lower().encode("ascii"), value.encode("latin-1"))
+            for name, value in request.headers.raw_items()
+        ]
+        client = get_remote_addr(self._transport)
+        if self._address_of is not None:
+            self.owner = self._address_of(client[0] if client else None, Headers(raw=headers))
+        if self._is_held_off():
+            self._reject(429, "Too many messages. Try again in a few seconds.")
+            self._transport.close()
+            return
+        scope = {
+            "type": "websocket",
+            "asgi": {"version": "3.0", "spec_version": "2.4"},
+            "http_version": "1.1",
+            "scheme": "wss" if is_ssl(self._transport) else "ws",
+            "server": get_local_addr(self._transport),
+            "client": client,
+            "root_path": self._config.root_path,
+            "path": self._config.root_path + unquote(path),
+            "raw_path": path.encode("ascii"),
+            "query_string": query.encode("ascii"),
+            "headers": headers,
+            "subprotocols": subprotocols,
+            "state": self._app_state.copy(),
+            "extensions": {EXTENSION: self, "websocket.http.response": {}},
+        }
+        task = self._loop.create_task(self._run(scope), name=f"socket {path[:40]}")
+        task.add_done_callback(self._tasks.discard)
+        self._tasks.add(task)
+
+    def _is_held_off(self) -> bool:
+        counter, owner = self._open_connections, self.owner
+        return counter is not None and owner is not None and counter.is_held_off(owner, self._now())
+
+    def _answer(self) -> None:
+        """Send the handshake's answer."""
+        assert self._transport is not None
+        self._step = Handshake.ANSWERED
+        self._protocol.send_response(self._response)
+        self._transport.write(b"".join(self._protocol.data_to_send()))
+
+    async def _run(self, scope: dict[str, Any]) -> None:
+        code = 1000
+        try:
+            await self._config.loaded_app(scope, self._asgi_receive, self._asgi_send)
+        except ClientDisconnected:
+            code = 1001
+        except Exception:
+            log.exception("socket route failed", path=scope["path"])
+            code = 1011
+        finally:
+            self._finish(code)
+
+    def _finish(self, code: int) -> None:
+        if self.state is not ConnectionState.CONNECTING:
+            self.close(code)
+        elif self._transport is not None and not self._transport.is_closing():
+            if self._step is not Handshake.ANSWERED:
+                self._reject(500)
+            self._transport.close()
+
+    def _reject(
+        self, status: int, body: str = "", headers: Sequence[tuple[bytes, bytes]] = ()
+    ) -> None:
+        self._response = self._protocol.reject(status, body)
+        for raw_name, value in headers:
+            name = raw_name.decode("latin-1")
+            if name not in ("content-length", "connection"):
+                if name in self._response.headers:
+                    del self._response.headers[name]
+                self._response.headers[name] = value.decode("latin-1")
+        self._answer()
+
+    # ASGI's side
+
+    async def _asgi_receive(self) -> dict[str, Any]:
+        if self._step is Handshake.RECEIVED:
+            self._step = Handshake.OFFERED
+            return {"type": "websocket.connect"}
+        try:
+            message = await self.receive()
+        except ConnectionClosed as end:
+            closure = end.closure
+            return {
+                "type": "websocket.disconnect",
+                "code": closure.code,
+                "reason": closure.reason,
+            }
+        payload = message.payload()
+        if not message.is_text:
+            return {"type": "websocket.receive", "bytes": payload}
+        try:
+            return {"type": "websocket.receive", "text": payload.decode()}
+        except UnicodeDecodeError:
+            self._fail(1007, "Text that is not UTF-8.")
+            return {"type": "websocket.disconnect", "code": 1007}
+
+    async def _asgi_send(self, message: Any) -> None:
+        kind = message["type"]
+        if self.closed.done() and self._step is Handshake.ANSWERED:
+            raise ClientDisconnected
+        if kind == "websocket.accept":
+            if self._transport is None or self._transport.is_closing():
+                raise ClientDisconnected
+            for name, value in message.get("headers") or ():
+                self._response.headers[name.decode("latin-1")] = value.decode("latin-1")
+            if message.get("subprotocol"):
+                self._response.headers["Sec-WebSocket-Protocol"] = message["subprotocol"]
+            self._answer()
+            self._opened(self._transport)
+            self._hold_reading("handshake", False)
+        elif kind == "websocket.close":
+            if self._step is Handshake.ANSWERED:
+                self.close(message.get("code") or 1000, message.get("reason") or "")
+            else:
+                self._reject(403)
+                if self._transport is not None:
+                    self._transport.close()
+        elif kind == "websocket.http.response.start":
+            self._refusal = (message["status"], list(message.get("headers") or ()))
+        elif kind == "websocket.http.response.body":
+            status, headers = self._refusal
+            self._reject(status, message.get("body", b"").decode(), headers)
+            if self._transport is not None:
+                self._transport.close()
+        elif kind == "websocket.send":
+            if message.get("text") is not None:
+                self.send_text(message["text"].encode())
+            elif self.is_open:
+                self._write((frame(BINARY, message["bytes"], mask=False),))
+        else:
+            raise RuntimeError(f"Unexpected ASGI message {kind!r}.")
+
+
+def connection_of(websocket: WebSocket) -> Connection:
+    """The connection behind an accepted Starlette socket."""
+    connection = websocket.scope["extensions"][EXTENSION]
+    assert isinstance(connection, Connection)
+    return connection

@@ -1,0 +1,183 @@
+"""The connection from a lease to its worker: opened with patience, closed exactly once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from parley import logs
+from parley.gateway.tls import worker_context
+from parley.gateway.transport import ClientConnection, ConnectionLimits, DialFailed, Keepalive, dial
+from parley.gateway.worker_pool import Lease
+from parley.protocol.control import (
+    ACCEPTED_HEADER,
+    BUSY_STATUS,
+    CALLER_HEADER,
+    EXTENSIONS_HEADER,
+    KIND_HEADER,
+    LEASE_HEADER,
+    PARAMETERS_HEADER,
+    QUEUE_WAIT_HEADER,
+    SECRET_HEADER,
+    SESSION_HEADER,
+    SESSION_PATH,
+    UNKNOWN_DIALECT_STATUS,
+)
+from parley.tracing import TRACE_HEADER
+
+log = logs.get(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class DialPolicy:
+    """How hard a worker is tried. Source: service.md 2.7."""
+
+    attempts: int = 5
+    pause_s: float = 1.0
+    open_limit_s: float = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamSettings:
+    """What all upstream connections of a gateway share."""
+
+    limits: ConnectionLimits
+    keepalive: Keepalive
+    policy: DialPolicy = DialPolicy()
+    secret: str | None = None
+    tls: ssl.SSLContext | None = None
+
+
+class UpstreamConnection:
+    """One session's way to its worker. Use as an async context manager around `open`."""
+
+    def __init__(
+        self, lease: Lease, settings: UpstreamSettings, *, dialect: str, headers: dict[str, str]
+    ) -> None:
+        self.lease = lease
+        self.connection: ClientConnection | None = None
+        self.is_refused = False
+        """Whether the worker was reached and said that it has no room."""
+        self.is_unknown = False
+        """Whether the worker was reached and does not speak the dialect."""
+        self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._settings = settings
+        base = "ws" + lease.worker.hello.url.removeprefix("http").rstrip("/")
+        self._url = base + SESSION_PATH.format(dialect=dialect)
+        self._headers = headers
+        self._stop_listening = lease.lost.listen(self._on_lost)
+        self.waited_s = 0.0
+        """How long the client was in the queue."""
+        self.expected_wait_s: float | None = None
+        """What it was told at first; None: unknown."""
+        if lease.is_lost:
+            self._on_lost()
+
+    async def __aenter__(self) -> UpstreamConnection:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._stop_listening()
+        if self.connection is not None:
+            self.connection.close(1001)
+
+    async def open(self) -> ClientConnection | None:
+        """Dial until it works; None when the worker cannot be reached, is gone, or refuses
+        (`is_refused`). Safe to cancel: a connection that was opened is closed with the upstream."""
+        policy = self._settings.policy
+        for attempt in range(policy.attempts):
+            if attempt:
+                await asyncio.wait({self.lost}, timeout=policy.pause_s)
+            if self.lost.done():
+                return None
+            # From here on the worker may hold a session, whatever becomes of us.
+            self.lease.was_opened = True
+            try:
+                await self._dial()
+            except DialFailed as failure:
+                if failure.status == UNKNOWN_DIALECT_STATUS:
+                    self.lease.was_opened = False
+                    self.is_unknown = True
+                    log.error("dialect unknown to worker", worker=self.lease.worker.worker_id)
+                    return None
+                if failure.status == BUSY_STATUS:
+                    self.lease.was_opened = False
+                    self.is_refused = True
+                    log.info("worker has no room", worker=self.lease.worker.worker_id)
+                    return None
+                log.warning(
+                    "worker not reached",
+                    worker=self.lease.worker.worker_id,
+                    attempt=attempt + 1,
+                    why=str(failure),
+                )
+                continue
+            if self.connection is not None:
+                return self.connection
+        return None
+
+    async def _dial(self) -> None:
+        """One attempt, given up when the worker is lost meanwhile. Sets `connection`, also when it
+        is cancelled in the instant in which the connection came to be."""
+        task = asyncio.ensure_future(
+            dial(
+                self._url,
+                headers=self._headers,
+                limits=self._settings.limits,
+                keepalive=self._settings.keepalive,
+                open_limit_s=self._settings.policy.open_limit_s,
+                tls=self._settings.tls or worker_context(self.lease.worker.hello.certificate),
+            )
+        )
+        try:
+            first: set[asyncio.Future[Any]] = {task, self.lost}
+            await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.wait({task})
+            if not task.cancelled() and task.exception() is None:
+                self.connection = task.result()
+        if not task.cancelled():
+            task.result()
+
+    def _on_lost(self) -> None:
+        if not self.lost.done():
+            self.lost.set_result(None)
+
+
+def upstream_headers(
+    lease: Lease,
+    *,
+    secret: str | None,
+    accepted_time: float,
+    queue_wait_s: float,
+    extensions: bool,
+    caller: str,
+    parameters: Mapping[str, str],
+    trace: str = "",
+) -> dict[str, str]:
+    """What the worker is told about a session when its socket is opened."""
+    headers: dict[str, Any] = {
+        LEASE_HEADER: lease.lease_id,
+        SESSION_HEADER: lease.session_id,
+        KIND_HEADER: lease.kind,
+        ACCEPTED_HEADER: f"{accepted_time:.6f}",
+        QUEUE_WAIT_HEADER: str(round(queue_wait_s * 1000)),
+    }
+    if extensions:
+        headers[EXTENSIONS_HEADER] = "true"
+    if parameters:
+        # ASCII, whatever a client wrote there.
+        headers[PARAMETERS_HEADER] = json.dumps(dict(parameters))
+    if caller:
+        headers[CALLER_HEADER] = caller
+    if trace:
+        headers[TRACE_HEADER] = trace
+    if secret:
+        headers[SECRET_HEADER] = secret
+    return headers

@@ -1,0 +1,149 @@
+"""What each key used: sessions, minutes, generated tokens by day (UTC), and whether it may more.
+
+Pure bookkeeping. Minutes are those of leases, running ones included; tokens are counted when a
+session ends. Maintenance writes down what was counted and puts today's back after a restart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from parley.clock import Clock
+from parley.errors import QuotaExceeded
+from parley.gateway.state import Key, UsageRow
+from parley.gateway.worker_pool import Lease, WorkerPool
+
+
+@dataclass(slots=True)
+class UsageOfDay:
+    """What one key used on one day."""
+
+    sessions: int = 0
+    seconds: float = 0.0
+    tokens: int = 0
+
+    def add(self, other: UsageOfDay) -> None:
+        self.sessions += other.sessions
+        self.seconds += other.seconds
+        self.tokens += other.tokens
+
+
+class KeyUsage:
+    """Belongs to the event loop.
+
+    Args:
+        find_key: a key that works, by its id.
+    """
+
+    def __init__(
+        self, worker_pool: WorkerPool, clock: Clock, find_key: Callable[[str], Key | None]
+    ) -> None:
+        self._worker_pool = worker_pool
+        self._clock = clock
+        self._find_key = find_key
+        self._today: dict[str, UsageOfDay] = {}
+        self._day = self.day()
+        self._unsaved: dict[tuple[str, str], UsageOfDay] = {}
+        worker_pool.released.listen(self._released)
+        worker_pool.ended.listen(self._ended)
+
+    def day(self) -> str:
+        """Today, in UTC."""
+        return datetime.fromtimestamp(self._clock.time(), UTC).date().isoformat()
+
+    def fill(self, rows: Iterable[UsageRow]) -> None:
+        """Put today's counts back after a restart."""
+        today = self.day()
+        for row in rows:
+            if row.day == today:
+                self._of(row.key_id).add(UsageOfDay(row.sessions, row.seconds, row.tokens))
+
+    def today(self, key_id: str) -> UsageOfDay:
+        """What a key used today, running sessions included."""
+        self._turn_the_day()
+        found = self._today.get(key_id, UsageOfDay())
+        now = self._clock.monotonic()
+        running = [lease for lease in self._worker_pool.leases if lease.key_id == key_id]
+        return UsageOfDay(
+            found.sessions + len(running),
+            found.seconds + sum(now - lease.granted_at for lease in running),
+            found.tokens,
+        )
+
+    def check(self, key_id: str | None) -> None:
+        """Whether a key may begin a session.
+
+        Raises:
+            QuotaExceeded: it used up its day.
+        """
+        key = self._find_key(key_id) if key_id is not None else None
+        exceeded = self._exceeded(key) if key is not None else None
+        if exceeded is not None:
+            raise exceeded
+
+    def over(self) -> list[Lease]:
+        """Running sessions of keys whose day is used up."""
+        limited: dict[str, bool] = {}
+        found = []
+        for lease in self._worker_pool.leases:
+            key_id = lease.key_id
+            if key_id is None:
+                continue
+            if key_id not in limited:
+                key = self._find_key(key_id)
+                limited[key_id] = key is not None and self._exceeded(key) is not None
+            if limited[key_id]:
+                found.append(lease)
+        return found
+
+    def take_unsaved(self) -> list[UsageRow]:
+        """What was counted since the last call."""
+        rows = [
+            UsageRow(key_id, day, one.sessions, one.seconds, one.tokens)
+            for (key_id, day), one in self._unsaved.items()
+        ]
+        self._unsaved = {}
+        return rows
+
+    def put_back(self, rows: Iterable[UsageRow]) -> None:
+        """They could not be written."""
+        for row in rows:
+            one = UsageOfDay(row.sessions, row.seconds, row.tokens)
+            self._unsaved.setdefault((row.key_id, row.day), UsageOfDay()).add(one)
+
+    # Inside
+
+    def _exceeded(self, key: Key) -> QuotaExceeded | None:
+        if key.minutes_per_day is None and key.tokens_per_day is None:
+            return None
+        used = self.today(key.id)
+        if key.minutes_per_day is not None and used.seconds >= 60 * key.minutes_per_day:
+            return QuotaExceeded(key.minutes_per_day, "minutes")
+        if key.tokens_per_day is not None and used.tokens >= key.tokens_per_day:
+            return QuotaExceeded(key.tokens_per_day, "tokens")
+        return None
+
+    def _released(self, lease: Lease) -> None:
+        seconds = self._clock.monotonic() - lease.granted_at
+        self._add(lease, UsageOfDay(sessions=1, seconds=seconds))
+
+    def _ended(self, lease: Lease, tokens: int) -> None:
+        if tokens:
+            self._add(lease, UsageOfDay(tokens=tokens))
+
+    def _add(self, lease: Lease, used: UsageOfDay) -> None:
+        if lease.key_id is None:
+            return
+        self._turn_the_day()
+        self._of(lease.key_id).add(used)
+        self._unsaved.setdefault((lease.key_id, self._day), UsageOfDay()).add(used)
+
+    def _of(self, key_id: str) -> UsageOfDay:
+        return self._today.setdefault(key_id, UsageOfDay())
+
+    def _turn_the_day(self) -> None:
+        today = self.day()
+        if today != self._day:
+            self._day, self._today = today, {}

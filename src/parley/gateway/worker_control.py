@@ -1,0 +1,227 @@
+"""The gateway's side of the control sockets: what workers tell, and what we ask of them."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import secrets
+import ssl
+from collections.abc import Iterable
+from typing import Final
+
+import httpx
+import msgspec
+from starlette.websockets import WebSocket
+
+from parley import __version__, logs
+from parley.errors import ParleyError, ServiceUnavailable, Unauthorized
+from parley.gateway.admission import Admission, names_loopback
+from parley.gateway.metrics import Metrics
+from parley.gateway.tls import worker_context
+from parley.gateway.transport import Connection, ConnectionClosed, connection_of
+from parley.gateway.worker_pool import Lease, Worker, WorkerPool
+from parley.protocol.control import (
+    SILENCE_LIMIT_S,
+    EndSession,
+    FromWorker,
+    Goodbye,
+    Heartbeat,
+    Hello,
+    Leave,
+    SessionPhase,
+    StopResult,
+    StopTurn,
+    ToWorker,
+    Welcome,
+)
+
+ANSWER_LIMIT_S: Final = 5.0
+PROBE_EVERY_S: Final = 2.0
+MESSAGE_LIMIT_BYTES: Final = 1 << 20
+SLOTS_LIMIT: Final = 4096
+
+log = logs.get(__name__)
+
+_decoder = msgspec.json.Decoder(FromWorker)
+
+
+class WorkerControl:
+    """Talks to all workers. `Worker.connection` is the connection of its control socket."""
+
+    def __init__(
+        self,
+        *,
+        worker_pool: WorkerPool,
+        admission: Admission,
+        metrics: Metrics,
+        probe_every_s: float = PROBE_EVERY_S,
+    ) -> None:
+        self._worker_pool = worker_pool
+        self._admission = admission
+        self._metrics = metrics
+        self._probe_every_s = probe_every_s
+        self.store_id = ""
+        """What workers are told of our data folder."""
+        self._answers: dict[str, asyncio.Future[bool]] = {}
+
+    async def serve(self, websocket: WebSocket) -> None:
+        """The route: one worker, for as long as it stays."""
+        await websocket.accept()
+        connection = connection_of(websocket)
+        connection.set_message_limit(MESSAGE_LIMIT_BYTES)
+        worker: Worker | None = None
+        try:
+            self._admission.check_worker(
+                websocket.client.host if websocket.client else None, websocket.headers
+            )
+            worker = self._welcome(await self._hello(connection), connection)
+            while self._worker_pool.knows(worker):
+                self._heard(worker, _decoder.decode((await connection.receive()).payload()))
+        except ConnectionClosed:
+            pass
+        except ParleyError as error:
+            log.warning("worker refused", code=error.code, why=str(error))
+            connection.close(error.close_code, str(error))
+        except TimeoutError:
+            connection.close(1008, "no hello")
+        except msgspec.MsgspecError as error:
+            log.warning("invalid control message", why=str(error))
+            connection.close(1008, "not a control message")
+        finally:
+            connection.close()
+            if worker is not None and worker.connection is connection and worker.is_connected:
+                log.warning("control socket lost", worker=worker.worker_id)
+                self._worker_pool.disconnected(worker)
+        await asyncio.wait({connection.gone})
+
+    async def stop_turn(self, lease: Lease) -> bool:
+        """Silence the answer in progress; whether there was one."""
+        request_id = secrets.token_hex(8)
+        return await self._ask(lease.worker, request_id, StopTurn(request_id, lease.lease_id))
+
+    async def end_session(self, lease: Lease) -> bool:
+        """End one session as if its client had; whether there was one to end."""
+        request_id = secrets.token_hex(8)
+        order = EndSession(lease.lease_id, "stopped", request_id)
+        return await self._ask(lease.worker, request_id, order)
+
+    def end_quietly(self, leases: Iterable[Lease]) -> None:
+        """Ask for the end of sessions, each once, in their dialect's words."""
+        for lease in leases:
+            if not lease.was_told_to_end:
+                lease.was_told_to_end = True
+                log.info("session ended: quota", session_id=lease.session_id, key=lease.key_id)
+                self._send(lease.worker, EndSession(lease.lease_id, "stopped"))
+
+    def end_sessions(self) -> int:
+        """Ask for the end of every running session in its dialect's words; how many there are."""
+        leases = self._worker_pool.leases
+        for lease in leases:
+            self._send(lease.worker, EndSession(lease.lease_id, "server_shutdown"))
+        return len(leases)
+
+    def leave(self, grace_s: float) -> None:
+        """Ask all workers to finish."""
+        for worker in self._worker_pool:
+            self._send(worker, Leave(grace_s))
+
+    def restart(self, worker: Worker, grace_s: float) -> None:
+        """Ask one worker to finish; whoever started it starts it again."""
+        self._send(worker, Leave(grace_s))
+
+    async def probe_forever(self) -> None:
+        """Take workers back that could not be reached, once they answer for themselves."""
+        while True:
+            await asyncio.sleep(self._probe_every_s)
+            for worker in self._worker_pool:
+                if worker.is_unreachable and worker.is_connected and await _is_up(worker):
+                    log.info("worker reachable again", worker=worker.worker_id)
+                    self._worker_pool.reachable(worker)
+
+    async def _hello(self, connection: Connection) -> Hello:
+        async with asyncio.timeout(SILENCE_LIMIT_S):
+            first = _decoder.decode((await connection.receive()).payload())
+        if not isinstance(first, Hello):
+            raise Unauthorized("The first message must be hello.")
+        if not (0 < first.slots <= SLOTS_LIMIT and 0 < len(first.worker_id) <= 128):
+            raise Unauthorized("A worker has a name and at least one slot.")
+        if not first.url.startswith(("http://", "https://")):
+            raise ServiceUnavailable("A worker's url begins with http:// or https://.")
+        self._admission.check_worker_url(first.url)
+        try:
+            worker_context(first.certificate)
+        except ValueError as error:
+            raise Unauthorized("A worker's certificate is in PEM.") from error
+        if not first.url.startswith("https") and not names_loopback(first.url):
+            log.warning(
+                "sessions reach a worker without TLS", worker=first.worker_id, url=first.url
+            )
+        return first
+
+    def _welcome(self, hello: Hello, connection: Connection) -> Worker:
+        worker = self._worker_pool.welcome(hello, connection)
+        self._send(worker, Welcome(__version__, self.store_id))
+        log.info(
+            "worker joined",
+            worker=hello.worker_id,
+            slots=hello.slots,
+            model=hello.model,
+            device=hello.device,
+        )
+        return worker
+
+    def _heard(self, worker: Worker, message: FromWorker) -> None:
+        if worker.is_silent:
+            log.info("worker heard again", worker=worker.worker_id)
+        match message:
+            case Heartbeat():
+                self._metrics.heartbeat(message)
+                self._worker_pool.heard(worker, message)
+            case SessionPhase():
+                self._worker_pool.phase(worker, message)
+            case StopResult(request_id=request_id, stopped=stopped):
+                answer = self._answers.get(request_id)
+                if answer is not None and not answer.done():
+                    answer.set_result(stopped)
+            case Goodbye(reason=reason):
+                log.info("worker left", worker=worker.worker_id, reason=reason)
+                self._worker_pool.left(worker)
+            case Hello():
+                raise Unauthorized("Hello is said once.")
+
+    async def _ask(self, worker: Worker, request_id: str, order: StopTurn | EndSession) -> bool:
+        if not worker.is_connected:
+            return False
+        answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._answers[request_id] = answer
+        try:
+            self._send(worker, order)
+            async with asyncio.timeout(ANSWER_LIMIT_S):
+                return await answer
+        except TimeoutError:
+            return False
+        finally:
+            del self._answers[request_id]
+
+    def _send(self, worker: Worker, message: ToWorker) -> None:
+        connection: Connection = worker.connection
+        connection.send_text(msgspec.json.encode(message))
+
+
+@functools.cache
+def _trusted() -> ssl.SSLContext:
+    """The authorities we believe; reading them takes 30 ms of processor time."""
+    return httpx.create_ssl_context(trust_env=False)
+
+
+async def _is_up(worker: Worker) -> bool:
+    url = worker.hello.url.rstrip("/")
+    verify: ssl.SSLContext | bool = False
+    if url.startswith("https"):
+        verify = worker_context(worker.hello.certificate) or _trusted()
+    try:
+        async with httpx.AsyncClient(timeout=5.0, verify=verify, trust_env=False) as http:
+            response = await http.get(f"{url}/health")
+    except httpx.HTTPError:
+        return False
+    return response.status_code == 200

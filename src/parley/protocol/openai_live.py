@@ -1,0 +1,199 @@
+"""The messages of OpenAI Live, `/v1/live/sessions`: no turns, both may speak.
+
+    client                            server
+    session.start               ─▶    session.started
+    session.input_audio.append  ─▶    (nothing)
+                                ◀─    session.output_transcript.delta, session.output_audio.delta
+    session.close               ─▶    session.closed                      then close
+
+Ours alone: `session.input_image.append{image, t_ms}`, a picture for the next unit; only clients
+that know it send it. Source: openai-python 3.54 `types/live`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from parley.protocol import codec
+from parley.protocol.values import Text, make_id
+
+PATH: Final = "/v1/live/sessions"
+RATE_HZ: Final = 24_000
+"""Of sound in both directions."""
+Json = dict[str, Any]
+
+
+# ---- client → server -----------------------------------------------------------------------
+
+
+class LiveClientEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """What every message of a client may carry."""
+
+    event_id: Annotated[str, Meta(max_length=512)] | None = None
+
+
+class SessionStart(LiveClientEvent, tag="session.start", frozen=True, kw_only=True):
+    """The first message: how the session is to be."""
+
+    session: Json
+
+
+class SessionChange(LiveClientEvent, tag="session.update", frozen=True, kw_only=True):
+    """Change the delegation."""
+
+    session: Json
+
+
+class InputAudio(LiveClientEvent, tag="session.input_audio.append", frozen=True, kw_only=True):
+    """Sound: base64 of 16-bit samples, 24 kHz, of any length."""
+
+    audio: str
+
+
+class InputImage(LiveClientEvent, tag="session.input_image.append", frozen=True, kw_only=True):
+    """A picture: base64 of a JPEG, PNG or WebP file, or a data URL. Ours."""
+
+    image: str
+    t_ms: int | None = None
+
+
+class Mute(LiveClientEvent, tag="session.input_audio.mute", frozen=True, kw_only=True):
+    """What is sent from here on is silence to the model."""
+
+
+class Unmute(LiveClientEvent, tag="session.input_audio.unmute", frozen=True, kw_only=True):
+    """The model hears again."""
+
+
+class InstructionsAppend(
+    LiveClientEvent, tag="session.instructions.append", frozen=True, kw_only=True
+):
+    """Words for the model while it runs."""
+
+    content: Annotated[Text, Meta(min_length=1)]
+
+
+class LiveClose(LiveClientEvent, tag="session.close", frozen=True, kw_only=True):
+    """End the session."""
+
+
+LiveMessage = (
+    SessionStart
+    | SessionChange
+    | InputAudio
+    | InputImage
+    | Mute
+    | Unmute
+    | InstructionsAppend
+    | LiveClose
+)
+SHAPES: Final = {
+    str(each.__struct_config__.tag): codec.Shape(each)
+    for each in (
+        SessionStart,
+        SessionChange,
+        InputAudio,
+        InputImage,
+        Mute,
+        Unmute,
+        InstructionsAppend,
+        LiveClose,
+    )
+}
+
+
+# ---- server → client -----------------------------------------------------------------------
+
+
+class LiveServerEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """What every event of the server carries."""
+
+    event_id: str = ""
+    client_event_id: str | UnsetType = UNSET
+
+
+class Started(LiveServerEvent, tag="session.started", frozen=True, kw_only=True):
+    """The session runs."""
+
+    session: Json
+
+
+class Changed(LiveServerEvent, tag="session.updated", frozen=True, kw_only=True):
+    """The session as it is now."""
+
+    session: Json
+
+
+class Muted(LiveServerEvent, tag="session.input_audio.muted", frozen=True, kw_only=True):
+    """The model hears silence."""
+
+
+class Unmuted(LiveServerEvent, tag="session.input_audio.unmuted", frozen=True, kw_only=True):
+    """The model hears again."""
+
+
+class InstructionsAppended(
+    LiveServerEvent, tag="session.instructions.appended", frozen=True, kw_only=True
+):
+    """The words are on their way to the model."""
+
+    start_ms: int
+    end_ms: int
+
+
+class OutputAudio(LiveServerEvent, tag="session.output_audio.delta", frozen=True, kw_only=True):
+    """Sound: base64 of 16-bit samples, 24 kHz."""
+
+    delta: str
+    start_ms: int
+    end_ms: int
+
+
+class OutputTranscript(
+    LiveServerEvent, tag="session.output_transcript.delta", frozen=True, kw_only=True
+):
+    """Words of the sound."""
+
+    delta: str
+    start_ms: int
+    end_ms: int
+
+
+class InputTranscript(
+    LiveServerEvent, tag="session.input_transcript.delta", frozen=True, kw_only=True
+):
+    """What the user was heard to say."""
+
+    delta: str
+    start_ms: int
+    end_ms: int
+
+
+class UsageUpdated(LiveServerEvent, tag="session.usage.updated", frozen=True, kw_only=True):
+    """The sound of the session so far, in seconds."""
+
+    usage: Json
+
+
+class LiveClosed(LiveServerEvent, tag="session.closed", frozen=True, kw_only=True):
+    """The end."""
+
+    reason: str
+    session: Json
+    usage: Json
+
+
+class LiveError(LiveServerEvent, tag="error", frozen=True, kw_only=True):
+    """Something went wrong; the session goes on where that makes sense."""
+
+    error: Json
+
+
+def encode(message: msgspec.Struct) -> str:
+    """A message as the text of one frame, with an id of its own."""
+    if isinstance(message, LiveServerEvent) and not message.event_id:
+        message = msgspec.structs.replace(message, event_id=make_id("event"))
+    return codec.encode(message)

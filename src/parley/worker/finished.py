@@ -1,0 +1,242 @@
+"""Finished recordings of a worker whose data folder is not the gateway's, until the gateway has
+taken them over; and the gateway's registered voices, which such a worker asks for.
+
+The worker keeps every recording until the gateway says that it is safe on its side, so a gateway
+that is away, full or restarted loses nothing. Workers of one machine may share a data folder: any
+of them offers what is in it, also the recordings of one that died.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import ssl
+import stat
+import tarfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import httpx
+
+from parley import logs
+from parley.errors import ServiceUnavailable
+from parley.media.pcm import Pcm
+from parley.media.wav import decode_wav
+from parley.protocol.control import CALLER_HEADER, SECRET_HEADER, STORE_ID_FILE, VOICE_PATH
+from parley.recording import store
+from parley.recording.layout import Folder, RecordingFolders
+
+LISTED_LIMIT: Final = 100
+"""Recordings named in one answer; the gateway asks again when it has taken them."""
+PIECE_BYTES: Final = 256 << 10
+BLOCK_BYTES: Final = tarfile.BLOCKSIZE
+VOICE_TIMEOUT_S: Final = 10.0
+
+_log = logs.get(__name__)
+
+
+class FinishedRecordings:
+    """What the gateway is to take over. Its methods may be called in any thread.
+
+    Attributes:
+        is_on: whether the gateway has a data folder of its own; known from its first welcome.
+    """
+
+    def __init__(self, folders: RecordingFolders) -> None:
+        self._folders = folders
+        self._waiting: set[str] = set()
+        self._lock = threading.Lock()
+        self.is_on = False
+
+    @property
+    def waiting(self) -> int | None:
+        """How many recordings wait; None where gateway and worker share a folder."""
+        return len(self._waiting) if self.is_on else None
+
+    def welcomed(self, store_id: str) -> None:
+        """A gateway told the name of its data folder. Reads the disk."""
+        is_on = bool(store_id) and store_id != self._own_store_id()
+        if is_on != self.is_on:
+            _log.info("recordings handed to the gateway", on=is_on)
+        self.is_on = is_on
+        if is_on:
+            for folder in self._folders:
+                if _is_complete(folder):
+                    self.finished(folder)
+
+    def finished(self, folder: Folder) -> None:
+        """A recording is complete."""
+        with self._lock:
+            self._waiting.add(folder.recording_id)
+
+    def ready(self) -> list[str]:
+        """Those that can be taken now: whatever is being rendered is not. Reads the disk."""
+        if not self.is_on:
+            return []
+        with self._lock:
+            waiting = sorted(self._waiting)
+        ready: list[str] = []
+        for recording_id in waiting:
+            folder = self._folders.find(recording_id)
+            if folder is None:
+                self._forget(recording_id)
+            elif _is_complete(folder) and not _is_being_rendered(folder):
+                ready.append(recording_id)
+            if len(ready) == LISTED_LIMIT:
+                break
+        return ready
+
+    def find(self, recording_id: str) -> Folder | None:
+        """A complete recording that waits."""
+        folder = self._folders.find(recording_id) if self.is_on else None
+        return folder if folder is not None and _is_complete(folder) else None
+
+    def release(self, recording_id: str) -> bool:
+        """The gateway has it: remove it here; whether it was there.
+
+        Raises:
+            StillRecording: its session runs.
+        """
+        folder = self._folders.find(recording_id) if self.is_on else None
+        if folder is not None:
+            store.delete(folder)
+            _log.info("recording handed over", recording_id=recording_id)
+        self._forget(recording_id)
+        return folder is not None
+
+    def _forget(self, recording_id: str) -> None:
+        with self._lock:
+            self._waiting.discard(recording_id)
+
+    def _own_store_id(self) -> str:
+        try:
+            return (self._folders.data_dir / STORE_ID_FILE).read_text(encoding="ascii").strip()
+        except (OSError, UnicodeDecodeError):
+            return ""
+
+
+def _is_complete(folder: Folder) -> bool:
+    return folder.recording.exists() and not folder.is_live()
+
+
+def _is_being_rendered(folder: Folder) -> bool:
+    state = store.replay_state(folder)
+    return state is not None and state.get("state") in ("queued", "running")
+
+
+# ---- a recording as a tar file -------------------------------------------------------------
+
+
+def tar_files(folder: Folder) -> list[tuple[Path, int]]:
+    """What is handed over, with sizes: everything but locks, partial files, and a render that is
+    not done."""
+    left_out: set[Path] = set()
+    if _is_being_rendered(folder):
+        left_out = {
+            folder.replay_state,
+            folder.replay_wav,
+            folder.replay_mp4,
+            folder.subtitles,
+            folder.web_subtitles,
+        }
+    found = []
+    for path in folder.files():
+        name = path.name
+        if name.startswith(".") or name.endswith(".partial") or path in left_out:
+            continue
+        with contextlib.suppress(FileNotFoundError):
+            found.append((path, path.lstat().st_size))
+    return found
+
+
+def tar_bytes(files: list[tuple[Path, int]]) -> int:
+    """Length of the tar file of `files`."""
+    return sum(BLOCK_BYTES + size + -size % BLOCK_BYTES for _, size in files) + 2 * BLOCK_BYTES
+
+
+def tar_pieces(folder: Folder, files: list[tuple[Path, int]]) -> Iterator[bytes]:
+    """`files` as a tar file; never more than a piece is in memory.
+
+    Raises:
+        OSError: a file has gone or become shorter meanwhile.
+    """
+    for path, size in files:
+        member = tarfile.TarInfo(path.relative_to(folder.path).as_posix())
+        member.size, member.mode = size, 0o640
+        member.mtime = int(path.lstat().st_mtime)
+        # Names of ours are short; a longer one would need a second header.
+        yield member.tobuf(tarfile.USTAR_FORMAT)
+        left = size
+        with _open_plain(path) as file:
+            while left:
+                piece = file.read(min(PIECE_BYTES, left))
+                if not piece:
+                    raise OSError(f"{path.name} became shorter while it was read")
+                left -= len(piece)
+                yield piece
+        yield bytes(-size % BLOCK_BYTES)
+    yield bytes(2 * BLOCK_BYTES)
+
+
+def _open_plain(path: Path) -> BinaryIO:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    file = os.fdopen(descriptor, "rb")
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        file.close()
+        raise OSError(f"{path.name} is no plain file")
+    return file
+
+
+# ---- voices --------------------------------------------------------------------------------
+
+
+class GatewayVoices:
+    """The gateway's registered voices, asked for each time: what was deleted there is gone here.
+
+    Args:
+        base_url: http(s):// of the gateway.
+        find_tls: how the gateway is trusted at present.
+        limit_s: the longest voice.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        secret: str | None,
+        find_tls: Callable[[], ssl.SSLContext | None],
+        limit_s: float,
+    ) -> None:
+        self._base_url = base_url
+        self._secret = secret
+        self._find_tls = find_tls
+        self._limit_s = limit_s
+
+    def find(self, name: str, caller: str) -> Pcm | None:
+        """A voice by its id or name, as `caller` may use it. Blocks; in any thread.
+
+        Raises:
+            ServiceUnavailable: the gateway does not answer.
+        """
+        headers = {CALLER_HEADER: caller}
+        if self._secret:
+            headers[SECRET_HEADER] = self._secret
+        context = self._find_tls()
+        # Before the first connection nobody is trusted but the authorities of this machine.
+        verify: Any = context or self._base_url.startswith("https")
+        try:
+            with httpx.Client(verify=verify, trust_env=False, timeout=VOICE_TIMEOUT_S) as http:
+                answer = http.get(
+                    self._base_url + VOICE_PATH, params={"name": name}, headers=headers
+                )
+        except (httpx.HTTPError, OSError) as error:
+            _log.warning("gateway's voices not reached", why=f"{type(error).__name__}: {error}")
+            raise ServiceUnavailable("The registered voices cannot be reached now.") from error
+        if answer.status_code == 404:
+            return None
+        if answer.status_code != 200:
+            _log.warning("gateway refuses voices", status=answer.status_code)
+            raise ServiceUnavailable("The registered voices cannot be reached now.")
+        return decode_wav(answer.content, limit_s=self._limit_s)

@@ -1,0 +1,92 @@
+"""A session's spans in the worker: each unit with its stages, each answer, the end.
+
+A unit's span runs from the receipt of its sound to its result. Its time is divided into the wait
+(for the unit before and for the engine) and the model's stages, one after the other.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from parley.dialects.events import (
+    AnswerDone,
+    ChatRequested,
+    Event,
+    OutputDelta,
+    SessionEnded,
+    SessionReady,
+    TurnCompleted,
+    TurnStarted,
+    UnitDone,
+)
+from parley.tracing import OFF, TraceSpan, Tracing, now_ns
+from parley.worker.host import LeasedSlot
+
+STAGES: Final = ("prefill", "llm", "tts_prep", "tts", "token2wav")
+NS_OF_MS: Final = 1_000_000
+
+
+class SessionTrace:
+    """One session's observer.
+
+    Args:
+        worker_id: of this worker.
+    """
+
+    def __init__(self, tracing: Tracing, lease: LeasedSlot, worker_id: str) -> None:
+        self._session = tracing.begin_session(
+            {
+                "parley.session_id": lease.session_id,
+                "parley.dialect": lease.dialect,
+                "parley.kind": lease.kind.value,
+                "parley.worker": worker_id,
+            },
+            parent=lease.trace,
+        )
+        self._setup = self._session.begin("setup")
+        self._answer: TraceSpan = OFF
+        self._first: TraceSpan = OFF
+
+    def observe(self, event: Event, at_s: float) -> None:
+        """See `Observer`."""
+        del at_s
+        match event:
+            case SessionReady():
+                self._setup.end()
+            case UnitDone():
+                self._unit(event)
+            case TurnStarted() | ChatRequested():
+                self._setup.end()
+                self._answer = self._session.begin("answer")
+                self._first = self._answer.begin("to first piece")
+            case OutputDelta():
+                self._first.end()
+            case AnswerDone() | TurnCompleted():
+                self._first.end()
+                self._answer.end()
+            case SessionEnded():
+                for span in (self._setup, self._first, self._answer):
+                    span.end()
+                self._session.note({"parley.end": event.reason})
+                self._session.end()
+            case _:
+                return
+
+    def _unit(self, done: UnitDone) -> None:
+        end = now_ns()
+        begin = end - round(done.wall_ms * NS_OF_MS)
+        unit = self._session.add(
+            "unit",
+            begin,
+            end,
+            {"parley.unit": done.index, "parley.listens": done.is_listen},
+        )
+        costs = {name: done.costs_ms.get(name, 0.0) for name in STAGES}
+        rest_ms = max(0.0, done.costs_ms.get("all", 0.0) - sum(costs.values()))
+        wait_ms = max(0.0, done.wall_ms - sum(costs.values()) - rest_ms)
+        at = begin
+        for name, ms in (("wait", wait_ms), *costs.items(), ("other", rest_ms)):
+            if ms > 0:
+                until = min(end, at + round(ms * NS_OF_MS))
+                unit.add(name, at, until)
+                at = until

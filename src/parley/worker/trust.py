@@ -1,0 +1,138 @@
+"""How a worker trusts its gateway: by the fingerprint of its certificate, by a file, or not at all.
+
+A fingerprint is compared before anything is said: the certificate is fetched, its hash compared,
+and from then on that very certificate is the only one accepted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from parley import certificates
+from parley.errors import SetupError
+
+OPEN_LIMIT_S: Final = 5.0
+PORTS: Final = {"https": 443, "wss": 443}
+
+
+class WrongCertificate(Exception):
+    """The gateway shows another certificate than the one whose fingerprint was given."""
+
+    def __init__(self, expected: str, shown: str) -> None:
+        super().__init__(f"The gateway's certificate has the fingerprint {shown}, not {expected}.")
+        self.expected = expected
+        self.shown = shown
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayTrust:
+    """What is believed about the gateway at `url`.
+
+    Args:
+        url: http(s):// or ws(s)://.
+        fingerprint: of its certificate, as `plain_fingerprint` returns it.
+        ca: its certificate, or authorities.
+        own: a certificate that a gateway on this machine may have made; used when it exists and
+            nothing else is given.
+
+    Raises:
+        SetupError: the fingerprint or the file cannot be used.
+    """
+
+    url: str
+    fingerprint: str | None = None
+    ca: Path | None = None
+    own: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.fingerprint and certificates.plain_fingerprint(self.fingerprint) is None:
+            raise SetupError(
+                f"'{self.fingerprint}' is not a certificate's fingerprint.",
+                hint="It has 64 hexadecimal digits (SHA-256); the gateway prints it when it "
+                "starts.",
+            )
+        if self.ca is not None:
+            self._from_file(self.ca)
+
+    @property
+    def is_encrypted(self) -> bool:
+        return self.url.startswith(("https://", "wss://"))
+
+    async def context(self) -> ssl.SSLContext | None:
+        """For a connection to the gateway; None for plain HTTP.
+
+        Raises:
+            WrongCertificate: it shows another one.
+            OSError: it cannot be reached.
+        """
+        if not self.is_encrypted:
+            return None
+        if self.fingerprint:
+            return await self._pinned(self.fingerprint)
+        if self.ca is not None:
+            return self._from_file(self.ca)
+        if self.own is not None and self.own.is_file():
+            return self._from_file(self.own)
+        return ssl.create_default_context()
+
+    async def _pinned(self, fingerprint: str) -> ssl.SSLContext:
+        parts = urlsplit(self.url)
+        pem = await asyncio.to_thread(
+            certificates.shown_certificate,
+            parts.hostname or "",
+            parts.port or PORTS[parts.scheme],
+            limit_s=OPEN_LIMIT_S,
+        )
+        expected, shown = (
+            certificates.plain_fingerprint(fingerprint),
+            certificates.fingerprint(pem),
+        )
+        if shown != expected:
+            raise WrongCertificate(str(expected), shown)
+        return certificates.trust_exactly(pem)
+
+    @staticmethod
+    def _from_file(path: Path) -> ssl.SSLContext:
+        try:
+            return certificates.trust_file(path)
+        except (OSError, ValueError) as error:
+            raise SetupError(
+                f"The certificate {path} cannot be used: {error}",
+                hint="Name a PEM file with --ca, or the gateway's --fingerprint.",
+            ) from error
+
+
+def remedy(error: BaseException, trust: GatewayTrust) -> str:
+    """What an operator can do about a gateway that cannot be reached; "" for want of advice."""
+    if isinstance(error, WrongCertificate):
+        return (
+            "If its certificate was renewed, start this worker with the fingerprint that "
+            "`parley gateway` prints; if not, this is not your gateway."
+        )
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return (
+            "Start this worker with --fingerprint, which `parley gateway` prints when it starts, "
+            "or with --ca and a copy of its certificate."
+        )
+    if isinstance(error, ssl.SSLError):
+        return "The gateway may speak plain HTTP: use ws:// for one that runs with --http."
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if status in (401, 403):
+        return (
+            "Set the same security.worker_secret (PARLEY_SECURITY__WORKER_SECRET) for worker and "
+            "gateway."
+        )
+    if status is not None:
+        return "Something else than a parley gateway answers at this address."
+    if isinstance(error, ConnectionRefusedError):
+        return "Nothing listens there: is the gateway running, and is the port right?"
+    if isinstance(error, TimeoutError):
+        return "No answer: a firewall may be closed; the gateway's port must be open to workers."
+    if not trust.is_encrypted and isinstance(error, EOFError | ConnectionError):
+        return "The gateway may speak TLS: use wss://."
+    return ""
