@@ -1,8 +1,8 @@
 /**
  * parley for other pages and programs: everything that has no page in it.
  *
- * `…Client` speak one dialect each over a WebSocket. `…Talk` are whole conversations with microphone and
- * loudspeaker, and need a browser. docs/do/javascript-client.md shows both.
+ * `…Client` speak one dialect each over a WebSocket. `…Call` are whole calls with microphone and
+ * loudspeaker, `ChatTalk` is a written chat; they need a browser. docs/do/javascript-client.md shows both.
  */
 
 export { ChatClient } from './wire/chat.js';
@@ -24,7 +24,8 @@ export { Captions, CaptionTrack } from './talk/captions.js';
 export { ChatTalk } from './talk/chat.js';
 export { Camera } from './talk/camera.js';
 export { Countdown } from './talk/countdown.js';
-export { DuplexTalk } from './talk/duplex.js';
+export { Calls } from './talk/calls.js';
+export { DuplexCall } from './talk/duplex.js';
 export { FileFeed } from './talk/files.js';
-export { HalfDuplexTalk } from './talk/half-duplex.js';
+export { HalfDuplexCall } from './talk/half-duplex.js';
 export { VideoRecorder, VoiceRecorder } from './talk/recorder.js';

@@ -4,7 +4,11 @@
  */
 
 const LEVEL = 0.12;
-const C5 = 523.25, E5 = 659.25, G5 = 783.99, C6 = 1046.5, E6 = 1318.51;
+const C5 = 523.25,
+  E5 = 659.25,
+  G5 = 783.99,
+  C6 = 1046.5,
+  E6 = 1318.51;
 
 /**
  * @param {AudioContext} context
@@ -57,7 +61,9 @@ export class Chimes {
   assigned() {
     this.hush();
     this.#with((context) => {
-      for (const round of [0, 0.6]) [C5, E5, G5, C6].forEach((hz, i) => note(context, hz, round + i * 0.12, 0.2));
+      for (const round of [0, 0.6]) {
+        for (const [i, hz] of [C5, E5, G5, C6].entries()) note(context, hz, round + i * 0.12, 0.2);
+      }
     });
   }
 

@@ -129,5 +129,8 @@ export async function listDevices() {
 
 /** Whether sound can be sent to a chosen loudspeaker here. */
 export function canChooseSpeaker() {
-  return 'setSinkId' in (globalThis.AudioContext?.prototype ?? {}) || 'setSinkId' in (globalThis.HTMLMediaElement?.prototype ?? {});
+  return (
+    'setSinkId' in (globalThis.AudioContext?.prototype ?? {}) ||
+    'setSinkId' in (globalThis.HTMLMediaElement?.prototype ?? {})
+  );
 }

@@ -38,7 +38,8 @@ export class EchoWatch {
   /** The best correlation over delays of up to 300 ms: loudspeaker and room take their time. */
   #likeness() {
     let best = 0;
-    for (let lag = 0; lag <= 6; lag++) best = Math.max(best, correlation(this.mic.slice(lag), this.voice.slice(0, WINDOW - lag)));
+    for (let lag = 0; lag <= 6; lag++)
+      best = Math.max(best, correlation(this.mic.slice(lag), this.voice.slice(0, WINDOW - lag)));
     return best;
   }
 }
@@ -47,7 +48,9 @@ export class EchoWatch {
 function correlation(a, b) {
   const mean = (/** @type {number[]} */ list) => list.reduce((x, y) => x + y, 0) / list.length;
   const [ma, mb] = [mean(a), mean(b)];
-  let ab = 0, aa = 0, bb = 0;
+  let ab = 0,
+    aa = 0,
+    bb = 0;
   for (let i = 0; i < a.length; i++) {
     ab += (a[i] - ma) * (b[i] - mb);
     aa += (a[i] - ma) ** 2;

@@ -16,7 +16,8 @@
  * @typedef {{type: 'started', turn: number}
  *   | {type: 'gap', turn: number, index: number, ms: number}
  *   | {type: 'drained', turn: number, played: number}
- *   | {type: 'flushed', turn: number, played: number}} PlaybackEvent
+ *   | {type: 'flushed', turn: number, played: number}
+ *   | {type: 'silent', turn: number, played: number}} PlaybackEvent flushed: it begins to fade; silent: it has
  */
 
 const MIN_DELAY_MS = 150;
@@ -173,9 +174,7 @@ export class PlaybackBuffer {
   #mayStart() {
     const waitedMs = ((this.clock - this.waitedFrom) / this.rateHz) * 1000;
     return (
-      waitedMs >= this.delayMs ||
-      this.complete.has(this.queue[0].turn) ||
-      this.aheadMs >= this.delayMs + PLENTY_MS
+      waitedMs >= this.delayMs || this.complete.has(this.queue[0].turn) || this.aheadMs >= this.delayMs + PLENTY_MS
     );
   }
 
@@ -251,6 +250,8 @@ export class PlaybackBuffer {
     this.last = 0;
     this.state = this.queue.length > 0 ? 'filling' : 'idle';
     this.waitedFrom = this.clock;
+    // Whoever was told that it sounds must be told that it does not.
+    if (this.state === 'idle') this.onEvent({ type: 'silent', turn: this.turn, played: this.played });
     return 0;
   }
 

@@ -43,7 +43,10 @@ function weighting(rateHz) {
 /** @param {Float32Array} samples @param {{b0: number, b1: number, b2: number, a1: number, a2: number}} stage */
 function filter(samples, { b0, b1, b2, a1, a2 }) {
   const out = new Float32Array(samples.length);
-  let x1 = 0, x2 = 0, y1 = 0, y2 = 0;
+  let x1 = 0,
+    x2 = 0,
+    y1 = 0,
+    y2 = 0;
   for (let i = 0; i < samples.length; i++) {
     const x = samples[i];
     const y = b0 * x + b1 * x1 + b2 * x2 - a1 * y1 - a2 * y2;

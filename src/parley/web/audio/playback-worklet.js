@@ -10,7 +10,7 @@
  *   {type: 'position', turn, played, aheadMs, delayMs, gaps, shiftMs, level, sounding, at}
  *                                       20 times a second while something sounds, and once when it ends;
  *                                       played: samples of `turn` at 24 kHz; at: context time
- *   {type: 'started' | 'drained' | 'flushed' | 'gap', turn, …, at}
+ *   {type: 'started' | 'drained' | 'flushed' | 'silent' | 'gap', turn, …, at}
  *
  * Underrun: silence and refill, see jitter.js. Playing late chunks as they come would turn one stall of
  * the network into many; stretching the last sound would put words into the assistant's mouth.

@@ -7,7 +7,7 @@
  * Events (`CustomEvent.detail`):
  *   level     {rms, peak}             microphone, 20 times a second
  *   position  see playback-worklet.js, plus heardAt: samples of the turn that have left the speaker
- *   started, gap, drained, flushed    see playback-worklet.js
+ *   started, gap, drained, flushed, silent    see playback-worklet.js
  *   mic-lost  {}                      the microphone went away; silence is captured until another is chosen
  *   suspended {}                      the system took the sound away (a phone call); `open()` takes it back
  *   resumed   {}                      it is back
@@ -37,6 +37,9 @@ export class Rig extends EventTarget {
   #voice = null;
   /** @type {MediaStreamAudioSourceNode | null} */
   #source = null;
+  /** What recordings hear of the person: closed while muted, and the same whichever microphone it is. @type {GainNode | null} */
+  #gate = null;
+  #turns = 0;
   /** @type {MediaStream | null} */
   stream = null;
   /** @type {HTMLAudioElement | null} */
@@ -90,6 +93,7 @@ export class Rig extends EventTarget {
       processorOptions: { delayMs: this.playbackDelayMs },
     });
     this.#voice = new GainNode(context, { gain: this.volume });
+    this.#gate = new GainNode(context);
     mouth.connect(this.#voice);
     mouth.port.onmessage = ({ data }) => {
       if (data.type === 'position') data.heard = this.#heard(data);
@@ -137,6 +141,7 @@ export class Rig extends EventTarget {
     });
     this.#source = /** @type {AudioContext} */ (this.context).createMediaStreamSource(stream);
     this.#source.connect(/** @type {AudioWorkletNode} */ (this.#ear));
+    this.#source.connect(/** @type {GainNode} */ (this.#gate));
   }
 
   #dropSource() {
@@ -180,6 +185,7 @@ export class Rig extends EventTarget {
   /** @param {boolean} on */
   mute(on) {
     this.#ear?.port.postMessage({ type: 'mute', on });
+    if (this.#gate) this.#gate.gain.value = on ? 0 : 1;
   }
 
   /** Let the microphone go; its sign in the browser goes out. */
@@ -189,6 +195,11 @@ export class Rig extends EventTarget {
   }
 
   // The mouth
+
+  /** A number for the next turn: they are played in this order, whoever asks. */
+  newTurn() {
+    return ++this.#turns;
+  }
 
   /**
    * @param {number} turn
@@ -274,20 +285,23 @@ export class Rig extends EventTarget {
     await this.open();
     const context = /** @type {AudioContext} */ (this.context);
     await context.audioWorklet.addModule(new URL('./recorder-worklet.js', import.meta.url).href);
-    const node = new AudioWorkletNode(context, 'parley-recorder', { numberOfInputs: 2, numberOfOutputs: 1, outputChannelCount: [1] });
+    const node = new AudioWorkletNode(context, 'parley-recorder', {
+      numberOfInputs: 2,
+      numberOfOutputs: 1,
+      outputChannelCount: [1],
+    });
     const silent = new GainNode(context, { gain: 0 });
     node.connect(silent).connect(context.destination);
     const listener = { node, input: 1 };
     this.#listeners.add(listener);
     this.#voice?.connect(node, 0, 1);
-    const source = this.stream ? context.createMediaStreamSource(this.stream) : null;
-    source?.connect(node, 0, 0);
+    this.#gate?.connect(node, 0, 0);
     return {
       node,
       close: () => {
         this.#listeners.delete(listener);
-        source?.disconnect();
         silent.disconnect();
+        this.#gate?.disconnect(node);
         this.#voice?.disconnect(node);
         node.disconnect();
       },
@@ -303,13 +317,12 @@ export class Rig extends EventTarget {
     const listener = { node: /** @type {AudioNode} */ (merger), input: 1 };
     this.#listeners.add(listener);
     this.#voice?.connect(merger, 0, 1);
-    const source = this.stream ? context.createMediaStreamSource(this.stream) : null;
-    source?.connect(merger, 0, 0);
+    this.#gate?.connect(merger, 0, 0);
     return {
       stream: outlet.stream,
       close: () => {
         this.#listeners.delete(listener);
-        source?.disconnect();
+        this.#gate?.disconnect(merger);
         this.#voice?.disconnect(merger);
         merger.disconnect();
       },
@@ -324,7 +337,7 @@ export class Rig extends EventTarget {
     const { context } = this;
     this.context = null;
     this.#opening = null;
-    this.#ear = this.#mouth = this.#voice = null;
+    this.#ear = this.#mouth = this.#voice = this.#gate = null;
     if (context && context.state !== 'closed') await context.close();
   }
 }

@@ -1,6 +1,7 @@
 /** Nodes without markup strings: everything that comes from a person, a model or a server stays text. */
 
 import { bind } from '../words/words.js';
+import { at } from '../wire/root.js';
 import { icon } from './icons.js';
 
 /** @typedef {Node | string | number | null | undefined | false} Child */
@@ -25,7 +26,8 @@ export function h(tag, attributes, ...children) {
   if (attributes?.icon) node.append(icon(attributes.icon));
   for (const [name, value] of Object.entries(attributes ?? {})) {
     if (value === undefined || value === null || name === 'icon') continue;
-    if (name === 'words') say(attributes?.icon ? node.appendChild(document.createElement('span')) : node, ...pair(value));
+    if (name === 'words')
+      say(attributes?.icon ? node.appendChild(document.createElement('span')) : node, ...pair(value));
     else if (name === 'label') {
       const [key, values] = pair(value);
       bind(node, 'aria-label', key, values);
@@ -34,6 +36,7 @@ export function h(tag, attributes, ...children) {
     else if (name.startsWith('on') && typeof value === 'function') node.addEventListener(name.slice(2), value);
     else if (typeof value === 'boolean' && !name.startsWith('aria-')) node.toggleAttribute(name, value);
     else if (name === 'value') /** @type {any} */ (node).value = value;
+    else if (isAddress(name, value)) node.setAttribute(name, at(value));
     else node.setAttribute(name, String(value));
   }
   for (const child of children.flat()) {
@@ -41,6 +44,11 @@ export function h(tag, attributes, ...children) {
     node.append(child instanceof Node ? child : String(child));
   }
   return node;
+}
+
+/** Whether this names something on our server. @param {string} name @param {unknown} value @returns {value is string} */
+function isAddress(name, value) {
+  return (name === 'href' || name === 'src') && typeof value === 'string' && /^\/(?!\/)/.test(value);
 }
 
 /** @param {string | [string, Record<string, unknown>]} value @returns {[string, Record<string, unknown> | undefined]} */
@@ -68,6 +76,13 @@ export function reicon(node, name) {
   else node.prepend(fresh);
 }
 
+/** An element of ours. @param {string} tag @param {Record<string, string>} [attributes] */
+export function element(tag, attributes = {}) {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  return node;
+}
+
 /** @param {ParentNode} root @param {string} selector @returns {HTMLElement} */
 export function $(selector, root = document) {
   const node = root.querySelector(selector);
@@ -80,9 +95,17 @@ export function toast(key, values, extra) {
   let place = document.querySelector('.toasts');
   if (!place) {
     place = h('div', { class: 'toasts', role: 'status', 'aria-live': 'polite' });
-    document.body.append(place);
   }
-  const node = h('div', { class: 'toast' }, h('span', { words: values ? [key, values] : key }), extra ? ' ' : '', extra);
+  // In full screen nothing outside of it is seen.
+  const stage = document.fullscreenElement ?? document.body;
+  if (place.parentElement !== stage) stage.append(place);
+  const node = h(
+    'div',
+    { class: 'toast' },
+    h('span', { words: values ? [key, values] : key }),
+    extra ? ' ' : '',
+    extra,
+  );
   place.append(node);
   setTimeout(() => node.remove(), 5000);
 }
@@ -94,8 +117,19 @@ export function toast(key, values, extra) {
  */
 export function sheet(title, ...body) {
   const id = `sheet-${Math.random().toString(36).slice(2, 8)}`;
-  const close = h('button', { class: 'round slim', type: 'button', label: 'action.close', icon: 'close', onclick: () => node.close() });
-  const node = h('dialog', { class: 'sheet', 'aria-labelledby': id }, h('header', null, h('h2', { id, words: title }), close), h('div', { class: 'body' }, ...body));
+  const close = h('button', {
+    class: 'round slim',
+    type: 'button',
+    label: 'action.close',
+    icon: 'close',
+    onclick: () => node.close(),
+  });
+  const node = h(
+    'dialog',
+    { class: 'sheet', 'aria-labelledby': id },
+    h('header', null, h('h2', { id, words: title }), close),
+    h('div', { class: 'body' }, ...body),
+  );
   node.addEventListener('close', () => node.remove());
   node.addEventListener('click', (event) => {
     if (event.target === node) node.close();
@@ -114,7 +148,11 @@ export function confirmed(question, action, values) {
   return new Promise((resolve) => {
     const yes = h('button', { class: 'button danger', type: 'button', words: action });
     const no = h('button', { class: 'button', type: 'button', words: 'action.keep', autofocus: true });
-    const node = sheet('confirm.title', h('p', { words: values ? [question, values] : question }), h('div', { class: 'row' }, yes, no));
+    const node = sheet(
+      'confirm.title',
+      h('p', { words: values ? [question, values] : question }),
+      h('div', { class: 'row' }, yes, no),
+    );
     let answer = false;
     yes.onclick = () => {
       answer = true;
@@ -135,7 +173,13 @@ const NAME_SIGNS = 60;
 export function askName(name) {
   return new Promise((resolve) => {
     const field = h('input', { value: name, maxlength: NAME_SIGNS, autofocus: true });
-    const form = h('form', { class: 'stack' }, h('label', null, h('span', { words: 'name.label' }), field), h('p', { class: 'small quiet', words: 'name.help' }), h('div', { class: 'row' }, h('button', { class: 'button primary', type: 'submit', words: 'action.save' })));
+    const form = h(
+      'form',
+      { class: 'stack' },
+      h('label', null, h('span', { words: 'name.label' }), field),
+      h('p', { class: 'small quiet', words: 'name.help' }),
+      h('div', { class: 'row' }, h('button', { class: 'button primary', type: 'submit', words: 'action.save' })),
+    );
     const node = sheet('name.title', form);
     /** @type {string | null} */
     let answer = null;

@@ -21,7 +21,8 @@ export class Settings extends EventTarget {
     try {
       const saved = JSON.parse(localStorage.getItem(this.key) ?? '{}');
       for (const name of Object.keys(defaults)) {
-        if (name in saved && typeof saved[name] === typeof defaults[name]) this.saved[/** @type {keyof T} */ (name)] = saved[name];
+        if (name in saved && typeof saved[name] === typeof defaults[name])
+          this.saved[/** @type {keyof T} */ (name)] = saved[name];
       }
     } catch {
       localStorage.removeItem(this.key);
@@ -31,6 +32,11 @@ export class Settings extends EventTarget {
   /** @template {keyof T} K @param {K} name @returns {T[K]} */
   get(name) {
     return /** @type {T[K]} */ (this.saved[name] ?? this.defaults[name]);
+  }
+
+  /** Whether a person has set this. @param {keyof T} name */
+  isChosen(name) {
+    return name in this.saved;
   }
 
   /** @template {keyof T} K @param {K} name @param {T[K]} value */
@@ -82,7 +88,12 @@ export function toggle(settings, name, { words, hint }) {
   follow(settings, name, () => {
     input.checked = settings.get(name);
   });
-  return h('label', { class: 'switch' }, h('span', null, h('span', { words }), hint ? h('small', { words: hint }) : null), input);
+  return h(
+    'label',
+    { class: 'switch' },
+    h('span', null, h('span', { words }), hint ? h('small', { words: hint }) : null),
+    input,
+  );
 }
 
 /**
@@ -90,11 +101,42 @@ export function toggle(settings, name, { words, hint }) {
  * @param {{words: string, options: [value: string, words: string][]}} how
  */
 export function choice(settings, name, { words, options }) {
-  const select = h('select', { onchange: () => settings.set(name, select.value) }, ...options.map(([value, key]) => h('option', { value, words: key })));
+  const select = h(
+    'select',
+    { onchange: () => settings.set(name, select.value) },
+    ...options.map(([value, key]) => h('option', { value, words: key })),
+  );
   follow(settings, name, () => {
     select.value = settings.get(name);
   });
   return h('label', null, h('span', { words }), select);
+}
+
+/**
+ * A number by name: a row of buttons for the usual values.
+ * @param {Settings<any>} settings @param {string} name
+ * @param {{words: string, hint: string, options: [value: number, words: string][]}} how
+ */
+export function preset(settings, name, { words, hint, options }) {
+  const buttons = options.map(([value, key]) =>
+    h('button', { class: 'button slim', type: 'button', words: key, onclick: () => settings.set(name, value) }),
+  );
+  follow(settings, name, () => {
+    const now = settings.get(name);
+    const nearest = options.reduce(
+      (best, [value], i) => (Math.abs(value - now) < Math.abs(options[best][0] - now) ? i : best),
+      0,
+    );
+    for (const [i, button] of buttons.entries()) button.setAttribute('aria-pressed', String(i === nearest));
+  });
+  const node = h(
+    'fieldset',
+    null,
+    h('legend', { class: 'small quiet', words }),
+    h('div', { class: 'row' }, ...buttons),
+    h('small', { class: 'quiet', words: hint }),
+  );
+  return node;
 }
 
 /** @param {string} title @param {boolean} open @param {...(Node | null)} body */

@@ -57,7 +57,15 @@ export async function askForKey() {
   const field = h('input', { type: 'password', autocomplete: 'current-password', required: true });
   const stays = h('input', { type: 'checkbox' });
   const state = h('p', { class: 'small', role: 'alert' });
-  const form = h('form', { class: 'stack' }, h('p', { class: 'quiet', words: 'key.text' }), h('label', null, h('span', { words: 'key.field' }), field), h('label', { class: 'switch' }, h('span', { words: 'key.remember' }), stays), state, h('button', { class: 'button primary', type: 'submit', words: 'key.enter' }));
+  const form = h(
+    'form',
+    { class: 'stack' },
+    h('p', { class: 'quiet', words: 'key.text' }),
+    h('label', null, h('span', { words: 'key.field' }), field),
+    h('label', { class: 'switch' }, h('span', { words: 'key.remember' }), stays),
+    state,
+    h('button', { class: 'button primary', type: 'submit', words: 'key.enter' }),
+  );
   const node = sheet('key.title', form);
   node.addEventListener('close', () => {
     isAsking = false;

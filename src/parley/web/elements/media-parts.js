@@ -49,7 +49,10 @@ export async function partOf(file) {
 /** @param {Blob & {name?: string}} file @returns {Promise<Part>} */
 async function imagePart(file) {
   const picture = await createImageBitmap(file);
-  const blob = await drawJpeg(document.createElement('canvas'), picture, picture.width, picture.height, { side: IMAGE_SIDE, quality: IMAGE_QUALITY });
+  const blob = await drawJpeg(document.createElement('canvas'), picture, picture.width, picture.height, {
+    side: IMAGE_SIDE,
+    quality: IMAGE_QUALITY,
+  });
   picture.close();
   if (!blob) throw new Error('this picture cannot be encoded');
   return { type: 'image', data: await encodeBlob(blob), name: file.name ?? '' };
@@ -82,9 +85,8 @@ export function partNode(part) {
   const bytes = decodeBytes(part.data);
   const url = URL.createObjectURL(new Blob([bytes], { type: part.type === 'image' ? 'image/jpeg' : 'video/mp4' }));
   if (part.type === 'image') {
-    const picture = h('img', { src: url, alt: part.name || '' });
-    picture.onload = () => URL.revokeObjectURL(url);
-    return picture;
+    // Its address stays good for as long as the page: it can be looked at large.
+    return h('img', { src: url, alt: part.name || '' });
   }
   return h('video', { src: url, controls: true, playsinline: true, 'aria-label': part.name || 'video' });
 }

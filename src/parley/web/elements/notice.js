@@ -18,11 +18,33 @@ export function notice(kind, title, body, { values, ways = [], said, onClose } =
     'div',
     { class: 'notice', 'data-kind': kind, role: kind === 'error' ? 'alert' : 'status' },
     icon(kind === 'info' ? 'info' : 'warn'),
-    h('div', null, h('strong', { words: values ? [title, values] : title }), body ? h('span', { words: values ? [body, values] : body }) : null, said ? h('span', { class: 'small quiet' }, ` ${said}`) : null),
-    onClose ? h('button', { class: 'round slim', type: 'button', label: 'action.dismiss', icon: 'close', onclick: () => onClose() }) : null,
+    h(
+      'div',
+      null,
+      h('strong', { words: values ? [title, values] : title }),
+      body ? h('span', { words: values ? [body, values] : body }) : null,
+      said ? h('span', { class: 'small quiet' }, ` ${said}`) : null,
+    ),
+    onClose
+      ? h('button', {
+          class: 'round slim',
+          type: 'button',
+          label: 'action.dismiss',
+          icon: 'close',
+          onclick: () => onClose(),
+        })
+      : null,
   );
   if (ways.length > 0) {
-    node.append(h('div', { class: 'row' }, ...ways.map(({ words, act, isMain }) => h('button', { class: `button slim${isMain ? ' primary' : ''}`, type: 'button', words, onclick: act }))));
+    node.append(
+      h(
+        'div',
+        { class: 'row' },
+        ...ways.map(({ words, act, isMain }) =>
+          h('button', { class: `button slim${isMain ? ' primary' : ''}`, type: 'button', words, onclick: act }),
+        ),
+      ),
+    );
   }
   return node;
 }
@@ -42,7 +64,9 @@ export function barrierNotice() {
   if (!barrier) return null;
   const secure = new URL(location.href);
   secure.protocol = 'https:';
-  return barrier === 'insecure' ? notice('error', 'media.insecure', 'media.insecure_fix', { values: { url: secure.href } }) : notice('error', 'media.unsupported', 'media.unsupported_fix');
+  return barrier === 'insecure'
+    ? notice('error', 'media.insecure', 'media.insecure_fix', { values: { url: secure.href } })
+    : notice('error', 'media.unsupported', 'media.unsupported_fix');
 }
 
 /**
@@ -64,7 +88,15 @@ export function endingNotice({ reason, code, sentence, wasReady }, ways) {
   if (reason === 'stopped') return null;
   // In the middle of a call it is not the server that is not ready yet, but one that goes.
   const isLeaving = wasReady && code === 'service_unavailable';
-  const key = isLeaving ? 'end.server_shutdown' : has(`code.${code}`) ? `code.${code}` : reason === 'timeout' || reason === 'context_full' || reason === 'server_shutdown' ? `end.${reason}` : has(`end.${reason}`) ? `end.${reason}` : 'end.failed';
+  const key = isLeaving
+    ? 'end.server_shutdown'
+    : has(`code.${code}`)
+      ? `code.${code}`
+      : reason === 'timeout' || reason === 'context_full' || reason === 'server_shutdown'
+        ? `end.${reason}`
+        : has(`end.${reason}`)
+          ? `end.${reason}`
+          : 'end.failed';
   const isQuiet = ['timeout', 'context_full', 'cancelled'].includes(reason);
   // A sentence of the server is shown where we have none of our own for its code.
   const said = code && !has(`code.${code}`) && reason === 'bad' ? sentence : undefined;

@@ -1,15 +1,25 @@
-/** Conversations of this browser: at most twenty links to their recordings. */
+/** Conversations of this browser, also to delete: links to their recordings. */
 
 const KEY = 'minicpmo45_recent_sessions';
-const KEEP = 20;
+const KEEP = 200;
 
-/** @typedef {{id: string, appType: string, savedAt: number, name?: string}} Recent `name`: given by the person */
+/**
+ * @typedef {{id: string, appType: string, savedAt: number, name?: string, words?: string, seconds?: number}} Recent
+ *   `name`: given by the person; `words`: the first that were said; `seconds`: how long it was
+ */
 
 /** @returns {Recent[]} */
 export function recents() {
   try {
     const list = JSON.parse(localStorage.getItem(KEY) ?? '[]');
-    return Array.isArray(list) ? list.filter((entry) => typeof entry?.id === 'string' && typeof entry.appType === 'string' && Number.isFinite(entry.savedAt)).slice(0, KEEP) : [];
+    return Array.isArray(list)
+      ? list
+          .filter(
+            (entry) =>
+              typeof entry?.id === 'string' && typeof entry.appType === 'string' && Number.isFinite(entry.savedAt),
+          )
+          .slice(0, KEEP)
+      : [];
   } catch {
     return [];
   }
@@ -24,6 +34,12 @@ export function remember(id, appType) {
   localStorage.setItem(KEY, JSON.stringify([{ ...before, id, appType, savedAt: Date.now() }, ...rest].slice(0, KEEP)));
 }
 
+/** What became of it. @param {string} id @param {{words?: string, seconds?: number}} more */
+export function describe(id, more) {
+  const list = recents().map((entry) => (entry.id === id ? { ...entry, ...more } : entry));
+  localStorage.setItem(KEY, JSON.stringify(list));
+}
+
 /** @param {string} id @param {string} name empty: none of its own any more */
 export function rename(id, name) {
   const list = recents().map((entry) => (entry.id === id ? { ...entry, name: name.trim() || undefined } : entry));
@@ -32,6 +48,11 @@ export function rename(id, name) {
 
 export function forgetRecents() {
   localStorage.removeItem(KEY);
+}
+
+/** @param {string} id */
+export function forget(id) {
+  localStorage.setItem(KEY, JSON.stringify(recents().filter((entry) => entry.id !== id)));
 }
 
 /** @param {string} id */

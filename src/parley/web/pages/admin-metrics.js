@@ -20,7 +20,8 @@ export function parseMetrics(text) {
     if (!match || line.startsWith('#')) continue;
     /** @type {Record<string, string>} */
     const labels = {};
-    for (const [, key, value] of (match[2] ?? '').matchAll(/(\w+)="((?:[^"\\]|\\.)*)"/g)) labels[key] = value.replace(/\\(["\\])/g, '$1');
+    for (const [, key, value] of (match[2] ?? '').matchAll(/(\w+)="((?:[^"\\]|\\.)*)"/g))
+      labels[key] = value.replace(/\\(["\\])/g, '$1');
     samples.push({ name: match[1], labels, value: Number(match[3]) });
   }
   return samples;
@@ -34,7 +35,8 @@ export function histogram(metrics, name, labels = {}) {
   /** @type {Map<number, number>} */
   const counts = new Map();
   for (const sample of metrics) {
-    if (sample.name !== `${name}_bucket` || Object.entries(labels).some(([key, value]) => sample.labels[key] !== value)) continue;
+    if (sample.name !== `${name}_bucket` || Object.entries(labels).some(([key, value]) => sample.labels[key] !== value))
+      continue;
     const bound = sample.labels.le === '+Inf' ? Infinity : Number(sample.labels.le);
     counts.set(bound, (counts.get(bound) ?? 0) + sample.value);
   }
@@ -79,7 +81,9 @@ export class History {
 
   constructor() {
     try {
-      this.points = JSON.parse(sessionStorage.getItem(KEY) ?? '[]').filter((/** @type {Point} */ point) => point.at > Date.now() - HOUR_MS);
+      this.points = JSON.parse(sessionStorage.getItem(KEY) ?? '[]').filter(
+        (/** @type {Point} */ point) => point.at > Date.now() - HOUR_MS,
+      );
     } catch {
       sessionStorage.removeItem(KEY);
     }
@@ -87,7 +91,8 @@ export class History {
 
   /** @param {number} at @param {any} status @param {Sample[]} metrics */
   note(at, status, metrics) {
-    const sum = (/** @type {string} */ name) => metrics.filter((sample) => sample.name === name).reduce((total, { value }) => total + value, 0);
+    const sum = (/** @type {string} */ name) =>
+      metrics.filter((sample) => sample.name === name).reduce((total, { value }) => total + value, 0);
     // What happened since the last look: a histogram only grows.
     const counts = new Map(histogram(metrics, 'parley_answer_seconds').map(({ bound, count }) => [bound, count]));
     const buckets = [...counts].map(([bound, count]) => ({ bound, count: count - (this.#counts?.get(bound) ?? 0) }));
@@ -95,9 +100,22 @@ export class History {
     this.#counts = counts;
     const bytes = sum('parley_relay_bytes_total');
     const errors = sum('parley_errors_total');
-    const grown = (/** @type {number} */ now, /** @type {number} */ before) => (Number.isNaN(before) ? 0 : Math.max(0, now - before));
+    const grown = (/** @type {number} */ now, /** @type {number} */ before) =>
+      Number.isNaN(before) ? 0 : Math.max(0, now - before);
     const ms = (/** @type {number | null} */ seconds) => (seconds === null || isFirst ? null : seconds * 1000);
-    this.points.push({ at, waiting: status.queue_length ?? 0, running: sum('parley_sessions'), free: metrics.find(({ name, labels }) => name === 'parley_slots' && labels.state === 'free')?.value ?? status.idle_workers ?? 0, p50: ms(quantile(buckets, 0.5)), p95: ms(quantile(buckets, 0.95)), bytes: grown(bytes, this.#bytes), errors: grown(errors, this.#errors) });
+    this.points.push({
+      at,
+      waiting: status.queue_length ?? 0,
+      running: sum('parley_sessions'),
+      free:
+        metrics.find(({ name, labels }) => name === 'parley_slots' && labels.state === 'free')?.value ??
+        status.idle_workers ??
+        0,
+      p50: ms(quantile(buckets, 0.5)),
+      p95: ms(quantile(buckets, 0.95)),
+      bytes: grown(bytes, this.#bytes),
+      errors: grown(errors, this.#errors),
+    });
     this.#bytes = bytes;
     this.#errors = errors;
     while (this.points.length > 0 && this.points[0].at < at - HOUR_MS) this.points.shift();
@@ -110,49 +128,75 @@ export class History {
 
   /** @param {HTMLElement} place */
   draw(place) {
-    const charts = /** @type {[string, (keyof Point)[], string][]} */ ([['sessions', ['running', 'free'], ''], ['waiting', ['waiting'], ''], ['latency', ['p50', 'p95'], 'ms'], ['traffic', ['bytes'], 'B'], ['errors', ['errors'], '']]);
     if (place.children.length === 0) {
       place.className = 'charts';
-      place.append(...charts.map(([name, keys]) => h('figure', { 'data-chart': name }, h('figcaption', { class: 'small' }, h('span', { words: `chart.${name}` }), h('span', { class: 'row' }, ...keys.map((key, i) => h('span', { class: `key key-${i}` }, keys.length > 1 || key !== name ? h('span', { words: `chart.${key}` }) : null, ' ', h('b', { class: 'num' })))))
-        , h('canvas', { 'aria-hidden': 'true' }))));
+      place.append(...CHARTS.map(chartNode));
     }
-    const now = Date.now();
-    charts.forEach(([, keys, unit], c) => {
+    for (const [c, [, keys, unit]] of CHARTS.entries()) {
       const figure = place.children[c];
       const last = this.points.at(-1);
-      keys.forEach((key, i) => {
-        const value = last?.[key];
+      for (const [i, key] of keys.entries()) {
         const text = /** @type {HTMLElement} */ (figure.querySelector(`.key-${i} b`));
-        text.textContent = value === null || value === undefined ? '–' : `${number(value, { maximumFractionDigits: 0, notation: 'compact' })}${unit && `\u202f${unit}`}`;
-      });
-      const canvas = /** @type {HTMLCanvasElement} */ (figure.querySelector('canvas'));
-      const ratio = Math.min(2, devicePixelRatio || 1);
-      canvas.width = Math.round(canvas.clientWidth * ratio);
-      canvas.height = Math.round(canvas.clientHeight * ratio);
-      const pen = canvas.getContext('2d');
-      if (!pen || canvas.width === 0) return;
-      const style = getComputedStyle(canvas);
-      const top = Math.max(1, ...this.points.flatMap((point) => keys.map((key) => point[key] ?? 0)));
-      pen.lineWidth = 1.6 * ratio;
-      pen.lineJoin = 'round';
-      keys.forEach((key, i) => {
-        pen.strokeStyle = i === 0 ? style.color : style.outlineColor;
-        pen.beginPath();
-        let isDown = false;
-        for (const point of this.points) {
-          const value = point[key];
-          if (value === null) {
-            isDown = false;
-            continue;
-          }
-          const x = (1 - (now - point.at) / HOUR_MS) * canvas.width;
-          const y = canvas.height - 2 * ratio - (value / top) * (canvas.height - 5 * ratio);
-          if (isDown) pen.lineTo(x, y);
-          else pen.moveTo(x, y);
-          isDown = true;
-        }
-        pen.stroke();
-      });
-    });
+        text.textContent = shownValue(last?.[key], unit);
+      }
+      drawLines(/** @type {HTMLCanvasElement} */ (figure.querySelector('canvas')), this.points, keys);
+    }
+  }
+}
+
+const CHARTS = /** @type {[string, (keyof Point)[], string][]} */ ([
+  ['sessions', ['running', 'free'], ''],
+  ['waiting', ['waiting'], ''],
+  ['latency', ['p50', 'p95'], 'ms'],
+  ['traffic', ['bytes'], 'B'],
+  ['errors', ['errors'], ''],
+]);
+
+/** @param {number | null | undefined} value @param {string} unit */
+function shownValue(value, unit) {
+  if (value === null || value === undefined) return '–';
+  return `${number(value, { maximumFractionDigits: 0, notation: 'compact' })}${unit && `\u202f${unit}`}`;
+}
+
+/** @param {typeof CHARTS[number]} chart */
+function chartNode([name, keys]) {
+  const legend = keys.map((key, i) => {
+    const words = keys.length > 1 || key !== name ? h('span', { words: `chart.${key}` }) : null;
+    return h('span', { class: `key key-${i}` }, words, ' ', h('b', { class: 'num' }));
+  });
+  const caption = h(
+    'figcaption',
+    { class: 'small' },
+    h('span', { words: `chart.${name}` }),
+    h('span', { class: 'row' }, ...legend),
+  );
+  return h('figure', { 'data-chart': name }, caption, h('canvas', { 'aria-hidden': 'true' }));
+}
+
+/** @param {HTMLCanvasElement} canvas @param {Point[]} points @param {(keyof Point)[]} keys */
+function drawLines(canvas, points, keys) {
+  const ratio = Math.min(2, devicePixelRatio || 1);
+  canvas.width = Math.round(canvas.clientWidth * ratio);
+  canvas.height = Math.round(canvas.clientHeight * ratio);
+  const pen = canvas.getContext('2d');
+  if (!pen || canvas.width === 0) return;
+  const now = Date.now();
+  const style = getComputedStyle(canvas);
+  const top = Math.max(1, ...points.flatMap((point) => keys.map((key) => point[key] ?? 0)));
+  pen.lineWidth = 1.6 * ratio;
+  pen.lineJoin = 'round';
+  for (const [i, key] of keys.entries()) {
+    pen.strokeStyle = i === 0 ? style.color : style.outlineColor;
+    pen.beginPath();
+    let isDown = false;
+    for (const point of points) {
+      const value = point[key];
+      const x = (1 - (now - point.at) / HOUR_MS) * canvas.width;
+      const y = canvas.height - 2 * ratio - ((value ?? 0) / top) * (canvas.height - 5 * ratio);
+      if (value !== null && isDown) pen.lineTo(x, y);
+      else if (value !== null) pen.moveTo(x, y);
+      isDown = value !== null;
+    }
+    pen.stroke();
   }
 }

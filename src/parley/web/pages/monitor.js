@@ -5,12 +5,12 @@ const APART_S = 0.6;
 
 /**
  * @param {HTMLMediaElement} media
- * @param {import('../talk/duplex.js').DuplexTalk} talk
+ * @param {{calls: import('../talk/calls.js').Calls<any>}} page
  * @param {() => boolean} isOn
  */
-export function followUnits(media, talk, isOn) {
-  talk.addEventListener('unit', () => {
-    const feed = talk.sources.feed;
+export function followUnits(media, { calls }, isOn) {
+  calls.addEventListener('unit', () => {
+    const feed = calls.current?.order?.feed;
     if (!isOn() || !feed) return;
     const at = feed.at - 1;
     if (at < 0 || at >= feed.playS) {
@@ -20,7 +20,7 @@ export function followUnits(media, talk, isOn) {
     if (Math.abs(media.currentTime - at) > APART_S) media.currentTime = at;
     void media.play().catch(() => {});
   });
-  talk.addEventListener('change', () => {
-    if (isOn() && !talk.isLive) media.pause();
+  calls.addEventListener('change', () => {
+    if (isOn() && !calls.isLive) media.pause();
   });
 }

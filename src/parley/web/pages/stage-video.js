@@ -1,79 +1,127 @@
 /** The picture of a video call: preview, its buttons, subtitles, the file in place of the camera. */
 
-import { h, once, reicon, relabel, toast } from '../elements/dom.js';
-import { canShareScreen, toMediaError } from '../audio/devices.js';
+import { toMediaError } from '../audio/devices.js';
+import { h, say, toast } from '../elements/dom.js';
+import { mediaNotice } from '../elements/notice.js';
 import { Camera, ZOOM_LIMIT } from '../talk/camera.js';
 import { number } from '../words/words.js';
+import { drawTools, makeTools } from './call/picture-tools.js';
+import { zoomByFingers } from './call/zoom.js';
 import { followUnits } from './monitor.js';
 
-/**
- * @param {{settings: import('../elements/form.js').Settings<any>,
- *   devices: import('../elements/devices/devices.js').Devices, talk: import('../talk/duplex.js').DuplexTalk}} page
- */
-export function mountStageVideo({ settings, devices, talk }) {
-  const video = h('video', { playsinline: true, 'aria-hidden': 'true' });
-  video.muted = true;
-  const camera = new Camera(video);
-  const placeholder = h('button', { class: 'placeholder', type: 'button', icon: 'camera', words: 'video.turn_on', onclick: () => void open() });
-  const captions = h('p', { class: 'subtitles', 'aria-hidden': 'true' }, h('span', null), h('span', { class: 'ahead' }));
-  let isFile = false;
-  let isDetailed = false;
+/** @typedef {import('./call/parts.js').CallPage} CallPage */
 
-  /** @param {string} name @param {string} label @param {() => void} act */
-  const tool = (name, label, act) => h('button', { class: 'round glass', type: 'button', icon: name, label, onclick: act });
-  const power = tool('video', 'video.off', () => (camera.isOn ? camera.close() : void open()));
-  const flip = tool('flip', 'video.flip', once(() => void camera.flip().then((done) => done || toast('video.no_other')).catch(trouble), 500));
-  const mirror = tool('mirror', 'video.mirror', once(() => {
-    camera.isMirrored = !camera.isMirrored;
-    draw();
-  }, 400));
-  const detail = tool('plus', 'video.detail', () => {
-    isDetailed = !isDetailed;
-    camera.isDetailed = isDetailed;
-    draw();
-  });
-  detail.replaceChildren(h('b', { class: 'small' }, 'HD'));
-  const subtitles = tool('captions', 'video.captions', () => settings.set('captions', !settings.get('captions')));
-  const whole = tool('full', 'video.full', once(() => full(), 400));
-  const freeze = tool('freeze', 'video.freeze', () => void camera.freeze(!camera.isFrozen));
-  const screen = tool('screen', 'video.screen', once(() => void share(), 500));
-  const zoomed = h('button', { class: 'zoomed num', type: 'button', label: 'video.zoom_off', hidden: true, onclick: () => camera.setZoom(1) });
-  const torch = tool('sun', 'video.torch', () => {
-    const on = torch.getAttribute('aria-pressed') !== 'true';
-    torch.setAttribute('aria-pressed', String(on));
-    void camera.torch(on).catch(() => {});
-  });
-  const lamp = h('span', { class: 'lamp', role: 'img', label: 'video.live', hidden: true });
-  const node = h('div', { class: 'picture' }, video, placeholder, lamp, zoomed, h('div', { class: 'overlay' }, captions, h('div', { class: 'tools' }, power, flip, mirror, freeze, detail, torch, screen, subtitles, whole)));
-  whole.classList.add('whole');
-  screen.hidden = !canShareScreen();
+class StageVideo {
+  video = h('video', { playsinline: true, 'aria-hidden': 'true' });
+  #captions = h('p', { class: 'subtitles', 'aria-hidden': 'true' }, h('span', null), h('span', { class: 'ahead' }));
+  #isFile = false;
+  #isDetailed = false;
+  /** The person has no camera, or wants none. */
+  #isWithout = false;
 
-  /** @param {unknown} error */
-  function trouble(error) {
-    const { trouble: why, device } = toMediaError(error, 'camera');
-    talk.set({ trouble: { kind: 'media', trouble: why, device } });
+  /** @param {CallPage} page */
+  constructor(page) {
+    this.page = page;
+    this.video.muted = true;
+    this.camera = new Camera(this.video);
+    const { camera } = this;
+    this.placeholder = h('button', {
+      class: 'placeholder',
+      type: 'button',
+      icon: 'camera',
+      words: 'video.turn_on',
+      onclick: () => void this.#turnOn(),
+    });
+    const onclick = () => this.goWithout(() => page.start());
+    this.without = h('button', { class: 'button without', type: 'button', words: 'video.start_without', onclick });
+    this.acts = {
+      camera,
+      settings: page.settings,
+      turnOn: () => void this.#turnOn(),
+      flip: () => void this.#flip(),
+      share: () => void this.#share(),
+      full: () => this.full(),
+      detail: () => {
+        this.#isDetailed = !this.#isDetailed;
+        camera.isDetailed = this.#isDetailed;
+        this.#draw();
+      },
+      changed: () => this.#draw(),
+    };
+    this.tools = makeTools(this.acts);
+    this.zoomed = h('button', {
+      class: 'zoomed num',
+      type: 'button',
+      label: 'video.zoom_off',
+      hidden: true,
+      onclick: () => camera.setZoom(1),
+    });
+    this.lamp = h('span', { class: 'lamp', role: 'img', label: 'video.live', hidden: true });
+    const row = h('div', { class: 'tools', role: 'toolbar', label: 'video.tools' }, ...Object.values(this.tools));
+    row.removeAttribute('title');
+    this.node = h(
+      'div',
+      { class: 'picture' },
+      this.video,
+      this.placeholder,
+      this.without,
+      this.lamp,
+      this.zoomed,
+      h('div', { class: 'overlay' }, this.#captions, row),
+    );
+    zoomByFingers(this.node, camera);
+    camera.addEventListener('change', () => this.#draw());
+    camera.addEventListener('lost', () => toast('video.lost'));
+    page.settings.addEventListener('change', () => this.#draw());
+    page.calls.addEventListener('change', () => this.#draw());
+    followUnits(this.video, page, () => this.#isFile);
+    this.#draw();
   }
 
-  /** @returns {Promise<boolean>} */
-  async function open() {
+  async #flip() {
     try {
-      isFile = false;
-      await camera.open(devices.chosen('camera'));
-      return true;
+      if (!(await this.camera.flip())) toast('video.no_other');
     } catch (error) {
-      trouble(error);
-      return false;
+      this.#trouble(error);
     }
   }
 
-  async function share() {
+  /** @param {unknown} error */
+  #trouble(error) {
+    const { trouble, device } = toMediaError(error, 'camera');
+    const { calls, notices } = this.page;
+    if (calls.isBusy) calls.current?.set({ trouble: { kind: 'media', trouble, device } });
+    else
+      notices.replaceChildren(
+        mediaNotice({ trouble, device }, [{ words: 'action.try_again', act: () => void this.#turnOn(), isMain: true }]),
+      );
+  }
+
+  async #open() {
+    // Which camera was chosen is known by a part that is loaded later.
+    await this.page.whenLoaded();
+    await this.camera.open(this.page.devices.chosen('camera'));
+    this.#isFile = this.#isWithout = false;
+    this.#draw();
+  }
+
+  async #turnOn() {
+    try {
+      await this.#open();
+    } catch (error) {
+      this.#trouble(error);
+    }
+  }
+
+  async #share() {
+    const { camera } = this;
     if (camera.isScreen) {
       camera.close();
-      if (talk.isBusy) await open();
+      if (this.page.calls.isBusy && !this.#isWithout) await this.#turnOn();
       return;
     }
     try {
-      isFile = false;
+      this.#isFile = false;
       await camera.share();
     } catch (error) {
       // Whoever closes the browser's question has changed their mind.
@@ -81,106 +129,109 @@ export function mountStageVideo({ settings, devices, talk }) {
     }
   }
 
-  // Two fingers, or the wheel with Ctrl, make the middle of the picture larger.
-  /** @type {Map<number, PointerEvent>} */
-  const fingers = new Map();
-  let spread = 0;
-  const between = () => {
-    const [a, b] = [...fingers.values()];
-    return Math.hypot(a.clientX - b.clientX, a.clientY - b.clientY);
-  };
-  node.addEventListener('pointerdown', (event) => {
-    if (event.pointerType !== 'touch' || !camera.isOn) return;
-    fingers.set(event.pointerId, event);
-    if (fingers.size === 2) spread = between() / camera.zoom;
-  });
-  node.addEventListener('pointermove', (event) => {
-    if (!fingers.has(event.pointerId)) return;
-    fingers.set(event.pointerId, event);
-    if (fingers.size === 2 && spread > 0) camera.setZoom(between() / spread);
-  });
-  for (const end of ['pointerup', 'pointercancel', 'pointerleave']) node.addEventListener(end, (event) => fingers.delete(/** @type {PointerEvent} */ (event).pointerId));
-  node.addEventListener('wheel', (event) => {
-    if (!event.ctrlKey || !camera.isOn) return;
-    event.preventDefault();
-    camera.setZoom(camera.zoom * Math.exp(-event.deltaY / 300));
-  }, { passive: false });
-
-  function full() {
+  /** The whole page goes along: a call without its controls could not be ended. */
+  full() {
+    const stage = /** @type {HTMLElement} */ (this.node.closest('main'));
     if (document.fullscreenElement) void document.exitFullscreen();
-    else if (!node.requestFullscreen) toast('video.no_full');
-    else void node.requestFullscreen().catch(() => toast('video.no_full'));
+    else if (!stage.requestFullscreen) toast('video.no_full');
+    else void stage.requestFullscreen().catch(() => toast('video.no_full'));
   }
 
-  function draw() {
-    const isShown = camera.isOn || isFile;
-    placeholder.hidden = isShown;
-    reicon(power, camera.isOn ? 'video' : 'video-off');
-    relabel(power, camera.isOn ? 'video.off' : 'video.turn_on');
-    for (const button of [flip, mirror, freeze]) button.disabled = !camera.isOn;
-    if (camera.isScreen) flip.disabled = mirror.disabled = true;
-    freeze.setAttribute('aria-pressed', String(camera.isFrozen));
-    screen.setAttribute('aria-pressed', String(camera.isScreen));
-    zoomed.hidden = !camera.isOn || camera.zoom < 1.05;
-    zoomed.textContent = `${number(camera.zoom, { maximumFractionDigits: 1 })}×`;
+  #draw() {
+    const { camera, tools, video, node } = this;
+    const { settings, calls } = this.page;
+    this.placeholder.hidden = camera.isOn || this.#isFile;
+    this.without.hidden = this.placeholder.hidden || this.#isWithout || calls.isBusy;
+    say(
+      /** @type {Element} */ (this.placeholder.lastElementChild),
+      this.#isWithout ? 'video.is_without' : 'video.turn_on',
+    );
+    drawTools(tools, this.acts, this.#isDetailed);
+    this.zoomed.hidden = !camera.isOn || camera.zoom < 1.05;
+    this.zoomed.textContent = `${number(camera.zoom, { maximumFractionDigits: 1 })}×`;
     video.style.setProperty('--zoom', String(Math.min(ZOOM_LIMIT, camera.isOn ? camera.zoom : 1)));
-    torch.hidden = !camera.hasTorch;
-    mirror.setAttribute('aria-pressed', String(camera.isMirrored));
-    detail.setAttribute('aria-pressed', String(isDetailed));
-    subtitles.setAttribute('aria-pressed', String(settings.get('captions')));
     // People expect to see themselves as in a mirror; what is sent is turned only when they ask for it.
-    video.classList.toggle('mirrored', !isFile && !camera.isScreen && (camera.facing === 'user') !== camera.isMirrored);
-    captions.hidden = !settings.get('captions') || !captions.textContent;
+    const isMirrored = (camera.facing === 'user') !== camera.isMirrored;
+    video.classList.toggle('mirrored', !this.#isFile && !camera.isScreen && isMirrored);
+    this.#captions.hidden = !settings.get('captions') || !this.#captions.textContent;
     node.style.setProperty('--caption-height', `${settings.get('captionHeight')}%`);
     node.style.setProperty('--caption-shade', String(settings.get('captionShade') / 100));
-    node.dataset.live = String(talk.isLive);
-    lamp.hidden = !talk.isLive;
+    node.style.setProperty('--caption-shade-top', String(settings.get('captionShadeTop') / 100));
+    node.dataset.live = String(calls.isLive);
+    this.lamp.hidden = !calls.isLive;
   }
 
-  camera.addEventListener('change', draw);
-  camera.addEventListener('lost', () => toast('video.lost'));
-  settings.addEventListener('change', draw);
-  talk.addEventListener('change', draw);
-  followUnits(video, talk, () => isFile);
-  draw();
+  isOn() {
+    return this.camera.isOn;
+  }
 
-  return {
-    node,
-    video,
-    full,
-    isOn: () => camera.isOn,
-    /** Before a call: the camera is on, or a person was told why not. */
-    ready: async () => camera.isOn || (await open()),
-    reopen: async () => {
-      if (camera.isOn && !camera.isScreen) await open();
-    },
-    frame: () => camera.frame(),
-    slices: () => (isDetailed ? 2 : 1),
-    /** @param {string} url @param {number} volume @param {string} sound */
-    showFile: (url, volume, sound) => {
-      camera.close();
-      isFile = true;
-      video.srcObject = null;
-      video.src = url;
-      video.muted = sound === 'mic';
-      video.volume = volume;
-      draw();
-    },
-    /** @param {string} said @param {string} ahead */
-    caption: (said, ahead) => {
-      const [a, b] = captions.children;
-      a.textContent = said;
-      b.textContent = ahead;
-      captions.hidden = !settings.get('captions') || !(said || ahead);
-      captions.scrollTop = captions.scrollHeight;
-    },
-    over: () => {
-      if (isFile) video.pause();
-      isFile = false;
-      camera.close();
-      captions.hidden = true;
-      draw();
-    },
-    release: () => camera.close(),
-  };
+  /** Before a call: the camera is on, or the person has said that it goes without. Rejects with why not. */
+  async ready() {
+    if (!this.camera.isOn && !this.#isWithout) await this.#open();
+    return true;
+  }
+
+  /** Without a camera; a screen can still be shown. @param {() => void} then */
+  goWithout(then) {
+    this.#isWithout = true;
+    this.#draw();
+    then();
+  }
+
+  async reopen() {
+    if (this.camera.isOn && !this.camera.isScreen) await this.#turnOn();
+  }
+
+  /** The picture now, base64 JPEG; null without one. */
+  frame() {
+    return this.camera.isOn ? this.camera.frame() : Promise.resolve(null);
+  }
+
+  slices() {
+    return this.#isDetailed ? 2 : 1;
+  }
+
+  /** A clip that was chosen. @param {string} url @param {number} volume @param {string} sound */
+  showFile(url, volume, sound) {
+    const { video } = this;
+    this.camera.close();
+    this.#isFile = true;
+    Object.assign(video, { srcObject: null, src: url, muted: sound === 'mic', volume });
+    this.#draw();
+  }
+
+  /** @param {string} said @param {string} ahead */
+  caption(said, ahead) {
+    const [a, b] = this.#captions.children;
+    a.textContent = said;
+    b.textContent = ahead;
+    this.#captions.hidden = !this.page.settings.get('captions') || !(said || ahead);
+    this.#captions.scrollTop = this.#captions.scrollHeight;
+  }
+
+  subtitle() {
+    return this.#captions.textContent ?? '';
+  }
+
+  /** The call is over: nothing of it stays in the picture. */
+  over() {
+    if (this.#isFile) {
+      this.video.pause();
+      this.video.removeAttribute('src');
+      this.video.load();
+    }
+    this.#isFile = false;
+    this.camera.close();
+    this.caption('', '');
+    this.#draw();
+  }
+
+  release() {
+    this.camera.close();
+  }
+}
+
+/** @param {CallPage} page */
+export function mountStageVideo(page) {
+  return new StageVideo(page);
 }

@@ -1,72 +1,162 @@
 /**
- * Writing beside the voice: a question typed at any time is answered in writing, with the conversation so
- * far as its history. The live conversation does not hear it: its protocols carry sound and pictures only.
+ * Writing beside the voice. Where the server takes written words into a live call they go there, with a
+ * picture if there is one. Elsewhere a question is answered in writing by a chat of its own, which needs
+ * a second free place; while there is none the page says so and keeps what was written.
  */
 
+import { growing, h, pickFiles, say, toast } from '../elements/dom.js';
+import { partNode, partOf } from '../elements/media-parts.js';
 import { errorText } from '../elements/notice.js';
-import { growing, h, toast } from '../elements/dom.js';
 import { ChatTalk } from '../talk/chat.js';
+import { request } from '../wire/http.js';
+import { mayRecord } from '../elements/consent.js';
 import { t } from '../words/words.js';
+
+/** @typedef {import('./call/parts.js').CallPage} CallPage */
+/** @typedef {import('../talk/chat.js').Part} Part */
 
 /** Turns of writing have numbers of their own, below those of the voice. */
 let nextTurn = -1;
 
-/**
- * @param {{captions: import('../talk/captions.js').Captions, prompt: () => string, isBusy: () => boolean}} page
- */
-export function mountWriting({ captions, prompt, isBusy }) {
-  const field = growing(h('textarea', { rows: 1, maxlength: 8000, hint: 'writing.hint' }));
-  const send = h('button', { class: 'round slim', type: 'submit', icon: 'send', label: 'action.send' });
-  const form = h('form', { class: 'writing' }, h('label', { class: 'grow' }, h('span', { class: 'visually-hidden', words: 'writing.hint' }), field), send);
-  const chat = new ChatTalk();
-  let turn = 0;
-  let shown = 0;
-  let hasWaited = false;
-  chat.addEventListener('change', () => {
-    if (chat.phase === 'queued' && !hasWaited) captions.note('writing.waits');
-    hasWaited = chat.phase === 'queued';
-  });
-  chat.addEventListener('delta', () => show());
-  chat.addEventListener('finished', (event) => {
-    const { ending } = /** @type {CustomEvent} */ (event).detail;
-    const answer = chat.messages.at(-1);
-    show();
-    captions.complete(turn);
-    captions.drained(turn);
-    if (answer?.error) toast('writing.failed', { why: errorText(ending.code || ending.reason) });
-    send.disabled = false;
-  });
+class Writing {
+  #field = growing(h('textarea', { rows: 1, maxlength: 8000, hint: 'writing.hint' }));
+  #send = h('button', { class: 'round slim', type: 'submit', icon: 'send', label: 'action.send' });
+  #picture = h('span', { class: 'attached' });
+  #state = h('p', { class: 'small quiet', role: 'status', hidden: true });
+  /** @type {Part | null} */
+  #attached = null;
+  #chat = new ChatTalk();
+  #turn = 0;
+  #shown = 0;
 
-  function show() {
-    const part = chat.messages.at(-1)?.parts[0];
-    const text = part?.type === 'text' ? part.text : '';
-    if (text.length <= shown) return;
-    captions.add(turn, text.slice(shown), 0);
-    captions.drained(turn);
-    shown = text.length;
-  }
-
-  form.onsubmit = (event) => {
-    event.preventDefault();
-    const text = field.value.trim();
-    if (!text || chat.isBusy) return;
-    // What has been said aloud so far, as far as it is known in words.
-    chat.messages = captions.list
-      .filter(({ who, text: said }) => who !== 'note' && said)
-      .map((caption) => ({ id: String(caption.id), role: caption.who === 'assistant' ? /** @type {const} */ ('assistant') : /** @type {const} */ ('user'), parts: [{ type: /** @type {const} */ ('text'), text: caption.text }], at: caption.at }));
-    captions.wrote(text);
-    if (isBusy()) captions.note('writing.beside');
-    turn = nextTurn--;
-    shown = 0;
-    field.value = '';
-    send.disabled = true;
-    chat.send([{ type: 'text', text }], { system: [{ type: 'text', text: `${prompt()}\n${t('writing.system')}` }], streaming: true, voice: false, ttsVoice: null, maxNewTokens: 512, lengthPenalty: 1.1, detailed: false });
-  };
-  field.onkeydown = (event) => {
-    if (event.key === 'Enter' && !event.shiftKey && !event.isComposing) {
+  /** @param {CallPage} page */
+  constructor(page) {
+    this.page = page;
+    const attach = h('button', {
+      class: 'round slim',
+      type: 'button',
+      icon: 'image',
+      label: 'part.image',
+      onclick: () => void this.#attach(),
+    });
+    const label = h(
+      'label',
+      { class: 'grow' },
+      h('span', { class: 'visually-hidden', words: 'writing.hint' }),
+      this.#field,
+    );
+    const form = h('form', { class: 'writing' }, attach, label, this.#picture, this.#send);
+    this.node = h('div', { class: 'stack' }, this.#state, form);
+    form.onsubmit = (event) => {
+      event.preventDefault();
+      void this.#submit();
+    };
+    this.#field.onkeydown = (event) => {
+      if (event.key !== 'Enter' || event.shiftKey || event.isComposing) return;
       event.preventDefault();
       form.requestSubmit();
+    };
+    this.#chat.addEventListener('delta', () => this.#showAnswer());
+    this.#chat.addEventListener('change', () => this.#showState());
+    this.#chat.addEventListener('finished', (event) =>
+      this.#finished(/** @type {CustomEvent} */ (event).detail.ending),
+    );
+  }
+
+  /** Words of the call that is going on or was the last; before the first there are some of our own. */
+  get #captions() {
+    return this.page.calls.current?.captions ?? this.page.transcript.own();
+  }
+
+  async #attach() {
+    const [file] = await pickFiles('image/*');
+    this.#attached = file ? await partOf(file) : null;
+    this.#picture.replaceChildren(...(this.#attached ? [partNode(this.#attached)] : []));
+    this.#field.focus();
+  }
+
+  #showState() {
+    const { phase } = this.#chat;
+    this.#send.disabled = this.#chat.isBusy;
+    this.#state.hidden = !this.#chat.isBusy;
+    if (this.#chat.isBusy) say(this.#state, phase === 'queued' ? 'writing.waits' : `chat.${phase}`);
+  }
+
+  async #submit() {
+    const text = this.#field.value.trim();
+    if (!text || this.#chat.isBusy) return;
+    const { calls } = this.page;
+    const client = /** @type {any} */ (calls.current?.client);
+    const canHear = calls.isLive && client?.canText;
+    if (!canHear && calls.isOn && !(await hasFreePlace())) {
+      say(this.#state, 'writing.no_place');
+      this.#state.hidden = false;
+      return;
     }
-  };
-  return form;
+    const picture = this.#attached;
+    const captions = this.#captions;
+    const before = captions.list;
+    captions.wrote(text, picture?.type === 'image' ? `data:image/jpeg;base64,${picture.data}` : undefined);
+    this.#field.value = '';
+    this.#attached = null;
+    this.#picture.replaceChildren();
+    if (canHear) client.sendText(text, picture?.type === 'image' ? picture.data : null);
+    else this.#ask(text, picture, before.slice(0, -1));
+  }
+
+  /** @param {string} text @param {Part | null} picture @param {import('../talk/captions.js').Caption[]} before */
+  #ask(text, picture, before) {
+    const chat = this.#chat;
+    // What has been said aloud so far, as far as it is known in words.
+    chat.messages = before
+      .filter(({ who, text: said, heard }) => who !== 'note' && said.slice(0, heard))
+      .map(({ id, who, text: said, heard, at }) => ({
+        id: String(id),
+        role: who === 'assistant' ? /** @type {const} */ ('assistant') : /** @type {const} */ ('user'),
+        parts: [{ type: /** @type {const} */ ('text'), text: said.slice(0, heard) }],
+        at,
+      }));
+    if (this.page.calls.isOn) this.#captions.note('writing.beside');
+    this.#turn = nextTurn--;
+    this.#shown = 0;
+    chat.send([...(picture ? [picture] : []), { type: 'text', text }], {
+      system: [{ type: 'text', text: `${this.page.prompt.text}\n${t('writing.system')}` }],
+      streaming: true,
+      voice: false,
+      ttsVoice: null,
+      maxNewTokens: 512,
+      lengthPenalty: 1.1,
+      detailed: false,
+      record: mayRecord(),
+    });
+  }
+
+  #showAnswer() {
+    const part = this.#chat.messages.at(-1)?.parts[0];
+    const text = part?.type === 'text' ? part.text : '';
+    if (text.length <= this.#shown) return;
+    this.#captions.add(this.#turn, text.slice(this.#shown), 0);
+    this.#captions.drained(this.#turn);
+    this.#shown = text.length;
+  }
+
+  /** @param {import('../wire/connection.js').Ending} ending */
+  #finished(ending) {
+    const answer = this.#chat.messages.at(-1);
+    this.#showAnswer();
+    this.#captions.complete(this.#turn);
+    this.#captions.drained(this.#turn);
+    if (answer?.error) toast('writing.failed', { why: errorText(ending.code || ending.reason) });
+  }
+}
+
+/** Whether somebody could be served at once beside the calls that are going on. */
+async function hasFreePlace() {
+  const status = await request('/status').catch(() => null);
+  return !status || (status.idle_workers ?? 1) > 0;
+}
+
+/** @param {CallPage} page */
+export function mountWriting(page) {
+  return new Writing(page).node;
 }

@@ -133,7 +133,11 @@ export class Camera extends EventTarget {
     const { video } = this;
     const { videoWidth: width, videoHeight: height } = video;
     if (!width || !height) return null;
-    const blob = await drawJpeg(this.#canvas, video, width, height, { isDetailed: this.isDetailed, isMirrored: this.isMirrored, zoom: this.zoom });
+    const blob = await drawJpeg(this.#canvas, video, width, height, {
+      isDetailed: this.isDetailed,
+      isMirrored: this.isMirrored,
+      zoom: this.zoom,
+    });
     return blob ? await encodeBlob(blob) : null;
   }
 
@@ -155,14 +159,30 @@ export class Camera extends EventTarget {
  * @param {{isDetailed?: boolean, isMirrored?: boolean, zoom?: number, side?: number, quality?: number}} [how]
  * @returns {Promise<Blob | null>}
  */
-export function drawJpeg(canvas, source, width, height, { isDetailed = false, isMirrored = false, zoom = 1, side, quality = QUALITY } = {}) {
+export function drawJpeg(
+  canvas,
+  source,
+  width,
+  height,
+  { isDetailed = false, isMirrored = false, zoom = 1, side, quality = QUALITY } = {},
+) {
   const [seenWidth, seenHeight] = [width / zoom, height / zoom];
   const scale = Math.min(1, (side ?? (isDetailed ? SIDE_DETAILED : SIDE)) / Math.max(seenWidth, seenHeight));
   canvas.width = Math.round(seenWidth * scale);
   canvas.height = Math.round(seenHeight * scale);
   const pen = /** @type {CanvasRenderingContext2D} */ (canvas.getContext('2d', { alpha: false }));
   if (isMirrored) pen.setTransform(-1, 0, 0, 1, canvas.width, 0);
-  pen.drawImage(source, (width - seenWidth) / 2, (height - seenHeight) / 2, seenWidth, seenHeight, 0, 0, canvas.width, canvas.height);
+  pen.drawImage(
+    source,
+    (width - seenWidth) / 2,
+    (height - seenHeight) / 2,
+    seenWidth,
+    seenHeight,
+    0,
+    0,
+    canvas.width,
+    canvas.height,
+  );
   return new Promise((resolve) => canvas.toBlob(resolve, 'image/jpeg', quality));
 }
 

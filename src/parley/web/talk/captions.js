@@ -1,5 +1,5 @@
 /**
- * Which of the assistant's words have been heard.
+ * The words of a call, both sides', and which of the assistant's have been heard.
  *
  * Text runs ahead of its sound. A caption follows the loudspeaker: each piece of text is laid over the
  * sound that came with it (text without sound waits for the next sound), and `hear` says how far the
@@ -17,12 +17,24 @@
  * @property {string} [key] a note's word in the dictionary
  * @property {Record<string, unknown>} [values] what the note's word needs
  * @property {number} at Date.now()
+ * @property {number} fromS seconds of the call at which it was begun to be heard
+ * @property {number} untilS and at which the last of it was
+ * @property {string} [image] a picture that was sent with it, as a URL
  */
+
+/** So much of what was said goes into a call that continues another, in characters. */
+const CARRY_LIMIT = 4000;
 
 /** The end of the word in which `at` lies: half a word is hard to read. @param {string} text @param {number} at */
 function wordEnd(text, at) {
   let end = Math.min(text.length, Math.round(at));
-  while (end > 0 && end < text.length && /[\p{Script=Latin}\p{N}'’-]/u.test(text[end]) && /[\p{Script=Latin}\p{N}'’-]/u.test(text[end - 1])) end++;
+  while (
+    end > 0 &&
+    end < text.length &&
+    /[\p{Script=Latin}\p{N}'’-]/u.test(text[end]) &&
+    /[\p{Script=Latin}\p{N}'’-]/u.test(text[end - 1])
+  )
+    end++;
   return end;
 }
 
@@ -39,7 +51,12 @@ export class CaptionTrack {
   add(text, samples) {
     this.text += text;
     if (samples === 0) return;
-    this.#pieces.push({ fromText: this.#covered, toText: this.text.length, fromSample: this.samples, toSample: this.samples + samples });
+    this.#pieces.push({
+      fromText: this.#covered,
+      toText: this.text.length,
+      fromSample: this.samples,
+      toSample: this.samples + samples,
+    });
     this.#covered = this.text.length;
     this.samples += samples;
   }
@@ -60,7 +77,8 @@ export class CaptionTrack {
       if (samples >= toSample) {
         heard = toText;
       } else {
-        if (samples > fromSample) heard = fromText + ((samples - fromSample) / (toSample - fromSample)) * (toText - fromText);
+        if (samples > fromSample)
+          heard = fromText + ((samples - fromSample) / (toSample - fromSample)) * (toText - fromText);
         break;
       }
     }
@@ -75,6 +93,20 @@ export class Captions extends EventTarget {
   #nextId = 0;
   /** @type {Map<number, {track: CaptionTrack, caption: Caption}>} */
   #turns = new Map();
+  /** Which line holds which utterance of the person. @type {Map<string, Caption>} */
+  #yours = new Map();
+  #now = () => 0;
+  #since = 0;
+
+  /** Times count from here. @param {number} since @param {() => number} now ms */
+  begin(since, now) {
+    this.#since = since;
+    this.#now = now;
+  }
+
+  #atS() {
+    return Math.max(0, (this.#now() - this.#since) / 1000);
+  }
 
   #changed() {
     this.dispatchEvent(new Event('change'));
@@ -82,7 +114,18 @@ export class Captions extends EventTarget {
 
   /** @param {Partial<Caption> & {who: Caption['who']}} caption @returns {Caption} */
   #append(caption) {
-    const whole = { text: '', heard: 0, isComplete: true, isInterrupted: false, at: Date.now(), ...caption, id: this.#nextId++ };
+    const atS = this.#atS();
+    const whole = {
+      text: '',
+      heard: 0,
+      isComplete: true,
+      isInterrupted: false,
+      at: Date.now(),
+      fromS: atS,
+      untilS: atS,
+      ...caption,
+      id: this.#nextId++,
+    };
     this.list.push(whole);
     if (this.list.length > 400) this.list.shift();
     return whole;
@@ -94,16 +137,44 @@ export class Captions extends EventTarget {
     this.#changed();
   }
 
-  /** What the person did; the server does not write down what they say. @param {string} key @param {Record<string, unknown>} [values] */
+  /** What the person did, where nobody writes down what they say. @param {string} key @param {Record<string, unknown>} [values] */
   you(key, values = {}) {
     this.#append({ who: 'you', key, values });
     this.#changed();
   }
 
-  /** What the person wrote. @param {string} text */
-  wrote(text) {
-    this.#append({ who: 'you', text, heard: text.length });
+  /** What the person wrote, perhaps with a picture. @param {string} text @param {string} [image] */
+  wrote(text, image) {
+    this.#append({ who: 'you', text, heard: text.length, image });
     this.#changed();
+  }
+
+  /**
+   * What the person was heard to say.
+   * @param {string} id of the utterance: its text may come in several versions
+   * @param {string} text all of it so far
+   * @param {boolean} isFinal
+   */
+  heardYou(id, text, isFinal) {
+    let caption = this.#yours.get(id);
+    if (!caption) {
+      const last = this.list.findLast(({ who }) => who === 'you');
+      // The line that said how long somebody spoke becomes the one that says what.
+      caption = last?.key && !last.text ? last : this.#append({ who: 'you', isComplete: false });
+      delete caption.key;
+      this.#yours.set(id, caption);
+    }
+    Object.assign(caption, { text, heard: text.length, isComplete: isFinal, untilS: this.#atS() });
+    if (isFinal) this.#yours.delete(id);
+    this.#changed();
+  }
+
+  /** What both have said, for a call that goes on from here; the newest of it where it is long. */
+  said() {
+    const lines = this.list
+      .filter(({ who, text, heard }) => who !== 'note' && text.slice(0, heard).trim())
+      .map(({ who, text, heard }) => `${who === 'you' ? 'User' : 'Assistant'}: ${text.slice(0, heard).trim()}`);
+    return lines.join('\n').slice(-CARRY_LIMIT);
   }
 
   /** @param {number} turn @param {string} text @param {number} samples */
@@ -135,15 +206,23 @@ export class Captions extends EventTarget {
     if (!entry || entry.caption.isInterrupted) return;
     const heard = entry.track.hear(samples);
     if (heard <= entry.caption.heard) return;
-    entry.caption.heard = heard;
+    this.#hasHeard(entry.caption, heard);
     this.#changed();
+  }
+
+  /** @param {Caption} caption @param {number} heard */
+  #hasHeard(caption, heard) {
+    const atS = this.#atS();
+    if (caption.heard === 0) caption.fromS = atS;
+    caption.untilS = atS;
+    caption.heard = heard;
   }
 
   /** Everything of this turn has been heard. @param {number} turn */
   drained(turn) {
     const entry = this.#turns.get(turn);
     if (!entry || entry.caption.isInterrupted) return;
-    entry.caption.heard = entry.caption.text.length;
+    if (entry.caption.heard < entry.caption.text.length) this.#hasHeard(entry.caption, entry.caption.text.length);
     this.#changed();
   }
 
@@ -153,12 +232,6 @@ export class Captions extends EventTarget {
     if (!entry || entry.caption.heard >= entry.caption.text.length) return;
     entry.caption.isInterrupted = true;
     entry.caption.isComplete = true;
-    this.#changed();
-  }
-
-  clear() {
-    this.list = [];
-    this.#turns.clear();
     this.#changed();
   }
 }

@@ -43,6 +43,7 @@ import { ChatClient } from '../wire/chat.js';
  * @property {number} [temperature]
  * @property {boolean} detailed
  * @property {boolean} [thinking]
+ * @property {boolean} record whether the server may keep it
  */
 /** @typedef {'idle' | 'connecting' | 'queued' | 'prefill' | 'generating'} ChatPhase */
 
@@ -69,16 +70,28 @@ export function buildRequest(messages, settings) {
     const said = parts.filter((part) => part.type !== 'text' || part.text);
     if (said.length > 0 && !(role === 'assistant' && error)) wire.push({ role, content: content(said) });
   }
-  const hasVideo = wire.some((message) => Array.isArray(message.content) && message.content.some((part) => part.type === 'video'));
+  const hasVideo = wire.some(
+    (message) => Array.isArray(message.content) && message.content.some((part) => part.type === 'video'),
+  );
   return {
     messages: wire,
     streaming: settings.streaming,
-    generation: { max_new_tokens: settings.maxNewTokens, length_penalty: settings.lengthPenalty, do_sample: true, ...(settings.temperature === undefined ? {} : { temperature: settings.temperature }) },
+    generation: {
+      max_new_tokens: settings.maxNewTokens,
+      length_penalty: settings.lengthPenalty,
+      do_sample: true,
+      ...(settings.temperature === undefined ? {} : { temperature: settings.temperature }),
+    },
     image: { max_slice_nums: hasVideo || !settings.detailed ? 1 : 2 },
     omni_mode: hasVideo,
     enable_thinking: settings.thinking ?? false,
+    record: settings.record,
     use_tts_template: settings.voice,
-    tts: { enabled: settings.voice, mode: hasVideo ? 'omni' : 'audio_assistant', ref_audio_data: settings.voice ? settings.ttsVoice : null },
+    tts: {
+      enabled: settings.voice,
+      mode: hasVideo ? 'omni' : 'audio_assistant',
+      ref_audio_data: settings.voice ? settings.ttsVoice : null,
+    },
   };
 }
 
@@ -177,15 +190,7 @@ export class ChatTalk extends EventTarget {
       sounds.push(audio.slice());
       this.outside.onSound?.(audio, answer.id);
     };
-    on('phase', (phase) => {
-      if (phase === 'connecting' || phase === 'queued') this.#enter(phase);
-      if (phase === 'assigned') this.#enter('prefill');
-    });
-    on('queue', (queue) => {
-      this.queue = queue;
-      this.#changed();
-    });
-    on('prefilled', () => this.#enter('generating'));
+    this.#followState(client);
     on('delta', (delta) => {
       firstMs ??= this.now() - askedAt;
       text.text += delta.text;
@@ -217,6 +222,20 @@ export class ChatTalk extends EventTarget {
     });
     this.#enter('connecting');
     client.open();
+  }
+
+  /** @param {ChatClient} client */
+  #followState(client) {
+    client.addEventListener('phase', (event) => {
+      const phase = /** @type {CustomEvent} */ (event).detail;
+      if (phase === 'connecting' || phase === 'queued') this.#enter(phase);
+      if (phase === 'assigned') this.#enter('prefill');
+    });
+    client.addEventListener('queue', (event) => {
+      this.queue = /** @type {CustomEvent} */ (event).detail;
+      this.#changed();
+    });
+    client.addEventListener('prefilled', () => this.#enter('generating'));
   }
 
   cancel() {

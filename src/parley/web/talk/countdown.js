@@ -21,7 +21,11 @@ export class Countdown {
     const before = this.#place;
     const samePlace = before !== null && before.position === place.position;
     const keep = samePlace && before.dueAt !== null && (dueAt === null || dueAt > before.dueAt);
-    this.#place = { position: place.position, length: Math.max(place.length, place.position), dueAt: keep ? before.dueAt : dueAt };
+    this.#place = {
+      position: place.position,
+      length: Math.max(place.length, place.position),
+      dueAt: keep ? before.dueAt : dueAt,
+    };
   }
 
   /** @returns {{position: number, length: number, leftS: number | null} | null} leftS below zero: overdue */

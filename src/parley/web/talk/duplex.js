@@ -1,5 +1,5 @@
 /**
- * A conversation in full duplex: one unit per second each way, both may speak at any time.
+ * A call in full duplex: one unit per second each way, both may speak at any time.
  *
  * Turns: the first speaking unit after listening, or after a unit marked as last, begins one. When the
  * model listens again without having ended its turn it was interrupted: what waits in the mouth is
@@ -9,9 +9,13 @@
  * word for it: units are simply not sent.
  */
 
+import { EchoWatch } from '../audio/echo.js';
 import { CONTEXT_TOKENS, DuplexClient, UNIT_SAMPLES } from '../wire/duplex.js';
 import { RealtimeClient } from '../wire/realtime.js';
-import { Talk } from './talk.js';
+import { Barge } from './barge.js';
+import { Call } from './call.js';
+import { HeadStart } from './head-start.js';
+import { QualityMeter } from './quality.js';
 
 /**
  * @typedef {object} DuplexMetrics
@@ -30,25 +34,41 @@ import { Talk } from './talk.js';
  * @property {number} slices
  */
 
-/** Answers later than this come in the next unit's time. */
-const GOOD_MS = 700;
-const FAIR_MS = 1300;
-
 /**
- * @typedef {object} DuplexSources
- * @property {'mic' | 'file' | 'mixed'} [sound]
- * @property {import('./files.js').FileFeed | null} [feed]
- * @property {(() => Promise<string | null>) | null} [frame] the camera's picture now, base64 JPEG
- * @property {() => number} [slices]
+ * @typedef {import('./call.js').Order & {
+ *   dialect: 'duplex' | 'realtime',
+ *   mode: 'audio' | 'video',
+ *   options: (said: string) => import('../wire/duplex.js').DuplexOptions,
+ *   connection?: object,
+ *   limitS?: number | null,
+ *   sound?: 'mic' | 'file' | 'mixed',
+ *   feed?: import('./files.js').FileFeed | null,
+ *   frame?: (() => Promise<string | null>) | null,
+ *   slices?: () => number,
+ *   barge?: () => 'duck' | 'stop',
+ *   delay?: {ms: number, isFixed: boolean},
+ * }} DuplexOrder `options` are made anew for each connection, with what was said before it; `limitS`: the
+ *   server's own limit, where it tells; `frame`: the camera's picture now, base64 JPEG; `barge`: what
+ *   speaking over the assistant does at once; `delay`: what a turn waits before it is heard, at most unless
+ *   somebody has set it
  */
 
-export class DuplexTalk extends Talk {
+/** What a turn waits where nothing else was said. */
+const DELAY_MS = 200;
+/** So many seconds can be on their way; more than that a server has dropped. */
+const SENT_LIMIT = 30;
+
+/** @extends {Call<DuplexOrder>} */
+export class DuplexCall extends Call {
   /** @type {DuplexClient | RealtimeClient | null} */
   client = null;
   /** @type {DuplexMetrics} */
   metrics = freshMetrics();
-  /** @type {DuplexSources} */
-  sources = {};
+  #quality = new QualityMeter();
+  #headStart = new HeadStart();
+  #barge = new Barge();
+  #echo = new EchoWatch();
+  #hasEcho = false;
   #isTurnOpen = false;
   #isHushing = false;
   #forceNext = false;
@@ -57,6 +77,8 @@ export class DuplexTalk extends Talk {
   #firstTransit = NaN;
   /** When units that are not answered yet were sent. @type {number[]} */
   #sentAt = [];
+  #answeredAt = 0;
+  #droppedBefore = 0;
   #isServerPaused = false;
   /** @type {any} */
   #timer = null;
@@ -64,28 +86,20 @@ export class DuplexTalk extends Talk {
   /** Units leave in order although pictures take time. @type {Promise<void>} */
   #outbox = Promise.resolve();
 
-  /**
-   * @param {'duplex' | 'realtime'} dialect
-   * @param {'audio' | 'video'} mode
-   * @param {import('../wire/duplex.js').DuplexOptions} options
-   * @param {{deviceId?: string, isStudio?: boolean, connection?: object} & DuplexSources} [with_]
-   */
-  async start(dialect, mode, options, { connection, sound = 'mic', feed = null, frame = null, slices, ...microphone } = {}) {
+  /** @param {DuplexOrder} order @param {string} said */
+  makeClient({ dialect, mode, options, connection, limitS }, said) {
     const Client = dialect === 'realtime' ? RealtimeClient : DuplexClient;
-    const client = new Client(options, mode, connection);
-    this.client = client;
-    this.metrics = freshMetrics();
-    this.sources = { sound, feed, frame, slices };
-    this.#isTurnOpen = this.#isHushing = this.#forceNext = this.#isServerPaused = false;
-    this.#sentAt = [];
-    this.#firstTransit = NaN;
-    return await this.begin(client, sound === 'file' ? null : microphone);
+    const client = new Client(options(said), mode, connection);
+    if (limitS !== undefined) client.limitS = limitS;
+    this.metrics.contextTokens = 0;
+    return client;
   }
 
   /** @param {DuplexClient | RealtimeClient} client @param {AbortSignal} signal */
   wire(client, signal) {
     /** @param {string} type @param {(detail: any) => void} act */
-    const on = (type, act) => client.addEventListener(type, (event) => act(/** @type {CustomEvent} */ (event).detail), { signal });
+    const on = (type, act) =>
+      client.addEventListener(type, (event) => act(/** @type {CustomEvent} */ (event).detail), { signal });
     on('listen', (result) => this.#onListen(result));
     on('speak', (result) => this.#onSpeak(result));
     on('paused', () => {
@@ -94,19 +108,27 @@ export class DuplexTalk extends Talk {
     });
     on('resumed', () => this.#goOn());
     on('dropped', (dropped) => {
-      this.metrics.dropped = dropped;
+      this.metrics.dropped = this.#droppedBefore + dropped;
+      this.#quality.dropped(this.now());
     });
   }
 
   onReady() {
-    this.captions.note('note.connected');
+    this.#isServerPaused = false;
+    this.#sentAt.length = 0;
     this.#feed();
+  }
+
+  onCut() {
+    this.clearTimer(this.#timer);
+    this.#droppedBefore = this.metrics.dropped;
+    this.#isTurnOpen = this.#isHushing = false;
   }
 
   // Upwards
 
   #feed() {
-    if (this.sources.sound === 'file') {
+    if (this.order?.sound === 'file') {
       this.#nextTick = this.now() + 1000;
       this.#tick();
       return;
@@ -121,7 +143,7 @@ export class DuplexTalk extends Talk {
   #tick() {
     this.#timer = this.setTimer(
       () => {
-        if (this.state.phase === 'ended') return;
+        if (!this.isOn) return;
         this.#nextTick += 1000;
         if (this.isLive) this.#unit(null);
         this.#tick();
@@ -132,11 +154,11 @@ export class DuplexTalk extends Talk {
 
   /** @param {Float32Array<ArrayBuffer> | null} mic */
   #unit(mic) {
-    const { feed, frame, slices } = this.sources;
-    const taken = feed?.next(this.sources.sound === 'file' ? null : mic, this.state.isMuted);
+    const { feed, frame, slices, sound = 'mic' } = /** @type {DuplexOrder} */ (this.order);
+    const taken = feed?.next(sound === 'file' ? null : mic, this.state.isMuted);
     const audio = taken?.audio ?? mic;
     if (!audio) return;
-    if (feed && !taken && this.sources.sound === 'file') return;
+    if (feed && !taken && sound === 'file') return;
     const picture = taken?.frame !== undefined ? Promise.resolve(taken.frame) : (frame?.() ?? Promise.resolve(null));
     this.#outbox = this.#outbox.then(async () => {
       // A camera that does not answer must not hold the voice back.
@@ -145,11 +167,13 @@ export class DuplexTalk extends Talk {
       const forceListen = this.state.isForcingListen || this.#forceNext;
       this.#forceNext = false;
       this.#sentAt.push(this.now());
-      if (this.#sentAt.length > 30) this.#sentAt.shift();
+      if (this.#sentAt.length > SENT_LIMIT) this.#sentAt.shift();
       this.metrics.units++;
       this.client?.sendUnitOf({ audio, frames: image ? [image] : undefined, forceListen, slices: slices?.() });
       if (mic) this.rig.recycle(mic);
-      this.dispatchEvent(new CustomEvent('unit', { detail: { index: this.metrics.units, frame: image } }));
+      this.dispatchEvent(
+        new CustomEvent('unit', { detail: { index: this.metrics.units, frame: image, levels: taken?.levels ?? null } }),
+      );
     });
   }
 
@@ -157,7 +181,7 @@ export class DuplexTalk extends Talk {
 
   /** @param {{contextTokens: number, costs: import('../wire/duplex.js').Costs}} result */
   #onListen(result) {
-    this.#account(result);
+    this.#account(result, false);
     this.#lastListenAt = this.now();
     this.#isHushing = false;
     if (this.#isTurnOpen) {
@@ -172,12 +196,13 @@ export class DuplexTalk extends Talk {
 
   /** @param {{text: string, audio: Float32Array<ArrayBuffer>, isLast: boolean, contextTokens: number, costs: import('../wire/duplex.js').Costs}} result */
   #onSpeak(result) {
-    this.#account(result);
+    this.#account(result, true);
     // An answer to a unit that was on its way when silence was asked for.
     if (this.#isHushing || this.state.isForcingListen) return;
     if (!this.#isTurnOpen) {
       this.#isTurnOpen = true;
-      this.turn++;
+      this.turn = this.rig.newTurn();
+      this.rig.setPlaybackDelay(this.#delayMs());
       this.metrics.turns++;
       this.#turnFirstAt = this.now();
       if (this.#lastListenAt) this.metrics.firstSpeechMs = this.now() - this.#lastListenAt;
@@ -193,11 +218,23 @@ export class DuplexTalk extends Talk {
     this.#activity('speaking');
   }
 
-  /** @param {{contextTokens: number, costs: import('../wire/duplex.js').Costs}} result */
-  #account({ contextTokens, costs }) {
+  /** What the turn that begins now waits before it is heard. */
+  #delayMs() {
+    const { delay } = /** @type {DuplexOrder} */ (this.order);
+    if (!delay) return DELAY_MS;
+    return delay.isFixed ? delay.ms : this.#headStart.ms(delay.ms);
+  }
+
+  /** @param {{contextTokens: number, costs: import('../wire/duplex.js').Costs}} result @param {boolean} isSpeaking */
+  #account({ contextTokens, costs }, isSpeaking) {
     const { metrics } = this;
     const sentAt = this.#sentAt.shift();
+    this.#answeredAt = this.now();
     metrics.responseMs = sentAt === undefined ? null : this.now() - sentAt;
+    if (metrics.responseMs !== null) {
+      this.#quality.answered(metrics.responseMs);
+      this.#headStart.answered(metrics.responseMs);
+    }
     metrics.contextTokens = contextTokens;
     metrics.costMs = costs.wallMs ?? costs.allMs ?? null;
     metrics.slices = costs.slices ?? metrics.slices;
@@ -206,10 +243,10 @@ export class DuplexTalk extends Talk {
       if (Number.isNaN(this.#firstTransit)) this.#firstTransit = transit;
       metrics.driftMs = transit - this.#firstTransit;
     }
-    this.dispatchEvent(new CustomEvent('metrics', { detail: metrics }));
+    this.dispatchEvent(new CustomEvent('metrics', { detail: { ...metrics, isSpeaking } }));
   }
 
-  /** @param {import('./talk.js').Activity} activity */
+  /** @param {import('./call.js').Activity} activity */
   #activity(activity) {
     if (this.isLive && this.state.activity !== activity) this.set({ activity });
   }
@@ -219,6 +256,28 @@ export class DuplexTalk extends Talk {
     this.metrics.aheadMs = position.aheadMs;
     this.metrics.gaps = position.gaps;
     this.metrics.shiftMs = position.shiftMs;
+    if (position.sounding) return;
+    if (!this.#isTurnOpen) this.#activity('listening');
+    this.#settlePause();
+  }
+
+  onGap() {
+    this.#quality.gap(this.now());
+    this.#headStart.gap();
+  }
+
+  /** @param {number} mic @param {number} voice */
+  onLevel(mic, voice) {
+    if (!this.isLive) return;
+    if (voice > 0 && this.#echo.note(mic, voice)) this.#hasEcho = true;
+    const advice = this.#barge.note(this.state.isMuted || this.#hasEcho ? 0 : mic, voice);
+    if (advice === 'duck' || advice === 'back') this.rig.duck(advice === 'duck');
+    if (advice === 'stop' && this.order?.barge?.() === 'stop') this.interrupt();
+  }
+
+  /** Whether the microphone hears what the loudspeaker plays: headphones would help. */
+  get hasEcho() {
+    return this.#hasEcho;
   }
 
   /** @param {number} turn */
@@ -248,6 +307,7 @@ export class DuplexTalk extends Talk {
 
   #hush() {
     this.rig.flush();
+    this.rig.duck(false);
     if (this.#isTurnOpen || this.position?.sounding) this.captions.interrupt(this.turn);
     this.#isHushing = this.#isTurnOpen;
     this.#isTurnOpen = false;
@@ -258,6 +318,7 @@ export class DuplexTalk extends Talk {
     if (!this.isLive) return;
     this.#isServerPaused = !this.client?.canPause;
     this.set({ phase: 'pausing' });
+    this.pauseRecording(true);
     this.client?.pause();
     this.#settlePause();
   }
@@ -276,7 +337,9 @@ export class DuplexTalk extends Talk {
   #goOn() {
     this.#isServerPaused = false;
     this.#sentAt.length = 0;
-    if (this.state.phase === 'paused' || this.state.phase === 'pausing') this.set({ phase: 'live', activity: 'listening' });
+    if (this.state.phase !== 'paused' && this.state.phase !== 'pausing') return;
+    this.pauseRecording(false);
+    this.set({ phase: 'live', activity: 'listening' });
   }
 
   /** Seconds left of the total limit; null when there is none to show. */
@@ -295,25 +358,23 @@ export class DuplexTalk extends Talk {
     return this.metrics.contextTokens / CONTEXT_TOKENS;
   }
 
-  /** One sign for everyone. @returns {'good' | 'fair' | 'poor' | null} */
+  /** Since the last answer, or since what is to be answered was sent. */
+  waitingMs() {
+    const [oldest] = this.#sentAt;
+    return oldest === undefined ? 0 : this.now() - Math.max(oldest, this.#answeredAt);
+  }
+
+  /** One sign for everyone; none unless the call is live. @returns {import('./quality.js').Quality | null} */
   quality() {
-    const { responseMs, gaps, dropped } = this.metrics;
-    if (responseMs === null) return null;
-    if (dropped > 0 || responseMs > FAIR_MS) return 'poor';
-    return gaps > 0 || responseMs > GOOD_MS ? 'fair' : 'good';
+    return this.isLive ? this.#quality.grade(this.now(), this.waitingMs()) : null;
   }
 
   onEnded() {
     this.clearTimer(this.#timer);
-    this.captions.note('note.ended');
   }
 
-  stop() {
-    if (this.state.phase === 'opening') {
-      this.abandon();
-      return;
-    }
-    if (this.isBusy) this.client?.diagnose({ ...this.metrics });
+  hangUp() {
+    this.client?.diagnose({ ...this.metrics });
     this.client?.end();
   }
 }

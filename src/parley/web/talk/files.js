@@ -11,6 +11,21 @@ import { UNIT_SAMPLES } from '../wire/duplex.js';
 export const VIDEO_LIMIT_S = 120;
 export const AUDIO_LIMIT_S = 300;
 
+/** @typedef {{file: number[], mic: number[], mix: number[]}} Levels of one unit, every tenth of a second, 0 to 1 */
+
+const LEVELS = 10;
+
+/** @param {Float32Array | null} samples @param {number} gain */
+function peaks(samples, gain) {
+  const found = new Array(LEVELS).fill(0);
+  const step = UNIT_SAMPLES / LEVELS;
+  samples?.forEach((value, i) => {
+    const at = Math.floor(i / step);
+    found[at] = Math.max(found[at], Math.abs(value) * gain);
+  });
+  return found;
+}
+
 /**
  * @typedef {object} FileFeedOptions
  * @property {Float32Array} samples 16 kHz
@@ -48,7 +63,7 @@ export class FileFeed {
    * The next second, or null when the file is over: the conversation goes on without it.
    * @param {Float32Array<ArrayBuffer> | null} mic
    * @param {boolean} [isMuted]
-   * @returns {{audio: Float32Array<ArrayBuffer>, frame: string | null | undefined} | null}
+   * @returns {{audio: Float32Array<ArrayBuffer>, frame: string | null | undefined, levels: Levels} | null}
    */
   next(mic, isMuted = false) {
     if (this.isOver) return null;
@@ -58,7 +73,13 @@ export class FileFeed {
     const audio = new Float32Array(UNIT_SAMPLES);
     const inFile = at >= 0 && at < this.playS && this.source !== 'mic';
     const fromFile = inFile ? this.samples.subarray(at * UNIT_SAMPLES, (at + 1) * UNIT_SAMPLES) : null;
-    mixInto(audio, this.source === 'file' || isMuted ? null : mic, fromFile, this.gain);
-    return { audio, frame };
+    const fromMic = this.source === 'file' || isMuted ? null : mic;
+    mixInto(audio, fromMic, fromFile, this.gain);
+    const levels = {
+      file: peaks(fromFile, this.gain.file),
+      mic: peaks(fromMic, this.gain.mic),
+      mix: peaks(audio, 1),
+    };
+    return { audio, frame, levels };
   }
 }

@@ -9,11 +9,22 @@
  */
 
 import { HalfDuplexClient, UNIT_SAMPLES } from '../wire/half-duplex.js';
-import { Talk } from './talk.js';
+import { Call } from './call.js';
 
 const RESUME_AFTER_MS = 800;
 
-export class HalfDuplexTalk extends Talk {
+/**
+ * @typedef {import('./call.js').Order & {
+ *   options: (said: string) => Omit<import('../wire/protocol.js').half_duplex.Prepare, 'type'>,
+ *   connection?: object,
+ *   isPushToTalk?: boolean,
+ *   trailingMs?: number,
+ * }} HalfDuplexOrder `options` are made anew for each connection, with what was said before it;
+ *   `trailingMs`: the silence by which the server finds the end when the button is let go
+ */
+
+/** @extends {Call<HalfDuplexOrder>} */
+export class HalfDuplexCall extends Call {
   /** @type {HalfDuplexClient | null} */
   client = null;
   unitS = 0.5;
@@ -21,33 +32,34 @@ export class HalfDuplexTalk extends Talk {
   /** @type {{firstSoundMs: number | null, turns: number, speechMs: number}} */
   metrics = { firstSoundMs: null, turns: 0, speechMs: 0 };
   #isSending = false;
+  #isHeld = false;
+  /** Units of silence that still follow. */
+  #trailing = 0;
   #hasSound = false;
   #isTurnDone = true;
   #isHeard = true;
   #askedAt = 0;
+  /** When the answer that is being made last gave a sign of itself; 0: none is. */
+  #signAt = 0;
   /** @type {any} */
   #timer = null;
 
-  /**
-   * @param {Omit<import('../wire/protocol.js').half_duplex.Prepare, 'type'>} options
-   * @param {{deviceId?: string, isStudio?: boolean} & {connection?: object}} [microphone]
-   */
-  async start(options, { connection, ...microphone } = {}) {
-    const client = new HalfDuplexClient(options, connection);
-    this.client = client;
-    this.metrics = { firstSoundMs: null, turns: 0, speechMs: 0 };
-    return await this.begin(client, microphone);
+  /** @param {HalfDuplexOrder} order @param {string} said */
+  makeClient({ options, connection }, said) {
+    return new HalfDuplexClient(options(said), connection);
   }
 
   /** @param {HalfDuplexClient} client @param {AbortSignal} signal */
   wire(client, signal) {
     /** @param {string} type @param {(detail: any) => void} act */
-    const on = (type, act) => client.addEventListener(type, (event) => act(/** @type {CustomEvent} */ (event).detail), { signal });
+    const on = (type, act) =>
+      client.addEventListener(type, (event) => act(/** @type {CustomEvent} */ (event).detail), { signal });
     on('hearing', (speaking) => {
       if (this.#isSending) this.set({ activity: speaking ? 'hearing' : 'listening' });
     });
     on('generating', ({ speechMs }) => {
-      this.turn++;
+      this.turn = this.rig.newTurn();
+      this.#signAt = this.now();
       this.#isSending = false;
       this.#hasSound = false;
       this.#isTurnDone = false;
@@ -59,6 +71,7 @@ export class HalfDuplexTalk extends Talk {
     });
     on('delta', ({ text, audio }) => {
       if (this.#isTurnDone) return;
+      this.#signAt = this.now();
       this.captions.add(this.turn, text, audio.length);
       if (audio.length === 0) return;
       this.#hasSound = true;
@@ -66,6 +79,7 @@ export class HalfDuplexTalk extends Talk {
     });
     on('turn', ({ text, wasInterrupted, hasFailed }) => {
       this.metrics.turns++;
+      this.#signAt = 0;
       this.#isTurnDone = true;
       if (!this.#hasSound && text) this.captions.add(this.turn, '', 0);
       if (wasInterrupted) this.captions.interrupt(this.turn);
@@ -77,8 +91,20 @@ export class HalfDuplexTalk extends Talk {
   }
 
   onReady() {
-    this.captions.note('note.connected');
     this.#listen();
+  }
+
+  onCut() {
+    this.#isSending = false;
+    this.#isTurnDone = true;
+    this.#signAt = 0;
+    this.clearTimer(this.#timer);
+  }
+
+  /** An answer that was begun and does not come, or sound that cannot leave. */
+  waitingMs() {
+    const stuck = this.client?.stuckMs() ?? 0;
+    return Math.max(stuck, this.#signAt > 0 ? this.now() - this.#signAt : 0);
   }
 
   #listen() {
@@ -87,13 +113,34 @@ export class HalfDuplexTalk extends Talk {
     this.lastSentAt = this.now();
     // Starting anew drops what was gathered while the assistant was audible.
     this.rig.capture(UNIT_SAMPLES, (audio) => {
-      if (this.#isSending && !this.state.isMuted && audio.length === UNIT_SAMPLES) {
+      if (this.#isSending && audio.length === UNIT_SAMPLES && this.#mayLeave()) {
         this.client?.sendAudio(audio);
         this.lastSentAt = this.now();
       }
       this.rig.recycle(audio);
     });
+    if (this.order?.isPushToTalk) this.rig.mute(!this.#isHeld || this.state.isMuted);
     this.set({ activity: 'listening' });
+  }
+
+  /** Whether a unit is sent. After the button is let go silence follows, so that the server finds the end. */
+  #mayLeave() {
+    if (this.state.isMuted) return false;
+    if (!this.order?.isPushToTalk || this.#isHeld) return true;
+    return this.#trailing-- > 0;
+  }
+
+  /** Push to talk: only while this is held is the person heard. @param {boolean} on */
+  hold(on) {
+    if (!this.order?.isPushToTalk || !this.isLive || on === this.#isHeld) return;
+    this.#isHeld = on;
+    this.#trailing = on ? 0 : Math.ceil((this.order.trailingMs ?? 0) / (this.unitS * 1000));
+    this.rig.mute(!on || this.state.isMuted);
+    this.dispatchEvent(new CustomEvent('change', { detail: this.state }));
+  }
+
+  get isHeld() {
+    return this.#isHeld;
   }
 
   /** @param {number} ms */
@@ -143,8 +190,7 @@ export class HalfDuplexTalk extends Talk {
     this.clearTimer(this.#timer);
   }
 
-  stop() {
-    if (this.state.phase === 'opening') this.abandon();
-    else this.client?.end();
+  hangUp() {
+    this.client?.end();
   }
 }

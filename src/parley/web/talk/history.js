@@ -42,7 +42,10 @@ export async function listChats() {
 
 /** @param {Chat} chat @returns {Promise<boolean>} whether it could be kept */
 export async function keepChat(chat) {
-  return await inStore('readwrite', (store) => store.put(chat)).then(() => true, () => false);
+  return await inStore('readwrite', (store) => store.put(chat)).then(
+    () => true,
+    () => false,
+  );
 }
 
 /**

@@ -62,7 +62,15 @@ export class VoiceRecorder {
   }
 }
 
-const FORMATS = ['video/webm;codecs=vp9,opus', 'video/webm;codecs=vp8,opus', 'video/webm;codecs=h264,opus', 'video/mp4', 'video/webm'];
+/** Formats a person can choose, by name; the first that this browser can make. @type {Record<string, string[]>} */
+export const RECORD_FORMATS = {
+  auto: ['video/webm;codecs=vp9,opus', 'video/webm;codecs=vp8,opus', 'video/mp4', 'video/webm'],
+  vp9: ['video/webm;codecs=vp9,opus'],
+  vp8: ['video/webm;codecs=vp8,opus'],
+  h264: ['video/webm;codecs=h264,opus', 'video/mp4;codecs=avc1,mp4a.40.2'],
+  mp4: ['video/mp4'],
+  audio: [],
+};
 
 export class VideoRecorder {
   /** @type {MediaRecorder | null} */
@@ -75,11 +83,13 @@ export class VideoRecorder {
   /**
    * @param {import('../audio/rig.js').Rig} rig
    * @param {HTMLVideoElement} video
-   * @param {{megabits?: number, subtitle?: (() => string) | null}} [how]
+   * @param {{format?: string, megabits?: number, subtitle?: (() => string) | null}} [how] a format that this
+   *   browser cannot make gives way to one that it can
    */
-  constructor(rig, video, { megabits = 2, subtitle = null } = {}) {
+  constructor(rig, video, { format = 'auto', megabits = 2, subtitle = null } = {}) {
     this.rig = rig;
     this.video = video;
+    this.formats = [...(RECORD_FORMATS[format] ?? []), ...RECORD_FORMATS.auto];
     this.megabits = megabits;
     this.subtitle = subtitle;
   }
@@ -87,9 +97,11 @@ export class VideoRecorder {
   async start() {
     const sound = this.rig.mixedStream();
     this.#closers.push(sound.close);
-    const picture = this.subtitle ? this.#canvasTrack(this.subtitle) : /** @type {MediaStream | null} */ (this.video.srcObject)?.getVideoTracks()[0];
+    const picture = this.subtitle
+      ? this.#canvasTrack(this.subtitle)
+      : /** @type {MediaStream | null} */ (this.video.srcObject)?.getVideoTracks()[0];
     const stream = new MediaStream([...(picture ? [picture] : []), ...sound.stream.getAudioTracks()]);
-    const mimeType = FORMATS.find((format) => MediaRecorder.isTypeSupported(format));
+    const mimeType = this.formats.find((format) => MediaRecorder.isTypeSupported(format));
     this.#recorder = new MediaRecorder(stream, { mimeType, videoBitsPerSecond: this.megabits * 1e6 });
     this.#recorder.ondataavailable = ({ data }) => {
       if (data.size > 0) this.#parts.push(data);
@@ -117,7 +129,9 @@ export class VideoRecorder {
       pen.fillStyle = shade;
       pen.fillRect(0, canvas.height * 0.75, canvas.width, canvas.height * 0.25);
       pen.fillStyle = '#fff';
-      lines.forEach((line, i) => pen.fillText(line, canvas.width / 2, canvas.height - size * (lines.length - i) * 1.2 + size * 0.4));
+      for (const [i, line] of lines.entries()) {
+        pen.fillText(line, canvas.width / 2, canvas.height - size * (lines.length - i) * 1.2 + size * 0.4);
+      }
     };
     const timer = setInterval(draw, 1000 / 15);
     this.#closers.push(() => clearInterval(timer));

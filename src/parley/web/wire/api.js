@@ -24,9 +24,15 @@ export function chosenApi(address, allowed = []) {
     return { base: null, refused: asked };
   }
   url.protocol = url.protocol.replace(/^ws/, 'http');
-  const isKnown = url.hostname === page.hostname || THIS_MACHINE.includes(url.hostname) || allowed.includes(url.host) || allowed.includes(url.hostname);
+  const isKnown =
+    url.hostname === page.hostname ||
+    THIS_MACHINE.includes(url.hostname) ||
+    allowed.includes(url.host) ||
+    allowed.includes(url.hostname);
   // A secure page may not fall back to a line that others can read.
   const isWeaker = page.protocol === 'https:' && url.protocol === 'http:' && !THIS_MACHINE.includes(url.hostname);
   const isHttp = url.protocol === 'http:' || url.protocol === 'https:';
-  return isKnown && isHttp && !isWeaker && !url.username ? { base: url.origin, refused: null } : { base: null, refused: asked };
+  return isKnown && isHttp && !isWeaker && !url.username
+    ? { base: url.origin, refused: null }
+    : { base: null, refused: asked };
 }

@@ -18,10 +18,10 @@ export class ChatClient extends LegacyConnection {
 
   /**
    * @param {Request} request
-   * @param {{base?: string} & import('./connection.js').Surroundings} [options]
+   * @param {import('./connection.js').Where} [options]
    */
-  constructor(request, { base, ...surroundings } = {}) {
-    super(socketUrl('/ws/chat', base), surroundings);
+  constructor(request, { base, token, ...surroundings } = {}) {
+    super(socketUrl('/ws/chat', base, token), surroundings);
     this.request = request;
     this.text = '';
   }

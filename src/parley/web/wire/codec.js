@@ -19,14 +19,21 @@ export function encodeBytes(bytes) {
   if (native.toBase64) return native.toBase64();
   let text = '';
   for (let at = 0; at < bytes.length; at += BLOCK) {
-    text += btoa(String.fromCharCode.apply(null, /** @type {number[]} */ (/** @type {unknown} */ (bytes.subarray(at, at + BLOCK)))));
+    text += btoa(
+      String.fromCharCode.apply(
+        null,
+        /** @type {number[]} */ (/** @type {unknown} */ (bytes.subarray(at, at + BLOCK))),
+      ),
+    );
   }
   return text;
 }
 
 /** @param {string} text @returns {Uint8Array<ArrayBuffer>} */
 export function decodeBytes(text) {
-  const native = /** @type {{fromBase64?: (text: string) => Uint8Array<ArrayBuffer>}} */ (/** @type {unknown} */ (Uint8Array));
+  const native = /** @type {{fromBase64?: (text: string) => Uint8Array<ArrayBuffer>}} */ (
+    /** @type {unknown} */ (Uint8Array)
+  );
   if (native.fromBase64) return native.fromBase64(text);
   const binary = atob(text);
   const bytes = new Uint8Array(binary.length);
@@ -49,7 +56,8 @@ export function decodePcm(text) {
   try {
     const bytes = decodeBytes(text);
     const whole = bytes.length - (bytes.length % 4);
-    if (whole !== bytes.length) console.warn(`sound with ${bytes.length} bytes: the last ${bytes.length - whole} dropped`);
+    if (whole !== bytes.length)
+      console.warn(`sound with ${bytes.length} bytes: the last ${bytes.length - whole} dropped`);
     return new Float32Array(bytes.buffer, 0, whole / 4);
   } catch (error) {
     console.warn('sound that is not base64 was dropped', error);

@@ -17,6 +17,8 @@
  * once and there is nothing to return to.
  */
 
+import { at } from './root.js';
+
 /** @typedef {'new' | 'connecting' | 'queued' | 'assigned' | 'ready' | 'stopping' | 'ended'} Phase */
 /** @typedef {{position: number, length: number, waitS: number | null, ticketId: string}} Place */
 /**
@@ -32,11 +34,16 @@
 const STOP_WAIT_MS = 2000;
 /** A handshake that takes longer is a network without an answer. */
 const OPEN_WAIT_MS = 10000;
+/** How long after an error its `close` is waited for. */
+const ERROR_WAIT_MS = 100;
 const RETRY_MS = [500, 1000, 2000, 4000, 8000];
 /** What may wait in the socket before units are held back, and how many are held. */
 const BUFFER_UNITS = 3;
 const HELD_UNITS = 2;
 
+/**
+ * @typedef {{base?: string, token?: string} & Surroundings} Where the server (the page's own by default), and a key for it
+ */
 /**
  * @typedef {object} Surroundings what tests replace
  * @property {(url: string) => WebSocket} [connect]
@@ -59,7 +66,15 @@ export function reasonOf(code, serverCode) {
     case 1009:
       return 'bad';
     case 1008:
-      return ['invalid_payload', 'invalid_config', 'invalid_request', 'missing_field', 'unknown_event', 'invalid_event', 'not_prepared'].includes(serverCode)
+      return [
+        'invalid_payload',
+        'invalid_config',
+        'invalid_request',
+        'missing_field',
+        'unknown_event',
+        'invalid_event',
+        'not_prepared',
+      ].includes(serverCode)
         ? 'bad'
         : 'refused';
     case 1013:
@@ -91,8 +106,11 @@ export class Connection extends EventTarget {
   /** Set by the dialect from the last message: why the socket is about to close. @type {Partial<Ending>} */
   #farewell = {};
   #hasHeard = false;
+  #hasOpened = false;
   /** @type {{text: string, message: any}[]} */
   #held = [];
+  /** Since when units are being held back; null: none is. @type {number | null} */
+  #heldSince = null;
 
   /**
    * @param {string} url
@@ -131,14 +149,19 @@ export class Connection extends EventTarget {
       if (socket !== this.#socket) return;
       this.clearTimer(this.#timer);
       this.openedAt = this.now();
+      this.#hasOpened = true;
       this.onOpen();
     };
     socket.onmessage = ({ data }) => {
       if (socket === this.#socket) this.#receive(data);
     };
     socket.onclose = ({ code, reason }) => this.#broken(socket, code, reason);
-    // `close` follows every `error` and says more.
-    socket.onerror = () => {};
+    // In browsers `close` follows at once and says more. Node ends a refused connection with this alone.
+    socket.onerror = () => {
+      if (socket !== this.#socket || socket.readyState === 1) return;
+      this.clearTimer(this.#timer);
+      this.#timer = this.setTimer(() => this.#broken(socket, 1006, ''), ERROR_WAIT_MS);
+    };
   }
 
   /** @param {Phase} phase */
@@ -176,16 +199,21 @@ export class Connection extends EventTarget {
     this.#socket = null;
     socket.onmessage = socket.onclose = null;
     if (socket.readyState < 2) socket.close();
+    if (!this.#hasOpened) reason ||= unreachable(this.url);
     const why = this.#farewell.reason ?? reasonOf(code, this.#farewell.code ?? '');
     if (why === 'lost' && this.mayRetry && this.#attempt < this.retryMs.length) {
       const pause = this.retryMs[this.#attempt++];
       this.#enter('connecting');
       this.tell('queue', null);
-      this.tell('retrying', { attempt: this.#attempt, inMs: pause });
+      this.tell('retrying', { attempt: this.#attempt, inMs: pause, sentence: reason });
       this.#timer = this.setTimer(() => this.#dial(), pause);
       return;
     }
-    this.#end({ reason: this.phase === 'stopping' && why === 'lost' ? 'stopped' : why, code: this.#farewell.code ?? '', sentence: this.#farewell.sentence ?? reason });
+    this.#end({
+      reason: this.phase === 'stopping' && why === 'lost' ? 'stopped' : why,
+      code: this.#farewell.code ?? '',
+      sentence: this.#farewell.sentence ?? reason,
+    });
   }
 
   /** @param {{reason: Reason, code: string, sentence: string}} ending */
@@ -242,6 +270,16 @@ export class Connection extends EventTarget {
     return this.#socket?.readyState === 1;
   }
 
+  /** For how long units have been waiting because nothing leaves the socket. */
+  stuckMs() {
+    return this.#heldSince === null ? 0 : this.now() - this.#heldSince;
+  }
+
+  /** The line is dead although the socket does not know it yet. */
+  giveUp() {
+    if (this.#socket) this.#broken(this.#socket, 1006, '');
+  }
+
   /** @param {object} message @returns {boolean} whether it went out */
   send(message) {
     if (!this.isOpen) return false;
@@ -264,6 +302,7 @@ export class Connection extends EventTarget {
       this.tell('wire', { out: true, message: next.message });
       this.#socket?.send(next.text);
     }
+    this.#heldSince = this.#held.length === 0 ? null : (this.#heldSince ?? this.now());
     while (this.#held.length > HELD_UNITS) {
       const old = /** @type {{text: string, message: any}} */ (this.#held.shift());
       // A request to be silent is not late sound: it moves to the unit that follows.
@@ -291,6 +330,20 @@ export class Connection extends EventTarget {
   }
 }
 
+/**
+ * What to look at when nobody answers. Pages have words of their own for it.
+ * @param {string} address
+ */
+function unreachable(address) {
+  if ('document' in globalThis) return '';
+  const { origin, protocol, host } = new URL(address);
+  const hint =
+    protocol === 'wss:'
+      ? 'If the server made its own certificate, start Node with NODE_EXTRA_CA_CERTS=certs/cert.pem.'
+      : `If the server speaks HTTPS, its address is https://${host}.`;
+  return `No connection to ${origin}. Is the server running, and is the port right? ${hint}`;
+}
+
 /** @param {any} message a queue event of any dialect @returns {Place} */
 export function placeOf(message) {
   return {
@@ -302,18 +355,25 @@ export function placeOf(message) {
 }
 
 /**
- * The address of a socket on this page's host, or on another server.
+ * The address of a socket on this page's host, or on another server. `extensions` asks for what the published protocol
+ * does not name: recordings, tickets, error codes of our own.
  * @param {string} path
- * @param {string} [base] like `https://server:8006`; the page's own by default
+ * @param {string} [base] like `https://server:8006`, or with a path where a proxy offers the server; the page's own host
+ *   by default
+ * @param {string} [token] a key, or a session token; browsers cannot send it in a header
  */
-export function socketUrl(path, base = globalThis.location?.href) {
-  const url = new URL(path, base);
+export function socketUrl(path, base, token) {
+  const url = base
+    ? new URL(base.replace(/[?#].*$/, '').replace(/\/*$/, '') + path)
+    : new URL(at(path), globalThis.location?.href);
   url.protocol = url.protocol.replace(/^http/, 'ws');
+  if (token) url.searchParams.set('token', token);
+  url.searchParams.set('extensions', 'true');
   return url.href;
 }
 
 /** An id for a conversation: unguessable, because its recording can be asked for by it. @param {string} prefix */
 export function makeSessionId(prefix) {
-  const random = crypto.getRandomValues(new Uint8Array(12));
-  return prefix + Array.from(random, (byte) => (byte % 36).toString(36)).join('') + Date.now().toString(36);
+  const random = crypto.getRandomValues(new Uint8Array(16));
+  return prefix + Array.from(random, (byte) => byte.toString(16).padStart(2, '0')).join('');
 }

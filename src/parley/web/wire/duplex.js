@@ -44,11 +44,11 @@ export class DuplexClient extends LegacyConnection {
   /**
    * @param {DuplexOptions} options
    * @param {'audio' | 'video'} mode
-   * @param {{base?: string} & import('./connection.js').Surroundings} [where]
+   * @param {import('./connection.js').Where} [where]
    */
-  constructor(options, mode, { base, ...surroundings } = {}) {
+  constructor(options, mode, { base, token, ...surroundings } = {}) {
     const id = makeSessionId(mode === 'audio' ? 'adx_' : 'omni_');
-    super(socketUrl(`/ws/duplex/${id}`, base), surroundings);
+    super(socketUrl(`/ws/duplex/${id}`, base, token), surroundings);
     this.options = options;
     this.ownId = id;
   }
@@ -80,7 +80,14 @@ export class DuplexClient extends LegacyConnection {
         };
         const contextTokens = message.kv_cache_length;
         if (message.is_listen) this.tell('listen', { contextTokens, costs });
-        else this.tell('speak', { text: message.text, audio: decodePcm(message.audio_data), isLast: message.end_of_turn, contextTokens, costs });
+        else
+          this.tell('speak', {
+            text: message.text,
+            audio: decodePcm(message.audio_data),
+            isLast: message.end_of_turn,
+            contextTokens,
+            costs,
+          });
         break;
       }
       case 'paused':

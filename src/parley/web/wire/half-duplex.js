@@ -18,10 +18,10 @@ export const UNIT_SAMPLES = 8000;
 export class HalfDuplexClient extends LegacyConnection {
   /**
    * @param {Omit<Prepare, 'type'>} options
-   * @param {{base?: string, sessionId?: string} & import('./connection.js').Surroundings} [where]
+   * @param {{sessionId?: string} & import('./connection.js').Where} [where]
    */
-  constructor(options, { base, sessionId = makeSessionId('hdx_'), ...surroundings } = {}) {
-    super(socketUrl(`/ws/half_duplex/${sessionId}`, base), surroundings);
+  constructor(options, { base, token, sessionId = makeSessionId('hdx_'), ...surroundings } = {}) {
+    super(socketUrl(`/ws/half_duplex/${sessionId}`, base, token), surroundings);
     this.options = options;
     this.timeoutS = 0;
   }

@@ -2,6 +2,8 @@
 
 import { decodePcm } from './codec.js';
 
+import { at } from './root.js';
+
 /** `code` is the server's word; `offline` when there was no answer at all. */
 export class HttpError extends Error {
   /** @param {number} status @param {string} code @param {string} sentence */
@@ -25,7 +27,7 @@ export async function request(path, { token, base, ...init } = {}) {
   /** @type {Response} */
   let response;
   try {
-    response = await fetch(base ? new URL(path, base) : path, { ...init, headers });
+    response = await fetch(base ? base.replace(/\/*$/, '') + path : at(path), { ...init, headers });
   } catch (error) {
     throw new HttpError(0, 'offline', error instanceof Error ? error.message : 'no answer');
   }
@@ -54,20 +56,47 @@ export async function requestIfAny(path, options) {
 
 /** @typedef {{id: string, name: string, durationMs: number, source: string}} VoiceInfo */
 
+const OWN_VOICES = 'parley.voices';
+const OWN_VOICES_LIMIT = 50;
+
+/** Voices registered in this browser: without a key, their ids are the only way to them. */
+/** @returns {VoiceInfo[]} */
+function ownVoices() {
+  try {
+    const list = JSON.parse(localStorage.getItem(OWN_VOICES) ?? '[]');
+    return Array.isArray(list) ? list.filter((voice) => typeof voice?.id === 'string') : [];
+  } catch {
+    return [];
+  }
+}
+
+/** @param {VoiceInfo} voice one that was registered just now */
+export function rememberVoice(voice) {
+  try {
+    localStorage.setItem(OWN_VOICES, JSON.stringify([...ownVoices(), voice].slice(-OWN_VOICES_LIMIT)));
+  } catch {
+    // Storage is full or forbidden: the voice serves until the page is closed.
+  }
+}
+
 /** @returns {Promise<VoiceInfo[]>} */
 export async function listVoices() {
   const answer = await requestIfAny('/api/assets/ref_audio');
-  return (answer?.ref_audios ?? []).map((/** @type {any} */ voice) => ({
+  const listed = (answer?.ref_audios ?? []).map((/** @type {any} */ voice) => ({
     id: String(voice.id),
     name: String(voice.name ?? voice.filename ?? voice.id),
     durationMs: Number(voice.duration_ms ?? 0),
     source: String(voice.source_type ?? ''),
   }));
+  const ids = new Set(listed.map((/** @type {VoiceInfo} */ voice) => voice.id));
+  return [...listed, ...ownVoices().filter((voice) => !ids.has(voice.id))];
 }
 
 /** @param {string} id @returns {Promise<Float32Array<ArrayBuffer> | null>} 16 kHz */
 export async function fetchVoice(id) {
-  const answer = await requestIfAny(id === 'default' ? '/api/default_ref_audio' : `/api/assets/ref_audio/${encodeURIComponent(id)}`);
+  const answer = await requestIfAny(
+    id === 'default' ? '/api/default_ref_audio' : `/api/assets/ref_audio/${encodeURIComponent(id)}`,
+  );
   const text = answer?.base64 ?? answer?.audio_base64 ?? answer?.data;
   return text ? decodePcm(text) : null;
 }

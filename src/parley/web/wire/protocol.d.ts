@@ -64,6 +64,9 @@ export namespace chat {
     enable_thinking?: boolean;
     use_tts_template?: boolean;
     record?: boolean;
+    extensions?: boolean;
+    seed?: number | null;
+    say?: string | null;
   }
   /** Stop generating; the answer so far comes in `done` with `stopped` true. */
   interface Stop {
@@ -78,7 +81,7 @@ export namespace chat {
     ticket_id: string;
     queue_length: number;
   }
-  /** The client still waits. */
+  /** The client still waits. Clients without extensions are sent another `queued`, the one word for this that the requirement texts know. */
   interface QueueUpdate {
     type: "queue_update";
     position: number;
@@ -110,7 +113,14 @@ export namespace chat {
     input_tokens: number;
     audio_data: string | null;
     stopped: boolean;
+    ending?: "cancelled" | "limit";
+    heard?: string;
     recording_session_id?: string;
+  }
+  /** The recording has holes: `entries` could not be written so far. Only with extensions. */
+  interface RecordingLost {
+    type: "recording_lost";
+    entries: number;
   }
   /** The session ended because someone asked for it. */
   interface Stopped {
@@ -125,7 +135,7 @@ export namespace chat {
     code: string;
   }
   type ClientMessage = Request | Stop;
-  type ServerMessage = Queued | QueueUpdate | QueueDone | PrefillDone | Chunk | Done | Stopped | Error;
+  type ServerMessage = Queued | QueueUpdate | QueueDone | PrefillDone | Chunk | Done | RecordingLost | Stopped | Error;
 }
 
 /** Messages on /ws/half_duplex/{session_id} */
@@ -162,12 +172,21 @@ export namespace half_duplex {
   interface TurnSession {
     timeout_s?: number;
   }
+  /** What happens when somebody speaks while the assistant does. */
+  interface InterruptionOptions {
+    mode?: "duck" | "off" | "stop";
+    min_speech_ms?: number;
+    sensitivity?: number;
+    backchannel?: "heed" | "ignore";
+  }
   /** Everything a client may choose about its turns. */
   interface Config {
     vad?: VadOptions;
     generation?: TurnGeneration;
     tts?: TurnTts;
     session?: TurnSession;
+    interruption?: InterruptionOptions;
+    transcribe?: boolean;
   }
   /** First message after `queue_done`. `system_content` wins over `system_prompt`; without either the default prompt is used. */
   interface Prepare {
@@ -176,12 +195,20 @@ export namespace half_duplex {
     system_content?: (TextPart | AudioPart)[] | null;
     config?: Config;
     ref_audio_base64?: string | null;
+    ref_audio_path?: string | null;
     record?: boolean;
+    extensions?: boolean;
   }
   /** About half a second of microphone: base64 float32 PCM, 16 kHz mono. Without sound it is ignored. */
   interface AudioChunk {
     type: "audio_chunk";
     audio_base64?: string;
+  }
+  /** From the client, only with extensions: written words and pictures (base64 files), which are answered aloud. Pictures alone go with what is said or written next. */
+  interface InputText {
+    type: "input_text";
+    text?: string;
+    images?: string[];
   }
   /** End the session. */
   interface Stop {
@@ -196,7 +223,7 @@ export namespace half_duplex {
     ticket_id: string;
     queue_length: number;
   }
-  /** The client still waits. */
+  /** The client still waits. Clients without extensions are sent another `queued`, the one word for this that the requirement texts know. */
   interface QueueUpdate {
     type: "queue_update";
     position: number;
@@ -209,12 +236,13 @@ export namespace half_duplex {
   interface QueueDone {
     type: "queue_done";
   }
-  /** Ready: send sound. `recording_session_id` is there when the session is recorded. */
+  /** Ready: send sound. `recording_session_id` is there when the session is recorded. `accepts`: what else may be sent. */
   interface Prepared {
     type: "prepared";
     session_id: string;
     timeout_s: number;
     recording_session_id?: string;
+    accepts?: string[];
   }
   /** Someone began (true) or ceased (false) to speak. */
   interface VadState {
@@ -226,7 +254,13 @@ export namespace half_duplex {
     type: "generating";
     speech_duration_ms: number;
   }
-  /** The next piece of the answer; either part may be null. */
+  /** Only where `transcribe` was asked for and the model writes down what it hears: what the user said. `index`: of the turn, or of the unit that begins the answer. */
+  interface InputTranscript {
+    type: "input_transcript";
+    index: number;
+    text: string;
+  }
+  /** The next piece of the answer; either part may be null. The last one, without either, is sent only with extensions. */
   interface Chunk {
     type: "chunk";
     text_delta: string | null;
@@ -245,6 +279,19 @@ export namespace half_duplex {
     failed: boolean;
     audio_duration_ms: number;
   }
+  /** Only where `interruption` was asked for: the client plays more softly while somebody may be interrupting (`suspected`), as before when nobody is (`dismissed`), and throws away what it has not played when the answer has been ended (`stopped`). */
+  interface Interruption {
+    type: "interruption";
+    state: "dismissed" | "stopped" | "suspected";
+    index: number;
+    heard_ms: number;
+    text: string;
+  }
+  /** The recording has holes: `entries` could not be written so far. Only with extensions. */
+  interface RecordingLost {
+    type: "recording_lost";
+    entries: number;
+  }
   /** The session ended because someone asked for it. */
   interface Stopped {
     type: "stopped";
@@ -262,8 +309,8 @@ export namespace half_duplex {
     message: string;
     code: string;
   }
-  type ClientMessage = Prepare | AudioChunk | Stop;
-  type ServerMessage = Queued | QueueUpdate | QueueDone | Prepared | VadState | Generating | Chunk | TurnDone | Stopped | Timeout | Error;
+  type ClientMessage = Prepare | AudioChunk | InputText | Stop;
+  type ServerMessage = Queued | QueueUpdate | QueueDone | Prepared | VadState | Generating | InputTranscript | Chunk | TurnDone | Interruption | RecordingLost | Stopped | Timeout | Error;
 }
 
 /** Messages on /ws/duplex/{session_id} */
@@ -287,6 +334,13 @@ export namespace duplex {
     chunk_ms?: 1000;
     sample_rate?: 16000;
   }
+  /** What happens when somebody speaks while the assistant does. */
+  interface InterruptionOptions {
+    mode?: "duck" | "off" | "stop";
+    min_speech_ms?: number;
+    sensitivity?: number;
+    backchannel?: "heed" | "ignore";
+  }
   /** First message after `queue_done`: prompt, voices and options. */
   interface Prepare {
     type: "prepare";
@@ -295,14 +349,17 @@ export namespace duplex {
     tts_ref_audio_base64?: string | null;
     ref_audio_path?: string | null;
     config?: DuplexConfig;
+    interruption?: InterruptionOptions;
+    transcribe?: boolean;
     max_slice_nums?: number;
     deferred_finalize?: boolean;
     record?: boolean;
+    extensions?: boolean;
   }
-  /** One unit: normally 16000 samples (base64 float32 PCM, 16 kHz mono) and up to four frames. */
+  /** One unit: normally 16000 samples (base64 float32 PCM, 16 kHz mono) and up to four frames; either may be absent, not both. */
   interface AudioChunk {
     type: "audio_chunk";
-    audio_base64: string;
+    audio_base64?: string;
     frame_base64_list?: string[];
     force_listen?: boolean;
     max_slice_nums?: number | null;
@@ -311,6 +368,12 @@ export namespace duplex {
   interface VideoFrame {
     type: "video_frame";
     frame: string | string[];
+  }
+  /** From the client, only with extensions: written words and pictures (base64 files), which are answered aloud. Pictures alone go with what is said or written next. */
+  interface InputText {
+    type: "input_text";
+    text?: string;
+    images?: string[];
   }
   /** Rest after the unit in flight. `timeout`: seconds until the server ends the session. */
   interface Pause {
@@ -343,7 +406,7 @@ export namespace duplex {
     ticket_id: string;
     queue_length: number;
   }
-  /** The client still waits. */
+  /** The client still waits. Clients without extensions are sent another `queued`, the one word for this that the requirement texts know. */
   interface QueueUpdate {
     type: "queue_update";
     position: number;
@@ -356,12 +419,13 @@ export namespace duplex {
   interface QueueDone {
     type: "queue_done";
   }
-  /** Ready: send units. `prompt_length` in tokens. */
+  /** Ready: send units. `prompt_length` in tokens. `accepts`: what else may be sent. */
   interface Prepared {
     type: "prepared";
     prompt_length: number;
     session_id: string;
     recording_session_id?: string;
+    accepts?: string[];
   }
   /** What one unit came to. `current_time` is session time in ms, `server_send_ts` unix seconds. */
   interface Result {
@@ -385,6 +449,12 @@ export namespace duplex {
     vision_tokens: number;
     server_send_ts: number;
   }
+  /** Only where `transcribe` was asked for and the model writes down what it hears: what the user said. `index`: of the turn, or of the unit that begins the answer. */
+  interface InputTranscript {
+    type: "input_transcript";
+    index: number;
+    text: string;
+  }
   /** Resting for at most `timeout` seconds. */
   interface Paused {
     type: "paused";
@@ -397,6 +467,19 @@ export namespace duplex {
   /** Answer to the deprecated `interrupt`. */
   interface Interrupted {
     type: "interrupted";
+  }
+  /** Only where `interruption` was asked for: the client plays more softly while somebody may be interrupting (`suspected`), as before when nobody is (`dismissed`), and throws away what it has not played when the answer has been ended (`stopped`). */
+  interface Interruption {
+    type: "interruption";
+    state: "dismissed" | "stopped" | "suspected";
+    index: number;
+    heard_ms: number;
+    text: string;
+  }
+  /** The recording has holes: `entries` could not be written so far. Only with extensions. */
+  interface RecordingLost {
+    type: "recording_lost";
+    entries: number;
   }
   /** The session ended because someone asked for it. */
   interface Stopped {
@@ -416,8 +499,8 @@ export namespace duplex {
     message: string;
     code: string;
   }
-  type ClientMessage = Prepare | AudioChunk | VideoFrame | Pause | Resume | Stop | Interrupt | ClientDiagnostic;
-  type ServerMessage = Queued | QueueUpdate | QueueDone | Prepared | Result | Paused | Resumed | Interrupted | Stopped | Timeout | Error;
+  type ClientMessage = Prepare | AudioChunk | VideoFrame | InputText | Pause | Resume | Stop | Interrupt | ClientDiagnostic;
+  type ServerMessage = Queued | QueueUpdate | QueueDone | Prepared | Result | InputTranscript | Paused | Resumed | Interrupted | Interruption | RecordingLost | Stopped | Timeout | Error;
 }
 
 /** Messages on /v1/realtime */
@@ -441,6 +524,13 @@ export namespace realtime {
     chunk_ms?: 1000;
     sample_rate?: 16000;
   }
+  /** What happens when somebody speaks while the assistant does. */
+  interface InterruptionOptions {
+    mode?: "duck" | "off" | "stop";
+    min_speech_ms?: number;
+    sensitivity?: number;
+    backchannel?: "heed" | "ignore";
+  }
   /** Prompt, voices and options of a session. */
   interface SessionOptions {
     instructions: string;
@@ -448,12 +538,16 @@ export namespace realtime {
     ref_audio?: string | null;
     tts_ref_audio?: string | null;
     voice_config?: DuplexConfig;
+    interruption?: InterruptionOptions;
+    transcribe?: boolean;
     record?: boolean;
+    ref_audio_path?: string | null;
   }
   /** Configure the session; once, after `session.queue_done`. */
   interface SessionUpdate {
     type: "session.update";
     session: SessionOptions;
+    extensions?: boolean;
   }
   /** One second of sound (base64 float32 PCM, 16 kHz mono; at least 250 ms) and usually one frame. */
   interface Append {
@@ -463,10 +557,27 @@ export namespace realtime {
     force_listen?: boolean;
     max_slice_nums?: number | null;
   }
-  /** End the session; answered by `session.closed` with reason `stopped`. */
+  /** A part of an item: `text`, or `image_url` (base64 of a file, also as a data URL). */
+  interface ItemPart {
+    type: "input_image" | "input_text";
+    text?: string;
+    image_url?: string;
+  }
+  /** What a user wrote and showed. */
+  interface WrittenItem {
+    content: ItemPart[];
+    type?: "message";
+    role?: "user";
+  }
+  /** Only with extensions: written words and pictures for the running call, which are answered aloud. Pictures alone go with the next unit. */
+  interface ItemCreate {
+    type: "conversation.item.create";
+    item: WrittenItem;
+  }
+  /** End the session; answered by `session.closed` with reason `stopped`, whatever reason the client gives. */
   interface SessionClose {
     type: "session.close";
-    reason?: string | null;
+    reason?: unknown;
   }
   /** The client has to wait. Both names of the estimate carry the same value; null: unknown. */
   interface SessionQueued {
@@ -490,14 +601,15 @@ export namespace realtime {
   interface SessionQueueDone {
     type: "session.queue_done";
   }
-  /** Ready: send sound. `prompt_length` in tokens. */
+  /** Ready: send sound. `prompt_length` in tokens. `accepts`: what else may be sent. */
   interface SessionCreated {
     type: "session.created";
     session_id: string;
     prompt_length: number;
     recording_session_id?: string;
+    accepts?: string[];
   }
-  /** The model speaks. `audio` (base64 float32 PCM, 24 kHz mono) may be empty while text runs ahead. */
+  /** The model speaks. `audio`: base64 float32 PCM, 24 kHz mono, at most a second. With extensions it is empty while text runs ahead. */
   interface AudioDelta {
     type: "response.output_audio.delta";
     text: string;
@@ -510,6 +622,25 @@ export namespace realtime {
     type: "response.listen";
     kv_cache_length: number;
   }
+  /** Only where the session asked for `transcribe` and the model writes down what it hears: what the user said. `item_id` is new for each. */
+  interface InputTranscript {
+    type: "conversation.item.input_audio_transcription.completed";
+    item_id: string;
+    transcript: string;
+  }
+  /** As `legacy.Interruption`: only where the session asked for `interruption`. */
+  interface ResponseInterruption {
+    type: "response.interruption";
+    state: "dismissed" | "stopped" | "suspected";
+    index: number;
+    heard_ms: number;
+    text: string;
+  }
+  /** The recording has holes: `entries` could not be written so far. Only with extensions. */
+  interface SessionRecordingLost {
+    type: "session.recording_lost";
+    entries: number;
+  }
   /** The end; nothing follows. */
   interface SessionClosed {
     type: "session.closed";
@@ -521,11 +652,11 @@ export namespace realtime {
     message: string;
     type: "client_error" | "server_error";
   }
-  /** Something went wrong. */
+  /** Something went wrong. Clients without extensions are told the nearest code of the requirement text; a code that it lacks stands at the end of `message`. */
   interface Error {
     type: "error";
     error: ErrorBody;
   }
-  type ClientMessage = SessionUpdate | Append | SessionClose;
-  type ServerMessage = SessionQueued | SessionQueueUpdate | SessionQueueDone | SessionCreated | AudioDelta | Listen | SessionClosed | Error;
+  type ClientMessage = SessionUpdate | Append | ItemCreate | SessionClose;
+  type ServerMessage = SessionQueued | SessionQueueUpdate | SessionQueueDone | SessionCreated | AudioDelta | Listen | InputTranscript | ResponseInterruption | SessionRecordingLost | SessionClosed | Error;
 }

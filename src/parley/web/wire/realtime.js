@@ -9,24 +9,40 @@ import { Connection, placeOf, socketUrl } from './connection.js';
 /** Total seconds of a session, waiting included. Source: realtime_video_protocol.txt; audio: service spec 4.5. */
 const LIMIT_S = { video: 300, audio: 600 };
 
+/**
+ * Words of the person. The names are those of OpenAI's realtime interface; a server sends them only when
+ * it can, and this one takes them as they come.
+ * @typedef {{type: 'conversation.item.input_audio_transcription.delta' |
+ *   'conversation.item.input_audio_transcription.completed', item_id?: string, delta?: string,
+ *   transcript?: string}} Transcript
+ */
+
+/** What else than sound a server takes in this call. @param {any} created @returns {string[]} */
+const accepts = (created) => (Array.isArray(created.accepts) ? created.accepts : []);
+
 export class RealtimeClient extends Connection {
   /** Not sending is the pause: the protocol has no word for it. */
   canPause = false;
+  /** Whether written words and pictures can be put into the live call; the server says so when it begins. */
+  canText = false;
 
   /**
    * @param {import('./duplex.js').DuplexOptions} options
    * @param {'audio' | 'video'} mode
-   * @param {{base?: string} & import('./connection.js').Surroundings} [where]
+   * @param {import('./connection.js').Where} [where]
    */
-  constructor(options, mode, { base, ...surroundings } = {}) {
-    super(socketUrl(`/v1/realtime?mode=${mode}`, base), surroundings);
+  constructor(options, mode, { base, token, ...surroundings } = {}) {
+    super(socketUrl(`/v1/realtime?mode=${mode}`, base, token), surroundings);
     this.options = options;
     this.mode = mode;
     /** @type {number | null} */
     this.limitS = LIMIT_S[mode];
   }
 
-  /** @param {ServerMessage} message */
+  /** Utterances of the person by their id, as they grow. @type {Map<string, string>} */
+  #heard = new Map();
+
+  /** @param {ServerMessage | Transcript} message */
   onMessage(message) {
     switch (message.type) {
       case 'session.queued':
@@ -38,6 +54,7 @@ export class RealtimeClient extends Connection {
         this.#update();
         break;
       case 'session.created':
+        this.canText = accepts(message).includes('input_text');
         this.ready({ sessionId: message.session_id, recordingId: message.recording_session_id });
         break;
       case 'response.listen':
@@ -52,6 +69,10 @@ export class RealtimeClient extends Connection {
           costs: {},
         });
         break;
+      case 'conversation.item.input_audio_transcription.delta':
+      case 'conversation.item.input_audio_transcription.completed':
+        this.#transcript(message);
+        break;
       case 'session.closed':
         this.#closed(message.reason);
         break;
@@ -64,10 +85,28 @@ export class RealtimeClient extends Connection {
     }
   }
 
+  /**
+   * What the person was heard to say, from servers that write it down.
+   * @param {any} message
+   */
+  #transcript({ type, item_id: id = '', delta = '', transcript = '' }) {
+    const isFinal = type.endsWith('.completed');
+    const text = isFinal ? transcript : (this.#heard.get(id) ?? '') + delta;
+    this.#heard.set(id, text);
+    this.tell('heard_text', { id, text, isFinal });
+  }
+
+  /** Written words, and perhaps a picture, into the live call. @param {string} text @param {string | null} image base64 JPEG */
+  sendText(text, image) {
+    const picture = image ? [{ type: 'input_image', image_url: `data:image/jpeg;base64,${image}` }] : [];
+    const content = [...picture, { type: 'input_text', text }];
+    this.send({ type: 'conversation.item.create', item: { type: 'message', role: 'user', content } });
+  }
+
   #update() {
     const { instructions, voice, ttsVoice, slices = 1, config, record } = this.options;
     /** @type {import('./protocol.js').realtime.SessionOptions} */
-    const session = { instructions, max_slice_nums: slices };
+    const session = { instructions, max_slice_nums: slices, transcribe: true };
     if (voice) session.ref_audio = voice;
     if (ttsVoice) session.tts_ref_audio = ttsVoice;
     if (config) session.voice_config = config;
@@ -77,7 +116,9 @@ export class RealtimeClient extends Connection {
 
   /** @param {string} reason */
   #closed(reason) {
-    const known = /** @type {const} */ (['stopped', 'timeout', 'context_full', 'server_shutdown']).find((word) => word === reason);
+    const known = /** @type {const} */ (['stopped', 'timeout', 'context_full', 'server_shutdown']).find(
+      (word) => word === reason,
+    );
     this.finish({ reason: known ?? 'failed', code: reason });
   }
 

@@ -13,8 +13,20 @@ import './storage.js';
 const STORED = 'minicpmo_lang';
 /** Only the language that is read is loaded. @type {Record<Language, () => Promise<Record<string, string>>>} */
 const sources = { en: async () => (await import('./en.js')).en, zh: async () => (await import('./zh.js')).zh };
+/** What only the operator's page says. @type {Record<Language, () => Promise<Record<string, string>>>} */
+const adminSources = {
+  en: async () => (await import('./en-admin.js')).en,
+  zh: async () => (await import('./zh-admin.js')).zh,
+};
+let isAdmin = false;
 /** @type {Partial<Record<Language, Record<string, string>>>} */
 const tables = {};
+
+/** @param {Language} wish */
+async function load(wish) {
+  tables[wish] ??= await sources[wish]();
+  if (isAdmin) tables[wish] = { ...tables[wish], ...(await adminSources[wish]()) };
+}
 
 /** @param {string | null | undefined} word @returns {Language | null} */
 function known(word) {
@@ -30,24 +42,31 @@ function wanted() {
 /** @type {Language} */
 let language = wanted() ?? ((globalThis.navigator?.language ?? '').startsWith('zh') ? 'zh' : 'en');
 
-tables[language] = await sources[language]();
+await load(language);
 
 /** 'language' when it changes. */
 export const words = new EventTarget();
 
 export const currentLanguage = () => language;
 /** The reader's own variety of the language, for dates and numbers. */
-export const locale = () => globalThis.navigator?.languages?.find((tag) => tag.startsWith(language)) ?? (language === 'zh' ? 'zh-CN' : 'en');
+export const locale = () =>
+  globalThis.navigator?.languages?.find((tag) => tag.startsWith(language)) ?? (language === 'zh' ? 'zh-CN' : 'en');
 
 /** @param {Language} next @param {{isChoice?: boolean}} [how] a choice is remembered */
 export async function setLanguage(next, { isChoice = true } = {}) {
   if (isChoice) localStorage.setItem(STORED, next);
   if (next === language) return;
-  tables[next] ??= await sources[next]();
+  await load(next);
   language = next;
   document.documentElement.lang = locale();
   for (const node of document.querySelectorAll('[data-bound]')) refresh(node);
   words.dispatchEvent(new Event('language'));
+}
+
+/** The page is the operator's: its words are wanted too. */
+export async function wantAdminWords() {
+  isAdmin = true;
+  await load(language);
 }
 
 /** The operator's language, for people who have not chosen one. @param {string | undefined} lang */
@@ -122,5 +141,6 @@ function refresh(node) {
 /** Nodes written in HTML: data-words="key", data-words-title="key". @param {ParentNode} [root] */
 export function bindPage(root = document) {
   document.documentElement.lang = locale();
-  for (const node of /** @type {NodeListOf<HTMLElement>} */ (root.querySelectorAll('[data-words]'))) bind(node, 'text', node.dataset.words ?? '');
+  for (const node of /** @type {NodeListOf<HTMLElement>} */ (root.querySelectorAll('[data-words]')))
+    bind(node, 'text', node.dataset.words ?? '');
 }

@@ -13,7 +13,11 @@ export class Devices extends HTMLElement {
 
   connectedCallback() {
     this.#life = new AbortController();
-    const kinds = /** @type {DeviceKind[]} */ (['microphone', 'speaker', ...(this.hasAttribute('camera') ? ['camera'] : [])]);
+    const kinds = /** @type {DeviceKind[]} */ ([
+      'microphone',
+      'speaker',
+      ...(this.hasAttribute('camera') ? ['camera'] : []),
+    ]);
     for (const kind of kinds) {
       if (kind === 'speaker' && !canChooseSpeaker()) continue;
       const select = this.#selects[kind];
@@ -23,7 +27,15 @@ export class Devices extends HTMLElement {
       };
       this.append(h('label', null, h('span', { words: `device.${kind}` }), select));
     }
-    this.append(h('button', { class: 'button plain slim', type: 'button', icon: 'retry', words: 'device.refresh', onclick: () => this.refresh() }));
+    this.append(
+      h('button', {
+        class: 'button plain slim',
+        type: 'button',
+        icon: 'retry',
+        words: 'device.refresh',
+        onclick: () => this.refresh(),
+      }),
+    );
     navigator.mediaDevices?.addEventListener?.('devicechange', () => this.refresh(), { signal: this.#life.signal });
     void this.refresh();
   }
@@ -49,7 +61,10 @@ export class Devices extends HTMLElement {
     for (const kind of /** @type {DeviceKind[]} */ (Object.keys(lists))) {
       const select = this.#selects[kind];
       const chosen = this.chosen(kind) ?? '';
-      select.replaceChildren(h('option', { value: '', words: 'device.system' }), ...lists[kind].filter(({ id }) => id !== 'default').map(({ id, label }) => h('option', { value: id }, label)));
+      select.replaceChildren(
+        h('option', { value: '', words: 'device.system' }),
+        ...lists[kind].filter(({ id }) => id !== 'default').map(({ id, label }) => h('option', { value: id }, label)),
+      );
       select.value = lists[kind].some(({ id }) => id === chosen) ? chosen : '';
     }
   }

@@ -11,7 +11,8 @@ const KINDS = /** @type {const} */ (['all', 'listen', 'speak', 'error', 'other']
 function kindOf(message) {
   if (message.type === 'error') return 'error';
   if (message.type === 'response.listen' || message.is_listen === true) return 'listen';
-  if (message.type === 'response.output_audio.delta' || message.type === 'chunk' || message.is_listen === false) return 'speak';
+  if (message.type === 'response.output_audio.delta' || message.type === 'chunk' || message.is_listen === false)
+    return 'speak';
   return 'other';
 }
 
@@ -19,7 +20,12 @@ function kindOf(message) {
 function summary(value) {
   if (typeof value === 'string') return value.length > 80 ? `${value.slice(0, 24)}… (${value.length})` : value;
   if (Array.isArray(value)) return value.map(summary);
-  if (value && typeof value === 'object') return Object.fromEntries(Object.entries(value).filter(([key]) => key !== 'type').map(([key, entry]) => [key, summary(entry)]));
+  if (value && typeof value === 'object')
+    return Object.fromEntries(
+      Object.entries(value)
+        .filter(([key]) => key !== 'type')
+        .map(([key, entry]) => [key, summary(entry)]),
+    );
   return value;
 }
 
@@ -29,8 +35,17 @@ export class Events extends HTMLElement {
   #filter = 'all';
 
   connectedCallback() {
-    const filter = h('select', { label: 'events.filter', onchange: () => this.#show(/** @type {Kind} */ (filter.value)) }, ...KINDS.map((kind) => h('option', { value: kind, words: `events.${kind}` })));
-    const clear = h('button', { class: 'button slim', type: 'button', words: 'action.clear', onclick: () => this.#list.replaceChildren() });
+    const filter = h(
+      'select',
+      { label: 'events.filter', onchange: () => this.#show(/** @type {Kind} */ (filter.value)) },
+      ...KINDS.map((kind) => h('option', { value: kind, words: `events.${kind}` })),
+    );
+    const clear = h('button', {
+      class: 'button slim',
+      type: 'button',
+      words: 'action.clear',
+      onclick: () => this.#list.replaceChildren(),
+    });
     this.#list.removeAttribute('title');
     this.append(h('div', { class: 'row' }, filter, clear), this.#list);
   }
@@ -38,7 +53,8 @@ export class Events extends HTMLElement {
   /** @param {Kind} kind */
   #show(kind) {
     this.#filter = kind;
-    for (const row of /** @type {HTMLCollectionOf<HTMLElement>} */ (this.#list.children)) row.hidden = kind !== 'all' && row.dataset.kind !== kind;
+    for (const row of /** @type {HTMLCollectionOf<HTMLElement>} */ (this.#list.children))
+      row.hidden = kind !== 'all' && row.dataset.kind !== kind;
   }
 
   /** @param {{out: boolean, message: any}} event */

@@ -31,7 +31,10 @@ export class Metrics extends HTMLElement {
         this.#rows.set(name, row);
         this.#list.append(h('div', null, h('dt', { words: `metric.${name}` }), h('dd', null, text, dot)));
       }
-      const shown = typeof value === 'number' ? `${number(value, { maximumFractionDigits: 0 })}${unit && `\u202f${unit}`}` : (value ?? '–');
+      const shown =
+        typeof value === 'number'
+          ? `${number(value, { maximumFractionDigits: 0 })}${unit && `\u202f${unit}`}`
+          : (value ?? '–');
       if (row.value.textContent !== shown) row.value.textContent = shown;
       row.dot.dataset.is = is;
       row.dot.hidden = !is;

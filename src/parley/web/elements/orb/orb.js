@@ -79,7 +79,9 @@ export class Orb extends HTMLElement {
 
   #readColour() {
     if (!this.isConnected) return;
-    const parts = getComputedStyle(this).color.match(/[\d.]+/g)?.map(Number) ?? [120, 120, 120];
+    const parts = getComputedStyle(this)
+      .color.match(/[\d.]+/g)
+      ?.map(Number) ?? [120, 120, 120];
     this.#aim = parts.slice(0, 3);
   }
 
@@ -87,7 +89,8 @@ export class Orb extends HTMLElement {
     const passed = Math.min(0.1, (now - this.#last) / 1000);
     this.#last = now;
     const mood = MOODS[this.state] ?? MOODS.idle;
-    const ease = (/** @type {number} */ from, /** @type {number} */ to, /** @type {number} */ pace) => from + (to - from) * (1 - Math.exp(-passed * pace));
+    const ease = (/** @type {number} */ from, /** @type {number} */ to, /** @type {number} */ pace) =>
+      from + (to - from) * (1 - Math.exp(-passed * pace));
     this.#level = ease(this.#level, this.#wanted, this.#wanted > this.#level ? 18 : 5);
     this.#size = ease(this.#size, mood.size, 4);
     this.#pace = ease(this.#pace, mood.pace, 3);
@@ -121,7 +124,10 @@ export class Orb extends HTMLElement {
       for (let i = 0; i <= POINTS; i++) {
         const angle = (i / POINTS) * Math.PI * 2;
         const t = this.#time * (1 + layer * 0.27) * (layer % 2 ? -1 : 1);
-        const lump = Math.sin(angle * 2 + t * 1.7 + layer) * 0.5 + Math.sin(angle * 3 - t * 1.1 + layer * 2) * 0.32 + Math.sin(angle * 5 + t * 2.3) * 0.18;
+        const lump =
+          Math.sin(angle * 2 + t * 1.7 + layer) * 0.5 +
+          Math.sin(angle * 3 - t * 1.1 + layer * 2) * 0.32 +
+          Math.sin(angle * 5 + t * 2.3) * 0.18;
         const radius = base * (1 + lump * wander);
         const x = Math.cos(angle) * radius;
         const y = Math.sin(angle) * radius;
@@ -130,7 +136,12 @@ export class Orb extends HTMLElement {
       }
       pen.closePath();
       const turn = this.#time * 0.8 + layer * 2;
-      const fill = pen.createLinearGradient(Math.cos(turn) * base, Math.sin(turn) * base, -Math.cos(turn) * base, -Math.sin(turn) * base);
+      const fill = pen.createLinearGradient(
+        Math.cos(turn) * base,
+        Math.sin(turn) * base,
+        -Math.cos(turn) * base,
+        -Math.sin(turn) * base,
+      );
       fill.addColorStop(0, `rgb(${colour} / ${0.62 - layer * 0.08})`);
       fill.addColorStop(1, `rgb(${colour} / ${0.2 + layer * 0.1})`);
       pen.fillStyle = fill;

@@ -12,7 +12,14 @@ export class Parts extends HTMLElement {
   #dragged = -1;
 
   connectedCallback() {
-    const add = (/** @type {string} */ name, /** @type {() => void} */ act) => h('button', { class: 'button slim', type: 'button', icon: name === 'text' ? 'text' : name === 'audio' ? 'sound' : name, words: `part.${name}`, onclick: act });
+    const add = (/** @type {string} */ name, /** @type {() => void} */ act) =>
+      h('button', {
+        class: 'button slim',
+        type: 'button',
+        icon: name === 'text' ? 'text' : name === 'audio' ? 'sound' : name,
+        words: `part.${name}`,
+        onclick: act,
+      });
     const file = (/** @type {string} */ kind) => async () => {
       const [chosen] = await pickFiles(`${kind}/*`);
       const part = chosen && (await partOf(chosen));
@@ -20,7 +27,14 @@ export class Parts extends HTMLElement {
     };
     this.append(
       this.#list,
-      h('div', { class: 'row' }, add('text', () => this.#insert({ type: 'text', text: '' })), add('image', file('image')), add('audio', file('audio')), add('video', file('video'))),
+      h(
+        'div',
+        { class: 'row' },
+        add('text', () => this.#insert({ type: 'text', text: '' })),
+        add('image', file('image')),
+        add('audio', file('audio')),
+        add('video', file('video')),
+      ),
     );
     this.#draw();
   }
@@ -62,12 +76,18 @@ export class Parts extends HTMLElement {
       ...this.#parts.map((part, i) => {
         const body =
           part.type === 'text'
-            ? h('textarea', { rows: 2, value: part.text, label: 'part.text', oninput: (/** @type {Event} */ event) => {
-                part.text = /** @type {HTMLTextAreaElement} */ (event.target).value;
-                this.dispatchEvent(new Event('change'));
-              } })
+            ? h('textarea', {
+                rows: 2,
+                value: part.text,
+                label: 'part.text',
+                oninput: (/** @type {Event} */ event) => {
+                  part.text = /** @type {HTMLTextAreaElement} */ (event.target).value;
+                  this.dispatchEvent(new Event('change'));
+                },
+              })
             : partNode(part);
-        const tool = (/** @type {string} */ name, /** @type {string} */ label, /** @type {() => void} */ act) => h('button', { class: 'round slim', type: 'button', icon: name, label, onclick: act });
+        const tool = (/** @type {string} */ name, /** @type {string} */ label, /** @type {() => void} */ act) =>
+          h('button', { class: 'round slim', type: 'button', icon: name, label, onclick: act });
         return h(
           'li',
           {
@@ -81,10 +101,16 @@ export class Parts extends HTMLElement {
             },
           },
           body,
-          h('div', { class: 'row' }, tool('up', 'part.up', () => this.#move(i, i - 1)), tool('down', 'part.down', () => this.#move(i, i + 1)), tool('trash', 'part.remove', () => {
-            this.#parts.splice(i, 1);
-            this.#changed();
-          })),
+          h(
+            'div',
+            { class: 'row' },
+            tool('up', 'part.up', () => this.#move(i, i - 1)),
+            tool('down', 'part.down', () => this.#move(i, i + 1)),
+            tool('trash', 'part.remove', () => {
+              this.#parts.splice(i, 1);
+              this.#changed();
+            }),
+          ),
         );
       }),
     );

@@ -18,7 +18,8 @@ export class Player extends HTMLElement {
     this.#seek.value = '0';
     this.#button.onclick = () => (this.#audio.paused ? void this.#audio.play() : this.#audio.pause());
     this.#seek.oninput = () => {
-      if (Number.isFinite(this.#audio.duration)) this.#audio.currentTime = Number(this.#seek.value) * this.#audio.duration;
+      if (Number.isFinite(this.#audio.duration))
+        this.#audio.currentTime = Number(this.#seek.value) * this.#audio.duration;
     };
     const show = () => this.#show();
     for (const type of ['play', 'pause', 'timeupdate', 'durationchange']) this.#audio.addEventListener(type, show);

@@ -26,9 +26,20 @@ const BUILT_IN = {
 /** @param {any} preset of the server @returns {Preset} */
 function read(preset) {
   const items = Array.isArray(preset.system_content) ? preset.system_content : [];
-  const text = preset.system_prompt ?? items.filter((/** @type {any} */ item) => item.type === 'text').map((/** @type {any} */ item) => item.text).join('\n');
+  const text =
+    preset.system_prompt ??
+    items
+      .filter((/** @type {any} */ item) => item.type === 'text')
+      .map((/** @type {any} */ item) => item.text)
+      .join('\n');
   const hasVoice = Boolean(preset.ref_audio) || items.some((/** @type {any} */ item) => item.type === 'audio');
-  return { id: String(preset.id), name: String(preset.name ?? preset.id), description: preset.description, text, hasVoice };
+  return {
+    id: String(preset.id),
+    name: String(preset.name ?? preset.id),
+    description: preset.description,
+    text,
+    hasVoice,
+  };
 }
 
 /** A person's own presets stay in this browser. */
@@ -43,11 +54,39 @@ export class Prompt extends HTMLElement {
   #text = h('textarea', { rows: 5, maxlength: 65536 });
   #mark = h('span', { class: 'chip', words: 'prompt.changed', hidden: true });
   #note = h('p', { class: 'small quiet' });
-  #keep = h('button', { class: 'button plain slim', type: 'button', icon: 'plus', words: 'prompt.keep', hidden: true, onclick: () => this.#askName() });
-  #forget = h('button', { class: 'button plain slim', type: 'button', icon: 'trash', words: 'prompt.forget', hidden: true, onclick: () => void this.#remove() });
+  #keep = h('button', {
+    class: 'button plain slim',
+    type: 'button',
+    icon: 'plus',
+    words: 'prompt.keep',
+    hidden: true,
+    onclick: () => this.#askName(),
+  });
+  #forget = h('button', {
+    class: 'button plain slim',
+    type: 'button',
+    icon: 'trash',
+    words: 'prompt.forget',
+    hidden: true,
+    onclick: () => void this.#remove(),
+  });
   #progress = h('progress', { max: 1, hidden: true, label: 'prompt.loading' });
-  /** Whether the call must wait for the preset's voice. */
-  isLoading = false;
+  /** @type {string | null} */
+  #borrowed = null;
+  #lentText = h('p', { class: 'note' });
+  #lent = h(
+    'div',
+    { class: 'stack', hidden: true },
+    this.#lentText,
+    h('button', { class: 'button slim', type: 'button', words: 'prompt.own', onclick: () => this.#giveBack() }),
+  );
+  /** @type {Promise<void>} */
+  #loading = Promise.resolve();
+
+  /** When the preset's voice is there, or will not come. */
+  ready() {
+    return this.#loading;
+  }
 
   get #key() {
     return `parley.prompt.${this.mode}`;
@@ -59,6 +98,7 @@ export class Prompt extends HTMLElement {
       this.#note,
       this.#progress,
       h('label', null, h('span', { class: 'row spread' }, h('span', { words: 'prompt.text' }), this.#mark), this.#text),
+      this.#lent,
       h('div', { class: 'row' }, this.#keep, this.#forget),
     );
     this.#row.removeAttribute('title');
@@ -96,7 +136,11 @@ export class Prompt extends HTMLElement {
   #own() {
     try {
       const list = JSON.parse(localStorage.getItem(this.#ownKey) ?? '[]');
-      return Array.isArray(list) ? list.filter((one) => typeof one?.id === 'string' && typeof one?.text === 'string').map(({ id, name, text }) => ({ id, name: String(name), text, hasVoice: false })) : [];
+      return Array.isArray(list)
+        ? list
+            .filter((one) => typeof one?.id === 'string' && typeof one?.text === 'string')
+            .map(({ id, name, text }) => ({ id, name: String(name), text, hasVoice: false }))
+        : [];
     } catch {
       return [];
     }
@@ -104,7 +148,12 @@ export class Prompt extends HTMLElement {
 
   #askName() {
     const name = h('input', { maxlength: 40, required: true });
-    const form = h('form', { class: 'stack' }, h('label', null, h('span', { words: 'voice.name' }), name), h('button', { class: 'button primary', type: 'submit', words: 'action.save' }));
+    const form = h(
+      'form',
+      { class: 'stack' },
+      h('label', null, h('span', { words: 'voice.name' }), name),
+      h('button', { class: 'button primary', type: 'submit', words: 'action.save' }),
+    );
     const node = sheet('prompt.keep', form);
     form.onsubmit = (event) => {
       event.preventDefault();
@@ -143,11 +192,24 @@ export class Prompt extends HTMLElement {
     this.#row.hidden = this.#presets.length < 2;
     this.#row.replaceChildren(
       ...this.#presets.map((/** @type {Preset} */ preset) =>
-        h('button', { class: 'button slim', type: 'button', role: 'radio', 'data-id': preset.id, 'aria-checked': 'false', onclick: () => this.#choose(preset, true) }, preset.name),
+        h(
+          'button',
+          {
+            class: 'button slim',
+            type: 'button',
+            role: 'radio',
+            'data-id': preset.id,
+            'aria-checked': 'false',
+            onclick: () => this.#choose(preset, true),
+          },
+          preset.name,
+        ),
       ),
     );
     const { chosen } = this.#stored();
-    const byLanguage = served.find((/** @type {Preset} */ { id, name }) => new RegExp(currentLanguage() === 'zh' ? 'zh|中文|chinese' : 'en|english', 'i').test(`${id} ${name}`));
+    const byLanguage = served.find((/** @type {Preset} */ { id, name }) =>
+      new RegExp(currentLanguage() === 'zh' ? 'zh|中文|chinese' : 'en|english', 'i').test(`${id} ${name}`),
+    );
     await this.#choose(this.#presets.find(({ id }) => id === chosen) ?? byLanguage ?? this.#presets[0], false);
   }
 
@@ -160,19 +222,26 @@ export class Prompt extends HTMLElement {
     this.#current = preset;
     this.#show();
     if (!preset.hasVoice) return;
-    this.isLoading = true;
+    let loaded = () => {};
+    this.#loading = new Promise((resolve) => {
+      loaded = () => resolve(undefined);
+    });
     this.#progress.hidden = false;
     this.#progress.removeAttribute('value');
     try {
-      const answer = await requestIfAny(`/api/presets/${encodeURIComponent(this.mode)}/${encodeURIComponent(preset.id)}/audio`);
+      const answer = await requestIfAny(
+        `/api/presets/${encodeURIComponent(this.mode)}/${encodeURIComponent(preset.id)}/audio`,
+      );
       const sound = answer?.ref_audio ?? answer?.system_content_audio?.[0];
       if (sound?.data && this.#current === preset) {
-        this.dispatchEvent(new CustomEvent('voice', { detail: { sound: decodePcm(sound.data), name: sound.name ?? preset.name } }));
+        this.dispatchEvent(
+          new CustomEvent('voice', { detail: { sound: decodePcm(sound.data), name: sound.name ?? preset.name } }),
+        );
       }
     } catch {
       // Without its voice the preset speaks with the server's own.
     } finally {
-      this.isLoading = false;
+      loaded();
       this.#progress.hidden = true;
       this.dispatchEvent(new Event('loaded'));
     }
@@ -184,7 +253,8 @@ export class Prompt extends HTMLElement {
   #show() {
     const preset = this.#current;
     if (!preset) return;
-    for (const button of this.#row.children) button.setAttribute('aria-checked', String(/** @type {HTMLElement} */ (button).dataset.id === preset.id));
+    for (const button of this.#row.children)
+      button.setAttribute('aria-checked', String(/** @type {HTMLElement} */ (button).dataset.id === preset.id));
     this.#note.textContent = preset.description ?? '';
     this.#note.hidden = !preset.description;
     this.#mark.hidden = this.#text.value === preset.text;
@@ -193,8 +263,21 @@ export class Prompt extends HTMLElement {
     say(this.#mark, 'prompt.changed');
   }
 
+  /** Instructions for now: the text that a person has is kept and comes back. @param {string | null} text null: its own again */
+  borrow(text) {
+    this.#borrowed = text;
+    this.#text.hidden = text !== null;
+    this.#lent.hidden = text === null;
+    this.#lentText.textContent = text ?? '';
+  }
+
+  #giveBack() {
+    this.borrow(null);
+    this.dispatchEvent(new Event('own'));
+  }
+
   get text() {
-    return this.#text.value.trim() || BUILT_IN[currentLanguage()];
+    return this.#borrowed ?? (this.#text.value.trim() || BUILT_IN[currentLanguage()]);
   }
 
   reset() {

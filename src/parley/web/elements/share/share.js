@@ -4,6 +4,7 @@
  */
 
 import { HttpError, request, requestIfAny } from '../../wire/http.js';
+import { at } from '../../wire/root.js';
 import { number } from '../../words/words.js';
 import { copy, h, say, sheet } from '../dom.js';
 import { remember, viewerUrl } from '../recents.js';
@@ -20,40 +21,42 @@ export function openShare({ recordingId, app, blob }) {
   const progress = h('progress', { max: 1, value: 0, hidden: true, label: 'share.uploading' });
   const state = h('p', { class: 'small', role: 'status' });
   const go = h('button', { class: 'button primary', type: 'button', icon: 'share', words: 'share.go' });
-  const expiry = h('select', null, ...[['86400', 'share.day'], ['2592000', 'share.month'], ['never', 'share.always']].map(([value, words]) => h('option', { value, words })));
+  const expiry = h(
+    'select',
+    null,
+    ...[
+      ['86400', 'share.day'],
+      ['2592000', 'share.month'],
+      ['never', 'share.always'],
+    ].map(([value, words]) => h('option', { value, words })),
+  );
   const tooBig = blob !== null && blob.size > UPLOAD_LIMIT;
+  const file = blob ? fileSwitch(blob, withBlob) : null;
   const node = sheet(
     'share.title',
     h('p', { class: 'quiet', words: 'share.what' }),
-    blob ? h('label', { class: 'switch' }, h('span', null, h('span', { words: 'share.with_recording' }), h('small', null, `${number(blob.size / 1e6)} MB`)), withBlob) : null,
+    file,
     h('label', null, h('span', { words: 'share.expiry' }), expiry),
     h('label', null, h('span', { words: 'share.comment' }), comment),
     progress,
     state,
     h('div', { class: 'row' }, go),
   );
-  if (tooBig) {
-    withBlob.checked = false;
-    withBlob.disabled = true;
-    say(state, 'error.too_big');
-  }
+  if (tooBig) say(state, 'error.too_big');
   comment.onkeydown = (event) => {
     if (event.key === 'Enter' && (event.ctrlKey || event.metaKey)) go.click();
   };
   go.onclick = async () => {
     go.disabled = true;
+    /** @param {number} part */
+    const onProgress = (part) => {
+      progress.hidden = false;
+      progress.value = part;
+    };
     try {
-      if (comment.value.trim()) await request(`/api/sessions/${encodeURIComponent(recordingId)}/comment`, { method: 'POST', body: JSON.stringify({ comment: comment.value.trim() }) });
-      if (blob && withBlob.checked) {
-        progress.hidden = false;
-        await upload(`/api/sessions/${encodeURIComponent(recordingId)}/upload-recording`, blob, (part) => {
-          progress.value = part;
-        });
-      }
-      // A link of its own does not tell the recording's id, so whoever has it can look and nothing else.
-      const order = { expires_in_s: expiry.value === 'never' ? null : Number(expiry.value) };
-      const link = await requestIfAny(`/api/sessions/${encodeURIComponent(recordingId)}/share`, { method: 'POST', body: JSON.stringify(order) });
-      const url = new URL(link?.path ?? viewerUrl(recordingId), location.href).href;
+      const expiresS = expiry.value === 'never' ? null : Number(expiry.value);
+      const text = comment.value.trim();
+      const url = await send(recordingId, { text, blob: withBlob.checked ? blob : null, expiresS, onProgress });
       remember(recordingId, app);
       node.close();
       await copy(url, 'share.copied');
@@ -62,6 +65,29 @@ export function openShare({ recordingId, app, blob }) {
       go.disabled = false;
     }
   };
+}
+
+/** @param {Blob} blob @param {HTMLInputElement} input */
+function fileSwitch(blob, input) {
+  input.disabled = blob.size > UPLOAD_LIMIT;
+  input.checked = !input.disabled;
+  const size = h('small', null, `${number(blob.size / 1e6)} MB`);
+  return h('label', { class: 'switch' }, h('span', null, h('span', { words: 'share.with_recording' }), size), input);
+}
+
+/**
+ * Everything that goes to the server, and the link that comes back.
+ * @param {string} id
+ * @param {{text: string, blob: Blob | null, expiresS: number | null, onProgress: (part: number) => void}} what
+ */
+async function send(id, { text, blob, expiresS, onProgress }) {
+  const path = `/api/sessions/${encodeURIComponent(id)}`;
+  if (text) await request(`${path}/comment`, { method: 'POST', body: JSON.stringify({ comment: text }) });
+  if (blob) await upload(`${path}/upload-recording`, blob, onProgress);
+  // A link of its own does not tell the recording's id, so whoever has it can look and nothing else.
+  const body = JSON.stringify({ expires_in_s: expiresS });
+  const link = await requestIfAny(`${path}/share`, { method: 'POST', body });
+  return new URL(at(link?.path ?? viewerUrl(id)), location.href).href;
 }
 
 /** @param {string} path @param {Blob} blob @param {(part: number) => void} onProgress @returns {Promise<void>} */
@@ -74,7 +100,8 @@ function upload(path, blob, onProgress) {
     const call = new XMLHttpRequest();
     call.open('POST', path);
     call.upload.onprogress = ({ loaded, total }) => onProgress(total ? loaded / total : 0);
-    call.onload = () => (call.status < 300 ? resolve() : reject(new HttpError(call.status, String(call.status), call.statusText)));
+    call.onload = () =>
+      call.status < 300 ? resolve() : reject(new HttpError(call.status, String(call.status), call.statusText));
     call.onerror = () => reject(new HttpError(0, 'offline', 'no answer'));
     call.send(form);
   });

@@ -4,11 +4,12 @@
  * Which ways exist comes from `GET /api/apps`; a page whose way is switched off leads home.
  */
 
+import { about } from '../../wire/about.js';
 import { HttpError, request, requestIfAny } from '../../wire/http.js';
+import { at, here } from '../../wire/root.js';
 import { bindPage, currentLanguage, setLanguage, suggestLanguage, words } from '../../words/words.js';
 import { h, reicon, relabel, say, sheet } from '../dom.js';
 import { icon, mark } from '../icons.js';
-import { askForKey } from '../key.js';
 
 /** Every way to talk this server may offer, in the order of the menu. */
 export const APPS = [
@@ -44,87 +45,84 @@ export async function enabledApps() {
   }
 }
 
-/** @param {{app?: string, statusEveryS?: number}} [page] */
-export function mountShell({ app, statusEveryS = 10 } = {}) {
-  const here = location.pathname.replace(/\/$/, '') || '/';
-  const link = (/** @type {typeof APPS[number]} */ { id, route }) =>
-    h('a', { href: route, words: `app.${id}`, 'data-app': id, ...(here === route ? { 'aria-current': 'page' } : {}) });
-  const nav = h('nav', { label: 'nav.label' }, ...APPS.map(link));
-  nav.removeAttribute('title');
+/** @param {typeof APPS[number]} app */
+function appLink({ id, route }) {
+  const isHere = (here().replace(/\/$/, '') || '/') === route ? { 'aria-current': 'page' } : {};
+  return h('a', { href: route, words: `app.${id}`, 'data-app': id, ...isHere });
+}
 
-  const status = h('span', { class: 'chip status', role: 'status' }, h('span', { class: 'dot' }), h('span', null));
-  const lang = h('button', { class: 'lang', type: 'button', onclick: () => void setLanguage(currentLanguage() === 'zh' ? 'en' : 'zh') });
-  const showLanguage = () => {
-    lang.textContent = currentLanguage() === 'zh' ? 'EN' : '中文';
-    lang.lang = currentLanguage() === 'zh' ? 'en' : 'zh';
+function languageButton() {
+  const next = () => (currentLanguage() === 'zh' ? 'en' : 'zh');
+  const button = h('button', { class: 'lang', type: 'button', onclick: () => void setLanguage(next()) });
+  const show = () => {
+    button.textContent = next() === 'en' ? 'EN' : '中文';
+    button.lang = next();
   };
-  showLanguage();
-  words.addEventListener('language', showLanguage);
+  show();
+  words.addEventListener('language', show);
+  return button;
+}
 
-  const look = h('button', { class: 'round slim', type: 'button', icon: 'auto' });
-  const showLook = () => {
-    reicon(look, { auto: 'auto', light: 'sun', dark: 'moon' }[theme()]);
-    relabel(look, `theme.${theme()}`);
+function lookButton() {
+  const show = () => {
+    reicon(button, { auto: 'auto', light: 'sun', dark: 'moon' }[theme()]);
+    relabel(button, `theme.${theme()}`);
   };
-  look.onclick = () => {
-    localStorage.setItem('parley.theme', THEMES[(THEMES.indexOf(theme()) + 1) % 3]);
+  const onclick = () => {
+    localStorage.setItem('parley.theme', THEMES[(THEMES.indexOf(theme()) + 1) % THEMES.length]);
     applyTheme();
-    showLook();
+    show();
     document.dispatchEvent(new Event('themechange'));
   };
-  showLook();
+  const button = h('button', { class: 'round slim', type: 'button', icon: 'auto', onclick });
+  show();
+  return button;
+}
 
-  const menu = h('button', {
-    class: 'round slim menu-button', type: 'button', label: 'nav.menu', icon: 'menu',
-    onclick: () => sheet('nav.label', h('nav', { class: 'menu', 'aria-label': 'parley' }, ...APPS.filter(({ id }) => !off.has(id)).map((entry) => {
-      const node = link(entry);
-      node.prepend(icon(entry.icon));
-      return node;
-    }))),
-  });
+/** @param {Set<string>} off ways that are switched off */
+function menuButton(off) {
+  /** @param {typeof APPS[number]} app */
+  const entry = (app) => {
+    const node = appLink(app);
+    node.prepend(icon(app.icon));
+    return node;
+  };
+  const mine = () => h('a', { href: '/recordings', icon: 'history', words: 'mine.title' });
+  const onclick = () => {
+    const on = APPS.filter(({ id }) => !off.has(id));
+    sheet('nav.label', h('nav', { class: 'menu', 'aria-label': 'parley' }, ...on.map(entry), mine()));
+  };
+  return h('button', { class: 'round slim menu-button', type: 'button', label: 'nav.menu', icon: 'menu', onclick });
+}
 
-  const skip = h('a', { class: 'skip', href: '#main', words: 'nav.skip' });
-  document.body.prepend(
-    skip,
-    h('header', { class: 'topbar' }, h('a', { class: 'brand', href: '/', 'aria-label': 'parley' }, mark(), h('span', null, 'parley')), nav, h('div', { class: 'end' }, status, lang, look, menu)),
-  );
-  bindPage();
-
-  /** @type {Set<string>} */
-  const off = new Set();
-  void enabledApps().then((enabled) => {
-    if (!enabled) return;
-    for (const node of /** @type {NodeListOf<HTMLElement>} */ (nav.querySelectorAll('[data-app]'))) {
-      const id = node.dataset.app ?? '';
-      const isOn = enabled.includes(id);
-      node.hidden = !isOn;
-      if (!isOn) off.add(id);
-    }
-    if (app && off.has(app)) location.replace('/');
-  });
-  void requestIfAny('/api/frontend_defaults').then((defaults) => suggestLanguage(defaults?.default_lang)).catch(() => {});
-
-  const label = /** @type {HTMLElement} */ (status.lastElementChild);
-  const dot = /** @type {HTMLElement} */ (status.firstElementChild);
+/** Whether somebody could be served now, looked at again and again. @param {number} everyS */
+function statusChip(everyS) {
+  const dot = h('span', { class: 'dot' });
+  const label = h('span', null);
+  const node = h('span', { class: 'chip status', role: 'status' }, dot, label);
   // Recordings can be shared with people who have no key, and the admin page asks by itself.
-  const isOpenPage = here.startsWith('/s/') || here === '/admin';
+  const isOpenPage = /^\/(s\/|admin|privacy)/.test(here());
   const poll = async () => {
     if (document.hidden) return;
     try {
-      const { idle_workers: idle = 0, total_workers: total = 0, queue_length: waiting = 0 } = (await request('/status')) ?? {};
+      const {
+        idle_workers: idle = 0,
+        total_workers: total = 0,
+        queue_length: waiting = 0,
+      } = (await request('/status')) ?? {};
       dot.dataset.is = total === 0 ? 'poor' : idle > 0 ? 'good' : 'fair';
       if (total === 0) say(label, 'status.none');
       else if (waiting > 0) say(label, 'status.waiting', { waiting });
-      else say(label, idle > 0 ? 'status.free' : 'status.busy', { idle, total });
+      else say(label, idle > 0 ? 'status.free' : 'status.busy');
     } catch (error) {
       dot.dataset.is = 'poor';
       const isLocked = error instanceof HttpError && error.status === 401;
       say(label, isLocked ? 'status.locked' : 'status.offline');
-      if (isLocked && !isOpenPage) void askForKey();
+      if (isLocked && !isOpenPage) void import('../key.js').then(({ askForKey }) => askForKey());
     }
   };
   void poll();
-  setInterval(poll, statusEveryS * 1000);
+  setInterval(poll, everyS * 1000);
   document.addEventListener('visibilitychange', poll);
   // A page that takes or frees a place says so, and need not wait for the next round.
   document.addEventListener('placechange', () => {
@@ -132,4 +130,28 @@ export function mountShell({ app, statusEveryS = 10 } = {}) {
     // The server needs a moment to clean a place up.
     setTimeout(poll, 2000);
   });
+  return node;
+}
+
+/** @param {{app?: string, statusEveryS?: number}} [page] */
+export function mountShell({ app, statusEveryS = 10 } = {}) {
+  /** @type {Set<string>} */
+  const off = new Set();
+  const nav = h('nav', { label: 'nav.label' }, ...APPS.map(appLink));
+  nav.removeAttribute('title');
+  const skip = h('a', { class: 'skip', href: '#main', words: 'nav.skip' });
+  const brand = h('a', { class: 'brand', href: '/', 'aria-label': 'parley' }, mark(), h('span', null, 'parley'));
+  const end = h('div', { class: 'end' }, statusChip(statusEveryS), languageButton(), lookButton(), menuButton(off));
+  document.body.prepend(skip, h('header', { class: 'topbar' }, brand, nav, end));
+  bindPage();
+  void enabledApps().then((enabled) => {
+    if (!enabled) return;
+    for (const node of /** @type {NodeListOf<HTMLElement>} */ (nav.querySelectorAll('[data-app]'))) {
+      const id = node.dataset.app ?? '';
+      node.hidden = !enabled.includes(id);
+      if (node.hidden) off.add(id);
+    }
+    if (app && off.has(app)) location.replace(at('/'));
+  });
+  void about().then(({ language }) => suggestLanguage(language));
 }

@@ -4,7 +4,15 @@
  */
 
 import { AUDIO_LIMIT_S, FileFeed, VIDEO_LIMIT_S } from '../../talk/files.js';
-import { ASSUMED_MIC_LUFS, gainFor, loudness, TARGET_FILE_ALONE_LUFS, TARGET_FILE_MIXED_LUFS, TARGET_MIC_LUFS, TRIM_LIMIT_DB } from '../../audio/loudness.js';
+import {
+  ASSUMED_MIC_LUFS,
+  gainFor,
+  loudness,
+  TARGET_FILE_ALONE_LUFS,
+  TARGET_FILE_MIXED_LUFS,
+  TARGET_MIC_LUFS,
+  TRIM_LIMIT_DB,
+} from '../../audio/loudness.js';
 import { mixInto } from '../../audio/mixer.js';
 import { decodeSound, theRig } from '../../audio/rig.js';
 import { join } from '../../audio/wav.js';
@@ -39,7 +47,16 @@ function lengthOf(url) {
 
 export class Source extends HTMLElement {
   isVideo = false;
-  #settings = new Settings('source', { mode: 'live', sound: 'file', offset: 0.5, before: 0, after: 2, monitor: 0.3, trimFile: 0, trimMic: 0 });
+  #settings = new Settings('source', {
+    mode: 'live',
+    sound: 'file',
+    offset: 0.5,
+    before: 0,
+    after: 2,
+    monitor: 0.3,
+    trimFile: 0,
+    trimMic: 0,
+  });
   /** @type {Float32Array<ArrayBuffer> | null} */
   #samples = null;
   /** @type {string[]} */
@@ -56,34 +73,14 @@ export class Source extends HTMLElement {
   name = '';
 
   connectedCallback() {
-    const file = h('input', { type: 'file', accept: this.isVideo ? 'video/*' : 'audio/*', 'aria-labelledby': 'source-file' });
-    file.onchange = () => {
-      if (file.files?.[0]) void this.read(file.files[0]);
-    };
     // A mode is chosen per visit: nobody wants to find yesterday's file in a call.
     this.#settings.set('mode', 'live');
-    const sounds = /** @type {[string, string][]} */ (this.isVideo ? [['file', 'source.sound_file'], ['mic', 'source.sound_mic'], ['mixed', 'source.sound_mixed']] : [['file', 'source.sound_file'], ['mixed', 'source.sound_mixed']]);
-    const measure = h('button', { class: 'button slim', type: 'button', icon: 'mic', words: 'source.measure', onclick: () => this.#measure() });
-    const mixer = h('fieldset', { class: 'mixer' }, h('legend', { words: 'source.mixer' }),
-      range(this.#settings, 'trimFile', { words: 'source.trim_file', min: -TRIM_LIMIT_DB, max: TRIM_LIMIT_DB, step: 1, unit: 'dB' }),
-      range(this.#settings, 'trimMic', { words: 'source.trim_mic', min: -TRIM_LIMIT_DB, max: TRIM_LIMIT_DB, step: 1, unit: 'dB' }),
-      h('div', { class: 'row' }, measure, this.#try), this.#lights, this.#meters, this.#heard);
-    this.#heard.hidden = this.#meters.hidden = true;
-    this.#try.onclick = () => void (this.#trial ? this.#stopTrial() : this.#startTrial());
-    const body = h('div', { class: 'stack' },
-      h('label', null, h('span', { id: 'source-file', words: this.isVideo ? ['source.video', { seconds: VIDEO_LIMIT_S }] : ['source.audio', { seconds: AUDIO_LIMIT_S }] }), file),
-      this.#progress, this.#state,
-      choice(this.#settings, 'sound', { words: 'source.sound', options: sounds }),
-      this.isVideo ? range(this.#settings, 'offset', { words: 'source.offset', min: 0, max: 1, step: 0.1, unit: 's' }) : null,
-      range(this.#settings, 'before', { words: 'source.before', min: 0, max: 30, step: 1, unit: 's' }),
-      range(this.#settings, 'after', { words: 'source.after', min: 0, max: 30, step: 1, unit: 's' }),
-      range(this.#settings, 'monitor', { words: 'source.monitor', min: 0, max: 1, step: 0.05 }),
-      mixer);
-    const mode = choice(this.#settings, 'mode', { words: 'source.mode', options: [['live', 'source.live'], ['file', 'source.file']] });
-    body.addEventListener('change', () => {
-      // When the slider is let go: each second's picture lies elsewhere now.
-      if (this.isVideo && this.#file && this.#settings.get('offset') !== this.#offset) void this.read(this.#file);
-    });
+    const mixer = this.#mixer();
+    const body = this.#body(mixer);
+    const modes = /** @type {[string, string][]} */ ([
+      ['live', 'source.live'],
+      ['file', 'source.file'],
+    ]);
     const show = () => {
       body.hidden = this.#settings.get('mode') !== 'file';
       mixer.hidden = this.#settings.get('sound') !== 'mixed';
@@ -91,9 +88,77 @@ export class Source extends HTMLElement {
       this.dispatchEvent(new Event('change'));
     };
     this.#settings.addEventListener('change', show);
-    this.append(mode, body);
+    this.append(choice(this.#settings, 'mode', { words: 'source.mode', options: modes }), body);
     this.#showLights();
     show();
+  }
+
+  #mixer() {
+    const trim = { min: -TRIM_LIMIT_DB, max: TRIM_LIMIT_DB, step: 1, unit: 'dB' };
+    const onclick = () => this.#measure();
+    this.#heard.hidden = this.#meters.hidden = true;
+    this.#try.onclick = () => void (this.#trial ? this.#stopTrial() : this.#startTrial());
+    return h(
+      'fieldset',
+      { class: 'mixer' },
+      h('legend', { words: 'source.mixer' }),
+      range(this.#settings, 'trimFile', { words: 'source.trim_file', ...trim }),
+      range(this.#settings, 'trimMic', { words: 'source.trim_mic', ...trim }),
+      h(
+        'div',
+        { class: 'row' },
+        h('button', { class: 'button slim', type: 'button', icon: 'mic', words: 'source.measure', onclick }),
+        this.#try,
+      ),
+      this.#lights,
+      this.#meters,
+      this.#heard,
+    );
+  }
+
+  /** @param {HTMLElement} mixer */
+  #body(mixer) {
+    const settings = this.#settings;
+    const accept = this.isVideo ? 'video/*' : 'audio/*';
+    const file = h('input', { type: 'file', accept, 'aria-labelledby': 'source-file' });
+    file.onchange = () => {
+      if (file.files?.[0]) void this.read(file.files[0]);
+    };
+    const kinds = this.isVideo ? ['file', 'mic', 'mixed'] : ['file', 'mixed'];
+    const options = kinds.map((kind) => /** @type {[string, string]} */ ([kind, `source.sound_${kind}`]));
+    const seconds = { min: 0, max: 30, step: 1, unit: 's' };
+    /** @type {[string, Record<string, unknown>]} */
+    const words = this.isVideo
+      ? ['source.video', { seconds: VIDEO_LIMIT_S }]
+      : ['source.audio', { seconds: AUDIO_LIMIT_S }];
+    const body = h(
+      'div',
+      { class: 'stack' },
+      h('label', null, h('span', { id: 'source-file', words }), file),
+      this.#progress,
+      this.#state,
+      choice(settings, 'sound', { words: 'source.sound', options }),
+      this.isVideo ? range(settings, 'offset', { words: 'source.offset', min: 0, max: 1, step: 0.1, unit: 's' }) : null,
+      range(settings, 'before', { words: 'source.before', ...seconds }),
+      range(settings, 'after', { words: 'source.after', ...seconds }),
+      range(settings, 'monitor', { words: 'source.monitor', min: 0, max: 1, step: 0.05 }),
+      mixer,
+    );
+    body.addEventListener('change', () => {
+      // When the slider is let go: each second's picture lies elsewhere now.
+      if (this.isVideo && this.#file && settings.get('offset') !== this.#offset) void this.read(this.#file);
+    });
+    return body;
+  }
+
+  /** What can be changed while a call goes on: the trims of the mixer. */
+  get settings() {
+    return this.#settings;
+  }
+
+  /** The gains as the trims are now. */
+  gain() {
+    return this.#gain(this.sound);
   }
 
   get isFile() {
@@ -141,7 +206,12 @@ export class Source extends HTMLElement {
       this.#samples = isCut ? whole.slice(0, limitS * RATE_HZ) : whole;
       this.#lufs = loudness(this.#samples, RATE_HZ);
       const seconds = Math.max(this.#samples.length / RATE_HZ, this.#frames.length);
-      say(this.#state, isCut ? 'source.cut' : 'source.ready', { name: file.name, time: clock(seconds), lufs: Number.isFinite(this.#lufs) ? number(this.#lufs) : '–', seconds: limitS });
+      say(this.#state, isCut ? 'source.cut' : 'source.ready', {
+        name: file.name,
+        time: clock(seconds),
+        lufs: Number.isFinite(this.#lufs) ? number(this.#lufs) : '–',
+        seconds: limitS,
+      });
     } catch {
       this.name = '';
       this.#file = null;
@@ -190,8 +260,22 @@ export class Source extends HTMLElement {
   #showLights() {
     const rig = theRig();
     /** @type {[string, boolean][]} */
-    const lights = [['file', this.#samples !== null], ['mic', rig.stream !== null], ['engine', rig.context?.state === 'running']];
-    this.#lights.replaceChildren(...lights.map(([name, isOn]) => h('span', { class: 'chip' }, h('span', { class: 'dot', 'data-is': isOn ? 'good' : '' }), h('span', { words: `source.light_${name}` }), h('span', { words: isOn ? 'source.light_on' : 'source.light_off' }))));
+    const lights = [
+      ['file', this.#samples !== null],
+      ['mic', rig.stream !== null],
+      ['engine', rig.context?.state === 'running'],
+    ];
+    this.#lights.replaceChildren(
+      ...lights.map(([name, isOn]) =>
+        h(
+          'span',
+          { class: 'chip' },
+          h('span', { class: 'dot', 'data-is': isOn ? 'good' : '' }),
+          h('span', { words: `source.light_${name}` }),
+          h('span', { words: isOn ? 'source.light_on' : 'source.light_off' }),
+        ),
+      ),
+    );
   }
 
   /**
@@ -220,8 +304,14 @@ export class Source extends HTMLElement {
     /** @type {Float32Array[]} */
     const parts = [];
     this.#trial = parts;
-    const meters = ['file', 'mic', 'mix'].map((name) => h('meter', { min: 0, max: 1, low: 0.02, high: 0.95, optimum: 0.4, value: 0, label: `source.meter_${name}` }));
-    this.#meters.replaceChildren(...['file', 'mic', 'mix'].map((name, i) => h('label', null, h('span', { words: `source.meter_${name}` }), meters[i])));
+    const meters = ['file', 'mic', 'mix'].map((name) =>
+      h('meter', { min: 0, max: 1, low: 0.02, high: 0.95, optimum: 0.4, value: 0, label: `source.meter_${name}` }),
+    );
+    this.#meters.replaceChildren(
+      ...['file', 'mic', 'mix'].map((name, i) =>
+        h('label', null, h('span', { words: `source.meter_${name}` }), meters[i]),
+      ),
+    );
     this.#meters.hidden = false;
     this.#heard.hidden = true;
     say(/** @type {HTMLElement} */ (this.#try.lastElementChild), 'source.try_stop');

@@ -1,9 +1,9 @@
 /** <p-transcript>: both sides of a conversation, words appearing as they are heard. */
 
+import { Captions } from '../../talk/captions.js';
 import { t, words } from '../../words/words.js';
 import { h } from '../dom.js';
 
-/** @typedef {import('../../talk/captions.js').Captions} Captions */
 /** @typedef {import('../../talk/captions.js').Caption} Caption */
 
 export class Transcript extends HTMLElement {
@@ -11,7 +11,11 @@ export class Transcript extends HTMLElement {
   #captions = null;
   /** @type {AbortController} */
   #life = new AbortController();
+  /** While it is on a page. */
+  #shown = new AbortController();
   #due = 0;
+  #isFollowing = true;
+  #top = 0;
   /** @type {Map<number, HTMLElement>} */
   #rows = new Map();
   #list = h('ol', { class: 'lines' });
@@ -20,15 +24,39 @@ export class Transcript extends HTMLElement {
   /** @param {Captions} captions */
   set captions(captions) {
     this.#captions = captions;
+    for (const row of this.#rows.values()) row.remove();
+    this.#rows.clear();
     if (this.isConnected) this.#follow();
+  }
+
+  /** Words that belong to no call: what is written before the first one. @returns {Captions} */
+  own() {
+    if (!this.#captions) this.captions = new Captions();
+    return /** @type {Captions} */ (this.#captions);
   }
 
   connectedCallback() {
     this.append(this.#empty, this.#list);
+    const { signal } = this.#shown;
+    this.addEventListener('scroll', () => this.#onScroll(), { signal });
+    // A picture gets its height when it has been read.
+    this.#list.addEventListener('load', () => this.#keepEnd(), { signal, capture: true });
     if (this.#captions) this.#follow();
   }
 
+  #onScroll() {
+    if (this.scrollHeight - this.scrollTop - this.clientHeight < 60) this.#isFollowing = true;
+    else if (this.scrollTop < this.#top) this.#isFollowing = false;
+    this.#top = this.scrollTop;
+  }
+
+  #keepEnd() {
+    if (this.#isFollowing) this.scrollTop = this.scrollHeight;
+  }
+
   disconnectedCallback() {
+    this.#shown.abort();
+    this.#shown = new AbortController();
     this.#life.abort();
     cancelAnimationFrame(this.#due);
   }
@@ -50,7 +78,6 @@ export class Transcript extends HTMLElement {
   #draw() {
     const list = this.#captions?.list ?? [];
     this.#empty.hidden = list.length > 0;
-    const isAtEnd = this.scrollHeight - this.scrollTop - this.clientHeight < 60;
     const kept = new Set(list.map(({ id }) => id));
     for (const [id, row] of this.#rows) {
       if (!kept.has(id)) {
@@ -59,14 +86,21 @@ export class Transcript extends HTMLElement {
       }
     }
     for (const caption of list) this.#row(caption);
-    if (isAtEnd) this.scrollTop = this.scrollHeight;
+    this.#keepEnd();
   }
 
   /** @param {Caption} caption */
   #row(caption) {
     let row = this.#rows.get(caption.id);
     if (!row) {
-      row = h('li', { class: `line ${caption.who}` }, h('span', { class: 'said' }), h('span', { class: 'ahead' }), h('em', { class: 'cut' }));
+      row = h(
+        'li',
+        { class: `line ${caption.who}` },
+        h('span', { class: 'said' }),
+        h('span', { class: 'ahead' }),
+        h('em', { class: 'cut' }),
+        caption.image ? h('img', { src: caption.image, alt: t('part.image'), width: 160, tabindex: 0 }) : null,
+      );
       this.#rows.set(caption.id, row);
       this.#list.append(row);
     }
@@ -77,18 +111,8 @@ export class Transcript extends HTMLElement {
     const rest = text.slice(heard);
     if (ahead.textContent !== rest) ahead.textContent = rest;
     row.dataset.cut = String(caption.isInterrupted);
-    cut.textContent = caption.isInterrupted ? ` ${t('transcript.interrupted')}` : '';
+    cut.textContent = caption.isInterrupted ? ` (${t('transcript.interrupted')})` : '';
   }
 }
 
 customElements.define('p-transcript', Transcript);
-
-/** @param {Captions} captions @returns {string} */
-export function plainTranscript(captions) {
-  return captions.list
-    .map((caption) => {
-      const text = caption.key ? t(caption.key, caption.values) : caption.text;
-      return caption.who === 'note' ? `— ${text} —` : `${t(`who.${caption.who}`)}: ${text}${caption.isInterrupted ? ` (${t('transcript.interrupted')})` : ''}`;
-    })
-    .join('\n');
-}

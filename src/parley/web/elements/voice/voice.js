@@ -3,12 +3,11 @@
  * recorded here. What was brought stays in this page until it is closed, unless it is saved on the server.
  */
 
-import { decodeSound, theRig } from '../../audio/rig.js';
-import { encodeWav, join } from '../../audio/wav.js';
-import { encodeBytes, encodePcm } from '../../wire/codec.js';
-import { fetchVoice, HttpError, listVoices, request } from '../../wire/http.js';
+import { decodeSound } from '../../audio/rig.js';
+import { encodePcm } from '../../wire/codec.js';
+import { fetchVoice, listVoices } from '../../wire/http.js';
 import { clock } from '../../words/words.js';
-import { h, pickFiles, say, sheet, toast } from '../dom.js';
+import { h, pickFiles, say, toast } from '../dom.js';
 import '../player/player.js';
 
 /** One question for all pickers of a page. @type {Promise<import('../../wire/http.js').VoiceInfo[]> | null} */
@@ -18,8 +17,6 @@ let registered = null;
 const LIMIT_S = 20;
 const LEAST_S = 1;
 const RATE_HZ = 16000;
-const TOO_QUIET = 0.02;
-const TOO_LOUD = 0.98;
 
 export class Voice extends HTMLElement {
   #select = h('select', null);
@@ -30,14 +27,33 @@ export class Voice extends HTMLElement {
   /** @type {Float32Array<ArrayBuffer> | null} */
   #sound = null;
   #own = 0;
-  isLoading = false;
+  /** @type {Promise<unknown>} */
+  #loading = Promise.resolve();
   /** @type {HTMLButtonElement | null} */
   #listen = null;
 
   connectedCallback() {
-    const upload = h('button', { class: 'button slim', type: 'button', icon: 'file', words: 'voice.upload', onclick: () => this.#upload() });
-    const record = h('button', { class: 'button slim', type: 'button', icon: 'mic', words: 'voice.record', onclick: () => this.#record() });
-    this.#listen = h('button', { class: 'button slim', type: 'button', icon: 'play', words: 'voice.listen', onclick: () => void this.#preview() });
+    const upload = h('button', {
+      class: 'button slim',
+      type: 'button',
+      icon: 'file',
+      words: 'voice.upload',
+      onclick: () => this.#upload(),
+    });
+    const record = h('button', {
+      class: 'button slim',
+      type: 'button',
+      icon: 'mic',
+      words: 'voice.record',
+      onclick: () => this.#record(),
+    });
+    this.#listen = h('button', {
+      class: 'button slim',
+      type: 'button',
+      icon: 'play',
+      words: 'voice.listen',
+      onclick: () => void this.#preview(),
+    });
     this.#select.onchange = () => void this.#choose(this.#select.value);
     this.append(
       h('label', null, h('span', { words: this.getAttribute('words') ?? 'voice.label' }), this.#select),
@@ -107,18 +123,19 @@ export class Voice extends HTMLElement {
     void this.#choose(this.hasAttribute('same') ? 'same' : 'default');
   }
 
+  /** When the chosen voice is there, or will not come. */
+  ready() {
+    return this.#loading;
+  }
+
   /** @param {string} value */
   async #choose(value) {
     this.#select.value = value;
     if (value.startsWith('id:') && !this.#sounds.has(value)) {
-      this.isLoading = true;
       say(this.#state, 'voice.loading');
-      try {
-        this.#sounds.set(value, await fetchVoice(value.slice(3)));
-      } catch {
-        this.#sounds.set(value, null);
-      }
-      this.isLoading = false;
+      const loading = fetchVoice(value.slice(3)).catch(() => null);
+      this.#loading = loading;
+      this.#sounds.set(value, await loading);
       if (this.#select.value !== value) return;
     }
     this.#sound = this.#sounds.get(value) ?? null;
@@ -161,98 +178,16 @@ export class Voice extends HTMLElement {
     }
   }
 
-  #record() {
-    const rig = theRig();
-    /** @type {Float32Array[]} */
-    let parts = [];
-    let peak = 0;
-    /** @type {Float32Array<ArrayBuffer> | null} */
-    let sound = null;
-    const consent = h('input', { type: 'checkbox' });
-    const name = h('input', { value: '', maxlength: 60, hint: 'voice.name' });
-    const meter = h('meter', { min: 0, max: 1, low: TOO_QUIET, high: TOO_LOUD, optimum: 0.3, value: 0, label: 'voice.level' });
-    const time = h('span', { class: 'num' }, clock(0));
-    const advice = h('p', { class: 'small quiet', role: 'status', words: 'voice.read_aloud' });
-    const start = h('button', { class: 'button primary', type: 'button', icon: 'record', words: 'voice.start', disabled: true });
-    const use = h('button', { class: 'button primary', type: 'button', words: 'voice.use', hidden: true });
-    const save = h('button', { class: 'button', type: 'button', words: 'voice.save', hidden: true });
-    const preview = /** @type {import('../player/player.js').Player} */ (document.createElement('p-player'));
-    preview.hidden = true;
-    const node = sheet(
-      'voice.record_title',
-      h('p', { class: 'quiet', words: 'voice.sample_text' }),
-      h('label', { class: 'switch' }, h('span', { words: 'voice.consent' }), consent),
-      h('div', { class: 'row' }, start, time, meter),
-      advice,
-      preview,
-      h('label', null, h('span', { words: 'voice.name' }), name),
-      h('div', { class: 'row' }, use, save),
-    );
-    consent.onchange = () => {
-      start.disabled = !consent.checked;
-    };
-    const watch = (/** @type {Event} */ event) => {
-      const { rms, peak: now } = /** @type {CustomEvent} */ (event).detail;
-      meter.value = Math.min(1, rms * 4);
-      if (isRunning) peak = Math.max(peak, now);
-    };
-    rig.addEventListener('level', watch);
-    let isRunning = false;
-    const finish = async () => {
-      isRunning = false;
-      await rig.stopCapture();
-      rig.releaseMicrophone();
-      sound = join(parts);
-      start.replaceChildren(h('span', { words: 'voice.again' }));
-      const isGood = sound.length >= LEAST_S * RATE_HZ;
-      use.hidden = save.hidden = preview.hidden = !isGood;
-      if (isGood) preview.setPcm(sound, RATE_HZ);
-      say(advice, !isGood ? 'voice.too_short' : peak < TOO_QUIET * 4 ? 'voice.too_quiet' : peak > TOO_LOUD ? 'voice.too_loud' : sound.length < 5 * RATE_HZ ? 'voice.short' : 'voice.good');
-    };
-    start.onclick = async () => {
-      if (isRunning) {
-        await finish();
-        return;
-      }
-      try {
-        await rig.connectMicrophone();
-      } catch (error) {
-        say(advice, `media.${/** @type {any} */ (error).trouble ?? 'failed'}_microphone`);
-        return;
-      }
-      parts = [];
-      peak = 0;
-      isRunning = true;
-      start.replaceChildren(h('span', { words: 'voice.finish' }));
-      rig.capture(RATE_HZ / 10, (audio) => {
-        parts.push(audio.slice());
-        rig.recycle(audio);
-        time.textContent = clock(parts.length / 10);
-        if (parts.length >= LIMIT_S * 10) void finish();
-      });
-    };
-    use.onclick = () => {
-      if (sound) this.#add(sound, name.value || '♪');
-      node.close();
-    };
-    save.onclick = async () => {
-      if (!sound) return;
-      try {
-        const body = JSON.stringify({ name: name.value || 'voice', audio_base64: encodeBytes(encodeWav([sound], RATE_HZ)) });
-        const { id } = await request('/api/assets/ref_audio', { method: 'POST', body });
+  async #record() {
+    const { recordVoice } = await import('./record.js');
+    recordVoice({
+      use: (sound, name) => this.#add(sound, name),
+      saved: async (id, sound) => {
         this.#sounds.set(`id:${id}`, sound);
         registered = null;
         await this.#list();
         await this.#choose(`id:${id}`);
-        toast('voice.saved');
-        node.close();
-      } catch (error) {
-        say(advice, error instanceof HttpError && error.status === 404 ? 'voice.cannot_save' : 'error.request');
-      }
-    };
-    node.addEventListener('close', () => {
-      rig.removeEventListener('level', watch);
-      if (isRunning) rig.releaseMicrophone();
+      },
     });
   }
 }

@@ -1,0 +1,1 @@
+"""Data only: see `parley.models.cascade.loader`."""

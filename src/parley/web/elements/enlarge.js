@@ -1,0 +1,18 @@
+/** Pictures in a list, as large as the window when they are pressed; by keyboard too. */
+
+import { h, sheet } from './dom.js';
+
+/** @param {EventTarget} list in which pictures appear */
+export function enlarge(list) {
+  /** @param {EventTarget | null} target */
+  const show = (target) => {
+    if (!(target instanceof HTMLImageElement)) return false;
+    sheet('part.image', h('img', { src: target.currentSrc || target.src, alt: target.alt })).classList.add('large');
+    return true;
+  };
+  list.addEventListener('click', ({ target }) => show(target));
+  list.addEventListener('keydown', (event) => {
+    const { key, target } = /** @type {KeyboardEvent} */ (event);
+    if ((key === 'Enter' || key === ' ') && show(target)) event.preventDefault();
+  });
+}

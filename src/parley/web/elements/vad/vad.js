@@ -1,0 +1,69 @@
+/**
+ * <p-vad>: how loud the microphone is, and what the server takes for speech: the last ten seconds as bars,
+ * coloured where it heard somebody, so that the threshold under it can be found by trying.
+ * `level` 20 times a second, `isHeard` when the server says so.
+ */
+
+import { h, say } from '../dom.js';
+
+/** Ten seconds. */
+const BARS = 200;
+
+/** Ears hear in steps of loudness: −60 dB is nothing, 0 dB all there is. @param {number} rms */
+const loudnessOf = (rms) => Math.min(1, Math.max(0, 1 + Math.log10(Math.max(rms, 1e-4)) / 3));
+
+export class Vad extends HTMLElement {
+  /** @type {{size: number, isHeard: boolean}[]} */
+  #bars = [];
+  #isHeard = false;
+  #due = 0;
+  #canvas = h('canvas', { 'aria-hidden': 'true' });
+  #meter = h('meter', { min: 0, max: 1, low: 0.1, high: 0.9, label: 'vad.level' });
+  #lamp = h('span', { class: 'dot' });
+  #text = h('span', { class: 'small', words: 'vad.silent' });
+
+  connectedCallback() {
+    this.#meter.removeAttribute('title');
+    this.append(this.#canvas, this.#meter, h('p', { class: 'row', role: 'status' }, this.#lamp, this.#text));
+  }
+
+  disconnectedCallback() {
+    cancelAnimationFrame(this.#due);
+    this.replaceChildren();
+  }
+
+  /** @param {number} rms */
+  set level(rms) {
+    const size = loudnessOf(rms);
+    this.#meter.value = size;
+    this.#bars.push({ size, isHeard: this.#isHeard });
+    if (this.#bars.length > BARS) this.#bars.shift();
+    cancelAnimationFrame(this.#due);
+    this.#due = requestAnimationFrame(() => this.#draw());
+  }
+
+  /** @param {boolean} isHeard */
+  set isHeard(isHeard) {
+    this.#isHeard = isHeard;
+    this.#lamp.dataset.is = isHeard ? 'good' : '';
+    say(this.#text, isHeard ? 'vad.speech' : 'vad.silent');
+  }
+
+  #draw() {
+    const { clientWidth, clientHeight } = this.#canvas;
+    const pen = this.#canvas.getContext('2d');
+    if (!pen || clientWidth === 0) return;
+    const ratio = Math.min(2, devicePixelRatio || 1);
+    Object.assign(this.#canvas, { width: clientWidth * ratio, height: clientHeight * ratio });
+    const style = getComputedStyle(this.#canvas);
+    const { width, height } = this.#canvas;
+    const step = width / BARS;
+    this.#bars.forEach(({ size, isHeard }, i) => {
+      pen.fillStyle = isHeard ? style.color : style.borderTopColor;
+      const tall = Math.max(ratio, size * height);
+      pen.fillRect(width - (this.#bars.length - i) * step, height - tall, Math.max(1, step * 0.7), tall);
+    });
+  }
+}
+
+customElements.define('p-vad', Vad);

@@ -1,0 +1,35 @@
+/** What answers here, and the licences and notices of its parts. */
+
+import { $, h } from '../elements/dom.js';
+import { factsOf } from '../elements/model.js';
+import { mountShell } from '../elements/shell/shell.js';
+import { about } from '../wire/about.js';
+import { at } from '../wire/root.js';
+
+mountShell();
+
+async function draw() {
+  const [{ model }, notices] = await Promise.all([
+    about(),
+    fetch(at('/static/notices.txt')).then((reply) => reply.text()),
+  ]);
+  const main = $('#main');
+  main.className = 'home privacy';
+  /** @type {[string, Record<string, unknown>]} */
+  const what = ['about.what', { model: factsOf(model).name }];
+  main.append(
+    h('h1', { words: 'about.title' }),
+    h('p', { words: what }),
+    h(
+      'section',
+      { class: 'stack' },
+      h('h2', { words: 'about.parts' }),
+      ...notices
+        .trim()
+        .split(/\n\s*\n/)
+        .map((paragraph) => h('p', { class: 'small', lang: 'en' }, paragraph)),
+    ),
+  );
+}
+
+void draw();

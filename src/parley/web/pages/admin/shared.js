@@ -1,0 +1,79 @@
+/** What the parts of the operator's page share: asking the server, tables, and doing something to it. */
+
+import { confirmed, h, toast } from '../../elements/dom.js';
+import { request, requestIfAny } from '../../wire/http.js';
+import { has, t } from '../../words/words.js';
+
+export const TOKEN = 'parley.admin';
+
+const token = () => sessionStorage.getItem(TOKEN) ?? undefined;
+
+/** @param {string} path @param {RequestInit} [init] */
+export const ask = (path, init) => request(path, { ...init, token: token() });
+/** @param {string} path */
+export const askIfAny = (path) => requestIfAny(path, { token: token() });
+
+/** Where each section is drawn, by its name. @type {Record<string, HTMLElement>} */
+export const place = {};
+
+/** Draws everything again; the page sets it. @type {() => Promise<void>} */
+let refresh = async () => {};
+
+/** @param {() => Promise<void>} again */
+export function setRefresh(again) {
+  refresh = again;
+}
+
+export const refreshAll = () => refresh();
+
+/** @param {() => Promise<unknown>} action */
+export async function act(action) {
+  try {
+    await action();
+    toast('admin.done');
+    await refresh();
+  } catch (error) {
+    toast('admin.failed', { why: error instanceof Error ? error.message : '' });
+  }
+}
+
+/** @param {string} name @param {boolean} isThere */
+export function showSection(name, isThere) {
+  /** @type {HTMLElement} */ (place[name].parentElement).hidden = !isThere;
+}
+
+/** @param {string[]} heads @param {(Node | string | number | null)[][]} rows @param {string} label */
+export function table(heads, rows, label) {
+  if (rows.length === 0) return h('p', { class: 'quiet small', words: 'admin.none' });
+  return h(
+    'div',
+    { class: 'scroll-x', tabindex: 0, role: 'group', 'aria-labelledby': `admin-${label}` },
+    h(
+      'table',
+      null,
+      h(
+        'thead',
+        null,
+        h(
+          'tr',
+          null,
+          ...heads.map((head) => (head ? h('th', { scope: 'col', words: `admin.th_${head}` }) : h('td', null))),
+        ),
+      ),
+      h('tbody', null, ...rows.map((row) => h('tr', null, ...row.map((cell) => h('td', { class: 'num' }, cell))))),
+    ),
+  );
+}
+
+/** A button that asks before it does something. @param {string} words @param {[question: string, yes: string, values?: Record<string, unknown>]} sure @param {() => Promise<unknown>} action */
+export function dangerButton(words, sure, action) {
+  const onclick = async () => {
+    if (await confirmed(...sure)) await act(action);
+  };
+  return h('button', { class: 'button slim danger', type: 'button', words, onclick });
+}
+
+/** @param {string} word */
+export const stateWord = (word) => (has(`worker.${word}`) ? t(`worker.${word}`) : word);
+/** @param {string | null | undefined} task */
+export const taskWord = (task) => (task ? (has(`task.${task}`) ? t(`task.${task}`) : task) : '–');

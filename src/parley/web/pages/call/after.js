@@ -1,0 +1,87 @@
+/** What can be done with a call that is over. */
+
+import { copy, download, h, sheet } from '../../elements/dom.js';
+import { forgetRecording } from '../../elements/forget.js';
+import { viewerUrl } from '../../elements/recents.js';
+import { saveRecording } from '../../elements/save.js';
+import { linesOf, plainText, srt, vtt } from '../../talk/export.js';
+import { t } from '../../words/words.js';
+
+/** @typedef {import('./parts.js').CallPage} CallPage */
+
+/** The words of the call as a person reads them. @param {import('../../talk/captions.js').Captions} captions */
+export function textOf(captions) {
+  return plainText(linesOf(captions.list, t), t('transcript.interrupted'));
+}
+
+/** @param {import('../../talk/captions.js').Captions} captions */
+export function openExport(captions) {
+  const lines = linesOf(captions.list, t);
+  const files = /** @type {[string, string, () => string][]} */ ([
+    ['txt', 'text/plain', () => textOf(captions)],
+    ['srt', 'application/x-subrip', () => srt(lines)],
+    ['vtt', 'text/vtt', () => vtt(lines)],
+  ]);
+  const node = sheet(
+    'export.title',
+    h(
+      'div',
+      { class: 'stack' },
+      h('button', {
+        class: 'button',
+        type: 'button',
+        icon: 'copy',
+        words: 'after.copy',
+        onclick: () => void copy(textOf(captions)),
+      }),
+      ...files.map(([kind, type, make]) =>
+        h('button', {
+          class: 'button',
+          type: 'button',
+          icon: 'download',
+          words: `export.${kind}`,
+          onclick: () => {
+            download(new Blob([make()], { type }), `parley.${kind}`);
+            node.close();
+          },
+        }),
+      ),
+    ),
+  );
+}
+
+/** @param {CallPage} page @param {HTMLElement} place */
+export function showAfter({ calls, kind, app }, place) {
+  const call = calls.current;
+  if (!call || call.isBusy || !call.state.ending?.wasReady) {
+    place.hidden = true;
+    return;
+  }
+  const { recordingId } = call.state;
+  const blob = call.recorded;
+  const captions = /** @type {import('../../talk/captions.js').Captions} */ (call.captions);
+  const hasWords = captions.list.some(({ who }) => who !== 'note');
+  /** @param {string} icon @param {string} words @param {() => void} onclick */
+  const button = (icon, words, onclick) => h('button', { class: 'button slim', type: 'button', icon, words, onclick });
+  const share = async () => (await import('../../elements/share/share.js')).openShare({ recordingId, app, blob });
+  const forget = async () => {
+    if (await forgetRecording(recordingId)) call.set({ recordingId: '' });
+  };
+  const nodes = [
+    blob && button('download', 'after.recording', () => saveRecording(blob, `parley-${kind}`)),
+    hasWords && button('text', 'after.words', () => openExport(call.captions)),
+    recordingId &&
+      h('a', {
+        class: 'button slim',
+        href: viewerUrl(recordingId),
+        target: '_blank',
+        rel: 'noopener',
+        icon: 'play',
+        words: 'after.look',
+      }),
+    recordingId && button('share', 'after.share', () => void share()),
+    recordingId && button('trash', 'after.delete', () => void forget()),
+  ].filter((node) => node instanceof Node);
+  place.replaceChildren(...nodes);
+  place.hidden = nodes.length === 0;
+}

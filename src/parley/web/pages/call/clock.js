@@ -1,0 +1,113 @@
+/** What passes in a call: time, memory, quality, and the measurements. Drawn twice a second. */
+
+import { element, h, say, toast } from '../../elements/dom.js';
+import { grade } from '../../elements/metrics/metrics.js';
+import { clock, t } from '../../words/words.js';
+
+/** @typedef {import('./parts.js').CallPage} CallPage */
+
+/** The person is told when this much is left. */
+const HINT_AT_S = 30;
+/** And sees it when it is this little. */
+const NEAR_S = 60;
+/** And when its memory is this full. */
+const NEARLY_FULL = 0.8;
+
+/** @param {import('../../talk/duplex.js').DuplexCall} call @param {number} used */
+function duplexMetrics({ metrics: now, state }, used) {
+  const drift = now.driftMs === null ? null : Math.abs(now.driftMs);
+  const ahead = now.gaps ? 'poor' : now.aheadMs > 200 ? 'good' : now.aheadMs > 50 ? 'fair' : '';
+  return /** @type {import('../../elements/metrics/metrics.js').Metric[]} */ ([
+    { name: 'session', value: state.sessionId.slice(0, 12) || null },
+    { name: 'units', value: now.units },
+    { name: 'turns', value: now.turns },
+    { name: 'context', value: now.contextTokens, is: grade(used, 0.5, 0.8) },
+    { name: 'vision', value: now.slices * 64, is: now.slices > 1 ? 'fair' : 'good' },
+    { name: 'response', value: now.responseMs, unit: 'ms', is: grade(now.responseMs, 700, 1300) },
+    { name: 'inference', value: now.costMs, unit: 'ms', is: grade(now.costMs, 200, 500) },
+    { name: 'first_speech', value: now.firstSpeechMs, unit: 'ms', is: grade(now.firstSpeechMs, 1000, 2000) },
+    { name: 'play_delay', value: now.playDelayMs, unit: 'ms' },
+    { name: 'ahead', value: now.aheadMs, unit: 'ms', is: ahead },
+    { name: 'gaps', value: now.gaps, is: now.gaps ? 'poor' : 'good' },
+    { name: 'shift', value: now.shiftMs, unit: 'ms', is: grade(now.shiftMs, 1, 200) },
+    { name: 'drift', value: now.driftMs, unit: 'ms', is: grade(drift, 50, 200) },
+    { name: 'dropped', value: now.dropped, is: now.dropped ? 'poor' : 'good' },
+  ]);
+}
+
+/** @param {import('../../talk/half-duplex.js').HalfDuplexCall} call */
+function halfMetrics({ metrics: { firstSoundMs, turns, speechMs }, position, state }) {
+  return /** @type {import('../../elements/metrics/metrics.js').Metric[]} */ ([
+    { name: 'session', value: state.sessionId.slice(0, 12) || null },
+    { name: 'turns', value: turns },
+    { name: 'first_sound', value: firstSoundMs, unit: 'ms', is: grade(firstSoundMs, 1200, 2500) },
+    { name: 'speech', value: speechMs, unit: 'ms' },
+    { name: 'ahead', value: position?.aheadMs ?? null, unit: 'ms' },
+    { name: 'gaps', value: position?.gaps ?? 0, is: position?.gaps ? 'poor' : 'good' },
+  ]);
+}
+
+export class CallClock {
+  #rings = /** @type {import('../../elements/metrics/metrics.js').Rings} */ (element('p-rings', { hidden: '' }));
+  #time = h('span', null);
+  #memory = h('span', { class: 'visually-hidden' });
+  /** What was said about this call already. @type {Set<string>} */
+  #told = new Set();
+
+  /** @param {CallPage} page @param {(time: string) => void} onTime */
+  constructor(page, onTime) {
+    this.page = page;
+    this.onTime = onTime;
+    this.timer = h('span', { class: 'chip num', hidden: true }, this.#rings, this.#time, ' ', this.#memory);
+    this.recorded = h('span', { class: 'chip rec', hidden: true, words: 'call.recorded' });
+    page.calls.addEventListener('call', () => this.#told.clear());
+  }
+
+  /** @param {string} key @param {Record<string, unknown>} values */
+  #tellOnce(key, values) {
+    if (this.#told.has(key)) return;
+    this.#told.add(key);
+    toast(key, values);
+  }
+
+  draw() {
+    const { calls, duplex, half } = this.page;
+    this.timer.hidden = !calls.isOn;
+    this.recorded.hidden = !(calls.isOn && calls.state.recordingId);
+    this.drawSignal();
+    const left = duplex?.leftS() ?? half?.idleLeftS() ?? null;
+    const isNear = left !== null && left <= (half ? HINT_AT_S : NEAR_S);
+    this.timer.toggleAttribute('data-near', isNear);
+    if (left !== null && duplex) say(this.#time, 'call.left', { time: clock(left) });
+    else if (left !== null && isNear) say(this.#time, 'call.idle_left', { time: clock(left) });
+    else this.#time.textContent = clock(this.#runningS());
+    this.onTime(
+      calls.isOn ? (left !== null && duplex ? t('call.left', { time: clock(left) }) : clock(this.#runningS())) : '',
+    );
+    if (duplex?.isOn && left !== null && left <= HINT_AT_S) this.#tellOnce('call.soon_over', { seconds: HINT_AT_S });
+    if (duplex?.isOn) this.#drawMemory(duplex);
+    else if (half) this.page.metrics.show(halfMetrics(half));
+  }
+
+  /** The sign of quality. Whatever says that answers are late says it together with this. */
+  drawSignal() {
+    this.page.signal.show(this.page.duplex?.quality() ?? null);
+  }
+
+  #runningS() {
+    return (performance.now() - this.page.calls.state.liveSince) / 1000;
+  }
+
+  /** @param {import('../../talk/duplex.js').DuplexCall} call */
+  #drawMemory(call) {
+    const used = call.metrics.contextTokens / this.page.settings.get('contextLimit');
+    this.#rings.show({ time: call.leftPart(), memory: used });
+    this.timer.toggleAttribute('data-full', used >= NEARLY_FULL);
+    say(this.#memory, 'call.memory', { percent: Math.round(used * 100) });
+    this.page.metrics.show(duplexMetrics(call, used));
+    if (used >= NEARLY_FULL) this.#tellOnce('call.context_nearly', { percent: Math.round(used * 100) });
+    if (used < 1) return;
+    this.#tellOnce('call.context_full', {});
+    call.stop();
+  }
+}

@@ -1,0 +1,113 @@
+/** Keys, media keys, the screen that stays on, and leaving a call that is going on. */
+
+import { once } from '../../elements/dom.js';
+import { t } from '../../words/words.js';
+import { toggleMute, togglePause } from './controls.js';
+
+/** @typedef {import('./parts.js').CallPage} CallPage */
+
+const FIELDS = 'input, textarea, select, dialog, [contenteditable]';
+
+/**
+ * @param {CallPage} page
+ * @param {{main: HTMLElement, side: {isOpen: () => boolean}}} around
+ * @param {Document} [where] the controls may be in a small window of their own
+ */
+export function listenToKeys(page, { main, side }, where = document) {
+  const mute = once(() => toggleMute(page), 200);
+  /** Space means mute, except on a button that somebody has gone to with the keyboard. @param {HTMLElement} at */
+  const isAimed = (at) => {
+    const button = at.closest('button, a, summary');
+    return button !== null && button !== main && button.matches(':focus-visible');
+  };
+  /** @param {KeyboardEvent} event */
+  const isForPage = (event) => {
+    const at = /** @type {HTMLElement} */ (event.target);
+    return !at.closest(FIELDS) && !event.ctrlKey && !event.metaKey && !event.altKey;
+  };
+  where.addEventListener('keydown', (event) => {
+    if (!isForPage(event)) return;
+    const at = /** @type {HTMLElement} */ (event.target);
+    if (event.key === ' ' && page.calls.isOn && !isAimed(at)) {
+      event.preventDefault();
+      if (page.half?.order?.isPushToTalk) page.half.hold(true);
+      else if (!event.repeat) mute();
+    } else if (event.key === 'm') mute();
+    else if (event.key === 'f') page.stageVideo?.full();
+    else if (event.key === 's' && page.stageVideo) page.settings.set('captions', !page.settings.get('captions'));
+    else if (event.key === 'Escape' && side.isOpen()) page.openSide(null);
+  });
+  where.addEventListener('keyup', (event) => {
+    if (event.key !== ' ' || !isForPage(event) || !page.calls.isOn) return;
+    // Some browsers press a button when the key comes up again.
+    if (!isAimed(/** @type {HTMLElement} */ (event.target))) event.preventDefault();
+    page.half?.hold(false);
+  });
+}
+
+/** @param {string} key @param {(() => void) | null} act */
+function onSystemKey(key, act) {
+  try {
+    navigator.mediaSession.setActionHandler(/** @type {MediaSessionAction} */ (key), act);
+  } catch {
+    // A browser that does not know this key.
+  }
+}
+
+/** Headset and lock screen: the microphone, pause, and the end of the call. @param {CallPage} page */
+export function listenToMediaKeys(page) {
+  if (!('mediaSession' in navigator)) return;
+  const keys = /** @type {[string, () => void][]} */ ([
+    ['togglemicrophone', () => toggleMute(page)],
+    ['hangup', () => page.calls.stop()],
+    ['pause', () => page.duplex?.pause()],
+    ['play', () => togglePause(page)],
+  ]);
+  let wasOn = false;
+  page.calls.addEventListener('change', () => {
+    const isOn = page.calls.isOn;
+    if (isOn === wasOn) return;
+    wasOn = isOn;
+    if (isOn) navigator.mediaSession.metadata = new MediaMetadata({ title: t(`app.${page.app}`), artist: 'parley' });
+    for (const [key, act] of keys) onSystemKey(key, isOn ? act : null);
+  });
+}
+
+/** The screen stays on while a call is. @param {CallPage} page */
+export function keepAwake({ calls }) {
+  /** @type {WakeLockSentinel | null} */
+  let lock = null;
+  const update = async () => {
+    if (!calls.isOn) {
+      void lock?.release();
+      lock = null;
+    } else if ((!lock || lock.released) && !document.hidden) {
+      lock = (await navigator.wakeLock?.request('screen').catch(() => null)) ?? null;
+    }
+  };
+  calls.addEventListener('live', update);
+  calls.addEventListener('change', () => calls.isOn || void update());
+  document.addEventListener('visibilitychange', update);
+}
+
+/** @param {CallPage} page */
+export function watchLeaving({ calls, rig, stageVideo }) {
+  for (const sign of ['pointerdown', 'keydown']) {
+    document.addEventListener(sign, () => calls.current?.noticed(), { capture: true });
+  }
+  document.addEventListener('visibilitychange', async () => {
+    if (document.hidden) return;
+    calls.current?.noticed();
+    if (calls.isBusy && rig.context && rig.context.state !== 'running') await calls.current?.wake().catch(() => {});
+  });
+  // A click on the menu, a reload: the browser asks, in its own words.
+  globalThis.addEventListener('beforeunload', (event) => {
+    if (calls.isOn || calls.state.phase === 'reconnecting') event.preventDefault();
+  });
+  // Some phones give the next page a black picture while this one still holds the camera.
+  globalThis.addEventListener('pagehide', () => {
+    calls.stop();
+    stageVideo?.release();
+    void rig.close();
+  });
+}

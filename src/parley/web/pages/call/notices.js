@@ -1,0 +1,92 @@
+/** What went wrong with a call, in words, and the ways out. */
+
+import { toast } from '../../elements/dom.js';
+import { endingNotice, mediaNotice, notice } from '../../elements/notice.js';
+import { at } from '../../wire/root.js';
+
+/** @typedef {import('./parts.js').CallPage} CallPage */
+/** @typedef {import('../../elements/notice.js').Way} Way */
+
+/** @type {Way} */
+const writeInstead = { words: 'notice.write_instead', act: () => location.assign(at('/turnbased')) };
+
+const askForKey = async () => (await import('../../elements/key.js')).askForKey();
+
+/** Endings after which the conversation can be gone on with. */
+const isCutShort = (/** @type {string | undefined} */ reason) =>
+  reason !== undefined && !['stopped', 'cancelled', 'not_started', 'busy', 'refused', 'bad'].includes(reason);
+
+/** @param {CallPage} page @returns {Node | null} */
+function troubleNotice(page) {
+  const { calls } = page;
+  const { trouble, phase } = calls.state;
+  const again = { words: 'action.try_again', act: () => page.start(), isMain: true };
+  const choose = { words: 'notice.choose_device', act: () => page.openSide('settings', true) };
+  const onClose = () => calls.current?.dismissTrouble();
+  if (trouble?.kind === 'media') {
+    const without = { words: 'video.without', act: () => page.stageVideo?.goWithout(() => page.start()) };
+    const last = trouble.device === 'microphone' ? writeInstead : without;
+    return mediaNotice(trouble, [again, choose, last]);
+  }
+  if (phase === 'ended') return null;
+  if (trouble?.kind === 'network') {
+    return notice('warn', 'network.slow', 'network.slow_fix', { values: { dropped: trouble.dropped }, onClose });
+  }
+  return trouble ? notice('warn', 'trouble.server', undefined, { said: trouble.sentence, onClose }) : null;
+}
+
+/** @param {CallPage} page @returns {(Node | null)[]} */
+function overNotices(page) {
+  const { ending, hasGivenBack } = page.calls.state;
+  if (!ending || ending.reason === 'not_started') return [];
+  /** @type {Way} */
+  const again = { words: 'call.again', act: () => page.start(), isMain: true };
+  if (hasGivenBack) return [notice('warn', 'queue.gave_back', 'queue.gave_back_fix', { ways: [again] })];
+  const said = isCutShort(ending.reason) ? (page.calls.current?.captions.said() ?? '') : '';
+  const before = page.calls.current?.order?.said ?? '';
+  const whole = [before, said].filter(Boolean).join('\n');
+  /** @type {Way[]} */
+  const ways = [];
+  if (said) ways.push({ words: 'call.carry', act: () => page.start(whole), isMain: true });
+  if (ending.code === 'unauthorized') ways.push({ words: 'key.enter', act: () => void askForKey(), isMain: true });
+  else ways.push({ ...again, isMain: !said });
+  if (ending.reason === 'busy') ways.push(writeInstead);
+  return [endingNotice(/** @type {import('../../wire/connection.js').Ending} */ (ending), ways)];
+}
+
+/** @param {CallPage} page @returns {(Node | null)[]} */
+function soundNotices(page) {
+  const { calls, devices, settings } = page;
+  const { isSuspended, hasLostMic } = calls.state;
+  const microphone = () => ({ deviceId: devices.chosen('microphone'), isStudio: settings.get('studio') });
+  const reconnect = () =>
+    void calls.current?.useMicrophone(microphone()).catch(() => toast('media.missing_microphone'));
+  return [
+    isSuspended
+      ? notice('warn', 'media.suspended', undefined, {
+          ways: [{ words: 'media.continue', act: () => void calls.current?.wake(), isMain: true }],
+        })
+      : null,
+    hasLostMic
+      ? notice('warn', 'media.lost', 'media.lost_fix', {
+          ways: [
+            { words: 'media.reconnect', act: reconnect, isMain: true },
+            { words: 'notice.choose_device', act: () => page.openSide('settings', true) },
+          ],
+        })
+      : null,
+  ];
+}
+
+/** Draws when something has changed, so that a button is not replaced under a finger. @param {CallPage} page */
+export function noticesOf(page) {
+  let shown = '';
+  return () => {
+    const { trouble, ending, isSuspended, hasLostMic, hasGivenBack, phase } = page.calls.state;
+    const key = JSON.stringify([trouble, ending, isSuspended, hasLostMic, hasGivenBack, phase === 'ended']);
+    if (key === shown) return;
+    shown = key;
+    const list = [troubleNotice(page), ...overNotices(page), ...soundNotices(page)];
+    page.notices.replaceChildren(...list.filter((node) => node !== null));
+  };
+}

@@ -1,0 +1,77 @@
+/**
+ * What a call page is made of, in two steps: what is seen at once, and what is needed when somebody opens
+ * the settings, writes, or begins a call. The second is loaded while the first is being looked at.
+ */
+
+import { Chimes } from '../../audio/chime.js';
+import { theRig } from '../../audio/rig.js';
+import { element, h } from '../../elements/dom.js';
+import { Calls } from '../../talk/calls.js';
+import { APP, callSettings } from './settings.js';
+import '../../elements/metrics/metrics.js';
+import '../../elements/orb/orb.js';
+import '../../elements/queue/queue.js';
+import '../../elements/transcript/transcript.js';
+import '../../elements/wave/wave.js';
+
+/** @typedef {import('./settings.js').Kind} Kind */
+/** @typedef {import('../../talk/duplex.js').DuplexCall} DuplexCall */
+/** @typedef {import('../../talk/half-duplex.js').HalfDuplexCall} HalfDuplexCall */
+/** @typedef {ReturnType<typeof makeParts>} Parts */
+/** @typedef {ReturnType<typeof import('./later.js').makeLater>} Later */
+/**
+ * What the modules of a call page work on. `Later`: not before `whenLoaded`.
+ * @typedef {Parts & Later & {
+ *   stageVideo: ReturnType<typeof import('../stage-video.js').mountStageVideo> | null,
+ *   stage: {node: HTMLElement},
+ *   openSide: (name: string | null, isTab?: boolean) => void,
+ *   start: (said?: string) => void,
+ *   whenLoaded: () => Promise<typeof import('./later.js')>,
+ * }} CallPage
+ */
+
+/**
+ * What one kind of call has that others do not, brought by its page.
+ * @typedef {object} KindOfCall
+ * @property {new (rig: any) => DuplexCall | HalfDuplexCall} CallOfKind
+ * @property {typeof import('../stage-video.js').mountStageVideo} [mountStageVideo] where there is a picture
+ */
+
+/** @param {Kind} kind @param {KindOfCall} own */
+export function makeParts(kind, { CallOfKind }) {
+  const isHalf = kind === 'half_duplex';
+  const rig = theRig();
+  /** @type {Calls<any>} */
+  const calls = new Calls(() => {
+    const call = new CallOfKind(rig);
+    call.isAway = () => document.hidden;
+    return call;
+  });
+  const parts = {
+    kind,
+    isHalf,
+    hasVideo: kind === 'omni' || kind === 'realtime',
+    app: APP[kind],
+    rig,
+    calls,
+    settings: callSettings(kind),
+    chimes: new Chimes(() => rig.context),
+    notices: h('div', { class: 'notices' }),
+    orb: /** @type {import('../../elements/orb/orb.js').Orb} */ (element('p-orb')),
+    wave: /** @type {import('../../elements/wave/wave.js').Wave} */ (element('p-wave')),
+    queue: /** @type {import('../../elements/queue/queue.js').Queue} */ (element('p-queue')),
+    transcript: /** @type {import('../../elements/transcript/transcript.js').Transcript} */ (element('p-transcript')),
+    metrics: /** @type {import('../../elements/metrics/metrics.js').Metrics} */ (element('p-metrics')),
+    signal: /** @type {import('../../elements/metrics/metrics.js').Signal} */ (element('p-signal')),
+    /** The call that is going on or was the last one, where it is one of these. @returns {DuplexCall | null} */
+    get duplex() {
+      return isHalf ? null : /** @type {DuplexCall | null} */ (calls.current);
+    },
+    /** @returns {HalfDuplexCall | null} */
+    get half() {
+      return isHalf ? /** @type {HalfDuplexCall | null} */ (calls.current) : null;
+    },
+  };
+  parts.queue.chimes = parts.chimes;
+  return parts;
+}

@@ -1,0 +1,36 @@
+/** What can be done with the words of a call while it goes on and afterwards: copy, save, share; larger pictures. */
+
+import { copy, h } from '../../elements/dom.js';
+import { enlarge } from '../../elements/enlarge.js';
+import { openExport, textOf } from './after.js';
+
+/** @typedef {import('./parts.js').CallPage} CallPage */
+
+/** @param {CallPage} page */
+export function makeWordsTools({ calls, app, transcript }) {
+  /** @param {string} icon @param {string} label @param {() => void} onclick */
+  const tool = (icon, label, onclick) => h('button', { class: 'round slim', type: 'button', icon, label, onclick });
+  const words = () => calls.current?.captions;
+  const share = async () => {
+    const { recordingId } = calls.state;
+    const { openShare } = await import('../../elements/share/share.js');
+    openShare({ recordingId, app, blob: calls.current?.recorded ?? null });
+  };
+  const tools = {
+    copy: tool('copy', 'after.copy', () => void copy(textOf(words()))),
+    save: tool('download', 'after.words', () => openExport(words())),
+    share: tool('share', 'after.share', () => void share()),
+  };
+  const node = h('div', { class: 'row words-tools' }, ...Object.values(tools));
+  const draw = () => {
+    const hasWords = words()?.list.some((/** @type {any} */ { who }) => who !== 'note') ?? false;
+    tools.copy.hidden = tools.save.hidden = !hasWords;
+    // After the call the same is offered in the middle of the page.
+    tools.share.hidden = !calls.isOn || !calls.state.recordingId;
+    node.hidden = [...node.children].every((child) => /** @type {HTMLElement} */ (child).hidden);
+  };
+  for (const type of ['call', 'change', 'captions']) calls.addEventListener(type, draw);
+  enlarge(transcript);
+  draw();
+  return node;
+}

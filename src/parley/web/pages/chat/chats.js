@@ -1,0 +1,202 @@
+/** The chats that this browser keeps: open, find, rename, delete. Deleting takes the server's copies along. */
+
+import { askName, confirmed, h, say, toast } from '../../elements/dom.js';
+import { deleteRecording } from '../../elements/forget.js';
+import { forgetChat, keepChat, listChats, nameChat, titleOf } from '../../talk/history.js';
+import { date, t } from '../../words/words.js';
+
+/** @typedef {import('../../talk/history.js').Chat} Chat */
+
+/** With fewer chats than this nobody needs to search. */
+const SEARCH_FROM = 6;
+
+const newId = () => Math.random().toString(36).slice(2, 10);
+
+/** @param {Chat} chat @param {string} wanted in small letters */
+function matches(chat, wanted) {
+  const inText = chat.messages.some(({ parts }) =>
+    parts.some((part) => part.type === 'text' && part.text.toLowerCase().includes(wanted)),
+  );
+  return inText || (chat.name ?? '').toLowerCase().includes(wanted);
+}
+
+/** @param {Chat} chat */
+const nameOf = (chat) => chat.name || chat.title || t('chat.untitled');
+
+/** Recordings that the server made of it. @param {Chat} chat */
+const recordingsOf = ({ messages }) =>
+  messages.map(({ recordingId }) => recordingId).filter((id) => id !== undefined && id !== '');
+
+export class Chats {
+  id = newId();
+  /** What the person calls this chat; empty: its first words do. */
+  name = '';
+  #list = h('ul', { class: 'history' });
+  #empty = h('p', { class: 'small quiet', words: 'chat.no_history' });
+  #search = h('input', {
+    type: 'search',
+    hint: 'chat.search',
+    'aria-label': t('chat.search'),
+    oninput: () => void this.draw(),
+  });
+
+  /** @param {import('./parts.js').ChatPage} page @param {{shown: () => void}} around another chat is there */
+  constructor(page, { shown }) {
+    this.page = page;
+    this.shown = shown;
+    const close = h('button', {
+      class: 'round slim narrow',
+      type: 'button',
+      icon: 'close',
+      label: 'action.close',
+      onclick: () => this.close(),
+    });
+    const fresh = h('button', {
+      class: 'button',
+      type: 'button',
+      icon: 'plus',
+      words: 'chat.new',
+      onclick: () => void this.fresh(),
+    });
+    this.node = h(
+      'aside',
+      { class: 'chats', label: 'chat.history' },
+      h('div', { class: 'row spread' }, h('h2', { words: 'chat.history' }), close),
+      fresh,
+      this.#search,
+      this.#empty,
+      this.#list,
+    );
+    this.node.removeAttribute('title');
+  }
+
+  /** The one that an address asks for. @param {string} id */
+  async openById(id) {
+    const chat = (await listChats()).find((one) => one.id === id);
+    if (chat) this.#become(chat.id, chat.name ?? '', chat.messages);
+  }
+
+  close() {
+    this.node.removeAttribute('data-open');
+  }
+
+  toggle() {
+    this.node.toggleAttribute('data-open');
+  }
+
+  async keep() {
+    const { talk } = this.page;
+    if (talk.messages.length === 0) return;
+    const last = talk.messages.at(-1);
+    const messages = talk.messages
+      .map((message) => (talk.isBusy && message === last ? { ...message, isInterrupted: true } : message))
+      .filter(({ role, parts, error, sound }) => {
+        const hasContent = parts.some((part) => part.type !== 'text' || part.text);
+        return role === 'user' || error || sound || hasContent;
+      });
+    const chat = {
+      id: this.id,
+      title: titleOf(messages),
+      name: this.name || undefined,
+      updatedAt: Date.now(),
+      messages,
+    };
+    if (!(await keepChat(chat))) toast('chat.not_kept');
+    void this.draw();
+  }
+
+  async draw() {
+    const all = await listChats();
+    this.#search.hidden = all.length < SEARCH_FROM;
+    const wanted = this.#search.hidden ? '' : this.#search.value.trim().toLowerCase();
+    const chats = wanted ? all.filter((chat) => matches(chat, wanted)) : all;
+    say(this.#empty, wanted ? 'chat.nothing_found' : 'chat.no_history');
+    this.#list.replaceChildren(...chats.map((chat) => this.#row(chat)));
+    this.#empty.hidden = chats.length > 0;
+  }
+
+  /** @param {Chat} chat */
+  #row(chat) {
+    const here = chat.id === this.id ? { 'aria-current': 'true' } : {};
+    const name = nameOf(chat);
+    return h(
+      'li',
+      null,
+      h(
+        'button',
+        { class: 'open', type: 'button', title: name, ...here, onclick: () => void this.#open(chat) },
+        h('span', null, name),
+        h('small', { class: 'quiet' }, date(chat.updatedAt)),
+      ),
+      h('button', {
+        class: 'round slim',
+        type: 'button',
+        icon: 'edit',
+        label: ['action.rename', { name }],
+        'data-id': chat.id,
+        onclick: () => void this.#rename(chat),
+      }),
+      h('button', {
+        class: 'round slim',
+        type: 'button',
+        icon: 'trash',
+        label: ['chat.delete', { name }],
+        onclick: () => void this.#delete(chat),
+      }),
+    );
+  }
+
+  /** @param {Chat} chat */
+  async #open(chat) {
+    await this.leave();
+    this.#become(chat.id, chat.name ?? '', chat.messages);
+  }
+
+  /** @param {string} id @param {string} name @param {import('../../talk/chat.js').ChatMessage[]} messages */
+  #become(id, name, messages) {
+    this.id = id;
+    this.name = name;
+    this.page.talk.messages = messages;
+    this.shown();
+    void this.draw();
+    this.close();
+  }
+
+  /** @param {Chat} chat */
+  async #rename(chat) {
+    const name = await askName(chat.name ?? '');
+    if (name === null) return;
+    if (chat.id === this.id) this.name = name;
+    await nameChat(chat.id, name);
+    await this.draw();
+    // The button that had the focus went with its row.
+    /** @type {HTMLElement | null} */ (this.#list.querySelector(`[data-id="${CSS.escape(chat.id)}"]`))?.focus();
+  }
+
+  /** @param {Chat} chat */
+  async #delete(chat) {
+    if (!(await confirmed('chat.delete_sure', 'action.delete'))) return;
+    const gone = await Promise.all(recordingsOf(chat).map((id) => deleteRecording(/** @type {string} */ (id))));
+    await forgetChat(chat.id);
+    toast(gone.every(Boolean) ? 'replay.deleted' : 'chat.delete_partly');
+    if (chat.id === this.id) {
+      this.page.talk.clear();
+      this.#become(newId(), '', []);
+    } else void this.draw();
+  }
+
+  /** What was answered so far stays with the chat it belongs to. */
+  async leave() {
+    const { talk, hush } = this.page;
+    const last = talk.messages.at(-1);
+    if (talk.isBusy && last?.role === 'assistant') last.isInterrupted = true;
+    hush();
+    await this.keep();
+  }
+
+  async fresh() {
+    await this.leave();
+    this.page.talk.clear();
+    this.#become(newId(), '', []);
+  }
+}

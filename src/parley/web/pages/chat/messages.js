@@ -1,0 +1,188 @@
+/** The messages of a chat: drawn once each, kept in view while they grow, and read aloud when complete. */
+
+import { encodeWav } from '../../audio/wav.js';
+import { copy, download, element, h, sheet } from '../../elements/dom.js';
+import { enlarge } from '../../elements/enlarge.js';
+import { partNode } from '../../elements/media-parts.js';
+import { errorText } from '../../elements/notice.js';
+import { proseNodes } from '../../elements/prose.js';
+import { viewerUrl } from '../../elements/recents.js';
+import { locale, number, t } from '../../words/words.js';
+
+/** @typedef {import('../../talk/chat.js').ChatMessage} ChatMessage */
+
+/** This near to the end somebody is reading what is new. */
+const NEAR_PX = 120;
+
+/** @param {ChatMessage} message */
+export const textOf = ({ parts }) => parts.map((part) => (part.type === 'text' ? part.text : '')).join('');
+
+/** @param {ChatMessage} message */
+function facts({ timing, tokens }) {
+  const seconds = (/** @type {number} */ ms) => `${number(ms / 1000, { maximumFractionDigits: 2 })}\u202fs`;
+  const found = [];
+  if (timing?.firstMs != null) found.push(t('chat.first', { time: seconds(timing.firstMs) }));
+  if (timing) found.push(t('chat.total', { time: seconds(timing.totalMs) }));
+  if (tokens) found.push(t('chat.tokens', { input: tokens.input, output: tokens.output }));
+  return found.join(' · ');
+}
+
+export class Messages {
+  /** @type {Map<string, HTMLElement>} */
+  #rows = new Map();
+  /** What a node shows. @type {WeakMap<HTMLElement, string>} */
+  #drawn = new WeakMap();
+  #isFollowing = true;
+  #top = 0;
+  list = h('ol', { class: 'messages' });
+  /** Answers as a screen reader says them: whole, and once. */
+  spoken = h('div', { class: 'visually-hidden', role: 'log', 'aria-live': 'polite' });
+
+  /** @param {import('./parts.js').ChatPage} page @param {HTMLElement} view that scrolls */
+  constructor(page, view) {
+    this.page = page;
+    this.view = view;
+    // Only going up means that somebody reads what is above: a picture that has just got its height also
+    // leaves the end behind, and nobody wanted that.
+    view.addEventListener('scroll', () => {
+      if (view.scrollHeight - view.scrollTop - view.clientHeight < NEAR_PX) this.#isFollowing = true;
+      else if (view.scrollTop < this.#top) this.#isFollowing = false;
+      this.#top = view.scrollTop;
+    });
+    enlarge(this.list);
+    // A picture gets its height when it has been read, which is after it was drawn.
+    const keepEnd = new ResizeObserver(() => {
+      if (this.#isFollowing) this.toEnd();
+    });
+    keepEnd.observe(this.list);
+    keepEnd.observe(view);
+  }
+
+  toEnd() {
+    this.#isFollowing = true;
+    this.view.scrollTop = this.view.scrollHeight;
+  }
+
+  clear() {
+    this.#rows.clear();
+    this.list.replaceChildren();
+    this.spoken.replaceChildren();
+  }
+
+  draw() {
+    const { messages } = this.page.talk;
+    const kept = new Set(messages.map(({ id }) => id));
+    for (const [id, row] of this.#rows) {
+      if (kept.has(id)) continue;
+      row.remove();
+      this.#rows.delete(id);
+    }
+    messages.forEach((message, i) => {
+      if (this.#rows.has(message.id) && i < messages.length - 3) return;
+      const row = this.#row(message);
+      if (this.list.children[i] !== row) this.list.insertBefore(row, this.list.children[i] ?? null);
+    });
+    if (this.#isFollowing) this.toEnd();
+  }
+
+  drawAll() {
+    for (const message of this.page.talk.messages) this.#row(message);
+  }
+
+  /** Say an answer that is complete. @param {ChatMessage} message */
+  announce(message) {
+    if (message.role !== 'assistant') return;
+    this.spoken.replaceChildren(h('p', null, message.error ? errorText(message.error) : textOf(message)));
+  }
+
+  /** @param {ChatMessage} message */
+  #row(message) {
+    let row = this.#rows.get(message.id);
+    if (!row) {
+      row = h(
+        'li',
+        { class: `message ${message.role}` },
+        h('div', { class: 'body' }),
+        h('div', { class: 'tools row' }),
+      );
+      this.#rows.set(message.id, row);
+    }
+    const [body, tools] = /** @type {HTMLElement[]} */ ([...row.children]);
+    const { talk } = this.page;
+    const isLast = talk.messages.at(-1) === message;
+    const isOpen = talk.isBusy && isLast && message.role === 'assistant';
+    // Players and pictures are made once: only what has changed is drawn again.
+    const { isInterrupted, error, sound } = message;
+    const shown = JSON.stringify([textOf(message), isOpen, isInterrupted, error, Boolean(sound), locale()]);
+    if (this.#drawn.get(row) !== shown) {
+      this.#drawn.set(row, shown);
+      this.#drawBody(body, message, isOpen);
+    }
+    tools.replaceChildren(...(isOpen ? [] : this.#tools(message, isLast)));
+    return row;
+  }
+
+  /** @param {HTMLElement} body @param {ChatMessage} message @param {boolean} isOpen */
+  #drawBody(body, message, isOpen) {
+    if (message.role === 'user') {
+      body.replaceChildren(...message.parts.map(partNode));
+      return;
+    }
+    const text = textOf(message);
+    body.replaceChildren(...proseNodes(text));
+    const dots = () => h('span', { class: 'dots', 'aria-hidden': 'true' }, h('i', null), h('i', null), h('i', null));
+    if (isOpen && !text) body.append(dots());
+    if (message.isInterrupted) body.append(h('p', { class: 'small quiet', words: 'transcript.interrupted' }));
+    if (message.error) body.append(h('p', { class: 'error small', role: 'alert' }, errorText(message.error)));
+    if (!message.sound || isOpen) return;
+    const player = /** @type {import('../../elements/player/player.js').Player} */ (element('p-player'));
+    player.setPcm(message.sound, 24000);
+    body.append(player);
+  }
+
+  /** @param {ChatMessage} message @param {boolean} isLast @returns {Node[]} */
+  #tools(message, isLast) {
+    const { talk, rig, settingsNow } = this.page;
+    const text = textOf(message);
+    const { sound, recordingId = '' } = message;
+    /** @param {string} icon @param {string} label @param {() => void} onclick */
+    const tool = (icon, label, onclick) => h('button', { class: 'round slim', type: 'button', icon, label, onclick });
+    const again = () => {
+      rig.flush();
+      talk.regenerate(settingsNow());
+    };
+    const save = () =>
+      download(
+        new Blob([encodeWav([/** @type {Float32Array} */ (sound)], 24000)], { type: 'audio/wav' }),
+        'answer.wav',
+      );
+    const share = async () =>
+      (await import('../../elements/share/share.js')).openShare({ recordingId, app: 'turnbased', blob: null });
+    const look = { href: viewerUrl(recordingId), target: '_blank', rel: 'noopener' };
+    const nodes = [
+      text && tool('copy', 'action.copy', () => void copy(text)),
+      message.role === 'user' && tool('edit', 'chat.edit', () => this.#edit(message)),
+      message.role === 'assistant' && isLast && tool('retry', 'chat.regenerate', again),
+      sound && tool('download', 'chat.save_sound', save),
+      recordingId && h('a', { class: 'round slim', ...look, icon: 'history', label: 'after.look' }),
+      recordingId && tool('share', 'after.share', () => void share()),
+      message.timing && h('span', { class: 'small quiet num facts', title: facts(message) }, facts(message)),
+    ];
+    return nodes.filter((node) => node instanceof Node);
+  }
+
+  /** @param {ChatMessage} message */
+  #edit(message) {
+    const { talk, rig, settingsNow } = this.page;
+    const parts = /** @type {import('../../elements/parts/parts.js').Parts} */ (element('p-parts'));
+    parts.parts = message.parts;
+    const go = h('button', { class: 'button primary', type: 'button', words: 'chat.resend' });
+    const node = sheet('chat.edit', parts, h('div', { class: 'row' }, go));
+    go.onclick = () => {
+      if (parts.parts.length === 0) return;
+      rig.flush();
+      talk.resend(message.id, parts.parts, settingsNow());
+      node.close();
+    };
+  }
+}

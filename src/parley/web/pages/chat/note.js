@@ -1,0 +1,138 @@
+/**
+ * Voice notes: tap to record and tap to finish, or hold and let go to send; drag up to take it back.
+ */
+
+import { mayBegin } from '../../elements/consent.js';
+import { say } from '../../elements/dom.js';
+import { barrierNotice, mediaNotice } from '../../elements/notice.js';
+import { join } from '../../audio/wav.js';
+import { encodePcm } from '../../wire/codec.js';
+import { clock } from '../../words/words.js';
+
+/** Holding longer than this is push-to-talk, shorter switches recording on and off. */
+const HOLD_MS = 300;
+/** Dragging this far up while holding takes the recording back. */
+const CANCEL_PX = 80;
+const LIMIT_S = 120;
+/** Shorter than this was a slip of the finger. */
+const LEAST_S = 0.28;
+const RATE_HZ = 16000;
+/** The microphone is heard in pieces of a tenth of a second. */
+const STEP = RATE_HZ / 10;
+
+export class VoiceNote {
+  /** @type {Float32Array[] | null} */
+  #parts = null;
+  #isStarting = false;
+  #heldSince = 0;
+  #wasRunning = false;
+
+  /**
+   * @param {import('./parts.js').ChatPage} page
+   * @param {{label: HTMLElement, notices: HTMLElement,
+   *   done: (part: import('../../talk/chat.js').Part, isSent: boolean) => void}} around
+   */
+  constructor(page, { label, notices, done }) {
+    this.page = page;
+    this.label = label;
+    this.notices = notices;
+    this.done = done;
+  }
+
+  get isRunning() {
+    return this.#parts !== null;
+  }
+
+  async start() {
+    const { rig, talk, changed } = this.page;
+    if (this.#parts || this.#isStarting || talk.isBusy) return;
+    this.#isStarting = true;
+    rig.flush();
+    try {
+      if (!(await mayBegin({ microphone: true }))) return;
+      await rig.connectMicrophone();
+    } catch (error) {
+      this.#refused(/** @type {any} */ (error).trouble ?? 'failed');
+      return;
+    } finally {
+      this.#isStarting = false;
+    }
+    navigator.vibrate?.(15);
+    /** @type {Float32Array[]} */
+    const parts = [];
+    this.#parts = parts;
+    rig.capture(STEP, (audio) => {
+      parts.push(audio.slice());
+      if (audio.length === STEP) rig.recycle(audio);
+      say(this.label, 'chat.recording', { time: clock(parts.length / 10) });
+      if (parts.length > LIMIT_S * 10) void this.stop('attach');
+    });
+    changed();
+  }
+
+  /** @param {import('../../audio/devices.js').MediaTrouble} trouble */
+  #refused(trouble) {
+    const ways = [{ words: 'action.dismiss', act: () => this.notices.replaceChildren() }];
+    const node = trouble === 'insecure' ? barrierNotice() : mediaNotice({ trouble, device: 'microphone' }, ways);
+    if (node) this.notices.replaceChildren(node);
+  }
+
+  /** @param {'attach' | 'send' | 'cancel'} then */
+  async stop(then) {
+    const parts = this.#parts;
+    if (!parts) return;
+    this.#parts = null;
+    await this.page.rig.stopCapture();
+    this.page.rig.releaseMicrophone();
+    const samples = join(parts);
+    const seconds = samples.length / RATE_HZ;
+    if (then !== 'cancel' && seconds >= LEAST_S) {
+      this.done({ type: 'audio', data: encodePcm(samples), seconds }, then === 'send');
+    }
+    this.page.changed();
+  }
+
+  holdFrom() {
+    this.#heldSince = performance.now();
+    this.#wasRunning = this.isRunning;
+    if (!this.#wasRunning) void this.start();
+  }
+
+  holdUntil() {
+    if (this.#heldSince === 0) return;
+    const heldMs = performance.now() - this.#heldSince;
+    this.#heldSince = 0;
+    if (this.#wasRunning) void this.stop('attach');
+    else if (heldMs >= HOLD_MS) void this.stop('send');
+  }
+
+  /** @param {HTMLButtonElement} button @param {HTMLElement} form shows that letting go takes it back */
+  listenTo(button, form) {
+    let pressedAt = 0;
+    button.onpointerdown = (event) => {
+      if (event.button !== 0) return;
+      button.setPointerCapture(event.pointerId);
+      pressedAt = event.clientY;
+      this.holdFrom();
+    };
+    button.onpointermove = (event) => {
+      const isFar = pressedAt - event.clientY > CANCEL_PX;
+      form.toggleAttribute('data-cancel', this.isRunning && this.#heldSince > 0 && isFar);
+    };
+    button.onpointerup = () => {
+      if (!form.hasAttribute('data-cancel')) return this.holdUntil();
+      form.removeAttribute('data-cancel');
+      this.#heldSince = 0;
+      void this.stop('cancel');
+    };
+    const isPress = (/** @type {KeyboardEvent} */ event) => event.key === 'Enter' || event.key === ' ';
+    button.onkeydown = (event) => {
+      if (!isPress(event) || event.repeat) return;
+      event.preventDefault();
+      this.holdFrom();
+    };
+    button.onkeyup = (event) => {
+      if (isPress(event)) this.holdUntil();
+    };
+  }
+}

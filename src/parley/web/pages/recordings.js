@@ -1,0 +1,169 @@
+/** One's own conversations: calls whose recordings this browser knows, and the chats it keeps. */
+
+import { $, askName, confirmed, h, say, toast } from '../elements/dom.js';
+import { deleteRecording } from '../elements/forget.js';
+import { icon } from '../elements/icons.js';
+import { forget, recents, rename, viewerUrl } from '../elements/recents.js';
+import { APPS, mountShell } from '../elements/shell/shell.js';
+import { forgetChat, listChats } from '../talk/history.js';
+import { clock, date, has, t, words } from '../words/words.js';
+
+/**
+ * @typedef {object} Entry
+ * @property {string} id
+ * @property {string} app
+ * @property {string} name
+ * @property {string} more what tells it from others
+ * @property {string} text all that is searched
+ * @property {number} at
+ * @property {string} url
+ * @property {string[]} recordings of the server
+ * @property {(() => Promise<void>) | null} rename
+ * @property {() => Promise<void>} remove this browser's copy
+ */
+
+mountShell();
+
+/** @param {string} app */
+const appName = (app) => (has(`app.${app}`) ? t(`app.${app}`) : app);
+
+/** @returns {Entry[]} */
+function calls() {
+  return recents()
+    .filter(({ appType }) => appType !== 'turnbased')
+    .map(({ id, appType, savedAt, name, words: said = '', seconds }) => ({
+      id,
+      app: appType,
+      name: name ?? (said || appName(appType)),
+      more: [appName(appType), date(savedAt), seconds ? clock(seconds) : ''].filter(Boolean).join(' · '),
+      text: `${name ?? ''} ${said} ${appName(appType)}`.toLowerCase(),
+      at: savedAt,
+      url: viewerUrl(id),
+      recordings: [id],
+      rename: async () => {
+        const next = await askName(name ?? '');
+        if (next !== null) rename(id, next);
+      },
+      remove: async () => forget(id),
+    }));
+}
+
+/** A chat is one entry, however many answers of it were recorded. @returns {Promise<Entry[]>} */
+async function chats() {
+  const all = await listChats();
+  return all.map(({ id, title, name, updatedAt, messages }) => ({
+    id,
+    app: 'turnbased',
+    name: name || title || t('chat.untitled'),
+    more: [appName('turnbased'), date(updatedAt), t('mine.messages', { count: messages.length })].join(' · '),
+    text: [name, ...messages.flatMap(({ parts }) => parts.map((part) => (part.type === 'text' ? part.text : '')))]
+      .join(' ')
+      .toLowerCase(),
+    at: updatedAt,
+    url: `/turnbased?chat=${encodeURIComponent(id)}`,
+    recordings: messages.map(({ recordingId }) => recordingId ?? '').filter(Boolean),
+    rename: null,
+    remove: () => forgetChat(id),
+  }));
+}
+
+const list = h('ul', { class: 'recent' });
+const state = h('p', { class: 'quiet', role: 'status' });
+const search = h('input', {
+  type: 'search',
+  hint: 'mine.search',
+  'aria-label': t('mine.search'),
+  oninput: () => show(),
+});
+const removeAll = h('button', {
+  class: 'button slim danger',
+  type: 'button',
+  icon: 'trash',
+  words: 'mine.delete_all',
+  onclick: () => void remove(shown, 'mine.delete_all_sure'),
+});
+/** @type {Entry[]} */
+let entries = [];
+/** @type {Entry[]} */
+let shown = [];
+
+async function load() {
+  entries = [...calls(), ...(await chats())].sort((a, b) => b.at - a.at);
+  show();
+}
+
+function show() {
+  const wanted = search.value.trim().toLowerCase();
+  shown = entries.filter(({ text }) => text.includes(wanted));
+  search.hidden = entries.length < 5;
+  removeAll.hidden = shown.length === 0;
+  if (entries.length === 0) say(state, 'mine.none');
+  else say(state, 'mine.count', { count: shown.length });
+  list.replaceChildren(...shown.map(row));
+}
+
+/** @param {Entry} entry */
+function row(entry) {
+  const { name, more, url, app } = entry;
+  const sign = APPS.find(({ id }) => id === app)?.icon ?? 'wave';
+  const edit = async () => {
+    await entry.rename?.();
+    await load();
+  };
+  return h(
+    'li',
+    null,
+    h(
+      'a',
+      { href: url },
+      icon(sign),
+      h('span', { class: 'name' }, name),
+      h('span', { class: 'quiet small num' }, more),
+    ),
+    entry.rename
+      ? h('button', {
+          class: 'round slim',
+          type: 'button',
+          icon: 'edit',
+          label: ['action.rename', { name }],
+          onclick: () => void edit(),
+        })
+      : null,
+    h('button', {
+      class: 'round slim',
+      type: 'button',
+      icon: 'trash',
+      label: ['chat.delete', { name }],
+      onclick: () => void remove([entry], 'mine.delete_sure'),
+    }),
+  );
+}
+
+/** Both copies: the server's and this browser's. @param {Entry[]} which @param {string} question */
+async function remove(which, question) {
+  if (!(await confirmed(question, 'action.delete', { count: which.length }))) return;
+  let isWhole = true;
+  for (const entry of which) {
+    const gone = await Promise.all(entry.recordings.map(deleteRecording));
+    isWhole &&= gone.every(Boolean);
+    await entry.remove();
+  }
+  toast(isWhole ? 'replay.deleted' : 'chat.delete_partly');
+  await load();
+}
+
+const main = $('#main');
+main.className = 'home mine';
+main.append(
+  h(
+    'section',
+    { class: 'stack' },
+    h('div', { class: 'row spread' }, h('h1', { words: 'mine.title' }), removeAll),
+    h('p', { class: 'quiet', words: 'mine.about' }),
+    search,
+    state,
+    list,
+  ),
+);
+words.addEventListener('language', () => void load());
+void load();

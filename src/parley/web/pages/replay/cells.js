@@ -1,0 +1,142 @@
+/**
+ * A recording of the server as values: its units or turns, and the conversation that they make.
+ *
+ * Pure.
+ */
+
+/**
+ * @typedef {object} Cell one row of the time line: a unit, or a turn
+ * @property {number} index
+ * @property {number} at seconds
+ * @property {number} length seconds
+ * @property {string | undefined} userAudio
+ * @property {string | undefined} aiAudio
+ * @property {string[]} images
+ * @property {string | undefined} video
+ * @property {string} userText
+ * @property {string} text
+ * @property {'listen' | 'speak' | 'turn'} mode
+ * @property {boolean} isEnd
+ * @property {Record<string, number>} timing
+ */
+/**
+ * @typedef {object} Said one side's contribution
+ * @property {'you' | 'assistant'} who
+ * @property {string} text '' where nobody wrote it down
+ * @property {number} fromS
+ * @property {number} untilS
+ * @property {string[]} images
+ * @property {boolean} isInterrupted
+ * @property {number | null} latencyMs from the end of what was asked to the first of the answer, where it is known
+ */
+
+/** @param {any} chunk @param {number} i @returns {Cell} */
+function unit(chunk, i) {
+  return {
+    index: chunk.index ?? i,
+    at: i,
+    length: 1,
+    userAudio: chunk.user_audio,
+    aiAudio: chunk.result?.ai_audio,
+    images: chunk.user_frame ? [chunk.user_frame] : [],
+    video: undefined,
+    userText: chunk.user_text ?? chunk.result?.input_transcript ?? '',
+    text: chunk.result?.text ?? '',
+    mode: String(chunk.result?.mode ?? '').toUpperCase() === 'SPEAK' ? 'speak' : 'listen',
+    isEnd: Boolean(chunk.result?.end_of_turn),
+    timing: chunk.result?.timing ?? {},
+  };
+}
+
+/** @param {any} recording @returns {Cell[]} */
+export function cellsOf(recording) {
+  const chunks = Array.isArray(recording?.chunks) ? recording.chunks : [];
+  if (chunks.length > 0) return chunks.map(unit);
+  const turns = Array.isArray(recording?.turns) ? recording.turns : [];
+  const first = turns[0]?.request_ts_ms ?? 0;
+  const isSpoken = recording?.mode === 'half_duplex_audio';
+  return turns.map((/** @type {any} */ turn, /** @type {number} */ i) => {
+    const asked = turn.input?.duration_ms ?? 0;
+    // Half-duplex counts from when it was ready, and what was asked had been spoken by then.
+    const atMs = isSpoken ? (turn.request_ts_ms ?? 0) - asked : (turn.request_ts_ms ?? first) - first;
+    return {
+      index: turn.turn_index ?? i,
+      at: Math.max(0, atMs / 1000),
+      length: Math.max(1, (asked + (turn.output?.audio_duration_ms ?? 0)) / 1000),
+      userAudio: turn.input?.audio,
+      aiAudio: turn.output?.audio,
+      images: turn.input?.images ?? [],
+      video: turn.input?.videos?.[0],
+      userText: turn.input?.text ?? turn.input?.transcript ?? '',
+      text: turn.output?.text ?? '',
+      mode: /** @type {const} */ ('turn'),
+      isEnd: !turn.output?.interrupted,
+      timing: turn.timing ?? {},
+    };
+  });
+}
+
+/** @param {Cell} cell @returns {Said[]} */
+function saidInTurn(cell) {
+  const { at, length, userText, images, text, timing, isEnd } = cell;
+  const askedS = Math.min(length, 1);
+  const latencyMs = timing.first_chunk_ms ?? timing.ttft_ms ?? timing.first_ms ?? null;
+  const you = { who: /** @type {const} */ ('you'), text: userText, fromS: at, untilS: at + askedS, images };
+  const it = { who: /** @type {const} */ ('assistant'), text, fromS: at + askedS, untilS: at + length, images: [] };
+  return [
+    { ...you, isInterrupted: false, latencyMs: null },
+    { ...it, isInterrupted: !isEnd, latencyMs },
+  ];
+}
+
+/** What both said, in order. @param {Cell[]} cells @returns {Said[]} */
+export function conversationOf(cells) {
+  /** @type {Said[]} */
+  const said = [];
+  /** @type {Said | null} */
+  let open = null;
+  for (const cell of cells) {
+    if (cell.mode === 'turn') {
+      said.push(...saidInTurn(cell));
+      continue;
+    }
+    if (cell.userText) {
+      const words = {
+        who: /** @type {const} */ ('you'),
+        text: cell.userText,
+        fromS: cell.at,
+        untilS: cell.at + cell.length,
+      };
+      said.push({ ...words, images: cell.images, isInterrupted: false, latencyMs: null });
+    }
+    if (cell.mode === 'speak') {
+      if (!open) {
+        open = {
+          who: 'assistant',
+          text: '',
+          fromS: cell.at + 1,
+          untilS: cell.at + 1,
+          images: [],
+          isInterrupted: false,
+          latencyMs: null,
+        };
+        said.push(open);
+      }
+      open.text += cell.text;
+      open.untilS = cell.at + 1 + cell.length;
+      if (cell.isEnd) open = null;
+    } else if (open) {
+      // It listens again without having ended: somebody interrupted it.
+      open.isInterrupted = true;
+      open = null;
+    }
+  }
+  return said.map((one) => ({ ...one, text: one.text.trim() }));
+}
+
+/** The first words that anybody wrote down. @param {Said[]} said */
+export function titleOf(said) {
+  const first = said.find(({ who, text }) => who === 'you' && text) ?? said.find(({ text }) => text);
+  const words = first?.text ?? '';
+  return words.length > 60 ? `${words.slice(0, 58).trimEnd()}…` : words;
+}

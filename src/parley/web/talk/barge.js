@@ -1,0 +1,42 @@
+/**
+ * Somebody speaks while the assistant does: lower its voice at once, and let the model decide what it
+ * means. Who wants it silences the voice as well.
+ *
+ * Pure: levels in, about 20 a second, and what to do out. Loudspeakers in a room look like somebody who
+ * speaks whenever the assistant does; `EchoWatch` finds that out, and then nothing is lowered any more.
+ */
+
+/** A voice this much above the room's own level is somebody speaking. */
+const LEVEL = 0.05;
+/** Reports in a row until the voice is lowered, and until it is silenced. */
+const DUCK_AFTER = 2;
+const STOP_AFTER = 5;
+/** Reports of quiet until it is as loud as before. */
+const BACK_AFTER = 8;
+
+export class Barge {
+  #loud = 0;
+  #quiet = 0;
+  isDucked = false;
+
+  /**
+   * @param {number} mic level, 0 to 1
+   * @param {number} voice level of the assistant; 0 while it is silent
+   * @returns {'duck' | 'back' | 'stop' | null} stop: certain that somebody interrupts
+   */
+  note(mic, voice) {
+    const isLoud = voice > 0 && mic > LEVEL && mic > voice * 0.5;
+    this.#loud = isLoud ? this.#loud + 1 : 0;
+    this.#quiet = isLoud ? 0 : this.#quiet + 1;
+    if (this.#loud === STOP_AFTER) return 'stop';
+    if (this.#loud === DUCK_AFTER && !this.isDucked) {
+      this.isDucked = true;
+      return 'duck';
+    }
+    if (this.isDucked && (this.#quiet >= BACK_AFTER || voice === 0)) {
+      this.isDucked = false;
+      return 'back';
+    }
+    return null;
+  }
+}

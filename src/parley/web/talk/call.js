@@ -1,0 +1,559 @@
+/**
+ * One call, from the click to its end: what it shows, what it said, and everything that belongs to it.
+ * A page makes a new one for each call, so nothing of an earlier one can be left over.
+ *
+ * The state changes in the click itself (`starting`), before anything is awaited: a second press finds a
+ * call that is busy. The microphone is asked for before a place on a server is taken. A connection that
+ * is lost in mid-call is made again with what was said carried over; so is one that gives no answer.
+ *
+ * No DOM. The `rig` is the only way to sound and `client` the only way to the server; tests pass their
+ * own. State flows one way: events → `state` → 'change'.
+ *
+ * Events: change (detail: state), level ({mic, voice}), wire ({out, message}), live ({isFirst}),
+ * recorded (Blob or null, once, after the end when a recording was made).
+ */
+
+import { Captions } from './captions.js';
+import { isBusyIn, isOnIn, mayFollow } from './phases.js';
+
+/**
+ * @typedef {import('./phases.js').CallPhase} CallPhase
+ * @typedef {'listening' | 'hearing' | 'thinking' | 'speaking'} Activity
+ * @typedef {{kind: 'media', trouble: import('../audio/devices.js').MediaTrouble, device: 'microphone' | 'camera'}
+ *   | {kind: 'server', code: string, sentence: string}
+ *   | {kind: 'network', dropped: number}} Trouble
+ * @typedef {'not_started' | import('../wire/connection.js').Reason} EndReason
+ * @typedef {{reason: EndReason, code: string, sentence: string, wasReady: boolean}} Ending
+ * @typedef {object} CallState
+ * @property {CallPhase} phase
+ * @property {Activity} activity
+ * @property {import('../wire/connection.js').Place | null} queue
+ * @property {{attempt: number} | null} retrying
+ * @property {boolean} isMuted
+ * @property {boolean} isForcingListen
+ * @property {boolean} isSuspended the system took the sound away
+ * @property {boolean} hasLostMic
+ * @property {boolean} isOffline the browser says that there is no network
+ * @property {'ok' | 'slow' | 'silent'} service how long an answer has been due
+ * @property {number} waitedS whole seconds without an answer that is due
+ * @property {string} sessionId
+ * @property {string} recordingId
+ * @property {number} liveSince `now` when the conversation first became live
+ * @property {Trouble | null} trouble
+ * @property {Ending | null} ending
+ * @property {boolean} hasGivenBack the turn came, nobody was there, and the place went to the next
+ */
+
+/** Who waited, and is not there when the turn comes, has this long. Source: web client spec 6. */
+const AWAY_MS = 20_000;
+/** This many loud reports in a row (20 a second) are somebody speaking. */
+const VOICE_LEVEL = 0.05;
+const VOICE_REPORTS = 6;
+/** A slow network is spoken of until it has been quick for this long. */
+const SLOW_SHOWN_MS = 15_000;
+/** How often the age of the last answer is looked at. */
+const WATCH_MS = 1000;
+/** An answer that is due for this long is late; for this long, missing; for this long, will not come. */
+const SLOW_MS = 3000;
+const SILENT_MS = 8000;
+const LOST_MS = 20_000;
+/** A call is dialled again so often within that time, and after that pause. */
+const REDIALS = 3;
+const REDIALS_WITHIN_MS = 120_000;
+const REDIAL_PAUSE_MS = 500;
+/** Without a network for longer than this a call is over. */
+const OFFLINE_LIMIT_MS = 60_000;
+
+/** @returns {CallState} */
+export function freshState() {
+  return {
+    phase: 'idle',
+    activity: 'listening',
+    queue: null,
+    retrying: null,
+    isMuted: false,
+    isForcingListen: false,
+    isSuspended: false,
+    hasLostMic: false,
+    isOffline: false,
+    service: 'ok',
+    waitedS: 0,
+    sessionId: '',
+    recordingId: '',
+    liveSince: 0,
+    trouble: null,
+    ending: null,
+    hasGivenBack: false,
+  };
+}
+
+/**
+ * What a call needs of the sound equipment; `Rig` is one.
+ * @typedef {EventTarget & {
+ *   open: () => Promise<void>,
+ *   isHeld?: boolean,
+ *   newTurn: () => number,
+ *   connectMicrophone: (options?: {deviceId?: string, isStudio?: boolean}) => Promise<void>,
+ *   releaseMicrophone: () => void,
+ *   capture: (unitSamples: number, onUnit: (audio: Float32Array<ArrayBuffer>, final: boolean) => void) => void,
+ *   stopCapture: () => Promise<void> | void,
+ *   recycle: (audio: Float32Array<ArrayBuffer>) => void,
+ *   mute: (on: boolean) => void,
+ *   play: (turn: number, audio: Float32Array<ArrayBuffer>, last?: boolean) => void,
+ *   endTurn: (turn: number) => void,
+ *   flush: (fadeMs?: number) => void,
+ *   duck: (on: boolean) => void,
+ *   setPlaybackDelay: (ms: number) => void,
+ * }} Sound
+ */
+
+/**
+ * @typedef {object} Surroundings what tests replace
+ * @property {() => number} [now] ms
+ * @property {(callback: () => void, ms: number) => any} [setTimer]
+ * @property {(timer: any) => void} [clearTimer]
+ * @property {EventTarget} [network] says 'online' and 'offline'
+ */
+
+/** @typedef {{start: () => Promise<void>, pause: (on: boolean) => void, stop: () => Promise<Blob | null>}} Recorder */
+
+/**
+ * What every kind of call is begun with.
+ * @typedef {object} Order
+ * @property {{deviceId?: string, isStudio?: boolean} | null} microphone null: none is needed
+ * @property {string} [said] what was said in the call that this one continues
+ * @property {(() => Promise<Recorder>) | null} [recorder] a recording in this browser
+ */
+
+/** @template {Order} O */
+export class Call extends EventTarget {
+  /** @type {CallState} */
+  state = freshState();
+  captions = new Captions();
+  /** @type {O | null} */
+  order = null;
+  /** @type {import('../wire/connection.js').Connection | null} */
+  client = null;
+  /** The assistant's turn that was begun last; numbers are the rig's. */
+  turn = 0;
+  /** @type {import('../audio/rig.js').Position | null} */
+  position = null;
+  micLevel = 0;
+  /** Whether nobody looks at the page now. */
+  isAway = () => false;
+  /** Seconds in one unit. */
+  unitS = 1;
+  /** @type {Blob | null} */
+  recorded = null;
+  /** @type {Recorder | null} */
+  #recorder = null;
+  #hasWaited = false;
+  #loudReports = 0;
+  /** @type {{away: any, slow: any, watch: any, dial: any}} */
+  #timers = { away: null, slow: null, watch: null, dial: null };
+  /** When the call was dialled again. @type {number[]} */
+  #redials = [];
+  #wasPaused = false;
+  #hasBeenLive = false;
+  /** From the click to the end. */
+  #life = new AbortController();
+  /** One connection's. */
+  #line = new AbortController();
+  /** Until the last sentence has been heard, which may be after the end. */
+  #ears = new AbortController();
+
+  /** @param {Sound} rig @param {Surroundings} [surroundings] */
+  constructor(rig, surroundings = {}) {
+    super();
+    this.rig = rig;
+    this.now = surroundings.now ?? (() => performance.now());
+    this.setTimer = surroundings.setTimer ?? ((callback, ms) => setTimeout(callback, ms));
+    this.clearTimer = surroundings.clearTimer ?? ((timer) => clearTimeout(timer));
+    this.network = surroundings.network ?? ('addEventListener' in globalThis ? globalThis : new EventTarget());
+  }
+
+  /** @param {Partial<CallState>} patch */
+  set(patch) {
+    if (patch.phase && !mayFollow(this.state.phase, patch.phase)) {
+      throw new Error(`a call that is ${this.state.phase} cannot become ${patch.phase}`);
+    }
+    this.state = { ...this.state, ...patch };
+    this.dispatchEvent(new CustomEvent('change', { detail: this.state }));
+  }
+
+  get isBusy() {
+    return isBusyIn(this.state.phase);
+  }
+
+  get isLive() {
+    return this.state.phase === 'live';
+  }
+
+  get isOn() {
+    return isOnIn(this.state.phase);
+  }
+
+  // From the click to the first connection
+
+  /**
+   * Must be called from a person's gesture, and once.
+   * @param {O | ((signal: AbortSignal) => O | null | Promise<O | null>)} order or what still has to be found
+   *   out for it; null: not now, and the page has said why
+   * @returns {Promise<boolean>} whether the call is on its way
+   */
+  start(order) {
+    this.set({ phase: 'starting' });
+    // In the gesture itself: what is awaited below may take longer than the gesture counts.
+    const opening = this.rig.open();
+    opening.catch(() => {});
+    return this.#begin(typeof order === 'function' ? order : () => order, opening);
+  }
+
+  /** @param {(signal: AbortSignal) => O | null | Promise<O | null>} prepare @param {Promise<void>} opening */
+  async #begin(prepare, opening) {
+    const { signal } = this.#life;
+    try {
+      const order = await prepare(signal);
+      if (signal.aborted) return false;
+      if (!order) {
+        this.#finish({ reason: 'not_started', code: '', sentence: '', wasReady: false });
+        return false;
+      }
+      this.order = order;
+      await opening;
+      // Before a place is taken: a worker must not wait for a person to answer a browser's question.
+      if (order.microphone) await this.rig.connectMicrophone(order.microphone);
+    } catch (error) {
+      if (!signal.aborted) this.#couldNotStart(error);
+      return false;
+    }
+    if (signal.aborted) {
+      this.rig.releaseMicrophone();
+      return false;
+    }
+    this.rig.mute(false);
+    this.#watchRig();
+    this.#watchNetwork();
+    this.set({ phase: 'connecting' });
+    this.#dial();
+    return true;
+  }
+
+  /** @param {unknown} error */
+  #couldNotStart(error) {
+    const { trouble = 'failed', device = 'microphone' } = /** @type {any} */ (error);
+    this.#finish(
+      { reason: 'not_started', code: '', sentence: '', wasReady: false },
+      { kind: 'media', trouble, device },
+    );
+  }
+
+  #dial() {
+    this.#line = new AbortController();
+    const said = [this.order?.said, this.captions.said()].filter(Boolean).join('\n');
+    const client = this.makeClient(/** @type {O} */ (this.order), said);
+    this.client = client;
+    this.#watchClient(client, this.#line.signal);
+    this.wire(client, this.#line.signal);
+    client.open();
+  }
+
+  // What happens around it
+
+  #watchRig() {
+    const { signal } = this.#ears;
+    /** @param {string} type @param {(detail: any) => void} act */
+    const on = (type, act) =>
+      this.rig.addEventListener(type, (event) => act(/** @type {CustomEvent} */ (event).detail), { signal });
+    on('level', ({ rms }) => {
+      this.micLevel = rms;
+      this.#loudReports = rms > VOICE_LEVEL ? this.#loudReports + 1 : 0;
+      if (this.#loudReports >= VOICE_REPORTS) this.noticed();
+      this.#tellLevel();
+    });
+    on('position', (position) => {
+      this.position = position;
+      this.captions.hear(position.turn, position.heard);
+      this.onPosition(position);
+      this.#tellLevel();
+      if (!position.sounding) this.#mayBeSilentNow();
+    });
+    on('drained', ({ turn }) => {
+      this.captions.drained(turn);
+      this.onDrained(turn);
+    });
+    on('started', ({ turn }) => this.onStarted(turn));
+    on('gap', (gap) => this.onGap(gap));
+    on('mic-lost', () => this.isBusy && this.set({ hasLostMic: true }));
+    on('suspended', () => this.isBusy && this.set({ isSuspended: true }));
+    on('resumed', () => {
+      if (this.state.isSuspended) this.set({ isSuspended: false });
+    });
+  }
+
+  /** After the end only the last sentence is waited for. */
+  #mayBeSilentNow() {
+    if (this.state.phase === 'ended') this.#ears.abort();
+  }
+
+  #tellLevel() {
+    const voice = this.position?.sounding ? this.position.level : 0;
+    this.onLevel(this.micLevel, voice);
+    this.dispatchEvent(new CustomEvent('level', { detail: { mic: this.micLevel, voice } }));
+  }
+
+  #watchNetwork() {
+    const { signal } = this.#life;
+    this.network.addEventListener('offline', () => this.set({ isOffline: true }), { signal });
+    this.network.addEventListener(
+      'online',
+      () => {
+        this.set({ isOffline: false });
+        if (this.state.phase === 'reconnecting' && this.#timers.dial !== null) this.#dialSoon();
+      },
+      { signal },
+    );
+  }
+
+  /** @param {import('../wire/connection.js').Connection} client @param {AbortSignal} signal */
+  #watchClient(client, signal) {
+    /** @param {string} type @param {(detail: any) => void} act */
+    const on = (type, act) =>
+      client.addEventListener(type, (event) => act(/** @type {CustomEvent} */ (event).detail), { signal });
+    on('wire', (detail) => this.dispatchEvent(new CustomEvent('wire', { detail })));
+    on('phase', (phase) => this.#onPhase(phase));
+    on('queue', (queue) => this.set({ queue, ...(queue ? { retrying: null } : {}) }));
+    on('retrying', ({ attempt }) => this.set({ retrying: { attempt } }));
+    on('ready', (session) => this.#onReady(session));
+    on('trouble', ({ code, sentence }) => this.set({ trouble: { kind: 'server', code, sentence } }));
+    on('dropped', (dropped) => this.#onDropped(dropped));
+    on('heard_text', ({ text, isFinal, id }) => this.captions.heardYou(id, text, isFinal));
+    on('ended', (ending) => this.#onEnded(ending));
+  }
+
+  /** @param {string} phase of the connection */
+  #onPhase(phase) {
+    const dialling = this.#hasBeenLive ? 'reconnecting' : 'connecting';
+    if (phase === 'connecting' || phase === 'assigned') this.set({ phase: dialling });
+    if (phase === 'stopping') this.set({ phase: 'ending' });
+    if (phase === 'queued') {
+      this.#hasWaited = true;
+      this.set({ phase: 'queued' });
+    }
+    if (phase === 'assigned' && this.#hasWaited && this.isAway()) this.#waitForPerson();
+  }
+
+  /** @param {{sessionId: string, recordingId: string}} session */
+  #onReady({ sessionId, recordingId }) {
+    const isFirst = !this.#hasBeenLive;
+    this.#hasBeenLive = true;
+    const liveSince = isFirst ? this.now() : this.state.liveSince;
+    this.set({ phase: 'live', activity: 'listening', sessionId, recordingId, retrying: null, liveSince });
+    this.captions.begin(liveSince, this.now);
+    this.captions.note(isFirst ? 'note.connected' : 'note.reconnected');
+    this.#watch();
+    this.onReady();
+    this.dispatchEvent(new CustomEvent('live', { detail: { isFirst } }));
+    if (isFirst) void this.#record();
+    else if (this.#wasPaused) this.pause();
+    this.#wasPaused = false;
+  }
+
+  /** @param {number} dropped units given up so far */
+  #onDropped(dropped) {
+    this.set({ trouble: { kind: 'network', dropped: dropped * this.unitS } });
+    this.clearTimer(this.#timers.slow);
+    this.#timers.slow = this.setTimer(() => {
+      if (this.state.trouble?.kind === 'network') this.dismissTrouble();
+    }, SLOW_SHOWN_MS);
+  }
+
+  // Answers that do not come
+
+  #watch() {
+    this.clearTimer(this.#timers.watch);
+    this.#timers.watch = this.setTimer(() => {
+      if (!this.isOn) return;
+      const waited = this.waitingMs();
+      const service = waited > SILENT_MS ? 'silent' : waited > SLOW_MS ? 'slow' : 'ok';
+      const waitedS = service === 'ok' ? 0 : Math.floor(waited / 1000);
+      if (service !== this.state.service || waitedS !== this.state.waitedS) this.set({ service, waitedS });
+      // Without a network there is nobody to ask again; `online` or the line's end will tell.
+      if (waited > LOST_MS && !this.state.isOffline) this.client?.giveUp();
+      else this.#watch();
+    }, WATCH_MS);
+  }
+
+  /** How long an answer has been due, in ms; 0 while none is. */
+  waitingMs() {
+    return 0;
+  }
+
+  // The end, or the next connection
+
+  /** @param {import('../wire/connection.js').Ending} ending */
+  #onEnded(ending) {
+    this.#line.abort();
+    const at = this.now();
+    this.#redials = this.#redials.filter((then) => at - then < REDIALS_WITHIN_MS);
+    const isCut = ending.reason === 'lost' && ending.wasReady && this.isOn;
+    if (isCut && this.#redials.length < REDIALS) this.#redial(at);
+    else this.#finish({ ...ending, wasReady: this.#hasBeenLive });
+  }
+
+  /** @param {number} at */
+  #redial(at) {
+    this.#redials.push(at);
+    this.#wasPaused = this.state.phase === 'paused' || this.state.phase === 'pausing';
+    void this.rig.stopCapture();
+    this.rig.endTurn(this.turn);
+    this.captions.complete(this.turn);
+    this.onCut();
+    this.captions.note('note.reconnecting');
+    this.set({ phase: 'reconnecting', queue: null, service: 'ok', waitedS: 0, trouble: null });
+    if (this.state.isOffline) {
+      const ending = { reason: /** @type {const} */ ('lost'), code: '', sentence: '', wasReady: true };
+      this.#timers.dial = this.setTimer(() => this.#finish(ending), OFFLINE_LIMIT_MS);
+    } else this.#dialSoon();
+  }
+
+  #dialSoon() {
+    this.clearTimer(this.#timers.dial);
+    this.#timers.dial = this.setTimer(() => {
+      this.#timers.dial = null;
+      this.#dial();
+    }, REDIAL_PAUSE_MS);
+  }
+
+  /** @param {Ending} ending @param {Trouble | null} [trouble] */
+  #finish(ending, trouble = null) {
+    for (const timer of Object.values(this.#timers)) this.clearTimer(timer);
+    this.#line.abort();
+    this.#life.abort();
+    this.onEnded();
+    this.rig.releaseMicrophone();
+    this.rig.duck(false);
+    const isQuiet = ['stopped', 'cancelled', 'not_started'].includes(ending.reason);
+    // Whoever hangs up wants silence; any other end lets the last sentence finish.
+    if (isQuiet) {
+      this.rig.flush();
+      this.captions.interrupt(this.turn);
+    } else this.rig.endTurn(this.turn);
+    if (isQuiet || !this.position?.sounding) this.#ears.abort();
+    if (ending.wasReady) this.captions.note('note.ended');
+    const kept = ending.reason === 'stopped' ? null : this.state.trouble;
+    const over = { queue: null, retrying: null, isOffline: false, service: /** @type {const} */ ('ok'), waitedS: 0 };
+    this.set({ phase: 'ended', ending, ...over, isSuspended: false, hasLostMic: false, trouble: trouble ?? kept });
+    void this.#stopRecording();
+  }
+
+  /** Nothing of this call reaches the page any more: another one begins. */
+  dispose() {
+    if (this.isBusy) this.stop();
+    if (this.position?.sounding) this.rig.flush();
+    this.#ears.abort();
+  }
+
+  // The recording in this browser
+
+  async #record() {
+    const recorder = await this.order?.recorder?.().catch(() => null);
+    if (!recorder || !this.isBusy) return;
+    this.#recorder = recorder;
+    await recorder.start();
+  }
+
+  async #stopRecording() {
+    const recorder = this.#recorder;
+    this.#recorder = null;
+    if (!recorder) return;
+    this.recorded = await recorder.stop();
+    this.dispatchEvent(new CustomEvent('recorded', { detail: this.recorded }));
+  }
+
+  /** @param {boolean} on */
+  pauseRecording(on) {
+    this.#recorder?.pause(on);
+  }
+
+  // The person
+
+  /** The others in the queue must not wait for somebody who has left. */
+  #waitForPerson() {
+    this.clearTimer(this.#timers.away);
+    this.#timers.away = this.setTimer(() => {
+      this.#timers.away = null;
+      this.set({ hasGivenBack: true });
+      this.stop();
+    }, AWAY_MS);
+  }
+
+  /** The person is here: they came back to the page, touched it, or spoke. */
+  noticed() {
+    this.clearTimer(this.#timers.away);
+    this.#timers.away = null;
+  }
+
+  /** The system gave the sound back, or a person tapped to have it. */
+  async wake() {
+    await this.rig.open();
+    if (!this.rig.isHeld) this.set({ isSuspended: false });
+  }
+
+  /** @param {{deviceId?: string, isStudio?: boolean}} microphone */
+  async useMicrophone(microphone) {
+    await this.rig.connectMicrophone(microphone);
+    if (this.isBusy) this.set({ hasLostMic: false });
+    else this.rig.releaseMicrophone();
+  }
+
+  /** @param {boolean} isMuted */
+  mute(isMuted) {
+    if (!this.isBusy) return;
+    this.rig.mute(isMuted);
+    this.set({ isMuted });
+  }
+
+  dismissTrouble() {
+    this.set({ trouble: null });
+  }
+
+  /** Hang up, leave the queue, or think better of it. */
+  stop() {
+    const { phase } = this.state;
+    if (phase === 'idle' || phase === 'ended' || phase === 'ending') return;
+    const hasLine = this.client && this.client.phase !== 'ended' && phase !== 'starting';
+    if (hasLine) this.hangUp();
+    else {
+      const reason = phase === 'starting' ? 'not_started' : 'stopped';
+      this.#finish({ reason, code: '', sentence: '', wasReady: this.#hasBeenLive });
+    }
+  }
+
+  // What the kinds of call fill in
+
+  /** @param {O} _order @param {string} _said @returns {import('../wire/connection.js').Connection} */
+  makeClient(_order, _said) {
+    throw new Error('a kind of call makes its own client');
+  }
+
+  /** Say goodbye over the wire. */
+  hangUp() {}
+  /** @param {any} _client @param {AbortSignal} _signal */
+  wire(_client, _signal) {}
+  pause() {}
+  onReady() {}
+  /** The connection is gone and will be made again. */
+  onCut() {}
+  /** @param {number} _mic @param {number} _voice */
+  onLevel(_mic, _voice) {}
+  /** @param {import('../audio/rig.js').Position} _position */
+  onPosition(_position) {}
+  /** @param {number} _turn */
+  onStarted(_turn) {}
+  /** @param {number} _turn */
+  onDrained(_turn) {}
+  /** @param {{turn: number, index: number, ms: number}} _gap */
+  onGap(_gap) {}
+  onEnded() {}
+}

@@ -1,0 +1,72 @@
+/**
+ * The calls of a page, one at a time. Pages listen here: a new call takes the place of the one before,
+ * and its events arrive under the same names.
+ *
+ * Events: call (a new one is there), captions (its words changed), and those of `Call`, `DuplexCall`.
+ */
+
+import { freshState } from './call.js';
+
+/** @typedef {import('./call.js').Call<any>} AnyCall */
+
+const FORWARDED = ['change', 'level', 'wire', 'live', 'recorded', 'unit', 'metrics'];
+const NO_CALL = freshState();
+
+/** @template {AnyCall} C */
+export class Calls extends EventTarget {
+  /** The one that is going on, or the last one. @type {C | null} */
+  current = null;
+  #follow = new AbortController();
+
+  /** @param {() => C} make */
+  constructor(make) {
+    super();
+    this.make = make;
+  }
+
+  get state() {
+    return this.current?.state ?? NO_CALL;
+  }
+
+  get isBusy() {
+    return this.current?.isBusy ?? false;
+  }
+
+  get isLive() {
+    return this.current?.isLive ?? false;
+  }
+
+  get isOn() {
+    return this.current?.isOn ?? false;
+  }
+
+  /**
+   * Begin a call; nothing happens while another one is going on.
+   * @param {Parameters<C['start']>[0]} prepare
+   * @returns {Promise<boolean>} whether it is on its way
+   */
+  start(prepare) {
+    if (this.isBusy) return Promise.resolve(false);
+    this.#follow.abort();
+    this.#follow = new AbortController();
+    this.current?.dispose();
+    const call = this.make();
+    this.current = call;
+    const { signal } = this.#follow;
+    for (const type of FORWARDED) {
+      call.addEventListener(type, (event) => this.#tell(type, /** @type {CustomEvent} */ (event).detail), { signal });
+    }
+    call.captions.addEventListener('change', () => this.#tell('captions', call.captions), { signal });
+    this.#tell('call', call);
+    return call.start(prepare);
+  }
+
+  stop() {
+    this.current?.stop();
+  }
+
+  /** @param {string} type @param {unknown} detail */
+  #tell(type, detail) {
+    this.dispatchEvent(new CustomEvent(type, { detail }));
+  }
+}

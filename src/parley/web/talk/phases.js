@@ -1,0 +1,39 @@
+/**
+ * The states of a call, and which may follow which. One table, so that a state that makes no sense is an
+ * error in a test and not a puzzle on somebody's screen.
+ *
+ *   idle → starting → connecting ⇄ queued → live ⇄ pausing, paused → ending → ended
+ *                                             live → reconnecting → live
+ *
+ * `starting` is entered by the click itself, before anything is awaited. Every state may end.
+ */
+
+/**
+ * @typedef {'idle' | 'starting' | 'connecting' | 'queued' | 'live' | 'pausing' | 'paused' | 'reconnecting' |
+ *   'ending' | 'ended'} CallPhase
+ */
+
+/** @type {Record<CallPhase, CallPhase[]>} */
+const NEXT = {
+  idle: ['starting'],
+  starting: ['connecting', 'ended'],
+  connecting: ['queued', 'live', 'ending', 'ended'],
+  queued: ['connecting', 'reconnecting', 'live', 'ending', 'ended'],
+  live: ['pausing', 'paused', 'reconnecting', 'ending', 'ended'],
+  pausing: ['paused', 'live', 'reconnecting', 'ending', 'ended'],
+  paused: ['live', 'reconnecting', 'ending', 'ended'],
+  reconnecting: ['queued', 'live', 'ending', 'ended'],
+  ending: ['ended'],
+  ended: [],
+};
+
+/** @param {CallPhase} from @param {CallPhase} to */
+export function mayFollow(from, to) {
+  return from === to || NEXT[from].includes(to);
+}
+
+/** Whether a call in this state holds the microphone or a place on the server. @param {CallPhase} phase */
+export const isBusyIn = (phase) => phase !== 'idle' && phase !== 'ended';
+
+/** Whether the two can hear each other, or could but for a pause. @param {CallPhase} phase */
+export const isOnIn = (phase) => phase === 'live' || phase === 'pausing' || phase === 'paused';

@@ -1,0 +1,124 @@
+/**
+ * @typedef {{base?: string, token?: string} & Surroundings} Where the server (the page's own by default), and a key for it
+ */
+/**
+ * @typedef {object} Surroundings what tests replace
+ * @property {(url: string) => WebSocket} [connect]
+ * @property {(callback: () => void, ms: number) => unknown} [setTimer]
+ * @property {(timer: any) => void} [clearTimer]
+ * @property {() => number} [now] ms
+ */
+/** @param {number} code @param {string} serverCode @returns {Reason} */
+export function reasonOf(code: number, serverCode: string): Reason;
+/** @param {any} message a queue event of any dialect @returns {Place} */
+export function placeOf(message: any): Place;
+/**
+ * The address of a socket on this page's host, or on another server. `extensions` asks for what the published protocol
+ * does not name: recordings, tickets, error codes of our own.
+ * @param {string} path
+ * @param {string} [base] like `https://server:8006`, or with a path where a proxy offers the server; the page's own host
+ *   by default
+ * @param {string} [token] a key, or a session token; browsers cannot send it in a header
+ */
+export function socketUrl(path: string, base?: string, token?: string): string;
+/** An id for a conversation: unguessable, because its recording can be asked for by it. @param {string} prefix */
+export function makeSessionId(prefix: string): string;
+export class Connection extends EventTarget {
+    /**
+     * @param {string} url
+     * @param {Surroundings} [surroundings]
+     */
+    constructor(url: string, surroundings?: Surroundings);
+    /** @type {Phase} */
+    phase: Phase;
+    sessionId: string;
+    recordingId: string;
+    dropped: number;
+    /** Pauses before a broken line is made again. */
+    retryMs: number[];
+    /** Server clock readings of this connection begin here (ms of `now`). */
+    openedAt: number;
+    url: string;
+    connect: (to: string) => WebSocket;
+    setTimer: ((callback: () => void, ms: number) => unknown) | ((callback: () => void, ms: number) => number);
+    clearTimer: (timer: any) => void;
+    now: () => number;
+    /** Whether a break of the line may be mended. Chat narrows it: only while nothing was received. */
+    get mayRetry(): boolean;
+    get hasHeard(): boolean;
+    open(): void;
+    /** @param {string} type @param {unknown} detail */
+    tell(type: string, detail: unknown): void;
+    /** The socket is open. */
+    onOpen(): void;
+    /** @param {any} _message */
+    onMessage(_message: any): void;
+    /** @param {Place & {}} place */
+    waiting(place: Place & {}): void;
+    assigned(): void;
+    /** @param {{sessionId: string, recordingId?: string}} session */
+    ready({ sessionId, recordingId }: {
+        sessionId: string;
+        recordingId?: string;
+    }): void;
+    /** Why the close that follows happens. @param {Partial<Ending>} why */
+    farewell(why: Partial<Ending>): void;
+    /** The dialect's last word has come: nobody waits for the close frame. @param {Partial<Ending>} why */
+    finish(why: Partial<Ending>): void;
+    get isOpen(): boolean;
+    /** For how long units have been waiting because nothing leaves the socket. */
+    stuckMs(): number;
+    /** The line is dead although the socket does not know it yet. */
+    giveUp(): void;
+    /** @param {object} message @returns {boolean} whether it went out */
+    send(message: object): boolean;
+    /**
+     * A unit of live sound: late sound is worth nothing, so while the network is behind the oldest goes.
+     * @param {any} message
+     */
+    sendUnit(message: any): void;
+    /**
+     * End on purpose: say so, wait for the answer, close.
+     * @param {object | null} message the dialect's word for it; null where it has none
+     */
+    stop(message: object | null): void;
+    #private;
+}
+/**
+ * the server (the page's own by default), and a key for it
+ */
+export type Where = {
+    base?: string;
+    token?: string;
+} & Surroundings;
+/**
+ * what tests replace
+ */
+export type Surroundings = {
+    connect?: ((url: string) => WebSocket) | undefined;
+    setTimer?: ((callback: () => void, ms: number) => unknown) | undefined;
+    clearTimer?: ((timer: any) => void) | undefined;
+    /**
+     * ms
+     */
+    now?: (() => number) | undefined;
+};
+export type Phase = "new" | "connecting" | "queued" | "assigned" | "ready" | "stopping" | "ended";
+export type Place = {
+    position: number;
+    length: number;
+    waitS: number | null;
+    ticketId: string;
+};
+/**
+ * stopped: we asked · cancelled: someone took us out of the queue · busy: no room, try later ·
+ * refused: not allowed · bad: we said something the server could not use · failed: the server's fault ·
+ * lost: the network
+ */
+export type Reason = "stopped" | "cancelled" | "timeout" | "context_full" | "server_shutdown" | "busy" | "refused" | "bad" | "failed" | "lost";
+export type Ending = {
+    reason: Reason;
+    code: string;
+    sentence: string;
+    wasReady: boolean;
+};

@@ -1,0 +1,7 @@
+export { ChatClient } from "./chat.js";
+export { HalfDuplexClient } from "./half-duplex.js";
+export { RealtimeClient } from "./realtime.js";
+export { CONTEXT_TOKENS, DuplexClient } from "./duplex.js";
+export { Connection, makeSessionId, socketUrl } from "./connection.js";
+export { decodeBytes, decodePcm, encodeBytes, encodePcm } from "./codec.js";
+export { HttpError, request } from "./http.js";

@@ -1,0 +1,1 @@
+export * from '../wire/protocol.js';

@@ -1,0 +1,33 @@
+/** What the server tells about itself: asked once per page. */
+
+import { requestIfAny } from './http.js';
+
+/**
+ * @typedef {object} About
+ * @property {string} model which one answers; '' where the server does not tell
+ * @property {number | null} playbackDelayMs
+ * @property {string | undefined} language the operator's
+ * @property {string[]} apiHosts other servers that `?api=` may name
+ * @property {Record<string, number>} limitsS seconds of a call by mode; empty where it does not tell
+ * @property {number | null} keptDays how long recordings are kept; null: until deleted
+ * @property {boolean} records whether this server records at all
+ */
+
+/** @type {Promise<About> | null} */
+let asked = null;
+
+/** Never rejects: a server that does not answer tells nothing. @returns {Promise<About>} */
+export function about() {
+  asked ??= requestIfAny('/api/frontend_defaults')
+    .catch(() => null)
+    .then((told) => ({
+      model: typeof told?.model === 'string' ? told.model : '',
+      playbackDelayMs: typeof told?.playback_delay_ms === 'number' ? told.playback_delay_ms : null,
+      language: told?.default_lang,
+      apiHosts: Array.isArray(told?.api_hosts) ? told.api_hosts : [],
+      limitsS: told?.session_limits_s ?? {},
+      keptDays: typeof told?.retention_days === 'number' && told.retention_days >= 0 ? told.retention_days : null,
+      records: told?.recording ?? true,
+    }));
+  return asked;
+}
