@@ -1,7 +1,7 @@
-"""Every error a person or a program can meet, as one tree.
+"""Errors that travel on the wire, and the root of all others, as one tree.
 
     ParleyError                    code on the wire          close code
-    ├─ BadInput                    the client sent something we cannot use
+    ├─ BadInput                    the client sent something unusable
     │  ├─ InvalidJson              invalid_json              1003
     │  ├─ InvalidRequest           invalid_request           1008
     │  ├─ InvalidPayload           invalid_payload           1008
@@ -14,51 +14,66 @@
     │  │  └─ AlreadyPrepared       already_prepared          1008
     │  ├─ TooLarge                 too_large                 1009
     │  └─ BadSessionId             invalid_session_id        1008
-    ├─ Refused                     the request is fine, we cannot serve it
+    ├─ Refused                     a valid request that cannot be served
     │  ├─ QueueFull                queue_full                1013
     │  ├─ ServiceUnavailable       service_unavailable       1013
     │  ├─ WorkerBusy               worker_busy               1013
     │  ├─ WorkerConnectFailed      worker_connect_failed     1013
     │  ├─ AppDisabled              app_disabled              1008
     │  ├─ TooManySessions          too_many_sessions         1008
+    │  ├─ RateLimited              rate_limited              1008
+    │  ├─ QuotaExceeded            quota_exceeded            1008
     │  ├─ SessionIdInUse           session_id_in_use         1008
     │  ├─ Unauthorized             unauthorized              1008
-    │  └─ OriginForbidden          origin_forbidden          1008
+    │  ├─ OriginForbidden          origin_forbidden          1008
+    │  └─ HostForbidden            host_forbidden            1008
     ├─ ContextFull                 context_full              1000 (1008 in chat)
     ├─ SlowClient                  slow_client               1008
     ├─ InferenceFailed             inference_error           1011
-    │  ├─ SeatLost                 inference_error           1011
+    │  ├─ SlotLost                 inference_error           1011
     │  └─ VoiceUnavailable         voice_unavailable         1011
-    ├─ WorkerLost                  inference_error           1011
+    ├─ WorkerLost                  worker_lost               1011
+    ├─ Cancelled                   cancelled                 1000
+    ├─ TimedOut                    timeout                   1000 (1008 in chat)
     └─ SetupError                  setup_error               -      carries a hint
 
-Each class carries its facts as attributes and builds its own sentence. Raise deep, translate once
-at an edge: a dialect turns an error into its message and a close code, REST into a status, the
-command line into an exit code. Which errors end a connection is the dialect's decision;
-`close_code` says with which code if it does.
+Errors of one module (a bad upload, a missing share link, an unreachable server) are defined there,
+as subclasses of these.
+
+Each class carries its facts as attributes and builds its own sentence. An error that came over the
+wire (`from_wire`) has only its sentence; its facts are None. Raise where the problem is found,
+translate once at the edge: a dialect turns an error into a message and a close code, REST into a
+status, the command line into an exit code. The dialect decides which errors end a connection;
+`close_code` is the code if they do.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal, Self
 
 
 class ParleyError(Exception):
-    """Root of the tree. `str(error)` is one plain sentence that reveals no internals."""
+    """Root of the tree. `str(error)` is one sentence that reveals no internals."""
 
     code: ClassVar[str] = "internal_error"
     close_code: ClassVar[int] = 1011
     http_status: ClassVar[int] = 500
     is_client_error: ClassVar[bool] = False
 
+    @classmethod
+    def from_wire(cls, sentence: str) -> Self:
+        """An error as a client receives it: with its sentence, and None for every fact."""
+        return cls.__new__(cls, sentence)
+
 
 class BadInput(ParleyError):
-    """The client sent something we cannot use; `field` names the place where known."""
+    """Unusable input from a client; `field` names the field if known."""
 
     code = "invalid_request"
     close_code = 1008
     http_status = 400
     is_client_error = True
+    field: str | None = None
 
     def __init__(self, sentence: str, *, field: str | None = None) -> None:
         super().__init__(sentence)
@@ -66,7 +81,7 @@ class BadInput(ParleyError):
 
 
 class InvalidJson(BadInput):
-    """A frame is not JSON text."""
+    """A message that is not JSON text."""
 
     code = "invalid_json"
     close_code = 1003
@@ -76,23 +91,23 @@ class InvalidJson(BadInput):
 
 
 class InvalidRequest(BadInput):
-    """A request lacks something, or says something contradictory."""
+    """An incomplete or contradictory request."""
 
 
 class InvalidPayload(BadInput):
-    """A value has the wrong type, is out of range or cannot be decoded."""
+    """A value of the wrong type, out of range, or that cannot be decoded."""
 
     code = "invalid_payload"
 
 
 class InvalidConfig(BadInput):
-    """A configuration value has the wrong type or is out of range."""
+    """A configuration value of the wrong type or out of range."""
 
     code = "invalid_config"
 
 
 class MissingField(BadInput):
-    """A required field is absent."""
+    """A required field that is absent."""
 
     code = "missing_field"
 
@@ -101,9 +116,10 @@ class MissingField(BadInput):
 
 
 class UnknownEvent(BadInput):
-    """A message type that the dialect does not know."""
+    """A message type unknown to the dialect."""
 
     code = "unknown_event"
+    type_name: str | None = None
 
     def __init__(self, type_name: str) -> None:
         super().__init__(f"Unknown message type: {type_name[:80]}")
@@ -111,9 +127,11 @@ class UnknownEvent(BadInput):
 
 
 class WrongPhase(BadInput):
-    """A known message in a phase that does not accept it."""
+    """A message that the session's phase does not accept."""
 
     code = "invalid_event"
+    type_name: str | None = None
+    phase: str | None = None
 
     def __init__(self, type_name: str, phase: str, *, sentence: str | None = None) -> None:
         super().__init__(sentence or f"'{type_name}' is not accepted while the session is {phase}.")
@@ -122,7 +140,7 @@ class WrongPhase(BadInput):
 
 
 class NotReady(WrongPhase):
-    """Data sent before the session is ready."""
+    """Data sent before the session was ready."""
 
     code = "not_ready"
 
@@ -136,7 +154,7 @@ class NotReady(WrongPhase):
 
 
 class NotPrepared(WrongPhase):
-    """Half-duplex: something else came before `prepare`."""
+    """Half-duplex: another message before `prepare`."""
 
     code = "not_prepared"
 
@@ -154,17 +172,22 @@ class AlreadyPrepared(WrongPhase):
 
 
 class TooLarge(BadInput):
-    """`size` of `what` is above `limit`."""
+    """A `size` of `what` above its `limit`."""
 
     code = "too_large"
     close_code = 1009
     http_status = 413
+    what: str | None = None
+    size: float | None = None
+    limit: float | None = None
+    unit: str | None = None
 
     def __init__(self, what: str, size: float, limit: float, unit: str = "bytes") -> None:
         super().__init__(f"{what} is too large: {size:g} {unit}, the limit is {limit:g} {unit}.")
         self.what = what
         self.size = size
         self.limit = limit
+        self.unit = unit
 
 
 class BadSessionId(BadInput):
@@ -177,16 +200,18 @@ class BadSessionId(BadInput):
 
 
 class Refused(ParleyError):
-    """The request is fine, but cannot be served."""
+    """A valid request that cannot be served."""
 
     close_code = 1013
     http_status = 503
 
 
 class QueueFull(Refused):
-    """Admission refused: `waiting` tickets already fill the queue of size `limit`."""
+    """The queue is full: `waiting` tickets, at most `limit`."""
 
     code = "queue_full"
+    waiting: int | None = None
+    limit: int | None = None
 
     def __init__(self, waiting: int, limit: int) -> None:
         super().__init__(f"Queue full ({waiting} requests)")
@@ -195,7 +220,7 @@ class QueueFull(Refused):
 
 
 class ServiceUnavailable(Refused):
-    """Nothing here can serve at present; `why` says what is missing."""
+    """The server cannot serve at present; `why` is the sentence."""
 
     code = "service_unavailable"
 
@@ -204,7 +229,7 @@ class ServiceUnavailable(Refused):
 
 
 class WorkerBusy(Refused):
-    """The worker asked has no free slot."""
+    """The worker has no free slot."""
 
     code = "worker_busy"
 
@@ -222,23 +247,26 @@ class WorkerConnectFailed(Refused):
 
 
 class AppDisabled(Refused):
-    """The operator switched this way of talking off."""
+    """The operator disabled this kind of conversation."""
 
     code = "app_disabled"
     close_code = 1008
     http_status = 403
+    app_id: str | None = None
 
     def __init__(self, app_id: str) -> None:
-        super().__init__(f"'{app_id}' is switched off on this server.")
+        super().__init__(f"'{app_id}' is disabled on this server.")
         self.app_id = app_id
 
 
 class TooManySessions(Refused):
-    """One client holds `held` of the `limit` sessions it may hold."""
+    """A client that holds `held` sessions of at most `limit`."""
 
     code = "too_many_sessions"
     close_code = 1008
     http_status = 429
+    held: int | None = None
+    limit: int | None = None
 
     def __init__(self, held: int, limit: int) -> None:
         super().__init__(f"Too many sessions from one address: {held} open, {limit} allowed.")
@@ -246,12 +274,40 @@ class TooManySessions(Refused):
         self.limit = limit
 
 
+class RateLimited(Refused):
+    """A key, or an address without one, that exceeded its requests per minute."""
+
+    code = "rate_limited"
+    close_code = 1008
+    http_status = 429
+    per_minute: int | None = None
+
+    def __init__(self, per_minute: int, *, has_key: bool = True) -> None:
+        whose = "This key allows" if has_key else "Without a key, this server allows"
+        super().__init__(f"{whose} {per_minute} requests per minute.")
+        self.per_minute = per_minute
+
+
+class QuotaExceeded(Refused):
+    """A key that used up its minutes or tokens of the day (UTC)."""
+
+    code = "quota_exceeded"
+    close_code = 1008
+    http_status = 429
+    limit: int | None = None
+
+    def __init__(self, limit: int, unit: Literal["minutes", "tokens"]) -> None:
+        super().__init__(f"This key allows {limit} {unit} a day (UTC), and they are used up.")
+        self.limit = limit
+
+
 class SessionIdInUse(Refused):
-    """A live connection already carries this session id."""
+    """A session id that a live connection already uses."""
 
     code = "session_id_in_use"
     close_code = 1008
     http_status = 409
+    session_id: str | None = None
 
     def __init__(self, session_id: str) -> None:
         super().__init__(f"A session with the id '{session_id}' is already connected.")
@@ -259,7 +315,7 @@ class SessionIdInUse(Refused):
 
 
 class Unauthorized(Refused):
-    """No valid token where one is needed."""
+    """A request without the valid token it needs."""
 
     code = "unauthorized"
     close_code = 1008
@@ -270,15 +326,32 @@ class Unauthorized(Refused):
 
 
 class OriginForbidden(Refused):
-    """A browser page of a site that is not on the allow-list asked for a session."""
+    """A browser page from an origin that is not allowed."""
 
     code = "origin_forbidden"
     close_code = 1008
     http_status = 403
+    origin: str | None = None
 
     def __init__(self, origin: str) -> None:
-        super().__init__("Pages of this origin may not open sessions here.")
+        super().__init__("Pages from this origin may not open sessions on this server.")
         self.origin = origin
+
+
+class HostForbidden(Refused):
+    """A request for a host name that is not the server's."""
+
+    code = "host_forbidden"
+    close_code = 1008
+    http_status = 421
+    host: str | None = None
+
+    def __init__(self, host: str) -> None:
+        super().__init__(
+            f"Unknown host name '{host[:80]}'. If it is this server's name, add it to the setting "
+            "security.allowed_hosts."
+        )
+        self.host = host
 
 
 class ContextFull(ParleyError):
@@ -288,6 +361,8 @@ class ContextFull(ParleyError):
     close_code = 1000
     http_status = 400
     is_client_error = True
+    needed: int | None = None
+    limit: int | None = None
 
     def __init__(self, needed: int, limit: int) -> None:
         super().__init__(f"The context is full: {needed} tokens, the limit is {limit}.")
@@ -296,11 +371,12 @@ class ContextFull(ParleyError):
 
 
 class SlowClient(ParleyError):
-    """A client stopped reading while `waiting_bytes` were waiting for it."""
+    """A client that stopped reading while `waiting_bytes` were queued for it."""
 
     code = "slow_client"
     close_code = 1008
     is_client_error = True
+    waiting_bytes: int | None = None
 
     def __init__(self, waiting_bytes: int) -> None:
         super().__init__("The client did not read its messages in time.")
@@ -308,41 +384,69 @@ class SlowClient(ParleyError):
 
 
 class InferenceFailed(ParleyError):
-    """The model could not finish a piece of work; details are in the log under `error_id`."""
+    """The model failed; the log has the details under `error_id`."""
 
     code = "inference_error"
+    error_id: str | None = None
 
     def __init__(self, sentence: str = "The model failed.", *, error_id: str | None = None) -> None:
         super().__init__(f"{sentence} (error {error_id})" if error_id else sentence)
         self.error_id = error_id
 
 
-class SeatLost(InferenceFailed):
-    """The seat was closed, or its engine stopped, while work was asked of it."""
+class SlotLost(InferenceFailed):
+    """The slot was closed, or its engine stopped, while a request was running."""
 
     def __init__(self) -> None:
-        super().__init__("The session no longer has a place on the device.")
+        super().__init__("The session lost its slot on the device.")
 
 
 class VoiceUnavailable(InferenceFailed):
-    """Speech was asked for, but the files that make a voice are absent."""
+    """Speech was requested, but the vocoder's files are missing."""
 
     code = "voice_unavailable"
 
 
 class WorkerLost(ParleyError):
-    """The worker that ran the session went away."""
+    """The session's worker disappeared."""
 
-    code = "inference_error"
+    code = "worker_lost"
 
     def __init__(self) -> None:
         super().__init__("The worker running this session was lost.")
 
 
+class Cancelled(ParleyError):
+    """A request that was cancelled, e.g. its place in the queue through REST."""
+
+    code = "cancelled"
+    close_code = 1000
+    http_status = 409
+
+    def __init__(self, sentence: str = "Cancelled") -> None:
+        super().__init__(sentence)
+
+
+class TimedOut(ParleyError):
+    """`what` took longer than `limit_s`."""
+
+    code = "timeout"
+    close_code = 1000
+    http_status = 504
+    what: str | None = None
+    limit_s: float | None = None
+
+    def __init__(self, what: str, limit_s: float) -> None:
+        super().__init__(f"{what} took longer than {limit_s:g} s.")
+        self.what = what
+        self.limit_s = limit_s
+
+
 class SetupError(ParleyError):
-    """Start-up cannot go on; `hint` says what to do and is shown on its own line."""
+    """Start-up failed; `hint` says what to do and is printed on its own line."""
 
     code = "setup_error"
+    hint: str = ""
 
     def __init__(self, sentence: str, *, hint: str = "") -> None:
         super().__init__(sentence)

@@ -1,4 +1,4 @@
-"""How the house keeps its log: one place, for gateway and workers alike.
+"""How the server keeps its log: one place, for gateway and workers alike.
 
 Lines are structured and carry the session id where there is one (`bind_session`). Prompts, sound
 and pictures are never logged, at any level.
@@ -65,6 +65,9 @@ def configure(
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=last)
     )
+    global _is_json
+    _is_json = not is_text
+    logging.captureWarnings(True)
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(LEVELS[level])
@@ -75,8 +78,16 @@ def configure(
     # One line per request would drown the sessions, and request lines of pages reveal nothing new.
     logging.getLogger("uvicorn.access").setLevel(logging.WARNING)
     logging.getLogger("uvicorn.error").setLevel(max(LEVELS[level], logging.WARNING))
-    for name in ("httpx", "websockets"):
+    for name in ("httpx", "httpcore", "websockets"):
         logging.getLogger(name).setLevel(logging.WARNING)
+
+
+_is_json = False
+
+
+def is_json() -> bool:
+    """Whether every line on standard error is to be a JSON object."""
+    return _is_json
 
 
 def get(name: str) -> Any:
@@ -85,7 +96,7 @@ def get(name: str) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class RecentLine:
     """A line of the log, for people who cannot see the terminal."""
 
     at_s: float
@@ -101,10 +112,10 @@ class Recent(logging.Handler):
 
     def __init__(self, limit: int) -> None:
         super().__init__(logging.WARNING)
-        self._lines: deque[Line] = deque(maxlen=limit)
+        self._lines: deque[RecentLine] = deque(maxlen=limit)
 
     @property
-    def lines(self) -> list[Line]:
+    def lines(self) -> list[RecentLine]:
         """Newest first."""
         return list(reversed(self._lines))
 
@@ -121,7 +132,7 @@ class Recent(logging.Handler):
         if error is not None:
             values["error"] = type(error).__name__
         self._lines.append(
-            Line(record.created, record.levelname.lower(), record.name, event, values)
+            RecentLine(record.created, record.levelname.lower(), record.name, event, values)
         )
 
 

@@ -1,12 +1,12 @@
-"""Every setting, its default and its meaning, once.
+"""Settings of the server: names, defaults and descriptions.
 
-One frozen tree and one loader with one order: defaults < TOML file < environment (`PARLEY_…`,
-nesting by `__`) < flags. Nothing else reads the environment. Unknown keys are reported, not fatal.
-Parts receive the values they need, never this tree. `docs/do/settings.md` and the command line's
-help are made from it:
+One frozen tree and one loader. Later sources override earlier ones: defaults, TOML file,
+environment (`PARLEY_*`, nested with `__`), flags. Only the client's address and key are read from
+the environment elsewhere (`parley.client.access`). Unknown keys are reported and ignored.
+Components receive the values they need, never this tree. `docs/do/settings.md` is generated:
 
     python -m parley.settings            write docs/do/settings.md
-    python -m parley.settings --check    exit 1 when it is not current
+    python -m parley.settings --check    exit 1 if it is out of date
 """
 
 from __future__ import annotations
@@ -34,93 +34,111 @@ from parley.errors import SetupError
 
 ENV_PREFIX: Final = "PARLEY_"
 DEFAULT_FILE: Final = Path("parley.toml")
-_SECRETS: Final = frozenset({"security.admin_token", "security.worker_secret"})
+_OF_CLIENTS: Final = frozenset({"PARLEY_URL", "PARLEY_TOKEN", "PARLEY_CA"})
+"""Read by the client, which has no settings: server address, key, trusted certificate."""
+_SECRETS: Final = frozenset({"model.llm_key", "security.admin_token", "security.worker_secret"})
 
 
 class Part(BaseModel):
-    """A branch of the tree: frozen, unknown keys ignored (the loader reports them)."""
+    """Branch of the tree: frozen; unknown keys are ignored here and reported by the loader."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
 class ModelBehaviour(Part):
-    """Where the published program is plainly wrong: whether we are right, or the same.
+    """Known defects of the reference implementation: true = corrected, false = reproduced.
 
-    Every switch is ours when on and the published program's when off, except the last one.
+    The last one is the other way round.
     """
 
     listen_options_act_on_listen: bool = Field(
         True,
-        description="listen_prob_scale and listen_top_k act on the listen token; else on the end "
-        "of a message. Neutral at their defaults.",
+        description="listen_prob_scale and listen_top_k apply to the listen token; false: to the "
+        "end-of-turn token. Neutral at their defaults.",
     )
     keeps_speech_before_listen: bool = Field(
         True,
-        description="A decision to listen after words in the same unit ends a speaking unit; else "
-        "the unit's words and sound are dropped.",
+        description="A listen decision after text in the same unit ends a speaking unit; false: "
+        "the unit's text and audio are dropped.",
     )
     forced_listen_ends_speech: bool = Field(
         True,
-        description="Forced listening forgets the interrupted turn of the voice, too; else the "
-        "next turn continues it.",
+        description="Forced listening also resets the TTS state of the interrupted turn; false: "
+        "the next turn continues it.",
     )
     waits_for_whole_units: bool = Field(
         True,
-        description="A unit with too little sound feeds nothing and keeps the sound; else its "
-        "opening and pictures are fed already.",
+        description="A unit with too little audio is kept back as a whole; false: its opening and "
+        "images are prefilled before its audio.",
     )
     counts_window_exactly: bool = Field(
         True,
-        description="The turn-based window drops the rounds that it counts; else it counts as "
-        "published and drops others.",
+        description="The turn-based context window drops exactly the rounds it counts; false: it "
+        "counts as the reference does and drops others.",
+    )
+    hides_layout_tokens: bool = Field(
+        True,
+        description="Tokens of the layout such as `<|listen|>` that the model writes in a turn are "
+        "not part of its text; false: they are shown.",
     )
     parses_typed_tags: bool = Field(
         True,
-        description="Tags such as `<image>` in a person's text become tokens, as published; else "
-        "they are words, which is safer where texts come from strangers.",
+        description="Tags such as `<image>` in user text become special tokens, as in the "
+        "reference; false: they are plain text, which is safer with untrusted users.",
     )
 
     @classmethod
     def reference(cls) -> ModelBehaviour:
-        """As the published program."""
+        """Behave as the reference implementation."""
         return cls(
             listen_options_act_on_listen=False,
             keeps_speech_before_listen=False,
             forced_listen_ends_speech=False,
             waits_for_whole_units=False,
             counts_window_exactly=False,
+            hides_layout_tokens=False,
             parses_typed_tags=True,
         )
 
 
 class ModelSettings(Part):
-    """Which model, and how it is run."""
+    """Model and how it is run."""
 
     name: str = Field("pocket", description="Model name, checkpoint folder or hub id.")
+    revision: str | None = Field(
+        None, description="Branch, tag or commit of a hub id; default: the newest."
+    )
     device: str = Field(
         "auto", description="cpu, cuda, cuda:N, or auto: the first GPU if there is one."
     )
     slots: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
         1,
-        description="Conversations at once on one device; auto fills the memory left.",
+        description="Concurrent sessions per device; auto uses the remaining memory.",
+    )
+    context_tokens: int = Field(
+        8192,
+        ge=2048,
+        le=32_768,
+        description="Context of each conversation of the full-size model: 147 MB of device memory "
+        "per 1,000 tokens in bfloat16.",
     )
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         "auto", description="auto follows the checkpoint."
     )
-    attention: Literal["auto", "flash_attention_2", "sdpa", "eager"] = Field(
+    attention: Literal["auto", "triton", "flash_attention_2", "sdpa", "eager"] = Field(
         "auto",
-        description="Attention kernel of the language model; auto is sdpa. flash_attention_2 "
+        description="Attention kernel; auto is triton on a GPU, else sdpa. flash_attention_2 "
         "needs the package flash-attn and a GPU.",
     )
     compile: bool = Field(
         True,
-        description="Capture steps as CUDA graphs on a GPU: longer start, faster units. A step "
-        "that cannot be captured runs as it is.",
+        description="Capture steps as CUDA graphs on a GPU: slower start, faster units. Steps that "
+        "cannot be captured run uncaptured.",
     )
     quantize: Literal["none", "int8", "int4"] = Field(
         "none",
-        description="Weights of the language model's layers, through the extra `quantize`; int4 "
-        "on a GPU only.",
+        description="Quantization of the LLM's weights; int8 runs on a CPU only, where it is "
+        "faster than bfloat16. AWQ checkpoints are int4 regardless.",
     )
     random_weights: bool = Field(
         False, description="Full-size model without a checkpoint, for benchmarks."
@@ -128,21 +146,58 @@ class ModelSettings(Part):
     token2wav: Path | None = Field(
         None, description="Folder of the vocoder's files; default: inside the checkpoint."
     )
-    default_voice: Path | None = Field(
-        None, description="Reference voice used when a client brings none (WAV)."
+    token2wav_precision: Literal["float32", "tf32", "bfloat16"] = Field(
+        "tf32",
+        description="Arithmetic of flow and vocoder on a GPU: tf32 multiplies with shortened "
+        "numbers, bfloat16 runs the flow in 16 bits.",
     )
+    token2wav_history: Literal["auto", "float32", "bfloat16"] = Field(
+        "auto",
+        description="What the flow remembers of a turn is kept in this; auto is bfloat16 on a GPU, "
+        "where it takes 0.2 GiB per conversation instead of 0.4.",
+    )
+    default_voice: Path | None = Field(
+        None, description="Reference voice (WAV) for clients that send none."
+    )
+    llm: str = Field(
+        "own",
+        description="Language model of --model cascade: own, the address of an OpenAI-compatible "
+        "API (http://localhost:11434/v1), a folder, or a hub id.",
+    )
+    llm_model: str = Field("", description="Name of the model at that address.")
+    llm_key: str = Field("", description="API key for that address.")
+    llm_timeout_s: float = Field(
+        20.0, gt=0, description="Longest wait for the next text from that address."
+    )
+    llm_images: bool = Field(False, description="The model at that address accepts images.")
+    asr: str = Field(
+        "own",
+        description="Speech recognizer of --model cascade: own, or a Whisper (folder or hub id).",
+    )
+    tts: str = Field(
+        "own",
+        description="Voice of --model cascade: own, or the address of an OpenAI-compatible "
+        "API with /audio/speech.",
+    )
+    parts: Path | None = Field(
+        None,
+        description="Folder of the components of --model cascade; default: the installed package "
+        "parley-pocket-data.",
+    )
+    tts_model: str = Field("tts-1", description="Name of the voice model at that address.")
+    tts_voice: str = Field("alloy", description="Name of the voice at that address.")
     behaviour: ModelBehaviour = ModelBehaviour()
 
 
 def split_list(value: Any) -> Any:
-    """The environment and flags write a list with commas."""
+    """Split a list from the environment or a flag, which is comma-separated."""
     if isinstance(value, str):
         return tuple(each.strip() for each in value.split(",") if each.strip())
     return value
 
 
 class GatewaySettings(Part):
-    """Where clients meet us."""
+    """Address, certificate and pages of the gateway."""
 
     host: str = Field("0.0.0.0", description="Listen address.")
     port: int = Field(8006, ge=0, le=65535, description="Listen port; 0 picks a free one.")
@@ -151,17 +206,23 @@ class GatewaySettings(Part):
         description="Plain HTTP instead of HTTPS (no microphone in browsers except on localhost).",
     )
     ssl_certfile: Path = Field(
-        Path("certs/cert.pem"), description="Certificate; made on first start if absent."
+        Path("certs/cert.pem"), description="Certificate; created on first start if missing."
     )
     ssl_keyfile: Path = Field(
-        Path("certs/key.pem"), description="Private key; made on first start if absent."
+        Path("certs/key.pem"), description="Private key; created on first start if missing."
     )
-    lang: Literal["zh", "en"] | None = Field(None, description="Language the pages start in.")
+    drain_timeout_s: float = Field(
+        0.0,
+        ge=0,
+        description="On SIGTERM sessions that run may go on for this long; newcomers are refused "
+        "meanwhile.",
+    )
+    lang: Literal["zh", "en"] | None = Field(None, description="Initial language of the pages.")
     playback_delay_ms: int = Field(
         200, ge=0, le=2000, description="Playback delay advertised to pages."
     )
     api_hosts: tuple[str, ...] = Field(
-        (), description="Hosts besides this one that pages may call with ?api=, with port if any."
+        (), description="Other hosts that pages may call with ?api=, with port if any."
     )
 
     @field_validator("api_hosts", mode="before")
@@ -171,37 +232,37 @@ class GatewaySettings(Part):
 
 
 class QueueSettings(Part):
-    """Waiting."""
+    """Queue."""
 
-    max_size: int = Field(1000, ge=1, description="Waiting tickets, running work excluded.")
+    max_size: int = Field(1000, ge=1, description="Maximum number of waiting clients.")
     update_every_s: float = Field(
-        3.0, gt=0, description="A waiting client hears at least this often."
+        3.0, gt=0, description="Longest interval between updates to a waiting client."
     )
-    request_timeout_s: float = Field(300.0, gt=0, description="POST /api/chat gives up after this.")
+    request_timeout_s: float = Field(300.0, gt=0, description="Time limit of POST /api/chat.")
     no_worker_refuse_s: float = Field(
-        60.0, gt=0, description="Refuse newcomers when no worker lived for this long."
+        60.0, gt=0, description="Refuse new clients after this long without a worker."
     )
 
 
 class EtaSettings(Part):
-    """Waiting-time estimates: baselines until enough has been seen."""
+    """Waiting-time estimates: baselines until enough sessions were measured."""
 
     chat_s: float = Field(15.0, gt=0, description="Baseline of a chat request.")
     half_duplex_s: float = Field(180.0, gt=0, description="Baseline of a half-duplex session.")
     audio_duplex_s: float = Field(
-        120.0, gt=0, description="Baseline of a duplex session with sound alone."
+        120.0, gt=0, description="Baseline of an audio-only duplex session."
     )
     omni_duplex_s: float = Field(90.0, gt=0, description="Baseline of a duplex session with video.")
     ema_alpha: float = Field(
         0.3, gt=0, le=1, description="Weight of the newest session in the average."
     )
     ema_min_samples: int = Field(
-        3, ge=1, description="Sessions seen before the average replaces the baseline."
+        3, ge=1, description="Sessions measured before the average replaces the baseline."
     )
 
 
 class LimitSettings(Part):
-    """How long, how large, how many."""
+    """Limits on duration, size and number."""
 
     realtime_video_s: float = Field(
         300.0, gt=0, description="Total length of a realtime video session."
@@ -209,114 +270,240 @@ class LimitSettings(Part):
     realtime_audio_s: float = Field(
         600.0, gt=0, description="Total length of a realtime audio session."
     )
-    realtime_counts_queue: bool = Field(True, description="The realtime limit counts waiting too.")
+    realtime_counts_queue: bool = Field(
+        True, description="The realtime limit includes time in the queue."
+    )
     duplex_session_s: float = Field(1800.0, gt=0, description="Total length of a duplex session.")
     duplex_silence_s: float = Field(
-        120.0, gt=0, description="Active duplex session without audio ends."
+        120.0, gt=0, description="An active duplex session without audio ends after this."
     )
     half_duplex_session_s: float = Field(
         1800.0, gt=0, description="Total length of a half-duplex session."
     )
-    pause_s: float = Field(
-        60.0, gt=0, description="How long a duplex session may stay paused by default."
-    )
+    pause_s: float = Field(60.0, gt=0, description="Default limit of a pause in a duplex session.")
     setup_s: float = Field(
-        30.0, gt=0, description="From queue_done to a valid prepare / session.update."
+        30.0, gt=0, description="Time from queue_done to a valid prepare or session.update."
     )
     chat_first_message_s: float = Field(
-        30.0, gt=0, description="How long a chat connection may stay without its request."
+        30.0, gt=0, description="Time from connecting to the request of a chat."
     )
     chat_frame_mb: float = Field(128.0, gt=0, description="Largest chat request, in MiB.")
     frame_mb: float = Field(
         16.0, gt=0, description="Largest message of the other dialects, in MiB."
     )
     output_mb: float = Field(
-        8.0, gt=0, description="A client with more unread output is disconnected."
+        8.0, gt=0, description="Clients with more unread output are disconnected."
     )
     output_stall_s: float = Field(
-        10.0, gt=0, description="A client that reads nothing this long is disconnected."
+        10.0, gt=0, description="Clients that read nothing for this long are disconnected."
     )
     sessions_per_client: int = Field(32, ge=1, description="Sessions and tickets per address.")
+    connections_per_client: int = Field(
+        256,
+        ge=1,
+        description="Open connections per address, and new ones in 8 s; at least twice "
+        "sessions_per_client. Not applied with trust_proxy.",
+    )
+    messages_per_s: float = Field(
+        200.0,
+        gt=0,
+        description="Sustained rate of messages below 16 KiB per connection, with bursts up to "
+        "3000. Beyond it the connection is closed with 1008.",
+    )
+    voices_per_client: int = Field(
+        20, ge=1, description="Registered voices per key, or per address without a key."
+    )
     reference_audio_s: float = Field(60.0, gt=0, description="Longest reference voice.")
     mailbox_units: int = Field(2, ge=1, description="Pending duplex units; the oldest is dropped.")
+    decoders: int = Field(
+        1,
+        ge=0,
+        description="Processes in which a worker or gateway decodes large images, video and "
+        "audio; 0: decode in the process itself, with checks only.",
+    )
+    decoder_mb: int = Field(1024, ge=64, description="Memory limit for decoding one file, in MiB.")
+    decode_s: float = Field(60.0, gt=0, description="Time limit for decoding one file.")
 
 
 class SecuritySettings(Part):
-    """Who may do what."""
+    """Access control."""
 
     admin_token: str | None = Field(
-        None, description="Needed for admin routes; unset: loopback only."
+        None, description="Token for admin routes; unset: loopback clients only."
     )
-    needs_key: bool = Field(
-        False, description="Conversations and data only for callers with an API key."
+    needs_key: bool = Field(False, description="Require an API key for sessions and data.")
+    anonymous_per_minute: int = Field(
+        600,
+        ge=0,
+        description="Requests and connections per minute and address without a key, except "
+        "page files and loopback clients; 0: no limit.",
     )
     allowed_origins: tuple[str, ...] = Field(
-        (), description="Extra page origins that may open sessions; * for all."
+        (), description="Additional page origins that may open sessions; * for all."
+    )
+    allowed_hosts: tuple[str, ...] = Field(
+        (),
+        description="Public DNS names of this server besides those in its certificate, with * "
+        "for any part. Addresses and local names need no entry.",
     )
     worker_secret: str | None = Field(
-        None, description="Shared by gateway and workers; needed off loopback."
+        None, description="Secret shared by gateway and workers; required unless they use loopback."
     )
-    trust_proxy: bool = Field(False, description="Take client addresses from X-Forwarded-For.")
+    trust_proxy: bool = Field(False, description="Read client addresses from X-Forwarded-For.")
+    fetch_urls: bool = Field(
+        False,
+        description="Fetch pictures and clips that chat completions name by http(s) address; never "
+        "from private networks.",
+    )
 
-    @field_validator("allowed_origins", mode="before")
+    @field_validator("allowed_origins", "allowed_hosts", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
         return split_list(value)
 
 
 class WorkerSettings(Part):
-    """One process, one device."""
+    """Worker process: one device, one engine."""
 
-    gateway_url: str = Field(
-        "http://127.0.0.1:8006", description="Gateway whose control socket to dial."
+    gateway_url: str = Field("http://127.0.0.1:8006", description="Gateway to connect to.")
+    gateway_fingerprint: str | None = Field(
+        None,
+        description="SHA-256 fingerprint of the gateway's certificate, which it prints at its "
+        "start; no other certificate is accepted then.",
+    )
+    gateway_ca: Path | None = Field(
+        None,
+        description="Certificate (PEM) of the gateway or of the authority that signed it. Default: "
+        "gateway.ssl_certfile where that exists, else the authorities of this machine.",
     )
     host: str = Field(
-        "127.0.0.1", description="Listen address for the gateway; not loopback needs a secret."
+        "127.0.0.1",
+        description="Listen address for the gateway; a secret is required off loopback.",
     )
-    port: int = Field(0, ge=0, le=65535, description="Listen port; 0 picks a free one.")
+    port: int | None = Field(
+        None,
+        ge=0,
+        le=65535,
+        description="Listen port; 0 picks a free one. Default: 8007 + worker.index, on loopback "
+        "any free one.",
+    )
+    http: bool | None = Field(
+        None,
+        description="Plain HTTP between gateway and worker instead of TLS with a certificate that "
+        "the worker makes at its start. Default: on loopback only.",
+    )
     advertise_url: str | None = Field(
-        None, description="How the gateway reaches this worker, if not host:port."
+        None, description="Address at which the gateway reaches this worker, if not host:port."
+    )
+    drain_timeout_s: float = Field(
+        0.0,
+        ge=0,
+        description="On SIGTERM conversations that run on this worker may go on for this long.",
     )
     index: int = Field(0, ge=0, description="Number of this worker on its machine.")
-    vad: Literal["silero", "energy"] = Field("silero", description="Voice detector.")
+    vad: Literal["silero", "energy"] = Field("silero", description="Voice activity detector.")
     cleanup_limit_s: float = Field(
-        10.0, gt=0, description="How long an ending session may hold the model."
+        10.0, gt=0, description="Time within which an ended session must release its slot."
+    )
+    heartbeat_limit_s: float = Field(
+        60.0,
+        gt=5,
+        description="`parley serve` replaces a worker without a heartbeat for this long.",
+    )
+    loading_limit_s: float = Field(
+        1800.0,
+        gt=0,
+        description="`parley serve` restarts a worker that is not ready after this.",
+    )
+    step_limit_s: float | None = Field(
+        None,
+        gt=0,
+        description="A worker exits when one model step takes longer: its device hangs. "
+        "Default: 60 on a GPU, 600 on a CPU.",
     )
 
 
 class StorageSettings(Part):
-    """What stays on disk."""
+    """Data on disk."""
 
-    data_dir: Path = Field(Path("data"), description="Sessions, voices, state.")
+    data_dir: Path = Field(Path("data"), description="Folder of recordings, voices and state.")
+    assets_dir: Path | None = Field(
+        None,
+        description="Folder of reference voices (WAV) that clients may name in `ref_audio_path` by "
+        "their path below it, e.g. `assets/ref_audio/name.wav`; null: none.",
+    )
     recording: bool = Field(True, description="Record sessions.")
     exact_inputs: bool = Field(
         True,
-        description="Keep sound also as the model heard it, sample by sample (64 KB per second), "
-        "for `parley replay`.",
+        description="Also record audio exactly as the model received it (64 KB per second). "
+        "`parley rerun` needs it for duplex and half-duplex sessions; it cannot be added later, so "
+        "only a server short of disk should turn it off.",
     )
-    retention_days: int = Field(-1, ge=-1, description="-1 keeps for ever.")
-    max_gb: float = Field(-1, ge=-1, description="-1: no cap.")
-    min_free_gb: float = Field(1.0, ge=0, description="Record nothing when less is free.")
-    replays: bool = Field(True, description="Mix a replay of every recording when it is over.")
+    retention_days: int = Field(
+        -1, ge=-1, description="Age at which recordings are deleted; -1: never."
+    )
+    max_gb: float = Field(
+        -1, ge=-1, description="Size above which the oldest recordings are deleted; -1: no limit."
+    )
+    min_free_gb: float = Field(1.0, ge=0, description="Do not record with less free disk space.")
+    replays: bool = Field(True, description="Render every recording when its session ends.")
 
 
 class LogSettings(Part):
-    """What is said about what happens."""
+    """Logging."""
 
     level: Literal["debug", "info", "warning", "error"] = Field(
-        "info", description="How much is said."
+        "info", description="Lowest level that is logged."
     )
     format: Literal["auto", "json", "text"] = Field(
         "auto", description="auto: text on a terminal, else JSON lines."
     )
+    access: bool = Field(
+        False,
+        description="Log every HTTP request and WebSocket with the client's address and key.",
+    )
     client_traces: bool = Field(
         False,
-        description="Keep what pages report about their microphone (record_trace.jsonl, 5 MB).",
+        description="Store the microphone reports of pages (record_trace.jsonl, 5 MB).",
+    )
+
+
+class TraceSettings(Part):
+    """OpenTelemetry traces; off without an endpoint."""
+
+    otlp_endpoint: str | None = Field(
+        None,
+        description="Where gateway and workers send traces (OTLP over HTTP), e.g. "
+        "http://collector:4318/v1/traces. Needs the extra 'otel'.",
+    )
+    sample: float = Field(1.0, ge=0, le=1, description="Share of sessions that are traced.")
+
+
+class RaySettings(Part):
+    """Workers on a Ray cluster (`executor = "ray"`)."""
+
+    address: str = Field(
+        "auto",
+        description="Of the cluster: host:port, auto (the one this machine belongs to), or local "
+        "(a new one on this machine).",
+    )
+    cluster: str = Field(
+        "default",
+        pattern=r"^[A-Za-z0-9_-]{1,40}$",
+        description="Distinguishes several servers in one Ray cluster.",
+    )
+    gpus_per_worker: float | None = Field(
+        None, ge=0, description="Default: 1 where the cluster has GPUs, else 0."
+    )
+    gateway_url: str | None = Field(
+        None,
+        description="Address at which the nodes reach the gateway; default: this machine's in the "
+        "cluster.",
     )
 
 
 class Settings(Part):
-    """The whole tree."""
+    """All settings."""
 
     model: ModelSettings = ModelSettings()
     gateway: GatewaySettings = GatewaySettings()
@@ -328,30 +515,35 @@ class Settings(Part):
     workers: int = Field(
         0, ge=0, description="Workers to start with serve; 0: one per GPU, or one on CPU."
     )
+    executor: Literal["local", "ray"] = Field(
+        "local", description="Where serve starts workers: on this machine, or on a Ray cluster."
+    )
+    ray: RaySettings = RaySettings()
     storage: StorageSettings = StorageSettings()
     log: LogSettings = LogSettings()
+    trace: TraceSettings = TraceSettings()
 
 
 # ---- loading -------------------------------------------------------------------------------
 
-_log = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 def load(
     file: Path | None = None,
     flags: Mapping[str, Any] | None = None,
     *,
-    warn: Callable[[str], None] = _log.warning,
+    warn: Callable[[str], None] = log.warning,
 ) -> Settings:
     """Read the settings: defaults < file < environment < flags.
 
     Args:
-        file: a TOML file that must exist; None reads `parley.toml` in the working folder if there.
-        flags: from the command line, nested or with dotted keys; None values are not given.
-        warn: hears about keys that do not exist.
+        file: a TOML file that must exist; None reads `parley.toml` in the working folder, if any.
+        flags: from the command line, nested or with dotted keys; None values are left out.
+        warn: called with a sentence for every unknown key.
 
     Raises:
-        SetupError: a file that cannot be read or a value that does not fit; the hint names the key.
+        SetupError: an unreadable file or an invalid value; the hint names the key.
     """
     path, from_file = _read_file(file)
     from_flags = _nested(flags or {})
@@ -454,7 +646,7 @@ def _unknown(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 def _unknown_variables() -> Iterator[tuple[str, str]]:
     for variable in sorted(os.environ):
-        if variable.upper().startswith(ENV_PREFIX):
+        if variable.upper().startswith(ENV_PREFIX) and variable not in _OF_CLIENTS:
             name = variable[len(ENV_PREFIX) :].lower().replace("__", ".")
             if name not in _NAMES:
                 yield variable, name
@@ -482,7 +674,7 @@ def _explain(
     else:
         place, change = f"in {path}", f"in {path}"
     wrong = "" if name in _SECRETS else f" is {first['input']!r}"
-    # A value that may be a number or a word is refused once for each.
+    # A value that may be a number or a word has one error for each.
     same = [
         e
         for e in error.errors()
@@ -517,9 +709,9 @@ def page() -> str:
         "",
         "<!-- Generated by `python -m parley.settings` from src/parley/settings.py. -->",
         "",
-        "Every setting has a default. A file overrides it, the environment overrides the file, and",
-        "a flag on the command line overrides both. The file is `parley.toml` in the working",
-        "folder, or the one named by `--config`:",
+        "Every setting has a default. Settings are read from a file, then from the environment,",
+        "then from flags; later sources override earlier ones. The file is `parley.toml` in the",
+        "working folder, or the one named by `--config`:",
         "",
         "```toml",
         "[gateway]",
@@ -529,15 +721,20 @@ def page() -> str:
         'name = "pocket"',
         "```",
         "",
-        "In the environment the same is `PARLEY_GATEWAY__PORT=8443`; lists have commas.",
-        "A name that does not exist is reported and otherwise ignored.",
+        "The environment variable for the same setting is `PARLEY_GATEWAY__PORT=8443`; lists are",
+        "comma-separated. Clients read the server's address, a key and a trusted certificate from",
+        "`PARLEY_URL`, `PARLEY_TOKEN` and `PARLEY_CA`. Unknown names are reported and ignored.",
     ]
     section = None
     for name, field in _leaves():
         folder = name.rpartition(".")[0]
         if folder != section:
             section = folder
-            summary = (_part(folder).__doc__ or "").split("\n")[0] if folder else "On their own."
+            summary = (
+                (_part(folder).__doc__ or "").split("\n")[0]
+                if folder
+                else "Settings without a section."
+            )
             lines += ["", f"## {folder or 'top level'}", "", summary, ""]
             lines += ["| setting | default | values | meaning |", "|---|---|---|---|"]
         lines.append(

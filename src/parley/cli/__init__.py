@@ -1,9 +1,8 @@
-"""The command line, one file per verb.
+"""Command line, one file per verb.
 
-A verb is imported only when it is the one asked for, so `parley --help` starts in a blink and the
-client's verbs work where torch is not installed. This is one of the few places that turn errors
-into something for people: a sentence, a hint on its own line, an exit code (2: what was asked or
-set up is wrong; 1: it went wrong on the way).
+A verb is imported only when it is called, so `parley --help` starts fast and the client's verbs
+work without torch. Errors become a sentence, a hint on its own line, and an exit code: 2 for wrong
+usage or configuration, 1 for failures at run time.
 """
 
 from __future__ import annotations
@@ -20,64 +19,70 @@ from typing import Annotated, Any, Final
 import typer
 
 from parley import __version__
-from parley.errors import BadInput, ParleyError, SetupError
+from parley.cli.colour import say
+from parley.errors import BadInput, ParleyError, SetupError, Unauthorized
+from parley.installation import extra_for, install_command
 
 EXIT_RUNTIME: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_INTERRUPTED: Final = 130
+COMPLETION: Final = "_PARLEY_COMPLETE"
+"""Set by the completion scripts that `parley --install-completion` writes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """One subcommand: a module `parley.cli.<name>` with a function, or a Typer `app`, in it."""
+    """One subcommand: a function, or a Typer `app`, in the module `parley.cli.<function>`.
+
+    Args:
+        alias_of: the verb that replaced this one, which still works but is not listed.
+    """
 
     name: str
     summary: str
     panel: str
+    alias_of: str | None = None
+
+    @property
+    def function(self) -> str:
+        return self.alias_of or self.name
 
     @property
     def module(self) -> str:
-        return f"parley.cli.{self.name}"
+        return f"parley.cli.{self.function}"
 
 
 SERVER: Final = "Run a server"
 CLIENT: Final = "Talk to a server"
-TOOLS: Final = "Look after it"
+OPERATE: Final = "Look after a running server"
+TOOLS: Final = "Maintenance"
 
 VERBS: Final = (
-    Verb("serve", "Start the server: a gateway and its workers, until Ctrl-C.", SERVER),
-    Verb("gateway", "Run the gateway alone; workers dial in.", SERVER),
-    Verb("worker", "Run one worker, which dials in to a gateway.", SERVER),
-    Verb("chat", "Ask something, in words, pictures, sound or clips.", CLIENT),
-    Verb("talk", "Hold a spoken conversation, with a microphone or a file.", CLIENT),
-    Verb("doctor", "Check this machine: what is fine, what is not, what to do.", TOOLS),
-    Verb("recordings", "List, export and delete recorded sessions.", TOOLS),
-    Verb("replay", "Do recorded sessions again and compare the answers.", TOOLS),
-    Verb("bench", "Measure.", TOOLS),
-    Verb("pocket", "Measure the pocket model: its report card.", TOOLS),
+    Verb("serve", "Run a server on this machine: a gateway and its workers.", SERVER),
+    Verb("gateway", "Run a gateway without workers; workers connect to it.", SERVER),
+    Verb("worker", "Run one worker, which connects to a gateway.", SERVER),
+    Verb("chat", "Send a chat request: text, images, audio or video.", CLIENT),
+    Verb("talk", "Hold a voice conversation with a microphone or an audio file.", CLIENT),
+    Verb("status", "Show whether a server takes sessions, its workers and queue.", OPERATE),
+    Verb("queue", "Show who waits, or take a client out of the queue.", OPERATE),
+    Verb("drain", "Keep new work away from a worker, or restart it.", OPERATE),
+    Verb("keys", "List, make and revoke keys.", OPERATE),
+    Verb("usage", "Show what each key used by day.", OPERATE),
+    Verb("doctor", "Check this machine and suggest fixes.", TOOLS),
+    Verb("recordings", "List, show, render, export and delete recorded sessions.", TOOLS),
+    Verb("rerun", "Run recorded sessions through a model again and compare the results.", TOOLS),
+    Verb("replay", "", TOOLS, alias_of="rerun"),
+    Verb("bench", "Run benchmarks.", TOOLS),
 )
 
-_HELP: Final = """Real-time voice and video conversation with one model and many people.
+_HELP: Final = """Real-time voice and video conversation with one model for many users.
 
-To begin, in two terminals: `parley serve`, then `parley talk` (or `parley chat "Hello!"`)."""
+To start, in two terminals: `parley serve`, then `parley talk` (or `parley chat "Hello!"`)."""
 
 _EPILOG: Final = (
-    "Settings come from parley.toml, PARLEY_… variables and flags, in that order. "
-    "`parley VERB --help` explains each verb."
+    "Settings are read from parley.toml, then PARLEY_* variables, then flags; later sources "
+    "override earlier ones. `parley VERB --help` shows the options of a verb."
 )
-
-_EXTRAS: Final = {
-    "av": "worker",
-    "huggingface_hub": "worker",
-    "onnxruntime": "worker",
-    "PIL": "worker",
-    "ray": "ray",
-    "safetensors": "worker",
-    "sounddevice": "talk",
-    "torch": "worker",
-    "transformers": "worker",
-}
-"""Packages that are not part of a plain installation → the extra that brings them."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -85,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     words = list(sys.argv[1:] if arguments is None else arguments)
     wants_details = "--debug" in words
     words = [word for word in words if word != "--debug"]
-    chosen = next((word for word in words if not word.startswith("-")), None)
+    chosen = next((word for word in _completed() or words if not word.startswith("-")), None)
     try:
         build(chosen)(args=words, prog_name="parley")
     except SystemExit:
@@ -93,24 +98,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
     except BrokenPipeError:
-        # Whoever read our output has left (`parley … | head`); keep the interpreter from
-        # complaining about it once more when it flushes.
+        # The reader of our output has exited (`parley … | head`); keep the interpreter from
+        # reporting it again when it flushes.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(EXIT_RUNTIME)
     except Exception as error:
         if wants_details:
             traceback.print_exc()
-        sys.exit(explain(error, wants_details=wants_details))
+        is_server = any(verb.name == chosen and verb.panel == SERVER for verb in VERBS)
+        tell = _log if is_server and _logs_json() else _say
+        sys.exit(explain(error, wants_details=wants_details, say=tell))
 
 
 def build(chosen: str | None) -> typer.Typer:
-    """The command with the chosen verb loaded; the others only lend their names to the help."""
+    """Build the command with the chosen verb loaded; the others only appear in the help."""
     app = typer.Typer(
         name="parley",
         help=_HELP,
         epilog=_EPILOG,
         no_args_is_help=True,
-        add_completion=False,
         rich_markup_mode="markdown",
         context_settings={"help_option_names": ["--help", "-h"]},
         pretty_exceptions_enable=False,
@@ -122,11 +128,29 @@ def build(chosen: str | None) -> typer.Typer:
         if verb.name == chosen:
             _add(app, verb)
         else:
-            app.command(verb.name, help=verb.summary, rich_help_panel=verb.panel)(_unchosen)
+            app.command(
+                verb.name,
+                help=verb.summary,
+                rich_help_panel=verb.panel,
+                hidden=verb.alias_of is not None,
+            )(_unchosen)
     return app
 
 
+def _completed() -> list[str]:
+    """The words typed so far, when a shell asks for completions."""
+    if COMPLETION not in os.environ:
+        return []
+    return os.environ.get("_TYPER_COMPLETE_ARGS", "").split()[1:]
+
+
 def _add(app: typer.Typer, verb: Verb) -> None:
+    if verb.panel == SERVER and sys.platform == "win32":
+        raise SetupError(
+            "A parley server runs on Linux and macOS, not on Windows.",
+            hint="Run it in WSL (Windows Subsystem for Linux). `parley chat` and `parley talk` "
+            "work here.",
+        )
     try:
         module = importlib.import_module(verb.module)
     except ModuleNotFoundError as error:
@@ -135,7 +159,7 @@ def _add(app: typer.Typer, verb: Verb) -> None:
     if isinstance(inner, typer.Typer):
         app.add_typer(inner, name=verb.name, rich_help_panel=verb.panel)
     else:
-        command: Callable[..., Any] = getattr(module, verb.name)
+        command: Callable[..., Any] = getattr(module, verb.function)
         app.command(verb.name, rich_help_panel=verb.panel)(command)
 
 
@@ -156,44 +180,63 @@ def _root(
             "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
         ),
     ] = False,
-    debug: Annotated[
-        bool, typer.Option("--debug", help="Show where in the program an error arose.")
-    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Print a traceback on errors.")] = False,
 ) -> None:
-    """Options of all verbs; `main` takes `--debug` before it gets here."""
+    """Options of all verbs; `main` handles `--debug` earlier."""
 
 
-def explain(error: Exception, *, wants_details: bool = False) -> int:
-    """Say what went wrong on standard error; returns the exit code."""
-    if isinstance(error, ModuleNotFoundError) and _extra(error) is not None:
+def explain(
+    error: Exception,
+    *,
+    wants_details: bool = False,
+    say: Callable[[str, str], None] | None = None,
+) -> int:
+    """Print an error to standard error, or `say` it and its hint; returns the exit code."""
+    tell = say or _say
+    if isinstance(error, ModuleNotFoundError) and extra_for(error.name or "") is not None:
         error = _without(error)
     if isinstance(error, ParleyError):
-        _say(str(error), getattr(error, "hint", ""))
+        tell(str(error), getattr(error, "hint", "") or _hint(error))
         return EXIT_USAGE if isinstance(error, SetupError | BadInput) else EXIT_RUNTIME
     if isinstance(error, OSError) and error.strerror:
         where = f" ({error.filename})" if error.filename else ""
-        _say(f"{error.strerror}{where}.", "")
+        tell(f"{error.strerror}{where}.", "")
         return EXIT_RUNTIME
-    hint = "" if wants_details else "Run it again with --debug to see where."
-    _say(f"Something unexpected went wrong: {type(error).__name__}: {error}", hint)
+    hint = "" if wants_details else "Run it again with --debug for a traceback."
+    tell(f"Unexpected error: {type(error).__name__}: {error}", hint)
     return EXIT_RUNTIME
 
 
 def _say(sentence: str, hint: str) -> None:
-    typer.secho(f"error: {sentence}", fg="red", err=True)
+    say(f"error: {sentence}", "red", err=True)
     if hint:
-        typer.secho(f"hint: {hint}", fg="cyan", err=True)
+        say(f"hint: {hint}", "cyan", err=True)
 
 
-def _extra(error: ModuleNotFoundError) -> str | None:
-    return _EXTRAS.get((error.name or "").partition(".")[0])
+def _logs_json() -> bool:
+    # The log is of servers; the client's verbs work without it.
+    logs = sys.modules.get("parley.logs")
+    return logs is not None and bool(logs.is_json())
+
+
+def _log(sentence: str, hint: str) -> None:
+    """The same for whoever parses a server's log."""
+    from parley import logs
+
+    logs.get("parley.cli").error(f"error: {sentence}", **({"hint": hint} if hint else {}))
+
+
+def _hint(error: ParleyError) -> str:
+    if isinstance(error, Unauthorized):
+        return "Pass a key with --token or in the environment variable PARLEY_TOKEN."
+    return ""
 
 
 def _without(error: ModuleNotFoundError) -> SetupError:
-    extra = _extra(error)
+    extra = extra_for(error.name or "")
     if extra is None:
         raise error
     return SetupError(
         f"This needs the package '{error.name}', which is not installed.",
-        hint=f"Install it with: pip install 'parley[{extra}]'",
+        hint=f"Install it with: {install_command(extra)}",
     )

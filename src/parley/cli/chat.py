@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import json
 import sys
 from contextlib import ExitStack, aclosing
 from pathlib import Path
@@ -11,9 +13,9 @@ from typing import Annotated
 import typer
 
 from parley.cli import files, reach
-from parley.cli.devices import Loudspeaker, has_output
 from parley.cli.screen import Screen, describe
 from parley.client.chat import ChatClient
+from parley.client.devices import Loudspeaker, has_output
 from parley.client.events import Answer, Assigned, Piece, Reconnecting, Waiting
 from parley.errors import SetupError
 from parley.media import wav
@@ -31,7 +33,7 @@ def chat(
     image: Annotated[list[Path] | None, _File] = None,
     audio: Annotated[list[Path] | None, _File] = None,
     video: Annotated[list[Path] | None, _File] = None,
-    system: Annotated[str | None, typer.Option(help="Who the model is.")] = None,
+    system: Annotated[str | None, typer.Option(help="System prompt.")] = None,
     voice: Annotated[
         Path | None, typer.Option(exists=True, dir_okay=False, help="A WAV whose voice to imitate.")
     ] = None,
@@ -42,6 +44,9 @@ def chat(
     max_tokens: Annotated[
         int | None, typer.Option(min=1, max=4096, help="Longest answer, in tokens.")
     ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object when the answer is complete.")
+    ] = False,
     url: reach.Url = None,
     insecure: reach.Insecure = False,
     ca: reach.Ca = None,
@@ -61,7 +66,7 @@ def chat(
     sample = files.voice(voice) if voice else None
     if save is not None:
         files.check_writable(save)
-    plays = not no_speech and save is None and has_output()
+    plays = not (no_speech or as_json) and save is None and has_output()
     address, access = reach.server(url, insecure=insecure, ca=ca, token=token)
     client = ChatClient(
         address,
@@ -72,11 +77,13 @@ def chat(
         **access,
     )
     request = client.request(words, images=images, sounds=sounds, clips=clips)
-    screen = Screen()
+    screen = Screen(out=io.StringIO() if as_json else None)
     try:
         answer = asyncio.run(_answer(client, request, screen, plays=plays))
     finally:
         screen.close()
+    if answer is not None and as_json:
+        typer.echo(_as_json(answer))
     if answer is not None and save is not None:
         _save(save, answer.sound, screen)
 
@@ -130,6 +137,21 @@ def _report(answer: Answer, screen: Screen) -> None:
     if answer.recording_id is not None:
         parts.append(f"recorded as {answer.recording_id}")
     screen.note(f"({'; '.join(parts)})")
+
+
+def _as_json(answer: Answer) -> str:
+    return json.dumps(
+        {
+            "text": answer.text,
+            "input_tokens": answer.input_tokens,
+            "generated_tokens": answer.generated_tokens,
+            "first_piece_ms": answer.first_piece_ms,
+            "speech_s": None if answer.sound is None else answer.sound.duration_s,
+            "was_stopped": answer.was_stopped,
+            "recording_id": answer.recording_id,
+        },
+        ensure_ascii=False,
+    )
 
 
 def _save(path: Path, sound: Pcm | None, screen: Screen) -> None:

@@ -9,22 +9,27 @@ from __future__ import annotations
 import asyncio
 import importlib
 import importlib.util
+import json
 import os
 import platform
 import shutil
 import socket
 import stat
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
 import typer
+from rich.text import Text
 
 from parley import __version__
+from parley.cli import flags
+from parley.cli.colour import paint, say
 from parley.client import Server
 from parley.errors import ParleyError, SetupError
+from parley.installation import install_command
 from parley.settings import GatewaySettings, Settings, load
 
 Grade = Literal["fine", "note", "broken"]
@@ -57,6 +62,9 @@ def doctor(
     random_weights: Annotated[
         bool, typer.Option("--random-weights", help="Plan the full size without a checkpoint.")
     ] = False,
+    llm: flags.Llm = None,
+    llm_model: flags.LlmModel = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object, for programs.")] = False,
     config: Annotated[Path | None, typer.Option(help="Settings file (TOML).")] = None,
 ) -> None:
     """Check this machine: Python, devices, ports, certificates, disk, model, voice detector.
@@ -64,28 +72,52 @@ def doctor(
     Exit code 1 when something essential is broken.
     """
     findings: list[Finding] = []
+    settings: Settings | None = None
     try:
         settings = load(
             config,
-            {"model.name": model, "model.random_weights": random_weights or None},
+            {
+                "model.name": model,
+                "model.random_weights": random_weights or None,
+                "model.llm": llm,
+                "model.llm_model": llm_model,
+            },
             warn=lambda text: findings.append(Finding("note", "settings", text, "Correct it.")),
         )
     except SetupError as error:
-        _print(Finding("broken", "settings", str(error), error.hint))
-        raise typer.Exit(1) from None
-    typer.echo(f"parley {__version__}")
+        findings.append(Finding("broken", "settings", str(error), error.hint))
+    show = _keep if as_json else _print
+    if not as_json:
+        typer.echo(f"parley {__version__}")
     for finding in findings:
-        _print(finding)
-    for check in CHECKS:
-        for finding in _run(check, settings):
-            findings.append(finding)
-            _print(finding)
+        show(finding)
+    if settings is not None:
+        for check in CHECKS:
+            for finding in _run(check, settings):
+                findings.append(finding)
+                show(finding)
+    if as_json:
+        typer.echo(_as_json(findings))
     broken = sum(finding.grade == "broken" for finding in findings)
     notes = sum(finding.grade == "note" for finding in findings)
+    if broken and not as_json:
+        say(f"{broken} broken, {notes} to note", "red")
+    elif not as_json:
+        say("ready" + (f", {notes} to note" if notes else ""), "green")
     if broken:
-        typer.secho(f"{broken} broken, {notes} to note", fg="red")
         raise typer.Exit(1)
-    typer.secho("ready" + (f", {notes} to note" if notes else ""), fg="green")
+
+
+def _keep(finding: Finding) -> None:
+    """Shown later, with all the others."""
+
+
+def _as_json(findings: list[Finding]) -> str:
+    is_ready = all(finding.grade != "broken" for finding in findings)
+    shown = [asdict(finding) for finding in findings]
+    return json.dumps(
+        {"version": __version__, "ready": is_ready, "findings": shown}, ensure_ascii=False, indent=1
+    )
 
 
 def _run(check: Check, settings: Settings) -> Iterator[Finding]:
@@ -98,9 +130,7 @@ def _run(check: Check, settings: Settings) -> Iterator[Finding]:
 
 def _print(finding: Finding) -> None:
     word, colour = SIGNS[finding.grade]
-    typer.echo(
-        f"{typer.style(f'{word:>6}', fg=colour)}  {finding.subject}: {finding.text}", color=None
-    )
+    paint(Text.assemble((f"{word:>6}", colour), f"  {finding.subject}: {finding.text}"))
     if finding.advice:
         typer.echo(f"        {finding.advice}")
 
@@ -121,7 +151,7 @@ def check_torch(settings: Settings) -> Iterator[Finding]:
             "note",
             "torch",
             "not installed; this machine can be a gateway or a client, but no worker",
-            "For a worker: pip install 'parley[worker]'",
+            f"For a worker: {install_command('worker')}",
         )
         return
     import torch
@@ -275,12 +305,12 @@ def check_media(settings: Settings) -> Iterator[Finding]:
         try:
             module = importlib.import_module(name)
         except (ImportError, OSError) as error:
-            extra = "" if is_essential else "[worker]"
+            extra = "" if is_essential else "worker"
             yield Finding(
                 "broken" if is_essential else "note",
                 use,
                 f"the package '{name}' does not work: {error}",
-                f"pip install 'parley{extra}'",
+                install_command(extra),
             )
         else:
             yield Finding("fine", use, f"{name} {getattr(module, '__version__', '')}".strip())
@@ -297,7 +327,7 @@ def check_voice_detector(settings: Settings) -> Iterator[Finding]:
             "note",
             "voice detector",
             f"{' and '.join(missing)} not installed; no half-duplex worker here",
-            "pip install 'parley[worker]', or set worker.vad = \"energy\"",
+            f'{install_command("worker")}, or set worker.vad = "energy"',
         )
         return
     silero = importlib.import_module("parley.vad.silero")
@@ -306,7 +336,7 @@ def check_voice_detector(settings: Settings) -> Iterator[Finding]:
 
 def check_sound_devices(settings: Settings) -> Iterator[Finding]:
     """Only `parley talk` and the loudspeaker of `parley chat` need them."""
-    from parley.cli.devices import sound_library
+    from parley.client.devices import sound_library
 
     try:
         devices = sound_library().query_devices()
@@ -328,7 +358,7 @@ def check_model(settings: Settings) -> Iterator[Finding]:
     except ModuleNotFoundError as error:
         yield Finding(
             "note", "model", f"'{name}' cannot be looked at without '{error.name}'",
-            "pip install 'parley[worker]'",
+            install_command("worker"),
         )  # fmt: skip
         return
     plan = models.describe(settings.model)

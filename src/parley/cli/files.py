@@ -10,13 +10,12 @@ import os
 from pathlib import Path
 from typing import Final
 
+import soundfile
+
 from parley.errors import BadInput, SetupError
 from parley.media import wav
 from parley.media.pcm import Pcm
-from parley.protocol.values import IMAGE_LIMIT_BYTES, VIDEO_LIMIT_BYTES
-
-SOUND_LIMIT_S: Final = 600.0
-"""Longest sound in a chat. Source: service.md 4.1."""
+from parley.protocol.values import AUDIO_LIMIT_S, IMAGE_LIMIT_BYTES, VIDEO_LIMIT_BYTES
 
 SPOKEN_LIMIT_S: Final = 3600.0
 """Longest file to talk with; a conversation ends before that."""
@@ -27,7 +26,7 @@ VOICE_LIMIT_S: Final = 60.0
 _MIB: Final = 1024 * 1024
 
 
-def sound(path: Path, *, limit_s: float = SOUND_LIMIT_S) -> Pcm:
+def sound(path: Path, *, limit_s: float = AUDIO_LIMIT_S) -> Pcm:
     """A WAV file with something in it.
 
     Raises:
@@ -40,6 +39,12 @@ def sound(path: Path, *, limit_s: float = SOUND_LIMIT_S) -> Pcm:
     if len(pcm) == 0:
         raise SetupError(f"{path}: The file holds no sound.")
     return pcm
+
+
+def sample() -> Pcm:
+    """Three spoken questions with pauses, for who has no microphone and no file at hand."""
+    samples, rate_hz = soundfile.read(Path(__file__).with_name("sample.flac"), dtype="float32")
+    return Pcm(samples, rate_hz)
 
 
 def voice(path: Path) -> bytes:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+import socket
+import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,6 +15,7 @@ import uvloop
 
 from parley import logs
 from parley.cli import flags
+from parley.cli.announce import announce
 from parley.gateway.main import Gateway
 from parley.settings import Settings, load
 
@@ -23,16 +25,17 @@ def gateway(
     port: flags.Port = None,
     host: flags.Host = None,
     config: flags.Config = None,
-    ssl_certfile: Annotated[
-        Path | None, typer.Option(help="Certificate; made on first start if absent.")
-    ] = None,
-    ssl_keyfile: Annotated[Path | None, typer.Option(help="Its private key.")] = None,
+    ssl_certfile: flags.Certfile = None,
+    ssl_keyfile: flags.Keyfile = None,
+    data_dir: flags.DataDir = None,
+    drain_timeout: flags.DrainTimeout = None,
     max_queue_size: Annotated[int | None, typer.Option(help="Places in the queue.")] = None,
     timeout: Annotated[
         float | None, typer.Option(help="Seconds until POST /api/chat gives up.")
     ] = None,
     lang: Annotated[str | None, typer.Option(help="Language the pages start in: zh or en.")] = None,
     log_level: flags.LogLevel = None,
+    log_format: flags.LogFormat = None,
 ) -> None:
     """Run the gateway alone. Start workers with `parley worker`, here or elsewhere."""
     settings = load(
@@ -44,8 +47,11 @@ def gateway(
             "gateway.ssl_certfile": ssl_certfile,
             "gateway.ssl_keyfile": ssl_keyfile,
             "gateway.lang": lang,
+            "gateway.drain_timeout_s": drain_timeout,
+            "log.format": log_format,
             "queue.max_size": max_queue_size,
             "queue.request_timeout_s": timeout,
+            "storage.data_dir": data_dir,
             "log.level": log_level,
         },
     )
@@ -55,29 +61,62 @@ def gateway(
 
 async def _run(settings: Settings) -> None:
     running = Gateway(settings)
-    with ending_on_signals(running.stop, running.stop_now):
-        await running.serve(lambda: typer.echo(f"gateway ready: {running.url}"))
+    with ending_on_signals(
+        running.stop,
+        running.stop_now,
+        drain=lambda: running.stop(settings.gateway.drain_timeout_s),
+        reload=running.reload_certificate,
+    ):
+        await running.serve(lambda: _say_ready(running))
+    announce("ended")
+
+
+def _say_ready(running: Gateway) -> None:
+    announce(f"gateway ready: {running.url}", url=running.url)
+    if running.fingerprint is not None:
+        announce(
+            "workers on other hosts: "
+            f"parley worker --gateway wss://{socket.gethostname()}:{running.port} "
+            f"--fingerprint {running.fingerprint} --host 0.0.0.0"
+        )
 
 
 @contextlib.contextmanager
-def ending_on_signals(stop: Callable[[], object], stop_now: Callable[[], object]) -> Iterator[None]:
-    """Ctrl-C and SIGTERM end gracefully, a second one at once."""
+def ending_on_signals(
+    stop: Callable[[], object],
+    stop_now: Callable[[], object],
+    *,
+    drain: Callable[[], object] | None = None,
+    reload: Callable[[], object] | None = None,
+) -> Iterator[None]:
+    """Ctrl-C and SIGTERM end gracefully, a second signal at once.
+
+    Args:
+        drain: on SIGTERM instead of `stop`.
+        reload: on SIGHUP, except where a terminal says with it that it closes.
+    """
     loop = asyncio.get_running_loop()
     times = 0
 
-    def asked() -> None:
+    def asked(begin: Callable[[], object]) -> None:
         nonlocal times
         times += 1
         if times == 1:
-            typer.echo("\nending; once more ends at once", err=True)
-            stop()
+            announce("\nShutting down. Press Ctrl-C again to quit immediately.", err=True)
+            begin()
         else:
             stop_now()
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, asked)
+    handlers: dict[signal.Signals, Callable[[], object]] = {
+        signal.SIGINT: lambda: asked(stop),
+        signal.SIGTERM: lambda: asked(drain or stop),
+    }
+    if reload is not None and not sys.stderr.isatty():
+        handlers[signal.SIGHUP] = reload
+    for number, handler in handlers.items():
+        loop.add_signal_handler(number, handler)
     try:
         yield
     finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in handlers:
             loop.remove_signal_handler(number)

@@ -7,11 +7,13 @@ from typing import Annotated
 
 import typer
 
-from parley.client.connection import Access, AccessOptions
+from parley.client.connection import Access, AccessOptions, Unreachable, variable
+from parley.errors import SetupError
 from parley.settings import load
 
 Url = Annotated[
-    str | None, typer.Option(help="The server; default: this machine, port and scheme as set.")
+    str | None,
+    typer.Option(help="The server; default: PARLEY_URL, or this machine, port and scheme as set."),
 ]
 Insecure = Annotated[bool, typer.Option("--insecure", help="Do not check the certificate.")]
 Ca = Annotated[
@@ -22,7 +24,7 @@ Ca = Annotated[
         dir_okay=False,
     ),
 ]
-Token = Annotated[str | None, typer.Option(help="Sent as a bearer token.")]
+Token = Annotated[str | None, typer.Option(help="A key for the server; default: PARLEY_TOKEN.")]
 
 
 def server(
@@ -33,8 +35,13 @@ def server(
     A server on this machine is trusted by the certificate it made, if that lies where we look.
     """
     gateway = load().gateway
+    url = url or variable("URL")
     if url is None:
         url = f"{'http' if gateway.http else 'https'}://localhost:{gateway.port}"
-    if ca is None and Access(url).is_loopback() and gateway.ssl_certfile.is_file():
+    try:
+        is_here = Access(url).is_loopback()
+    except Unreachable as error:
+        raise SetupError(f"'{url}' is not the address of a server.", hint=error.hint) from None
+    if ca is None and is_here and gateway.ssl_certfile.is_file():
         ca = gateway.ssl_certfile
     return url, {"insecure": insecure, "ca": ca, "token": token}

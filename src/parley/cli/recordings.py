@@ -1,4 +1,4 @@
-"""`parley recordings`: look after what stays of conversations, on the machine that keeps it."""
+"""`parley recordings`: manage recorded sessions on the machine that stores them."""
 
 from __future__ import annotations
 
@@ -7,24 +7,26 @@ import time
 from pathlib import Path
 from typing import Annotated, Any, Final
 
+import msgspec
 import typer
 
 from parley.cli import flags
 from parley.errors import BadInput, SetupError
-from parley.recording import replay as mixing
+from parley.recording import render as renderer
 from parley.recording import retention, store
 from parley.recording.finish import recover
-from parley.recording.layout import Folder, Shelf
+from parley.recording.layout import Folder, RecordingFolders
 from parley.recording.store import BrokenRecording
+from parley.recording.timeline import RecordingJson
 from parley.settings import load
 
 COLUMNS: Final = ("id", "kind", "began", "seconds", "title")
 
-app = typer.Typer(no_args_is_help=True, help="Look after recorded sessions.")
+app = typer.Typer(no_args_is_help=True, help="Manage recorded sessions.")
 
-DataDir = Annotated[Path | None, typer.Option(help="Data folder of the server.")]
-Json = Annotated[bool, typer.Option("--json", help="For programs.")]
-Ids = Annotated[list[str], typer.Argument(help="Recording ids or folders.")]
+DataDir = Annotated[Path | None, typer.Option(help="The server's data folder.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Ids = Annotated[list[str], typer.Argument(metavar="ID...", help="Recording ids or folders.")]
 
 
 def folders_of(data_dir: Path, names: list[str]) -> list[Folder]:
@@ -33,16 +35,16 @@ def folders_of(data_dir: Path, names: list[str]) -> list[Folder]:
     Raises:
         SetupError: there is no such recording.
     """
-    shelf = Shelf(data_dir)
+    folders = RecordingFolders(data_dir)
     found = []
     for name in names:
-        folder = shelf.find(name)
+        folder = folders.find(name)
         if folder is None and "/" in name.rstrip("/") and Path(name).is_dir():
             folder = Folder(Path(name).resolve())
         if folder is None:
             raise SetupError(
-                f"There is no recording '{name}' in {shelf.root}.",
-                hint="`parley recordings list` shows what there is; --data-dir looks elsewhere.",
+                f"There is no recording '{name}' in {folders.root}.",
+                hint="`parley recordings list` lists all; --data-dir selects another folder.",
             )
         found.append(folder)
     return found
@@ -51,12 +53,12 @@ def folders_of(data_dir: Path, names: list[str]) -> list[Folder]:
 @app.command("list")
 def list_(
     data_dir: DataDir = None,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many, newest first.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number, newest first.")] = 50,
     as_json: Json = False,
     config: flags.Config = None,
 ) -> None:
     """List recordings, newest first."""
-    found = [_row(folder) for folder in Shelf(_data_dir(data_dir, config))]
+    found = [_row(folder) for folder in RecordingFolders(_data_dir(data_dir, config))]
     found.sort(key=lambda row: str(row["created_at"]), reverse=True)
     found = found[:limit]
     if as_json:
@@ -74,12 +76,12 @@ def list_(
 
 @app.command()
 def show(
-    run: Annotated[str, typer.Argument(help="Recording id or folder.")],
+    run: Annotated[str, typer.Argument(metavar="ID", help="Recording id or folder.")],
     data_dir: DataDir = None,
     as_json: Json = False,
     config: flags.Config = None,
 ) -> None:
-    """Show one recording: how it was set up and what was said when."""
+    """Show one recording: its configuration and transcript."""
     (folder,) = folders_of(_data_dir(data_dir, config), [run])
     try:
         meta, recording = store.describe(folder), store.read_recording(folder)
@@ -87,30 +89,31 @@ def show(
         raise SetupError(f"The recording cannot be read: {error}.") from None
     if as_json:
         value = {"meta": meta, "recording": recording, "comment": store.read_comment(folder)}
-        typer.echo(json.dumps(value, ensure_ascii=False, indent=1))
+        typer.echo(msgspec.json.format(msgspec.json.encode(value), indent=1).decode())
         return
     for key in ("session_id", "app_type", "created_at", "duration_s", "end_reason", "worker_id"):
         typer.echo(f"{key:12} {meta.get(key)}")
     typer.echo(f"{'size':12} {folder.size_bytes() / 1e6:.1f} MB")
     if folder.is_live():
-        typer.echo("The session still runs.")
-    for at_ms, who, text in _said(recording or {}):
+        typer.echo("The session is still running.")
+    for at_ms, who, text in _said(recording):
         typer.echo(f"{at_ms / 1000:8.1f} s  {who:9}  {_plain(text)}")
 
 
+@app.command("replay", hidden=True)
 @app.command()
-def replay(
+def render(
     runs: Ids,
     data_dir: DataDir = None,
     config: flags.Config = None,
 ) -> None:
-    """Make the merged replay: stereo sound, subtitles, and a film where there are pictures."""
+    """Render recordings: stereo audio, subtitles, and a video if there are images."""
     for folder in folders_of(_data_dir(data_dir, config), runs):
         _not_live(folder)
         try:
-            made = mixing.make(folder)
+            made = renderer.make(folder)
         except (OSError, ValueError) as error:
-            raise SetupError(f"'{folder.recording_id}' has no replay: {error}.") from None
+            raise SetupError(f"'{folder.recording_id}' cannot be rendered: {error}.") from None
         for path in made:
             typer.echo(path)
 
@@ -118,12 +121,16 @@ def replay(
 @app.command()
 def export(
     runs: Ids,
-    to: Annotated[Path, typer.Option(help="Folder for the ZIP files.")] = Path(),
+    to: Annotated[
+        Path, typer.Option(help="Folder for the ZIP files; created if missing.")
+    ] = Path(),
     data_dir: DataDir = None,
     config: flags.Config = None,
 ) -> None:
-    """Pack recordings as ZIP files."""
-    for folder in folders_of(_data_dir(data_dir, config), runs):
+    """Export recordings as ZIP files."""
+    folders = folders_of(_data_dir(data_dir, config), runs)
+    to.mkdir(parents=True, exist_ok=True)
+    for folder in folders:
         target = to / f"{folder.recording_id}.zip"
         partial = target.with_suffix(".zip.partial")
         try:
@@ -139,14 +146,14 @@ def export(
 @app.command()
 def delete(
     runs: Ids,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     data_dir: DataDir = None,
     config: flags.Config = None,
 ) -> None:
-    """Delete recordings for good."""
+    """Delete recordings permanently."""
     folders = folders_of(_data_dir(data_dir, config), runs)
     if not yes:
-        typer.confirm(f"Delete {len(folders)} recordings for good?", abort=True)
+        typer.confirm(f"Permanently delete {len(folders)} recordings?", abort=True)
     for folder in folders:
         _not_live(folder)
         store.delete(folder)
@@ -157,19 +164,24 @@ def delete(
 def clean(
     data_dir: DataDir = None,
     retention_days: Annotated[
-        int | None, typer.Option(min=-1, help="Delete what is older; -1: any age may stay.")
+        int | None, typer.Option(min=-1, help="Delete recordings older than this; -1: no limit.")
     ] = None,
     max_gb: Annotated[
         float | None,
         typer.Option(
-            "--max-gb", "--max-storage-gb", min=-1, help="Delete the oldest above; -1: no cap."
+            "--max-gb",
+            "--max-storage-gb",
+            min=-1,
+            help="Delete the oldest above this size; -1: no limit.",
         ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only print what would be deleted.")
+    ] = False,
     as_json: Json = False,
     config: flags.Config = None,
 ) -> None:
-    """Delete by age and size. Running and pinned recordings stay."""
+    """Delete recordings by age and size, except running and pinned ones."""
     settings = load(
         config,
         {
@@ -178,11 +190,11 @@ def clean(
             "storage.max_gb": max_gb,
         },
     ).storage
-    shelf = Shelf(settings.data_dir)
+    folders = RecordingFolders(settings.data_dir)
     if not dry_run:
-        recover(shelf)
+        recover(folders)
     report = retention.clean(
-        shelf,
+        folders,
         retention_days=settings.retention_days,
         max_gb=settings.max_gb,
         now_s=time.time(),
@@ -194,10 +206,10 @@ def clean(
     for recording_id, reason in report.victims or ():
         typer.echo(f"{'would delete' if dry_run else 'deleted'} {recording_id} ({reason})")
     if report.status == "disabled":
-        typer.echo("No limit is set: --retention-days and --max-gb, or storage in the settings.")
+        typer.echo("No limit is set. Use --retention-days, --max-gb or the storage settings.")
     typer.echo(
-        f"{report.scanned} looked at, {report.deleted} {'would go' if dry_run else 'deleted'}, "
-        f"{report.remaining} stay ({report.remaining_size_mb:.1f} MB)"
+        f"{report.scanned} checked, {report.deleted} {'to delete' if dry_run else 'deleted'}, "
+        f"{report.remaining} kept ({report.remaining_size_mb:.1f} MB)"
     )
     if report.errors:
         raise typer.Exit(1)
@@ -234,19 +246,21 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _said(recording: dict[str, Any]) -> list[tuple[float, str, str]]:
+def _said(recording: RecordingJson | None) -> list[tuple[float, str, str]]:
+    if recording is None:
+        return []
     lines: list[tuple[float, str, str]] = [
-        (chunk["receive_ts_ms"], "assistant", chunk["result"]["text"])
-        for chunk in recording.get("chunks", ())
-        if chunk["result"].get("text")
+        (chunk.receive_ts_ms, "assistant", chunk.result.text)
+        for chunk in recording.chunks or ()
+        if chunk.result.text
     ]
-    for turn in recording.get("turns", ()):
-        asked = turn["input"].get("text") or f"[{turn['input'].get('type', '')}]"
-        lines.append((turn["request_ts_ms"], "user", asked))
-        lines.append((turn["request_ts_ms"], "assistant", turn["output"]["text"]))
+    for turn in recording.turns or ():
+        asked = turn.input.text or f"[{turn.input.type or ''}]"
+        lines.append((turn.request_ts_ms, "user", asked))
+        lines.append((turn.request_ts_ms, "assistant", turn.output.text))
     return lines
 
 
 def _plain(text: str) -> str:
-    """What people and models said must not command the terminal."""
-    return mixing.clean(text)
+    """Text of users and models, without terminal control sequences."""
+    return renderer.clean(text)

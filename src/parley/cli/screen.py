@@ -62,7 +62,7 @@ class Screen:
         self._place = event.position
 
     def close(self) -> None:
-        """Leave a clean line behind."""
+        """Clear the status line."""
         self._clear()
         self.end_text()
 
@@ -77,9 +77,9 @@ def describe(event: Waiting | Assigned | Reconnecting) -> str:
     """Queue events in words."""
     match event:
         case Waiting(position=position, estimated_wait_s=wait_s, queue_length=length):
-            about = "the wait is unknown" if wait_s is None else f"about {wait_s:.0f} s"
+            about = "waiting time unknown" if wait_s is None else f"about {wait_s:.0f} s"
             return f"waiting: place {position} of {max(length, position)}, {about}"
         case Assigned():
-            return "a worker is yours"
+            return "connected to a worker"
         case Reconnecting(attempt=attempt, why=why):
-            return f"connecting again (attempt {attempt}): {why}"
+            return f"reconnecting (attempt {attempt}): {why}"

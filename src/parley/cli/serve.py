@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
+import json
 import os
+import re
 import secrets
 import sys
 import time
@@ -12,24 +15,36 @@ from typing import Annotated, Any, Final
 import typer
 import uvloop
 
-from parley import __version__, logs
+from parley import __version__, logs, models
 from parley.cli import flags
+from parley.cli.announce import announce
 from parley.cli.gateway import ending_on_signals
 from parley.errors import SetupError
-from parley.executor.base import WorkerNews
+from parley.executor.base import Executor, WorkerNews
 from parley.executor.local import (
     LocalExecutor,
     local_environments,
     visible_gpus,
     worker_command,
+    write_line,
 )
-from parley.gateway.fleet import Worker
+from parley.executor.ray import (
+    RayExecutor,
+    cluster_gpus,
+    cluster_secret,
+    connect,
+    gateway_address,
+    ray_environments,
+)
 from parley.gateway.main import Gateway
+from parley.gateway.worker_pool import Worker
 from parley.settings import Settings, load
 
 WORKERS_GRACE_S: Final = 5.0
 """The gateway has ended the sessions by then; workers have only themselves to put away."""
 PROGRESS_EVERY_S: Final = 5.0
+_ERROR_LINE: Final = re.compile(r"(^|\"event\": ?\")error: ")
+"""How a worker says that it cannot go on; see `parley.cli.explain`."""
 
 
 def serve(
@@ -42,12 +57,28 @@ def serve(
     workers: Annotated[
         int | None, typer.Option(min=1, help="Worker processes; default one per GPU, or one.")
     ] = None,
+    executor: Annotated[
+        str | None, typer.Option(help="Where workers run: local, or ray (a cluster).")
+    ] = None,
+    ray_address: Annotated[
+        str | None,
+        typer.Option(help="Ray cluster: host:port, auto, or local (a new one on this machine)."),
+    ] = None,
     slots: Annotated[
         str | None, typer.Option(help="Conversations at once per worker, or auto.")
     ] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.")] = None,
+    llm: flags.Llm = None,
+    llm_model: flags.LlmModel = None,
+    asr: flags.Asr = None,
+    tts: flags.Tts = None,
+    ssl_certfile: flags.Certfile = None,
+    ssl_keyfile: flags.Keyfile = None,
+    data_dir: flags.DataDir = None,
+    drain_timeout: flags.DrainTimeout = None,
     config: flags.Config = None,
     log_level: flags.LogLevel = None,
+    log_format: flags.LogFormat = None,
 ) -> None:
     """Start the server: a gateway and its workers, until Ctrl-C."""
     settings = load(
@@ -56,22 +87,40 @@ def serve(
             "gateway.http": http or None,
             "gateway.port": port,
             "gateway.host": host,
+            "gateway.ssl_certfile": ssl_certfile,
+            "gateway.ssl_keyfile": ssl_keyfile,
+            "storage.data_dir": data_dir,
             "model.name": model,
             "model.slots": slots,
             "model.device": device,
+            "model.llm": llm,
+            "model.llm_model": llm_model,
+            "model.asr": asr,
+            "model.tts": tts,
             "workers": workers,
+            "executor": executor,
+            "ray.address": ray_address,
             "log.level": log_level,
+            "log.format": log_format,
+            "gateway.drain_timeout_s": drain_timeout,
         },
     )
     logs.configure(level=settings.log.level, style=settings.log.format)
-    uvloop.run(Serve(settings).run())
+    # Before anything is started: a name that means nothing is told at once.
+    models.check(settings.model)
+    serving = Serve(settings)
+    uvloop.run(serving.run())
+    announce(f"ended after {time.monotonic() - serving.began_at:.0f} s")
 
 
 class Serve:
     """One running server: the gateway in this process, workers as its children."""
 
     def __init__(self, settings: Settings) -> None:
-        secret = settings.security.worker_secret or secrets.token_hex(32)
+        secret = settings.security.worker_secret
+        if not secret and settings.executor == "ray":
+            secret = cluster_secret(settings.storage.data_dir)
+        secret = secret or secrets.token_hex(32)
         security = settings.security.model_copy(update={"worker_secret": secret})
         # Workers write to us, not to the terminal: what suits the terminal is decided here.
         style = settings.log.format
@@ -80,10 +129,11 @@ class Serve:
         log = settings.log.model_copy(update={"format": style})
         self._settings = settings.model_copy(update={"security": security, "log": log})
         self._gateway = Gateway(self._settings)
-        self._executor: LocalExecutor | None = None
-        self._began_at = time.monotonic()
+        self._executor: Executor | None = None
+        self.began_at = time.monotonic()
         self._given_up: list[str] = []
         self._joined = asyncio.Event()
+        self._failing = False
 
     async def run(self) -> None:
         """Serve until told to stop.
@@ -93,7 +143,12 @@ class Serve:
         """
         gateway = self._gateway
         started = asyncio.Event()
-        with ending_on_signals(gateway.stop, self._stop_now):
+        with ending_on_signals(
+            gateway.stop,
+            self._stop_now,
+            drain=lambda: gateway.stop(self._settings.gateway.drain_timeout_s),
+            reload=gateway.reload_certificate,
+        ):
             serving = asyncio.create_task(gateway.serve(started.set), name="gateway")
             waiting = asyncio.create_task(started.wait())
             await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
@@ -126,55 +181,92 @@ class Serve:
                 await asyncio.gather(*tasks, serving, return_exceptions=True)
 
     async def _start_workers(self) -> None:
-        gateway_url = await self._gateway.open_internal()
-        worker = self._settings.worker.model_copy(update={"gateway_url": gateway_url})
-        gpus = visible_gpus(os.environ)
-        environments = local_environments(
-            self._settings.model_copy(update={"worker": worker}), gpus
-        )
-        self._executor = LocalExecutor(
-            environments,
-            command=worker_command(),
-            news=self._heard,
-            write=lambda line: typer.echo(line, err=True),
-        )
-        fleet = self._gateway.house.fleet
-        fleet.expected_workers = len(environments)
-        fleet.joined = self._worker_joined
-        count = len(environments)
-        typer.echo(
+        on_ray = self._settings.executor == "ray"
+        executor = await (self._on_ray() if on_ray else self._on_this_machine())
+        self._executor = executor
+        worker_pool = self._gateway.runtime.worker_pool
+        worker_pool.alive.listen(lambda worker: executor.alive(worker.hello.pid))
+        worker_pool.joined.listen(self._worker_joined)
+        count = executor.workers
+        announce(
             f"parley {__version__}: loading model '{self._settings.model.name}' "
             f"in {count} {'worker' if count == 1 else 'workers'} …"
         )
-        await self._executor.start()
+        await executor.start()
+
+    async def _on_this_machine(self) -> Executor:
+        worker = self._settings.worker.model_copy(
+            update={"gateway_url": await self._gateway.open_internal()}
+        )
+        settings = self._settings.model_copy(update={"worker": worker})
+        return LocalExecutor(
+            local_environments(settings, visible_gpus(os.environ)),
+            command=worker_command(),
+            news=self._heard,
+            write=self._worker_wrote,
+            heartbeat_limit_s=worker.heartbeat_limit_s,
+            loading_limit_s=worker.loading_limit_s,
+        )
+
+    async def _on_ray(self) -> Executor:
+        settings = self._settings
+        await asyncio.to_thread(connect, settings.ray.address)
+        environments = ray_environments(
+            settings,
+            settings.workers or max(1, await asyncio.to_thread(cluster_gpus)),
+            gateway_url=gateway_address(settings, self._gateway.port),
+            fingerprint=self._gateway.fingerprint,
+        )
+        return RayExecutor(
+            environments,
+            address=settings.ray.address,
+            cluster=settings.ray.cluster,
+            gpus=settings.ray.gpus_per_worker,
+            news=self._heard,
+            write=self._worker_wrote,
+            heartbeat_limit_s=settings.worker.heartbeat_limit_s,
+            loading_limit_s=settings.worker.loading_limit_s,
+        )
+
+    def _worker_wrote(self, index: int, line: str) -> None:
+        if logs.is_json():
+            line = _as_json(index, line)
+            print(line, file=sys.stderr, flush=True)
+        else:
+            write_line(index, line)
+        # Nobody should read that it still loads after reading why it cannot.
+        self._failing = self._failing or _ERROR_LINE.search(line) is not None
 
     def _worker_joined(self, worker: Worker) -> None:
         hello = worker.hello
         slots = "1 slot" if hello.slots == 1 else f"{hello.slots} slots"
-        typer.echo(f"worker {hello.index} ready: {hello.model} on {hello.device}, {slots}")
+        announce(f"worker {hello.index} ready: {hello.model} on {hello.device}, {slots}")
         if not self._joined.is_set():
             self._joined.set()
-            took_s = time.monotonic() - self._began_at
-            typer.echo(f"ready after {took_s:.1f} s: {self._gateway.url}  (Ctrl-C ends)")
+            took_s = time.monotonic() - self.began_at
+            announce(f"ready after {took_s:.1f} s: {self._gateway.url}  (Ctrl-C ends)")
 
     def _heard(self, news: WorkerNews) -> None:
-        fleet = self._gateway.house.fleet
-        if news.kind in ("ended", "given_up"):
-            # Its successor comes under another name; nobody waits for this one.
-            for worker in list(fleet):
-                if worker.hello.pid == news.pid:
-                    fleet.left(worker)
+        worker_pool = self._gateway.runtime.worker_pool
         match news.kind:
+            case "waiting":
+                worker_pool.process_waits(news.index, news.why)
+                announce(f"worker {news.index}: {news.why}", err=True)
+            case "started":
+                worker_pool.process_begins(news.index, pid=news.pid)
             case "ended":
-                typer.echo(
+                self._failing = False
+                worker_pool.process_ended(news.index, news.pid)
+                worker_pool.process_begins(news.index, in_s=news.retry_in_s)
+                announce(
                     f"worker {news.index} ended ({news.why}); "
                     f"starting it again in {news.retry_in_s:g} s",
                     err=True,
                 )
             case "given_up":
                 self._given_up.append(news.why)
-                fleet.expected_workers -= 1
-                typer.echo(f"worker {news.index} cannot start ({news.why})", err=True)
+                worker_pool.process_ended(news.index, news.pid)
+                announce(f"worker {news.index} cannot start ({news.why})", err=True)
 
     async def _progress(self) -> None:
         """Say that we are still there while a model loads."""
@@ -183,8 +275,22 @@ class Serve:
                 async with asyncio.timeout(PROGRESS_EVERY_S):
                     await self._joined.wait()
             except TimeoutError:
-                waited_s = time.monotonic() - self._began_at
-                typer.echo(f"still loading, {waited_s:.0f} s")
+                waited_s = time.monotonic() - self.began_at
+                if not self._failing:
+                    announce(f"still loading, {waited_s:.0f} s")
 
     def _stop_now(self) -> None:
         self._gateway.stop_now()
+
+
+def _as_json(index: int, line: str) -> str:
+    """A worker's line as one JSON object that names the worker."""
+    try:
+        facts = json.loads(line)
+    except ValueError:
+        facts = None
+    if not isinstance(facts, dict):
+        now = datetime.datetime.now(datetime.UTC).isoformat().replace("+00:00", "Z")
+        level = "error" if line.startswith("error: ") else "info"
+        facts = {"event": line, "level": level, "logger": "worker", "timestamp": now}
+    return json.dumps({**facts, "worker_index": index}, ensure_ascii=False)

@@ -11,14 +11,15 @@ from typing import Annotated, Final, Literal, Protocol
 import typer
 
 from parley.cli import files, reach
-from parley.cli.devices import Loudspeaker, Microphone, has_output
 from parley.cli.screen import Screen, describe
 from parley.client.connection import AccessOptions
+from parley.client.devices import Loudspeaker, Microphone, has_output
 from parley.client.duplex import DuplexClient, UnitClient
 from parley.client.events import (
     Assigned,
     Ended,
     Event,
+    Interruption,
     Listening,
     Paused,
     Piece,
@@ -28,6 +29,7 @@ from parley.client.events import (
     Resumed,
     Speaking,
     Thinking,
+    Transcript,
     TurnDone,
     Voice,
     Waiting,
@@ -39,13 +41,22 @@ from parley.errors import NotReady, SetupError
 from parley.media import wav
 from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm, join, level_dbfs
 from parley.media.resample import resample
-from parley.protocol.values import DEFAULT_SYSTEM_PROMPT
+from parley.protocol.half_duplex import Config
+from parley.protocol.values import DEFAULT_SYSTEM_PROMPT, InterruptionOptions
 
 HALF_DUPLEX_CHUNK: Final = INPUT_RATE_HZ // 2
 UNIT_SAMPLES: Final = INPUT_RATE_HZ
 POLL_S: Final = 0.1
 SILENCE_DBFS: Final = -50.0
 """A chunk of a file that is quieter asks nothing."""
+
+
+class InterruptMode(StrEnum):
+    """What speech during an answer does."""
+
+    off = "off"
+    duck = "duck"
+    stop = "stop"
 
 
 class RealtimeMode(StrEnum):
@@ -60,6 +71,9 @@ def talk(
         Path | None,
         typer.Option(exists=True, dir_okay=False, help="Speak this WAV instead of a microphone."),
     ] = None,
+    sample: Annotated[
+        bool, typer.Option("--sample", help="Speak three questions that come with parley.")
+    ] = False,
     duplex: Annotated[
         bool, typer.Option("--duplex", help="Both may speak at once (/ws/duplex).")
     ] = False,
@@ -70,7 +84,7 @@ def talk(
         Path | None,
         typer.Option(exists=True, dir_okay=False, help="A picture to show with every unit."),
     ] = None,
-    system: Annotated[str | None, typer.Option(help="Who the model is.")] = None,
+    system: Annotated[str | None, typer.Option(help="System prompt.")] = None,
     voice: Annotated[
         Path | None, typer.Option(exists=True, dir_okay=False, help="A WAV whose voice to imitate.")
     ] = None,
@@ -80,6 +94,16 @@ def talk(
     tail: Annotated[
         float, typer.Option(min=0, help="Seconds to wait for an answer after the file ends.")
     ] = 30.0,
+    interrupt: Annotated[
+        InterruptMode,
+        typer.Option(
+            help="What happens when you speak during an answer: nothing, it is played more softly, "
+            "or it stops. Best with headphones."
+        ),
+    ] = InterruptMode.off,
+    transcribe: Annotated[
+        bool, typer.Option("--transcribe", help="Show what the server heard you say.")
+    ] = False,
     url: reach.Url = None,
     insecure: reach.Insecure = False,
     ca: reach.Ca = None,
@@ -91,20 +115,27 @@ def talk(
     bottom shows the place in the queue, who is speaking, and how long answers take.
 
         parley talk --file question.wav --save answer.wav
+        parley talk --sample            # without a microphone
     """
     if duplex and realtime is not None:
         raise SetupError("--duplex and --realtime exclude each other.", hint="Choose one of them.")
     # Before connecting: a bad file must not cost a place in the queue.
-    sound = (
-        resample(files.sound(file, limit_s=files.SPOKEN_LIMIT_S), INPUT_RATE_HZ) if file else None
-    )
-    sample = files.voice(voice) if voice else None
+    if file is not None and sample:
+        raise SetupError("--file and --sample exclude each other.", hint="Choose one of them.")
+    spoken = files.sample() if sample else None
+    if file is not None:
+        spoken = files.sound(file, limit_s=files.SPOKEN_LIMIT_S)
+    sound = None if spoken is None else resample(spoken, INPUT_RATE_HZ)
+    reference = files.voice(voice) if voice else None
     frames = [files.picture(frame)] if frame else []
     if save is not None:
         files.check_writable(save)
     address, access = reach.server(url, insecure=insecure, ca=ca, token=token)
-    client = _client(address, access, duplex, realtime, frame, system, sample)
-    conversation = Conversation(
+    wanted = InterruptionOptions(mode=interrupt.value)
+    client = _client(
+        address, access, duplex, realtime, frame, system, reference, wanted, transcribe
+    )
+    conversation = TalkLoop(
         client,
         sound=sound,
         frames=frames,
@@ -129,18 +160,37 @@ def _client(
     frame: Path | None,
     system: str | None,
     sample: bytes | None,
+    interruption: InterruptionOptions,
+    transcribe: bool,
 ) -> LiveClient:
     prompt = system or DEFAULT_SYSTEM_PROMPT
     if realtime is not None:
         mode: Literal["audio", "video"] = "video" if realtime is RealtimeMode.video else "audio"
-        return RealtimeClient(url, mode=mode, instructions=prompt, voice=sample, **access)
+        return RealtimeClient(
+            url,
+            mode=mode,
+            instructions=prompt,
+            voice=sample,
+            interruption=interruption,
+            transcribe=transcribe,
+            **access,
+        )
     if duplex:
         is_video = frame is not None
-        return DuplexClient(url, video=is_video, system_prompt=prompt, voice=sample, **access)
-    return HalfDuplexClient(url, system_prompt=system, voice=sample, **access)
+        return DuplexClient(
+            url,
+            video=is_video,
+            system_prompt=prompt,
+            voice=sample,
+            interruption=interruption,
+            transcribe=transcribe,
+            **access,
+        )
+    config = Config(interruption=interruption, transcribe=transcribe)
+    return HalfDuplexClient(url, system_prompt=system, voice=sample, config=config, **access)
 
 
-def _save(path: Path, conversation: Conversation) -> None:
+def _save(path: Path, conversation: TalkLoop) -> None:
     if not conversation.answers:
         conversation.screen.note("Nothing was spoken; nothing was saved.")
         return
@@ -192,7 +242,7 @@ class FileSource:
 # ---- the conversation ----------------------------------------------------------------------
 
 
-class Conversation:
+class TalkLoop:
     """One client, one source of sound, one screen."""
 
     def __init__(
@@ -293,7 +343,7 @@ class Conversation:
     def _send(self, pcm: Pcm) -> None:
         match self._client:
             case HalfDuplexClient() as client:
-                if client.is_my_turn:
+                if client.may_send:
                     client.send_audio(pcm)
             case UnitClient() as client:
                 client.send_unit(pcm, frames=self._frames)
@@ -311,7 +361,7 @@ class Conversation:
             case Waiting():
                 screen.waiting(event)
             case Assigned():
-                screen.live("a worker is yours; preparing …")
+                screen.live("Connected; preparing the session…")
             case Reconnecting():
                 screen.note(describe(event))
             case Ready(session_id=session_id, recording_id=recording_id):
@@ -319,7 +369,7 @@ class Conversation:
                 screen.note(f"session {session_id}{kept}; speak, Ctrl-C ends")
             case Voice(is_speaking=True):
                 self._was_heard = True
-                screen.live("you speak …")
+                screen.live("You are speaking…")
             case Voice():
                 screen.live("…")
             case Thinking(speech_ms=speech_ms):
@@ -338,12 +388,25 @@ class Conversation:
                 screen.note(f"paused for at most {timeout_s:.0f} s")
             case Resumed():
                 screen.note("going on")
+            case Interruption():
+                self._interruption(event)
+            case Transcript(text=text):
+                screen.note(f"[you: {text}]")
             case Problem(error=error):
                 screen.note(f"problem: {error}")
             case Ended(reason=reason):
                 screen.note(f"ended: {reason.replace('_', ' ')}")
             case _:
                 pass
+
+    def _interruption(self, event: Interruption) -> None:
+        if self._speaker is not None:
+            self._speaker.duck(is_ducked=event.state == "suspected")
+            if event.state == "stopped":
+                self._speaker.flush()
+        if event.state == "stopped":
+            self.screen.end_text()
+            self.screen.note(f"[you interrupted after {event.heard_ms / 1000:.1f} s]")
 
     def _turn_done(self, event: TurnDone) -> None:
         self.screen.end_text()

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import Annotated, Final
 
 import typer
 import uvloop
@@ -10,15 +14,39 @@ import uvloop
 from parley import logs
 from parley.cli import flags
 from parley.cli.gateway import ending_on_signals
+from parley.executor.child import SUPERVISED_VARIABLE
 from parley.settings import Settings, load
-from parley.worker.main import Worker
+from parley.worker.main import RESTART, WorkerProcess
+
+IS_SUPERVISED: Final = SUPERVISED_VARIABLE in os.environ
+"""Whether an executor started this process, and starts the next one."""
+EXIT_LIMIT_S: Final = 10.0
+"""How long the interpreter may take to end after a failure."""
+LEAVE_LIMIT_S: Final = 30.0
+"""How long a worker that failed, or is to begin again, may take to leave."""
 
 
 def worker(
     gateway: Annotated[
-        str | None, typer.Option(help="Gateway to work for, http(s)://host:port.")
+        str | None, typer.Option(help="Gateway to work for: wss://host:port, ws:// without TLS.")
     ] = None,
-    port: flags.Port = None,
+    fingerprint: Annotated[
+        str | None, typer.Option(help="Of the gateway's certificate; the gateway prints it.")
+    ] = None,
+    ca: Annotated[
+        Path | None,
+        typer.Option(help="The gateway's certificate, or the authority that signed it (PEM)."),
+    ] = None,
+    http: Annotated[
+        bool | None,
+        typer.Option(
+            "--http/--no-http",
+            help="Sessions from the gateway without TLS; default on loopback only.",
+        ),
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(help="Listen port; default 8007, on loopback any free one.")
+    ] = None,
     host: flags.Host = None,
     advertise: Annotated[
         str | None, typer.Option(help="How the gateway reaches this worker, if not host:port.")
@@ -38,34 +66,70 @@ def worker(
     pause_timeout: Annotated[
         float | None, typer.Option(help="Seconds a duplex session may stay paused.")
     ] = None,
+    data_dir: flags.DataDir = None,
+    drain_timeout: flags.DrainTimeout = None,
     config: flags.Config = None,
     log_level: flags.LogLevel = None,
+    log_format: flags.LogFormat = None,
 ) -> None:
     """Run one worker; `parley serve` does this by itself."""
     settings = load(
         config,
         {
             "worker.gateway_url": gateway,
+            "worker.gateway_fingerprint": fingerprint,
+            "worker.gateway_ca": ca,
+            "worker.http": http,
             "worker.port": port,
             "worker.host": host,
             "worker.advertise_url": advertise,
             "worker.index": worker_index,
             "worker.vad": vad,
+            "worker.drain_timeout_s": drain_timeout,
+            "log.format": log_format,
             "model.name": model,
             "model.slots": slots,
             "model.device": device,
             "model.compile": compile,
             "limits.pause_s": pause_timeout,
+            "storage.data_dir": data_dir,
             "log.level": log_level,
         },
     )
     logs.configure(level=settings.log.level, style=settings.log.format)
     code = uvloop.run(_run(settings))
+    if code == RESTART and not IS_SUPERVISED:
+        _begin_again()
     if code:
+        # A device that hangs may keep the interpreter from ending, too.
+        last_resort = threading.Timer(EXIT_LIMIT_S, os._exit, (code,))
+        last_resort.daemon = True
+        last_resort.start()
         raise typer.Exit(code)
 
 
 async def _run(settings: Settings) -> int:
-    running = Worker(settings)
-    with ending_on_signals(running.stop, running.stop_now):
+    running = WorkerProcess(settings, leaving=_leave_at_last)
+    with ending_on_signals(
+        running.stop,
+        running.stop_now,
+        drain=lambda: running.stop(settings.worker.drain_timeout_s),
+    ):
         return await running.run()
+
+
+def _leave_at_last(code: int) -> None:
+    """Something that hangs while the worker leaves must not keep it from ending, or from beginning
+    again."""
+    is_again = code == RESTART and not IS_SUPERVISED
+    end = _begin_again if is_again else lambda: os._exit(code)
+    last_resort = threading.Timer(LEAVE_LIMIT_S, end)
+    last_resort.daemon = True
+    last_resort.start()
+
+
+def _begin_again() -> None:
+    """Become a new process of the same command: nobody else would start one."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(sys.executable, [sys.executable, "-m", "parley", *sys.argv[1:]])

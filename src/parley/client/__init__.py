@@ -2,7 +2,8 @@
 
 from parley.client.admin import Server
 from parley.client.chat import ChatClient
-from parley.client.connection import ConnectionLost, RemoteError, Unreachable
+from parley.client.connection import ConnectionLost, RemoteError, TimedOut, Unreachable
+from parley.client.devices import Loudspeaker, Microphone
 from parley.client.duplex import DuplexClient
 from parley.client.half_duplex import HalfDuplexClient
 from parley.client.realtime import RealtimeClient
@@ -12,8 +13,11 @@ __all__ = [
     "ConnectionLost",
     "DuplexClient",
     "HalfDuplexClient",
+    "Loudspeaker",
+    "Microphone",
     "RealtimeClient",
     "RemoteError",
     "Server",
+    "TimedOut",
     "Unreachable",
 ]

@@ -1,27 +1,37 @@
-"""The requests around conversations: health, status, the queue, stopping from outside."""
+"""The requests around conversations: status, queue, recordings, voices, presets, keys."""
 
 from __future__ import annotations
 
 import ssl
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, Unpack
 from urllib.parse import quote
 
 import httpx
 
-from parley.client.connection import Access, AccessOptions, Unreachable, as_error
+from parley.client.access import CERTIFICATE_HINT, RUNNING_HINT
+from parley.client.connection import Access, AccessOptions, TimedOut, Unreachable, as_error
+from parley.media.pcm import Pcm
+from parley.media.wav import encode_wav
+from parley.protocol import codec
+
+Fields = dict[str, Any]
+"""What the server answered; its fields are described at `/docs` of a running server."""
 
 
 class Server:
     """A server as an operator sees it. Use as `async with Server(url) as server`."""
 
-    def __init__(self, url: str, **access: Unpack[AccessOptions]) -> None:
+    def __init__(self, url: str = "", **access: Unpack[AccessOptions]) -> None:
         self._access = Access(url, **access)
         address = self._access.http_url("/")
+        carrier = self._access.transport
         self._http = httpx.AsyncClient(
             base_url=address,
             headers=self._access.headers(),
             timeout=self._access.open_timeout_s,
+            transport=None if carrier is None else carrier.requests(self._access),
             verify=self._access.verify() if address.startswith("https:") else True,
             # A proxy from the environment cannot know this machine's own addresses.
             trust_env=not self._access.is_loopback(),
@@ -42,30 +52,159 @@ class Server:
         """Let go of connections; safe to repeat."""
         await self._http.aclose()
 
-    async def health(self) -> dict[str, Any]:
+    async def health(self, *, timeout_s: float | None = None) -> Fields:
         """Whether it answers at all."""
-        return await self._ask("GET", "/health")
+        return await self._ask("GET", "/health", timeout_s=timeout_s)
 
-    async def status(self) -> dict[str, Any]:
+    async def status(self, *, timeout_s: float | None = None) -> Fields:
         """Workers and queue in numbers."""
-        return await self._ask("GET", "/status")
+        return await self._ask("GET", "/status", timeout_s=timeout_s)
 
-    async def queue(self) -> dict[str, Any]:
+    async def queue(self, *, timeout_s: float | None = None) -> Fields:
         """Who waits, and what runs."""
-        return await self._ask("GET", "/api/queue")
+        return await self._ask("GET", "/api/queue", timeout_s=timeout_s)
 
-    async def cancel(self, ticket_id: str) -> bool:
+    async def cancel(self, ticket_id: str, *, timeout_s: float | None = None) -> bool:
         """Take a waiting ticket out of the queue; False when it was not waiting."""
-        answer = await self._ask("DELETE", f"/api/queue/{quote(ticket_id, safe='')}")
+        answer = await self._ask("DELETE", f"/api/queue/{_part(ticket_id)}", timeout_s=timeout_s)
         return bool(answer.get("success"))
 
     async def stop_half_duplex(
-        self, session_id: str, scope: Literal["session", "turn"] = "session"
+        self,
+        session_id: str,
+        scope: Literal["session", "turn"] = "session",
+        *,
+        timeout_s: float | None = None,
     ) -> bool:
         """Stop a half-duplex session, or its present turn; False when there is none."""
         body = {"session_id": session_id, "scope": scope}
-        answer = await self._ask("POST", "/api/half_duplex/stop", body, accept=(404,))
+        answer = await self._ask(
+            "POST", "/api/half_duplex/stop", body, accept=(404,), timeout_s=timeout_s
+        )
         return bool(answer.get("success"))
+
+    # -- recordings --
+
+    async def recordings(
+        self, *, limit: int = 100, offset: int = 0, timeout_s: float | None = None
+    ) -> list[Fields]:
+        """A page of all recordings, newest first. For admins."""
+        path = f"/api/sessions?limit={limit}&offset={offset}"
+        return list((await self._ask("GET", path, timeout_s=timeout_s))["recordings"])
+
+    async def recording(self, recording_id: str, *, timeout_s: float | None = None) -> Fields:
+        """What is known of a recording."""
+        return await self._ask("GET", _recording(recording_id), timeout_s=timeout_s)
+
+    async def timeline(self, recording_id: str, *, timeout_s: float | None = None) -> Fields | None:
+        """What was said when; None while the session runs."""
+        path = _recording(recording_id, "/recording")
+        timeline = await self._ask("GET", path, timeout_s=timeout_s)
+        return None if timeline.get("status") == "recording" else timeline
+
+    async def download(self, recording_id: str, to: Path | str) -> Path:
+        """Write everything of a recording to `to`, a ZIP file; returns its path."""
+        path, target = _recording(recording_id, "/download"), Path(to)
+        partial = target.with_name(f"{target.name}.partial")
+        try:
+            async with self._http.stream("GET", _relative(path)) as reply:
+                if not reply.is_success:
+                    await reply.aread()
+                    self._fields(reply)
+                with partial.open("wb") as file:
+                    async for piece in reply.aiter_bytes():
+                        file.write(piece)
+            partial.replace(target)
+        except (httpx.HTTPError, ssl.SSLError) as error:
+            raise self._unreachable(path, error) from None
+        finally:
+            partial.unlink(missing_ok=True)
+        return target
+
+    async def comment(
+        self, recording_id: str, text: str, *, timeout_s: float | None = None
+    ) -> None:
+        """Set the comment of a recording; "" removes it."""
+        path = _recording(recording_id, "/comment")
+        await self._ask("POST", path, {"comment": text}, timeout_s=timeout_s)
+
+    async def share(
+        self,
+        recording_id: str,
+        *,
+        expires_in_s: float | None = 86_400.0,
+        timeout_s: float | None = None,
+    ) -> str:
+        """A link for looking at a recording, which does not tell its id; None: never expires."""
+        path = _recording(recording_id, "/share")
+        made = await self._ask("POST", path, {"expires_in_s": expires_in_s}, timeout_s=timeout_s)
+        return self._access.http_url(str(made["path"]))
+
+    async def pin(
+        self, recording_id: str, pinned: bool = True, *, timeout_s: float | None = None
+    ) -> None:
+        """Keep a recording whatever its age, or not any more. For admins."""
+        path = _recording(recording_id, "/pin")
+        await self._ask("PUT", path, {"pinned": pinned}, timeout_s=timeout_s)
+
+    async def delete_recording(self, recording_id: str, *, timeout_s: float | None = None) -> None:
+        """Delete everything of a recording. Takes a key, or an admin."""
+        await self._ask("DELETE", _recording(recording_id), timeout_s=timeout_s)
+
+    # -- voices and presets --
+
+    async def voices(self, *, timeout_s: float | None = None) -> list[Fields]:
+        """Registered voices."""
+        answer = await self._ask("GET", "/api/assets/ref_audio", timeout_s=timeout_s)
+        return list(answer["ref_audios"])
+
+    async def add_voice(
+        self, name: str, sound: Pcm | bytes, *, timeout_s: float | None = None
+    ) -> str:
+        """Register a voice: sound, or the bytes of a sound file. Returns its id, the
+        `ref_audio_path` of sessions."""
+        data = sound if isinstance(sound, bytes) else encode_wav(sound)
+        body = {"name": name, "audio_base64": codec.to_base64(data)}
+        made = await self._ask("POST", "/api/assets/ref_audio", body, timeout_s=timeout_s)
+        return str(made["id"])
+
+    async def remove_voice(self, voice_id: str, *, timeout_s: float | None = None) -> None:
+        """Delete a registered voice."""
+        path = f"/api/assets/ref_audio/{_part(voice_id)}"
+        await self._ask("DELETE", path, timeout_s=timeout_s)
+
+    async def presets(self, *, timeout_s: float | None = None) -> dict[str, list[Fields]]:
+        """Presets by mode."""
+        return await self._ask("GET", "/api/presets", timeout_s=timeout_s)
+
+    # -- keys and workers, for admins --
+
+    async def keys(self, *, timeout_s: float | None = None) -> list[Fields]:
+        """Keys that work, without the keys themselves."""
+        return list((await self._ask("GET", "/api/admin/keys", timeout_s=timeout_s))["keys"])
+
+    async def add_key(
+        self,
+        name: str,
+        *,
+        max_sessions: int = 8,
+        per_minute: int = 120,
+        timeout_s: float | None = None,
+    ) -> Fields:
+        """Make a key; `key` in the answer is shown this once."""
+        body = {"name": name, "max_sessions": max_sessions, "per_minute": per_minute}
+        return await self._ask("POST", "/api/admin/keys", body, timeout_s=timeout_s)
+
+    async def revoke_key(self, key_id: str, *, timeout_s: float | None = None) -> None:
+        """Revoke a key at once."""
+        await self._ask("DELETE", f"/api/admin/keys/{_part(key_id)}", timeout_s=timeout_s)
+
+    async def drain(
+        self, worker_id: str, draining: bool = True, *, timeout_s: float | None = None
+    ) -> None:
+        """Give a worker no new work, or give it work again; what runs there goes on."""
+        path = f"/api/admin/workers/{_part(worker_id)}"
+        await self._ask("PUT", path, {"draining": draining}, timeout_s=timeout_s)
 
     async def _ask(
         self,
@@ -74,19 +213,30 @@ class Server:
         body: dict[str, Any] | None = None,
         *,
         accept: tuple[int, ...] = (),
-    ) -> dict[str, Any]:
+        timeout_s: float | None = None,
+    ) -> Fields:
+        limit = httpx.USE_CLIENT_DEFAULT if timeout_s is None else httpx.Timeout(timeout_s)
         try:
-            reply = await self._http.request(method, path, json=body)
-        except httpx.HTTPError as error:
-            why = str(error) or type(error).__name__
-            raise Unreachable(self._access.http_url(path), f"{why}.") from None
-        except ssl.SSLError as error:
-            raise Unreachable(self._access.http_url(path), f"{error}.") from None
+            reply = await self._http.request(method, _relative(path), json=body, timeout=limit)
+        except httpx.TimeoutException as error:
+            if timeout_s is None:
+                raise self._unreachable(path, error) from None
+            raise TimedOut(f"{method} {path}", timeout_s) from None
+        except (httpx.HTTPError, ssl.SSLError) as error:
+            raise self._unreachable(path, error) from None
+        return self._fields(reply, accept)
+
+    def _unreachable(self, path: str, error: Exception) -> Unreachable:
+        why = str(error) or type(error).__name__
+        hint = CERTIFICATE_HINT if "CERTIFICATE_VERIFY" in why else RUNNING_HINT
+        return Unreachable(self._access.http_url(path), f"{why}.", hint=hint)
+
+    def _fields(self, reply: httpx.Response, accept: tuple[int, ...] = ()) -> Fields:
         try:
             content = reply.json()
         except ValueError:
             content = None
-        fields: dict[str, Any] = content if isinstance(content, dict) else {}
+        fields: Fields = content if isinstance(content, dict) else {}
         if reply.is_success or reply.status_code in accept:
             return fields
         sentence = fields.get("detail")
@@ -94,3 +244,16 @@ class Server:
             str(fields.get("code", "")),
             sentence if isinstance(sentence, str) else f"The server answered {reply.status_code}.",
         )
+
+
+def _part(text: str) -> str:
+    return quote(text, safe="")
+
+
+def _recording(recording_id: str, rest: str = "") -> str:
+    return f"/api/sessions/{_part(recording_id)}{rest}"
+
+
+def _relative(path: str) -> str:
+    """Below the path at which a proxy may offer the server."""
+    return path.lstrip("/")

@@ -11,11 +11,15 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Final, TypedDict, Unpack
 
+import msgspec
+
+from parley.client.access import recording_lost
 from parley.client.connection import (
     Access,
     AccessOptions,
     ConnectionLost,
     Link,
+    TimedOut,
     Unreachable,
     as_error,
 )
@@ -25,6 +29,7 @@ from parley.client.events import (
     Ended,
     Event,
     Piece,
+    Problem,
     Reconnecting,
     Understood,
     Waiting,
@@ -59,6 +64,8 @@ class Attached(TypedDict, total=False):
     clips: Sequence[bytes]
     streaming: bool
     enable_thinking: bool
+    temperature: float
+    max_tokens: int
 
 
 class ChatClient:
@@ -73,7 +80,7 @@ class ChatClient:
 
     def __init__(
         self,
-        url: str,
+        url: str = "",
         *,
         system: str | None = None,
         voice: Pcm | bytes | None = None,
@@ -97,15 +104,27 @@ class ChatClient:
         clips: Sequence[bytes] = (),
         streaming: bool = True,
         enable_thinking: bool = False,
+        temperature: float | None = None,
+        max_tokens: int | None = None,
     ) -> Request:
-        """Build a request: words with attachments, or a whole history of messages."""
+        """Build a request: words with attachments, or a whole history of messages.
+
+        Args:
+            temperature: 0 to 2; 0 always takes the likeliest word.
+            max_tokens: longest answer.
+        """
+        generation = self._generation
+        if temperature is not None:
+            generation = msgspec.structs.replace(generation, temperature=temperature)
+        if max_tokens is not None:
+            generation = msgspec.structs.replace(generation, max_new_tokens=max_tokens)
         messages = (_user(ask, images, sounds, clips),) if isinstance(ask, str) else tuple(ask)
         if self._system is not None and (not messages or messages[0].role != "system"):
             messages = (self._system, *messages)
         return Request(
             messages=messages,
             streaming=streaming,
-            generation=self._generation,
+            generation=generation,
             tts=self._tts,
             image=ImageOptions(),
             omni_mode=bool(clips),
@@ -113,13 +132,30 @@ class ChatClient:
         )
 
     async def ask(
-        self, ask: str | Sequence[Message] | Request, **attached: Unpack[Attached]
+        self,
+        ask: str | Sequence[Message] | Request,
+        *,
+        timeout_s: float | None = None,
+        **attached: Unpack[Attached],
     ) -> Answer:
         """The whole answer at once; `attached` as in `request`.
 
+        Args:
+            timeout_s: longest wait, the queue included.
+
         Raises:
+            TimedOut: `timeout_s` was not enough.
             ParleyError: refused or failed; the class says why.
         """
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._ask(ask, **attached)
+        except TimeoutError:
+            raise TimedOut("The answer", timeout_s or 0) from None
+
+    async def _ask(
+        self, ask: str | Sequence[Message] | Request, **attached: Unpack[Attached]
+    ) -> Answer:
         async with aclosing(self.stream(ask, **attached)) as events:
             async for event in events:
                 if isinstance(event, Answer):
@@ -207,6 +243,8 @@ class _Exchange:
                 return self._piece(message)
             case wire.Done():
                 return self._answer(message)
+            case legacy.RecordingLost(entries=entries):
+                return Problem(recording_lost(entries))
             case legacy.Stopped():
                 return Ended("stopped")
             case legacy.Error():

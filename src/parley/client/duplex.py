@@ -8,28 +8,108 @@ async with DuplexClient("https://localhost:8006", video=False) as talk:
 
 from __future__ import annotations
 
+import asyncio
 import secrets
-from collections.abc import Sequence
-from typing import Any, Unpack
+from collections import deque
+from collections.abc import AsyncIterable, Sequence
+from typing import Any, ClassVar, Final, Unpack
 
 import msgspec
 
+from parley.client.access import recording_lost
 from parley.client.connection import Access, AccessOptions, as_error
-from parley.client.events import Ended, Event, Listening, Paused, Problem, Ready, Resumed, Speaking
+from parley.client.events import (
+    Ended,
+    Event,
+    Interruption,
+    Listening,
+    Paused,
+    Problem,
+    Ready,
+    Resumed,
+    Speaking,
+    Transcript,
+)
 from parley.client.live import LiveClient, given, sound_in, sound_out, voice_out
+from parley.client.pace import Pace
 from parley.clock import Clock
-from parley.media.pcm import Pcm
+from parley.errors import NotReady
+from parley.media.pcm import INPUT_RATE_HZ, Pcm, join
+from parley.media.resample import resample
 from parley.protocol import codec, legacy
 from parley.protocol import duplex as wire
-from parley.protocol.dialects import DUPLEX, check_session_id
-from parley.protocol.values import DEFAULT_SYSTEM_PROMPT, DuplexConfig
+from parley.protocol.codec import check_session_id
+from parley.protocol.values import DEFAULT_SYSTEM_PROMPT, DuplexConfig, InterruptionOptions
+
+_SILENCE: Final = Pcm.silence(INPUT_RATE_HZ, INPUT_RATE_HZ)
 
 
 class UnitClient(LiveClient):
     """A live conversation in units: what `duplex` and `realtime` have in common."""
 
+    chunk_samples: ClassVar[int] = INPUT_RATE_HZ
     _live_limit = 3
     _sent_s: float | None = None
+    _speaking: asyncio.Task[None] | None = None
+    _frames: tuple[bytes, ...] = ()
+
+    async def say(self, pcm: Pcm) -> None:
+        """Say something, in units of one second in real time; returns when the last one has left.
+        From the first call on silence is sent in between, as a microphone would: the model needs a
+        unit per second to answer in.
+
+        Waits for the session to be ready; may be called while another task iterates, and before
+        anybody does.
+
+        Raises:
+            ParleyError: the session never began, or ended meanwhile.
+        """
+        async with self._listening():
+            await self._until_active()
+            if self._speaking is None:
+                self._units: deque[tuple[Pcm, asyncio.Future[None]]] = deque()
+                self._speaking = asyncio.create_task(self._speak(), name="parley-client-speaker")
+            sound = resample(pcm, INPUT_RATE_HZ)
+            sent: asyncio.Future[None] | None = None
+            for start in range(0, len(sound), INPUT_RATE_HZ):
+                unit = sound.slice(start, start + INPUT_RATE_HZ)
+                missing = Pcm.silence(INPUT_RATE_HZ - len(unit), INPUT_RATE_HZ)
+                sent = asyncio.get_running_loop().create_future()
+                self._units.append((join([unit, missing], INPUT_RATE_HZ), sent))
+            if sent is not None:
+                await asyncio.wait({sent, self._speaking}, return_when=asyncio.FIRST_COMPLETED)
+            if sent is not None and not sent.done():
+                await self._speaking
+                raise NotReady("sound", self.phase)
+
+    def show(self, *frames: bytes) -> None:
+        """Send these pictures (up to four JPEG, PNG or WebP files) with every unit that `say` and
+        `send_from` send from now on; none: no more."""
+        self._frames = frames
+
+    async def send_from(self, source: AsyncIterable[Pcm]) -> None:
+        async for unit in source:
+            if self.phase != "active":
+                return
+            self.send_unit(unit, frames=self._frames)
+
+    async def close(self) -> None:
+        if self._speaking is not None:
+            self._speaking.cancel()
+            await asyncio.gather(self._speaking, return_exceptions=True)
+        await super().close()
+
+    async def _speak(self) -> None:
+        """One unit per second, until the session ends."""
+        pace = Pace(1.0)
+        while True:
+            await pace.next()
+            if self.phase != "active" or self._leaving:
+                return
+            unit, sent = self._units.popleft() if self._units else (_SILENCE, None)
+            self.send_unit(unit, frames=self._frames)
+            if sent is not None and not sent.done():
+                sent.set_result(None)
 
     def send_unit(
         self,
@@ -87,14 +167,16 @@ class DuplexClient(UnitClient):
         system_prompt: who the model is.
         voice, tts_voice: what it sounds like: sound, or the bytes of a WAV file.
         config: how units are decided.
+        interruption: what happens when somebody speaks while the model does; nothing by default.
+        transcribe: ask for what the user was heard to say (`Transcript`).
         record: False asks the server not to keep the session.
     """
 
-    _dialect = DUPLEX
+    _messages = wire
 
     def __init__(
         self,
-        url: str,
+        url: str = "",
         *,
         video: bool = False,
         session_id: str | None = None,
@@ -103,6 +185,8 @@ class DuplexClient(UnitClient):
         tts_voice: Pcm | bytes | None = None,
         config: DuplexConfig | None = None,
         max_slice_nums: int = 1,
+        interruption: InterruptionOptions | None = None,
+        transcribe: bool = False,
         record: bool = True,
         clock: Clock | None = None,
         **access: Unpack[AccessOptions],
@@ -118,6 +202,8 @@ class DuplexClient(UnitClient):
             tts_ref_audio_base64=voice_out(tts_voice),
             config=config or DuplexConfig(),
             max_slice_nums=max_slice_nums,
+            interruption=interruption or InterruptionOptions(),
+            transcribe=transcribe,
             record=record,
         )
 
@@ -167,6 +253,12 @@ class DuplexClient(UnitClient):
                 return Paused(timeout_s)
             case wire.Resumed():
                 return Resumed()
+            case legacy.Interruption():
+                return Interruption(message.state, message.heard_ms, message.text)
+            case legacy.RecordingLost(entries=entries):
+                return Problem(recording_lost(entries))
+            case legacy.InputTranscript(text=text):
+                return Transcript(text)
             case legacy.Stopped():
                 full = self._problem is not None and self._problem.code == "context_full"
                 return Ended("context_full" if full else "stopped")

@@ -6,12 +6,11 @@ Sound is `Pcm` at 24 kHz; times are in the unit their names say.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from parley.errors import ParleyError
 from parley.media.pcm import Pcm
-
-EndReason = Literal["stopped", "timeout", "context_full", "server_shutdown", "error"]
+from parley.protocol.legacy import CloseReason
+from parley.protocol.values import InterruptionState
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +122,26 @@ class Resumed:
 
 
 @dataclass(frozen=True, slots=True)
+class Interruption:
+    """Where `interruption` was asked for: somebody may be interrupting (play more softly), does not
+    (play as before), or has (`stopped`: throw away what has not been played).
+
+    `heard_ms`, `text`: what the server takes to have been heard of the answer.
+    """
+
+    state: InterruptionState
+    heard_ms: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """Where `transcribe` was asked for: what the user was heard to say, before the answer."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Problem:
     """Something was refused or failed, and the session goes on."""
 
@@ -144,10 +163,27 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
+class Turn:
+    """One answer of a live conversation, from its first word to its end, as `turns()` yields them.
+
+    `first_sound_ms` as in `TurnDone` (half-duplex only). `problems`: what failed since the turn
+    before, without ending the session.
+    """
+
+    number: int
+    text: str
+    sound: Pcm | None
+    was_interrupted: bool = False
+    has_failed: bool = False
+    first_sound_ms: float | None = None
+    problems: tuple[ParleyError, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Ended:
     """The last event of a session."""
 
-    reason: EndReason
+    reason: CloseReason
     elapsed_s: float | None = None
 
 
@@ -165,6 +201,8 @@ Event = (
     | Speaking
     | Paused
     | Resumed
+    | Interruption
+    | Transcript
     | Problem
     | Answer
     | Ended

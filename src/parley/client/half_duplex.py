@@ -1,29 +1,49 @@
 """Half-duplex: you speak, the server hears when you have finished, and answers.
 
 async with HalfDuplexClient("https://localhost:8006", insecure=True) as talk:
-    await talk.ready()
-    talk.send_audio(pcm)
-    async for event in talk: ...
+    await talk.say(pcm)
+    async for turn in talk.turns(): ...
 """
 
 from __future__ import annotations
 
+import asyncio
 import secrets
-from typing import Any, Final, Unpack
+from collections.abc import AsyncIterable
+from typing import Any, ClassVar, Final, Unpack
 
 import msgspec
 
+from parley.client.access import recording_lost
 from parley.client.connection import Access, AccessOptions, as_error
-from parley.client.events import Ended, Event, Piece, Problem, Ready, Thinking, TurnDone, Voice
+from parley.client.events import (
+    Ended,
+    Event,
+    Interruption,
+    Piece,
+    Problem,
+    Ready,
+    Thinking,
+    Transcript,
+    TurnDone,
+    Voice,
+)
 from parley.client.live import LiveClient, given, sound_in, sound_out, voice_out
+from parley.client.pace import Pace
 from parley.clock import Clock
-from parley.media.pcm import Pcm
+from parley.media.pcm import INPUT_RATE_HZ, Pcm, join, level_dbfs
+from parley.media.resample import resample
 from parley.protocol import half_duplex as wire
 from parley.protocol import legacy
-from parley.protocol.dialects import HALF_DUPLEX, check_session_id
+from parley.protocol.codec import check_session_id
 from parley.protocol.half_duplex import Config
 from parley.protocol.values import AudioPart, TextPart
 
+CHUNK_S: Final = 0.5
+SETTLE_S: Final = 5.0
+"""How long `say` waits in silence for the server to find the end of what was said."""
+SILENCE_DBFS: Final = -50.0
+"""What is quieter asks nothing."""
 RESUME_DELAY_S: Final = 0.8
 """Silence to keep after the answer was played. Source: half_duplex_api.txt, phase 5."""
 
@@ -36,17 +56,19 @@ class HalfDuplexClient(LiveClient):
         session_id: 1 to 64 letters, digits, `_`, `-`; made up when absent.
         system_prompt: who the model is.
         voice: what it sounds like: sound, or the bytes of a WAV file.
-        config: voice detection, generation, speech, idle limit.
+        config: voice detection, generation, speech, idle limit, interruption, transcripts. With
+            `interruption` on, `send_from` goes on while an answer is made and played.
         record: False asks the server not to keep the session.
     """
 
-    _dialect = HALF_DUPLEX
+    chunk_samples: ClassVar[int] = INPUT_RATE_HZ // 2
+    _messages = wire
     _live_limit = 8
     _error_ends = True
 
     def __init__(
         self,
-        url: str,
+        url: str = "",
         *,
         session_id: str | None = None,
         system_prompt: str | None = None,
@@ -56,7 +78,7 @@ class HalfDuplexClient(LiveClient):
         clock: Clock | None = None,
         **access: Unpack[AccessOptions],
     ) -> None:
-        self.session_id = check_session_id(session_id or f"hdx_{secrets.token_hex(8)}")
+        self.session_id = check_session_id(session_id or f"hdx_{secrets.token_hex(16)}")
         super().__init__(
             Access(url, **access), wire.PATH.format(session_id=self.session_id), clock=clock
         )
@@ -66,11 +88,71 @@ class HalfDuplexClient(LiveClient):
             config=config or Config(),
             record=record,
         )
+        self._may_interrupt = self._prepare.config.interruption.mode != "off"
+        self._is_cut = False
         self._thinking_since: float | None = None
         self._first_sound_ms: float | None = None
         self._quiet_until_s = 0.0
         self._turn_sound_s = 0.0
         self._is_answering = False
+        self._utterances = 0
+        self._has_spoken = False
+
+    async def say(self, pcm: Pcm) -> bool:
+        """Say something: in real time, when it is our turn, with the silence after it that tells
+        the server that it is over. Waits for the session to be ready; may be called while another
+        task iterates, and before anybody does.
+
+        Args:
+            pcm: sound of any rate and length. Where it has pauses that end a turn, it goes on after
+                the answer, as a person does.
+
+        Returns:
+            Whether the server heard speech to its end.
+
+        Raises:
+            ParleyError: the session never began, or ended meanwhile.
+        """
+        rest = resample(pcm, INPUT_RATE_HZ)
+        async with self._listening():
+            await self._until_active()
+            if not self._has_spoken:
+                # The server does not listen to the click of a microphone that opens.
+                rest = join([Pcm.silence(self.chunk_samples, INPUT_RATE_HZ), rest], INPUT_RATE_HZ)
+                self._has_spoken = True
+            pace = Pace(CHUNK_S)
+            answered = self._utterances
+            quiet_s = 0.0
+            while quiet_s < SETTLE_S:
+                await pace.next()
+                is_said = level_dbfs(rest) < SILENCE_DBFS
+                if not (is_said and self._utterances > answered):
+                    await self._my_turn()
+                if is_said and self._utterances > answered:
+                    return True
+                chunk, rest = rest.slice(0, self.chunk_samples), rest.slice(self.chunk_samples)
+                if level_dbfs(chunk) > SILENCE_DBFS:
+                    answered, quiet_s = self._utterances, 0.0
+                elif not len(rest):
+                    quiet_s += CHUNK_S
+                missing = self.chunk_samples - len(chunk)
+                self.send_audio(join([chunk, Pcm.silence(missing, INPUT_RATE_HZ)], INPUT_RATE_HZ))
+            return False
+
+    async def send_from(self, source: AsyncIterable[Pcm]) -> None:
+        async for chunk in source:
+            if self.phase != "active":
+                return
+            if self.may_send:
+                self.send_audio(chunk)
+
+    async def _my_turn(self) -> None:
+        """Within `_listening`: wait while an answer is made and played."""
+        while not self.is_my_turn and self.phase == "active":
+            if self._is_answering:
+                await self._told()
+            else:
+                await asyncio.sleep(max(0.0, self._quiet_until_s - self._clock.monotonic()))
 
     def send_audio(self, pcm: Pcm) -> None:
         """Send about half a second of microphone; any rate. Oldest sound is dropped when the
@@ -87,6 +169,12 @@ class HalfDuplexClient(LiveClient):
         """Whether to send sound now: not while an answer is made or played, nor shortly after, or
         the server would hear its own voice."""
         return not self._is_answering and self._clock.monotonic() >= self._quiet_until_s
+
+    @property
+    def may_send(self) -> bool:
+        """Whether the server wants sound now: when it is our turn, and always where interruptions
+        were asked for."""
+        return self._may_interrupt or self.is_my_turn
 
     def _opening(self) -> msgspec.Struct:
         return self._prepare
@@ -109,7 +197,8 @@ class HalfDuplexClient(LiveClient):
                 self._thinking_since = now_s
                 self._first_sound_ms = None
                 self._turn_sound_s = 0.0
-                self._is_answering = True
+                self._is_answering, self._is_cut = True, False
+                self._utterances += 1
                 return Thinking(speech_ms)
             case wire.Chunk():
                 return self._piece(message, now_s)
@@ -119,7 +208,8 @@ class HalfDuplexClient(LiveClient):
                 started_s = now_s
                 if self._thinking_since is not None and self._first_sound_ms is not None:
                     started_s = self._thinking_since + self._first_sound_ms / 1000
-                self._quiet_until_s = started_s + self._turn_sound_s + RESUME_DELAY_S
+                if not self._is_cut:
+                    self._quiet_until_s = started_s + self._turn_sound_s + RESUME_DELAY_S
                 return TurnDone(
                     message.turn_index,
                     message.text,
@@ -128,6 +218,14 @@ class HalfDuplexClient(LiveClient):
                     message.audio_duration_ms or round(1000 * self._turn_sound_s),
                     self._first_sound_ms,
                 )
+            case legacy.Interruption(state=state):
+                if state == "stopped":
+                    self._is_cut, self._quiet_until_s = True, now_s
+                return Interruption(state, message.heard_ms, message.text)
+            case legacy.RecordingLost(entries=entries):
+                return Problem(recording_lost(entries))
+            case legacy.InputTranscript(text=text):
+                return Transcript(text)
             case legacy.Stopped():
                 return Ended("stopped")
             case wire.Timeout(elapsed_s=elapsed_s):

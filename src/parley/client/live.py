@@ -13,14 +13,27 @@ again (`Reconnecting`); afterwards the conversation lives on the worker, so it r
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from abc import ABC, abstractmethod
-from types import TracebackType
-from typing import Any, Final, Self
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
+from types import ModuleType, TracebackType
+from typing import Any, ClassVar, Final, Self
 
 import msgspec
 
-from parley.client.connection import Access, ConnectionLost, Link, Unreachable
-from parley.client.events import Assigned, Ended, Event, Problem, Ready, Reconnecting, Waiting
+from parley.client.connection import Access, ConnectionLost, Link, TimedOut, Unreachable
+from parley.client.events import (
+    Assigned,
+    Ended,
+    Event,
+    Problem,
+    Ready,
+    Reconnecting,
+    Turn,
+    Waiting,
+)
+from parley.client.pace import Collected
 from parley.clock import Clock, SystemClock
 from parley.errors import NotReady, ParleyError, Refused, UnknownEvent
 from parley.media.pcm import (
@@ -32,7 +45,6 @@ from parley.media.pcm import (
 )
 from parley.media.resample import resample
 from parley.protocol import codec, legacy, realtime
-from parley.protocol.dialects import Dialect
 
 BACKOFF_S: Final = 0.5
 TRY_AGAIN_CODES: Final = frozenset({1001, 1006, 1011, 1012})
@@ -45,7 +57,11 @@ _ASSIGNED = legacy.QueueDone | realtime.SessionQueueDone
 class LiveClient(ABC):
     """A live conversation. Use one of the subclasses."""
 
-    _dialect: Dialect
+    chunk_samples: ClassVar[int]
+    """Samples at 16 kHz that are sent at a time: what a microphone should deliver."""
+
+    _messages: ModuleType
+    """The module of `parley.protocol` that has the messages of this dialect."""
     _live_limit = 4
     _error_ends = False
     """Whether every error is the last message of this dialect."""
@@ -58,6 +74,9 @@ class LiveClient(ABC):
         self._problem: ParleyError | None = None
         self._attempt = 1
         self._leaving = False
+        self._kept: deque[Event | Exception] = deque()
+        self._reading = asyncio.Lock()
+        self._news = asyncio.Event()
         self.phase: str = "closed"
         """`queued`, `connected`, `active` or `closed`, as the server sees it."""
 
@@ -99,28 +118,67 @@ class LiveClient(ABC):
             ParleyError: the server refused or ended the conversation; the class says why.
             ConnectionLost: the connection broke in mid-conversation.
         """
-        while True:
-            if self.phase == "closed":
-                raise StopAsyncIteration
-            try:
-                event = await self._next()
-            except ConnectionLost as lost:
-                event = await self._after(lost)
-            if event is not None:
-                return event
+        async with self._reading:
+            if not self._kept:
+                return await self._read()
+            kept = self._kept.popleft()
+        if isinstance(kept, Exception):
+            raise kept
+        return kept
 
-    async def ready(self) -> Ready:
+    async def turns(self) -> AsyncGenerator[Turn, None]:
+        """Answers, each when it is complete; ends with the session. Other events are passed over.
+
+        Raises:
+            ParleyError: as when iterating.
+        """
+        collected = Collected()
+        async for event in self:
+            turn = collected.take(event)
+            if turn is not None:
+                yield turn
+
+    @abstractmethod
+    async def send_from(self, source: AsyncIterable[Pcm]) -> None:
+        """Send what a microphone brings (chunks of `chunk_samples`) until it ends, the session
+        ends, or the task is cancelled. Iterate meanwhile."""
+
+    async def ready(self, *, timeout_s: float | None = None) -> Ready:
         """Wait until the session is prepared, letting queue events pass.
 
         Raises:
+            TimedOut: `timeout_s` was not enough.
             ParleyError: it never came to that.
         """
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._ready()
+        except TimeoutError:
+            raise TimedOut("Waiting for a place", timeout_s or 0) from None
+
+    async def _ready(self) -> Ready:
         async for event in self:
             if isinstance(event, Ready):
                 return event
             if isinstance(event, Problem):
                 raise event.error
         raise ConnectionLost(1000, "the session ended before it was ready", 0)
+
+    def write(self, text: str, *pictures: bytes) -> None:
+        """Put written words into the conversation, and up to four pictures (JPEG, PNG or WebP
+        files); they are answered aloud. Pictures alone go with what is said or written next.
+
+        A model that cannot take them says so by a `Problem` (half-duplex: by an error at the end).
+
+        Raises:
+            NotReady: before `Ready`.
+            ConnectionLost: the connection is gone.
+        """
+        images = tuple(codec.to_base64(picture) for picture in pictures)
+        self._active("text").post(self._written(text, images))
+
+    def _written(self, text: str, images: tuple[str, ...]) -> msgspec.Struct:
+        return legacy.InputText(text=text, images=images)
 
     async def stop(self) -> None:
         """Ask the server to end the session; keep iterating until `Ended`."""
@@ -145,7 +203,59 @@ class LiveClient(ABC):
         """Live messages given up here because the network did not keep pace."""
         return 0 if self._link is None else self._link.dropped
 
+    # -- speaking while nobody may be iterating --
+
+    @contextlib.asynccontextmanager
+    async def _listening(self) -> AsyncIterator[None]:
+        """Read on during the block, so that what the server says takes effect. Events are kept for
+        whoever iterates, now or later; so are errors."""
+        reading = asyncio.create_task(self._keep(), name="parley-client-reader")
+        try:
+            yield
+        finally:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+
+    async def _keep(self) -> None:
+        while True:
+            async with self._reading:
+                try:
+                    self._kept.append(await self._read())
+                except (ParleyError, StopAsyncIteration) as error:
+                    self._kept.append(error)
+                    return
+
+    async def _told(self) -> None:
+        """Wait for the next event."""
+        self._news.clear()
+        await self._news.wait()
+
+    async def _until_active(self) -> None:
+        """Within `_listening`: wait for the place and the preparation.
+
+        Raises:
+            ParleyError: it does not come to that.
+        """
+        while self.phase != "active":
+            if self.phase == "closed":
+                failed = self._kept.pop() if self._kept else None
+                raise failed if isinstance(failed, ParleyError) else NotReady("sound", self.phase)
+            await self._told()
+
     # -- inside --
+
+    async def _read(self) -> Event:
+        while True:
+            if self.phase == "closed":
+                raise StopAsyncIteration
+            try:
+                event = await self._next()
+            except ConnectionLost as lost:
+                event = await self._after(lost)
+            finally:
+                self._news.set()
+            if event is not None:
+                return event
 
     async def _open(self) -> None:
         while True:
@@ -170,7 +280,7 @@ class LiveClient(ABC):
     async def _next(self) -> Event | None:
         link = self._connected()
         try:
-            message = self._dialect.decode_server(await link.receive())
+            message = self._messages.decode_server(await link.receive())
         except UnknownEvent:
             return None  # A later version says more than we know.
         match message:

@@ -12,15 +12,24 @@ from typing import Any, Unpack
 
 import msgspec
 
+from parley.client.access import recording_lost
 from parley.client.connection import Access, AccessOptions, as_error
 from parley.client.duplex import UnitClient
-from parley.client.events import Ended, Event, Listening, Problem, Ready, Speaking
+from parley.client.events import (
+    Ended,
+    Event,
+    Interruption,
+    Listening,
+    Problem,
+    Ready,
+    Speaking,
+    Transcript,
+)
 from parley.client.live import given, sound_in, voice_out
 from parley.clock import Clock
 from parley.media.pcm import Pcm
 from parley.protocol import realtime as wire
-from parley.protocol.dialects import REALTIME
-from parley.protocol.values import DEFAULT_SYSTEM_PROMPT, DuplexConfig
+from parley.protocol.values import DEFAULT_SYSTEM_PROMPT, DuplexConfig, InterruptionOptions
 
 
 class RealtimeClient(UnitClient):
@@ -32,14 +41,16 @@ class RealtimeClient(UnitClient):
         instructions: who the model is.
         voice, tts_voice: what it sounds like: sound, or the bytes of a WAV file.
         config: how units are decided.
+        interruption: what happens when somebody speaks while the model does; nothing by default.
+        transcribe: ask for what the user was heard to say (`Transcript`).
         record: False asks the server not to keep the session.
     """
 
-    _dialect = REALTIME
+    _messages = wire
 
     def __init__(
         self,
-        url: str,
+        url: str = "",
         *,
         mode: wire.Mode = "video",
         instructions: str = DEFAULT_SYSTEM_PROMPT,
@@ -47,6 +58,8 @@ class RealtimeClient(UnitClient):
         tts_voice: Pcm | bytes | None = None,
         config: DuplexConfig | None = None,
         max_slice_nums: int = 1,
+        interruption: InterruptionOptions | None = None,
+        transcribe: bool = False,
         record: bool = True,
         clock: Clock | None = None,
         **access: Unpack[AccessOptions],
@@ -60,6 +73,8 @@ class RealtimeClient(UnitClient):
                 ref_audio=voice_out(voice),
                 tts_ref_audio=voice_out(tts_voice),
                 voice_config=config or DuplexConfig(),
+                interruption=interruption or InterruptionOptions(),
+                transcribe=transcribe,
                 record=record,
             )
         )
@@ -76,6 +91,12 @@ class RealtimeClient(UnitClient):
         return wire.Append(
             audio=audio, video_frames=frames, force_listen=force_listen, max_slice_nums=slices
         )
+
+    def _written(self, text: str, images: tuple[str, ...]) -> msgspec.Struct:
+        parts = [wire.ItemPart(type="input_image", image_url=image) for image in images]
+        if text:
+            parts.append(wire.ItemPart(type="input_text", text=text))
+        return wire.ItemCreate(item=wire.WrittenItem(content=tuple(parts)))
 
     def _translate(self, message: Any) -> Event | None:
         match message:
@@ -96,6 +117,12 @@ class RealtimeClient(UnitClient):
                     message.kv_cache_length,
                     self._latency_ms(),
                 )
+            case wire.ResponseInterruption():
+                return Interruption(message.state, message.heard_ms, message.text)
+            case wire.SessionRecordingLost(entries=entries):
+                return Problem(recording_lost(entries))
+            case wire.InputTranscript(transcript=text):
+                return Transcript(text)
             case wire.SessionClosed(reason=reason):
                 return Ended(reason)
             case wire.Error(error=body):

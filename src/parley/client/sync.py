@@ -5,9 +5,8 @@
     with sync.connect("https://localhost:8006", insecure=True) as server:
         print(server.ask("Hello!").text)
         with server.half_duplex() as talk:
-            talk.ready()
-            talk.send_audio(pcm)
-            for event in talk: ...
+            talk.say(pcm)
+            print(next(talk.turns()).text)
 
 One thread with an event loop runs behind each connected server, so sound leaves while the script
 does something else. Every method waits for its result; errors are those of the asynchronous client.
@@ -17,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
@@ -25,7 +24,7 @@ from parley.client import chat as chats
 from parley.client.admin import Server
 from parley.client.connection import AccessOptions
 from parley.client.duplex import DuplexClient, UnitClient
-from parley.client.events import Answer, Event, Ready
+from parley.client.events import Answer, Event, Ready, Turn
 from parley.client.half_duplex import HalfDuplexClient
 from parley.client.live import LiveClient
 from parley.client.realtime import RealtimeClient
@@ -53,6 +52,18 @@ class _Portal:
         except BaseException:
             future.cancel()
             raise
+
+    def iterate(self, events: AsyncGenerator[T, None]) -> Iterator[T]:
+        """Run an asynchronous generator over there; leaving the loop closes it."""
+        try:
+            while True:
+                try:
+                    yield self.run(_awaited(events.__anext__()))
+                except StopAsyncIteration:
+                    return
+        finally:
+            if not self._loop.is_closed():
+                self.run(_awaited(events.aclose()))
 
     def close(self) -> None:
         if not self._loop.is_closed():
@@ -98,9 +109,17 @@ class Talk:
         except StopAsyncIteration:
             raise StopIteration from None
 
-    def ready(self) -> Ready:
+    def ready(self, *, timeout_s: float | None = None) -> Ready:
         """Wait until the session is prepared."""
-        return self._portal.run(self._client.ready())
+        return self._portal.run(self._client.ready(timeout_s=timeout_s))
+
+    def turns(self) -> Iterator[Turn]:
+        """Answers, each when it is complete; ends with the session."""
+        return self._portal.iterate(self._client.turns())
+
+    def write(self, text: str, *pictures: bytes) -> None:
+        """Put written words and pictures into the conversation, which are answered aloud."""
+        self._portal.run(_called(lambda: self._client.write(text, *pictures)))
 
     def stop(self) -> None:
         """Ask for the end; keep iterating until `Ended`."""
@@ -117,6 +136,10 @@ class HalfDuplexTalk(Talk):
 
     _client: HalfDuplexClient
 
+    def say(self, pcm: Pcm) -> bool:
+        """Say something in real time; whether the server heard speech to its end."""
+        return self._portal.run(self._client.say(pcm))
+
     def send_audio(self, pcm: Pcm) -> None:
         """About half a second of sound."""
         self._portal.run(_called(lambda: self._client.send_audio(pcm)))
@@ -132,6 +155,14 @@ class UnitTalk(Talk):
 
     _client: UnitClient
 
+    def say(self, pcm: Pcm) -> None:
+        """Say something in real time; silence is sent from then on in between."""
+        self._portal.run(self._client.say(pcm))
+
+    def show(self, *frames: bytes) -> None:
+        """Pictures that go with what is said from now on."""
+        self._portal.run(_called(lambda: self._client.show(*frames)))
+
     def send_unit(
         self, pcm: Pcm, *, frames: Sequence[bytes] = (), force_listen: bool = False
     ) -> None:
@@ -141,10 +172,24 @@ class UnitTalk(Talk):
         )
 
 
+class DuplexTalk(UnitTalk):
+    """A duplex conversation, which can rest."""
+
+    _client: DuplexClient
+
+    def pause(self, timeout_s: float | None = None) -> None:
+        """Rest after the unit in flight; `Paused` confirms."""
+        self._portal.run(self._client.pause(timeout_s))
+
+    def resume(self) -> None:
+        """Go on; `Resumed` confirms."""
+        self._portal.run(self._client.resume())
+
+
 class SyncServer:
     """A server, seen from a script. Make one with `connect`."""
 
-    def __init__(self, url: str, **access: Unpack[AccessOptions]) -> None:
+    def __init__(self, url: str = "", **access: Unpack[AccessOptions]) -> None:
         self._url = url
         self._access = access
         self._portal = _Portal()
@@ -171,21 +216,38 @@ class SyncServer:
         system: str | None = None,
         voice: Pcm | bytes | None = None,
         speech: bool = False,
+        timeout_s: float | None = None,
         **attached: Unpack[chats.Attached],
     ) -> Answer:
         """One question, one answer; see `ChatClient`."""
         client = chats.ChatClient(
             self._url, system=system, voice=voice, speech=speech, **self._access
         )
-        return self._portal.run(client.ask(ask, **attached))
+        return self._portal.run(client.ask(ask, timeout_s=timeout_s, **attached))
+
+    def stream(
+        self,
+        ask: str | Sequence[Message],
+        *,
+        system: str | None = None,
+        voice: Pcm | bytes | None = None,
+        speech: bool = False,
+        **attached: Unpack[chats.Attached],
+    ) -> Iterator[Event]:
+        """One question, its answer as it is made; see `ChatClient.stream`. Leaving the loop early
+        (and the iterator with it) stops the server."""
+        client = chats.ChatClient(
+            self._url, system=system, voice=voice, speech=speech, **self._access
+        )
+        return self._portal.iterate(client.stream(ask, **attached))
 
     def half_duplex(self, **options: Any) -> HalfDuplexTalk:
         """A half-duplex conversation; options as in `HalfDuplexClient`."""
         return HalfDuplexTalk(self._portal, HalfDuplexClient(self._url, **self._access, **options))
 
-    def duplex(self, **options: Any) -> UnitTalk:
+    def duplex(self, **options: Any) -> DuplexTalk:
         """A duplex conversation; options as in `DuplexClient`."""
-        return UnitTalk(self._portal, DuplexClient(self._url, **self._access, **options))
+        return DuplexTalk(self._portal, DuplexClient(self._url, **self._access, **options))
 
     def realtime(self, **options: Any) -> UnitTalk:
         """A realtime conversation; options as in `RealtimeClient`."""
@@ -193,17 +255,21 @@ class SyncServer:
 
     def status(self) -> dict[str, Any]:
         """Workers and queue in numbers."""
-        return self._portal.run(self._with_server(lambda server: server.status()))
+        return self.call(lambda server: server.status())
 
     def queue(self) -> dict[str, Any]:
         """Who waits, and what runs."""
-        return self._portal.run(self._with_server(lambda server: server.queue()))
+        return self.call(lambda server: server.queue())
+
+    def call(self, work: Callable[[Server], Coroutine[Any, Any, T]]) -> T:
+        """Any verb of `Server`, waited for: `server.call(lambda s: s.recordings(limit=5))`."""
+        return self._portal.run(self._with_server(work))
 
     async def _with_server(self, work: Callable[[Server], Awaitable[T]]) -> T:
         async with Server(self._url, **self._access) as server:
             return await work(server)
 
 
-def connect(url: str, **access: Unpack[AccessOptions]) -> SyncServer:
+def connect(url: str = "", **access: Unpack[AccessOptions]) -> SyncServer:
     """A server to talk to from a script; use as `with`."""
     return SyncServer(url, **access)

@@ -1,39 +1,90 @@
 """JPEG, PNG or WebP ↔ an array of pixels: uint8, shape (H, W, 3), RGB, upright.
 
-Sizes are checked from the header, before any pixel is decoded.
+Sizes are checked from the header, before any pixel is decoded. `decode_light_image` is for the
+event loop's own process; everything else belongs into a decoder's child (see `decoder`).
 """
 
 from __future__ import annotations
 
 import io
+import math
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from parley.errors import InvalidPayload, TooLarge
+from parley.protocol.values import IMAGE_LIMIT_BYTES
 
 Pixels = npt.NDArray[np.uint8]
 
 LIMIT_PIXELS = 64_000_000
-LIMIT_BYTES = 20 * 1024 * 1024
-"""Source of both: service.md 4.1."""
+"""Source: service.md 4.1."""
+
+LIGHT_PIXELS = 4_000_000
+LIGHT_BYTES = 4 * 1024 * 1024
+LIGHT_SCANS = 64
+"""A picture within these takes about 50 MB and a fraction of a second, whatever is in it. A JPEG
+file may repeat its scans a hundred thousand times; cameras write at most a dozen."""
+
+_ORIENTATION = 0x0112
+"""EXIF tag: how the camera was held."""
 
 _FORMATS = ("JPEG", "PNG", "WEBP")
 
 
 def decode_image(
-    data: bytes, *, limit_pixels: int = LIMIT_PIXELS, limit_bytes: int = LIMIT_BYTES
+    data: bytes,
+    *,
+    limit_pixels: int = LIMIT_PIXELS,
+    limit_bytes: int = IMAGE_LIMIT_BYTES,
+    keep_pixels: int | None = None,
 ) -> Pixels:
     """Pixels of a still picture (the first one of an animation), EXIF rotation applied.
 
     Transparent parts become white, as a person would see them on a page.
+
+    Args:
+        keep_pixels: a picture of more is scaled down to about as many.
 
     Raises:
         InvalidPayload: not a JPEG, PNG or WebP picture, damaged, or of too many pixels: a small
             file can claim any number of them, so that is a bad picture and no large message.
         TooLarge: too many bytes.
     """
+    with _open(data, limit_pixels, limit_bytes) as picture:
+        return _decode(picture, keep_pixels)
+
+
+def decode_light_image(
+    data: bytes,
+    *,
+    limit_pixels: int = LIMIT_PIXELS,
+    limit_bytes: int = IMAGE_LIMIT_BYTES,
+    keep_pixels: int | None = None,
+) -> Pixels | None:
+    """As `decode_image`, but None for a picture that could take much memory or time; that is told
+    from its header."""
+    with _open(data, limit_pixels, limit_bytes) as picture:
+        is_light = (
+            picture.width * picture.height <= LIGHT_PIXELS
+            and len(data) <= LIGHT_BYTES
+            and (picture.format != "JPEG" or data.count(b"\xff\xda") <= LIGHT_SCANS)
+        )
+        return _decode(picture, keep_pixels) if is_light else None
+
+
+def check_image(data: bytes, *, limit_pixels: int, limit_bytes: int = IMAGE_LIMIT_BYTES) -> int:
+    """Pixels of a picture, from its header alone.
+
+    Raises:
+        InvalidPayload, TooLarge: as `decode_image`, as far as the header tells.
+    """
+    with _open(data, limit_pixels, limit_bytes) as picture:
+        return picture.width * picture.height
+
+
+def _open(data: bytes, limit_pixels: int, limit_bytes: int) -> Image.Image:
     if len(data) > limit_bytes:
         raise TooLarge("The image", len(data), limit_bytes)
     try:
@@ -45,16 +96,39 @@ def decode_image(
         raise _too_many("far too many", limit_pixels) from error
     except (OSError, ValueError, SyntaxError) as error:
         raise InvalidPayload("The image cannot be read.") from error
-    with picture:
-        width, height = picture.size
-        if width * height > limit_pixels:
-            raise _too_many(f"{width} × {height}", limit_pixels)
-        try:
-            picture.load()
-            upright = ImageOps.exif_transpose(picture)
-        except (OSError, ValueError, SyntaxError) as error:
-            raise InvalidPayload("The image cannot be read.") from error
-        return np.ascontiguousarray(np.asarray(_to_rgb(upright), dtype=np.uint8))
+    width, height = picture.size
+    if width * height > limit_pixels:
+        picture.close()
+        raise _too_many(f"{width} × {height}", limit_pixels)
+    return picture
+
+
+def _decode(picture: Image.Image, keep_pixels: int | None) -> Pixels:
+    try:
+        picture.load()
+        upright = ImageOps.exif_transpose(_reduced(picture, keep_pixels))
+    except (OSError, ValueError, SyntaxError) as error:
+        raise InvalidPayload("The image cannot be read.") from error
+    return np.ascontiguousarray(np.asarray(_to_rgb(upright), dtype=np.uint8))
+
+
+def _reduced(picture: Image.Image, keep_pixels: int | None) -> Image.Image:
+    """Scaled down before anything else is done with it: every later step copies it."""
+    pixels = picture.width * picture.height
+    if keep_pixels is None or pixels <= keep_pixels:
+        return picture
+    scale = math.sqrt(keep_pixels / pixels)
+    size = (max(1, int(picture.width * scale)), max(1, int(picture.height * scale)))
+    orientation = picture.getexif().get(_ORIENTATION)
+    if picture.mode in ("P", "PA", "1") or "transparency" in picture.info:
+        has_holes = picture.mode == "PA" or "transparency" in picture.info
+        picture = picture.convert("RGBA" if has_holes else "RGB")
+    elif picture.mode.startswith("I"):
+        picture = _eight_bits(picture)
+    reduced = picture.resize(size, Image.Resampling.BICUBIC, reducing_gap=2.0)
+    if orientation is not None:
+        reduced.getexif()[_ORIENTATION] = orientation
+    return reduced
 
 
 def _too_many(found: str, limit_pixels: int) -> InvalidPayload:
@@ -70,11 +144,16 @@ def encode_jpeg(pixels: Pixels, quality: int = 85) -> bytes:
 
 def _to_rgb(picture: Image.Image) -> Image.Image:
     if picture.mode.startswith("I"):
-        # 16 bit grey: Pillow would clip to 8 bits instead of scaling.
-        grey = np.asarray(picture).astype(np.uint32) >> 8
-        return Image.fromarray(np.minimum(grey, 255).astype(np.uint8)).convert("RGB")
+        picture = _eight_bits(picture)
     if picture.mode in ("RGBA", "LA", "PA") or "transparency" in picture.info:
         layered = picture.convert("RGBA")
         ground = Image.new("RGBA", layered.size, "white")
         return Image.alpha_composite(ground, layered).convert("RGB")
     return picture.convert("RGB")
+
+
+def _eight_bits(picture: Image.Image) -> Image.Image:
+    """16 bit grey as 8 bit: Pillow would clip instead of scaling."""
+    grey = np.array(picture)
+    np.right_shift(grey, 8, out=grey)
+    return Image.fromarray(np.clip(grey, 0, 255).astype(np.uint8))

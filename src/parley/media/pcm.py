@@ -85,17 +85,55 @@ def from_float32_bytes(data: bytes, rate_hz: int = INPUT_RATE_HZ) -> Pcm:
     """Raw little-endian float32 samples, as they cross the wire. Values beyond ±1 are clipped.
 
     Raises:
-        InvalidPayload: not whole samples, or a sample is not a finite number.
+        InvalidPayload: not whole samples, a sample is not a finite number, or these are 16-bit
+            samples, scaled wrongly or not converted at all.
     """
     if len(data) % 4:
         raise InvalidPayload(
             f"Audio must be float32 samples of 4 bytes each, got {len(data)} bytes."
         )
     samples = np.frombuffer(data, dtype="<f4").astype(np.float32)
-    if not np.isfinite(samples).all():
-        raise InvalidPayload("Audio holds samples that are not finite numbers.")
+    _check_scale(samples)
     np.clip(samples, -1.0, 1.0, out=samples)
     return Pcm(samples, rate_hz)
+
+
+LOUDEST = 16.0
+"""Above any overdriven float32 sound, and below all but silence in 16-bit samples."""
+
+WILD = 1e6
+"""Beyond the scale of 16-bit numbers: the bytes are no float32 at all."""
+
+WILD_KINDS = 8
+"""So many different ones are no accident of a filter that broke."""
+
+
+def _check_scale(samples: Samples) -> None:
+    """Tell 16-bit samples from float32 ones; clipped, they would be noise that nobody explains.
+
+    Two mistakes are common: integers converted to float32 without dividing by 32768, and the bytes
+    of 16-bit samples sent as they are. Two of those make a float32 whose exponent comes from the
+    second one: not a number or gigantic wherever that is below zero.
+
+    Raises:
+        InvalidPayload: it is one of these, or holds samples that are not numbers.
+    """
+    with np.errstate(invalid="ignore"):
+        is_wild = ~(np.abs(samples) < WILD)
+    if is_wild.any():
+        if len(np.unique(samples.view(np.uint32)[is_wild])) >= WILD_KINDS:
+            raise InvalidPayload(
+                "Audio looks like 16-bit samples sent as they are: "
+                "send float32 samples between -1 and 1."
+            )
+        if not np.isfinite(samples).all():
+            raise InvalidPayload("Audio holds samples that are not finite numbers.")
+    loudest = float(np.abs(samples).max(initial=0.0))
+    if loudest > LOUDEST or (loudest > 1.0 and bool((samples == np.rint(samples)).all())):
+        raise InvalidPayload(
+            f"Audio has the scale of 16-bit samples (largest value {loudest:g}): "
+            "divide by 32768, float32 samples lie between -1 and 1."
+        )
 
 
 def to_float32_bytes(pcm: Pcm) -> bytes:

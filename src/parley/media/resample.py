@@ -17,7 +17,7 @@ def resample(pcm: Pcm, rate_hz: int) -> Pcm:
     if not len(pcm):
         return Pcm.empty(rate_hz)
     samples = soxr.resample(pcm.samples, pcm.rate_hz, rate_hz, quality=_QUALITY)
-    # Band limiting overshoots at clipped edges; everything in the house stays within ±1.
+    # Band limiting overshoots at clipped edges; everything in the server stays within ±1.
     return Pcm(np.clip(samples, -1.0, 1.0).astype(np.float32, copy=False), rate_hz)
 
 

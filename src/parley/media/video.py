@@ -3,8 +3,9 @@
 One frame per second with the sound of that second; clips of more than `MAX_FRAMES` seconds are
 thinned out evenly. Source of the rules: model.md 10.3.
 
-Nothing of a clip is trusted: bytes, duration, pixels and what is kept in memory have limits, and
-decoding stops as soon as one is passed.
+Nothing of a clip is trusted: bytes, duration and pixels have limits, and what is kept in memory is
+bounded in advance: frames and the pictures tiled of them are scaled so that all of them together
+take at most `VideoLimits.decoded_bytes`. Clips are decoded in a decoder's child (see `decoder`).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from PIL import Image
 from parley.errors import InvalidPayload, TooLarge
 from parley.media.image import LIMIT_PIXELS, Pixels
 from parley.media.pcm import INPUT_RATE_HZ, Pcm
+from parley.media.room import ContextRoom
 
 MAX_FRAMES = 64
 """Frames taken from one clip. Source: model.md 10.3."""
@@ -45,12 +47,17 @@ _SLACK_S = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class VideoLimits:
-    """What a clip may cost."""
+    """What a clip may cost.
+
+    Args:
+        decoded_bytes: all frames, stacked pictures and what they are made of; a 64 second clip
+            keeps half a megapixel a frame, of which the model sees 448 × 448.
+    """
 
     bytes: int = 64 * 1024 * 1024
     duration_s: float = 600.0
     pixels: int = LIMIT_PIXELS
-    decoded_bytes: int = 768 * 1024 * 1024
+    decoded_bytes: int = 128 * 1024 * 1024
     packets: int = 200_000
 
 
@@ -83,17 +90,23 @@ class VideoClip:
 
 
 def decode_video(
-    data: bytes, *, stack_frames: int = 1, limits: VideoLimits | None = None
+    data: bytes,
+    *,
+    stack_frames: int = 1,
+    limits: VideoLimits | None = None,
+    room: ContextRoom | None = None,
 ) -> VideoClip:
     """Frames and sound of a clip in any container and codec that FFmpeg reads.
 
     Args:
         stack_frames: frames per second; those after the first of each second are tiled into one
             picture.
+        room: what the context can take; asked before a frame is decoded.
 
     Raises:
         InvalidPayload: not a video, or damaged, or `stack_frames` out of range.
         TooLarge: beyond one of the limits.
+        ContextFull: more pictures than `room` has tokens for.
     """
     limits = limits or VideoLimits()
     if len(data) > limits.bytes:
@@ -104,19 +117,27 @@ def decode_video(
         duration_s = _measure(data, limits)
         times_s = frame_times(duration_s)
         extra_s = stack_times(duration_s, stack_frames)
+        groups = _group(extra_s, times_s)
+        if room is not None:
+            room.take(pictures=len(times_s) + sum(1 for extras in groups if extras))
         shown = _decode_frames(data, sorted({*times_s, *extra_s}), limits)
         sound = _decode_sound(data, limits)
+    except MemoryError:
+        raise
     except (av.FFmpegError, ValueError, EOFError) as error:
         raise InvalidPayload("The video cannot be read.") from error
     frames = tuple(shown[time_s] for time_s in times_s)
+    cell_pixels = _frame_pixels(len(times_s) + len(extra_s), limits)
+    stacks: list[Pixels | None] = []
+    for extras in groups:
+        # Taken out one by one: a frame and the picture it becomes part of are not both kept.
+        tiles = [shown.pop(extra) for extra in extras]
+        stacks.append(stack(tiles, cell_pixels=cell_pixels) if tiles else None)
     return VideoClip(
         frames=frames,
         times_s=tuple(times_s),
         sounds=_cut_sound(sound, times_s, duration_s),
-        stacks=tuple(
-            stack(group) if (group := [shown[extra] for extra in extras]) else None
-            for extras in _group(extra_s, times_s)
-        ),
+        stacks=tuple(stacks),
         duration_s=duration_s,
     )
 
@@ -143,14 +164,21 @@ def stack_times(duration_s: float, stack_frames: int) -> list[float]:
     return _thin(times_s, limit) if len(times_s) > limit else times_s
 
 
-def stack(frames: Sequence[Pixels]) -> Pixels:
+def stack(frames: Sequence[Pixels], *, cell_pixels: int | None = None) -> Pixels:
     """Several frames in one picture: letterboxed on white in equal cells, black lines between.
 
     Two or three frames stand side by side or one above the other, whichever is closer to a square;
     four make two rows; more stand in one row. Source: model.md 10.3.
+
+    Args:
+        cell_pixels: no cell is larger. A clip may change its shape from frame to frame, and cells
+            are as high as the highest and as wide as the widest.
     """
     height = max(frame.shape[0] for frame in frames)
     width = max(frame.shape[1] for frame in frames)
+    if cell_pixels is not None and height * width > cell_pixels:
+        scale = math.sqrt(cell_pixels / (height * width))
+        height, width = max(1, int(height * scale)), max(1, int(width * scale))
     rows, columns = _layout(len(frames), height, width, frames)
     canvas = np.zeros(
         (
@@ -199,6 +227,12 @@ def _letterbox(frame: Pixels, height: int, width: int) -> Pixels:
     top, left = (height - inner_height) // 2, (width - inner_width) // 2
     cell[top : top + inner_height, left : left + inner_width] = inner
     return cell
+
+
+def _frame_pixels(count: int, limits: VideoLimits) -> int:
+    """Pixels that each of `count` frames may have, so that all of them fit; one group of frames is
+    there twice while it is tiled."""
+    return max(1, limits.decoded_bytes // (3 * (count + 2 * MAX_STACK)))
 
 
 def _thin(times_s: list[float], count: int) -> list[float]:
@@ -251,7 +285,7 @@ def _decode_frames(
 ) -> dict[float, Pixels]:
     """The frame on screen at each instant: the newest one shown at or before it."""
     shown: dict[float, Pixels] = {}
-    kept_bytes = 0
+    frame_pixels = _frame_pixels(len(times_s), limits)
     with av.open(io.BytesIO(data)) as container:
         stream = container.streams.video[0]
         waiting = list(times_s)
@@ -259,14 +293,10 @@ def _decode_frames(
         origin_s: float | None = None
 
         def keep(frame: av.VideoFrame, until_s: float) -> None:
-            nonlocal kept_bytes
             pixels: Pixels | None = None
             while waiting and waiting[0] < until_s - _SLACK_S:
                 if pixels is None:
-                    pixels = _pixels(frame, limits)
-                    kept_bytes += pixels.nbytes
-                    if kept_bytes > limits.decoded_bytes:
-                        raise TooLarge("The decoded video", kept_bytes, limits.decoded_bytes)
+                    pixels = _pixels(frame, limits, frame_pixels)
                 shown[waiting.pop(0)] = pixels
 
         for frame in container.decode(stream):
@@ -285,10 +315,14 @@ def _decode_frames(
     return shown
 
 
-def _pixels(frame: av.VideoFrame, limits: VideoLimits) -> Pixels:
+def _pixels(frame: av.VideoFrame, limits: VideoLimits, most_pixels: int) -> Pixels:
     if frame.width * frame.height > limits.pixels:
         raise TooLarge("A frame of the video", frame.width * frame.height, limits.pixels, "pixels")
-    scale = min(1.0, SIDE_LIMIT_PX / max(frame.width, frame.height))
+    scale = min(
+        1.0,
+        SIDE_LIMIT_PX / max(frame.width, frame.height),
+        math.sqrt(most_pixels / (frame.width * frame.height)),
+    )
     if scale < 1.0:
         frame = frame.reformat(
             width=max(1, round(frame.width * scale)),

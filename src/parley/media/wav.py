@@ -13,9 +13,15 @@ from typing import BinaryIO, Final, Literal
 import numpy as np
 
 from parley.errors import InvalidPayload, TooLarge
-from parley.media.pcm import Pcm
+from parley.media.pcm import Pcm, Samples
+
+CHANNELS_MOST: Final = 8
+RATE_LEAST_HZ: Final = 1000
+RATE_MOST_HZ: Final = 192_000
+"""Beyond these a file is no recording of a voice, but a way to make a small file large."""
 
 _WAV_FORMATS = ("WAV", "WAVEX", "RF64")
+_BLOCK_FRAMES: Final = 65_536
 _HEADER_BYTES: Final = 12
 
 
@@ -44,16 +50,29 @@ def _decode(source: BinaryIO, limit_s: float | None) -> Pcm:
         with soundfile.SoundFile(source) as file:
             if file.format not in _WAV_FORMATS:
                 raise InvalidPayload("The audio is not a WAV file.")
-            if limit_s is not None and file.frames / file.samplerate > limit_s:
-                raise TooLarge("The audio", file.frames / file.samplerate, limit_s, "s")
-            frames = file.read(dtype="float32", always_2d=True)  # (N, C)
             rate_hz = int(file.samplerate)
+            check_format(rate_hz, file.channels)
+            if limit_s is not None and file.frames / rate_hz > limit_s:
+                raise TooLarge("The audio", file.frames / rate_hz, limit_s, "s")
+            blocks: list[Samples] = []
+            # Block by block: channels and samples together are never there as a whole.
+            while len(block := file.read(_BLOCK_FRAMES, dtype="float32", always_2d=True)):
+                blocks.append(block.mean(axis=1, dtype=np.float32))  # (n, C) → (n,)
     except soundfile.LibsndfileError as error:
         raise InvalidPayload("The WAV file cannot be read.") from error
-    samples = frames.mean(axis=1, dtype=np.float32)
+    samples = np.concatenate(blocks) if blocks else np.zeros(0, np.float32)
     if not np.isfinite(samples).all():
         raise InvalidPayload("Audio holds samples that are not finite numbers.")
     return Pcm(np.clip(samples, -1.0, 1.0), rate_hz)
+
+
+def check_format(rate_hz: int, channels: int) -> None:
+    """Raise `InvalidPayload` for a rate or a number of channels that no voice has."""
+    if not RATE_LEAST_HZ <= rate_hz <= RATE_MOST_HZ or channels > CHANNELS_MOST:
+        raise InvalidPayload(
+            f"Sound has at most {CHANNELS_MOST} channels and {RATE_LEAST_HZ} to {RATE_MOST_HZ} "
+            "samples a second."
+        )
 
 
 def encode_wav(pcm: Pcm, bits: Literal[16, 24, 32] = 16) -> bytes:

@@ -1,5 +1,7 @@
-"""Turns a journal into `recording.json` and a complete `meta.json`: at the end of a session, or
-later for one whose process died."""
+"""Completion of a recording: builds `recording.json` and `meta.json` from the journal.
+
+At the end of a session, or later for one whose process died.
+"""
 
 from __future__ import annotations
 
@@ -7,25 +9,27 @@ import fcntl
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 from parley import logs
-from parley.recording import timeline
-from parley.recording.layout import Folder, Shelf, write_atomically
+from parley.recording import lines, timeline
+from parley.recording.layout import Folder, RecordingFolders, write_atomically
+from parley.recording.lines import HeadLine
+from parley.recording.timeline import MetaJson
 
-_log = logs.get(__name__)
+log = logs.get(__name__)
 
 
-def finish(
-    folder: Folder, *, recovered: bool = False, is_owner: bool = False
-) -> dict[str, Any] | None:
-    """Complete one recording; gives its meta data, None when it is running or holds nothing.
+def finish(folder: Folder, *, recovered: bool = False, is_owner: bool = False) -> MetaJson | None:
+    """Complete one recording; returns its metadata, None if it is live or empty.
 
-    Safe to repeat, and from several processes: whoever gets the journal's lock does it.
+    Safe to repeat, and from several processes: the journal's lock decides which one does it.
 
     Args:
-        is_owner: it was recorded here and is over, so the lock is free but for the moments in
-            which others look at it; wait for it.
+        is_owner: recorded by this process, which has closed it; wait for the lock, which others
+            hold only for the moment of checking it.
+
+    Raises:
+        ValueError: the journal is of an older version, or damaged from its first line on.
     """
     try:
         file = open(folder.journal, "rb")  # noqa: SIM115  closed by the `with` below
@@ -36,21 +40,23 @@ def finish(
             fcntl.flock(file, fcntl.LOCK_EX | (0 if is_owner else fcntl.LOCK_NB))
         except BlockingIOError:
             return None
-        journal = timeline.read(folder.journal)
-        head = journal.last("head")
+        journal = lines.read(folder.journal)
+        head = journal.last(HeadLine)
         if head is None:
+            if journal.damaged:
+                raise ValueError("its journal has no readable head")
             return None
         meta = timeline.build_meta(head, journal, recovered=recovered)
         recording = timeline.build_recording(head, journal)
         _keep_aside(folder.meta)
-        # The timeline comes last: where it is, nothing is left to do.
-        write_atomically(folder.meta, _json(meta))
-        write_atomically(folder.recording, _json(recording))
+        # Last: its existence marks the recording as complete.
+        write_atomically(folder.meta, timeline.encode_file(meta))
+        write_atomically(folder.recording, timeline.encode_file(recording))
         return meta
 
 
 def _keep_aside(meta: Path) -> None:
-    """A `meta.json` that cannot be read is about to be made anew: keep what there is of it."""
+    """Keep a copy of an unreadable `meta.json` before it is replaced."""
     try:
         json.loads(meta.read_bytes())
     except FileNotFoundError:
@@ -58,27 +64,38 @@ def _keep_aside(meta: Path) -> None:
     except ValueError as error:
         aside = meta.with_name(f"{meta.name}.corrupt")
         os.replace(meta, aside)
-        _log.error("broken file put aside", file=str(meta), kept_as=aside.name, why=str(error))
+        log.error("unreadable file set aside", file=str(meta), kept_as=aside.name, why=str(error))
 
 
-def recover(shelf: Shelf) -> list[Folder]:
-    """Complete what crashed sessions left; gives the folders that were completed."""
+def recover(folders: RecordingFolders, hopeless: set[str] | None = None) -> list[Folder]:
+    """Complete the recordings of crashed sessions; returns their folders.
+
+    Args:
+        hopeless: ids of recordings that could not be completed: skipped, and added to.
+    """
     found = []
-    for folder in shelf:
-        if folder.recording.exists():
+    hopeless = set() if hopeless is None else hopeless
+    for folder in folders:
+        try:
+            if folder.recording_id in hopeless or folder.recording.exists():
+                continue
+            if not folder.journal.exists() or folder.is_live():
+                continue
+            meta = finish(folder, recovered=True)
+        except Exception as error:
+            # A journal of an older version or a damaged one must not stop the others.
+            log.error(
+                "recording not recovered",
+                recording_id=folder.recording_id,
+                why=f"{type(error).__name__}: {error}",
+            )
+            hopeless.add(folder.recording_id)
             continue
-        if not folder.journal.exists() or folder.is_live():
-            continue
-        meta = finish(folder, recovered=True)
         if meta is not None:
-            _log.warning(
+            log.warning(
                 "recording recovered",
                 recording_id=folder.recording_id,
-                duration_s=meta["duration_s"],
+                duration_s=meta.duration_s,
             )
             found.append(folder)
     return found
-
-
-def _json(value: dict[str, Any]) -> bytes:
-    return json.dumps(value, ensure_ascii=False, indent=1).encode()

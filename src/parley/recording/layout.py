@@ -17,15 +17,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 from parley.errors import BadInput
+from parley.protocol.kinds import Kind
 
 ID_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,159}$"
 RANDOM_BYTES: Final = 12
 """96 bits: whoever knows a recording's id may look at it, so nobody may guess one."""
 
-AppType = Literal["chat", "half_duplex_audio", "audio_duplex", "omni_duplex"]
+
 UPLOAD_KINDS: Final = ("webm", "mp4", "wav")
 
 MEDIA_TYPES: Final = {
@@ -37,6 +38,7 @@ MEDIA_TYPES: Final = {
     ".webm": "video/webm",
     ".mp4": "video/mp4",
     ".srt": "text/plain; charset=utf-8",
+    ".vtt": "text/vtt; charset=utf-8",
 }
 """What may be fetched as an asset. Source: service.md 5.5, and what the recorder itself writes."""
 
@@ -61,19 +63,19 @@ class BadPath(BadInput):
         super().__init__("This path does not lead to a file of the recording.")
 
 
-def make_id(app_type: AppType, session_id: str, now_s: float) -> str:
+def make_id(kind: Kind, session_id: str, now_s: float) -> str:
     """A new id that nobody can guess.
 
     Duplex ids begin with the time and the session's own id, half-duplex ids with the session's own,
     as published; the random part is ours. Source: service.md 6.1.
     """
     random = secrets.token_hex(RANDOM_BYTES)
-    match app_type:
-        case "chat":
+    match kind:
+        case Kind.CHAT:
             return f"chat_{random}"
-        case "half_duplex_audio":
+        case Kind.HALF_DUPLEX:
             return f"{_stem(session_id)}_{random}"
-        case "audio_duplex" | "omni_duplex":
+        case Kind.AUDIO_DUPLEX | Kind.OMNI_DUPLEX:
             stamp = datetime.fromtimestamp(now_s, UTC).strftime("%Y%m%d_%H%M%S")
             return f"{stamp}_{_stem(session_id)}_{random}"
 
@@ -107,7 +109,7 @@ class Folder:
 
     @property
     def inputs(self) -> Path:
-        """Float32 samples exactly as they were fed to the model, for `parley replay`."""
+        """Float32 samples exactly as they were fed to the model, for `parley rerun`."""
         return self.path / "inputs.f32"
 
     @property
@@ -130,6 +132,10 @@ class Folder:
     @property
     def subtitles(self) -> Path:
         return self.path / "merged_replay.srt"
+
+    @property
+    def web_subtitles(self) -> Path:
+        return self.path / "merged_replay.vtt"
 
     @property
     def replay_state(self) -> Path:
@@ -202,7 +208,7 @@ class Folder:
 
 
 @dataclass(frozen=True, slots=True)
-class Shelf:
+class RecordingFolders:
     """All recordings below one data folder."""
 
     data_dir: Path

@@ -1,13 +1,12 @@
-"""When everything of a recorded session was to be heard and seen: the plan of its replay. Pure.
+"""Render plan: when each piece of a recorded session is heard and seen. Pure.
 
 Times are seconds since the session was ready.
 
-- The person: a unit's sound lies before the moment of its receipt. Units that came one after the
-  other lie back to back, because what the network did to them is not what was said; where more than
-  `GAP_S` is missing there was a pause, and the replay has it too.
-- The assistant: sound is heard when it was sent, or when what was sent before has ended. Whatever
-  was still to be heard when it was interrupted never was.
-- A chat is not live: its sounds are heard first, then the answer as it came.
+- User: a unit's audio ends when it was received. Consecutive units are placed back to back, which
+  removes network jitter; a gap of more than `GAP_S` is a pause, and is rendered as one.
+- Assistant: audio starts when it was sent, or when earlier audio ends. What had not been heard when
+  the answer was interrupted is cut.
+- Chat is not live: the request's audio is heard first, then the answer with its own timing.
 
 Source: service.md 6.4.
 """
@@ -16,24 +15,30 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
+import msgspec
+
+from parley.protocol.kinds import Kind
 from parley.recording import timeline
-from parley.recording.timeline import Line
+from parley.recording.lines import HeadLine, HeardLine, Line, NoteLine, SamplePlace, UnitLine
 
 GAP_S: Final = 0.3
-"""Units jitter by less than this; a longer hole is a pause or a loss."""
+"""Units jitter by less than this; a longer gap is a pause or a loss."""
 
 CAPTION_STAYS_S: Final = 1.5
 """Source: service.md 6.4."""
 
+HEARD_S: Final = 5.0
+"""Longest caption of something said in duplex, where only the end of it is known."""
+
 TAIL_S: Final = 1.0
-"""Quiet at the end, so that players do not cut the last word."""
+"""Silence at the end, so that players do not cut the last word."""
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """A stretch of a sound file: from `offset_s` for `length_s`, heard at `start_s`."""
+class PlacedPiece:
+    """Part of an audio file: from `offset_s` for `length_s`, heard at `start_s`."""
 
     path: str
     start_s: float
@@ -47,7 +52,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Caption:
-    """Words under the picture."""
+    """A caption below the image."""
 
     text: str
     start_s: float
@@ -56,30 +61,28 @@ class Caption:
 
 @dataclass(slots=True)
 class Plan:
-    """Pieces in the order of their start, and the moment at which everything is over."""
+    """Pieces in order of start, and the total length. `captions` are the assistant's."""
 
-    user: list[Piece] = field(default_factory=list)
-    assistant: list[Piece] = field(default_factory=list)
+    user: list[PlacedPiece] = field(default_factory=list)
+    assistant: list[PlacedPiece] = field(default_factory=list)
     captions: list[Caption] = field(default_factory=list)
+    user_captions: list[Caption] = field(default_factory=list)
     frames: list[tuple[float, str]] = field(default_factory=list)
     length_s: float = 0.0
 
 
-def place(head: Line, lines: Sequence[Line]) -> Plan:
-    """The plan of a session's replay."""
-    if head["app_type"] in ("audio_duplex", "omni_duplex"):
-        plan = _units(lines)
-    else:
-        plan = _turns(head, lines)
+def place(head: HeadLine, lines: Sequence[Line]) -> Plan:
+    """Plan the rendering of a session."""
+    plan = _units(lines) if head.app_type.is_duplex else _turns(head, lines)
     ends = [piece.end_s for piece in (*plan.user, *plan.assistant)]
-    ends += [caption.end_s for caption in plan.captions]
+    ends += [caption.end_s for caption in (*plan.captions, *plan.user_captions)]
     ends += [at_s for at_s, _ in plan.frames]
     plan.length_s = max(ends, default=0.0) + TAIL_S
     return plan
 
 
-class _Mouth:
-    """The assistant's side: what is heard when, and what is read meanwhile."""
+class _AssistantTrack:
+    """The assistant's audio and captions."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -87,7 +90,7 @@ class _Mouth:
         self._text = ""
         self._is_open = False
 
-    def say(self, text: str, sound: Piece | None, at_s: float, *, ends: bool = False) -> None:
+    def say(self, text: str, sound: PlacedPiece | None, at_s: float, *, ends: bool = False) -> None:
         start_s = at_s
         if sound is not None:
             start_s = max(at_s, self._free_s)
@@ -102,11 +105,11 @@ class _Mouth:
             self.end()
 
     def end(self) -> None:
-        """The turn is over; the next words begin a new caption."""
+        """End the turn; the next text begins a new caption."""
         self._text, self._is_open = "", False
 
     def interrupt(self, at_s: float) -> None:
-        """Whatever was to be heard after `at_s` was not."""
+        """Cut everything that would be heard after `at_s`."""
         kept = []
         for piece in self._plan.assistant:
             if piece.start_s >= at_s:
@@ -136,78 +139,97 @@ class _Mouth:
 
 def _units(lines: Iterable[Line]) -> Plan:
     plan = Plan()
-    mouth = _Mouth(plan)
-    free_s = 0.0
+    assistant = _AssistantTrack(plan)
+    free_s = said_s = 0.0
     for line in lines:
-        if line["kind"] == "note" and line.get("name") == "interrupted":
-            mouth.interrupt(line["at_ms"] / 1000)
-        if line["kind"] != "unit":
+        if isinstance(line, NoteLine) and line.name == "interrupted":
+            assistant.interrupt(line.at_ms / 1000)
+        if isinstance(line, HeardLine):
+            # The model says what was said, not when: since the last time, and not long ago.
+            start_s = max(said_s, line.at_ms / 1000 - HEARD_S)
+            said_s = _write(plan, line.text, start_s, line.at_ms / 1000)
+        if not isinstance(line, UnitLine):
             continue
-        receive_s = line["receive_ts_ms"] / 1000
+        receive_s = line.receive_ts_ms / 1000
         start_s = receive_s
-        if "user_audio" in line:
-            length_s = _seconds(line["samples"])
+        if line.user_audio and line.samples:
+            length_s = _seconds(line.samples)
             start_s = max(receive_s - length_s, 0.0)
             if start_s - free_s <= GAP_S:
                 start_s = free_s
             free_s = start_s + length_s
-            plan.user.append(Piece(line["user_audio"], start_s, length_s))
-        plan.frames += [(start_s, path) for path in line.get("frames", ())[:1]]
-        result = line["result"]
-        if result["mode"] != "SPEAK":
-            mouth.end()
+            plan.user.append(PlacedPiece(line.user_audio, start_s, length_s))
+        if line.text:
+            _write(plan, line.text, start_s, start_s + CAPTION_STAYS_S)
+        plan.frames += [(start_s, path) for path in (line.frames or [])[:1]]
+        result = line.result
+        if result.mode != "SPEAK":
+            assistant.end()
             continue
-        sound = None
-        if "ai_audio" in result:
-            sound = Piece(result["ai_audio"], 0.0, result["ai_audio_duration_ms"] / 1000)
-        mouth.say(
-            result.get("text", ""),
-            sound,
-            line["at_ms"] / 1000,
-            ends=bool(result.get("end_of_turn")),
-        )
+        speech = None
+        if result.ai_audio:
+            speech = PlacedPiece(result.ai_audio, 0.0, (result.ai_audio_duration_ms or 0) / 1000)
+        assistant.say(result.text or "", speech, line.at_ms / 1000, ends=bool(result.end_of_turn))
     return plan
 
 
-def _turns(head: Line, lines: Sequence[Line]) -> Plan:
+def _turns(head: HeadLine, lines: Sequence[Line]) -> Plan:
     plan = Plan()
-    mouth = _Mouth(plan)
-    is_live = head["app_type"] == "half_duplex_audio"
+    assistant = _AssistantTrack(plan)
+    is_live = head.app_type is Kind.HALF_DUPLEX
     silence_s = _silence_s(head) if is_live else 0.0
     free_s = 0.0
     for turn in timeline.turns(lines):
-        asked_s = turn.asked["request_ts_ms"] / 1000
+        asked_s = turn.asked.request_ts_ms / 1000
         later_s = 0.0
-        asked = turn.asked["input"]
-        if "audio" in asked and turn.asked.get("samples"):
-            length_s = _seconds(turn.asked["samples"][0])
+        asked = turn.asked.input
+        if asked.audio and turn.asked.samples:
+            length_s = _seconds(turn.asked.samples[0])
             start_s = max(asked_s - silence_s - length_s, free_s, 0.0)
             free_s = start_s + length_s
-            plan.user.append(Piece(asked["audio"], start_s, length_s))
-        elif "audio" in asked and "duration_ms" in asked:
-            later_s = asked["duration_ms"] / 1000
-            plan.user.append(Piece(asked["audio"], asked_s, later_s))
-        plan.frames += [(asked_s, path) for path in asked.get("images", ())[:1]]
+            plan.user.append(PlacedPiece(asked.audio, start_s, length_s))
+        elif asked.audio and asked.duration_ms:
+            later_s = asked.duration_ms / 1000
+            plan.user.append(PlacedPiece(asked.audio, asked_s, later_s))
+        heard_s = plan.user[-1].start_s if asked.audio and plan.user else asked_s
+        words = "\n".join(each for each in (asked.text, asked.transcript) if each)
+        if is_live and words:
+            _write(plan, words, heard_s, max(asked_s, heard_s + CAPTION_STAYS_S))
+        plan.frames += [(asked_s, path) for path in (asked.images or [])[:1]]
         offset_s = 0.0
         for said in turn.said:
-            sound = None
-            if "audio" in said:
-                sound = Piece(said["audio"], 0.0, said["audio_ms"] / 1000, offset_s)
-                offset_s += sound.length_s
-            mouth.say(said.get("text", ""), sound, said["at_ms"] / 1000 + later_s)
-        if is_live and turn.answer is not None and turn.answer.get("interrupted"):
-            mouth.interrupt(turn.answer["at_ms"] / 1000)
-        mouth.end()
+            speech = None
+            if said.audio:
+                speech = PlacedPiece(said.audio, 0.0, (said.audio_ms or 0.0) / 1000, offset_s)
+                offset_s += speech.length_s
+            assistant.say(said.text or "", speech, said.at_ms / 1000 + later_s)
+        if is_live and turn.answer is not None and turn.answer.interrupted:
+            assistant.interrupt(turn.answer.at_ms / 1000)
+        assistant.end()
     return plan
 
 
-def _seconds(samples: tuple[int | None, int, int]) -> float:
+def _write(plan: Plan, text: str, start_s: float, end_s: float) -> float:
+    """A caption of the user's; gives its end."""
+    plan.user_captions.append(Caption(text, start_s, max(end_s, start_s)))
+    return max(end_s, start_s)
+
+
+def _seconds(samples: SamplePlace) -> float:
     _, count, rate_hz = samples
     return count / rate_hz
 
 
-def _silence_s(head: Line) -> float:
-    """How long after somebody's last word the turn was taken; the padding is part of the sound."""
-    vad: dict[str, Any] = head["config"].get("vad") or {}
-    quiet_ms = vad.get("min_silence_duration_ms", 0) - vad.get("speech_pad_ms", 0)
-    return max(0.0, float(quiet_ms) / 1000)
+class _VadConfig(msgspec.Struct):
+    min_silence_duration_ms: float = 0.0
+    speech_pad_ms: float = 0.0
+
+
+class _TurnConfig(msgspec.Struct):
+    vad: _VadConfig | None = None
+
+
+def _silence_s(head: HeadLine) -> float:
+    """Pause between the end of an utterance's audio, padding included, and the turn's request."""
+    vad = msgspec.json.decode(head.config, type=_TurnConfig).vad or _VadConfig()
+    return max(0.0, (vad.min_silence_duration_ms - vad.speech_pad_ms) / 1000)

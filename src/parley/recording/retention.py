@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 from parley import logs
-from parley.recording.layout import Folder, Shelf
-from parley.recording.recorder import remove
+from parley.recording.journal import remove
+from parley.recording.layout import Folder, RecordingFolders
 from parley.recording.store import BrokenRecording, read_meta
 
 DAY_S: Final = 86_400.0
@@ -25,7 +25,7 @@ _log = logs.get(__name__)
 
 
 @dataclass(slots=True)
-class Report:
+class RetentionReport:
     """What was looked at and what went. `victims`: ids with the reason, in order."""
 
     status: Literal["ok", "disabled", "dry_run", "errors"] = "ok"
@@ -54,19 +54,19 @@ class _Kept:
 
 
 def clean(
-    shelf: Shelf,
+    folders: RecordingFolders,
     *,
     retention_days: float,
     max_gb: float,
     now_s: float,
     dry_run: bool = False,
-) -> Report:
+) -> RetentionReport:
     """Delete what is too old or too much. Negative limits do not apply.
 
     Folders without usable metadata go when they are older than a day, under any rule.
     """
-    report = Report(victims=[])
-    found = [_look(folder) for folder in shelf]
+    report = RetentionReport(victims=[])
+    found = [_look(folder) for folder in folders]
     report.scanned = len(found)
     for one in found:
         if one.is_safe:
@@ -105,12 +105,12 @@ def clean(
         report.deleted_capacity += one.reason == "capacity"
         report.deleted_broken += one.reason == "broken"
     if not dry_run:
-        _finish_interrupted(shelf)
+        _finish_interrupted(folders)
     report.remaining_size_mb = round(report.remaining_size_mb, 3)
     return report
 
 
-def _remain(report: Report, one: _Kept) -> None:
+def _remain(report: RetentionReport, one: _Kept) -> None:
     report.remaining += 1
     report.remaining_size_mb += one.size / 1e6
 
@@ -141,11 +141,11 @@ def _remove(folder: Folder) -> bool:
     return True
 
 
-def _finish_interrupted(shelf: Shelf) -> None:
+def _finish_interrupted(folders: RecordingFolders) -> None:
     """Remove what a deletion left that was itself cut off."""
-    if not shelf.root.is_dir():
+    if not folders.root.is_dir():
         return
-    with os.scandir(shelf.root) as entries:
+    with os.scandir(folders.root) as entries:
         doomed = [
             entry.path
             for entry in entries

@@ -15,16 +15,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+import msgspec
+
 from parley.errors import BadInput, TooLarge
+from parley.recording import lines, timeline
+from parley.recording.journal import remove
 from parley.recording.layout import UPLOAD_KINDS, Folder, write_atomically
-from parley.recording.recorder import remove
+from parley.recording.lines import HeadLine, JournalLines
+from parley.recording.timeline import RecordingJson
 
 COMMENT_CHARS: Final = 2000
 UPLOAD_BYTES: Final = 200 * 1024 * 1024
 """Source of both: service.md 5.5."""
 
 PIECE_BYTES: Final = 256 * 1024
-PACKED_AS_TEXT: Final = (".json", ".jsonl", ".txt", ".srt")
+PACKED_AS_TEXT: Final = (".json", ".jsonl", ".txt", ".srt", ".vtt")
 
 
 class StillRecording(BadInput):
@@ -70,6 +75,10 @@ def read_meta(folder: Folder) -> dict[str, Any]:
 def describe(folder: Folder) -> dict[str, Any]:
     """`meta.json` with what is not in it: the type's other name, the pin, the replay's progress."""
     meta = read_meta(folder)
+    if meta.get("ended_at") is None and (journal := _ended_journal(folder)) is not None:
+        head = journal.last(HeadLine)
+        if head is not None:
+            meta = json.loads(timeline.encode_file(timeline.build_meta(head, journal)))
     meta["type"] = meta.get("app_type")
     meta["pinned"] = folder.pin.exists()
     replay = replay_state(folder)
@@ -87,28 +96,49 @@ def replay_state(folder: Folder) -> dict[str, Any] | None:
     return state if isinstance(state, dict) else None
 
 
-def read_recording(folder: Folder) -> dict[str, Any] | None:
-    """The timeline, with the replay's files if they are there; None while there is none.
+def read_recording(folder: Folder) -> RecordingJson | None:
+    """`recording.json` with the names of rendered and uploaded files; None while the session runs.
 
     Raises:
-        BrokenRecording: it is no JSON.
+        BrokenRecording: it has not the format of a recording.
     """
     try:
-        recording = json.loads(folder.recording.read_bytes())
+        recording = msgspec.json.decode(folder.recording.read_bytes(), type=RecordingJson)
     except FileNotFoundError:
-        return None
-    except ValueError as error:
-        raise BrokenRecording("recording.json is not JSON") from error
-    if not isinstance(recording, dict):
-        raise BrokenRecording("recording.json is no object")
+        found = _from_journal(folder)
+        if found is None:
+            return None
+        recording = found
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BrokenRecording(f"recording.json cannot be read: {error}") from error
     if folder.replay_wav.exists():
-        recording["merged_replay"] = folder.replay_wav.name
+        recording.merged_replay = folder.replay_wav.name
     if folder.replay_mp4.exists():
-        recording["merged_replay_video"] = folder.replay_mp4.name
-    # Said either way, so that pages need not ask for each kind.
+        recording.merged_replay_video = folder.replay_mp4.name
+    # Present even if None, so that pages need not ask for each kind.
     uploads = (folder.upload(kind) for kind in UPLOAD_KINDS)
-    recording["frontend_replay"] = next((file.name for file in uploads if file.exists()), None)
+    recording.frontend_replay = next((file.name for file in uploads if file.exists()), None)
     return recording
+
+
+def _from_journal(folder: Folder) -> RecordingJson | None:
+    """The recording of an ended session that is not complete: its disk is full, or its process
+    died."""
+    journal = _ended_journal(folder)
+    head = journal.last(HeadLine) if journal is not None else None
+    if journal is None or head is None:
+        return None
+    return timeline.build_recording(head, journal)
+
+
+def _ended_journal(folder: Folder) -> JournalLines | None:
+    """The journal of a session that has ended; None if there is none, or the session runs."""
+    if folder.is_live():
+        return None
+    try:
+        return lines.read(folder.journal)
+    except OSError:
+        return None
 
 
 # ---- comments and pins ---------------------------------------------------------------------

@@ -1,38 +1,131 @@
-"""The journal of a session, line by line, and the timeline that is made of it.
+"""`recording.json` and `meta.json`, built from a journal at the end of a session or after a crash.
 
-A line is a JSON object with a `kind`; `at_ms` counts from the moment the session was ready. Lines
-are appended while the session runs. At the end, or after a crash, `build` makes `recording.json`
-and the rest of `meta.json` of whatever lines there are. Pure, but for reading the file.
-
-    head    how the session was asked for: `config` for people, `asked` for `parley replay`, `seed`
-    ready   the conversation began; `start_ts` in unix seconds
-    unit    one unit of duplex, complete
-    turn    what was asked; then `said` per piece of the answer, and `answer` when it is complete
-    note    paused, resumed, interrupted, failed
-    lost    so many lines could not be written in time
-    end     why it was over
-
-Source: service.md 6.2-6.4.
+Pure. Source: service.md 6.2-6.4.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-VERSION: Final = 1
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from parley.recording.lines import (
+    AnswerLine,
+    EndLine,
+    HeadLine,
+    HeardLine,
+    JournalLines,
+    Line,
+    LostLine,
+    NoteLine,
+    Number,
+    ReadyLine,
+    RecordedResult,
+    SaidLine,
+    TurnInput,
+    TurnLine,
+    TurnTiming,
+    UnitLine,
+    length_ms,
+)
+
 TITLE_CHARS: Final = 80
 
-Line = Mapping[str, Any]
+
+class RecordedChunk(msgspec.Struct):
+    """A duplex unit in `recording.json`."""
+
+    index: int
+    receive_ts_ms: Number
+    result: RecordedResult
+    user_audio: str | UnsetType = UNSET
+    user_frame: str | UnsetType = UNSET
+    user_text: str | UnsetType = UNSET
+    user_transcript: str | UnsetType = UNSET
 
 
-def encode(line: Line) -> bytes:
-    """One line of a journal."""
-    return json.dumps(line, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+class TurnOutput(msgspec.Struct):
+    """An answer in `recording.json`. `incomplete`: the session ended before the answer did."""
+
+    text: str
+    audio: str | UnsetType = UNSET
+    audio_duration_ms: Number | UnsetType = UNSET
+    interrupted: bool | UnsetType = UNSET
+    failed: bool | UnsetType = UNSET
+    incomplete: bool | UnsetType = UNSET
+
+
+class RecordedTurn(msgspec.Struct):
+    """A request and its answer in `recording.json`."""
+
+    turn_index: int
+    request_ts_ms: Number
+    input: TurnInput
+    output: TurnOutput
+    timing: TurnTiming
+
+
+class RecordedEvent(msgspec.Struct):
+    """A pause, an interruption, an error, or entries that were lost."""
+
+    at_ms: Number | UnsetType = UNSET
+    name: str | UnsetType = UNSET
+    seconds: Number | UnsetType = UNSET
+    code: str | UnsetType = UNSET
+    count: int | UnsetType = UNSET
+    why: str | UnsetType = UNSET
+
+
+class RecordingJson(msgspec.Struct):
+    """`recording.json`: `chunks` for duplex, `turns` for the other kinds.
+
+    Args:
+        lost_entries, damaged_entries: entries that were not written or cannot be read.
+        merged_replay, merged_replay_video, frontend_replay: names of rendered and uploaded files,
+            added when the recording is served; never in the file.
+    """
+
+    session_id: str
+    mode: str
+    worker_id: str
+    start_ts: Number
+    config: msgspec.Raw
+    lost_entries: int | UnsetType = UNSET
+    damaged_entries: int | UnsetType = UNSET
+    chunks: list[RecordedChunk] | UnsetType = UNSET
+    turns: list[RecordedTurn] | UnsetType = UNSET
+    events: list[RecordedEvent] = []
+    merged_replay: str | UnsetType = UNSET
+    merged_replay_video: str | UnsetType = UNSET
+    frontend_replay: str | UnsetType | None = UNSET
+
+
+class MetaJson(msgspec.Struct):
+    """`meta.json`; what is None or UNSET is not known before the end."""
+
+    session_id: str
+    app_type: str
+    dialect: str
+    created_at: str
+    ended_at: str | None
+    duration_s: Number | None
+    worker_id: str
+    model: str
+    title: str
+    config: msgspec.Raw
+    end_reason: str | UnsetType = UNSET
+    lost_entries: int | UnsetType = UNSET
+    damaged_entries: int | UnsetType = UNSET
+    recovered: bool | UnsetType = UNSET
+
+
+def encode_file(value: RecordingJson | MetaJson) -> bytes:
+    """Indented JSON, as it is written."""
+    return msgspec.json.format(msgspec.json.encode(value), indent=1)
 
 
 def iso(unix_s: float) -> str:
@@ -40,170 +133,128 @@ def iso(unix_s: float) -> str:
     return datetime.fromtimestamp(unix_s, UTC).isoformat(timespec="milliseconds")
 
 
-@dataclass(slots=True)
-class Journal:
-    """The lines that could be read, and how many could not."""
-
-    lines: list[dict[str, Any]] = field(default_factory=list)
-    damaged: int = 0
-
-    def last(self, kind: str) -> dict[str, Any] | None:
-        """The newest line of a kind."""
-        return next((line for line in reversed(self.lines) if line["kind"] == kind), None)
-
-
-def read(path: Path) -> Journal:
-    """What can be read of a journal: a line that was cut off by a crash is damage, not an error.
-
-    Raises:
-        OSError: there is no journal.
-    """
-    journal = Journal()
-    with open(path, "rb") as file:
-        for raw in file:
-            try:
-                line = json.loads(raw)
-            except ValueError:
-                journal.damaged += 1
-                continue
-            if isinstance(line, dict) and isinstance(line.get("kind"), str):
-                journal.lines.append(line)
-            else:
-                journal.damaged += 1
-    return journal
+def open_meta(head: HeadLine) -> MetaJson:
+    """`meta.json` of a running session."""
+    return MetaJson(
+        session_id=head.recording_id,
+        app_type=head.app_type,
+        dialect=head.dialect,
+        created_at=iso(head.created_s),
+        ended_at=None,
+        duration_s=None,
+        worker_id=head.worker_id,
+        model=head.model,
+        title=head.title,
+        config=head.config,
+    )
 
 
-def length_ms(lines: Iterable[Line]) -> float:
-    """When the last thing happened, as far as the journal knows."""
-    latest = 0.0
-    for line in lines:
-        latest = max(latest, float(line.get("at_ms", 0.0)))
-    return latest
-
-
-def build_meta(head: Line, journal: Journal, *, recovered: bool = False) -> dict[str, Any]:
-    """`meta.json` of a session that is over."""
+def build_meta(head: HeadLine, journal: JournalLines, *, recovered: bool = False) -> MetaJson:
+    """`meta.json` of a session that has ended."""
     lasted_s = length_ms(journal.lines) / 1000
-    ready = journal.last("ready")
-    began_s = ready["start_ts"] if ready else head["created_s"]
-    end = journal.last("end")
+    ready, end = journal.last(ReadyLine), journal.last(EndLine)
     meta = open_meta(head)
-    meta["ended_at"] = iso(began_s + lasted_s)
-    meta["duration_s"] = round(lasted_s, 1)
-    meta["end_reason"] = end["reason"] if end else "crashed"
-    lost = sum(line["count"] for line in journal.lines if line["kind"] == "lost")
-    if lost:
-        meta["lost_entries"] = lost
-    if journal.damaged:
-        meta["damaged_entries"] = journal.damaged
+    meta.ended_at = iso((ready.start_ts if ready else head.created_s) + lasted_s)
+    meta.duration_s = round(lasted_s, 1)
+    meta.end_reason = end.reason if end else "crashed"
+    meta.lost_entries, meta.damaged_entries = _holes(journal)
     if recovered:
-        meta["recovered"] = True
+        meta.recovered = True
     return meta
 
 
-def open_meta(head: Line) -> dict[str, Any]:
-    """`meta.json` of a session that runs."""
-    return {
-        "session_id": head["recording_id"],
-        "app_type": head["app_type"],
-        "dialect": head["dialect"],
-        "created_at": iso(head["created_s"]),
-        "ended_at": None,
-        "duration_s": None,
-        "worker_id": head["worker_id"],
-        "model": head["model"],
-        "title": head["title"],
-        "config": head["config"],
-    }
-
-
-def build_recording(head: Line, journal: Journal) -> dict[str, Any]:
-    """`recording.json`: units for duplex, turns for the others."""
-    ready = journal.last("ready")
-    is_duplex = head["app_type"] in ("audio_duplex", "omni_duplex")
-    recording: dict[str, Any] = {
-        "session_id": head["recording_id"],
-        "mode": "duplex" if is_duplex else head["app_type"],
-        "worker_id": head["worker_id"],
-        "start_ts": ready["start_ts"] if ready else head["created_s"],
-        "config": head["config"],
-    }
-    if is_duplex:
-        recording["chunks"] = [
-            {key: line[key] for key in _UNIT_FIELDS if key in line}
-            for line in journal.lines
-            if line["kind"] == "unit"
+def build_recording(head: HeadLine, journal: JournalLines) -> RecordingJson:
+    """`recording.json` of a session that has ended."""
+    ready = journal.last(ReadyLine)
+    lost, damaged = _holes(journal)
+    recording = RecordingJson(
+        session_id=head.recording_id,
+        mode="duplex" if head.app_type.is_duplex else head.app_type,
+        worker_id=head.worker_id,
+        start_ts=ready.start_ts if ready else head.created_s,
+        config=head.config,
+        lost_entries=lost,
+        damaged_entries=damaged,
+        events=[_event(line) for line in journal.lines if isinstance(line, NoteLine | LostLine)],
+    )
+    if head.app_type.is_duplex:
+        heard = {line.index: line.text for line in journal.of(HeardLine)}
+        recording.chunks = [
+            RecordedChunk(
+                line.index,
+                line.receive_ts_ms,
+                line.result,
+                line.user_audio,
+                line.user_frame,
+                line.text,
+                heard.get(line.index, UNSET),
+            )
+            for line in journal.of(UnitLine)
         ]
     else:
-        recording["turns"] = [turn.published() for turn in turns(journal.lines)]
-    recording["events"] = [
-        {key: value for key, value in line.items() if key != "kind"}
-        for line in journal.lines
-        if line["kind"] in ("note", "lost")
-    ]
+        recording.turns = [turn.published() for turn in turns(journal.lines)]
     return recording
 
 
-_UNIT_FIELDS: Final = ("index", "receive_ts_ms", "user_audio", "user_frame", "result")
+def _event(line: NoteLine | LostLine) -> RecordedEvent:
+    if isinstance(line, LostLine):
+        return RecordedEvent(line.at_ms, count=line.count, why=line.why)
+    return RecordedEvent(line.at_ms, line.name, line.seconds, line.code)
+
+
+def _holes(journal: JournalLines) -> tuple[int | UnsetType, int | UnsetType]:
+    """Entries that were not written, and lines that cannot be read; UNSET for none."""
+    lost = sum(line.count for line in journal.of(LostLine))
+    return lost or UNSET, journal.damaged or UNSET
 
 
 @dataclass(slots=True)
-class Turn:
-    """A question and whatever there is of its answer."""
+class JournalTurn:
+    """A request and the lines of its answer so far."""
 
-    asked: Line
-    said: list[Line] = field(default_factory=list)
-    answer: Line | None = None
+    asked: TurnLine
+    said: list[SaidLine] = field(default_factory=list)
+    answer: AnswerLine | None = None
 
     @property
     def index(self) -> int:
-        return int(self.asked["turn_index"])
+        return self.asked.turn_index
 
     @property
     def text(self) -> str:
         if self.answer is not None:
-            return str(self.answer["text"])
-        return "".join(line.get("text", "") for line in self.said)
+            return self.answer.text
+        return "".join(line.text or "" for line in self.said)
 
-    @property
-    def audio_ms(self) -> float:
-        return float(sum(line.get("audio_ms", 0.0) for line in self.said))
-
-    def published(self) -> dict[str, Any]:
-        """As an entry of `recording.json`."""
-        output: dict[str, Any] = {"text": self.text}
-        audio = next((line["audio"] for line in self.said if "audio" in line), None)
+    def published(self) -> RecordedTurn:
+        """The entry in `recording.json`."""
+        output = TurnOutput(self.text)
+        audio = next((line.audio for line in self.said if line.audio), None)
         if audio is not None:
-            output["audio"] = audio
-            output["audio_duration_ms"] = round(self.audio_ms)
-        timing: dict[str, Any] = {}
-        if self.answer is not None:
-            timing = dict(self.answer["timing"])
-            if self.answer.get("interrupted"):
-                output["interrupted"] = True
-            if self.answer.get("failed"):
-                output["failed"] = True
+            output.audio = audio
+            output.audio_duration_ms = round(sum(line.audio_ms or 0.0 for line in self.said))
+        timing = TurnTiming()
+        if self.answer is None:
+            output.incomplete = True
         else:
-            output["incomplete"] = True
-        return {
-            "turn_index": self.index,
-            "request_ts_ms": self.asked["request_ts_ms"],
-            "input": self.asked["input"],
-            "output": output,
-            "timing": timing,
-        }
+            timing = self.answer.timing
+            output.interrupted = self.answer.interrupted or UNSET
+            output.failed = self.answer.failed or UNSET
+        return RecordedTurn(self.index, self.asked.request_ts_ms, self.asked.input, output, timing)
 
 
-def turns(lines: Iterable[Line]) -> list[Turn]:
+def turns(lines: Iterable[Line]) -> list[JournalTurn]:
     """Turns in order."""
-    found: list[Turn] = []
+    found: list[JournalTurn] = []
     for line in lines:
-        match line["kind"]:
-            case "turn":
-                found.append(Turn(line))
-            case "said" if found:
+        match line:
+            case TurnLine():
+                found.append(JournalTurn(line))
+            case HeardLine() if found:
+                found[-1].asked.input.transcript = line.text
+            case SaidLine() if found:
                 found[-1].said.append(line)
-            case "answer" if found:
+            case AnswerLine() if found:
                 found[-1].answer = line
             case _:
                 continue

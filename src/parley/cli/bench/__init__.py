@@ -16,7 +16,11 @@ BENCHES: Final = {
     "relay": "What the gateway adds to a conversation, and how many it carries.",
     "session": "What the whole stack adds around a model that answers at once.",
     "model": "How many conversations a device carries.",
+    "gpu": "Everything about the full-size model that only a GPU can show.",
     "units": "Whether an hour of units stays as fast and as small as its first minute.",
+    "load": "What many conversations at once notice of a server that runs, anywhere.",
+    "duplex": "Whether a server is good to talk to: takeover, latency, interruptions, noise.",
+    "attack": "What live sessions notice while one client misbehaves.",
     "recording": "What a recorded unit costs its session, and how fast lists are.",
 }
 

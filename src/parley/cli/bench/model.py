@@ -21,14 +21,15 @@ import typer
 from parley import models
 from parley.cli.bench.figures import Figures, drawn, histogram
 from parley.clock import Clock, SystemClock
+from parley.engine.engine import Engine
 from parley.engine.loop import Stats
 from parley.engine.model import Model
-from parley.engine.seat import Engine
-from parley.engine.work import DuplexOptions, Stage
+from parley.engine.work import Stage
 from parley.errors import SetupError
 from parley.media.image import Pixels
 from parley.media.pcm import INPUT_RATE_HZ, Pcm
 from parley.media.reference import decode_reference
+from parley.protocol.values import DuplexConfig
 from parley.settings import ModelSettings, load
 from parley.views.duplex import DuplexView
 
@@ -42,7 +43,7 @@ ROOM_TOKENS = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ModelReport:
     """What was measured with one number of slots.
 
     Args:
@@ -112,7 +113,7 @@ def model(
         typer.echo(f"{settings.name}, {kind} load, {platform.platform()}")
 
 
-def describe(report: Report) -> str:
+def describe(report: ModelReport) -> str:
     """One report as a few lines."""
     lines = [
         f"{report.slots} slots: {report.units} units, answers {report.answer}; "
@@ -130,7 +131,7 @@ def describe(report: Report) -> str:
 
 async def _one(
     settings: ModelSettings, count: int, units: int, load_kind: Load, sound: Pcm | None
-) -> Report:
+) -> ModelReport:
     loaded = await asyncio.to_thread(models.load, settings.model_copy(update={"slots": count}))
     return await measure(loaded, units=units, load_kind=load_kind, speech=sound)
 
@@ -143,7 +144,7 @@ async def measure(
     speech: Pcm | None = None,
     pace_s: float = 1.0,
     clock: Clock | None = None,
-) -> Report:
+) -> ModelReport:
     """Run one conversation per row; the model is unloaded afterwards.
 
     Args:
@@ -156,7 +157,7 @@ async def measure(
     async with Engine(loaded, clock) as engine:
         await engine.warm_up()
         conversations = [
-            Conversation(DuplexView(await engine.take_seat()), clock, load_kind, speech, pace_s)
+            BenchSession(DuplexView(await engine.take_slot()), clock, load_kind, speech, pace_s)
             for _ in range(rows)
         ]
         for conversation in conversations:
@@ -170,7 +171,7 @@ async def measure(
         took_s = clock.monotonic() - begin_s
         memory = await engine.memory()
         stats = engine.take_stats()
-    return Report(
+    return ModelReport(
         slots=rows,
         units=units * rows,
         answer=Figures.of([ms for one in conversations for ms in one.answers_ms]),
@@ -188,7 +189,7 @@ async def measure(
     )
 
 
-class Conversation:
+class BenchSession:
     """One user who speaks, is silent, speaks again, and always shows something if `worst`."""
 
     def __init__(
@@ -211,7 +212,7 @@ class Conversation:
         await self._view.prepare(
             "You are a helpful assistant.",
             ref_audio=self._voice,
-            options=DuplexOptions(force_listen_count=0),
+            options=DuplexConfig(force_listen_count=0),
             seed=1,
         )
         self.prepares_ms.append(1000 * (self._clock.monotonic() - begin_s))
@@ -247,9 +248,10 @@ def make_talkative(loaded: Model) -> None:
 
     Models without a `chooser` do as they like.
     """
-    chooser, words = getattr(loaded, "chooser", None), getattr(loaded, "words", None)
-    if chooser is not None and words is not None:
-        loaded.chooser = _Talkative(chooser, words.encode("a")[0])  # type: ignore[attr-defined]
+    chooser, tokenizer = getattr(loaded, "chooser", None), getattr(loaded, "tokenizer", None)
+    if chooser is not None and tokenizer is not None:
+        word = tokenizer.encode("a")[0]
+        loaded.chooser = _Talkative(chooser, word)  # type: ignore[attr-defined]
 
 
 class _Talkative:

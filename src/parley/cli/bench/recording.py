@@ -14,18 +14,21 @@ import time
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import numpy as np
 import typer
 
 from parley import logs
 from parley.cli.bench.figures import Figures
 from parley.clock import SystemClock
-from parley.gateway.keeper import refresh
+from parley.dialects.events import AudioInput, DuplexSetup, SessionEnded, SessionReady, UnitDone
+from parley.gateway.maintenance import refresh
 from parley.gateway.state import State
 from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm
+from parley.protocol.kinds import Kind
 from parley.recording import timeline
-from parley.recording.layout import Shelf
-from parley.session.events import Ended, Heard, Ready, UnitDone, UnitsPrepared
+from parley.recording.layout import RecordingFolders
+from parley.recording.lines import HeadLine
 from parley.worker.recording import Recordings
 
 FRAME_BYTES = 30_000
@@ -52,7 +55,8 @@ def recording(
 
 async def measure(folder: Path, units: int, recordings: int) -> dict[str, Figures]:
     """Everything, by name."""
-    session_ms, written_ms = await asyncio.to_thread(record, folder, units)
+    # On the loop, like a session: a recording reports lost entries there.
+    session_ms, written_ms = record(folder, units)
     first_ms, again_ms = await listed(folder, recordings)
     return {
         "unit, session's side": Figures.of(session_ms),
@@ -63,14 +67,18 @@ async def measure(folder: Path, units: int, recordings: int) -> dict[str, Figure
 
 
 def record(folder: Path, units: int) -> tuple[list[float], list[float]]:
-    """Milliseconds per unit for the session, and for the writer thread on average."""
+    """Milliseconds per unit for the session, and until it is written. Called on an event loop."""
     kept = Recordings(
-        Shelf(folder), worker_id="bench", model="none", clock=SystemClock(), min_free_gb=0
+        RecordingFolders(folder),
+        worker_id="bench",
+        model="none",
+        clock=SystemClock(),
+        min_free_gb=0,
     )
-    one = kept.begin(session_id="bench", dialect="duplex", task="omni_duplex")
+    one = kept.begin(session_id="bench", dialect="duplex", kind=Kind.OMNI_DUPLEX)
     assert one is not None
-    one.observe(UnitsPrepared("Be kind."), time.monotonic())
-    one.observe(Ready(), time.monotonic())
+    one.observe(DuplexSetup("Be kind."), time.monotonic())
+    one.observe(SessionReady(), time.monotonic())
     kept.writer.flush()
     generator = np.random.default_rng(0)
     session_ms: list[float] = []
@@ -83,7 +91,7 @@ def record(folder: Path, units: int) -> tuple[list[float], list[float]]:
         # Units come once a second: the writer is always done with the one before.
         kept.writer.flush()
         written_ms.append(1000 * (time.perf_counter() - began_s))
-    one.observe(Ended("done"), time.monotonic())
+    one.observe(SessionEnded("done"), time.monotonic())
     kept.close()
     return session_ms, written_ms
 
@@ -99,39 +107,42 @@ def _unit(index: int, generator: np.random.Generator) -> UnitDone:
         pcm=Pcm(said, OUTPUT_RATE_HZ),
         end_of_turn=index % 7 == 6,
         context_tokens=100 * index,
-        unit=Heard(Pcm(heard, INPUT_RATE_HZ), (frame,)),
+        unit=AudioInput(Pcm(heard, INPUT_RATE_HZ), (frame,)),
         costs_ms={"prefill": 30.0, "llm": 100.0, "all": 200.0},
     )
 
 
 async def listed(folder: Path, recordings: int) -> tuple[list[float], list[float]]:
     """Milliseconds of the first list, which reads every folder, and of later ones."""
-    shelf = Shelf(folder / "many")
-    await asyncio.to_thread(_fill, shelf, recordings)
+    folders = RecordingFolders(folder / "many")
+    await asyncio.to_thread(_fill, folders, recordings)
     durations_ms: list[float] = []
-    async with State.open(shelf.data_dir / "state.db") as state:
+    async with State(folders.data_dir / "state.db") as state:
         for _ in range(20):
             began_s = time.perf_counter()
-            await refresh(state, shelf)
+            await refresh(state, folders)
             total, _ = await state.recordings(limit=PAGE)
             durations_ms.append(1000 * (time.perf_counter() - began_s))
             assert total == recordings
     return durations_ms[:1], durations_ms[1:]
 
 
-def _fill(shelf: Shelf, recordings: int) -> None:
+def _fill(folders: RecordingFolders, recordings: int) -> None:
     for number in range(recordings):
-        folder = shelf.folder(f"chat_{number:024x}")
+        folder = folders.folder(f"chat_{number:024x}")
         folder.path.mkdir(parents=True)
-        head = {
-            "recording_id": folder.recording_id,
-            "app_type": "chat",
-            "dialect": "chat",
-            "created_s": 1_700_000_000.0 + number,
-            "worker_id": "bench",
-            "model": "none",
-            "title": "A question of usual length about something",
-            "config": {"system_prompt": "Be kind. " * 20},
-        }
-        meta = {**timeline.open_meta(head), "ended_at": timeline.iso(1.8e9), "duration_s": 12.0}
-        folder.meta.write_text(json.dumps(meta))
+        head = HeadLine(
+            recording_id=folder.recording_id,
+            app_type=Kind.CHAT,
+            dialect="chat",
+            created_s=1_700_000_000.0 + number,
+            worker_id="bench",
+            model="none",
+            title="A question of usual length about something",
+            config=msgspec.Raw(msgspec.json.encode({"system_prompt": "Be kind. " * 20})),
+            asked=msgspec.Raw(b"{}"),
+            seed=0,
+        )
+        meta = timeline.open_meta(head)
+        meta.ended_at, meta.duration_s = timeline.iso(1.8e9), 12.0
+        folder.meta.write_bytes(timeline.encode_file(meta))

@@ -28,9 +28,14 @@ import uvloop
 from parley.cli.bench.figures import Figures
 from parley.cli.bench.relay_parts import raise_file_limit
 from parley.errors import SetupError
-from parley.gateway.dial import dial
-from parley.gateway.frames import TEXT, Message, frame
-from parley.gateway.port import Port, PortClosed, PortLimits, Pulse
+from parley.gateway.transport import (
+    Connection,
+    ConnectionClosed,
+    ConnectionLimits,
+    Keepalive,
+    Message,
+    dial,
+)
 
 SOUND_UP_BYTES: Final = 85_334
 """One second, 16 kHz float32, base64."""
@@ -53,7 +58,7 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class RelayReport:
     """One run. CPU and memory are the gateway's; None where the system does not tell."""
 
     through: Tally
@@ -76,7 +81,7 @@ def relay(
     typer.echo(describe(report, has_frame=frame))
 
 
-def describe(report: Report, *, has_frame: bool) -> str:
+def describe(report: RelayReport, *, has_frame: bool) -> str:
     """The report for people."""
     through, direct = Figures.of(report.through.answers_ms), Figures.of(report.direct.answers_ms)
     up_kb = (SOUND_UP_BYTES + (FRAME_BYTES if has_frame else 0)) / 1000
@@ -108,7 +113,7 @@ def describe(report: Report, *, has_frame: bool) -> str:
 
 async def measure(
     sessions: int, seconds: float, *, has_frame: bool, has_tls: bool = False
-) -> Report:
+) -> RelayReport:
     """Start the parts, run the sessions, count.
 
     Raises:
@@ -143,7 +148,7 @@ async def measure(
         await asyncio.wait({talking})
         crowd.hang_up()
         known = cpu_before is not None and cpu_after is not None
-        return Report(
+        return RelayReport(
             through=crowd.through,
             direct=crowd.direct,
             seconds=took,
@@ -160,13 +165,13 @@ class _Crowd:
         size = SOUND_UP_BYTES + (FRAME_BYTES if has_frame else 0)
         payload = b'{"type":"audio_chunk","audio_base64":"' + b"A" * size + b'"}'
         # Masked once: what a browser computes is not what is measured here.
-        self._unit = Message(TEXT, (frame(TEXT, payload, mask=True),), len(payload))
-        self._pulse = Pulse()
+        self._unit = Message.text(payload, mask=True)
+        self._keepalive = Keepalive()
         # The certificate was made a moment ago by a process of ours.
         self._tls = ssl.create_default_context()
         self._tls.check_hostname = False
         self._tls.verify_mode = ssl.CERT_NONE
-        self._members: list[tuple[Port, Tally]] = []
+        self._members: list[tuple[Connection, Tally]] = []
         self.through = Tally()
         self.direct = Tally()
         self.is_counting = False
@@ -177,19 +182,19 @@ class _Crowd:
 
         async def one(url: str, tally: Tally) -> None:
             async with gate:
-                port = await dial(
+                connection = await dial(
                     url,
                     headers={},
-                    limits=PortLimits(),
-                    pulse=self._pulse,
+                    limits=ConnectionLimits(),
+                    keepalive=self._keepalive,
                     open_limit_s=30.0,
                     tls=self._tls,
                 )
-                self._members.append((port, tally))
+                self._members.append((connection, tally))
                 tally.sessions += 1
                 if tally is self.through:
                     async with asyncio.timeout(60.0):
-                        while b"queue_done" not in (await port.receive()).payload():
+                        while b"queue_done" not in (await connection.receive()).payload():
                             pass
 
         async with asyncio.TaskGroup() as tasks:
@@ -200,20 +205,20 @@ class _Crowd:
     async def talk(self) -> None:
         """Every member speaks once a second, each at its own moment, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            for port, tally in self._members:
-                tasks.create_task(self._speak(port, tally, random.random()))
+            for connection, tally in self._members:
+                tasks.create_task(self._speak(connection, tally, random.random()))
 
-    async def _speak(self, port: Port, tally: Tally, phase_s: float) -> None:
+    async def _speak(self, connection: Connection, tally: Tally, phase_s: float) -> None:
         loop = asyncio.get_running_loop()
         due = loop.time() + phase_s
         while True:
             await asyncio.sleep(max(0.0, due - loop.time()))
             is_counted = self.is_counting
             sent_at = time.perf_counter()
-            port.pass_on(self._unit)
+            connection.pass_on(self._unit)
             try:
-                await port.receive()
-            except PortClosed:
+                await connection.receive()
+            except ConnectionClosed:
                 tally.broken += 1
                 return
             took_s = time.perf_counter() - sent_at
@@ -223,8 +228,8 @@ class _Crowd:
             due = max(due + 1.0, loop.time())
 
     def hang_up(self) -> None:
-        for port, _ in self._members:
-            port.abort()
+        for connection, _ in self._members:
+            connection.abort()
 
 
 @contextlib.asynccontextmanager

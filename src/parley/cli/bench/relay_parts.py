@@ -24,22 +24,28 @@ from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket
 
 from parley import __version__, logs
-from parley.gateway.frames import TEXT, Message, frame
 from parley.gateway.main import Gateway
-from parley.gateway.port import PortClosed, PortLimits, Pulse
-from parley.gateway.server_port import ServerPort, port_of
+from parley.gateway.transport import (
+    ConnectionClosed,
+    ConnectionLimits,
+    Keepalive,
+    Message,
+    ServerConnection,
+    connection_of,
+)
 from parley.protocol.control import (
     BEAT_EVERY_S,
     CONTROL_PATH,
+    KIND_HEADER,
     LEASE_HEADER,
     SESSION_HEADER,
     SESSION_PATH,
-    TASK_HEADER,
-    Beat,
     Goodbye,
+    Heartbeat,
     Hello,
     SessionPhase,
 )
+from parley.protocol.kinds import Phase
 from parley.settings import GatewaySettings, LimitSettings, Settings
 
 SESSIONS_LIMIT: Final = 100_000
@@ -95,7 +101,7 @@ class AnsweringWorker:
         self._gateway_url = gateway_url
         self._slots = slots
         payload = b'{"type":"result","audio_data":"' + b"A" * down_bytes + b'"}'
-        self._answer = Message(TEXT, (frame(TEXT, payload, mask=False),), len(payload))
+        self._answer = Message.text(payload, mask=False)
         self._phases: asyncio.Queue[SessionPhase] = asyncio.Queue()
         self._busy = 0
 
@@ -103,7 +109,7 @@ class AnsweringWorker:
         """Serve until standard input ends."""
         app = Starlette(routes=[WebSocketRoute(SESSION_PATH, self._session)], lifespan=_lifespan)
         config = uvicorn.Config(
-            app, host="127.0.0.1", port=0, ws=ServerPort, log_config=None, backlog=4096
+            app, host="127.0.0.1", port=0, ws=ServerConnection, log_config=None, backlog=4096
         )
         server = uvicorn.Server(config)
         serving = asyncio.create_task(server._serve())
@@ -129,8 +135,8 @@ class AnsweringWorker:
 
     async def _keep_reporting(self, socket: websockets.ClientConnection) -> None:
         while True:
-            beat = Beat("idle", self._slots - self._busy, 0, 0, 0)
-            await socket.send(msgspec.json.encode(beat))
+            heartbeat = Heartbeat("idle", self._slots - self._busy, 0, 0, 0)
+            await socket.send(msgspec.json.encode(heartbeat))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(BEAT_EVERY_S):
                     while True:
@@ -138,27 +144,27 @@ class AnsweringWorker:
 
     async def _session(self, websocket: WebSocket) -> None:
         await websocket.accept()
-        port = port_of(websocket)
+        connection = connection_of(websocket)
         lease_id = websocket.headers.get(LEASE_HEADER, "direct")
         session_id = websocket.headers.get(SESSION_HEADER, "direct")
-        task: Any = websocket.headers.get(TASK_HEADER, "audio_duplex")
+        kind: Any = websocket.headers.get(KIND_HEADER, "audio_duplex")
         counts = lease_id != "direct"
         self._busy += counts
-        self._phases.put_nowait(SessionPhase(lease_id, session_id, task, "active", True))
+        self._phases.put_nowait(SessionPhase(lease_id, session_id, kind, Phase.ACTIVE, True))
         try:
             while True:
-                await port.receive()
-                port.pass_on(self._answer)
-        except PortClosed:
+                await connection.receive()
+                connection.pass_on(self._answer)
+        except ConnectionClosed:
             return
         finally:
             self._busy -= counts
-            self._phases.put_nowait(SessionPhase(lease_id, session_id, task, "ended", True))
+            self._phases.put_nowait(SessionPhase(lease_id, session_id, kind, Phase.ENDED, True))
 
 
 @contextlib.asynccontextmanager
 async def _lifespan(app: Starlette) -> AsyncIterator[Mapping[str, Any]]:
-    yield {"pulse": Pulse(), "port_limits": PortLimits()}
+    yield {"keepalive": Keepalive(), "connection_limits": ConnectionLimits()}
 
 
 def main(words: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""`parley bench session`: what the house adds around a model that answers at once.
+"""`parley bench session`: what the server adds around a model that answers at once.
 
 The parrot needs no time to think, so whatever passes between the last sample in and the first
 sample out is ours. Measured twice: inside one process (engine and view), and from a client through
@@ -26,7 +26,6 @@ from parley.cli.bench.figures import Figures
 from parley.cli.bench.model import SPEECH_UNITS, made_up_speech
 from parley.client.duplex import DuplexClient
 from parley.client.events import Ended, Listening, Problem, Ready, Speaking
-from parley.engine.work import DuplexOptions
 from parley.errors import InferenceFailed, SetupError
 from parley.media.pcm import INPUT_RATE_HZ, Pcm
 from parley.models.parrot import Parrot
@@ -48,7 +47,7 @@ def session(
     ] = True,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
-    """What the house adds around a model that answers at once."""
+    """What the server adds around a model that answers at once."""
     figures = asyncio.run(measure(units, sessions, wire=wire))
     if as_json:
         typer.echo(json.dumps({name: dataclasses.asdict(one) for name, one in figures.items()}))
@@ -75,7 +74,7 @@ async def inside(units: int) -> list[float]:
     durations_ms: list[float] = []
     async with UnifiedProcessor(Parrot()) as processor:
         view = processor.set_duplex_mode()
-        await view.prepare(options=DuplexOptions(force_listen_count=0))
+        await view.prepare(options=DuplexConfig(force_listen_count=0))
         for index in range(units):
             sound = _unit(index)
             begin_s = time.perf_counter()
@@ -109,10 +108,11 @@ async def through(url: str, units: int) -> list[float]:
     async with DuplexClient(url, config=config, record=False) as talk:
         await talk.ready()
         events = aiter(talk)
+        context_tokens = 0
         for index in range(units):
             begin_s = time.perf_counter()
             talk.send_unit(_unit(index))
-            await _answer(events)
+            context_tokens = await _answer(events, context_tokens)
             durations_ms.append(1000 * (time.perf_counter() - begin_s))
     return durations_ms
 
@@ -124,7 +124,7 @@ async def server(slots: int) -> AsyncIterator[str]:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "parley", "serve", "--http", "--host", "127.0.0.1"),
             *("--port", "0", "--model", "parrot", "--slots", str(slots), "--workers", "1"),
-            *("--log-level", "warning"),
+            *("--log-level", "warning", "--log-format", "text"),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             env=os.environ | {"PARLEY_STORAGE__DATA_DIR": str(Path(folder) / "data")},
@@ -166,11 +166,18 @@ async def _drain(output: asyncio.StreamReader) -> None:
         pass
 
 
-async def _answer(events: AsyncIterator[object]) -> None:
+async def _answer(events: AsyncIterator[object], before: int) -> int:
+    """The answer to a unit; returns its context tokens.
+
+    A turn that ends with more than a second of sound ends in a further piece, which has the tokens
+    of the unit `before` and is no answer to this one.
+    """
     async for event in events:
         match event:
-            case Listening() | Speaking():
-                return
+            case Speaking(context_tokens=tokens) if tokens == before:
+                continue
+            case Listening(context_tokens=tokens) | Speaking(context_tokens=tokens):
+                return tokens
             case Problem() | Ended():
                 raise InferenceFailed(f"The conversation ended early: {event}.")
             case Ready() | _:

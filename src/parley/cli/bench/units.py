@@ -20,11 +20,12 @@ import typer
 
 from parley import models
 from parley.cli.bench.figures import Figures, drawn, histogram
-from parley.cli.bench.model import Conversation, Load, make_talkative
+from parley.cli.bench.model import BenchSession, Load, make_talkative
 from parley.clock import Clock, SystemClock
+from parley.engine.engine import Engine
 from parley.engine.model import Model
-from parley.engine.seat import Engine
-from parley.engine.work import DuplexOptions, Window
+from parley.engine.work import Window
+from parley.protocol.values import DuplexConfig
 from parley.settings import load
 from parley.views.duplex import DuplexView
 
@@ -37,7 +38,7 @@ long as to listen."""
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class UnitKind:
     """Units that listened, or units that spoke.
 
     Args:
@@ -50,14 +51,14 @@ class Kind:
     slow: int
 
     @classmethod
-    def of(cls, durations_ms: Sequence[float]) -> Kind:
+    def of(cls, durations_ms: Sequence[float]) -> UnitKind:
         unit = Figures.of(durations_ms)
         slow = sum(duration > SLOW * unit.p50_ms for duration in durations_ms)
         return cls(unit, histogram(durations_ms), slow)
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class UnitsReport:
     """What was measured.
 
     Args:
@@ -66,8 +67,8 @@ class Report:
             system does not say.
     """
 
-    listened: Kind
-    spoke: Kind
+    listened: UnitKind
+    spoke: UnitKind
     slide: Figures
     context_tokens: int
     memory_mb: tuple[float, ...]
@@ -119,7 +120,7 @@ async def measure(
     window: Window,
     load_kind: Load = "typical",
     clock: Clock | None = None,
-) -> Report:
+) -> UnitsReport:
     """One conversation of so many units in row 0; the model is unloaded afterwards."""
     clock = clock or SystemClock()
     if load_kind == "worst":
@@ -129,9 +130,9 @@ async def measure(
     slides_ms: list[float] = []
     async with Engine(loaded, clock) as engine:
         await engine.warm_up()
-        view = DuplexView(await engine.take_seat())
-        user = Conversation(view, clock, load_kind, None, pace_s=0.0)
-        options = DuplexOptions(force_listen_count=0)
+        view = DuplexView(await engine.take_slot())
+        user = BenchSession(view, clock, load_kind, None, pace_s=0.0)
+        options = DuplexConfig(force_listen_count=0)
         await view.prepare("You are helpful.", options=options, window=window, seed=1)
         looks_mb = [resident_mb()]
         due = {round(count * part / (LOOKS - 1)) for part in range(1, LOOKS)}
@@ -150,9 +151,9 @@ async def measure(
                 looks_mb.append(resident_mb())
         memory = await engine.memory()
         context_tokens = view.kv_cache_length
-    return Report(
-        listened=Kind.of(listened_ms),
-        spoke=Kind.of(spoke_ms),
+    return UnitsReport(
+        listened=UnitKind.of(listened_ms),
+        spoke=UnitKind.of(spoke_ms),
         slide=Figures.of(slides_ms),
         context_tokens=context_tokens,
         memory_mb=tuple(looks_mb),
@@ -160,7 +161,7 @@ async def measure(
     )
 
 
-def describe(report: Report) -> str:
+def describe(report: UnitsReport) -> str:
     """The report as a few lines."""
     memory = " ".join(f"{look:.0f}" for look in report.memory_mb)
     lines = []

@@ -1,4 +1,7 @@
-"""Microphone and loudspeaker through the optional package `sounddevice`.
+"""Microphone and loudspeaker through the optional package `sounddevice` (extra `talk`).
+
+    with Microphone(talk.chunk_samples) as microphone, Loudspeaker() as speaker:
+        speaking = asyncio.create_task(talk.send_from(microphone))
 
 The callbacks run on PortAudio's threads; they only move samples. Captured sound crosses to the
 event loop in a bounded queue that drops the oldest; playback silence is filled in when the buffer
@@ -17,6 +20,7 @@ from typing import Any, Final, Self
 import numpy as np
 
 from parley.errors import SetupError
+from parley.installation import install_command
 from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm, Samples
 
 QUEUE_CHUNKS: Final = 8
@@ -33,12 +37,14 @@ def sound_library() -> ModuleType:
     except ModuleNotFoundError:
         raise SetupError(
             "There is no access to a microphone: the package 'sounddevice' is not installed.",
-            hint="Install it with: pip install 'parley[talk]'; or talk with --file speech.wav.",
+            hint=f"Install it with: {install_command('talk')}; or talk with --file speech.wav "
+            "or --sample.",
         ) from None
     except OSError:
         raise SetupError(
             "There is no access to a microphone: the PortAudio library was not found.",
-            hint="Install it (Debian: apt install libportaudio2); or talk with --file speech.wav.",
+            hint="Install it (Debian: apt install libportaudio2); or talk with --file speech.wav "
+            "or --sample.",
         ) from None
     return library
 
@@ -55,7 +61,13 @@ def has_output() -> bool:
 
 
 class Microphone:
-    """Chunks of sound at 16 kHz. Use as `with`, inside a running event loop."""
+    """Chunks of sound at 16 kHz. Use as `with`, inside a running event loop; iterate, or await
+    `chunk()`. Whoever takes them too late loses the oldest.
+
+    Args:
+        chunk_samples: samples per chunk; `chunk_samples` of the client that gets them.
+        library: instead of `sounddevice`.
+    """
 
     def __init__(self, chunk_samples: int, library: ModuleType | None = None) -> None:
         self._library = library or sound_library()
@@ -77,7 +89,7 @@ class Microphone:
         except Exception as error:
             raise SetupError(
                 f"The microphone cannot be opened: {error}.",
-                hint="Is one connected, and may this terminal use it? Else talk with --file.",
+                hint="Is one connected, and may this terminal use it? Else: --file, --sample.",
             ) from error
         return self
 
@@ -89,6 +101,12 @@ class Microphone:
     ) -> None:
         self._stream.stop()
         self._stream.close()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Pcm:
+        return await self.chunk()
 
     async def chunk(self) -> Pcm:
         """The next chunk, when it is full."""
@@ -106,6 +124,10 @@ class Microphone:
         self._more.set()
 
 
+DUCKED: Final = 0.1
+"""-20 dB."""
+
+
 class Loudspeaker:
     """Plays what it is given, in order, at 24 kHz. Use as `with`."""
 
@@ -113,6 +135,7 @@ class Loudspeaker:
         self._library = library or sound_library()
         self._waiting: deque[Samples] = deque()
         self._lock = threading.Lock()
+        self._gain = 1.0
 
     def __enter__(self) -> Self:
         self._stream = self._library.OutputStream(
@@ -135,6 +158,11 @@ class Loudspeaker:
         with self._lock:
             self._waiting.append(pcm.samples)
 
+    def duck(self, *, is_ducked: bool) -> None:
+        """Play at a tenth of the level, or as before; for as long as somebody may be
+        interrupting."""
+        self._gain = DUCKED if is_ducked else 1.0
+
     def flush(self) -> None:
         """Fall silent now."""
         with self._lock:
@@ -152,7 +180,7 @@ class Loudspeaker:
             while filled < frames and self._waiting:
                 part = self._waiting.popleft()
                 taken = part[: frames - filled]
-                out[filled : filled + len(taken), 0] = taken
+                out[filled : filled + len(taken), 0] = self._gain * taken
                 filled += len(taken)
                 if len(taken) < len(part):
                     self._waiting.appendleft(part[len(taken) :])

@@ -1,8 +1,8 @@
-"""Has replays made, one after the other, each in a process of its own with the lowest priority.
+"""Render queue: renders recordings one after another, each in its own low-priority process.
 
-A process, because mixing takes a while and pictures come from outside: it must neither slow down a
-conversation nor take the server with it. What waits is bounded; what does not fit is left out and
-can be asked for again.
+A process, because rendering takes time and decodes images from clients: it must neither slow down
+sessions nor crash the server. The queue is bounded; a recording that does not fit is skipped and
+can be requested again.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ import threading
 from typing import Any, Final, Literal
 
 from parley import logs
-from parley.recording.layout import Folder, Shelf, write_atomically
+from parley.recording.layout import Folder, RecordingFolders, write_atomically
 from parley.recording.store import replay_state
 
 WAITING_LIMIT: Final = 1000
 MAKING_LIMIT_S: Final = 1800.0
-"""Half an hour of video takes a few minutes; longer than this it hangs."""
+"""Half an hour of video takes a few minutes; a render that takes longer than this hangs."""
 
 Progress = Literal["queued", "running", "done", "failed"]
 
-_log = logs.get(__name__)
+log = logs.get(__name__)
 
 
-class ReplayMaker:
-    """One thread that starts and watches the processes; begins with the first replay."""
+class RenderQueue:
+    """The thread that starts and supervises the processes; started by the first request."""
 
     def __init__(self, *, limit_s: float = MAKING_LIMIT_S) -> None:
         self._limit_s = limit_s
@@ -40,7 +40,7 @@ class ReplayMaker:
         self._closing = threading.Event()
 
     def put(self, folder: Folder) -> bool:
-        """Have a replay made; False when too many wait. From any thread; never blocks for long."""
+        """Queue a recording; False if the queue is full. From any thread; never blocks for long."""
         with self._lock:
             if self._closing.is_set():
                 return False
@@ -48,14 +48,14 @@ class ReplayMaker:
                 return True
             self._queued.add(folder.recording_id)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="replays", daemon=True)
+                self._thread = threading.Thread(target=self._run, name="render-queue", daemon=True)
                 self._thread.start()
-        # Before it is in the queue: what the process says of it comes later and stays.
+        # Before it is queued: what the process reports comes later and must win.
         tell(folder, "queued", 0.0)
         try:
             self._waiting.put_nowait(folder)
         except queue.Full:
-            _log.warning("replay left out", recording_id=folder.recording_id)
+            log.warning("render skipped: queue full", recording_id=folder.recording_id)
             folder.replay_state.unlink(missing_ok=True)
             with self._lock:
                 self._queued.discard(folder.recording_id)
@@ -63,11 +63,11 @@ class ReplayMaker:
         return True
 
     def wait(self) -> None:
-        """Until nothing waits and nothing runs."""
+        """Wait until nothing is queued or running."""
         self._waiting.join()
 
     def close(self) -> None:
-        """Stop; what was not made is not lost: it can be asked for again. Safe to repeat."""
+        """Stop. Queued recordings are skipped and can be requested again. Safe to repeat."""
         with self._lock:
             self._closing.set()
             process, thread = self._process, self._thread
@@ -88,7 +88,7 @@ class ReplayMaker:
             try:
                 self._make(folder)
             except OSError as error:
-                _log.error("replay failed", recording_id=folder.recording_id, why=str(error))
+                log.error("render failed", recording_id=folder.recording_id, why=str(error))
             finally:
                 with self._lock:
                     self._queued.discard(folder.recording_id)
@@ -97,7 +97,7 @@ class ReplayMaker:
     def _make(self, folder: Folder) -> None:
         if self._closing.is_set() or not folder.path.is_dir():
             return
-        command = [sys.executable, "-m", "parley.recording.replay", str(folder.path)]
+        command = [sys.executable, "-m", "parley.recording.render", str(folder.path)]
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
         )
@@ -115,15 +115,15 @@ class ReplayMaker:
                 self._process = None
         if process.returncode != 0 and not self._closing.is_set() and folder.path.is_dir():
             why = said.decode(errors="replace").strip().splitlines()[-1:] or ["killed"]
-            _log.error("replay failed", recording_id=folder.recording_id, why=why[0][:500])
+            log.error("render failed", recording_id=folder.recording_id, why=why[0][:500])
             tell(folder, "failed", 0.0)
 
 
-def pending(shelf: Shelf) -> list[Folder]:
-    """Recordings whose replay was asked for and is not there: whoever was at it has ended, or
-    still is, which the process itself finds out."""
+def pending(folders: RecordingFolders) -> list[Folder]:
+    """Recordings whose render was requested and has not finished. If another process is still
+    rendering one, the new process notices and exits."""
     found = []
-    for folder in shelf:
+    for folder in folders:
         state = replay_state(folder)
         if state is not None and state.get("state") in ("queued", "running"):
             found.append(folder)
@@ -131,10 +131,10 @@ def pending(shelf: Shelf) -> list[Folder]:
 
 
 def tell(folder: Folder, state: Progress, share: float, **facts: Any) -> None:
-    """Write down how far a replay is; `share` of 1."""
+    """Write the progress of a render; `share` from 0 to 1."""
     value = {"state": state, "progress": round(share, 3), **facts}
     try:
         write_atomically(folder.replay_state, json.dumps(value).encode())
     except FileNotFoundError:
-        # Deleted meanwhile; then nobody wants to know.
+        # Deleted meanwhile.
         return

@@ -1,9 +1,9 @@
-"""Makes the merged replay of one recording: `python -m parley.recording.replay FOLDER`.
+"""Renderer of one recording: `python -m parley.recording.render FOLDER`.
 
-A stereo WAV file at 24 kHz (left the person, right the assistant) with true timing, subtitles, and
-where there are pictures an MP4 film of them with that sound. Runs with the lowest priority and says
-in `replay.json` how far it is. Every result is written aside and renamed, so none is ever half
-there. Source: service.md 6.4.
+Mixes a stereo WAV file at 24 kHz (left the user, right the assistant) with the session's timing,
+writes subtitles and, if there are images, an MP4 video of them with that audio. Runs at the lowest
+priority and writes its progress to `replay.json`. Every result is written to a partial file and
+renamed, so none is ever incomplete. Source: service.md 6.4.
 """
 
 from __future__ import annotations
@@ -24,15 +24,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import UNSET
 
 from parley.errors import BadInput
 from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm
 from parley.media.resample import ResampleStream, resample
 from parley.media.wav import load
-from parley.recording import store, timeline
+from parley.recording import lines, store
 from parley.recording.layout import Folder, write_atomically
-from parley.recording.making import tell
-from parley.recording.placing import Caption, Piece, Plan, place
+from parley.recording.lines import HeadLine, Line, TurnLine
+from parley.recording.placing import Caption, PlacedPiece, Plan, place
+from parley.recording.render_queue import tell
 
 if TYPE_CHECKING:
     import av
@@ -56,53 +58,54 @@ Progress = Callable[[float], None]
 
 
 def make(folder: Folder, progress: Progress = lambda share: None) -> list[Path]:
-    """Make everything there can be of a replay; gives what was made.
+    """Render a recording; returns the files that were written.
 
     Raises:
-        OSError: there is no journal, or no room.
-        ValueError: the journal has no beginning.
+        OSError: there is no journal, or the disk is full.
+        ValueError: the journal has no head, or the session is too long.
     """
-    journal = timeline.read(folder.journal)
-    head = journal.last("head")
+    journal = lines.read(folder.journal)
+    head = journal.last(HeadLine)
     if head is None:
-        raise ValueError("the journal has no beginning")
-    plan = place(head, _with_lengths(folder, journal.lines))
+        raise ValueError("the journal has no head line")
+    plan = place(head, _with_durations(folder, journal.lines))
     made = []
     if plan.length_s > LONGEST_S:
-        raise ValueError("the session is too long for a replay")
+        raise ValueError("the session is too long to render")
     if plan.user or plan.assistant or plan.frames:
         write_wav(folder, plan)
         made.append(folder.replay_wav)
     progress(0.3)
-    if plan.captions:
-        write_atomically(folder.subtitles, srt(plan.captions).encode())
-        made.append(folder.subtitles)
-    # A gateway on a machine of its own may be without what films need; sound it can always make.
+    if plan.captions or plan.user_captions:
+        write_atomically(folder.subtitles, srt(plan.captions, plan.user_captions).encode())
+        write_atomically(folder.web_subtitles, vtt(plan.captions, plan.user_captions).encode())
+        made += [folder.subtitles, folder.web_subtitles]
+    # A gateway on its own machine may lack the packages for video; audio always works.
     if plan.frames and all(importlib.util.find_spec(name) for name in ("av", "PIL")):
         write_mp4(folder, plan, lambda share: progress(0.3 + 0.7 * share))
         made.append(folder.replay_mp4)
     return made
 
 
-def _with_lengths(folder: Folder, lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Chat sounds came as files; how long they are is only known by looking."""
+def _with_durations(folder: Folder, found: Sequence[Line]) -> Sequence[Line]:
+    """Add the durations of audio files in chat messages, which only the files themselves tell."""
     import soundfile
 
-    for line in lines:
-        asked = line.get("input")
-        if line["kind"] == "turn" and asked and "audio" in asked and not line.get("samples"):
+    for line in found:
+        if isinstance(line, TurnLine) and line.input.audio and not line.samples:
             try:
-                asked["duration_ms"] = 1000 * soundfile.info(folder.path / asked["audio"]).duration
+                info = soundfile.info(folder.path / line.input.audio)
+                line.input.duration_ms = 1000 * info.duration
             except (soundfile.LibsndfileError, OSError):
-                asked.pop("audio")
-    return list(lines)
+                line.input.audio = UNSET
+    return found
 
 
-# ---- sound ---------------------------------------------------------------------------------
+# ---- audio ---------------------------------------------------------------------------------
 
 
 def write_wav(folder: Folder, plan: Plan) -> None:
-    """The stereo mix. Nothing is louder or softer than it was."""
+    """Write the stereo mix. Levels are unchanged."""
     user = _track(folder, plan.user, INPUT_RATE_HZ, plan.length_s)
     assistant = _track(folder, plan.assistant, OUTPUT_RATE_HZ, plan.length_s)
     partial = folder.path / f".{folder.replay_wav.name}.partial"
@@ -124,8 +127,8 @@ def write_wav(folder: Folder, plan: Plan) -> None:
         partial.unlink(missing_ok=True)
 
 
-def _track(folder: Folder, pieces: Sequence[Piece], rate_hz: int, length_s: float) -> Int16:
-    """One side, whole: half an hour takes less than 100 MB."""
+def _track(folder: Folder, pieces: Sequence[PlacedPiece], rate_hz: int, length_s: float) -> Int16:
+    """One channel as a whole: half an hour takes less than 100 MB."""
     track = np.zeros(round(length_s * rate_hz), np.int16)
     for piece in pieces:
         sound = _read(folder.path / piece.path, rate_hz)
@@ -133,7 +136,7 @@ def _track(folder: Folder, pieces: Sequence[Piece], rate_hz: int, length_s: floa
         sound = sound[first : first + round(piece.length_s * rate_hz)]
         start = round(piece.start_s * rate_hz)
         room = track[start : start + len(sound)]
-        # Two sounds at once happen only when clocks disagree; the sum must not wrap around.
+        # Pieces overlap only when clocks disagree; the sum must not wrap around.
         mixed = room.astype(np.int32) + sound[: len(room)]
         room[:] = np.clip(mixed, -32768, 32767)
     return track
@@ -143,7 +146,7 @@ def _read(path: Path, rate_hz: int) -> Int16:
     try:
         pcm = resample(load(path), rate_hz)
     except (OSError, BadInput):
-        # A file that a crash cut off: silence is all that is known of it.
+        # A file that a crash cut off is rendered as silence.
         return np.zeros(0, np.int16)
     return np.rint(pcm.samples * 32767).astype(np.int16)
 
@@ -159,11 +162,11 @@ def _at_output_rate(track: Int16) -> Iterator[Int16]:
         yield np.rint(out.samples * 32767).astype(np.int16)
 
 
-# ---- words ---------------------------------------------------------------------------------
+# ---- captions-------------------------------------------------------------------------------
 
 
 def clean(text: str) -> str:
-    """Text without what subtitle formats or terminals take for commands."""
+    """Remove what subtitle formats or terminals would interpret."""
     kept = "".join(char if char.isprintable() else " " for char in text)
     return " ".join(kept.translate(_HARMLESS).split())
 
@@ -171,27 +174,48 @@ def clean(text: str) -> str:
 _HARMLESS = str.maketrans({"<": "‹", ">": "›", "{": "(", "}": ")", "\\": "/"})
 
 
-def srt(captions: Sequence[Caption]) -> str:
-    """Captions as a SubRip file."""
+def srt(captions: Sequence[Caption], user: Sequence[Caption] = ()) -> str:
+    """Captions in SubRip format; where both sides have words, each says whose they are."""
     blocks: list[str] = []
-    for caption in captions:
-        text = clean(caption.text)[-SRT_CHARS:].strip()
-        if text and caption.end_s > caption.start_s:
-            times = f"{_stamp(caption.start_s)} --> {_stamp(caption.end_s)}"
-            blocks.append(f"{len(blocks) + 1}\n{times}\n{text}\n")
+    for name, caption, text in _by_time(captions, user):
+        times = f"{_stamp(caption.start_s, ',')} --> {_stamp(caption.end_s, ',')}"
+        said = f"{name}: {text}" if user else text
+        blocks.append(f"{len(blocks) + 1}\n{times}\n{said}\n")
     return "\n".join(blocks)
 
 
-def _stamp(seconds: float) -> str:
+def vtt(captions: Sequence[Caption], user: Sequence[Caption] = ()) -> str:
+    """Captions in WebVTT format, each with its speaker's voice tag."""
+    blocks = ["WEBVTT\n"]
+    for name, caption, text in _by_time(captions, user):
+        times = f"{_stamp(caption.start_s, '.')} --> {_stamp(caption.end_s, '.')}"
+        escaped = text.replace("&", "&amp;")
+        blocks.append(f"{times}\n<v {name}>{escaped}\n")
+    return "\n".join(blocks)
+
+
+def _by_time(
+    captions: Sequence[Caption], user: Sequence[Caption]
+) -> Iterator[tuple[str, Caption, str]]:
+    """Both sides' captions that can be seen: speaker, caption, text."""
+    both = [("User", one) for one in user] + [("Assistant", one) for one in captions]
+    for name, caption in sorted(both, key=lambda one: one[1].start_s):
+        text = clean(caption.text)[-SRT_CHARS:].strip()
+        if text and caption.end_s > caption.start_s:
+            yield name, caption, text
+
+
+def _stamp(seconds: float, point: str) -> str:
     ms = round(seconds * 1000)
-    return f"{ms // 3_600_000:02d}:{ms // 60_000 % 60:02d}:{ms // 1000 % 60:02d},{ms % 1000:03d}"
+    hours, minutes, full_s = ms // 3_600_000, ms // 60_000 % 60, ms // 1000 % 60
+    return f"{hours:02d}:{minutes:02d}:{full_s:02d}{point}{ms % 1000:03d}"
 
 
-# ---- pictures ------------------------------------------------------------------------------
+# ---- video ---------------------------------------------------------------------------------
 
 
 def write_mp4(folder: Folder, plan: Plan, progress: Progress) -> None:
-    """Pictures as they were seen, words below them, the mix as sound."""
+    """Write the video: images when they were sent, captions below, the mix as audio."""
     import av
 
     partial = folder.path / f".{folder.replay_mp4.name}.partial"
@@ -209,7 +233,7 @@ def write_mp4(folder: Folder, plan: Plan, progress: Progress) -> None:
             packets = _sound_packets(folder, sound)
             waiting = next(packets, None)
             for at_s, image in _images(folder, plan):
-                # Interleaved, so that a player need not jump about in the file.
+                # Interleaved, so that players need not seek.
                 while waiting is not None and waiting[0] <= at_s:
                     film.mux(waiting[1])
                     waiting = next(packets, None)
@@ -242,7 +266,7 @@ def _sound_packets(folder: Folder, stream: Any) -> Iterator[tuple[float, list[av
 
 
 def _images(folder: Folder, plan: Plan) -> Iterator[tuple[float, npt.NDArray[np.uint8]]]:
-    """A picture whenever something changes, and at least one a second."""
+    """An image whenever something changes, and at least one per second."""
     from PIL import Image
 
     font = _font()
@@ -313,7 +337,7 @@ def _captioned(scene: Any, text: str, font: Any) -> npt.NDArray[np.uint8]:
 
 
 def wrap(text: str, width: Callable[[str], float], most: float) -> list[str]:
-    """Lines no wider than `most`; breaks between words where there are spaces, else anywhere."""
+    """Break text into lines no wider than `most`: at spaces where there are any, else anywhere."""
     lines = [""]
     for word in text.replace(" ", " \0").split("\0"):
         if width(lines[-1] + word.rstrip()) <= most:
@@ -330,7 +354,7 @@ def wrap(text: str, width: Callable[[str], float], most: float) -> list[str]:
 
 
 def _font() -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
-    """A font with Chinese in it where the system has one (it is asked through fontconfig)."""
+    """A font with Chinese characters if fontconfig finds one."""
     from PIL import ImageFont
 
     finder = shutil.which("fc-match")
@@ -342,14 +366,14 @@ def _font() -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
             timeout=10,
             check=False,
         ).stdout
-        # Where fontconfig knows none that can be opened, the built-in one has Latin letters.
+        # Without one, the built-in font has Latin letters.
         with contextlib.suppress(OSError):
             return ImageFont.truetype(found, FONT_PIXELS)
     return ImageFont.load_default(FONT_PIXELS)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Make one replay, as a low-priority process."""
+    """Render one recording as a low-priority process."""
     os.nice(19)
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_LIMIT_S, CPU_LIMIT_S))
     folder = Folder(Path(arguments[0]))
@@ -357,7 +381,7 @@ def main(arguments: Sequence[str]) -> int:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            return 0  # another process is at it
+            return 0  # another process is rendering it
         if (store.replay_state(folder) or {}).get("state") != "done":
             _make_and_tell(folder)
     return 0

@@ -1,4 +1,4 @@
-"""`parley replay`: feed recorded inputs through a model again, and compare the answers."""
+"""`parley rerun`: run recorded inputs through a model again and compare the results."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ import typer
 from parley import logs, models
 from parley.cli import flags
 from parley.cli.recordings import folders_of
-from parley.engine.seat import Engine
+from parley.engine.engine import Engine
 from parley.errors import ParleyError
-from parley.library.voices import VoiceShelf
+from parley.library.voices import VoiceLibrary
 from parley.recording.layout import Folder
-from parley.session.rerun import Comparison, rerun
+from parley.session import rerun as reruns
+from parley.session.rerun import Comparison
 from parley.settings import Settings, load
 
 SHOWN = 5
-"""Differences of one recording that are shown."""
+"""Differences printed per recording."""
 
 
-def replay(
-    run: Annotated[list[str], typer.Argument(help="Recording ids or folders.")],
+def rerun(
+    run: Annotated[list[str], typer.Argument(metavar="ID...", help="Recording ids or folders.")],
     model: Annotated[
         str | None, typer.Option(help="Model name, checkpoint folder or hub id.")
     ] = None,
@@ -31,39 +32,39 @@ def replay(
     data_dir: Annotated[Path | None, typer.Option(help="Data folder of the server.")] = None,
     config: flags.Config = None,
 ) -> None:
-    """Do recorded sessions again with the same seeds and compare every answer.
+    """Run recorded sessions again with the same seeds and compare every result.
 
-    With the same weights on the same machine everything is the same, bit for bit. The exit code is
-    1 when anything differs.
+    With the same weights on the same machine the results are bit-identical. The exit code is 1 if
+    anything differs.
     """
     settings = load(
         config, {"model.name": model, "model.device": device, "storage.data_dir": data_dir}
     )
     logs.configure(level="warning", style=settings.log.format)
     folders = folders_of(settings.storage.data_dir, run)
-    if not asyncio.run(_replay(settings, folders)):
+    if not asyncio.run(_rerun(settings, folders)):
         raise typer.Exit(1)
 
 
-async def _replay(settings: Settings, folders: list[Folder]) -> bool:
-    voices = VoiceShelf(settings.storage.data_dir, limit_s=settings.limits.reference_audio_s)
+async def _rerun(settings: Settings, folders: list[Folder]) -> bool:
+    voices = VoiceLibrary(settings.storage.data_dir, limit_s=settings.limits.reference_audio_s)
     is_equal = True
     async with Engine(models.load(settings.model)) as engine:
         await engine.warm_up()
         for folder in folders:
-            seat = await engine.take_seat()
+            slot = await engine.take_slot()
             try:
-                found = await rerun(folder, seat, voices=voices.find)
+                found = await reruns.rerun(folder, slot, voices=voices.find)
             except ParleyError as error:
-                typer.echo(f"{folder.recording_id}: cannot be done again: {error}")
+                typer.echo(f"{folder.recording_id}: cannot be rerun: {error}")
                 is_equal = False
                 continue
             finally:
-                await seat.close()
+                await slot.close()
             if found.model != engine.spec.name:
                 typer.echo(
-                    f"{folder.recording_id}: was recorded with '{found.model}', "
-                    f"this is '{engine.spec.name}'",
+                    f"{folder.recording_id}: recorded with '{found.model}', "
+                    f"rerun with '{engine.spec.name}'",
                     err=True,
                 )
             typer.echo(describe(found))
@@ -72,7 +73,7 @@ async def _replay(settings: Settings, folders: list[Folder]) -> bool:
 
 
 def describe(found: Comparison) -> str:
-    """What came of it, for people."""
+    """The result of a rerun in words."""
     what = "equal" if not found.differences else f"{len(found.differences)} differences"
     lines = [f"{found.recording_id}: {found.compared} of {found.entries} entries, {what}"]
     if found.ended:

@@ -1,0 +1,187 @@
+"""Certificates as values: making a pair, naming one by its fingerprint, trusting exactly one.
+
+The gateway's own certificate and a worker's are for one server each and no authority. Whoever
+trusts such a certificate trusts that server, whatever name it is reached by, and no other.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import ipaddress
+import re
+import socket
+import ssl
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+OUR_NAME: Final = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "parley")])
+"""Whom our certificates are for and by."""
+
+_PEM = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----\n?", re.DOTALL)
+_HEX_CHARS: Final = 64
+
+
+def make_pair(names: Sequence[x509.GeneralName], valid_days: int) -> tuple[bytes, bytes]:
+    """A new self-signed certificate and its private key, both PEM."""
+    private = ec.generate_private_key(ec.SECP256R1())
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(OUR_NAME)
+        .issuer_name(OUR_NAME)
+        .public_key(private.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_after(now + datetime.timedelta(days=valid_days))
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_signs_handshakes(), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(
+            x509.SubjectKeyIdentifier.from_public_key(private.public_key()), critical=False
+        )
+        .sign(private, hashes.SHA256())
+    )
+    key = private.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    return certificate.public_bytes(serialization.Encoding.PEM), key
+
+
+def _signs_handshakes() -> x509.KeyUsage:
+    """What a server's ECDSA key is for, and nothing else."""
+    return x509.KeyUsage(
+        digital_signature=True,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=False,
+        crl_sign=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+class ServerPair:
+    """A certificate that lives as long as this process; its key is never left on disk.
+
+    Attributes:
+        pem: the certificate, for those who are to trust it.
+    """
+
+    VALID_DAYS: Final = 3650
+    """Nobody but the one peer who is sent it ever sees it, and a worker may run for years."""
+
+    def __init__(self) -> None:
+        names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+        certificate, self._key = make_pair(names, self.VALID_DAYS)
+        self.pem = certificate.decode()
+
+    def load_into(self, context: ssl.SSLContext) -> None:
+        """Let a server context show this certificate."""
+        with tempfile.TemporaryDirectory(prefix="parley-") as folder:
+            pair = Path(folder, "pair.pem")
+            pair.touch(mode=0o600)
+            pair.write_bytes(self._key + self.pem.encode())
+            context.load_cert_chain(pair)
+
+
+def server_context(pair: ServerPair) -> ssl.SSLContext:
+    """TLS 1.2 or newer, with `pair` as the certificate."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    pair.load_into(context)
+    return context
+
+
+def fingerprint(pem: str) -> str:
+    """SHA-256 of the first certificate, as `openssl x509 -fingerprint -sha256` prints it.
+
+    Raises:
+        ValueError: there is no certificate.
+    """
+    found = _PEM.search(pem)
+    if found is None:
+        raise ValueError("There is no certificate.")
+    digest = hashlib.sha256(ssl.PEM_cert_to_DER_cert(found[0])).hexdigest().upper()
+    return ":".join(digest[at : at + 2] for at in range(0, len(digest), 2))
+
+
+def plain_fingerprint(text: str) -> str | None:
+    """A fingerprint however it was copied, as `fingerprint` writes it; None if it is none."""
+    digits = text.strip().removeprefix("SHA256:").removeprefix("sha256:").replace(":", "").upper()
+    if len(digits) != _HEX_CHARS or set(digits) - set("0123456789ABCDEF"):
+        return None
+    return ":".join(digits[at : at + 2] for at in range(0, len(digits), 2))
+
+
+def trust_exactly(pem: str) -> ssl.SSLContext:
+    """A client context that accepts the server with this very certificate, by any name.
+
+    Raises:
+        ValueError: it is no certificate.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    # Also a certificate that an authority signed is trusted by itself, without that authority.
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    try:
+        context.load_verify_locations(cadata=pem)
+    except ssl.SSLError as error:
+        raise ValueError(f"It is no certificate: {error}") from error
+    return context
+
+
+def trust_file(path: Path) -> ssl.SSLContext:
+    """A client context from a PEM file: a server's own certificate, or authorities.
+
+    A file that begins with a server's certificate has that one trusted, by any name; authorities
+    vouch for names, which are checked then.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it holds no certificate.
+    """
+    found = _PEM.findall(path.read_text(encoding="ascii", errors="replace"))
+    if not found:
+        raise ValueError("There is no certificate in it.")
+    if not _is_authority(x509.load_pem_x509_certificate(found[0].encode())):
+        return trust_exactly(found[0])
+    return ssl.create_default_context(cadata="\n".join(found))
+
+
+def _is_authority(certificate: x509.Certificate) -> bool:
+    try:
+        return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    except x509.ExtensionNotFound:
+        return False
+
+
+def shown_certificate(host: str, port: int, *, limit_s: float) -> str:
+    """The certificate that a server shows, PEM; nothing is sent and nothing believed.
+
+    Raises:
+        OSError: it cannot be reached, or speaks no TLS.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    with (
+        socket.create_connection((host, port), timeout=limit_s) as plain,
+        context.wrap_socket(plain, server_hostname=host) as wrapped,
+    ):
+        certificate = wrapped.getpeercert(binary_form=True)
+    if certificate is None:
+        raise ConnectionError("The server showed no certificate.")
+    return ssl.DER_cert_to_PEM_cert(certificate)

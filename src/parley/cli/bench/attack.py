@@ -1,0 +1,206 @@
+"""`parley bench attack`: what live sessions notice while one client misbehaves.
+
+A server of its own (gateway and worker with the parrot model, on loopback) carries duplex sessions
+that send a unit every second. Then one attacker of each kind, a process of its own that may use one
+core, does its worst for a bounded time. Measured are the answers of the live sessions, `/health`,
+and the memory of gateway and worker, quiet and under each attack.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import os
+import platform
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Final
+
+import httpx
+import typer
+import uvloop
+
+from parley.cli.bench.attackers import ATTACKS
+from parley.cli.bench.figures import Figures
+from parley.cli.bench.session import server
+from parley.client.duplex import DuplexClient
+from parley.client.events import Ended, Listening, Problem, Speaking
+from parley.errors import ParleyError
+from parley.media.pcm import INPUT_RATE_HZ, Pcm
+from parley.protocol.values import DuplexConfig
+
+HEALTH_EVERY_S: Final = 0.5
+SPARE_SLOTS: Final = 4
+"""For attackers that need a session of their own."""
+
+_SILENCE = Pcm.silence(INPUT_RATE_HZ, INPUT_RATE_HZ)
+
+
+@dataclass(slots=True)
+class Observed:
+    """What was measured in one stretch of time."""
+
+    answers_ms: list[float] = field(default_factory=list)
+    health_ms: list[float] = field(default_factory=list)
+    memory_mb: dict[str, float] = field(default_factory=dict)
+    broken: int = 0
+
+    def remember(self, sizes: dict[str, float]) -> None:
+        """Keep the largest size of each process."""
+        for name, size in sizes.items():
+            self.memory_mb[name] = max(size, self.memory_mb.get(name, 0.0))
+
+
+def attack(
+    kinds: Annotated[
+        list[str] | None, typer.Argument(help=f"Of {', '.join(ATTACKS)}; default: all.")
+    ] = None,
+    sessions: Annotated[int, typer.Option(min=1, max=100, help="Live sessions.")] = 20,
+    seconds: Annotated[float, typer.Option(min=2, max=60, help="Length of each attack.")] = 10.0,
+) -> None:
+    """Measure what live sessions notice while one client misbehaves."""
+    unknown = sorted(set(kinds or ()) - set(ATTACKS))
+    if unknown:
+        raise typer.BadParameter(f"There is no attack '{unknown[0]}'.")
+    uvloop.run(measure(kinds or list(ATTACKS), sessions, seconds))
+
+
+async def measure(kinds: list[str], sessions: int, seconds: float) -> None:
+    """Run everything and print a line for each stretch as it ends."""
+    load = os.getloadavg()[0]
+    typer.echo(
+        f"{platform.machine()}, {os.cpu_count()} cores, load {load:.1f} before; "
+        f"{sessions} live sessions, {seconds:g} s each"
+    )
+    async with server(sessions + SPARE_SLOTS) as url:
+        crowd = _Crowd(url)
+        async with crowd.talking(sessions):
+            await asyncio.sleep(3.0)  # first units warm sockets and buffers
+            quiet = await crowd.watch(seconds)
+            typer.echo(_line("quiet", quiet, quiet))
+            for kind in kinds:
+                async with _attacker(kind, url, seconds):
+                    seen = await crowd.watch(seconds)
+                typer.echo(_line(kind, seen, quiet))
+                await asyncio.sleep(2.0)
+            typer.echo(_line("quiet again", await crowd.watch(seconds), quiet))
+
+
+def _line(name: str, seen: Observed, quiet: Observed) -> str:
+    figures, before = Figures.of(seen.answers_ms), Figures.of(quiet.answers_ms)
+    health = max(seen.health_ms, default=0.0)
+    sizes = ", ".join(
+        f"{process} {size:.0f} MB ({size - quiet.memory_mb.get(process, 0.0):+.0f})"
+        for process, size in sorted(seen.memory_mb.items())
+    )
+    lost = f", {seen.broken} SESSIONS LOST" if seen.broken else ""
+    return (
+        f"{name:<12} p50 {figures.p50_ms:6.1f} ms  p99 {figures.p99_ms:6.1f} ms "
+        f"({figures.p99_ms - before.p99_ms:+.1f})  max {figures.max_ms:.0f} ms of {figures.count} "
+        f"units; /health at most {health:.0f} ms; {sizes}{lost}"
+    )
+
+
+class _Crowd:
+    """Everybody who behaves."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._seen = Observed()
+        self._live: list[asyncio.Task[None]] = []
+
+    @contextlib.asynccontextmanager
+    async def talking(self, sessions: int) -> AsyncIterator[None]:
+        self._live = [
+            asyncio.create_task(self._talk(index / sessions), name=f"live {index}")
+            for index in range(sessions)
+        ]
+        try:
+            yield
+        finally:
+            for task in self._live:
+                task.cancel()
+            await asyncio.gather(*self._live, return_exceptions=True)
+
+    async def watch(self, seconds: float) -> Observed:
+        """What happens from now on."""
+        self._seen = seen = Observed()
+        until = time.monotonic() + seconds
+        async with httpx.AsyncClient(timeout=60.0, trust_env=False) as http:
+            while time.monotonic() < until:
+                began = time.perf_counter()
+                await http.get(f"{self._url}/health")
+                seen.health_ms.append(1000 * (time.perf_counter() - began))
+                seen.remember(_memory_mb())
+                await asyncio.sleep(HEALTH_EVERY_S)
+        seen.broken = sum(task.done() for task in self._live)
+        # What is still on its way belongs to nobody.
+        self._seen = Observed()
+        return dataclasses.replace(seen, answers_ms=list(seen.answers_ms))
+
+    async def _talk(self, phase_s: float) -> None:
+        with contextlib.suppress(ParleyError):
+            config = DuplexConfig(force_listen_count=0)
+            async with DuplexClient(self._url, config=config, record=False) as talk:
+                await talk.ready()
+                events = aiter(talk)
+                due = time.monotonic() + phase_s
+                while True:
+                    await asyncio.sleep(max(0.0, due - time.monotonic()))
+                    seen, began = self._seen, time.perf_counter()
+                    talk.send_unit(_SILENCE)
+                    async for event in events:
+                        if isinstance(event, Problem | Ended):
+                            return
+                        if isinstance(event, Listening | Speaking):
+                            break
+                    else:
+                        return
+                    seen.answers_ms.append(1000 * (time.perf_counter() - began))
+                    due = max(due + 1.0, time.monotonic())
+
+
+@contextlib.asynccontextmanager
+async def _attacker(kind: str, url: str, seconds: float) -> AsyncIterator[None]:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "parley.cli.bench.attackers", kind, url, str(seconds)),
+    )
+    try:
+        yield
+    finally:
+        try:
+            async with asyncio.timeout(10.0):
+                await process.wait()
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+
+
+def _memory_mb() -> dict[str, float]:
+    """Resident memory of the server's processes, where /proc tells."""
+    return dict(_sizes(os.getpid()))
+
+
+def _sizes(parent: int) -> Iterator[tuple[str, float]]:
+    for pid in _children(parent):
+        with contextlib.suppress(OSError):
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+            size = pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+            if b"serve" in words:
+                yield "gateway", size
+            elif b"worker" in words:
+                yield "worker", size
+        yield from _sizes(pid)
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        words = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        return [int(word) for word in words]
+    except OSError:
+        return []

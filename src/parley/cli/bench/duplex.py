@@ -1,0 +1,190 @@
+"""`parley bench duplex`: whether a server is good to talk to.
+
+Scripted conversations in real time against any server: turns, hesitations, interruptions, words of
+assent, noise. `duplex_score` says what is measured.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+import typer
+
+from parley.cli import reach
+from parley.cli.bench.duplex_material import Material, bundled, own
+from parley.cli.bench.duplex_score import TalkOutcome
+from parley.cli.bench.duplex_talk import Ear, Mouth, Scenes
+from parley.client.connection import AccessOptions
+from parley.client.duplex import DuplexClient
+from parley.client.half_duplex import HalfDuplexClient
+from parley.client.live import LiveClient
+from parley.client.realtime import RealtimeClient
+from parley.errors import BadInput, ParleyError, SetupError
+from parley.protocol.half_duplex import Config
+from parley.protocol.values import InterruptionOptions
+
+CHUNK_S: Final = {"half_duplex": 0.1, "duplex": 1.0, "realtime": 1.0}
+"""What clients of a dialect send at a time: duplex and realtime count what is sent at once as one
+unit."""
+
+READY_S: Final = 60.0
+
+Mode = Literal["off", "duck", "stop"]
+
+
+def duplex(
+    url: Annotated[str | None, typer.Argument(help="The server.")] = None,
+    dialect: Annotated[
+        str, typer.Option(help="half_duplex, duplex, realtime, or all: in turn.")
+    ] = "all",
+    conversations: Annotated[
+        int, typer.Option(min=1, max=1000, help="Per dialect, one after the other.")
+    ] = 4,
+    interrupt: Annotated[
+        str, typer.Option(help="What the server is asked to do when interrupted: off, duck, stop.")
+    ] = "stop",
+    folder: Annotated[
+        Path | None,
+        typer.Option(exists=True, file_okay=False, help="Recordings of your own; see --help."),
+    ] = None,
+    wait: Annotated[float, typer.Option(min=1, help="Seconds until a turn was missed.")] = 10.0,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    insecure: reach.Insecure = False,
+    ca: reach.Ca = None,
+    token: reach.Token = None,
+) -> None:
+    """Hold scripted conversations with a running server, and tell how good it is to talk to.
+
+    Speech comes from the bundled voice, or from a folder with WAV files in turns/,
+    interruptions/ and acknowledgements/. A conversation takes about two minutes.
+    """
+    if dialect not in (*CHUNK_S, "all"):
+        raise BadInput(f"'{dialect}' is none of {', '.join(CHUNK_S)}, all.")
+    mode = _mode(interrupt)
+    address, access = reach.server(url, insecure=insecure, ca=ca, token=token)
+    material = bundled() if folder is None else own(folder)
+    reports: dict[str, TalkOutcome] = {}
+    for name in CHUNK_S if dialect == "all" else (dialect,):
+        reports[name] = asyncio.run(
+            converse(address, access, name, conversations, mode, material, wait)
+        )
+    typer.echo(json.dumps(as_data(reports)) if as_json else as_table(reports))
+    if all(len(one.failures) == conversations for one in reports.values()):
+        raise SetupError("Not one conversation could be held.", hint="The table says why.")
+
+
+def _mode(text: str) -> Mode:
+    match text:
+        case "off" | "duck" | "stop":
+            return text
+    raise BadInput(f"'{text}' is none of off, duck, stop.")
+
+
+async def converse(
+    url: str,
+    access: AccessOptions,
+    dialect: str,
+    conversations: int,
+    mode: Mode,
+    material: Material,
+    limit_s: float,
+) -> TalkOutcome:
+    """Conversations in one dialect, one after the other."""
+    observed = TalkOutcome()
+    for number in range(conversations):
+        client = _client(url, access, dialect, InterruptionOptions(mode=mode))
+        try:
+            async with client:
+                await client.ready(timeout_s=READY_S)
+                await _hold(client, CHUNK_S[dialect], material, observed, limit_s, number)
+        except ParleyError as error:
+            observed.failures.append(f"{type(error).__name__}: {error}")
+    return observed
+
+
+async def _hold(
+    client: LiveClient,
+    chunk_s: float,
+    material: Material,
+    observed: TalkOutcome,
+    limit_s: float,
+    number: int,
+) -> None:
+    ear, mouth = Ear(), Mouth(client, chunk_s)
+
+    async def listen() -> None:
+        async for event in client:
+            ear.take(event)
+        ear.tell()
+
+    listening = asyncio.create_task(listen(), name="bench-ear")
+    speaking = asyncio.create_task(mouth.run(), name="bench-mouth")
+    playing = asyncio.create_task(
+        Scenes(mouth, ear, material, observed, limit_s).play(number), name="bench-scenes"
+    )
+    tasks = (listening, speaking, playing)
+    try:
+        # Whichever ends first: the script, or, before its end, the session.
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+    for result in results:
+        if isinstance(result, Exception):
+            raise result
+    if playing.cancelled():
+        why = f": {ear.error}" if ear.error is not None else ""
+        observed.failures.append(f"the session ended before the script{why}")
+
+
+def _client(
+    url: str, access: AccessOptions, dialect: str, interruption: InterruptionOptions
+) -> LiveClient:
+    match dialect:
+        case "half_duplex":
+            config = Config(interruption=interruption)
+            return HalfDuplexClient(url, config=config, record=False, **access)
+        case "duplex":
+            return DuplexClient(url, interruption=interruption, record=False, **access)
+        case _:
+            return RealtimeClient(
+                url, mode="audio", interruption=interruption, record=False, **access
+            )
+
+
+def as_data(reports: dict[str, TalkOutcome]) -> dict[str, Any]:
+    """For programs: by dialect, measures (null where nothing was measured) and what happened."""
+
+    def number(value: Any) -> Any:
+        return None if isinstance(value, float) and math.isnan(value) else value
+
+    return {
+        name: {
+            "measures": {
+                one.name: {k: number(v) for k, v in dataclasses.asdict(one).items() if k != "name"}
+                for one in observed.measures()
+            },
+            "observed": dataclasses.asdict(observed),
+        }
+        for name, observed in reports.items()
+    }
+
+
+def as_table(reports: dict[str, TalkOutcome]) -> str:
+    """For people: a row per measure, a column per dialect; values with 95 % intervals."""
+    columns = {name: observed.measures() for name, observed in reports.items()}
+    rows = [["", *columns]]
+    for index, one in enumerate(next(iter(columns.values()))):
+        rows.append([one.name, *(f"{c[index]} n={c[index].count}" for c in columns.values())])
+    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+             for row in rows]  # fmt: skip
+    for name, observed in reports.items():
+        lines += [f"{name}: {failure}" for failure in observed.failures]
+    return "\n".join(lines)

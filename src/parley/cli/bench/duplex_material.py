@@ -1,0 +1,108 @@
+"""What `parley bench duplex` says: sentences of the bundled voice, or one's own recordings.
+
+A folder of one's own has WAV files in `turns/`, `interruptions/` and
+`acknowledgements/`; a folder without these is all turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from parley.cli import files
+from parley.cli.bench.noises import at_level
+from parley.errors import SetupError
+from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm, Samples
+from parley.media.resample import resample
+
+TURNS: Final = (
+    "What is the capital of Italy, and what would you like to see there?",
+    "Tell me a story about a fox who could not sleep at night.",
+    "How many days are there in a year, and why is it not always the same?",
+    "Please count slowly from one to ten, and then back again to one.",
+)
+INTERRUPTIONS: Final = (
+    "Wait, stop please, I wanted to ask something else.",
+    "No, that is not what I meant at all.",
+)
+ACKNOWLEDGEMENTS: Final = ("Okay.", "Yes.", "Sure.")
+
+SPOKEN_DBFS: Final = -26.0
+SOUNDS: Final = (".wav",)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Material:
+    """Speech without silence around it, mono float32 at 16 kHz. Any but the first may be empty."""
+
+    turns: tuple[Samples, ...]
+    interruptions: tuple[Samples, ...] = ()
+    acknowledgements: tuple[Samples, ...] = ()
+
+
+def bundled() -> Material:
+    """Sentences in the voice of the pocket model.
+
+    Raises:
+        SetupError: its packages or weights are not installed here.
+    """
+    try:
+        from parley.models.cascade.voice.speaker import OwnSpeaker
+        from parley.models.pocket_data import folder
+        from parley.settings import ModelSettings
+    except ImportError:
+        raise SetupError(
+            "The bundled voice needs the packages of a worker.",
+            hint="Install parley[worker], or give recordings of your own with --folder.",
+        ) from None
+    place = folder(ModelSettings())
+    if place is None:
+        raise SetupError(
+            "The weights of the bundled voice are not installed.",
+            hint="Give recordings of your own with --folder.",
+        )
+    speaker = OwnSpeaker(place)
+
+    def spoken(sentences: Sequence[str]) -> tuple[Samples, ...]:
+        return tuple(
+            trimmed(Pcm(speaker.say(sentence, 0), OUTPUT_RATE_HZ)) for sentence in sentences
+        )
+
+    return Material(spoken(TURNS), spoken(INTERRUPTIONS), spoken(ACKNOWLEDGEMENTS))
+
+
+def own(folder: Path) -> Material:
+    """Somebody's recordings.
+
+    Raises:
+        SetupError: there are none.
+    """
+
+    def spoken(place: Path) -> tuple[Samples, ...]:
+        found = sorted(p for p in place.glob("*") if p.suffix.lower() in SOUNDS)
+        return tuple(trimmed(files.sound(p, limit_s=files.SPOKEN_LIMIT_S)) for p in found)
+
+    turns = spoken(folder / "turns") or spoken(folder)
+    if not turns:
+        raise SetupError(
+            f"There are no recordings in {folder}.", hint="Put WAV files into its folder turns."
+        )
+    return Material(turns, spoken(folder / "interruptions"), spoken(folder / "acknowledgements"))
+
+
+def trimmed(pcm: Pcm) -> Samples:
+    """Without the silence around it, at the level of speech.
+
+    Raises:
+        SetupError: it is silent.
+    """
+    samples = resample(pcm, INPUT_RATE_HZ).samples
+    peak = float(np.abs(samples).max(initial=0.0))
+    if peak < 1e-4:
+        raise SetupError("A recording holds nothing but silence.")
+    loud = np.flatnonzero(np.abs(samples) > 0.02 * peak)
+    return at_level(samples[loud[0] : loud[-1] + 1], SPOKEN_DBFS)

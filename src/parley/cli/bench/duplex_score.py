@@ -1,0 +1,136 @@
+"""What a spoken conversation was like: the measures of `parley bench duplex`, with intervals.
+
+Names and meaning follow Full-Duplex-Bench where it has them; times are those of somebody who
+plays what comes at once and without gaps.
+
+- takeover rate: of completed turns of the user, how many were answered; a turn that was not is a
+  missed turn.
+- response latency: from the end of the user's speech to the first sound of the answer; negative
+  where the answer came before the end.
+- pause takeover rate: of pauses in the middle of a turn, in how many the assistant began (lower is
+  better).
+- stop rate and stop latency: of interruptions, how many ended the answer, and after how long from
+  their first sample.
+- backchannel yield: of short acknowledgements, how many ended the answer (lower is better).
+- false stops: answers ended by noise, per ten minutes of noise that was heard during answers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+Z: Final = 1.959964
+"""95 % of a normal distribution."""
+
+BOOTSTRAPS: Final = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """A value with its 95 % interval.
+
+    Args:
+        count: of what it was computed from; 0: nothing was measured, the rest is NaN.
+        unit: `share`, `ms`, or `per 10 min`.
+    """
+
+    name: str
+    unit: str
+    count: int
+    value: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+
+    def __str__(self) -> str:
+        if not self.count:
+            return "-"
+        if self.unit == "share":
+            return f"{100 * self.value:.0f} % [{100 * self.low:.0f}, {100 * self.high:.0f}]"
+        if self.unit == "ms":
+            return f"{self.value:.0f} ms [{self.low:.0f}, {self.high:.0f}]"
+        return f"{self.value:.2f} [{self.low:.2f}, {self.high:.2f}] {self.unit}"
+
+
+@dataclass(slots=True)
+class TalkOutcome:
+    """What happened, over all conversations.
+
+    Args:
+        turns: latency in ms of each completed turn; None: it was not answered.
+        pauses: whether the assistant began in each pause.
+        interruptions: ms until each stopped the answer; None: it did not.
+        acknowledgements: whether each stopped the answer.
+        noise_s: seconds of noise during answers; `false_stops` of them were ended by it.
+        failures: conversations that broke, and why.
+    """
+
+    turns: list[float | None] = field(default_factory=list)
+    pauses: list[bool] = field(default_factory=list)
+    interruptions: list[float | None] = field(default_factory=list)
+    acknowledgements: list[bool] = field(default_factory=list)
+    noise_s: float = 0.0
+    false_stops: int = 0
+    failures: list[str] = field(default_factory=list)
+
+    def measures(self) -> list[Measure]:
+        """Everything, in the order of the module's text."""
+        answered = [ms for ms in self.turns if ms is not None]
+        stopped = [ms for ms in self.interruptions if ms is not None]
+        return [
+            share("takeover rate", [ms is not None for ms in self.turns]),
+            share("missed turns", [ms is None for ms in self.turns]),
+            median("response latency", answered),
+            percentile("response latency p95", answered, 95),
+            share("pause takeover rate", self.pauses),
+            share("stop rate", [ms is not None for ms in self.interruptions]),
+            median("stop latency", stopped),
+            percentile("stop latency p95", stopped, 95),
+            share("backchannel yield", self.acknowledgements),
+            rate("false stops", self.false_stops, self.noise_s),
+        ]
+
+
+def share(name: str, outcomes: Sequence[bool]) -> Measure:
+    """How many came true, with Wilson's interval."""
+    count = len(outcomes)
+    if not count:
+        return Measure(name, "share", 0)
+    p = sum(outcomes) / count
+    middle = (p + Z * Z / (2 * count)) / (1 + Z * Z / count)
+    half = Z * math.sqrt(p * (1 - p) / count + Z * Z / (4 * count * count)) / (1 + Z * Z / count)
+    return Measure(name, "share", count, p, max(0.0, middle - half), min(1.0, middle + half))
+
+
+def median(name: str, values_ms: Sequence[float]) -> Measure:
+    """The middle one, with a bootstrap interval."""
+    return percentile(name, values_ms, 50)
+
+
+def percentile(name: str, values_ms: Sequence[float], percent: float) -> Measure:
+    """A percentile, with a bootstrap interval from a fixed seed."""
+    if not values_ms:
+        return Measure(name, "ms", 0)
+    values = np.asarray(values_ms, np.float64)
+    drawn = np.random.default_rng(0).choice(values, (BOOTSTRAPS, len(values)))
+    low, high = np.percentile(np.percentile(drawn, percent, axis=1), (2.5, 97.5))
+    value = float(np.percentile(values, percent))
+    return Measure(name, "ms", len(values_ms), value, float(low), float(high))
+
+
+def rate(name: str, events: int, seconds: float) -> Measure:
+    """Events in ten minutes, with Byar's interval of a Poisson count. `count`: whole seconds."""
+    unit = "per 10 min"
+    if seconds <= 0:
+        return Measure(name, unit, 0)
+    after = events + 1
+    low = 0.0
+    if events:
+        low = events * (1 - 1 / (9 * events) - Z / (3 * math.sqrt(events))) ** 3
+    high = after * (1 - 1 / (9 * after) + Z / (3 * math.sqrt(after))) ** 3
+    scale = 600 / seconds
+    return Measure(name, unit, max(1, round(seconds)), events * scale, low * scale, high * scale)

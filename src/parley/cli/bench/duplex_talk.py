@@ -1,0 +1,278 @@
+"""One scripted conversation in real time: a mouth that speaks into a client, and an ear that plays
+what comes as a person's loudspeaker would.
+
+All times are of the event loop (monotonic seconds). The mouth's time is that of its samples, not of
+their sending: a client that sends whole seconds says the first sample of each a second before it
+leaves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from parley.cli.bench.duplex_material import Material
+from parley.cli.bench.duplex_score import TalkOutcome
+from parley.cli.bench.noises import coughs, music, room
+from parley.client.duplex import UnitClient
+from parley.client.events import Event, Interruption, Piece, Problem, Speaking, TurnDone
+from parley.client.half_duplex import HalfDuplexClient
+from parley.client.live import LiveClient
+from parley.client.pace import Pace
+from parley.errors import ParleyError
+from parley.media.pcm import INPUT_RATE_HZ, Pcm, Samples, level_dbfs
+
+HEARD_DBFS: Final = -60.0
+"""What is quieter is no sound of an answer."""
+
+INTO_S: Final = 0.8
+"""How far into an answer somebody interrupts, acknowledges or coughs."""
+
+STOP_LIMIT_S: Final = 3.0
+"""An answer that ends later than this after an interruption began was not stopped by it."""
+
+PAUSE_S: Final = 0.5
+"""A pause in the middle of a turn: shorter than what ends one."""
+
+QUIET_S: Final = 1.0
+"""Silence before each scene."""
+
+NOISE_S: Final = 20.0
+
+
+@dataclass(slots=True)
+class Played:
+    """A stretch of sound from the assistant, as it is played."""
+
+    start_s: float
+    end_s: float
+    was_cut: bool = False
+
+
+class Ear:
+    """Plays at once and without gaps; what an interruption cuts is not played."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._changed = asyncio.Event()
+        self.played: list[Played] = []
+        self.error: ParleyError | None = None
+
+    def take(self, event: Event) -> None:
+        """What the client was told."""
+        now_s = self._loop.time()
+        match event:
+            case Piece(sound=sound) | Speaking(sound=sound) if sound is not None:
+                if level_dbfs(sound) > HEARD_DBFS:
+                    self._play(sound.duration_s, now_s)
+            case Interruption(state="stopped") | TurnDone(was_interrupted=True):
+                self._cut(now_s)
+            case Problem(error=error):
+                self.error = error
+            case _:
+                pass
+        self._changed.set()
+
+    def _play(self, seconds: float, now_s: float) -> None:
+        last = self.played[-1] if self.played else None
+        if last is not None and now_s <= last.end_s + 0.3 and not last.was_cut:
+            # Late by less than this is a gap within an answer.
+            last.end_s = max(last.end_s, now_s) + seconds
+        else:
+            self.played.append(Played(now_s, now_s + seconds))
+
+    def _cut(self, now_s: float) -> None:
+        if self.played and self.played[-1].end_s > now_s:
+            self.played[-1].end_s = now_s
+            self.played[-1].was_cut = True
+
+    def tell(self) -> None:
+        """Wake whoever waits: the conversation has ended."""
+        self._changed.set()
+
+    async def answer(self, after_s: float, limit_s: float) -> Played | None:
+        """The first stretch that is played later than `after_s`; None: there is none until
+        `limit_s`."""
+        while True:
+            found = next((one for one in self.played if one.end_s > after_s), None)
+            if found is not None:
+                return found
+            left_s = limit_s - self._loop.time()
+            if left_s <= 0:
+                return None
+            self._changed.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left_s):
+                    await self._changed.wait()
+
+    async def until_over(self, answer: Played, limit_s: float) -> None:
+        """Until it has been played or cut, or `limit_s` has come."""
+        while (left_s := min(limit_s, answer.end_s) - self._loop.time()) > 0:
+            self._changed.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left_s):
+                    await self._changed.wait()
+
+    async def silence(self, limit_s: float) -> None:
+        """Until nothing has been played for a moment, or `limit_s` has come."""
+        while (now_s := self._loop.time()) < limit_s:
+            if not self.played or self.played[-1].end_s + QUIET_S <= now_s:
+                return
+            await asyncio.sleep(0.05)
+
+
+class Mouth:
+    """Sends sound in real time, a quiet room where nothing is said."""
+
+    def __init__(self, client: LiveClient, chunk_s: float) -> None:
+        self._client = client
+        self._size = round(chunk_s * INPUT_RATE_HZ)
+        self._loop = asyncio.get_running_loop()
+        self._waiting: deque[Samples] = deque()
+        self._room = room(10.0)
+        self._begun_s = self._loop.time()
+
+    async def run(self) -> None:
+        """Until cancelled, or the session ends."""
+        pace = Pace(self._size / INPUT_RATE_HZ)
+        await pace.next()
+        while self._client.phase == "active":
+            self._begun_s = self._loop.time()
+            await pace.next()
+            pcm = Pcm(self._next(), INPUT_RATE_HZ)
+            if isinstance(self._client, HalfDuplexClient):
+                self._client.send_audio(pcm)
+            elif isinstance(self._client, UnitClient):
+                self._client.send_unit(pcm)
+
+    def say(self, samples: Samples) -> tuple[float, float]:
+        """Say something now; the times of its first and of its last sample."""
+        waiting = sum(map(len, self._waiting))
+        now = round((self._loop.time() - self._begun_s) * INPUT_RATE_HZ)
+        lead = max(0, now - waiting)
+        start = waiting + lead
+        self._waiting.append(np.zeros(lead, np.float32))
+        self._waiting.append(samples)
+        first_s = self._begun_s + start / INPUT_RATE_HZ
+        return first_s, first_s + len(samples) / INPUT_RATE_HZ
+
+    def _next(self) -> Samples:
+        said = np.concatenate([np.zeros(0, np.float32), *self._waiting])
+        chunk, rest = said[: self._size], said[self._size :]
+        self._waiting.clear()
+        if len(rest):
+            self._waiting.append(rest)
+        quiet = self._room[: self._size].copy()
+        quiet[: len(chunk)] += chunk
+        return quiet
+
+
+class Scenes:
+    """The scenes of one conversation, one after the other."""
+
+    def __init__(
+        self, mouth: Mouth, ear: Ear, material: Material, observed: TalkOutcome, limit_s: float
+    ) -> None:
+        self._mouth = mouth
+        self._ear = ear
+        self._material = material
+        self._observed = observed
+        self._limit_s = limit_s
+        self._loop = asyncio.get_running_loop()
+        self._said = 0
+
+    async def play(self, number: int) -> None:
+        """All of them; `number` chooses the material."""
+        self._said = number
+        await self.turn()
+        await self.pause()
+        for words in self._material.interruptions[number % 2 :: 2]:
+            await self.interruption(words)
+        for words in self._material.acknowledgements[number % 2 :: 2]:
+            await self.acknowledgement(words)
+        await self.noise((coughs, music)[number % 2](NOISE_S))
+
+    async def turn(self) -> Played | None:
+        """Something is said, and should be answered."""
+        await self._rest()
+        _, end_s = await self._say(self._words())
+        answer = await self._ear.answer(end_s, end_s + self._limit_s)
+        latency_ms = None if answer is None else 1000 * (answer.start_s - end_s)
+        self._observed.turns.append(latency_ms)
+        return answer
+
+    async def pause(self) -> None:
+        """Somebody hesitates in the middle; then the turn should be answered."""
+        await self._rest()
+        words = self._words()
+        first, second = np.array_split(words, 2)
+        gap = np.zeros(round(PAUSE_S * INPUT_RATE_HZ), np.float32)
+        start_s, end_s = self._mouth.say(np.concatenate([first, gap, second]))
+        await asyncio.sleep(max(0.0, end_s - self._loop.time()))
+        began = any(start_s < one.start_s < end_s for one in self._ear.played)
+        self._observed.pauses.append(began)
+        await self._ear.answer(end_s, end_s + self._limit_s)
+
+    async def interruption(self, words: Samples) -> None:
+        """Somebody speaks during an answer, which should stop. An answer that only ran out
+        meanwhile says nothing."""
+        answer = await self._into_answer()
+        if answer is None:
+            return
+        start_s, _ = self._mouth.say(words)
+        known_s = answer.end_s
+        await self._ear.until_over(answer, start_s + STOP_LIMIT_S)
+        end_s, went_on = answer.end_s, answer.end_s > known_s
+        if end_s > start_s + STOP_LIMIT_S:
+            self._observed.interruptions.append(None)
+        elif answer.was_cut or went_on:
+            self._observed.interruptions.append(max(0.0, 1000 * (end_s - start_s)))
+
+    async def acknowledgement(self, words: Samples) -> None:
+        """Somebody says a word of assent during an answer, which should go on."""
+        answer = await self._into_answer()
+        if answer is None:
+            return
+        _, end_s = await self._say(words)
+        await self._ear.until_over(answer, end_s + 1.0)
+        self._observed.acknowledgements.append(answer.was_cut)
+
+    async def noise(self, samples: Samples) -> None:
+        """Noise during an answer, which should go on."""
+        answer = await self._into_answer()
+        if answer is None:
+            return
+        start_s, end_s = self._mouth.say(samples)
+        await self._ear.until_over(answer, end_s)
+        self._observed.noise_s += max(0.0, min(answer.end_s, end_s) - start_s)
+        self._observed.false_stops += answer.was_cut
+
+    async def _into_answer(self) -> Played | None:
+        """Ask, and wait until somewhat into the answer; None: there is none, or it is too
+        short."""
+        answer = await self.turn()
+        if answer is None:
+            return None
+        into_s = max(answer.start_s, self._loop.time()) + INTO_S
+        await asyncio.sleep(max(0.0, into_s - self._loop.time()))
+        return answer if answer.end_s > self._loop.time() + INTO_S else None
+
+    async def _say(self, samples: Samples) -> tuple[float, float]:
+        """Say it, and wait until it has been said."""
+        start_s, end_s = self._mouth.say(samples)
+        await asyncio.sleep(max(0.0, end_s - self._loop.time()))
+        return start_s, end_s
+
+    async def _rest(self) -> None:
+        await asyncio.sleep(QUIET_S)
+        await self._ear.silence(self._loop.time() + 30.0)
+
+    def _words(self) -> Samples:
+        words = self._material.turns[self._said % len(self._material.turns)]
+        self._said += 1
+        return words

@@ -1,0 +1,314 @@
+"""`parley bench gpu`: everything about the full-size model that only a card can show.
+
+Written where there was no card: whoever has one runs this, and sends or reads what it says. Parts
+are held against the CPU, kernels against their fallback, graphs against the steps they captured,
+memory against the plan, and units against their second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import platform
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+import torch
+import typer
+
+from parley.cli.bench import model as bench_model
+from parley.cli.bench.model import ModelReport, made_up_speech, make_talkative
+from parley.clock import SystemClock
+from parley.engine.engine import Engine
+from parley.errors import ParleyError
+from parley.models.minicpmo45 import loading, trial
+from parley.models.minicpmo45.config import full_size_config, make_config
+from parley.models.minicpmo45.device import choose_device, set_precision
+from parley.models.minicpmo45.loading import Sizes
+from parley.models.minicpmo45.memory import GIB
+from parley.models.minicpmo45.roofline.table import H200, RTX4090, unit_of
+from parley.models.minicpmo45.runtime.slot_attention import is_installed
+from parley.models.minicpmo45.token2wav.flow import FlowShape
+from parley.models.minicpmo45.trial import Check, judged, not_run
+from parley.protocol.values import Generation
+from parley.settings import ModelSettings, load
+from parley.views.content import AudioPart, Message
+from parley.views.half_duplex import HalfDuplexView, TurnRequest
+
+FIRST_AUDIO_MS: Final = 1000.0
+"""Someone who has finished speaking waits longer than this for no person."""
+
+MEMORY_TOLERANCE: Final = 1.0
+"""Measured peak over the plan: the plan is an upper estimate, so it must not be exceeded."""
+
+Size = Literal["full", "small"]
+
+
+def small_sizes() -> Sizes:
+    """Everything that the published model has, small enough for a CPU in a test."""
+    raw: dict[str, Any] = json.loads(json.dumps(full_size_config().raw))
+    raw |= {
+        "hidden_size": 128,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 32,
+    }
+    raw["vision_config"] |= {
+        "hidden_size": 32,
+        "intermediate_size": 32,
+        "num_attention_heads": 2,
+        "num_hidden_layers": 2,
+    }
+    raw["audio_config"] |= {
+        "d_model": 32,
+        "encoder_layers": 2,
+        "encoder_attention_heads": 2,
+        "encoder_ffn_dim": 128,
+    }
+    raw["tts_config"] |= {
+        "llm_dim": 128,
+        "hidden_size": 32,
+        "intermediate_size": 32,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+        "num_hidden_layers": 2,
+    }
+    flow = FlowShape(
+        vocabulary=6561,
+        width=16,
+        heads=2,
+        inner=32,
+        blocks=2,
+        up_blocks=1,
+        speaker=192,
+        estimator_width=16,
+        estimator_depth=2,
+        estimator_heads=2,
+        estimator_head_width=8,
+        estimator_inner=32,
+    )
+    return Sizes(make_config(raw), flow, 16)
+
+
+@dataclass(slots=True)
+class Report:
+    """What one run found.
+
+    Args:
+        machine: card, driver, builds.
+        units: one entry per number of slots that could be loaded.
+    """
+
+    machine: dict[str, str] = field(default_factory=dict)
+    checks: list[Check] = field(default_factory=list)
+    units: list[ModelReport] = field(default_factory=list)
+
+    @property
+    def failed(self) -> list[Check]:
+        return [check for check in self.checks if check.verdict == "out of tolerance"]
+
+    def as_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self), indent=1)
+
+    def as_text(self) -> str:
+        """For people: the machine, every check, the units, and what follows from it."""
+        lines = [f"{name}: {value}" for name, value in self.machine.items()]
+        lines += ["", *(_line(check) for check in self.checks), ""]
+        lines += [bench_model.describe(report) for report in self.units]
+        untried = sum(check.verdict == "not run" for check in self.checks)
+        lines += [
+            "",
+            f"{len(self.checks)} checks, {len(self.failed)} out of tolerance, {untried} not run",
+        ]
+        lines += [f"out of tolerance: {one.name}. This hurts {one.hurts}." for one in self.failed]
+        return "\n".join(lines)
+
+
+def gpu(
+    model: Annotated[
+        str | None, typer.Option(help="Checkpoint folder or hub id; default: random weights.")
+    ] = None,
+    slots: Annotated[
+        str, typer.Option(help="Numbers of conversations to try, with commas.")
+    ] = "1,4,8,16,32",
+    units: Annotated[int, typer.Option(min=1, help="Seconds per conversation.")] = 20,
+    size: Annotated[
+        Size, typer.Option(help="Of random weights: full (the published size) or small.")
+    ] = "full",
+    quantize: Annotated[str | None, typer.Option(help="none, or int4.")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.")] = None,
+    config: Annotated[Path | None, typer.Option(help="Settings file (TOML).")] = None,
+    out: Annotated[Path, typer.Option(help="Reports go to this name with .txt and .json.")] = Path(
+        "gpu-report"
+    ),
+) -> None:
+    """Try everything that only a card can show; say what is out of tolerance and whom it hurts."""
+    settings = load(
+        config,
+        {
+            "model.name": model,
+            "model.device": device,
+            "model.quantize": quantize,
+            "model.random_weights": True if model is None else None,
+        },
+    ).model
+    report = run(settings, bench_model._counts(slots), units, size)
+    out.with_suffix(".txt").write_text(report.as_text() + "\n", encoding="utf-8")
+    out.with_suffix(".json").write_text(report.as_json() + "\n", encoding="utf-8")
+    typer.echo(report.as_text())
+    typer.echo(f"written to {out.with_suffix('.txt')} and {out.with_suffix('.json')}")
+    if report.failed:
+        raise typer.Exit(1)
+
+
+def run(
+    settings: ModelSettings, counts: list[int], units: int, size: Size, *, pace_s: float = 1.0
+) -> Report:
+    """All checks, those of parts first."""
+    place = choose_device(settings.device)
+    is_card = place.type == "cuda"
+    is_half = is_card if settings.dtype == "auto" else settings.dtype == "bfloat16"
+    dtype = torch.bfloat16 if is_half else torch.float32
+    sizes = small_sizes() if size == "small" else loading.full_sizes()
+    if is_card:
+        set_precision(settings.token2wav_precision)
+    report = Report(_machine(place, settings, size))
+    report.checks += trial.kernels(place)
+    report.checks += trial.parts(sizes, place, dtype)
+    is_short = is_card and settings.token2wav_precision == "bfloat16"
+    report.checks += trial.voice(sizes, place, torch.bfloat16 if is_short else torch.float32)
+    report.checks.append(trial.int4(place, dtype))
+    for number, count in enumerate(counts):
+        here = settings.model_copy(update={"slots": count})
+        try:
+            report.checks += _slots(report, here, sizes, units, pace_s, is_first=number == 0)
+        except (ParleyError, torch.OutOfMemoryError) as error:
+            why = " ".join(str(error).split())[:300]
+            report.checks.append(
+                not_run(f"units of {count} conversations", why, "whoever wants as many at once")
+            )
+            break
+    return report
+
+
+def _slots(
+    report: Report,
+    settings: ModelSettings,
+    sizes: Sizes,
+    units: int,
+    pace_s: float,
+    *,
+    is_first: bool,
+) -> Iterator[Check]:
+    """Everything that needs the loaded model with one number of slots."""
+    count = settings.slots
+    assert isinstance(count, int)
+    place = choose_device(settings.device)
+    if place.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(place)
+    if is_first:
+        yield asyncio.run(_first_audio(loading.load(settings, sizes)))
+    loaded = loading.load(settings, sizes)
+    begin_s = time.monotonic()
+    loaded.warm_up()
+    took_s = time.monotonic() - begin_s
+    yield _captures(
+        loaded.graphs.counts, loaded.graphs.refusals, took_s, count, loaded.graphs.is_active
+    )
+    measured = asyncio.run(
+        bench_model.measure(loaded, units=units, load_kind="worst", pace_s=pace_s)
+    )
+    report.units.append(measured)
+    yield _memory(settings, count, place)
+    facts = f"answers {measured.answer}; {measured.spoke} of {measured.units} spoken"
+    if (paper_s := _on_paper(settings, count, place)) is not None:
+        facts += f"; on paper {1000 * paper_s:.0f} ms with full contexts, all in one moment"
+    hurts = f"conversations on a card with {count} at once: they stutter"
+    late = measured.late / measured.units
+    yield judged(f"units of {count} conversations answered late", late, 0.0, hurts, facts)
+
+
+def _captures(
+    counts: dict[str, int], refusals: dict[str, str], took_s: float, count: int, is_active: bool
+) -> Check:
+    name = f"graphs with {count} slots"
+    hurts = "everybody: a step without its graph waits for the processor"
+    if not is_active:
+        return not_run(name, "nothing is captured without a GPU or with model.compile off", hurts)
+    facts = f"{counts} in {took_s:.0f} s"
+    if refusals:
+        facts += f"; refused: {refusals}"
+    return judged(name, float(len(refusals)), 0.0, hurts, facts)
+
+
+def _memory(settings: ModelSettings, count: int, place: torch.device) -> Check:
+    name, hurts = f"memory with {count} slots", "whoever is there when the card is full"
+    if place.type != "cuda":
+        return not_run(name, "only a card's memory is measured", hurts)
+    if not settings.random_weights:
+        planned = loading.describe(settings.model_copy(update={"device": "cpu"}))
+    else:
+        planned = loading.describe(settings)
+    table = "; ".join(planned.notes)
+    wanted = next((n for n in planned.notes if n.startswith("together ")), "together 0 GiB")
+    peak = torch.cuda.max_memory_allocated(place) / GIB
+    share = peak / max(1e-9, float(wanted.split()[1]))
+    return judged(name, share, MEMORY_TOLERANCE, hurts, f"peak {peak:.2f} GiB; plan: {table}")
+
+
+def _on_paper(settings: ModelSettings, count: int, place: torch.device) -> float | None:
+    """Seconds of a unit by the roofline, for cards whose data sheet it knows."""
+    name = torch.cuda.get_device_name(place) if place.type == "cuda" else ""
+    card = next((one for one in (H200, RTX4090) if one.name.split()[-1] in name), None)
+    if card is None:
+        return None
+    return unit_of(card, settings.quantize, count, settings.context_tokens).total_s
+
+
+async def _first_audio(loaded: Any) -> Check:
+    """From the end of a spoken turn to the first sound of its answer; the model is unloaded."""
+    name, hurts = "first audio of an answer, ms", "whoever takes turns with it"
+    make_talkative(loaded)
+    clock = SystemClock()
+    async with Engine(loaded, clock) as engine:
+        await engine.warm_up()
+        view = HalfDuplexView(await engine.take_slot())
+        await view.reset_session("bench", seed=1)
+        question = AudioPart(made_up_speech(3))
+        messages = (Message.of("system", "You are helpful."), Message.of("user", question))
+        await view.prefill(TurnRequest("bench", messages))
+        begin_s = clock.monotonic()
+        async for chunk in view.generate("bench", Generation(max_new_tokens=60)):
+            if chunk.audio is not None and len(chunk.audio):
+                found_ms = 1000 * (clock.monotonic() - begin_s)
+                return judged(name, found_ms, FIRST_AUDIO_MS, hurts)
+    return judged(name, float("inf"), FIRST_AUDIO_MS, hurts, "nothing was said")
+
+
+def _machine(place: torch.device, settings: ModelSettings, size: Size) -> dict[str, str]:
+    facts = {
+        "system": platform.platform(),
+        "torch": torch.__version__,
+        "triton": "installed" if is_installed() else "not installed",
+        "device": str(place),
+        "model": f"random weights, {size}" if settings.random_weights else settings.name,
+        "settings": f"quantize {settings.quantize}, attention {settings.attention}, "
+        f"context_tokens {settings.context_tokens}, token2wav {settings.token2wav_precision}",
+    }
+    if place.type == "cuda":
+        card = torch.cuda.get_device_properties(place)
+        facts["card"] = f"{card.name}, {card.total_memory / GIB:.1f} GiB, CUDA {torch.version.cuda}"
+    return facts
+
+
+def _line(check: Check) -> str:
+    figures = "" if check.found is None else f": {check.found:.4g} (at most {check.tolerance:.4g})"
+    facts = f"; {check.facts}" if check.facts else ""
+    return f"[{check.verdict}] {check.name}{figures}{facts}"

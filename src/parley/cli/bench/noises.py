@@ -1,0 +1,64 @@
+"""Sounds beside speech that may be shipped, because a rule makes them from a seed: a quiet room,
+coughs and clicks, music.
+
+All are mono float32 at 16 kHz; levels in dB of full scale (RMS).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from parley.media.pcm import INPUT_RATE_HZ, Samples
+
+
+def at_level(samples: npt.NDArray[np.floating], dbfs: float) -> Samples:
+    """Scaled to a level."""
+    power = float(np.mean(samples.astype(np.float64) ** 2))
+    scaled = samples * (10 ** (dbfs / 20) / np.sqrt(max(power, 1e-12)))
+    return np.asarray(scaled, np.float32)
+
+
+def room(seconds: float, dbfs: float = -60.0, seed: int = 1) -> Samples:
+    """The noise of a quiet room."""
+    rng = np.random.default_rng(seed)
+    return at_level(rng.standard_normal(round(seconds * INPUT_RATE_HZ)), dbfs)
+
+
+def coughs(seconds: float, seed: int = 2) -> Samples:
+    """A cough or a click every two seconds, in a quiet room."""
+    rng = np.random.default_rng(seed)
+    sound = room(seconds, seed=seed)
+    for index, start_s in enumerate(np.arange(1.0, seconds - 1.0, 2.0).tolist()):
+        burst = _cough(rng) if index % 3 else _click(rng)
+        start = round(start_s * INPUT_RATE_HZ)
+        sound[start : start + len(burst)] += burst
+    return sound
+
+
+def _cough(rng: np.random.Generator) -> Samples:
+    count = round(INPUT_RATE_HZ * rng.uniform(0.15, 0.4))
+    blast = rng.standard_normal(count) * np.exp(-np.arange(count) / (0.08 * INPUT_RATE_HZ))
+    sound = np.concatenate([blast, np.zeros(INPUT_RATE_HZ // 20), 0.6 * blast])
+    hz = np.fft.rfftfreq(len(sound), 1 / INPUT_RATE_HZ)
+    throat = 1 / (1 + ((hz - 900) / 700) ** 2) + 0.3 / (1 + ((hz - 2500) / 900) ** 2)
+    return at_level(np.fft.irfft(np.fft.rfft(sound) * throat, len(sound)), -22)
+
+
+def _click(rng: np.random.Generator) -> Samples:
+    sound = np.zeros(INPUT_RATE_HZ // 50, np.float32)
+    sound[:40] = 0.6 * rng.standard_normal(40) * np.exp(-np.arange(40) / 10)
+    return sound
+
+
+def music(seconds: float, dbfs: float = -26.0, seed: int = 3) -> Samples:
+    """Chords with overtones that die away, two in a second."""
+    rng = np.random.default_rng(seed)
+    sound = np.zeros(round(seconds * INPUT_RATE_HZ))
+    for start in range(0, len(sound), INPUT_RATE_HZ // 2):
+        root_hz = 220 * 2 ** (rng.choice([0, 2, 4, 5, 7, 9, 11, 12]) / 12)
+        time_s = np.arange(min(len(sound) - start, round(0.9 * INPUT_RATE_HZ))) / INPUT_RATE_HZ
+        for ratio, part in ((1, 1.0), (1.25, 0.7), (1.5, 0.7), (2, 0.4), (3, 0.2)):
+            tone = np.sin(2 * np.pi * root_hz * ratio * time_s) * np.exp(-3 * time_s)
+            sound[start : start + len(time_s)] += part * tone
+    return at_level(sound, dbfs)

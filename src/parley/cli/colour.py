@@ -1,0 +1,16 @@
+"""Coloured lines where a terminal shows them; plain ones elsewhere, and with NO_COLOR set."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.text import Text
+
+
+def say(line: str, colour: str, *, err: bool = False) -> None:
+    """Write a line to standard output, or to standard error."""
+    paint(Text(line, style=colour), err=err)
+
+
+def paint(text: Text, *, err: bool = False) -> None:
+    """Write a line of several colours. Never wrapped: it may be copied and searched."""
+    Console(stderr=err, highlight=False, soft_wrap=True).print(text)

@@ -1,0 +1,246 @@
+"""Access to a server, and the errors of a connection.
+
+Address, key and trust come from arguments or from PARLEY_URL, PARLEY_TOKEN and PARLEY_CA.
+`Transport` is the only path to the network; tests pass another as `transport=`.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import ssl
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol, TypedDict
+from urllib.parse import urlsplit, urlunsplit
+
+import httpx
+
+from parley import errors
+from parley.errors import BadInput, ParleyError, Refused
+
+DEFAULT_URL: Final = "https://localhost:8006"
+
+ADDRESS_HINT: Final = "An address looks like https://localhost:8006."
+NAME_HINT: Final = "Check the server's name and this machine's network connection."
+CERTIFICATE_HINT: Final = (
+    "For a self-signed certificate, pass it with ca='certs/cert.pem' (--ca), "
+    "or disable the check with insecure=True (--insecure)."
+)
+RUNNING_HINT: Final = (
+    "Check that the server is running and the port is right. A server started with --http "
+    "answers http:// only."
+)
+
+
+def variable(name: str) -> str | None:
+    """`PARLEY_<name>` from the environment; None when it is absent or empty."""
+    return os.environ.get(f"PARLEY_{name}") or None
+
+
+class Unreachable(ParleyError):
+    """A server that cannot be reached; `hint` says what to check.
+
+    `may_pass`: whether a retry may help, e.g. because the server is still starting.
+    """
+
+    code = "unreachable"
+
+    def __init__(self, url: str, why: str, *, hint: str = "", may_pass: bool = False) -> None:
+        super().__init__(f"No connection to {url}: {why}")
+        self.url = url
+        self.hint = hint
+        self.may_pass = may_pass
+
+
+class BadAddress(Unreachable):
+    """An address that is not a server's."""
+
+
+class ConnectionLost(ParleyError):
+    """The connection closed before the session ended; `unsent` messages were not sent."""
+
+    code = "connection_lost"
+
+    def __init__(self, close_code: int, reason: str, unsent: int) -> None:
+        said = f" ({reason})" if reason else ""
+        left = f" {unsent} messages were not sent." if unsent else ""
+        super().__init__(f"The connection closed with code {close_code}{said}.{left}")
+        self.ended_with = close_code
+        self.reason = reason
+        self.unsent = unsent
+
+
+class RemoteError(ParleyError):
+    """An error with a code unknown to this version: `wire_code`."""
+
+    def __init__(self, wire_code: str, sentence: str) -> None:
+        super().__init__(sentence)
+        self.wire_code = wire_code
+
+
+def _kinds(root: type[ParleyError]) -> Iterator[type[ParleyError]]:
+    """The classes of errors.py, parents first, without the bases that are never raised."""
+    for kind in root.__subclasses__():
+        if kind.__module__ != errors.__name__:
+            continue
+        if kind not in (BadInput, Refused):
+            yield kind
+        yield from _kinds(kind)
+
+
+_KINDS: Final[dict[str, type[ParleyError]]] = {ParleyError.code: ParleyError}
+for _kind in _kinds(ParleyError):
+    # A subclass may share its parent's code; only the parent can be inferred from it.
+    _KINDS.setdefault(_kind.code, _kind)
+
+
+def recording_lost(entries: int) -> RemoteError:
+    """What a client is told when its recording gets holes; the session goes on."""
+    sentence = f"The recording has holes: {entries} entries could not be written so far."
+    return RemoteError("recording_lost", sentence)
+
+
+def as_error(code: str, sentence: str) -> ParleyError:
+    """An error from the wire, as the class with its code.
+
+    Only the sentence travels; the facts are None.
+    """
+    kind = _KINDS.get(code)
+    return RemoteError(code, sentence or code) if kind is None else kind.from_wire(sentence)
+
+
+# ---- how to reach a server -----------------------------------------------------------------
+
+
+class SocketClosed(Exception):
+    """A closed socket: close code, and the reason its closer gave."""
+
+    def __init__(self, code: int, reason: str) -> None:
+        super().__init__(f"closed with code {code}")
+        self.code = code
+        self.reason = reason
+
+
+class Socket(Protocol):
+    """One open connection. `send` and `receive` raise `SocketClosed` after it closed."""
+
+    async def send(self, text: str) -> None:
+        """Send one message; waits while the network is slow."""
+        ...
+
+    async def receive(self) -> str | bytes:
+        """Receive the next message. Cancelling loses none."""
+        ...
+
+    async def close(self) -> None:
+        """Close; safe to repeat."""
+        ...
+
+
+class Transport(Protocol):
+    """Network used for messages and requests."""
+
+    async def connect(self, access: Access, url: str) -> Socket:
+        """An open socket to `url` (`ws:` or `wss:`).
+
+        Raises:
+            Unreachable: no server there, an untrusted certificate, or no such address.
+            ParleyError: the server refused; the class says why.
+        """
+        ...
+
+    def requests(self, access: Access) -> httpx.AsyncBaseTransport | None:
+        """The transport for `httpx`; None: its default."""
+        ...
+
+
+class AccessOptions(TypedDict, total=False):
+    """Keyword arguments of every client."""
+
+    insecure: bool
+    ca: Path | str | None
+    token: str | None
+    open_timeout_s: float
+    attempts: int
+    transport: Transport | None
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Address, key and trust of a server.
+
+    Args:
+        url: `https://host:8006` or `http://…` (`wss`, `ws` mean the same); default: PARLEY_URL, or
+            port 8006 of this machine.
+        insecure: do not check the certificate. Prefer `ca` for self-signed ones.
+        ca: a certificate file to trust, e.g. the server's own `certs/cert.pem`; default: PARLEY_CA.
+        token: a key, sent as `Authorization: Bearer …`; default: PARLEY_TOKEN.
+        open_timeout_s: time limit of one attempt.
+        attempts: number of attempts to connect, where a retry has no side effects.
+        transport: default: the network.
+    """
+
+    url: str = ""
+    insecure: bool = False
+    ca: Path | str | None = None
+    token: str | None = None
+    open_timeout_s: float = 10.0
+    attempts: int = 3
+    transport: Transport | None = None
+
+    def __post_init__(self) -> None:
+        # Frozen: defaults are filled in here.
+        object.__setattr__(self, "url", self.url or variable("URL") or DEFAULT_URL)
+        object.__setattr__(self, "token", self.token or variable("TOKEN"))
+        object.__setattr__(self, "ca", self.ca or variable("CA"))
+
+    def http_url(self, path: str) -> str:
+        """`path` on this server, for requests."""
+        return self._url(path, {"ws": "http", "wss": "https"})
+
+    def socket_url(self, path: str) -> str:
+        """`path` on this server, for sockets."""
+        return self._url(path, {"http": "ws", "https": "wss"})
+
+    def _url(self, path: str, schemes: dict[str, str]) -> str:
+        parts = urlsplit(self.url if "://" in self.url else f"https://{self.url}")
+        if parts.scheme not in ("http", "https", "ws", "wss") or not parts.netloc:
+            raise BadAddress(self.url, "not the address of a server.", hint=ADDRESS_HINT)
+        scheme = schemes.get(parts.scheme, parts.scheme)
+        wanted = urlsplit(path)
+        return urlunsplit(
+            (scheme, parts.netloc, parts.path.rstrip("/") + wanted.path, wanted.query, "")
+        )
+
+    def headers(self) -> dict[str, str]:
+        """Headers of every request."""
+        return {"Authorization": f"Bearer {self.token}"} if self.token else {}
+
+    def verify(self) -> ssl.SSLContext:
+        """The TLS context.
+
+        Raises:
+            Unreachable: `ca` is not a certificate file.
+        """
+        try:
+            context = ssl.create_default_context(cafile=str(self.ca) if self.ca else None)
+        except (OSError, ssl.SSLError) as error:
+            raise Unreachable(
+                self.url,
+                f"the certificate file {self.ca} cannot be used ({error}).",
+                hint="Pass a PEM file, e.g. certs/cert.pem of the server.",
+            ) from None
+        if self.insecure:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        return context
+
+    def is_loopback(self) -> bool:
+        """Whether the server is this machine; no proxy is used then."""
+        host = urlsplit(self.socket_url("/")).hostname or ""
+        try:
+            return ipaddress.ip_address(host).is_loopback
+        except ValueError:
+            return host == "localhost"

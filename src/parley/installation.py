@@ -1,0 +1,105 @@
+"""What is installed here, and the command that adds what is missing.
+
+The distribution is called `parley-voice`: on the public index the name `parley` belongs to another
+project, so no hint may tell anybody to install that. The command fits where the reader stands: in
+a clone it installs the clone, after an installation from a wheel file it names that file, elsewhere
+the distribution.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import shlex
+import shutil
+import sys
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+DISTRIBUTION: Final = "parley-voice"
+
+EXTRA_OF: Final = {
+    "aiosqlite": "server",
+    "av": "worker",
+    "cryptography": "server",
+    "fastapi": "server",
+    "httptools": "server",
+    "huggingface_hub": "worker",
+    "onnxruntime": "worker",
+    "PIL": "worker",
+    "platformdirs": "worker",
+    "prometheus_client": "server",
+    "python_multipart": "server",
+    "ray": "ray",
+    "safetensors": "worker",
+    "silero_vad": "worker",
+    "sounddevice": "talk",
+    "starlette": "server",
+    "structlog": "server",
+    "swagger_ui": "server",
+    "torch": "worker",
+    "transformers": "worker",
+    "uvicorn": "server",
+    "uvloop": "server",
+    "yaml": "server",
+}
+"""Modules that are not part of a plain installation → the extra that brings them."""
+
+
+def extra_for(module: str) -> str | None:
+    """The extra that brings `module` (`package.part` will do); None for others."""
+    return EXTRA_OF.get(module.partition(".")[0])
+
+
+def install_command(extra: str = "") -> str:
+    """The shell command that adds `extra` to this installation, for the working folder."""
+    root = clone()
+    if root is not None:
+        target = f"{_shown(root)}[{extra}]" if extra else _shown(root)
+        return f"{_pip()} install -e '{target}'"
+    source = _wheel_file() or DISTRIBUTION
+    target = f"{source}[{extra}]" if extra else source
+    return f"{_pip()} install '{target}'"
+
+
+def clone() -> Path | None:
+    """The root of the clone that this package is imported from; None for an installed one."""
+    root = Path(__file__).resolve().parents[2]
+    project = root / "pyproject.toml"
+    if not project.is_file():
+        return None
+    is_ours = f'name = "{DISTRIBUTION}"' in project.read_text(encoding="utf-8")
+    return root if is_ours else None
+
+
+def _pip() -> str:
+    """pip of this interpreter, as short as it may be written in the shell of whoever reads it."""
+    folder = Path(sys.executable).parent
+    pip = folder / ("pip.exe" if os.name == "nt" else "pip")
+    if not pip.exists():
+        return f"{shlex.quote(_shown(Path(sys.executable)))} -m pip"
+    found = shutil.which("pip")
+    if found is not None and Path(found).parent == folder:
+        return "pip"
+    return shlex.quote(_shown(pip))
+
+
+def _shown(path: Path) -> str:
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
+
+
+def _wheel_file() -> str | None:
+    """The file this was installed from, if that is known and still there."""
+    try:
+        text = importlib.metadata.distribution(DISTRIBUTION).read_text("direct_url.json")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    url = urlsplit(json.loads(text).get("url", "") if text else "")
+    path = unquote(url.path)
+    is_there = url.scheme == "file" and path.endswith(".whl") and Path(path).is_file()
+    return _shown(Path(path)) if is_there else None

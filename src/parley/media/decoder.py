@@ -1,0 +1,433 @@
+"""Decodes what strangers send, where it can harm nobody: in a process of its own with limits.
+
+A small file can hold gigabytes of white, or work for hours. So everything but small pictures and
+plain sound is decoded in a child process whose address space and processor time are limited, with
+a deadline for every job; when it dies, only its job fails, and the next job starts another one.
+Children are started when first needed, at most `DecoderLimits.children`, and end when nobody has
+needed them for a while. What comes back is raw bytes that are read once, into the array that is
+used.
+
+Systems without `resource` (Windows) decode in the process itself, with checks only; the log says
+so. On macOS there is a process and a deadline, but no limit of memory.
+
+Everything here blocks: call it in a thread. From any thread.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import queue
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import IO, TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from parley import logs
+from parley.errors import (
+    ContextFull,
+    InferenceFailed,
+    InvalidPayload,
+    ParleyError,
+    ServiceUnavailable,
+    TooLarge,
+)
+from parley.media import jobs
+from parley.media.pcm import Pcm
+from parley.media.room import ContextRoom
+
+if TYPE_CHECKING:
+    from parley.media.image import Pixels
+    from parley.media.video import VideoClip, VideoLimits
+    from parley.settings import LimitSettings
+
+MIB: Final = 1024 * 1024
+
+RESULT_BYTES: Final = 512 * MIB
+"""A child that claims more than this has gone mad. Each kind of media has its own, lower limit."""
+
+HAS_LIMITS: Final = importlib.util.find_spec("resource") is not None
+
+_LENGTH: Final = struct.Struct(">I")
+_HEAD_BYTES: Final = 4 * MIB
+
+_log = logs.get(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderLimits:
+    """What decoding may take.
+
+    Args:
+        children: processes, and so jobs at once; 0 decodes in this process, with checks only.
+        memory_bytes: of one process, beyond what the libraries take.
+        job_s: one job; the process is killed then.
+        wait_s: how long a job waits for its turn.
+        idle_s: without a job for so long, a process ends.
+        start_s: how long a process may take to start.
+    """
+
+    children: int = 1
+    memory_bytes: int = 1024 * MIB
+    job_s: float = 60.0
+    wait_s: float = 60.0
+    idle_s: float = 60.0
+    start_s: float = 60.0
+
+    @classmethod
+    def of(cls, limits: LimitSettings) -> DecoderLimits:
+        """As set."""
+        return cls(
+            children=limits.decoders,
+            memory_bytes=limits.decoder_mb * MIB,
+            job_s=limits.decode_s,
+            wait_s=limits.decode_s,
+        )
+
+
+class Stop:
+    """Ends a job from outside: `set` may be called from any thread, once or more."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._is_set = False
+        self._act: Callable[[], None] = lambda: None
+
+    def set(self) -> None:
+        """End the job that runs, or will."""
+        with self._lock:
+            self._is_set = True
+            self._act()
+
+    def arm(self, act: Callable[[], None]) -> None:
+        """Do `act` when stopped; at once when that has happened already."""
+        with self._lock:
+            self._act = act
+            if self._is_set:
+                act()
+
+
+class Decoder:
+    """See the module's text. `what` in the methods names the thing in errors: "The image"."""
+
+    def __init__(self, limits: DecoderLimits | None = None) -> None:
+        self.limits = limits or DecoderLimits()
+        self._children = self.limits.children if HAS_LIMITS else 0
+        if self.limits.children and not HAS_LIMITS:
+            _log.warning("media are decoded without limits of memory and time", system=sys.platform)
+        self._turns = threading.BoundedSemaphore(max(1, self._children))
+        self._idle: queue.LifoQueue[_Child] = queue.LifoQueue()
+        self._lock = threading.Lock()
+        self._timer: threading.Timer | None = None
+        self._is_closed = False
+
+    def image(
+        self,
+        data: bytes,
+        *,
+        limit_pixels: int | None = None,
+        keep_pixels: int | None = None,
+        stop: Stop | None = None,
+    ) -> Pixels:
+        """A picture, shape (H, W, 3). Small ones are decoded here, at once.
+
+        Raises:
+            InvalidPayload, TooLarge: see `decode_image`; also when it takes too much.
+        """
+        from parley.media.image import LIMIT_PIXELS, decode_light_image
+
+        limit_pixels = LIMIT_PIXELS if limit_pixels is None else limit_pixels
+        pixels = decode_light_image(data, limit_pixels=limit_pixels, keep_pixels=keep_pixels)
+        if pixels is not None:
+            return pixels
+        options = {"limit_pixels": limit_pixels, "keep_pixels": keep_pixels}
+        return jobs.image_from(*self._run("image", "The image", data, options, stop))
+
+    def sound(
+        self, data: bytes, *, limit_s: float, what: str = "The audio", stop: Stop | None = None
+    ) -> Pcm:
+        """A sound file of any common format, 16 kHz mono.
+
+        Raises:
+            InvalidPayload, TooLarge: see `decode_sound`; also when it takes too much.
+        """
+        options = {"limit_s": limit_s, "what": what}
+        return jobs.sound_from(*self._run("sound", what, data, options, stop))
+
+    def video(
+        self,
+        data: bytes,
+        *,
+        stack_frames: int = 1,
+        room: ContextRoom | None = None,
+        limits: VideoLimits | None = None,
+        stop: Stop | None = None,
+    ) -> VideoClip:
+        """A clip.
+
+        Raises:
+            InvalidPayload, TooLarge, ContextFull: see `decode_video`; also when it takes too much.
+        """
+        options = {
+            "stack_frames": stack_frames,
+            "room": asdict(room) if room else None,
+            "limits": asdict(limits) if limits else None,
+        }
+        return jobs.video_from(*self._run("video", "The video", data, options, stop))
+
+    def close(self) -> None:
+        """End all processes that have nothing to do. Safe to repeat."""
+        self._is_closed = True
+        self._retire(idle_s=0.0)
+
+    # ---- a job -----------------------------------------------------------------------------
+
+    def _run(
+        self, kind: str, what: str, data: bytes, options: Mapping[str, Any], stop: Stop | None
+    ) -> tuple[dict[str, Any], list[jobs.Bytes]]:
+        if not self._children:
+            value, parts = jobs.JOBS[kind](data, **options)
+            return value, [part.reshape(-1).view(np.uint8) for part in parts]
+        if not self._turns.acquire(timeout=self.limits.wait_s):
+            raise ServiceUnavailable("Too much else is being decoded; try again later.")
+        try:
+            child = self._child()
+            try:
+                answer, parts = child.work(
+                    {"kind": kind, "options": dict(options)}, data, self.limits.job_s, stop
+                )
+            except _Died as death:
+                raise _lethal(what, death, self.limits) from death
+            if answer.get("last"):
+                child.end()
+            else:
+                self._put_back(child)
+        finally:
+            self._turns.release()
+        _raise(answer, what)
+        return answer["value"], parts
+
+    def _child(self) -> _Child:
+        while True:
+            try:
+                child = self._idle.get_nowait()
+            except queue.Empty:
+                break
+            if child.is_alive:
+                return child
+            child.end()
+        try:
+            return _Child(self.limits)
+        except (_Died, OSError) as error:
+            _log.error("decoder does not start", why=str(error))
+            raise InferenceFailed("Media cannot be decoded at present.") from error
+
+    def _put_back(self, child: _Child) -> None:
+        child.idle_since_s = time.monotonic()
+        self._idle.put(child)
+        if self._is_closed:
+            self._retire(idle_s=0.0)
+            return
+        with self._lock:
+            if self._timer is None:
+                self._timer = threading.Timer(self.limits.idle_s, self._on_timer)
+                self._timer.daemon = True
+                self._timer.start()
+
+    def _on_timer(self) -> None:
+        with self._lock:
+            self._timer = None
+        self._retire(idle_s=self.limits.idle_s / 2)
+
+    def _retire(self, *, idle_s: float) -> None:
+        """End the processes that have been idle for so long; the others go back."""
+        kept: list[_Child] = []
+        now_s = time.monotonic()
+        while True:
+            try:
+                child = self._idle.get_nowait()
+            except queue.Empty:
+                break
+            if now_s - child.idle_since_s >= idle_s:
+                child.end()
+            else:
+                kept.append(child)
+        for child in reversed(kept):
+            self._put_back(child)
+
+
+def _raise(answer: Mapping[str, Any], what: str) -> None:
+    """What a job found wrong, as the error it raised over there."""
+    if "context_full" in answer:
+        needed, limit = answer["context_full"]
+        raise ContextFull(int(needed), int(limit))
+    if "too_large" in answer:
+        raise TooLarge(*answer["too_large"])
+    if "memory_bytes" in answer:
+        raise InvalidPayload(
+            f"{what} needs more memory to decode than the {answer['memory_bytes'] // MIB} MiB "
+            "it may take."
+        )
+    if "invalid" in answer:
+        raise InvalidPayload(str(answer["invalid"]))
+
+
+def _lethal(what: str, death: _Died, limits: DecoderLimits) -> ParleyError:
+    _log.warning("decoder died", what=what, why=str(death))
+    if death.was_late:
+        return InvalidPayload(f"{what} takes longer than {limits.job_s:g} s to decode.")
+    return InvalidPayload(f"{what} cannot be decoded: it is damaged, or needs too much memory.")
+
+
+# ---- a process -----------------------------------------------------------------------------
+
+
+class _Died(Exception):
+    """The process ended in the middle of a job."""
+
+    def __init__(self, why: str, *, was_late: bool = False) -> None:
+        super().__init__(why)
+        self.was_late = was_late
+
+
+class _Child:
+    """One process; one job at a time."""
+
+    def __init__(self, limits: DecoderLimits) -> None:
+        self.idle_since_s = 0.0
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "parley.media.decoder_child", str(limits.memory_bytes)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+            env=_environment(),
+            # Ctrl-C in a terminal is for the server, which ends its children itself.
+            start_new_session=True,
+        )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._orders: IO[bytes] = self._process.stdin
+        self._answers: IO[bytes] = self._process.stdout
+        with self._deadline(limits.start_s):
+            self._answer()
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def work(
+        self, order: dict[str, Any], data: bytes, limit_s: float, stop: Stop | None
+    ) -> tuple[dict[str, Any], list[jobs.Bytes]]:
+        """Have a job done.
+
+        Raises:
+            _Died: the process is gone, and so is the job.
+        """
+        head = json.dumps({**order, "size": len(data), "limit_s": limit_s}).encode()
+        if stop is not None:
+            stop.arm(self._process.kill)
+        try:
+            with self._deadline(limit_s):
+                try:
+                    self._orders.write(_LENGTH.pack(len(head)) + head)
+                    view = memoryview(data)
+                    while view:
+                        view = view[self._orders.write(view) :]
+                except OSError as error:
+                    raise _Died(self._how_it_ended()) from error
+                return self._answer()
+        finally:
+            if stop is not None:
+                stop.arm(lambda: None)
+
+    def end(self) -> None:
+        """End the process and wait for it. Safe to repeat."""
+        self._process.kill()
+        self._process.wait()
+        self._orders.close()
+        self._answers.close()
+
+    def _answer(self) -> tuple[dict[str, Any], list[jobs.Bytes]]:
+        (size,) = _LENGTH.unpack(self._read(_LENGTH.size).tobytes())
+        if size > _HEAD_BYTES:
+            raise _Died("it answers nonsense")
+        answer = json.loads(self._read(size).tobytes())
+        sizes = [int(each) for each in answer["sizes"]]
+        if min(sizes, default=0) < 0 or sum(sizes) > RESULT_BYTES:
+            raise _Died("its answer is too large")
+        return answer, [self._read(each) for each in sizes]
+
+    def _read(self, size: int) -> jobs.Bytes:
+        """Exactly so many bytes, read to where they stay."""
+        whole = np.empty(size, np.uint8)
+        view, done = whole.data, 0
+        while done < size:
+            count = self._answers.readinto(view[done:])  # type: ignore[attr-defined]
+            if not count:
+                raise _Died(self._how_it_ended())
+            done += count
+        return whole
+
+    def _deadline(self, limit_s: float) -> _Deadline:
+        return _Deadline(self, limit_s)
+
+    def _how_it_ended(self) -> str:
+        self._process.kill()
+        return f"exit status {self._process.wait()}"
+
+
+class _Deadline:
+    """Kills a process that is not done in time, and ends one whose job failed."""
+
+    def __init__(self, child: _Child, limit_s: float) -> None:
+        self._child = child
+        self._was_late = False
+        self._timer = threading.Timer(limit_s, self._on_late)
+        self._timer.daemon = True
+
+    def __enter__(self) -> None:
+        self._timer.start()
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._timer.cancel()
+        if error is None:
+            return
+        self._child.end()
+        if isinstance(error, _Died):
+            error.was_late = self._was_late
+
+    def _on_late(self) -> None:
+        self._was_late = True
+        self._child._process.kill()
+
+
+def _environment() -> dict[str, str]:
+    """Ours without our settings, which hold secrets, and with few threads: each has its own heap,
+    which counts."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PARLEY_")}
+    return {**kept, "MALLOC_ARENA_MAX": "2", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+
+# ---- the decoder of this process -------------------------------------------------------------
+
+_shared = Decoder()
+
+
+def shared() -> Decoder:
+    """The decoder of this process: its children are few because they are for everybody here."""
+    return _shared
+
+
+def use(limits: DecoderLimits) -> Decoder:
+    """Set the limits of this process's decoder; ends what the former one has idle."""
+    global _shared
+    former, _shared = _shared, Decoder(limits)
+    former.close()
+    return _shared

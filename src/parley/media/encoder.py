@@ -1,0 +1,196 @@
+"""Sound → bytes of a sound file, piece by piece while the sound is still being made.
+
+WAV and raw samples are written here; MP3, Opus and FLAC by PyAV, where it is installed. Blocking:
+a second of sound takes some milliseconds.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import struct
+from collections.abc import Mapping
+from typing import Any, Final, Literal, Protocol, assert_never
+
+import numpy as np
+
+from parley.errors import InvalidRequest
+from parley.media.pcm import OUTPUT_RATE_HZ, Pcm
+
+SoundFormat = Literal["pcm", "wav", "mp3", "opus", "flac"]
+Compressed = Literal["mp3", "opus", "flac"]
+
+MEDIA_TYPES: Final[Mapping[SoundFormat, str]] = {
+    "pcm": "audio/pcm",
+    "wav": "audio/wav",
+    "mp3": "audio/mpeg",
+    "opus": "audio/ogg",
+    "flac": "audio/flac",
+}
+
+_UNKNOWN_BYTES: Final = 0xFFFFFFFF
+"""The length of a WAV file that is still growing, as players expect it of a stream."""
+_WAV_HEADER_BYTES: Final = 44
+
+
+class Encoder(Protocol):
+    """Turns sound into bytes."""
+
+    def add(self, pcm: Pcm) -> bytes:
+        """More sound at the encoder's rate; the bytes that are final now, maybe none."""
+        ...
+
+    def finish(self) -> bytes:
+        """The last bytes; nothing may follow."""
+        ...
+
+
+def open_encoder(form: SoundFormat, rate_hz: int = OUTPUT_RATE_HZ) -> Encoder:
+    """An encoder of mono sound.
+
+    Raises:
+        InvalidRequest: a format that this installation cannot write.
+    """
+    match form:
+        case "pcm":
+            return PcmEncoder()
+        case "wav":
+            return WavEncoder(rate_hz)
+        case "mp3" | "opus" | "flac":
+            if importlib.util.find_spec("av") is None:
+                raise InvalidRequest(
+                    f"This server cannot write {form}: only wav and pcm, until PyAV is installed.",
+                    field="response_format",
+                )
+            return AvEncoder(form, rate_hz)
+        case _ as never:
+            assert_never(never)
+
+
+def encode_whole(form: SoundFormat, pcm: Pcm) -> bytes:
+    """A complete file.
+
+    Raises:
+        InvalidRequest: see `open_encoder`.
+    """
+    if form == "wav":
+        data = pcm16(pcm)
+        return wav_header(pcm.rate_hz, len(data)) + data
+    encoder = open_encoder(form, pcm.rate_hz)
+    if isinstance(encoder, AvEncoder):
+        # Some headers say how long the sound is: this writer can go back to them.
+        whole = io.BytesIO()
+        encoder = AvEncoder(encoder.form, pcm.rate_hz, whole)
+        encoder.add(pcm)
+        encoder.finish()
+        return whole.getvalue()
+    return encoder.add(pcm) + encoder.finish()
+
+
+def pcm16(pcm: Pcm) -> bytes:
+    """Samples as 16-bit little-endian integers."""
+    scaled = np.clip(np.rint(pcm.samples * 32767.0), -32768, 32767)
+    data: bytes = scaled.astype("<i2").tobytes()
+    return data
+
+
+def wav_header(rate_hz: int, data_bytes: int | None) -> bytes:
+    """What stands before 16-bit mono samples. `data_bytes` None: not known yet."""
+    data = _UNKNOWN_BYTES if data_bytes is None else data_bytes
+    whole = _UNKNOWN_BYTES if data_bytes is None else data_bytes + _WAV_HEADER_BYTES - 8
+    form = struct.pack("<IHHIIHH", 16, 1, 1, rate_hz, 2 * rate_hz, 2, 16)
+    return b"".join(
+        (b"RIFF", struct.pack("<I", whole), b"WAVEfmt ", form, b"data", struct.pack("<I", data))
+    )
+
+
+class PcmEncoder:
+    """Raw 16-bit little-endian samples."""
+
+    def add(self, pcm: Pcm) -> bytes:
+        return pcm16(pcm)
+
+    def finish(self) -> bytes:
+        return b""
+
+
+class WavEncoder:
+    """16-bit WAV whose header does not know its length."""
+
+    def __init__(self, rate_hz: int) -> None:
+        self._header = wav_header(rate_hz, None)
+
+    def add(self, pcm: Pcm) -> bytes:
+        header, self._header = self._header, b""
+        return header + pcm16(pcm)
+
+    def finish(self) -> bytes:
+        return self._header
+
+
+_CODECS: Final[Mapping[str, tuple[str, str, dict[str, str]]]] = {
+    # Without its first frame of tables, which is written last, at the beginning.
+    "mp3": ("mp3", "libmp3lame", {"write_xing": "0"}),
+    "opus": ("ogg", "libopus", {"page_duration": "200000"}),
+    "flac": ("flac", "flac", {}),
+}
+"""Container, codec and the container's options; pages of 200 ms instead of a second."""
+_BITS_PER_S: Final = {"mp3": 64_000, "opus": 32_000}
+
+
+class AvEncoder:
+    """A compressed format, by FFmpeg.
+
+    Args:
+        file: takes the bytes instead of the caller, and can go back in them.
+    """
+
+    def __init__(self, form: Compressed, rate_hz: int, file: io.BytesIO | None = None) -> None:
+        import av
+
+        self.form: Compressed = form
+        container, codec, options = _CODECS[form]
+        self._av: Any = av
+        self._rate_hz = rate_hz
+        self._sink = _Sink()
+        self._container: Any = av.open(
+            self._sink if file is None else file,
+            mode="w",
+            format=container,
+            container_options=options,
+        )
+        self._stream: Any = self._container.add_stream(codec, rate=rate_hz, layout="mono")
+        if form in _BITS_PER_S:
+            self._stream.bit_rate = _BITS_PER_S[form]
+        self._samples = 0
+
+    def add(self, pcm: Pcm) -> bytes:
+        if not len(pcm):
+            return b""
+        samples = np.frombuffer(pcm16(pcm), "<i2").reshape(1, -1)
+        frame = self._av.AudioFrame.from_ndarray(samples, format="s16", layout="mono")
+        frame.sample_rate = self._rate_hz
+        frame.pts = self._samples
+        self._samples += len(pcm)
+        self._container.mux(self._stream.encode(frame))
+        return self._sink.take()
+
+    def finish(self) -> bytes:
+        self._container.mux(self._stream.encode(None))
+        self._container.close()
+        return self._sink.take()
+
+
+class _Sink:
+    """Where FFmpeg writes: it cannot go back."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+
+    def write(self, data: bytes) -> int:
+        self._data += data
+        return len(data)
+
+    def take(self) -> bytes:
+        data, self._data = bytes(self._data), bytearray()
+        return data

@@ -1,0 +1,39 @@
+"""What a context can take, asked before anything is decoded.
+
+Counts are lower bounds: a picture is at least one slice, and text is not counted. So whatever is
+refused here could not have fitted, and a request that cannot fit costs no decoding.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from parley.errors import ContextFull
+
+
+@dataclass(frozen=True, slots=True)
+class ContextRoom:
+    """Tokens of a context, and what media take of it.
+
+    Args:
+        image_tokens: of one picture at least.
+        audio_tokens_per_s: of one second of sound.
+    """
+
+    limit_tokens: int
+    image_tokens: int
+    audio_tokens_per_s: int
+    used_tokens: int = 0
+
+    def take(self, *, pictures: int = 0, sound_s: float = 0.0) -> ContextRoom:
+        """What is left after so many pictures and whole seconds of sound.
+
+        Raises:
+            ContextFull: they cannot fit.
+        """
+        used = (
+            self.used_tokens + pictures * self.image_tokens + int(sound_s) * self.audio_tokens_per_s
+        )
+        if used > self.limit_tokens:
+            raise ContextFull(used, self.limit_tokens)
+        return replace(self, used_tokens=used)

@@ -1,0 +1,40 @@
+"""Folders that only this user may look into: whoever can list recordings knows their ids, and an id
+is the permission to look at one."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import Final
+
+from parley import logs
+
+PRIVATE: Final = 0o700
+
+log = logs.get(__name__)
+
+
+def keep_private(folder: Path) -> None:
+    """Make a folder for this user alone, and close one that is open to everybody.
+
+    One that an operator opened to a group, and to nobody else, stays as it is; so does one that is
+    everybody's on purpose, such as `/tmp`.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(mode=PRIVATE)
+        return
+    except FileExistsError:
+        mode = stat.S_IMODE(folder.stat().st_mode)
+    if os.name != "posix" or not mode & stat.S_IRWXO or mode & stat.S_ISVTX:
+        return
+    try:
+        folder.chmod(PRIVATE)
+    except OSError as error:
+        log.warning("every user of this machine can read it", folder=str(folder), why=str(error))
+    else:
+        log.info("closed to other users", folder=str(folder), was=f"{mode:o}")

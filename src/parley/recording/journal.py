@@ -1,0 +1,525 @@
+"""Journals: the writer thread and the journal of one session.
+
+`JournalWriter` is the thread, one per worker. Its queue is bounded in bytes, and its disk may be
+full or fail: an entry that cannot be written is lost, which is counted, logged, reported, and noted
+in the journal as soon as that can be written. A recording may have a gap, but it says so, and
+inference never waits for a disk. `Journal` belongs to one session: its public methods only queue
+work and may be called from any thread; everything else runs in the writer thread.
+
+Order within a session: media first, then the journal line that names them, so that a crash leaves
+no line without its file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import queue
+import shutil
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from msgspec import UNSET
+
+from parley import logs
+from parley.errors import InvalidPayload
+from parley.media.pcm import Pcm, from_float32_bytes
+from parley.media.wav import encode_wav
+from parley.recording import layout, lines, timeline
+from parley.recording.disk import AppendFile, WavFile, write_new
+from parley.recording.finish import finish
+from parley.recording.layout import Folder
+from parley.recording.lines import (
+    AnswerLine,
+    EndLine,
+    HeadLine,
+    Line,
+    LostLine,
+    SaidLine,
+    SamplePlace,
+    TurnLine,
+    UnitLine,
+)
+
+QUEUE_BYTES: Final = 64 * 1024 * 1024
+"""About fifteen minutes of one duplex session's sound."""
+
+RETRY_S: Final = 5.0
+"""How often the end of a recording is tried again on a disk that fails."""
+
+JOB_BYTES: Final = 1024
+"""What a job without media counts."""
+
+SYNC_EVERY_S: Final = 5.0
+"""A crash of the process loses nothing that was written; one of the machine, at most this much."""
+
+_log = logs.get(__name__)
+
+
+class JournalWriter:
+    """The thread. `put` never blocks; `close` waits until everything is written.
+
+    Args:
+        limit_bytes: media that may wait; a job that goes beyond is refused.
+    """
+
+    def __init__(self, *, limit_bytes: int = QUEUE_BYTES) -> None:
+        self._limit_bytes = limit_bytes
+        self._waiting_bytes = 0
+        self._lock = threading.Lock()
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._again: list[Callable[[], None]] = []
+        self.lost = 0
+        """Entries that were not written, of all recordings."""
+        self.problem = ""
+        """Why an entry was not written; "" once one has been since."""
+        self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
+        self._thread.start()
+
+    @property
+    def waiting_bytes(self) -> int:
+        return self._waiting_bytes
+
+    def put(
+        self,
+        job: Callable[[], None],
+        size: int,
+        *,
+        session_id: str,
+        must: bool = False,
+        failed: Callable[[Exception], None] = lambda error: None,
+    ) -> bool:
+        """Have a job done; False when it was refused because too much waits.
+
+        Args:
+            must: for the few small jobs without which the rest makes no sense.
+            failed: called in the writer thread when the job raised.
+        """
+        with self._lock:
+            if not must and self._waiting_bytes + size > self._limit_bytes:
+                return False
+            self._waiting_bytes += size
+        self._jobs.put(_Job(job, size, session_id, failed))
+        return True
+
+    def is_well(self) -> None:
+        """An entry was written. In the writer thread only."""
+        self.problem = ""
+
+    def count_lost(self) -> None:
+        """An entry was not written. From any thread."""
+        with self._lock:
+            self.lost += 1
+
+    def try_again(self, job: Callable[[], None]) -> None:
+        """Do a job every few seconds until it succeeds. In the writer thread only."""
+        self._again.append(job)
+
+    def flush(self, limit_s: float = 30.0) -> bool:
+        """Wait until what was put so far is done; whether it was in time."""
+        done = threading.Event()
+        self.put(done.set, 0, session_id="", must=True)
+        return done.wait(limit_s)
+
+    def close(self, limit_s: float = 30.0) -> None:
+        """Finish what waits and end the thread. Safe to repeat."""
+        self._jobs.put(None)
+        self._thread.join(limit_s)
+
+    def _run(self) -> None:
+        due_s = 0.0
+        while True:
+            try:
+                job = self._jobs.get(timeout=RETRY_S if self._again else None)
+            except queue.Empty:
+                job = _NOTHING
+            if job is None:
+                self._retry()
+                return
+            self._do(job)
+            if self._again and time.monotonic() > due_s:
+                self._retry()
+                due_s = time.monotonic() + RETRY_S
+
+    def _do(self, job: _Job) -> None:
+        if job is _NOTHING:
+            return
+        try:
+            job.act()
+        except Exception as error:
+            # The edge: one entry is lost, the thread and the other recordings go on.
+            self.problem = _why(error)
+            if not isinstance(error, OSError):
+                _log.exception("recording failed", session_id=job.session_id)
+            job.failed(error)
+        finally:
+            with self._lock:
+                self._waiting_bytes -= job.size
+
+    def _retry(self) -> None:
+        waiting, self._again = self._again, []
+        for act in waiting:
+            try:
+                act()
+            except OSError as error:
+                self.problem = _why(error)
+                self._again.append(act)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Job:
+    act: Callable[[], None]
+    size: int
+    session_id: str
+    failed: Callable[[Exception], None] = lambda error: None
+
+
+_NOTHING: Final = _Job(lambda: None, 0, "")
+
+
+def _why(error: Exception) -> str:
+    """A few words for operators and journals, without paths."""
+    return (error.strerror or "disk error") if isinstance(error, OSError) else type(error).__name__
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """Raw float32 samples as a client sent them; becomes a WAV file for listening."""
+
+    data: bytes
+    rate_hz: int
+
+
+Media = dict[str, bytes | Pcm | Sent]
+"""Content by path within the folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A journal line with the media that belong to it.
+
+    Args:
+        files: content by path, each written as a file of its own.
+        inputs: audio as the model received it, kept sample by sample in `inputs.f32`.
+        speech: the model's audio. It is hashed, and for a `SaidLine` appended to the answer's file.
+        must: written even when the queue is full.
+    """
+
+    line: Line
+    files: Media = field(default_factory=dict)
+    inputs: Sequence[Pcm] = ()
+    speech: Pcm | None = None
+    must: bool = False
+
+    @property
+    def size(self) -> int:
+        """Bytes that wait in memory until it is written."""
+        size = JOB_BYTES + sum(_size(content) for content in self.files.values())
+        if isinstance(self.line, SaidLine) and self.speech is not None:
+            size += self.speech.samples.nbytes
+        return size
+
+
+class Journal:
+    """The journal and media files of one session. Nothing here blocks or raises.
+
+    Args:
+        keeps_inputs: keep audio exactly as the model receives it, besides the audible files.
+        finished: called in the writer thread when `recording.json` exists.
+    """
+
+    def __init__(
+        self,
+        folder: Folder,
+        writer: JournalWriter,
+        *,
+        keeps_inputs: bool = True,
+        finished: Callable[[Folder], None] = lambda folder: None,
+    ) -> None:
+        self.folder = folder
+        self.lost = 0
+        """Entries that were not written: the queue was full, or the disk was full or failed."""
+        self._writer = writer
+        self._keeps_inputs = keeps_inputs
+        self._finished = finished
+        self._has_begun = False
+        self._is_over = False
+        # Both threads, under the lock.
+        self._lock = threading.Lock()
+        self._unreported = 0
+        self._reason = ""
+        # The writer thread's.
+        self._exists = False
+        self._file: AppendFile | None = None
+        self._inputs: AppendFile | None = None
+        self._speech: tuple[int, WavFile] | None = None
+        self._synced_s = 0.0
+
+    # ---- any thread ------------------------------------------------------------------------
+
+    def begin(
+        self,
+        head: HeadLine,
+        media: Media,
+        *,
+        settled: Callable[[bool], None] = lambda exists: None,
+    ) -> None:
+        """Create the folder, or change how the session was requested.
+
+        A recording that cannot be created does not exist: nothing of it is left, and nothing more
+        is written.
+
+        Args:
+            media: content by path.
+            settled: called in the writer thread with whether the recording exists.
+        """
+        if self._is_over:
+            return
+        is_first, self._has_begun = not self._has_begun, True
+
+        def failed(error: Exception) -> None:
+            if not self._exists:
+                _log.error(
+                    "recording not created",
+                    session_id=self.folder.recording_id,
+                    why=str(error),
+                )
+            self._lose(error)
+            settled(self._exists)
+
+        self._queue(partial(self._begin, head, media, is_first, settled), must=True, failed=failed)
+
+    def put(self, entry: Entry) -> None:
+        """Write an entry."""
+        self._queue(partial(self._write, entry), entry.size, must=entry.must)
+
+    def end(self, reason: str, at_ms: float) -> None:
+        """Complete the recording: the session ended. Safe to repeat."""
+        if self._is_over or not self._has_begun:
+            return
+        complete = partial(self._end, EndLine(reason, round(at_ms, 1)))
+
+        def failed(error: Exception) -> None:
+            # Readers build the timeline from the journal meanwhile.
+            _log.warning(
+                "recording not completed yet", session_id=self.folder.recording_id, why=str(error)
+            )
+            self._writer.try_again(complete)
+
+        self._queue(complete, must=True, failed=failed)
+        self._is_over = True
+
+    def discard(self) -> None:
+        """Delete the recording: the client declined, or the session never began."""
+        if self._has_begun and not self._is_over:
+            self._queue(self._discard, must=True)
+        self._is_over = True
+
+    def _queue(
+        self,
+        job: Callable[[], None],
+        size: int = JOB_BYTES,
+        *,
+        must: bool,
+        failed: Callable[[Exception], None] | None = None,
+    ) -> None:
+        if self._is_over:
+            return
+        is_taken = self._writer.put(
+            job,
+            size,
+            session_id=self.folder.recording_id,
+            must=must,
+            failed=failed or self._lose,
+        )
+        if not is_taken:
+            self._lose(None)
+
+    def _lose(self, error: Exception | None) -> None:
+        """Count an entry that was not written, because of an error or (None) a full queue."""
+        with self._lock:
+            self.lost += 1
+            self._unreported += 1
+            self._reason = "queue full" if error is None else _why(error)
+            lost, why = self.lost, self._reason
+        self._writer.count_lost()
+        # 1, 2, 4, 8 …: a disk that does not respond must not fill the log as well.
+        if lost & (lost - 1) == 0:
+            _log.warning(
+                "recording entries lost", session_id=self.folder.recording_id, lost=lost, why=why
+            )
+
+    # ---- writer thread only ----------------------------------------------------------------
+
+    def _begin(
+        self, head: HeadLine, media: Media, is_first: bool, settled: Callable[[bool], None]
+    ) -> None:
+        if is_first:
+            self._create(head)
+        else:
+            self._write_head(head)
+        settled(self._exists)
+        for path, content in media.items():
+            try:
+                self._write_file(path, content)
+            except OSError as error:
+                self._lose(error)
+
+    def _create(self, head: HeadLine) -> None:
+        """Create the folder, or leave nothing of it.
+
+        Raises:
+            OSError: it cannot be created.
+        """
+        # Never in an existing folder: another recording's files must not be touched.
+        self.folder.path.mkdir(parents=True, exist_ok=False, mode=0o750)
+        try:
+            self._file = AppendFile(self.folder.journal)
+            fcntl.flock(self._file.descriptor, fcntl.LOCK_EX)
+            self._write_head(head)
+        except BaseException:
+            self.close()
+            with contextlib.suppress(OSError):
+                remove(self.folder.path)
+            raise
+        self._exists = True
+
+    def _write_head(self, head: HeadLine) -> None:
+        layout.write_atomically(self.folder.meta, timeline.encode_file(timeline.open_meta(head)))
+        self._append(head)
+
+    def _write(self, entry: Entry) -> None:
+        line = entry.line
+        if isinstance(line, AnswerLine):
+            self._close_speech()
+        for path, content in entry.files.items():
+            self._write_file(path, content)
+        places = [self._keep(pcm) for pcm in entry.inputs]
+        if isinstance(line, TurnLine):
+            line.samples = places
+        elif isinstance(line, UnitLine) and places:
+            line.samples = places[0]
+        if entry.speech is not None and isinstance(line, UnitLine | SaidLine):
+            line.said_sha256 = fingerprint(entry.speech)
+            if isinstance(line, SaidLine):
+                self._append_speech(line.turn_index, entry.speech)
+        self._append(line)
+
+    def _append(self, line: Line) -> None:
+        """Append a line, preceded by the number of entries lost since the last one written."""
+        if self._file is None:
+            return
+        with self._lock:
+            unreported, reason = self._unreported, self._reason
+        data = lines.encode(line)
+        if unreported:
+            at_ms = UNSET if isinstance(line, HeadLine) else line.at_ms
+            data = lines.encode(LostLine(unreported, reason, at_ms)) + data
+        self._file.append(data)
+        self._writer.is_well()
+        with self._lock:
+            self._unreported -= unreported
+        now_s = time.monotonic()
+        if now_s - self._synced_s > SYNC_EVERY_S:
+            self._synced_s = now_s
+            self._file.sync()
+
+    def _write_file(self, path: str, content: bytes | Pcm | Sent) -> None:
+        """Write a new file. Audio becomes 16 bit; files that a client sent stay as they are."""
+        if isinstance(content, Sent):
+            try:
+                content = from_float32_bytes(content.data, content.rate_hz)
+            except InvalidPayload:
+                # The session rejects this audio, too, and reports it; there is nothing to hear.
+                return
+        target = self.folder.path / path
+        target.parent.mkdir(exist_ok=True)
+        write_new(target, encode_wav(content) if isinstance(content, Pcm) else content)
+
+    def _keep(self, pcm: Pcm) -> SamplePlace:
+        """Append samples as the model received them; returns where they are."""
+        if not self._keeps_inputs:
+            return (None, len(pcm), pcm.rate_hz)
+        if self._inputs is None:
+            self._inputs = AppendFile(self.folder.inputs)
+        first = self._inputs.size // 4
+        self._inputs.append(np.ascontiguousarray(pcm.samples, "<f4").tobytes())
+        return (first, len(pcm), pcm.rate_hz)
+
+    def _append_speech(self, turn: int, pcm: Pcm) -> None:
+        if self._speech is None or self._speech[0] != turn:
+            self._close_speech()
+            path = self.folder.path / layout.turn_audio(turn)
+            path.parent.mkdir(exist_ok=True)
+            self._speech = (turn, WavFile(path, pcm.rate_hz))
+        self._speech[1].append(to_int16(pcm).tobytes())
+
+    def _close_speech(self) -> None:
+        if self._speech is not None:
+            self._speech[1].close()
+            self._speech = None
+
+    def _end(self, line: EndLine) -> None:
+        """Append the last line, close, and build `recording.json`. Repeated until it succeeds; the
+        files are closed after the first attempt, so that the session does not look live."""
+        if self._file is None and self._exists and self.folder.journal.exists():
+            self._file = AppendFile.reopen(self.folder.journal)
+        if self._file is not None:  # else it was never created, or has been deleted
+            try:
+                self._append(line)
+                for file in (self._inputs, self._file):
+                    if file is not None:
+                        file.sync()
+            finally:
+                self.close()
+        if self._exists and finish(self.folder, is_owner=True) is not None:
+            self._finished(self.folder)
+
+    def _discard(self) -> None:
+        self.close()
+        if self._exists:
+            self._exists = False
+            remove(self.folder.path)
+
+    def close(self) -> None:
+        """Close all files; the journal last, because its lock marks the session as live."""
+        self._close_speech()
+        for file in (self._inputs, self._file):
+            if file is not None:
+                file.close()
+        self._inputs = self._file = None
+
+
+def fingerprint(pcm: Pcm) -> str:
+    """Of the samples as the model made them, before they became 16 bit."""
+    return hashlib.sha256(np.ascontiguousarray(pcm.samples, "<f4").data).hexdigest()
+
+
+def to_int16(pcm: Pcm) -> np.ndarray[Any, np.dtype[np.int16]]:
+    """Rounded; ±1 becomes ±32767."""
+    return np.rint(np.clip(pcm.samples, -1.0, 1.0) * 32767).astype("<i2")
+
+
+def remove(path: Path) -> None:
+    """Remove a recording's folder. Renamed first, so that it is gone as a whole or not at all."""
+    doomed = path.with_name(f".{path.name}.deleted")
+    os.replace(path, doomed)
+    shutil.rmtree(doomed)
+
+
+def _size(content: bytes | Pcm | Sent) -> int:
+    match content:
+        case Pcm():
+            return content.samples.nbytes
+        case Sent():
+            return len(content.data)
+        case bytes():
+            return len(content)

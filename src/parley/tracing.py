@@ -1,0 +1,153 @@
+"""OpenTelemetry traces: one per session, from the client's arrival at the gateway to the worker's
+units. Off unless an endpoint is set; nothing of OpenTelemetry is imported then.
+
+The gateway's session names its trace to the worker in a header (`traceparent`, W3C). Spans carry
+ids, kinds and durations; never prompts, sound or pictures.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from parley import __version__
+from parley.errors import SetupError
+from parley.settings import TraceSettings
+
+TRACE_HEADER: Final = "traceparent"
+FLUSH_LIMIT_MS: Final = 5000
+
+Attributes = Mapping[str, str | int | float | bool]
+
+
+class TraceSpan:
+    """One span, or none where traces are off. Ends once."""
+
+    def __init__(self, tracer: Any = None, span: Any = None) -> None:
+        self._tracer = tracer
+        self._span = span
+
+    @property
+    def header(self) -> str:
+        """What names this span to another process; "" where traces are off."""
+        if self._span is None:
+            return ""
+        context = self._span.get_span_context()
+        return f"00-{context.trace_id:032x}-{context.span_id:016x}-{int(context.trace_flags):02x}"
+
+    def begin(self, name: str, attributes: Attributes | None = None) -> TraceSpan:
+        """A child that begins now."""
+        if self._span is None:
+            return self
+        from opentelemetry.trace import set_span_in_context
+
+        parent = set_span_in_context(self._span)
+        made = self._tracer.start_span(name, context=parent, attributes=attributes)
+        return TraceSpan(self._tracer, made)
+
+    def add(
+        self, name: str, begin_ns: int, end_ns: int, attributes: Attributes | None = None
+    ) -> TraceSpan:
+        """A child that is over, by Unix nanoseconds; children of its own may be added to it."""
+        if self._span is None:
+            return self
+        from opentelemetry.trace import set_span_in_context
+
+        parent = set_span_in_context(self._span)
+        made = self._tracer.start_span(
+            name, context=parent, attributes=attributes, start_time=begin_ns
+        )
+        made.end(end_ns)
+        return TraceSpan(self._tracer, made)
+
+    def note(self, attributes: Attributes) -> None:
+        """Add facts."""
+        if self._span is not None:
+            self._span.set_attributes(attributes)
+
+    def end(self) -> None:
+        """It is over. Safe to repeat."""
+        if self._span is not None and self._span.is_recording():
+            self._span.end()
+
+
+OFF: Final = TraceSpan()
+
+
+class Tracing:
+    """The traces of one process.
+
+    Args:
+        provider: OpenTelemetry's; None: off.
+    """
+
+    def __init__(self, provider: Any = None) -> None:
+        self._provider = provider
+        self._tracer = provider.get_tracer("parley", __version__) if provider else None
+
+    @classmethod
+    def of(cls, settings: TraceSettings, service: str) -> Tracing:
+        """As set.
+
+        Raises:
+            SetupError: an endpoint is set, and OpenTelemetry is not installed.
+        """
+        if settings.otlp_endpoint is None:
+            return cls()
+        if importlib.util.find_spec("opentelemetry") is None:
+            raise SetupError(
+                "trace.otlp_endpoint is set, and OpenTelemetry is not installed.",
+                hint="Install parley with its extra 'otel', or unset it.",
+            )
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+        from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
+
+        provider = TracerProvider(
+            resource=Resource.create({"service.name": service, "service.version": __version__}),
+            sampler=ParentBased(TraceIdRatioBased(settings.sample)),
+        )
+        provider.add_span_processor(
+            BatchSpanProcessor(OTLPSpanExporter(endpoint=settings.otlp_endpoint))
+        )
+        return cls(provider)
+
+    @property
+    def is_on(self) -> bool:
+        return self._provider is not None
+
+    @contextlib.contextmanager
+    def session(self, attributes: Attributes, *, parent: str = "") -> Iterator[TraceSpan]:
+        """The span of a session while the block runs."""
+        span = self.begin_session(attributes, parent=parent)
+        try:
+            yield span
+        finally:
+            span.end()
+
+    def begin_session(self, attributes: Attributes, *, parent: str = "") -> TraceSpan:
+        """The span of a session, a child of the one that `parent` (`TraceSpan.header`) names."""
+        if self._tracer is None:
+            return OFF
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        context = TraceContextTextMapPropagator().extract({TRACE_HEADER: parent})
+        return TraceSpan(
+            self._tracer, self._tracer.start_span("session", context=context, attributes=attributes)
+        )
+
+    def close(self) -> None:
+        """Send what is left; waits for it, so not on an event loop."""
+        if self._provider is not None:
+            self._provider.force_flush(FLUSH_LIMIT_MS)
+            self._provider.shutdown()
+
+
+def now_ns() -> int:
+    """Unix nanoseconds, as spans take them."""
+    return time.time_ns()
