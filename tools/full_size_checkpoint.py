@@ -1,0 +1,120 @@
+"""Write a checkpoint of the published size and layout, with weights by rule.
+
+    python tools/full_size_checkpoint.py FOLDER --tokenizer FOLDER_WITH_TOKENIZER_FILES
+
+Takes 18.7 GB on the disk and a few hundred MB of memory. What such a model says means nothing; it
+shows that the loader, the memory and the protocols stand the real size. Remove the folder when it
+has served.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from parley.models.minicpmo45 import weights
+from parley.models.minicpmo45.config import _FULL_SIZE, full_size_config
+from parley.models.minicpmo45.token2wav.token2wav import random_token2wav
+
+SHARD_BYTES = 5_000_000_000
+TOKENIZER_FILES = ("tokenizer_config.json", "vocab.json", "merges.txt", "added_tokens.json")
+
+
+def by_rule(name: str, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """A tensor in bfloat16: ones for norms, zeros for biases, small numbers for matrices."""
+    if (len(shape) == 1 and name.endswith("weight")) or name.endswith("original0"):
+        return torch.ones(shape, dtype=torch.bfloat16)
+    if len(shape) == 1:
+        return torch.zeros(shape, dtype=torch.bfloat16)
+    # One row of random numbers, shifted from row to row: as fast as the disk.
+    count = int(np.prod(shape[1:]))
+    line = torch.randn(2 * count, generator=generator).mul_(0.02).bfloat16()
+    starts = torch.randint(0, count, (shape[0],), generator=generator).tolist()
+    tensor = torch.empty(shape[0], count, dtype=torch.bfloat16)
+    for row, start in enumerate(starts):
+        tensor[row] = line[start : start + count]
+    return tensor.view(shape)
+
+
+def tensors() -> Iterator[tuple[str, Tensor]]:
+    """All tensors of the published model, in the order of its parts."""
+    generator = torch.Generator().manual_seed(0)
+    for name, shape in weights.shapes_of(weights.build(full_size_config())).items():
+        yield name, by_rule(name, shape, generator)
+    yield "tts.model.embed_tokens.weight", torch.zeros(32000, 768, dtype=torch.bfloat16)
+
+
+def write_weights(folder: Path) -> int:
+    """Numbered shards and their index; gives the bytes of all tensors."""
+    total, filled = 0, 0
+    shard: dict[str, Tensor] = {}
+    files: list[list[str]] = []
+
+    def flush() -> None:
+        nonlocal shard, filled
+        save_file(shard, folder / f"part-{len(files):05d}", metadata={"format": "pt"})
+        files.append(list(shard))
+        shard, filled = {}, 0
+
+    for name, tensor in tensors():
+        if shard and filled + tensor.nbytes > SHARD_BYTES // 5:
+            flush()
+        shard[name] = tensor.contiguous()
+        filled += tensor.nbytes
+        total += tensor.nbytes
+    flush()
+    places: dict[str, str] = {}
+    for number, names in enumerate(files):
+        file = f"model-{number + 1:05d}-of-{len(files):05d}.safetensors"
+        (folder / f"part-{number:05d}").rename(folder / file)
+        places.update(dict.fromkeys(names, file))
+    index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
+    (folder / weights.INDEX_FILE).write_text(json.dumps(index, indent=1), encoding="utf-8")
+    return total
+
+
+def write_vocoder(folder: Path) -> None:
+    """`flow.pt` and `hift.pt` of the published geometry."""
+    folder.mkdir(parents=True, exist_ok=True)
+    voice = random_token2wav(slots=1)
+    torch.save(voice.flow.state_dict(), folder / "flow.pt")
+    # The published file holds weight norms unfolded; g = |v| leaves the weights as they are.
+    unfolded: dict[str, Tensor] = {}
+    for name, tensor in voice.vocoder.state_dict().items():
+        if name.endswith(".weight") and tensor.dim() == 3 and "source_downs" not in name:
+            place = name.removesuffix(".weight")
+            norm = tensor.norm(dim=(1, 2), keepdim=True)
+            unfolded[f"{place}.parametrizations.weight.original0"] = norm
+            unfolded[f"{place}.parametrizations.weight.original1"] = tensor
+        else:
+            unfolded[name] = tensor
+    torch.save(unfolded, folder / "hift.pt")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--tokenizer", type=Path, required=True)
+    parser.add_argument("--with-vocoder", action="store_true")
+    asked = parser.parse_args()
+    asked.folder.mkdir(parents=True, exist_ok=True)
+    for name in TOKENIZER_FILES:
+        if (asked.tokenizer / name).is_file():
+            shutil.copyfile(asked.tokenizer / name, asked.folder / name)
+    (asked.folder / "config.json").write_text(json.dumps(_FULL_SIZE, indent=1), encoding="utf-8")
+    total = write_weights(asked.folder)
+    if asked.with_vocoder:
+        write_vocoder(asked.folder / "assets" / "token2wav")
+    print(f"{asked.folder}: {total / 1e9:.2f} GB of weights")
+
+
+if __name__ == "__main__":
+    main()
