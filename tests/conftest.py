@@ -3,6 +3,25 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+
+from parley import logs
+
+WHOLE = frozenset({"deploy", "docs", "executor", "openai", "system", "web"})
+"""Folders whose tests start servers, browsers and other people's clients."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Several processes on a machine that does other things, too: such tests get a second try. The
+    summary counts it as `rerun`; what fails twice has failed."""
+    folder = Path(__file__).parent
+    for item in items:
+        if item.path.is_relative_to(folder) and item.path.relative_to(folder).parts[0] in WHOLE:
+            item.add_marker(pytest.mark.flaky(reruns=1))
 
 
 def pytest_collection_finish() -> None:
@@ -10,3 +29,13 @@ def pytest_collection_finish() -> None:
     books a full collection takes milliseconds instead of half a second."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def logging_as_it_was() -> Iterator[None]:
+    """A test that configures the log (a level, a format) does so for itself."""
+    before, was_json = structlog.get_config(), logs._is_json
+    logs._is_json = False
+    yield
+    structlog.configure(**before)
+    logs._is_json = was_json

@@ -124,9 +124,10 @@ def test_slots_are_a_positive_number_or_auto(slots: str, why: str) -> None:
     assert load(flags={"model.slots": "4"}).model.slots == 4
 
 
-def test_a_secret_is_not_repeated_in_an_error() -> None:
+@pytest.mark.parametrize("name", ["security.admin_token", "model.llm_key"])
+def test_a_secret_is_not_repeated_in_an_error(name: str) -> None:
     with pytest.raises(SetupError) as caught:
-        load(flags={"security.admin_token": ["hunter2"]})
+        load(flags={name: ["hunter2"]})
 
     assert "hunter2" not in str(caught.value) + caught.value.hint
 

@@ -1,6 +1,6 @@
 import pytest
 
-from parley.cli.bench.relay import Report, Tally, describe, measure
+from parley.cli.bench.relay import RelayReport, Tally, describe, measure
 
 
 @pytest.mark.slow
@@ -15,7 +15,7 @@ async def test_a_short_run_holds_every_session_and_counts_every_unit():
 
 
 def test_the_report_says_what_was_added_and_what_a_core_carries():
-    report = Report(
+    report = RelayReport(
         through=Tally(answers_ms=[2.0] * 100, sessions=10),
         direct=Tally(answers_ms=[0.5] * 20, sessions=2),
         seconds=10.0,

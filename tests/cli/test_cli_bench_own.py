@@ -5,6 +5,7 @@ from tests.support.small_minicpmo import small_model
 
 from parley.cli.bench import model, session, units
 from parley.cli.bench.figures import Figures, histogram
+from parley.client.events import Listening, Speaking
 from parley.engine.work import Window
 from parley.errors import SetupError
 from parley.models.parrot import Parrot
@@ -35,6 +36,18 @@ async def test_the_house_is_measured_inside_one_process():
     assert all(one.count == 20 for one in figures.values())
 
 
+async def test_the_further_piece_of_a_turns_end_is_no_answer_to_the_next_unit():
+    async def events():
+        yield Speaking("a", None, False, 20, 1.0)
+        yield Speaking("", None, True, 20, 1.0)
+        yield Listening(33, 1.0)
+
+    answers = events()
+    first = await session._answer(answers, 0)
+
+    assert (first, await session._answer(answers, first)) == (20, 33)
+
+
 @pytest.mark.slow
 async def test_the_house_is_measured_over_the_wire():
     figures = await session.measure(20, 2, wire=True)
@@ -48,7 +61,7 @@ async def test_a_model_is_measured_at_its_pace(load_kind):
 
     assert (report.slots, report.units, report.answer.count) == (3, 30, 30)
     assert report.spoke == 3 * 4
-    assert {"encode", "prefill", "decode", "vocode", "settle"} == set(report.stages)
+    assert {"encode", "prefill", "decode", "vocode", "finalize"} == set(report.stages)
     assert report.stages["decode"].count == 30
     assert sum(report.histograms["decode"].values()) == 30
     assert "3 slots: 30 units" in model.describe(report)
@@ -76,7 +89,7 @@ async def test_a_long_conversation_is_measured():
 
 
 def test_a_slow_unit_is_slow_among_its_kind():
-    kind = units.Kind.of([10.0, 10.0, 30.0, 31.0, 10.0])
+    kind = units.UnitKind.of([10.0, 10.0, 30.0, 31.0, 10.0])
 
     assert (kind.unit.p50_ms, kind.slow) == (10.0, 1)
     assert kind.histogram == {"16 ms": 3, "32 ms": 2}

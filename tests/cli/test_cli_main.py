@@ -8,6 +8,7 @@ import types
 from pathlib import Path
 
 import pytest
+from tests.support.patience import PROCESS_S
 
 from parley import cli
 from parley.errors import InferenceFailed, InvalidPayload, SetupError
@@ -31,7 +32,7 @@ def test_help_names_every_verb_and_says_how_to_begin(capsys: pytest.CaptureFixtu
     out = capsys.readouterr().out
     for verb in ("serve", "chat", "talk", "doctor"):
         assert f" {verb} " in out
-    assert "To begin" in out
+    assert "To start" in out
 
 
 def test_help_and_client_verbs_import_no_torch_and_no_server() -> None:
@@ -45,7 +46,11 @@ def test_help_and_client_verbs_import_no_torch_and_no_server() -> None:
     )
 
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=PROCESS_S,
+        check=False,
     )
 
     assert (done.returncode, done.stderr) == (0, "")
@@ -116,7 +121,7 @@ def test_a_missing_package_names_the_extra_to_install(
 
     assert run("chat") == 2
 
-    assert "pip install 'parley[worker]'" in capsys.readouterr().err
+    assert "[worker]'" in capsys.readouterr().err
 
 
 def test_an_interrupt_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""`parley recordings` and `parley replay` on a data folder."""
+"""`parley recordings` and `parley rerun` on a data folder."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 from tests.support.recordings import Running, recorded
-from tests.support.sessions import house, loud
+from tests.support.sessions import loud, worker_harness
 
 from parley import cli
 from parley.clock import SystemClock
-from parley.recording.layout import Shelf
+from parley.recording.layout import RecordingFolders
 from parley.worker.recording import Recordings
 
 
@@ -73,7 +73,7 @@ def test_recordings_are_packed_mixed_and_deleted(tmp_path, capsys):
 
     assert run("recordings", "export", "one") == 0
     assert zipfile.ZipFile(tmp_path / "one.zip").testzip() is None
-    assert run("recordings", "replay", "one") == 0
+    assert run("recordings", "render", "one") == 0
     assert folder.replay_mp4.exists()
     assert run("recordings", "delete", "one", "--yes") == 0
     assert not folder.path.exists()
@@ -103,10 +103,10 @@ def test_cleaning_says_what_would_go_first(tmp_path, capsys):
 def test_a_recording_is_done_again_by_its_id(tmp_path, capsys):
     async def talk() -> None:
         kept = Recordings(
-            Shelf(tmp_path / "data"), worker_id="w", model="parrot", clock=SystemClock()
+            RecordingFolders(tmp_path / "data"), worker_id="w", model="parrot", clock=SystemClock()
         )
-        async with house(recordings=kept) as home:
-            one = await home.ready("duplex", "omni_1")
+        async with worker_harness(recordings=kept) as harness:
+            one = await harness.ready("duplex", "omni_1")
             one.say({"type": "audio_chunk", "audio_base64": loud()})
             await one.until("result")
             one.say({"type": "stop"})
@@ -114,12 +114,12 @@ def test_a_recording_is_done_again_by_its_id(tmp_path, capsys):
         await asyncio.to_thread(kept.close)
 
     asyncio.run(talk())
-    (folder,) = Shelf(tmp_path / "data")
+    (folder,) = RecordingFolders(tmp_path / "data")
 
     assert run("replay", folder.recording_id, "--model", "parrot") == 0
     assert "1 of 1 entries, equal" in capsys.readouterr().out
 
     text = folder.journal.read_text().replace('"mode":"LISTEN"', '"mode":"SPEAK"')
     folder.journal.write_text(text)
-    assert run("replay", str(folder.path), "--model", "parrot") == 1
+    assert run("rerun", str(folder.path), "--model", "parrot") == 1
     assert "mode was 'SPEAK', is 'LISTEN'" in capsys.readouterr().out

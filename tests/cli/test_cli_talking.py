@@ -15,8 +15,9 @@ from tests.support.fake_server import Elsewhere
 from tests.support.transcripts import Conversation, find
 
 from parley import cli
-from parley.cli import devices
+from parley.cli import files
 from parley.cli.screen import Screen
+from parley.client import devices
 from parley.client.events import Waiting
 from parley.errors import SetupError
 from parley.media import wav
@@ -132,6 +133,20 @@ def test_talk_without_a_microphone_says_what_to_do(capsys: pytest.CaptureFixture
     err = capsys.readouterr().err
     assert "There is no access to a microphone" in err
     assert "--file speech.wav" in err
+    assert "--sample" in err
+
+
+def test_the_sample_is_speech_and_excludes_a_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sample = files.sample()
+    wav.save(tmp_path / "speech.wav", sample)
+
+    assert sample.rate_hz == 16_000
+    assert 5 < sample.duration_s < 20
+    assert float(abs(sample.samples).max()) > 0.3
+    assert run("talk", "--sample", "--file", str(tmp_path / "speech.wav")) == 2
+    assert "exclude each other" in capsys.readouterr().err
 
 
 def test_talk_speaks_a_file_shows_the_turn_and_saves_the_answer(
@@ -274,6 +289,20 @@ def test_the_loudspeaker_plays_in_order_and_fills_gaps_with_silence() -> None:
     assert out[:, 0].tolist() == [1, 2]
     assert rest[:, 0].tolist() == [3, 4, 0, 0]
     assert left_s == pytest.approx(2 / 24_000)
+
+
+def test_the_loudspeaker_plays_softly_while_somebody_may_interrupt() -> None:
+    library, streams = fake_library()
+    out = np.zeros((1, 1), np.float32)
+    with devices.Loudspeaker(library) as speaker:
+        levels = []
+        for is_ducked in (True, False):
+            speaker.play(Pcm(np.ones(1, np.float32), 24_000))
+            speaker.duck(is_ducked=is_ducked)
+            streams[0].options["callback"](out, 1, None, None)
+            levels.append(float(out[0, 0]))
+
+    assert levels == [pytest.approx(0.1), 1.0]
 
 
 class Terminal(io.StringIO):

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.support.fake_server import Drop, FakeServer
+from tests.support.patience import HANG_S
 from tests.support.transcripts import find
 
 import parley
@@ -19,6 +20,7 @@ from parley.client.events import (
     Assigned,
     Ended,
     Event,
+    Interruption,
     Listening,
     Paused,
     Piece,
@@ -28,6 +30,7 @@ from parley.client.events import (
     Resumed,
     Speaking,
     Thinking,
+    Transcript,
     TurnDone,
     Understood,
     Voice,
@@ -36,6 +39,7 @@ from parley.client.events import (
 from parley.clock import ManualClock
 from parley.errors import (
     BadSessionId,
+    Cancelled,
     InferenceFailed,
     InvalidConfig,
     InvalidRequest,
@@ -44,6 +48,9 @@ from parley.errors import (
     QueueFull,
 )
 from parley.media.pcm import Pcm
+from parley.protocol import legacy, realtime
+from parley.protocol.half_duplex import Config
+from parley.protocol.values import InterruptionOptions
 
 HALF_SECOND = Pcm.silence(8_000, 16_000)
 SECOND = Pcm.silence(16_000, 16_000)
@@ -51,7 +58,7 @@ JPEG = b"\xff\xd8jpeg"
 
 
 async def collect(events: AsyncIterator[Event]) -> list[Event]:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(HANG_S):
         return [event async for event in events]
 
 
@@ -80,7 +87,7 @@ async def test_a_streamed_answer_comes_in_pieces_and_as_a_whole() -> None:
     system = request["messages"][0]
     assert [part["type"] for part in system["content"]] == ["text", "audio", "text"]
     assert request["tts"]["enabled"] is True
-    assert server.paths == ["/ws/chat"]
+    assert server.paths == ["/ws/chat?extensions=true"]
 
 
 async def test_asking_sends_pictures_sounds_and_words() -> None:
@@ -163,7 +170,7 @@ async def test_a_half_duplex_conversation_reads_like_one() -> None:
     )
     assert kinds(events) == [Voice, Voice, Thinking, Piece, TurnDone] * 2 + [Ended]
     assert events[-1] == Ended("stopped")
-    assert server.paths == ["/ws/half_duplex/hdx_demo"]
+    assert server.paths == ["/ws/half_duplex/hdx_demo?extensions=true"]
     content = server.heard[0][0]["system_content"]
     assert [part["type"] for part in content] == ["text", "audio", "text"]
 
@@ -249,7 +256,7 @@ async def test_a_connection_that_breaks_while_waiting_is_opened_again() -> None:
         FakeServer(Drop(talk, after=1), Drop(talk, after=4), talk) as server,
         HalfDuplexClient(server.url, session_id="hdx_q") as client,
     ):
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(HANG_S):
             events = [event async for event in _until_ready(client)]
 
     assert [type(e) for e in events].count(Reconnecting) == 2
@@ -292,6 +299,48 @@ def test_a_session_id_with_odd_characters_is_refused_at_once() -> None:
         HalfDuplexClient("http://127.0.0.1:1", session_id="../x")
 
 
+async def test_who_may_interrupt_sends_on_and_is_told_what_was_heard() -> None:
+    config = Config(interruption=InterruptionOptions(mode="stop"))
+    async with (
+        FakeServer(find("half_duplex", "an answer that is interrupted")) as server,
+        HalfDuplexClient(server.url, session_id="hdx_demo", config=config) as talk,
+    ):
+        await talk.ready()
+        talk.send_audio(HALF_SECOND)
+        events = []
+        async for event in talk:
+            events.append(event)
+            if isinstance(event, Piece):
+                assert talk.may_send
+                assert not talk.is_my_turn
+                talk.send_audio(HALF_SECOND)
+            if isinstance(event, TurnDone):
+                assert talk.is_my_turn
+                await talk.stop()
+
+    told = [event for event in events if isinstance(event, Interruption)]
+    assert told == [Interruption("suspected", 1, "Once"), Interruption("stopped", 2, "Once upon")]
+    assert server.heard[0][0]["config"]["interruption"]["mode"] == "stop"
+
+
+async def test_interruptions_and_holes_of_a_recording_are_told_in_every_live_dialect() -> None:
+    options = InterruptionOptions(mode="stop")
+    clients = (
+        HalfDuplexClient("http://localhost:1"),
+        DuplexClient("http://localhost:1", interruption=options),
+        RealtimeClient("http://localhost:1", interruption=options),
+    )
+    for client in clients:
+        is_realtime = isinstance(client, RealtimeClient)
+        lost = realtime.SessionRecordingLost if is_realtime else legacy.RecordingLost
+        interruption = realtime.ResponseInterruption if is_realtime else legacy.Interruption
+        problem = client._translate(lost(entries=4))
+        assert isinstance(problem, Problem)
+        assert "4 entries" in str(problem.error)
+        event = client._translate(interruption(state="dismissed", heard_ms=7, text="One"))
+        assert event == Interruption("dismissed", 7, "One")
+
+
 # ---- duplex and realtime -------------------------------------------------------------------
 
 
@@ -330,7 +379,7 @@ async def test_a_duplex_conversation_listens_speaks_pauses_and_stops() -> None:
     assert isinstance(speaking, Speaking)
     assert speaking.sound is not None
     assert (speaking.text, len(speaking.sound)) == ("Hello", 240)
-    assert server.paths == ["/ws/duplex/omni_demo"]
+    assert server.paths == ["/ws/duplex/omni_demo?extensions=true"]
     assert server.heard[0][-2]["force_listen"] is True
 
 
@@ -364,7 +413,7 @@ async def test_a_realtime_conversation_with_video() -> None:
 
     assert ready.session_id == "rt_1714200000000"
     assert kinds(events) == [Listening, Speaking, Speaking, Listening, Ended]
-    assert server.paths == ["/v1/realtime?mode=video"]
+    assert server.paths == ["/v1/realtime?mode=video&extensions=true"]
     assert server.heard[0][1]["video_frames"]
     assert server.heard[0][-1] == {"type": "session.close", "reason": "user_stop"}
 
@@ -389,10 +438,8 @@ async def test_a_ticket_cancelled_from_outside_ends_the_wait() -> None:
         FakeServer(find("queue", "duplex: cancelled")) as server,
         DuplexClient(server.url) as talk,
     ):
-        with pytest.raises(RemoteError, match="Cancelled") as caught:
+        with pytest.raises(Cancelled):
             await talk.ready()
-
-    assert caught.value.wire_code == "cancelled"
 
 
 async def test_when_the_network_lags_the_oldest_units_go_and_force_listen_stays() -> None:
@@ -421,11 +468,11 @@ async def test_nobody_there_is_a_plain_sentence_with_a_hint() -> None:
     ) as caught:
         await ChatClient("http://127.0.0.1:1", attempts=1).ask("Hello!")
 
-    assert "Is the server running" in caught.value.hint
+    assert "server is running" in caught.value.hint
 
 
 async def test_what_is_no_address_is_said_at_once() -> None:
-    with pytest.raises(Unreachable, match="no address of a server"):
+    with pytest.raises(Unreachable, match="not the address of a server"):
         await ChatClient("ftp://x").ask("Hello!")
 
 
@@ -466,6 +513,27 @@ def test_known_codes_become_their_class(code: str) -> None:
     assert (error.code, str(error)) == (code, "A sentence.")
 
 
+@pytest.mark.parametrize(
+    ("code", "facts"),
+    [
+        ("rate_limited", ["per_minute"]),
+        ("cancelled", []),
+        ("timeout", ["what", "limit_s"]),
+        ("worker_lost", []),
+        ("queue_full", ["waiting", "limit"]),
+        ("context_full", ["needed", "limit"]),
+        ("too_large", ["what", "size", "limit", "unit", "field"]),
+        ("inference_error", ["error_id"]),
+    ],
+)
+def test_errors_from_the_wire_have_their_documented_attributes(code: str, facts: list[str]) -> None:
+    error = as_error(code, "A sentence.")
+
+    assert not isinstance(error, RemoteError)
+    assert (error.code, str(error)) == (code, "A sentence.")
+    assert [getattr(error, fact) for fact in facts] == [None] * len(facts)
+
+
 def test_importing_parley_offers_the_client() -> None:
     assert parley.HalfDuplexClient is HalfDuplexClient
     assert parley.Pcm is Pcm
@@ -482,3 +550,50 @@ def test_sound_survives_the_way_out_and_back() -> None:
 
     assert back is not None
     np.testing.assert_array_equal(back.samples, pcm.samples)
+
+
+async def test_words_are_written_and_transcripts_told_in_half_duplex() -> None:
+    config = Config(transcribe=True)
+    async with (
+        FakeServer(find("half_duplex", "written words, and what was heard")) as server,
+        HalfDuplexClient(server.url, session_id="hdx_demo", config=config) as talk,
+    ):
+        await talk.ready()
+        talk.write("What is this?", JPEG)
+        events = []
+        async for event in talk:
+            events.append(event)
+            if isinstance(event, TurnDone) and event.turn == 0:
+                talk.send_audio(HALF_SECOND)
+            elif isinstance(event, TurnDone):
+                await talk.stop()
+
+    assert [event for event in events if isinstance(event, Transcript)] == [
+        Transcript("Thank you.")
+    ]
+    assert server.heard[0][0]["config"]["transcribe"] is True
+    written = server.heard[0][1]
+    assert (written["type"], written["text"], len(written["images"])) == (
+        "input_text",
+        "What is this?",
+        1,
+    )
+
+
+async def test_realtime_writes_in_items() -> None:
+    async with (
+        FakeServer(find("realtime_audio", "written words, and what was heard")) as server,
+        RealtimeClient(server.url, mode="audio", transcribe=True) as talk,
+    ):
+        await talk.ready()
+        talk.write("What is this?", JPEG)
+        events = []
+        async for event in talk:
+            events.append(event)
+            if isinstance(event, Listening):
+                await talk.stop()
+
+    assert Transcript("Look at this.") in events
+    assert server.heard[0][0]["session"]["transcribe"] is True
+    content = server.heard[0][1]["item"]["content"]
+    assert [part["type"] for part in content] == ["input_image", "input_text"]

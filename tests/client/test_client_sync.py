@@ -10,7 +10,7 @@ from tests.support.fake_server import Elsewhere, FakeServer
 from tests.support.transcripts import find
 
 from parley.client import sync
-from parley.client.events import Ended, Listening, Ready, TurnDone, Voice
+from parley.client.events import Ended, Listening, Ready, Transcript, TurnDone, Voice
 from parley.errors import QueueFull
 from parley.media.pcm import Pcm
 
@@ -72,3 +72,17 @@ def test_closing_twice_is_harmless_and_ends_the_thread() -> None:
     server.close()
 
     assert threading.active_count() == before
+
+
+WRITTEN = ("realtime_audio", "written words, and what was heard")
+
+
+@pytest.mark.parametrize("playing", [WRITTEN], indirect=True)
+def test_a_script_writes_and_reads_what_was_heard(playing: FakeServer) -> None:
+    with sync.connect(playing.url) as server, server.realtime(transcribe=True) as talk:
+        talk.ready()
+        talk.write("What is this?", b"\xff\xd8jpeg")
+
+        assert next(talk) == Transcript("Look at this.")
+    content = playing.heard[0][1]["item"]["content"]
+    assert [part["type"] for part in content] == ["input_image", "input_text"]

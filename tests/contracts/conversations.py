@@ -16,21 +16,21 @@ import numpy as np
 from parley.engine.model import Job, Model
 from parley.engine.segments import Audio, Image, Mark, Marker, Segment, Text
 from parley.engine.work import (
-    Answer,
-    Decoded,
-    DuplexOptions,
-    Opening,
-    Piece,
+    Finalize,
+    FinalizeResult,
+    Generate,
+    GenerateResult,
+    OutputPiece,
     Prefill,
-    Prefilled,
-    Reply,
+    PrefillResult,
     Sampling,
-    Settle,
-    Settled,
     Stage,
+    StartSession,
+    StepUnit,
     Work,
 )
 from parley.media.pcm import Pcm
+from parley.protocol.values import DuplexConfig
 
 ORDER = tuple(Stage)
 
@@ -76,8 +76,8 @@ class Style:
     max_new_tokens: int = 16
     is_greedy: bool = False
 
-    def reply(self, *, streaming: bool = True) -> Reply:
-        return Reply(
+    def reply(self, *, streaming: bool = True) -> Generate:
+        return Generate(
             max_new_tokens=self.max_new_tokens,
             sampling=Sampling(is_greedy=self.is_greedy),
             speak=self.speaks,
@@ -87,7 +87,7 @@ class Style:
     def chat(self, seed: int = 11, *, streaming: bool = True) -> list[Work]:
         """A request with words, a picture and sound, and its answer."""
         return [
-            Opening("chat", voice=voice(2.0, 1), speak=self.speaks, seed=seed),
+            StartSession("chat", voice=voice(2.0, 1), speak=self.speaks, seed=seed),
             Prefill(
                 (
                     *turn("system", Text("You are kind.")).segments,
@@ -104,7 +104,7 @@ class Style:
     def turns(self, seed: int = 12, *, streaming: bool = True) -> list[Work]:
         """Two spoken turns and their answers in one context."""
         return [
-            Opening("half_duplex", voice=voice(2.0, 3), speak=self.speaks, seed=seed),
+            StartSession("half_duplex", voice=voice(2.0, 3), speak=self.speaks, seed=seed),
             turn("system", Text("Be brief."), Audio(voice(1.0, 3), "turn"), Text("Thanks.")),
             turn("user", Audio(voice(1.4, 4), "turn"), is_closed=False),
             self.reply(streaming=streaming),
@@ -114,19 +114,21 @@ class Style:
 
     def units(self, seed: int = 13, count: int = 6) -> list[Work]:
         """Some seconds of duplex: voice, then silence, with a picture now and then."""
-        options = DuplexOptions(
+        options = DuplexConfig(
             force_listen_count=0,
             generate_audio=self.speaks,
             decode_mode="greedy" if self.is_greedy else "sampling",
         )
         works: list[Work] = [
-            Opening("duplex", voice=voice(2.0, 6), speak=self.speaks, seed=seed, duplex=options),
+            StartSession(
+                "duplex", voice=voice(2.0, 6), speak=self.speaks, seed=seed, duplex=options
+            ),
             turn("system", Text("You listen."), Audio(voice(1.0, 6), "voice")),
         ]
         for index in range(count):
             sound = voice(1.0, 7 + index) if index < count // 2 else quiet(1.0)
             frames = [picture(seed=index)] if index % 3 == 1 else []
-            works += [unit(sound, *frames), Answer(), Settle()]
+            works += [unit(sound, *frames), StepUnit(), Finalize()]
         return works
 
     def conversations(self) -> list[list[Work]]:
@@ -139,7 +141,7 @@ class Outcome:
 
     work: Work
     result: object
-    pieces: list[Piece] = field(default_factory=list)
+    pieces: list[OutputPiece] = field(default_factory=list)
 
     @property
     def text(self) -> str:
@@ -153,7 +155,7 @@ class Outcome:
     def facts(self) -> tuple:
         """Everything that has to be the same in two equal runs, sound excepted."""
         match self.result:
-            case Decoded():
+            case GenerateResult():
                 return (
                     self.result.ending,
                     self.result.text,
@@ -164,9 +166,9 @@ class Outcome:
                     self.text,
                     len(self.samples),
                 )
-            case Prefilled():
+            case PrefillResult():
                 return (self.result.added_tokens, self.result.context_tokens)
-            case Settled():
+            case FinalizeResult():
                 return (self.result.context_tokens, self.result.dropped_tokens)
             case _:
                 return (type(self.result).__name__,)

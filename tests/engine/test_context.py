@@ -1,10 +1,8 @@
-# mypy: disable-error-code="union-attr, arg-type, method-assign, var-annotated"
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parley.engine.context import Book
+from parley.engine.context import ContextLedger
 from parley.engine.work import Window
 from parley.errors import ContextFull
 
@@ -13,7 +11,7 @@ CONTEXT = Window("context", max_units=3, previous_max_tokens=5)
 
 
 def book_with(window=None, system=20, suffix=2, marker=4, limit=8192):
-    book = Book(limit, window, marker_tokens=marker)
+    book = ContextLedger(limit, window, marker_tokens=marker)
     book.append(system)
     book.protect(suffix_tokens=suffix)
     return book

@@ -1,34 +1,32 @@
-# mypy: disable-error-code="union-attr, arg-type, method-assign, var-annotated"
-
 import logging
 
 import pytest
 from tests.support.scripted_model import ScriptedModel
 
 from parley.clock import ManualClock
-from parley.engine.loop import Ask, CanRollBack, Clear, EngineLoop, Mark, RollBack
+from parley.engine.loop import CanRollBack, Clear, EngineLoop, Request, RollBack, TakeCheckpoint
 from parley.engine.model import DeviceFault
 from parley.engine.segments import Text
-from parley.engine.slots import Tenancy
+from parley.engine.slots import SlotKey
 from parley.engine.work import (
-    Answer,
-    Decoded,
     Ending,
-    Opening,
+    Finalize,
+    FinalizeResult,
+    Generate,
+    GenerateResult,
     Prefill,
-    Prefilled,
-    Reply,
-    Settle,
-    Settled,
+    PrefillResult,
     Stage,
+    StartSession,
+    StepUnit,
 )
-from parley.errors import ContextFull, InferenceFailed, SeatLost
+from parley.errors import ContextFull, InferenceFailed, SlotLost
 
 HELLO = Prefill((Text("hello"),))
 
 
 class Notes:
-    """An outlet that writes down what it gets."""
+    """A sink that writes down what it gets."""
 
     def __init__(self):
         self.heard = []
@@ -50,19 +48,28 @@ class Notes:
         self.error, self.context_tokens = error, context_tokens
 
 
+def raising(error: Exception):
+    """A function that raises, whatever it is given."""
+
+    def function(*args: object):
+        raise error
+
+    return function
+
+
 class Bench:
     """An engine loop that turns only when told to."""
 
     def __init__(self, rows=2, **options):
         self.clock = ManualClock()
         self.model = ScriptedModel(rows, clock=self.clock, **options)
-        self.faults = []
+        self.faults: list[int] = []
         self.loop = EngineLoop(self.model, self.clock, on_fault=lambda: self.faults.append(1))
 
-    def ask(self, row, request, due_s=None, generation=1):
-        ask = Ask(Tenancy(row, generation), request, Notes(), due_s)
-        self.loop.ask(ask)
-        return ask
+    def submit(self, row, command, due_s=None, generation=1):
+        request = Request(SlotKey(row, generation), command, Notes(), due_s)
+        self.loop.submit(request)
+        return request
 
     def run(self, limit=1000):
         for _ in range(limit):
@@ -74,7 +81,7 @@ class Bench:
 def test_rows_at_the_same_stage_share_a_step():
     bench = Bench(rows=3)
     for row in range(3):
-        bench.ask(row, Reply())
+        bench.submit(row, Generate())
 
     bench.run()
 
@@ -83,32 +90,35 @@ def test_rows_at_the_same_stage_share_a_step():
 
 def test_work_on_a_row_runs_in_the_order_it_was_asked_for():
     bench = Bench(rows=1)
-    asks = [bench.ask(0, request) for request in (Opening("chat"), HELLO, Reply(), Settle())]
+    requests = [
+        bench.submit(0, command)
+        for command in (StartSession("chat"), HELLO, Generate(), Finalize())
+    ]
 
     bench.run()
 
-    assert [work for _, work in bench.model.started] == [ask.request for ask in asks]
-    assert isinstance(asks[1].outlet.value, Prefilled)
-    assert isinstance(asks[3].outlet.value, Settled)
+    assert [work for _, work in bench.model.started] == [request.command for request in requests]
+    assert isinstance(requests[1].sink.value, PrefillResult)
+    assert isinstance(requests[3].sink.value, FinalizeResult)
 
 
 def test_results_say_where_the_time_went():
     bench = Bench(costs_s={Stage.ENCODE: 0.020, Stage.PREFILL: 0.030})
-    ask = bench.ask(0, HELLO)
+    request = bench.submit(0, HELLO)
 
     bench.run()
 
-    assert ask.outlet.value.timings == {
+    assert request.sink.value.timings == {
         Stage.ENCODE: pytest.approx(20.0),
         Stage.PREFILL: pytest.approx(30.0),
     }
-    assert ask.outlet.context_tokens == 1
+    assert request.sink.context_tokens == 1
 
 
 def test_durations_are_kept_until_somebody_takes_them():
     bench = Bench(costs_s={Stage.DECODE: 0.010})
     for row in range(2):
-        bench.ask(row, Reply())
+        bench.submit(row, Generate())
     bench.run()
 
     stats = bench.loop.take_stats()
@@ -121,13 +131,13 @@ def test_durations_are_kept_until_somebody_takes_them():
 
 def test_pieces_come_as_they_become_final():
     bench = Bench()
-    ask = bench.ask(0, Reply())
+    request = bench.submit(0, Generate())
 
     bench.loop.run_once()
     bench.loop.run_once()
 
-    assert [piece.text for piece in ask.outlet.heard] == ["x", "x"]
-    assert ask.outlet.value is None
+    assert [piece.text for piece in request.sink.heard] == ["x", "x"]
+    assert request.sink.value is None
 
 
 def test_a_failing_row_is_found_and_the_others_go_on(caplog):
@@ -136,17 +146,17 @@ def test_a_failing_row_is_found_and_the_others_go_on(caplog):
             raise RuntimeError("row 1 is broken")
 
     bench = Bench(rows=3, on_step=fail)
-    asks = [bench.ask(row, Reply()) for row in range(3)]
+    requests = [bench.submit(row, Generate()) for row in range(3)]
 
     with caplog.at_level(logging.ERROR):
         bench.run()
 
-    assert isinstance(asks[1].outlet.error, InferenceFailed)
-    assert [asks[row].outlet.value.text for row in (0, 2)] == ["xxxxx"] * 2
-    error_id = asks[1].outlet.error.error_id
+    assert isinstance(requests[1].sink.error, InferenceFailed)
+    assert [requests[row].sink.value.text for row in (0, 2)] == ["xxxxx"] * 2
+    error_id = requests[1].sink.error.error_id
     assert error_id in caplog.text
     assert "row 1 is broken" in caplog.text
-    assert "row 1 is broken" not in str(asks[1].outlet.error)
+    assert "row 1 is broken" not in str(requests[1].sink.error)
 
 
 def test_a_failure_that_only_a_crowd_causes_costs_nobody_anything():
@@ -155,11 +165,11 @@ def test_a_failure_that_only_a_crowd_causes_costs_nobody_anything():
             raise MemoryError("too many")
 
     bench = Bench(rows=3, on_step=fail)
-    asks = [bench.ask(row, Reply()) for row in range(3)]
+    requests = [bench.submit(row, Generate()) for row in range(3)]
 
     bench.run()
 
-    assert [ask.outlet.value.text for ask in asks] == ["xxxxx"] * 3
+    assert [request.sink.value.text for request in requests] == ["xxxxx"] * 3
 
 
 def test_work_after_a_failure_still_runs():
@@ -170,82 +180,86 @@ def test_work_after_a_failure_still_runs():
             raise failures.pop()
 
     bench = Bench(on_step=fail)
-    first, second = bench.ask(0, HELLO), bench.ask(0, HELLO)
+    first, second = bench.submit(0, HELLO), bench.submit(0, HELLO)
 
     bench.run()
 
-    assert isinstance(first.outlet.error, InferenceFailed)
-    assert isinstance(second.outlet.value, Prefilled)
+    assert isinstance(first.sink.error, InferenceFailed)
+    assert isinstance(second.sink.value, PrefillResult)
 
 
-def test_a_refusal_reaches_the_asker_as_it_is():
+def test_a_refusal_reaches_the_asker_as_it_is(monkeypatch):
     bench = Bench()
-    bench.model.start = lambda row, work: (_ for _ in ()).throw(ContextFull(9000, 8192))
-    ask = bench.ask(0, HELLO)
+    monkeypatch.setattr(bench.model, "start", raising(ContextFull(9000, 8192)))
+    request = bench.submit(0, HELLO)
 
     bench.run()
 
-    assert isinstance(ask.outlet.error, ContextFull)
+    assert isinstance(request.sink.error, ContextFull)
     assert bench.loop.take_stats().failures == 0
 
 
 def test_a_cancelled_answer_ends_at_once_with_what_was_said():
     bench = Bench()
-    ask = bench.ask(0, Reply())
+    request = bench.submit(0, Generate())
     bench.loop.run_once()
 
-    bench.loop.cancel(ask)
+    bench.loop.cancel(request)
     bench.run()
 
-    assert ask.outlet.value.ending is Ending.CANCELLED
+    assert request.sink.value.ending is Ending.CANCELLED
     assert len(bench.model.steps) == 1
 
 
 def test_an_answer_cancelled_before_its_turn_says_nothing():
     bench = Bench()
-    bench.ask(0, HELLO)
-    ask = bench.ask(0, Reply())
+    bench.submit(0, HELLO)
+    request = bench.submit(0, Generate())
 
-    bench.loop.cancel(ask)
+    bench.loop.cancel(request)
     bench.run()
 
-    assert ask.outlet.value == Decoded(Ending.CANCELLED, "", True, 0, 0, 1)
+    assert request.sink.value == GenerateResult(Ending.CANCELLED, "", True, 0, 0, 1)
 
 
 def test_cancelling_what_has_ended_changes_nothing():
     bench = Bench()
-    first = bench.ask(0, Reply())
+    first = bench.submit(0, Generate())
     bench.run()
-    second = bench.ask(0, Reply())
+    second = bench.submit(0, Generate())
     bench.loop.run_once()
 
     bench.loop.cancel(first)
     bench.run()
 
-    assert second.outlet.value.ending is Ending.DONE
+    assert second.sink.value.ending is Ending.DONE
 
 
 def test_releasing_a_row_drops_its_work_between_two_steps():
     bench = Bench()
-    running, waiting, other = bench.ask(0, Reply()), bench.ask(0, HELLO), bench.ask(1, Reply())
+    running, waiting, other = (
+        bench.submit(0, Generate()),
+        bench.submit(0, HELLO),
+        bench.submit(1, Generate()),
+    )
     bench.loop.run_once()
     released = []
 
-    bench.loop.release(Tenancy(0, 1), lambda: released.append(True))
+    bench.loop.release(SlotKey(0, 1), lambda: released.append(True))
     bench.run()
 
-    assert isinstance(running.outlet.error, SeatLost)
-    assert isinstance(waiting.outlet.error, SeatLost)
+    assert isinstance(running.sink.error, SlotLost)
+    assert isinstance(waiting.sink.error, SlotLost)
     assert (released, bench.model.closed) == ([True], [0])
-    assert other.outlet.value.ending is Ending.DONE
+    assert other.sink.value.ending is Ending.DONE
 
 
-def test_a_model_that_fails_to_close_a_row_still_lets_it_go(caplog):
+def test_a_model_that_fails_to_close_a_row_still_lets_it_go(caplog, monkeypatch):
     bench = Bench()
-    bench.model.close = lambda row: (_ for _ in ()).throw(RuntimeError("stuck"))
+    monkeypatch.setattr(bench.model, "close", raising(RuntimeError("stuck")))
     released = []
 
-    bench.loop.release(Tenancy(0, 1), lambda: released.append(True))
+    bench.loop.release(SlotKey(0, 1), lambda: released.append(True))
     bench.run()
 
     assert released == [True]
@@ -254,58 +268,58 @@ def test_a_model_that_fails_to_close_a_row_still_lets_it_go(caplog):
 
 def test_marks_are_taken_and_returned_to_in_order():
     bench = Bench()
-    bench.ask(0, HELLO)
-    mark = bench.ask(0, Mark())
-    bench.ask(0, HELLO)
+    bench.submit(0, HELLO)
+    mark = bench.submit(0, TakeCheckpoint())
+    bench.submit(0, HELLO)
     bench.run()
 
-    can = bench.ask(0, CanRollBack(mark.outlet.value))
-    back = bench.ask(0, RollBack(mark.outlet.value))
+    can = bench.submit(0, CanRollBack(mark.sink.value))
+    back = bench.submit(0, RollBack(mark.sink.value))
     bench.run()
 
-    assert can.outlet.value is True
-    assert back.outlet.value == 1
+    assert can.sink.value is True
+    assert back.sink.value == 1
     assert bench.model.lengths[0] == 1
 
 
 def test_a_mark_that_no_longer_holds_is_refused():
     bench = Bench()
-    bench.ask(0, HELLO)
-    mark = bench.ask(0, Mark())
-    bench.ask(0, Clear())
+    bench.submit(0, HELLO)
+    mark = bench.submit(0, TakeCheckpoint())
+    bench.submit(0, Clear())
     bench.run()
 
-    back = bench.ask(0, RollBack(mark.outlet.value))
+    back = bench.submit(0, RollBack(mark.sink.value))
     bench.run()
 
-    assert isinstance(back.outlet.error, InferenceFailed)
-    assert "moved past the point to return to" in str(back.outlet.error)
+    assert isinstance(back.sink.error, InferenceFailed)
+    assert "moved past the checkpoint" in str(back.sink.error)
 
 
 def test_a_long_prefill_gives_way_to_a_live_unit():
     bench = Bench(scripts={Prefill: (Stage.PREFILL,) * 20})
-    bench.ask(0, HELLO)
+    bench.submit(0, HELLO)
     bench.loop.run_once()
 
-    unit = bench.ask(1, Answer(), due_s=bench.clock.monotonic() + 1.0)
+    unit = bench.submit(1, StepUnit(), due_s=bench.clock.monotonic() + 1.0)
     bench.run()
 
     rows = [rows for _, rows in bench.model.steps]
     assert rows[0] == (0,)
     assert rows[1:5] == [(1,)] * 4
-    assert unit.outlet.value is not None
+    assert unit.sink.value is not None
 
 
 def test_work_is_as_urgent_as_what_waits_behind_it():
-    bench = Bench(scripts={Settle: (Stage.SETTLE,)})
+    bench = Bench(scripts={Finalize: (Stage.FINALIZE,)})
     now_s = bench.clock.monotonic()
-    bench.ask(0, Reply(), due_s=now_s + 0.9)
-    bench.ask(1, Settle())
-    bench.ask(1, Answer(), due_s=now_s + 0.5)
+    bench.submit(0, Generate(), due_s=now_s + 0.9)
+    bench.submit(1, Finalize())
+    bench.submit(1, StepUnit(), due_s=now_s + 0.5)
 
     bench.run()
 
-    assert bench.model.steps[0] == (Stage.SETTLE, (1,))
+    assert bench.model.steps[0] == (Stage.FINALIZE, (1,))
 
 
 @pytest.mark.parametrize(
@@ -316,16 +330,16 @@ def test_a_device_fault_ends_everything(error):
         raise error
 
     bench = Bench(on_step=fail)
-    asks = [bench.ask(row, Reply()) for row in range(2)]
-    waiting = bench.ask(0, HELLO)
+    requests = [bench.submit(row, Generate()) for row in range(2)]
+    waiting = bench.submit(0, HELLO)
 
     bench.run()
-    late = bench.ask(1, HELLO)
+    late = bench.submit(1, HELLO)
     bench.run()
 
-    assert isinstance(asks[0].outlet.error, InferenceFailed)
-    for ask in (asks[1], waiting, late):
-        assert isinstance(ask.outlet.error, SeatLost)
+    assert isinstance(requests[0].sink.error, InferenceFailed)
+    for request in (requests[1], waiting, late):
+        assert isinstance(request.sink.error, SlotLost)
     assert bench.faults == [1]
     assert bench.loop.fault is not None
     assert bench.model.steps == []
@@ -339,9 +353,40 @@ def test_out_of_memory_is_not_the_end_of_the_device():
         raise OutOfMemoryError("CUDA error: out of memory")
 
     bench = Bench(on_step=fail)
-    ask = bench.ask(0, Reply())
+    request = bench.submit(0, Generate())
 
     bench.run()
 
-    assert isinstance(ask.outlet.error, InferenceFailed)
+    assert isinstance(request.sink.error, InferenceFailed)
     assert bench.loop.fault is None
+
+
+def test_a_prefill_that_takes_a_checkpoint_is_undone_when_the_model_fails():
+    failures: list[Exception] = []
+
+    def fail(stage, rows):
+        if failures and stage is Stage.PREFILL:
+            bench.model.lengths[0] = 99  # a model that fails half way
+            raise failures.pop()
+
+    bench = Bench(rows=1, on_step=fail)
+    bench.submit(0, HELLO)
+    bench.run()
+    failures.append(RuntimeError("broken"))
+    failed = bench.submit(0, Prefill((Text("one"), Text("two")), takes_checkpoint=True))
+
+    bench.run()
+
+    assert isinstance(failed.sink.error, InferenceFailed)
+    assert failed.sink.context_tokens == bench.model.lengths[0] == 1
+
+
+def test_a_prefill_returns_the_checkpoint_it_took():
+    bench = Bench(rows=1)
+    taken = bench.submit(0, Prefill((Text("one"),), takes_checkpoint=True))
+    bench.run()
+
+    back = bench.submit(0, RollBack(taken.sink.value.checkpoint))
+    bench.run()
+
+    assert back.sink.value == 0

@@ -1,19 +1,18 @@
-# mypy: disable-error-code="union-attr, arg-type, method-assign, var-annotated"
-
 import random
 
 import pytest
+from tests.support.present import present
 
-from parley.engine.scheduler import MARGIN_S, PATIENCE_S, Ready, Step, plan
+from parley.engine.scheduler import MARGIN_S, PATIENCE_S, ReadySlot, Step, plan
 from parley.engine.work import Stage
 
 
 def live(row, stage, due_s, since_s=0.0):
-    return Ready(row, stage, due_s, since_s)
+    return ReadySlot(row, stage, due_s, since_s)
 
 
 def patient(row, stage, since_s=0.0):
-    return Ready(row, stage, None, since_s)
+    return ReadySlot(row, stage, None, since_s)
 
 
 def test_nothing_ready_means_no_step():
@@ -21,9 +20,9 @@ def test_nothing_ready_means_no_step():
 
 
 def test_the_earliest_deadline_leads():
-    step = plan([live(0, Stage.VOCODE, 2.0), live(1, Stage.SETTLE, 1.0)], 0.0)
+    step = plan([live(0, Stage.VOCODE, 2.0), live(1, Stage.FINALIZE, 1.0)], 0.0)
 
-    assert step == Step(Stage.SETTLE, (1,))
+    assert step == Step(Stage.FINALIZE, (1,))
 
 
 def test_rows_at_the_same_stage_join_most_urgent_first():
@@ -75,7 +74,7 @@ def test_patient_work_never_starves_under_full_live_load():
             live(1, Stage.SPEECH, now_s + 0.6),
             patient(2, Stage.PREFILL, chat_since_s),
         ]
-        step = plan(ready, now_s)
+        step = present(plan(ready, now_s))
         now_s += 0.02
         if 2 in step.rows:
             waits.append(now_s - chat_since_s)
@@ -93,7 +92,7 @@ class Device:
         Stage.DECODE: 0.01,
         Stage.SPEECH: 0.005,
         Stage.VOCODE: 0.04,
-        Stage.SETTLE: 0.02,
+        Stage.FINALIZE: 0.02,
     }
     UNIT = [Stage.ENCODE, Stage.PREFILL, *[Stage.DECODE] * 12, Stage.SPEECH, Stage.VOCODE]  # noqa: RUF012
     CHAT = [*[Stage.PREFILL] * 8, *[Stage.DECODE] * 60]  # noqa: RUF012
@@ -109,8 +108,8 @@ class Device:
         self.jobs[row] = [list(stages), due_s, self.now_s]
 
     def step(self):
-        ready = [Ready(row, job[0][0], job[1], job[2]) for row, job in self.jobs.items()]
-        step = plan(ready, self.now_s)
+        ready = [ReadySlot(row, job[0][0], job[1], job[2]) for row, job in self.jobs.items()]
+        step = present(plan(ready, self.now_s))
         assert step.rows
         assert len(set(step.rows)) == len(step.rows)
         self.now_s += self.COST_S[step.stage]

@@ -1,5 +1,4 @@
-# mypy: disable-error-code="union-attr"
-"""An engine under everything at once: tenants come and go, steps fail, answers are cancelled."""
+"""An engine under everything at once: holders come and go, steps fail, answers are cancelled."""
 
 import asyncio
 import random
@@ -10,9 +9,10 @@ from tests.support.sounds import silence, speak
 
 from parley.engine import Engine
 from parley.engine.segments import Audio, Mark, Marker
-from parley.engine.work import Answer, DuplexOptions, Opening, Reply
+from parley.engine.work import Generate, StartSession, StepUnit
 from parley.errors import InferenceFailed, InvalidRequest
 from parley.models.parrot import Parrot
+from parley.protocol.values import DuplexConfig
 
 SOUNDS = [speak(1.0), silence(1.0), speak(0.4)]
 
@@ -37,37 +37,37 @@ class Shaky:
 
 
 async def duplex_tenant(engine, chance, tally):
-    async with await engine.take_seat() as seat:
-        options = DuplexOptions(force_listen_count=0)
-        await seat.open(Opening("duplex", seed=1, duplex=options))
+    async with await engine.take_slot() as handle:
+        options = DuplexConfig(force_listen_count=0)
+        await handle.start(StartSession("duplex", seed=1, duplex=options))
         for _ in range(chance.randrange(1, 12)):
-            mark = await seat.mark()
+            mark = await handle.checkpoint()
             try:
-                await seat.prefill(
+                await handle.prefill(
                     [Marker(Mark.UNIT), Audio(chance.choice(SOUNDS), "live")], due_s=chance.random()
                 )
-                decoding = seat.answer(Answer(force_listen=chance.random() < 0.1))
+                decoding = handle.step_unit(StepUnit(force_listen=chance.random() < 0.1))
                 if chance.random() < 0.2:
                     decoding.cancel()
                 pieces = [piece async for piece in decoding]
                 decoded = await decoding.result()
                 assert decoded.text == "".join(piece.text for piece in pieces)
-                await seat.settle()
+                await handle.finalize()
                 tally["units"] += 1
             except InferenceFailed:
-                await seat.roll_back(mark)
-                assert seat.context_tokens == mark.context_tokens
+                await handle.roll_back(mark)
+                assert handle.context_tokens == mark.context_tokens
                 tally["failures"] += 1
             if chance.random() < 0.05:
                 return
 
 
 async def chat_tenant(engine, chance, tally):
-    async with await engine.take_seat() as seat:
-        await seat.open(Opening("chat", seed=1))
+    async with await engine.take_slot() as handle:
+        await handle.start(StartSession("chat", seed=1))
         turn = [Marker(Mark.TURN_START, "user"), Audio(speak(3.0)), Marker(Mark.TURN_END, "user")]
-        await seat.prefill(turn)
-        decoding = seat.reply(Reply())
+        await handle.prefill(turn)
+        decoding = handle.generate(Generate())
         if chance.random() < 0.3:
             return
         assert (await decoding.result()).text == "You spoke for 3.0 seconds at -13 dB."
@@ -80,7 +80,7 @@ async def test_everybody_gets_through_and_nothing_is_left(seed, caplog):
     tally = {"units": 0, "replies": 0, "failures": 0, "lost": 0}
     model = Shaky(4, random.Random(seed), share=0.02)
 
-    async def tenant(index):
+    async def holder(index):
         kind = chat_tenant if index % 3 == 0 else duplex_tenant
         try:
             await kind(engine, chance, tally)
@@ -89,9 +89,9 @@ async def test_everybody_gets_through_and_nothing_is_left(seed, caplog):
 
     with caplog.at_level("CRITICAL"):
         async with Engine(model) as engine, asyncio.TaskGroup() as group:
-            # Threads decide whom a failing step hits: enough tenants that plenty get through.
+            # Threads decide whom a failing step hits: enough holders that plenty get through.
             for index in range(300):
-                group.create_task(tenant(index))
+                group.create_task(holder(index))
 
     assert engine.context_tokens == 0
     assert model.memory().used_bytes == 0

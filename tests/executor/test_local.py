@@ -11,6 +11,8 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tests.contracts.executor import Kept, check_executor
+from tests.support.patience import HANG_S
 
 from parley.executor import child
 from parley.executor.base import WorkerNews
@@ -21,25 +23,33 @@ from parley.settings import ModelSettings, SecuritySettings, Settings, load
 class House:
     """An executor over small Python children, and what became of them."""
 
-    def __init__(self, program: str, *, workers: int = 1, **environment: str) -> None:
+    def __init__(
+        self,
+        program: str,
+        *,
+        workers: int = 1,
+        limits: dict[str, float] | None = None,
+        **environment: str,
+    ) -> None:
         self.news: asyncio.Queue[WorkerNews] = asyncio.Queue()
         self.lines: asyncio.Queue[str] = asyncio.Queue()
         self.executor = LocalExecutor(
             [{"N": str(index), **environment} for index in range(workers)],
             command=[sys.executable, "-c", textwrap.dedent(program)],
             news=self.news.put_nowait,
-            write=self.lines.put_nowait,
+            write=lambda index, line: self.lines.put_nowait(f"worker {index} │ {line}"),
             first_retry_s=0.01,
+            **(limits or {}),
         )
 
     async def next_news(self, kind: str) -> WorkerNews:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(HANG_S):
             while (news := await self.news.get()).kind != kind:
                 pass
             return news
 
     async def next_line(self) -> str:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(HANG_S):
             return await self.lines.get()
 
     @contextlib.asynccontextmanager
@@ -58,51 +68,87 @@ WAITER = "import os, signal; print('up', os.environ['N'], flush=True); signal.pa
 
 
 async def test_output_appears_with_the_workers_name_in_front():
-    house = House(WAITER, workers=2)
+    runtime = House(WAITER, workers=2)
 
-    async with house.running():
-        lines = {await house.next_line(), await house.next_line()}
+    async with runtime.running():
+        lines = {await runtime.next_line(), await runtime.next_line()}
 
     assert lines == {"worker 0 │ up 0", "worker 1 │ up 1"}
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])
 async def test_a_worker_killed_by_any_signal_is_replaced(number: signal.Signals):
-    house = House(WAITER)
+    runtime = House(WAITER)
 
-    async with house.running():
-        await house.next_line()
-        first = house.executor.pids[0]
+    async with runtime.running():
+        await runtime.next_line()
+        first = runtime.executor.pids[0]
         os.kill(first, number)
-        ended = await house.next_news("ended")
-        await house.next_line()
-        second = house.executor.pids[0]
+        ended = await runtime.next_news("ended")
+        await runtime.next_line()
+        second = runtime.executor.pids[0]
 
     assert ended.why == f"killed by {number.name}"
     assert second != first
 
 
+async def test_a_stopped_worker_is_killed_and_replaced_after_its_last_sign_of_life(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr("parley.executor.local.CHECK_EVERY_S", 0.05)
+    runtime = House(WAITER, limits={"heartbeat_limit_s": 0.3})
+
+    async with runtime.running():
+        await runtime.next_line()
+        first = runtime.executor.pids[0]
+        for _ in range(10):
+            runtime.executor.alive(first)
+            await asyncio.sleep(0.06)
+        still = runtime.executor.pids[0]
+        os.kill(first, signal.SIGSTOP)
+        ended = await runtime.next_news("ended")
+        await runtime.next_line()
+        second = runtime.executor.pids[0]
+
+    assert still == first
+    assert ended.why == "hung: no heartbeat for 0.3 s"
+    assert second != first
+
+
+async def test_a_worker_that_is_never_ready_is_killed_and_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr("parley.executor.local.CHECK_EVERY_S", 0.05)
+    runtime = House(WAITER, limits={"loading_limit_s": 0.5, "heartbeat_limit_s": 60})
+
+    async with runtime.running():
+        ended = await runtime.next_news("ended")
+        await runtime.next_news("started")
+
+    assert ended.why == "hung: not ready after 0.5 s"
+
+
 async def test_a_worker_whose_set_up_is_wrong_is_not_started_again():
-    house = House("import sys; print('no such model'); sys.exit(2)")
+    runtime = House("import sys; print('no such model'); sys.exit(2)")
 
-    async with house.running() as watching:
-        await asyncio.wait_for(watching, 10)
+    async with runtime.running() as watching:
+        await asyncio.wait_for(watching, HANG_S)
 
-    assert (await house.next_news("given_up")).why == "exit code 2"
-    assert await house.next_line() == "worker 0 │ no such model"
+    assert (await runtime.next_news("given_up")).why == "exit code 2"
+    assert await runtime.next_line() == "worker 0 │ no such model"
 
 
 async def test_a_worker_that_keeps_dying_is_started_later_and_later():
-    house = House("raise SystemExit(1)")
+    runtime = House("raise SystemExit(1)")
 
-    async with house.running():
-        waits = [(await house.next_news("ended")).retry_in_s for _ in range(4)]
+    async with runtime.running():
+        waits = [(await runtime.next_news("ended")).retry_in_s for _ in range(4)]
 
     assert waits == pytest.approx([0.01, 0.02, 0.04, 0.08])
 
 
 async def test_stopping_leaves_no_process_not_even_a_stubborn_helper():
-    house = House(
+    runtime = House(
         """
         import signal, subprocess, sys
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -112,11 +158,11 @@ async def test_stopping_leaves_no_process_not_even_a_stubborn_helper():
         """
     )
 
-    await house.executor.start()
-    watching = asyncio.create_task(house.executor.watch())
-    helper = int((await house.next_line()).rpartition(" ")[2])
-    worker = house.executor.pids[0]
-    await house.executor.stop(0.1)
+    await runtime.executor.start()
+    watching = asyncio.create_task(runtime.executor.watch())
+    helper = int((await runtime.next_line()).rpartition(" ")[2])
+    worker = runtime.executor.pids[0]
+    await runtime.executor.stop(0.1)
     await asyncio.gather(watching)
 
     assert not psutil.pid_exists(worker)
@@ -124,12 +170,12 @@ async def test_stopping_leaves_no_process_not_even_a_stubborn_helper():
 
 
 async def test_a_very_long_line_does_not_stop_the_copying():
-    house = House("import os; print('x' * 200_000); print('after', flush=True); os._exit(2)")
+    runtime = House("import os; print('x' * 200_000); print('after', flush=True); os._exit(2)")
 
-    async with house.running() as watching:
-        await asyncio.wait_for(watching, 10)
+    async with runtime.running() as watching:
+        await asyncio.wait_for(watching, HANG_S)
 
-    lines = [house.lines.get_nowait() for _ in range(house.lines.qsize())]
+    lines = [runtime.lines.get_nowait() for _ in range(runtime.lines.qsize())]
     assert lines[-1] == "worker 0 │ after"
 
 
@@ -226,3 +272,16 @@ def _is_gone(pid: int) -> bool:
     except psutil.TimeoutExpired:
         return process.status() == psutil.STATUS_ZOMBIE
     return True
+
+
+async def test_the_contract():
+    def make(kept: Kept, program: str, workers: int) -> LocalExecutor:
+        return LocalExecutor(
+            [{"N": str(index)} for index in range(workers)],
+            command=[sys.executable, "-c", program],
+            news=kept.news.append,
+            write=lambda index, line: kept.lines.append((index, line)),
+            first_retry_s=0.1,
+        )
+
+    await check_executor(make)

@@ -11,14 +11,15 @@ from typing import Any
 import httpx
 import pytest
 from starlette.routing import WebSocketRoute
-from tests.support.gateways import PATHS, RunningGateway, end_of, running_gateway, until
+from tests.support.gateways import PATHS, RunningGateway, end_of, refusal_of, running_gateway, until
+from tests.support.patience import HANG_S
 from tests.support.recordings import Running, recorded
 from tests.support.stand_in_worker import StandInWorker
 from websockets.asyncio.client import connect
 
 from parley.errors import SetupError
-from parley.gateway import keeper
-from parley.gateway.http.gate import OPEN_PATHS
+from parley.gateway import maintenance
+from parley.gateway.http.auth import OPEN_PATHS
 from parley.gateway.state import MIGRATIONS, State
 
 ADMIN = {"authorization": "Bearer the-admin"}
@@ -32,7 +33,7 @@ def gateway(tmp_path: Path, **security: Any):
 
 
 def client(running: RunningGateway, **more: Any) -> httpx.AsyncClient:
-    return running.http(timeout=20, **more)
+    return running.http(**more)
 
 
 async def made_key(running: RunningGateway, **order: Any) -> dict[str, Any]:
@@ -51,10 +52,10 @@ async def test_switches_estimates_and_keys_outlast_a_restart(tmp_path):
         await http.put("/api/config/eta", json={"eta_chat_s": 7.5})
         await http.put("/api/config/eta", json={"ema_alpha": 0.5})
         for _ in range(3):
-            running.house.eta.record("chat", 4.0)
+            running.runtime.eta.record("chat", 4.0)
         key = (await http.post("/api/admin/keys", json={"name": "kiosk"})).json()["key"]
         token = (await http.post("/api/token", headers={"x-api-key": key})).json()["token"]
-        link = running.house.access.share_token("x", None)
+        link = running.runtime.authenticator.share_token("x", None)
 
     async with gateway(tmp_path) as running, client(running, headers=ADMIN) as http:
         apps = (await http.get("/api/apps")).json()["apps"]
@@ -63,7 +64,7 @@ async def test_switches_estimates_and_keys_outlast_a_restart(tmp_path):
         with_key = await http.get("/status", headers={"authorization": f"Bearer {key}"})
         with_token = await http.get("/status", headers={"authorization": f"Bearer {token}"})
 
-        assert running.house.access.shared(link) == "x"
+        assert running.runtime.authenticator.shared(link) == "x"
     assert "omni" not in {app["app_id"] for app in apps}
     assert (eta["eta_chat_s"], eta["ema_alpha"], eta["eta_omni_duplex_s"]) == (7.5, 0.5, 90.0)
     assert (eta["ema_chat_s"], eta["ema_chat_samples"]) == (4.0, 3)
@@ -89,7 +90,7 @@ async def test_a_database_of_a_newer_version_is_not_touched(tmp_path):
     before = (tmp_path / "state.db").read_bytes()
 
     with pytest.raises(SetupError, match="newer version"):
-        async with State.open(tmp_path / "state.db"):
+        async with State(tmp_path / "state.db"):
             pass
 
     assert (tmp_path / "state.db").read_bytes() == before
@@ -97,7 +98,7 @@ async def test_a_database_of_a_newer_version_is_not_touched(tmp_path):
 
 async def test_an_old_database_is_migrated(tmp_path):
     path = tmp_path / "state.db"
-    async with State.open(path):
+    async with State(path):
         pass
 
     database = sqlite3.connect(path)
@@ -111,7 +112,7 @@ async def test_a_folder_that_cannot_be_written_is_a_set_up_error(tmp_path):
     (tmp_path / "data").write_text("a file")
 
     with pytest.raises(SetupError) as caught:
-        async with State.open(tmp_path / "data" / "state.db"):
+        async with State(tmp_path / "data" / "state.db"):
             pass
 
     assert "storage.data_dir" in caught.value.hint
@@ -148,7 +149,8 @@ async def test_every_route_refuses_a_bad_token(tmp_path):
         for method, path in walked:
             concrete = path.replace("{", "").replace("}", "")
             for headers, params in (
-                ({"authorization": "Bearer wrong"}, {}),
+                ({"authorization": "Bearer pk_wrong"}, {}),
+                ({"api-key": "pk_wrong"}, {}),
                 ({"x-api-key": "pk_wrong"}, {}),
                 ({"x-admin-token": "wrong"}, {}),
                 ({}, {"token": "st_wrong"}),
@@ -156,7 +158,8 @@ async def test_every_route_refuses_a_bad_token(tmp_path):
             ):
                 answer = await http.request(method, concrete, headers=headers, params=params)
                 assert answer.status_code == 401, (method, path, headers, params)
-                assert answer.json()["code"] == "unauthorized"
+                told = answer.json()
+                assert told.get("error", told)["code"] == "unauthorized"
 
     assert len(walked) > 40
 
@@ -174,7 +177,7 @@ async def test_every_admin_route_refuses_strangers_and_keys(tmp_path):
                     ("GET", "/api/sessions"),
                     ("PUT", "/api/config/eta"),
                     ("PUT", "/api/sessions/{session_id}/pin"),
-                    ("DELETE", "/api/assets/ref_audio/{voice_id}"),
+                    ("PUT", "/api/assets/ref_audio/{voice_id}/published"),
                 }
             ]
             for method, path in admin_only:
@@ -190,22 +193,41 @@ async def test_every_socket_refuses_a_bad_token(tmp_path, dialect):
     async with gateway(tmp_path) as running:
         known = [r.path for r in running.gateway.app.router.routes if isinstance(r, WebSocketRoute)]
         mark = "&" if "?" in PATHS[dialect] else "?"
-        async with connect(running.ws(f"{PATHS[dialect]}{mark}token=st_wrong")) as by_query:
-            messages, code = await end_of(by_query)
-        headers = {"authorization": "Bearer wrong"}
-        async with connect(running.ws(PATHS[dialect]), additional_headers=headers) as by_header:
-            _, second = await end_of(by_header)
+        url = running.ws(f"{PATHS[dialect]}{mark}token=st_wrong")
+        by_query = await refusal_of(url)
+        headers = {"authorization": "Bearer pk_wrong"}
+        by_header = await refusal_of(running.ws(PATHS[dialect]), additional_headers=headers)
+        # A page cannot see the answer to its upgrade: it is told on the open socket.
+        page: Any = running.url
+        async with connect(url, origin=page) as socket:
+            messages, code = await end_of(socket)
 
-    assert len(known) == len(PATHS) + 1  # the other one is the workers'
-    assert code == second == 1008
+    # The others are OpenAI Live's, below, and the workers'.
+    assert len(known) == len(PATHS) + 2
+    assert by_query == by_header == (401, "unauthorized")
+    assert code == 1008
     assert "unauthorized" in json.dumps(messages[-1])
+
+
+@pytest.mark.parametrize("path", ["/v1/live/sessions", "/v1/realtime?model=m"])
+async def test_openais_sockets_refuse_a_bad_token_before_the_upgrade(tmp_path, path):
+    async with gateway(tmp_path) as running:
+        mark = "&" if "?" in path else "?"
+        by_query = await refusal_of(running.ws(f"{path}{mark}token=st_wrong"))
+        headers = {"authorization": "Bearer pk_wrong"}
+        by_header = await refusal_of(running.ws(path), additional_headers=headers)
+        page: Any = running.url
+        from_page = await refusal_of(running.ws(f"{path}{mark}token=st_wrong"), origin=page)
+
+    assert by_query == by_header == (401, "unauthorized")
+    assert from_page[0] == 401
 
 
 async def test_a_server_that_needs_keys_lets_nobody_in_without(tmp_path):
     async with gateway(tmp_path, needs_key=True) as running, StandInWorker(running.url):
         key = (await made_key(running))["key"]
         recorded(tmp_path, "one")
-        link = running.house.access.share_token("one", 60)
+        link = running.runtime.authenticator.share_token("one", 60)
         async with client(running) as http:
             for method, path in routes(running):
                 concrete = path.replace("{", "").replace("}", "")
@@ -219,14 +241,13 @@ async def test_a_server_that_needs_keys_lets_nobody_in_without(tmp_path):
                     assert answer.status_code in (200, 404), (method, path)
             shared = await http.get(f"/api/sessions/{link}")
             allowed = await http.get("/status", headers={"x-api-key": key})
-        async with connect(running.ws(PATHS["duplex"])) as nobody:
-            _, refused = await end_of(nobody)
+        refused = await refusal_of(running.ws(PATHS["duplex"]))
         async with connect(running.ws(PATHS["duplex"] + f"?token={key}")) as somebody:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(HANG_S):
                 told = json.loads(await somebody.recv())
 
     assert shared.status_code == allowed.status_code == 200
-    assert refused == 1008
+    assert refused == (401, "unauthorized")
     assert told["type"] == "queue_done"
 
 
@@ -236,8 +257,8 @@ async def test_browsers_get_a_short_lived_token_and_a_cookie(tmp_path):
         answer = await http.post("/api/token", headers={"x-api-key": key})
         by_cookie = await http.get("/status")
         cookie = answer.headers["set-cookie"]
-        now = running.house.clock.time()
-        running.house.access._clock = type(
+        now = running.runtime.clock.time()
+        running.runtime.authenticator._clock = type(
             "Later", (), {"time": lambda self: now + 901, "monotonic": lambda self: now}
         )()
         stale = await http.get("/status")
@@ -363,16 +384,16 @@ async def test_a_database_that_fails_stops_no_conversation(tmp_path, monkeypatch
         rounds.append(1)
 
     rounds: list[int] = []
-    monkeypatch.setattr(keeper, "SAVE_EVERY_S", 0.01)
+    monkeypatch.setattr(maintenance, "SAVE_EVERY_S", 0.01)
     async with gateway(tmp_path) as running, client(running) as http:
         with monkeypatch.context() as broken:
             broken.setattr(State, "set_fact", full)
-            running.house.eta.record("chat", 4.0)
-            await until(lambda: bool(running.house.keeper.failures), 10)
+            running.runtime.eta.record("chat", 4.0)
+            await until(lambda: bool(running.runtime.maintenance.failures), 10)
             answer = await http.get("/health")
         monkeypatch.setattr(State, "touch_keys", touched)
         await until(lambda: bool(rounds), 10)
-        history = await running.house.state.fact("eta.history")
+        history = await running.runtime.state.fact("eta.history")
 
     assert answer.status_code == 200
     assert history == {"chat": [4.0, 1]}

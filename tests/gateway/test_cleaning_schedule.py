@@ -11,16 +11,15 @@ from tests.support.gateways import running_gateway, settings, until
 from tests.support.recordings import Running, recorded
 
 from parley.clock import ManualClock
-from parley.gateway import keeper
-from parley.gateway.house import House
-from parley.gateway.state import State
-from parley.recording.layout import Shelf
+from parley.gateway import maintenance
+from parley.gateway.runtime import GatewayRuntime
+from parley.recording.layout import RecordingFolders
 
 DAY_S = 86_400.0
 
 
 def left(data_dir: Path) -> set[str]:
-    return {folder.recording_id for folder in Shelf(data_dir)}
+    return {folder.recording_id for folder in RecordingFolders(data_dir)}
 
 
 def month_old(data_dir: Path, clock: ManualClock, name: str) -> None:
@@ -28,8 +27,8 @@ def month_old(data_dir: Path, clock: ManualClock, name: str) -> None:
 
 
 @contextlib.asynccontextmanager
-async def house(data_dir: Path, clock: ManualClock) -> AsyncIterator[House]:
-    """A house whose rounds the test makes, so that none is missed and none is too many."""
+async def runtime(data_dir: Path, clock: ManualClock) -> AsyncIterator[GatewayRuntime]:
+    """A runtime whose rounds the test makes, so that none is missed and none is too many."""
     storage = {
         "data_dir": data_dir,
         "retention_days": 30,
@@ -37,10 +36,10 @@ async def house(data_dir: Path, clock: ManualClock) -> AsyncIterator[House]:
         "min_free_gb": 0,
         "replays": False,
     }
-    one = House(settings(storage=storage), clock=clock)
-    async with State.open(data_dir / "state.db") as one.state:
+    one = GatewayRuntime(settings(storage=storage), clock=clock)
+    async with one.state:
         yield one
-    one.sessions.close()
+    one.recordings.close()
 
 
 @pytest.fixture
@@ -51,24 +50,24 @@ def clock() -> ManualClock:
 
 async def test_a_minute_after_the_start_and_then_once_a_day(tmp_path, clock):
     month_old(tmp_path, clock, "first")
-    async with house(tmp_path, clock) as one:
-        await one.keeper.round()
+    async with runtime(tmp_path, clock) as one:
+        await one.maintenance.round()
         clock.advance(59.9)
-        await one.keeper.round()
+        await one.maintenance.round()
         assert left(tmp_path) == {"first"}
         assert await one.state.fact("retention.last") is None
 
         clock.advance(0.1)
-        await one.keeper.round()
+        await one.maintenance.round()
         assert left(tmp_path) == set()
         first = await one.state.fact("retention.last")
 
         month_old(tmp_path, clock, "second")
         clock.advance(DAY_S - 0.1)
-        await one.keeper.round()
+        await one.maintenance.round()
         assert left(tmp_path) == {"second"}
         clock.advance(0.1)
-        await one.keeper.round()
+        await one.maintenance.round()
         assert left(tmp_path) == set()
         second = await one.state.fact("retention.last")
 
@@ -81,11 +80,11 @@ async def test_a_server_that_slept_cleans_once(tmp_path, clock, monkeypatch):
     async def clean(*, dry_run: bool) -> None:
         cleaned.append(dry_run)
 
-    async with house(tmp_path, clock) as one:
-        monkeypatch.setattr(one.keeper, "clean", clean)
+    async with runtime(tmp_path, clock) as one:
+        monkeypatch.setattr(one.maintenance, "clean", clean)
         clock.advance(10 * DAY_S)
         for _ in range(3):
-            await one.keeper.round()
+            await one.maintenance.round()
 
     assert cleaned == [False]
 
@@ -94,23 +93,23 @@ async def test_running_and_pinned_sessions_outlast_every_day(tmp_path, clock):
     recorded(tmp_path, "pinned", units=1).pin.touch()
     recorded(tmp_path, "old", units=1)
     clock.advance(100 * DAY_S)
-    async with house(tmp_path, clock) as one:
+    async with runtime(tmp_path, clock) as one:
         with Running(tmp_path, "live"):
             for _ in range(3):
                 clock.advance(DAY_S)
-                await one.keeper.round()
+                await one.maintenance.round()
                 assert left(tmp_path) == {"live", "pinned"}
         clock.advance(DAY_S)
-        await one.keeper.round()
+        await one.maintenance.round()
 
     assert left(tmp_path) == {"pinned"}
 
 
 async def test_the_gateway_does_it_while_it_serves(tmp_path, clock, monkeypatch):
-    monkeypatch.setattr(keeper, "SAVE_EVERY_S", 0.01)
+    monkeypatch.setattr(maintenance, "SAVE_EVERY_S", 0.01)
     month_old(tmp_path, clock, "old")
     async with running_gateway(
-        make_house=lambda settings, **more: House(settings, clock=clock, **more),
+        make_runtime=lambda settings, **more: GatewayRuntime(settings, clock=clock, **more),
         storage={"data_dir": tmp_path, "retention_days": 30, "min_free_gb": 0, "replays": False},
     ):
         assert left(tmp_path) == {"old"}

@@ -9,7 +9,7 @@ import random
 
 import pytest
 from tests.support.gateways import RunningGateway, all_free, running_gateway, until
-from tests.support.lives import one_life, open_files
+from tests.support.random_sessions import one_life, open_files
 from tests.support.stand_in_worker import StandInWorker
 from websockets.asyncio.client import connect
 
@@ -59,15 +59,17 @@ async def test_no_lease_ticket_task_or_file_is_left(seed: int):
         # Asked, not cancelled: half a worker would be left, which is no fault of the gateway.
         enough.set()
         await passing
-        house = gateway.house
-        await until(lambda: not house.reception.live)
+        runtime = gateway.runtime
+        await until(lambda: not runtime.connection_handler.live)
         await all_free(gateway)
         await until(lambda: worker._busy == 0)
 
         assert len(worker.ended) > lives / 20  # else the test looked at the queue only
-        await until(lambda: house.door.sessions_by_address == {})
-        await until(lambda: house.budget.used_bytes == 0)
-        await until(lambda: len(house.pulse) == 1)  # the worker's control socket
+        await until(lambda: runtime.admission.sessions_by_address == {})
+        assert runtime.budget.peak_bytes > 0  # else nobody sent anything that counts
+        await until(lambda: runtime.budget.used_bytes == 0 and runtime.budget.owners == 0)
+        await until(lambda: len(runtime.open_connections.by_address) <= 1)
+        await until(lambda: len(runtime.keepalive) == 1)  # the worker's control socket
         gc.collect()
         await until(lambda: open_files() <= files_before + 2)
         await until(lambda: len(asyncio.all_tasks()) <= tasks_before + 2)

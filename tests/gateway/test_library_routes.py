@@ -25,7 +25,7 @@ async def http(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
             storage={"data_dir": tmp_path, "min_free_gb": 0},
             security={"admin_token": "the-admin"},
         ) as running,
-        running.http(timeout=20) as client,
+        running.http() as client,
     ):
         yield client
 
@@ -39,10 +39,9 @@ async def test_a_voice_is_added_fetched_listed_and_deleted(http):
     added = (await http.post("/api/assets/ref_audio", json=body)).json()
     path = f"/api/assets/ref_audio/{added['id']}"
 
-    listed = (await http.get("/api/assets/ref_audio")).json()
+    listed = (await http.get("/api/assets/ref_audio", headers=ADMIN)).json()
     fetched = (await http.get(path)).json()
-    stranger = await http.delete(path)
-    deleted = await http.delete(path, headers=ADMIN)
+    deleted = await http.delete(path)
     gone = await http.get(path)
 
     assert added["success"]
@@ -51,7 +50,6 @@ async def test_a_voice_is_added_fetched_listed_and_deleted(http):
     assert (voice["name"], voice["duration_ms"], voice["sample_rate"]) == ("Anna <i>", 1500, 16000)
     samples = np.frombuffer(base64.b64decode(fetched["base64"]), "<f4")
     assert len(samples) == fetched["samples"] == 24_000
-    assert stranger.status_code == 401
     assert deleted.json() == {"success": True}
     assert gone.status_code == 404
 
@@ -81,6 +79,82 @@ async def test_bad_voices_are_refused_and_leave_nothing(http, tmp_path, body, st
 async def test_strange_voice_ids_are_404(http, bad):
     assert (await http.get(f"/api/assets/ref_audio/{bad}")).status_code == 404
     assert (await http.delete(f"/api/assets/ref_audio/{bad}", headers=ADMIN)).status_code == 404
+
+
+async def register(http, name="Anna", **headers):
+    body = {"name": name, "audio_base64": b64(encode_wav(tone(0.5, 16_000)))}
+    answer = await http.post("/api/assets/ref_audio", json=body, headers=headers)
+    assert answer.status_code == 200, answer.text
+    return f"/api/assets/ref_audio/{answer.json()['id']}"
+
+
+async def names(http, **headers):
+    listed = (await http.get("/api/assets/ref_audio", headers=headers)).json()
+    return [one["name"] for one in listed["ref_audios"]]
+
+
+async def key(http, name):
+    made = await http.post("/api/admin/keys", json={"name": name}, headers=ADMIN)
+    return {"x-api-key": made.json()["key"]}
+
+
+async def test_a_strangers_voice_is_listed_for_nobody_and_opened_by_its_id(http):
+    path = await register(http)
+
+    assert await names(http) == []
+    assert await names(http, **await key(http, "other")) == []
+    assert await names(http, **ADMIN) == ["Anna"]
+    assert (await http.get(path)).status_code == 200
+
+
+async def test_a_keys_voice_is_for_that_key_alone_even_if_its_id_is_known(http):
+    anna, other = await key(http, "anna"), await key(http, "other")
+    path = await register(http, **anna)
+
+    assert await names(http, **anna) == ["Anna"]
+    strangers: tuple[dict[str, str], ...] = ({}, other)
+    for headers in strangers:
+        assert await names(http, **headers) == []
+        assert (await http.get(path, headers=headers)).status_code == 404
+        assert (await http.delete(path, headers=headers)).status_code == 404
+    assert (await http.get(path, headers=anna)).status_code == 200
+    assert (await http.delete(path, headers=anna)).status_code == 200
+    assert (await http.get(path, headers=ADMIN)).status_code == 404
+
+
+async def test_an_admin_publishes_a_voice_and_takes_it_back(http):
+    path = await register(http)
+    refused = await http.put(f"{path}/published", json={"published": True})
+    await http.put(f"{path}/published", json={"published": True}, headers=ADMIN)
+
+    assert refused.status_code == 401
+    assert await names(http) == ["Anna"]
+    # Everybody knows its id now.
+    assert (await http.delete(path)).status_code == 404
+
+    await http.put(f"{path}/published", json={"published": False}, headers=ADMIN)
+    assert await names(http) == []
+
+
+async def test_one_address_registers_so_many_voices_and_keys_have_their_own(tmp_path):
+    async with (
+        running_gateway(
+            storage={"data_dir": tmp_path, "min_free_gb": 0},
+            security={"admin_token": "the-admin"},
+            limits={"voices_per_client": 2},
+        ) as running,
+        running.http() as http,
+    ):
+        first, _ = [await register(http) for _ in range(2)]
+        body = {"name": "Anna", "audio_base64": b64(encode_wav(tone(0.5, 16_000)))}
+        third = await http.post("/api/assets/ref_audio", json=body)
+        await register(http, **await key(http, "anna"))
+        await http.delete(first)
+        await register(http)
+
+    assert third.status_code == 409
+    assert third.json()["code"] == "too_many_voices"
+    assert "127.0.0.1" not in "".join(each.read_text() for each in tmp_path.rglob("*.json"))
 
 
 async def test_presets_come_by_mode_or_flat_without_their_sounds(http, tmp_path):

@@ -30,12 +30,12 @@ def _logging():
 
 
 def test_a_draining_worker_keeps_its_session_and_gets_no_other():
-    house = House()
-    worker = house.worker(slots=2)
-    running = house.ask()
+    runtime = House()
+    worker = runtime.worker(slots=2)
+    running = runtime.ask()
 
-    house.fleet.drain(worker, True)
-    waiting = house.ask()
+    runtime.worker_pool.drain(worker, True)
+    waiting = runtime.ask()
 
     assert held(running).is_held
     assert waiting.state == "waiting"
@@ -43,21 +43,21 @@ def test_a_draining_worker_keeps_its_session_and_gets_no_other():
 
 
 def test_a_worker_that_is_let_in_again_serves_who_waited():
-    house = House()
-    worker = house.worker()
-    house.fleet.drain(worker, True)
-    waiting = house.ask()
+    runtime = House()
+    worker = runtime.worker()
+    runtime.worker_pool.drain(worker, True)
+    waiting = runtime.ask()
 
-    house.fleet.drain(worker, False)
+    runtime.worker_pool.drain(worker, False)
 
     assert waiting.state == "leased"
 
 
 def test_draining_outlasts_a_lost_line_but_not_a_new_process():
-    house = House()
-    house.fleet.drain(house.worker(pid=1), True)
+    runtime = House()
+    runtime.worker_pool.drain(runtime.worker(pid=1), True)
 
-    same, fresh = house.worker(pid=1).is_draining, house.worker(pid=2).is_draining
+    same, fresh = runtime.worker(pid=1).is_draining, runtime.worker(pid=2).is_draining
 
     assert (same, fresh) == (True, False)
 
@@ -73,7 +73,7 @@ async def test_an_admin_drains_and_restarts_a_worker():
         listed = (await http.get("/workers")).json()["workers"][0]
         back = await http.put(path, json={"draining": False})
         restarted = await http.post(f"{path}/restart", json={"grace_s": 0})
-        await until(lambda: gateway.house.fleet.find("w0") is None)
+        await until(lambda: gateway.runtime.worker_pool.find("w0") is None)
         unknown = await http.put("/api/admin/workers/nobody", json={"draining": True})
         audit = (await http.get("/api/admin/audit")).json()["entries"]
 
@@ -90,7 +90,7 @@ async def test_the_disk_report_counts_recordings():
         running_gateway() as gateway,
         gateway.http() as http,
     ):
-        recorded(gateway.house.settings.storage.data_dir, "rt_1-a", units=2)
+        recorded(gateway.runtime.settings.storage.data_dir, "rt_1-a", units=2)
         report = (await http.get("/api/admin/disk")).json()
 
     assert report["recordings"] == 1
@@ -139,7 +139,7 @@ async def test_a_wrong_order_changes_nothing(body):
     ):
         answer = await http.put("/api/admin/workers/w0", json=body)
         await asyncio.sleep(0)
-        worker = gateway.house.fleet.find("w0")
+        worker = gateway.runtime.worker_pool.find("w0")
 
     assert answer.status_code == 422
     assert worker is not None

@@ -7,11 +7,12 @@ import json
 import pytest
 import websockets
 from tests.support.gateways import PATHS, RunningGateway, end_of, hear, running_gateway, until
+from tests.support.patience import HANG_S
 from tests.support.stand_in_worker import StandInWorker
 from websockets.asyncio.client import connect
 from websockets.asyncio.server import ServerConnection, serve
 
-from parley.gateway.leg import DialPolicy
+from parley.gateway.upstream import DialPolicy
 
 
 @contextlib.asynccontextmanager
@@ -94,7 +95,7 @@ async def test_the_clients_close_code_reaches_the_worker():
             await hear(client)
             await client.close(4000, "bye")
 
-        assert await asyncio.wait_for(closed, 5) == (4000, "bye")
+        assert await asyncio.wait_for(closed, HANG_S) == (4000, "bye")
 
 
 async def test_a_message_over_the_limit_closes_with_1009():
@@ -144,12 +145,12 @@ async def test_a_client_that_does_not_read_slows_the_worker_and_is_dropped():
         client = await connect(gateway.ws(PATHS["duplex"]), max_queue=1)
         await hear(client)
         client.transport.pause_reading()
-        await until(lambda: not gateway.house.fleet.leases)
+        await until(lambda: not gateway.runtime.worker_pool.leases)
         client.transport.abort()
 
         # Bounded by socket buffers and the gateway's own, not by what the worker has to say.
         assert sent < 100
-        assert 'parley_errors_total{code="slow_client"' in gateway.house.metrics.page().decode()
+        assert 'parley_errors_total{code="slow_client"' in gateway.runtime.metrics.page().decode()
         del worker
 
 
@@ -181,7 +182,7 @@ async def test_a_worker_that_does_not_read_slows_the_client():
         may_read.set()
         await sending
 
-        assert await asyncio.wait_for(counted, 10) == 40_000_000
+        assert await asyncio.wait_for(counted, HANG_S) == 40_000_000
 
 
 async def _send_many(client, count: int) -> None:

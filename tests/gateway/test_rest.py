@@ -23,7 +23,8 @@ from websockets.asyncio.client import connect
 
 from parley.media import wav
 from parley.media.pcm import Pcm
-from parley.protocol.control import Beat, Durations
+from parley.protocol.control import Durations, Heartbeat
+from parley.protocol.kinds import Kind
 
 
 async def test_status_counts_workers_and_what_runs():
@@ -35,7 +36,7 @@ async def test_status_counts_workers_and_what_runs():
         connect(gateway.ws(PATHS["duplex"])) as client,
     ):
         await hear(client)
-        gateway.house.fleet.expected_workers = 3
+        gateway.runtime.worker_pool.process_begins(2)
         status = (await http.get("/status")).json()
         workers = (await http.get("/workers")).json()
 
@@ -47,6 +48,7 @@ async def test_status_counts_workers_and_what_runs():
         "loading_workers": 1,
         "error_workers": 0,
         "offline_workers": 0,
+        "waiting_workers": {},
     }
     assert status["running_tasks"][0]["request_type"] == "omni_duplex"
     assert {worker["status"] for worker in workers["workers"]} == {"idle", "duplex_active"}
@@ -135,7 +137,7 @@ async def test_chat_over_http_gives_up_in_time_and_gives_its_place_back():
         response = await http.post("/api/chat", json=HELLO)
 
         assert (response.status_code, response.json()["code"]) == (504, "timeout")
-        assert len(gateway.house.queue) == 0
+        assert len(gateway.runtime.queue) == 0
 
 
 @pytest.mark.parametrize("moment", ["waiting", "answering"])
@@ -145,15 +147,15 @@ async def test_hanging_up_on_chat_over_http_cancels(moment: str):
             if moment == "waiting":
                 async with occupied(gateway):
                     asking = asyncio.create_task(http.post("/api/chat", json=HELLO))
-                    await until(lambda: len(gateway.house.queue) == 1)
+                    await until(lambda: len(gateway.runtime.queue) == 1)
                     asking.cancel()
-                    await until(lambda: len(gateway.house.queue) == 0, 1)
+                    await until(lambda: len(gateway.runtime.queue) == 0, 1)
             else:
                 worker.may_answer.clear()
                 asking = asyncio.create_task(http.post("/api/chat", json=HELLO))
                 await until(lambda: worker.heard)
                 asking.cancel()
-                await until(lambda: not gateway.house.fleet.leases, 1)
+                await until(lambda: not gateway.runtime.worker_pool.leases, 1)
                 worker.may_answer.set()
         await all_free(gateway)
 
@@ -207,9 +209,9 @@ async def test_metrics_tell_queue_leases_traffic_errors_and_stages():
         await hear(client)
         times = Durations((0, 0, 3), 9.0)
         await worker._say(
-            Beat("idle", 0, 0, 0, 0, {"decode": times}, {"omni_duplex": times}, {"oops": 2})
+            Heartbeat("idle", 0, 0, 0, 0, {"decode": times}, {Kind.OMNI_DUPLEX: times}, {"oops": 2})
         )
-        await until(lambda: "oops" in gateway.house.metrics.page().decode())
+        await until(lambda: "oops" in gateway.runtime.metrics.page().decode())
         page = (await http.get("/metrics")).text
 
     for line in (
@@ -240,7 +242,7 @@ async def test_the_interface_description_has_examples_and_errors():
     chat = document["paths"]["/api/chat"]["post"]
     assert chat["requestBody"]["content"]["application/json"]["example"]
     assert {"400", "403", "502", "503", "504"} <= set(chat["responses"])
-    assert "Problem" in document["components"]["schemas"]
+    assert "ErrorDetail" in document["components"]["schemas"]
     assert docs.status_code == 200
     # The page and all it needs come from here: no other site learns who reads it.
     assert len(files) == 4
@@ -283,6 +285,22 @@ async def test_pages_learn_which_other_servers_they_may_call():
     assert told["api_hosts"] == ["talk.example.org:8006"]
 
 
+async def test_pages_learn_what_answers_for_how_long_and_what_is_kept():
+    limits = {"realtime_audio_s": 90.0, "realtime_video_s": 60.0}
+    kept = {"recording": True, "retention_days": 30}
+    async with (
+        running_gateway(
+            limits=limits, storage=kept, model={"name": "/models/MiniCPM-o-4_5"}
+        ) as gateway,
+        gateway.http() as http,
+    ):
+        told = (await http.get("/api/frontend_defaults")).json()
+
+    assert told["model"] == "MiniCPM-o-4_5", "not where it lies on the disk"
+    assert told["session_limits_s"] == {"audio": 90.0, "video": 60.0}
+    assert (told["recording"], told["retention_days"]) == (True, 30)
+
+
 async def test_pages_are_served_with_their_files_and_follow_the_switches(tmp_path: Path):
     for name, text in {"index.html": "home", "duplex.html": "call", "replay.html": "again"}.items():
         (tmp_path / name).write_text(text)
@@ -296,7 +314,7 @@ async def test_pages_are_served_with_their_files_and_follow_the_switches(tmp_pat
         running_gateway(web=tmp_path) as gateway,
         gateway.http() as http,
     ):
-        recorded(gateway.house.settings.storage.data_dir, "rt_1-a", units=0)
+        recorded(gateway.runtime.settings.storage.data_dir, "rt_1-a", units=0)
         texts = [(await http.get(path)).text for path in ("/", "/omni", "/s/rt_1-a")]
         script = await http.get("/static/pages/home.js")
         refused = [
@@ -310,4 +328,4 @@ async def test_pages_are_served_with_their_files_and_follow_the_switches(tmp_pat
     assert script.headers["content-type"].startswith("text/javascript")
     assert script.headers["cache-control"] == "no-cache"
     assert refused == [404, 404, 404, 404]
-    assert (switched_off.status_code, switched_off.headers["location"]) == (302, "/")
+    assert (switched_off.status_code, switched_off.headers["location"]) == (302, "./")

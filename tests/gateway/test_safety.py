@@ -1,4 +1,4 @@
-"""Who is let in, and what is refused at the door."""
+"""Who is let in, and what is refused at admission."""
 
 import asyncio
 import contextlib
@@ -7,24 +7,23 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import msgspec
 import pytest
 import structlog
 from starlette.datastructures import Headers
-from tests.support.gateways import HELLO, PATHS, end_of, hear, running_gateway
+from tests.support.gateways import HELLO, PATHS, end_of, hear, refusal_of, running_gateway
+from tests.support.patience import HANG_S
 from tests.support.stand_in_worker import StandInWorker
 from websockets.asyncio.client import connect
-from websockets.exceptions import ConnectionClosed
 
 from parley.errors import OriginForbidden, TooManySessions, Unauthorized
-from parley.gateway.door import Door
-from parley.gateway.server_http import BoundedHttp
-from parley.protocol.control import CONTROL_PATH, SECRET_HEADER, Hello
+from parley.gateway.admission import Admission
+from parley.gateway.transport.http import BoundedHttp
+from parley.protocol.control import CONTROL_PATH, SECRET_HEADER
 from parley.settings import SecuritySettings
 
 
-def door(*, sessions: int = 2, **security) -> Door:
-    return Door(SecuritySettings(**security), sessions_per_client=sessions)
+def admission(*, sessions: int = 2, **security) -> Admission:
+    return Admission(SecuritySettings(**security), sessions_per_client=sessions)
 
 
 def headers(**values: str) -> Headers:
@@ -58,18 +57,60 @@ async def test_a_session_id_in_use_is_refused_and_free_again_afterwards():
     assert after["type"] in ("queue_done", "queued")
 
 
-async def test_pages_of_other_sites_are_refused_with_1008():
-    evil: Any = "https://evil.example"
-    own: Any
+async def test_pages_of_other_sites_are_refused_before_the_upgrade():
     async with running_gateway() as gateway, StandInWorker(gateway.url):
-        async with connect(gateway.ws(PATHS["realtime"]), origin=evil) as client:
-            messages, code = await end_of(client)
-        own = f"http://127.0.0.1:{gateway.gateway.port}"
+        other_port = f"http://127.0.0.1:{gateway.gateway.port + 1}"
+        refused = [
+            await refusal_of(gateway.ws(PATHS["realtime"]), origin=origin)
+            for origin in ("https://evil.example", other_port, "null")
+        ]
+        own: Any = f"http://127.0.0.1:{gateway.gateway.port}"
         async with connect(gateway.ws(PATHS["realtime"]), origin=own) as client:
             welcome = await hear(client)
 
-    assert (messages[0]["error"]["code"], code) == ("origin_forbidden", 1008)
+    assert refused == [(403, "origin_forbidden")] * 3
     assert welcome["type"] == "session.queue_done"
+
+
+async def test_a_public_name_that_is_not_ours_is_refused_everywhere():
+    async with (
+        running_gateway(
+            security={"allowed_hosts": ("talk.example.org", "*.example.net")}
+        ) as gateway,
+        StandInWorker(gateway.url),
+        gateway.http() as http,
+    ):
+        evil = f"evil.example:{gateway.gateway.port}"
+        page = {"Host": evil, "Origin": f"http://{evil}"}
+        answers = {
+            await refusal_of(f"ws://{evil}/ws/chat", host="127.0.0.1", port=gateway.gateway.port),
+        }
+        for method, path in (("GET", "/"), ("GET", "/api/queue"), ("POST", "/api/chat")):
+            answer = await http.request(method, path, headers=page)
+            answers.add((answer.status_code, answer.json()["code"]))
+        ours = [
+            (await http.get("/api/queue", headers={"Host": name})).status_code
+            for name in ("talk.example.org", "a.example.net:1", "gateway", "box.local", "[::1]:80")
+        ]
+
+    assert answers == {(421, "host_forbidden")}
+    assert ours == [200] * 5
+
+
+async def test_a_program_without_a_key_is_refused_before_the_upgrade_and_a_page_is_told_why():
+    async with (
+        running_gateway(security={"needs_key": True}) as gateway,
+        StandInWorker(gateway.url) as worker,
+    ):
+        own: Any = f"http://127.0.0.1:{gateway.gateway.port}"
+        bad = f"{gateway.ws('/ws/chat')}?token=pk_nobody"
+        programs = [await refusal_of(gateway.ws("/ws/chat")), await refusal_of(bad)]
+        async with connect(gateway.ws("/ws/chat"), origin=own) as client:
+            messages, code = await end_of(client)
+
+    assert programs == [(401, "unauthorized")] * 2
+    assert (messages[0]["code"], code) == ("unauthorized", 1008)
+    assert worker.headers == []
 
 
 async def test_one_address_may_hold_only_so_many_sessions():
@@ -119,18 +160,14 @@ async def test_an_app_switched_off_refuses_newcomers_and_leaves_running_sessions
 
 
 @pytest.mark.parametrize("secret", [None, "wrong"])
-async def test_a_worker_without_the_secret_is_refused(secret: str | None):
+async def test_a_worker_without_the_secret_is_refused_before_the_upgrade(secret: str | None):
     async with running_gateway(security={"worker_secret": "right"}) as gateway:
         extra = {SECRET_HEADER: secret} if secret else {}
-        hello = Hello("stranger", "http://127.0.0.1:1", 1, "parrot", "cpu", "0", 1)
-        async with connect(gateway.ws(CONTROL_PATH), additional_headers=extra) as socket:
-            with contextlib.suppress(ConnectionClosed):
-                await socket.send(msgspec.json.encode(hello).decode())
-                assert "welcome" not in str(await socket.recv())
-            await socket.wait_closed()
 
-        assert socket.close_code == 1008
-        assert len(gateway.house.fleet) == 0
+        refused = await refusal_of(gateway.ws(CONTROL_PATH), additional_headers=extra)
+
+        assert refused == (401, "unauthorized")
+        assert len(gateway.runtime.worker_pool) == 0
 
 
 async def test_the_secret_is_shown_to_the_worker_too():
@@ -144,14 +181,13 @@ async def test_the_secret_is_shown_to_the_worker_too():
 
 async def test_a_page_cannot_pose_as_a_worker():
     async with running_gateway() as gateway:
-        async with connect(gateway.ws(CONTROL_PATH), origin="http://127.0.0.1") as socket:  # type: ignore[arg-type]
-            await socket.wait_closed()
+        refused = await refusal_of(gateway.ws(CONTROL_PATH), origin="http://127.0.0.1")
 
-        assert socket.close_code == 1008
+    assert refused == (401, "unauthorized")
 
 
 @pytest.mark.parametrize(
-    "words", ["not json", '{"type": "beat"}', '{"type": "hello", "worker_id": ""}', "{}"]
+    "words", ["not json", '{"type": "heartbeat"}', '{"type": "hello", "worker_id": ""}', "{}"]
 )
 async def test_nonsense_on_the_control_socket_ends_it(words: str):
     async with running_gateway() as gateway:
@@ -160,7 +196,7 @@ async def test_nonsense_on_the_control_socket_ends_it(words: str):
             await socket.wait_closed()
 
         assert socket.close_code == 1008
-        assert len(gateway.house.fleet) == 0
+        assert len(gateway.runtime.worker_pool) == 0
 
 
 # REST
@@ -221,7 +257,7 @@ async def test_errors_of_ours_reveal_nothing(monkeypatch: pytest.MonkeyPatch):
         def broken() -> None:
             raise RuntimeError("/secret/path")
 
-        monkeypatch.setattr(gateway.house.dispatcher, "refresh", broken)
+        monkeypatch.setattr(gateway.runtime.dispatcher, "refresh", broken)
         with structlog.testing.capture_logs() as lines:
             async with gateway.http() as http:
                 response = await http.get("/api/queue")
@@ -240,17 +276,18 @@ async def test_a_connection_that_never_asks_is_closed(words, monkeypatch):
         reader, writer = await asyncio.open_connection("127.0.0.1", gateway.gateway.port)
         writer.write(words)
 
-        assert await asyncio.wait_for(reader.read(), 5) == b""
+        assert await asyncio.wait_for(reader.read(), HANG_S) == b""
         writer.close()
 
 
-async def test_a_head_without_end_is_cut_off():
+async def test_a_head_without_end_is_cut_off(monkeypatch):
+    monkeypatch.setattr(BoundedHttp, "head_limit_s", 3600.0)
     async with running_gateway() as gateway:
         reader, writer = await asyncio.open_connection("127.0.0.1", gateway.gateway.port)
         writer.write(b"GET / HTTP/1.1\r\nx: " + b"y" * 200_000)
 
         with contextlib.suppress(ConnectionError):
-            assert b"200" not in await asyncio.wait_for(reader.read(), 5)
+            assert b"200" not in await asyncio.wait_for(reader.read(), HANG_S)
         writer.close()
 
 
@@ -276,7 +313,7 @@ async def test_admin_routes_need_the_token_once_there_is_one():
     assert private["workers"][0]["url"].startswith("http://127.0.0.1:")
 
 
-# The door by itself
+# The admission by itself
 
 
 @pytest.mark.parametrize(
@@ -284,13 +321,21 @@ async def test_admin_routes_need_the_token_once_there_is_one():
     [
         (None, "a:8006", (), True),
         ("https://a:8006", "a:8006", (), True),
-        ("https://A", "a:8006", (), True),
+        ("https://A:8006", "a:8006", (), True),
+        ("https://a", "a:443", (), True),
+        ("https://a", "a", (), True),
+        ("http://a:80", "a", (), True),
+        ("https://a", "a:8006", (), False),
+        ("http://a:3000", "a:8006", (), False),
+        ("http://a:3000", "a:8006", ("http://a:3000",), True),
+        ("https://a:99999", "a", (), False),
         ("https://b", "a:8006", (), False),
         ("https://b", "a:8006", ("https://b/",), True),
         ("https://c", "a:8006", ("*",), True),
         ("null", "a:8006", (), False),
         ("https://a.evil", "a", (), False),
-        ("https://[::1]:1", "[::1]:2", (), True),
+        ("https://[::1]:2", "[::1]:2", (), True),
+        ("https://[::1]:1", "[::1]:2", (), False),
         ("https://[", "a", (), False),
     ],
 )
@@ -299,7 +344,7 @@ def test_origins(origin, host, allowed, passes):
     expectation = contextlib.nullcontext() if passes else pytest.raises(OriginForbidden)
 
     with expectation:
-        door(allowed_origins=allowed).check_origin(Headers(values))
+        admission(allowed_origins=allowed).check_origin(Headers(values))
 
 
 @pytest.mark.parametrize(
@@ -313,15 +358,17 @@ def test_origins(origin, host, allowed, passes):
         ("127.0.0.1", {"host": "localhost", "x_forwarded_for": "10.0.0.5"}, False),
         ("127.0.0.1", {"host": "rebound.example"}, False),
         ("127.0.0.1", {"host": "localhost", "origin": "https://evil.example"}, False),
+        ("127.0.0.1", {"host": "localhost:1", "origin": "http://localhost:1"}, True),
+        ("127.0.0.1", {"host": "localhost:1", "origin": "http://localhost:3000"}, False),
         (None, {"host": "localhost"}, False),
     ],
 )
 def test_without_a_token_only_this_machine_is_admin(peer, values, is_admin):
-    assert door().is_admin(peer, headers(**values)) is is_admin
+    assert admission().is_admin(peer, headers(**values)) is is_admin
 
 
 def test_a_proxy_makes_the_token_necessary():
-    behind = door(trust_proxy=True)
+    behind = admission(trust_proxy=True)
 
     assert not behind.is_admin("127.0.0.1", headers(host="localhost"))
     assert behind.address_of("127.0.0.1", headers(x_forwarded_for="6.6.6.6, 1.2.3.4")) == "1.2.3.4"
@@ -329,7 +376,7 @@ def test_a_proxy_makes_the_token_necessary():
 
 @pytest.mark.parametrize("token", ["", "t0ke", "t0kenn", "ü"])
 def test_wrong_tokens_do_not_open(token: str):
-    locked = door(admin_token="t0ken")
+    locked = admission(admin_token="t0ken")
 
     with pytest.raises(Unauthorized, match="An admin token is required"):
         locked.check_admin("127.0.0.1", {"host": "localhost", "x-admin-token": token})
@@ -337,23 +384,23 @@ def test_wrong_tokens_do_not_open(token: str):
 
 def test_workers_on_other_hosts_need_a_secret():
     with pytest.raises(Unauthorized, match="Workers on other hosts need a shared secret"):
-        door().check_worker("10.0.0.5", headers())
+        admission().check_worker("10.0.0.5", headers())
     with pytest.raises(Unauthorized, match="Workers on other hosts need a shared secret"):
-        door().check_worker_url("http://10.0.0.5:1")
+        admission().check_worker_url("http://10.0.0.5:1")
 
-    door(worker_secret="s").check_worker("10.0.0.5", headers(x_parley_secret="s"))
-    door(worker_secret="s").check_worker_url("http://10.0.0.5:1")
+    admission(worker_secret="s").check_worker("10.0.0.5", headers(x_parley_secret="s"))
+    admission(worker_secret="s").check_worker_url("http://10.0.0.5:1")
 
 
 def test_a_visit_counts_only_while_it_lasts():
-    house = door(sessions=1)
+    runtime = admission(sessions=1)
 
-    with house.visit("a"), pytest.raises(TooManySessions), house.visit("a"):
+    with runtime.visit("a"), pytest.raises(TooManySessions), runtime.visit("a"):
         pass
-    with house.visit("a"):
-        assert house.sessions_by_address == {"a": 1}
+    with runtime.visit("a"):
+        assert runtime.sessions_by_address == {"a": 1}
 
-    assert house.sessions_by_address == {}
+    assert runtime.sessions_by_address == {}
 
 
 # Certificates
@@ -361,6 +408,7 @@ def test_a_visit_counts_only_while_it_lasts():
 
 def test_a_certificate_is_made_once_for_this_machines_names(tmp_path: Path):
     from cryptography import x509
+    from cryptography.x509.oid import ExtendedKeyUsageOID
 
     from parley.gateway.tls import ensure_certificate
 
@@ -372,7 +420,13 @@ def test_a_certificate_is_made_once_for_this_machines_names(tmp_path: Path):
 
     parsed = x509.load_pem_x509_certificate(before)
     names = parsed.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    assert (was_made, again) == (True, False)
+    assert (was_made, again) == ("there was none", None)
+    extensions = parsed.extensions
+    assert not extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    usage = extensions.get_extension_for_class(x509.KeyUsage).value
+    assert (usage.digital_signature, usage.key_cert_sign, usage.crl_sign) == (True, False, False)
+    purposes = extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    assert list(purposes) == [ExtendedKeyUsageOID.SERVER_AUTH]
     assert cert.read_bytes() == before
     assert stat.S_IMODE(key.stat().st_mode) == 0o600
     assert "localhost" in names.get_values_for_type(x509.DNSName)
@@ -412,7 +466,7 @@ async def test_https_is_served_with_the_certificate(tmp_path: Path):
             await client.send('{"type": "stop"}')
             with contextlib.suppress(Exception):
                 await client.recv()
-        async with httpx.AsyncClient(verify=context) as http:
+        async with httpx.AsyncClient(verify=context, timeout=HANG_S) as http:
             health = await http.get(f"https://localhost:{port}/health")
 
     assert health.json()["status"] == "ok"

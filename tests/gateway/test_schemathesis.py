@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 from schemathesis import Case, GenerationMode
 from schemathesis.checks import CHECKS, load_all_checks
 from schemathesis.core.result import Ok
-from tests.support.house import house
 from tests.support.recordings import recorded
 from tests.support.sounds import speak
+from tests.support.stack import running_stack
 
 from parley.media.wav import encode_wav
 from parley.protocol.codec import to_base64
@@ -75,7 +75,7 @@ class Caller:
                 case.path_parameters[name] = self._there.get(name, case.path_parameters[name])
         if not (self._data_dir / "sessions" / "one").exists():
             recorded(self._data_dir, "one", units=1)
-        answer = case.call(base_url=self._url, headers=self._headers, timeout=20)
+        answer = case.call(base_url=self._url, headers=self._headers, timeout=60)
         self.sent += 1
         self.statuses.add((case.method, case.path, answer.status_code))
         meant = TOLD.get((case.method, case.path)) == answer.status_code
@@ -88,9 +88,9 @@ class Caller:
 def fuzz(url: str, data_dir: Path, headers: dict[str, str]) -> Caller:
     """Blocks; for a thread."""
     voice = {"name": "Anna", "audio_base64": to_base64(encode_wav(speak(1.0)))}
-    added = requests.post(f"{url}/api/assets/ref_audio", json=voice, timeout=20).json()
+    added = requests.post(f"{url}/api/assets/ref_audio", json=voice, timeout=60).json()
     caller = Caller(url, data_dir, headers, {**THERE, "voice_id": added["id"]})
-    document = requests.get(f"{url}/openapi.json", headers=headers, timeout=20).json()
+    document = requests.get(f"{url}/openapi.json", headers=headers, timeout=60).json()
     schema = schemathesis.openapi.from_dict(document)
     # Who calls is our affair, not the dice's.
     schema.config.generation.update(with_security_parameters=False)
@@ -117,17 +117,19 @@ def fuzz(url: str, data_dir: Path, headers: dict[str, str]) -> Caller:
     return caller
 
 
-# The house runs beside the dice, in this process: its keep-alive draws random numbers as well.
+# The server runs beside the dice, in this process: its keep-alive draws random numbers as well.
 @pytest.mark.filterwarnings(
     "ignore:Do not use the .random. module:hypothesis.errors.HypothesisDeprecationWarning"
 )
 @pytest.mark.parametrize("who", ["anonymous", "admin"])
 async def test_every_answer_is_as_documented(tmp_path: Path, who: str) -> None:
     headers: dict[str, Any] = {"x-admin-token": "the-admin"} if who == "admin" else {}
-    async with house(
+    async with running_stack(
         storage={"data_dir": tmp_path, "min_free_gb": 0, "replays": False, "recording": False},
         security={"admin_token": "the-admin"},
         log={"client_traces": True},
+        # Hundreds of requests a second from one address, each on a connection of its own.
+        limits={"connections_per_client": 100_000},
     ) as running:
         caller = await asyncio.to_thread(fuzz, running.url, tmp_path, headers)
 

@@ -14,11 +14,12 @@ from pathlib import Path
 import httpx
 import pytest
 from tests.support.gateways import RunningGateway, running_gateway
+from tests.support.patience import HANG_S
 from tests.support.recordings import JPEG, Running, recorded
 
 from parley.errors import TooLarge
 from parley.recording import store
-from parley.recording.layout import Shelf
+from parley.recording.layout import RecordingFolders
 
 ADMIN = {"authorization": "Bearer the-admin"}
 
@@ -32,7 +33,7 @@ async def gateway(tmp_path: Path) -> AsyncIterator[RunningGateway]:
 
 @pytest.fixture
 async def http(gateway: RunningGateway) -> AsyncIterator[httpx.AsyncClient]:
-    async with gateway.http(timeout=20) as client:
+    async with gateway.http() as client:
         yield client
 
 
@@ -130,7 +131,7 @@ async def raw_get(
     reader, writer = await asyncio.open_connection("127.0.0.1", gateway.gateway.port)
     top = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{headers}\r\n"
     writer.write(top.encode())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(HANG_S):
         answer = await reader.read()
     writer.close()
     first, _, body = answer.partition(b"\r\n\r\n")
@@ -143,7 +144,7 @@ async def test_links_are_not_followed(http, tmp_path):
     secret.write_bytes(wav())
     (folder.path / "user_audio/evil.wav").symlink_to(secret)
     (folder.path / "linked").symlink_to(tmp_path)
-    (Shelf(tmp_path).root / "alias").symlink_to(tmp_path)
+    (RecordingFolders(tmp_path).root / "alias").symlink_to(tmp_path)
 
     direct = await http.get("/api/sessions/one/assets/user_audio/evil.wav")
     over_folder = await http.get("/api/sessions/one/assets/linked/secret.wav")
@@ -305,8 +306,8 @@ async def test_share_links_expire_and_belong_to_their_server(gateway, http, tmp_
         foreign = await elsewhere.get(path)
     flipped = link["token"][:-3] + ("abc" if link["token"][-3:] != "abc" else "abd")
     forged = await http.get(f"/api/sessions/{flipped}")
-    now = gateway.house.clock.time()
-    gateway.house.access._clock = type("Later", (), {"time": lambda self: now + 61})()
+    now = gateway.runtime.clock.time()
+    gateway.runtime.authenticator._clock = type("Later", (), {"time": lambda self: now + 61})()
 
     expired = await http.get(path)
 
@@ -334,6 +335,21 @@ async def test_lists_pins_and_deletion_take_a_token(http, tmp_path):
     assert deleted.json() == {"success": True}
     assert not folder.path.exists()
     assert after["total_recordings"] == 0
+
+
+async def test_whoever_had_the_session_may_delete_its_recording(http, tmp_path):
+    recording = "rt_4f1c9a7be02d4c5899aa31d07be6f210-a"
+    folder = recorded(tmp_path, recording)
+    link = (await http.post(f"/api/sessions/{recording}/share", json={})).json()
+
+    by_the_link = await http.delete(f"/api/sessions/{link['token']}")
+    still_there = folder.path.is_dir()
+    by_its_id = await http.delete(f"/api/sessions/{recording}")
+
+    assert by_the_link.status_code in (401, 403)
+    assert still_there
+    assert by_its_id.json() == {"success": True}
+    assert not folder.path.exists()
 
 
 async def test_a_broken_recording_is_listed_with_its_problem(http, tmp_path):

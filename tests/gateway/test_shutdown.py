@@ -14,6 +14,7 @@ from tests.support.gateways import (
     say,
     until,
 )
+from tests.support.patience import HANG_S
 from tests.support.stand_in_worker import StandInWorker
 from websockets.asyncio.client import connect
 
@@ -68,9 +69,9 @@ async def test_newcomers_are_refused_while_the_last_sessions_end():
         await until(lambda: worker.sessions)
         worker.freeze()
         worker._control = None  # it does not hear that it should end anything
-        gateway.house.desk.end_sessions = lambda: 1  # type: ignore[method-assign]
+        gateway.runtime.worker_control.end_sessions = lambda: 1  # type: ignore[method-assign]
         gateway.gateway.stop()
-        await until(lambda: gateway.house.closing.done())
+        await until(lambda: gateway.runtime.closing.done())
         outcomes = []
         for path in (PATHS["duplex"], PATHS["realtime"], PATHS["chat"]):
             async with connect(gateway.ws(path)) as client:
@@ -90,15 +91,15 @@ async def test_whoever_does_not_end_in_time_is_cut_off():
     ):
         await hear(client)
         await until(lambda: worker.sessions)
-        gateway.house.desk.end_sessions = lambda: 1  # type: ignore[method-assign]
-        async with asyncio.timeout(5):
-            await gateway.house.shut_down(grace_s=0.1)
+        gateway.runtime.worker_control.end_sessions = lambda: 1  # type: ignore[method-assign]
+        async with asyncio.timeout(HANG_S):
+            await gateway.runtime.shut_down(grace_s=0.1)
         messages, code = await end_of(client)
 
         assert code == 1001
         assert (messages[-1]["type"], messages[-1]["code"]) == ("error", "service_unavailable")
-        assert gateway.house.fleet.leases == []
-        assert not gateway.house.reception.live
+        assert gateway.runtime.worker_pool.leases == []
+        assert not gateway.runtime.connection_handler.live
 
 
 async def test_workers_that_outlive_the_gateway_join_the_next_one():
@@ -107,7 +108,10 @@ async def test_workers_that_outlive_the_gateway_join_the_next_one():
         worker = await stack.enter_async_context(StandInWorker(first.url))
         first.gateway.stop()
         await until(
-            lambda: not first.house.fleet or not any(w.is_usable for w in first.house.fleet)
+            lambda: (
+                not first.runtime.worker_pool
+                or not any(w.is_usable for w in first.runtime.worker_pool)
+            )
         )
         second = await stack.enter_async_context(running_gateway())
         worker.gateway_url = second.url

@@ -9,7 +9,7 @@ from parley.gateway.state import Key, State
 
 
 async def test_transactions_of_several_callers_take_turns(tmp_path: Path):
-    async with State.open(tmp_path / "state.db") as state:
+    async with State(tmp_path / "state.db") as state:
         key = Key(
             id="k_1",
             name="a",

@@ -4,6 +4,8 @@ import subprocess
 import sys
 import textwrap
 
+from tests.support.patience import PROCESS_S
+
 BLOCKED = (
     "torch",
     "transformers",
@@ -32,7 +34,8 @@ class Block(importlib.abc.MetaPathFinder):
 sys.meta_path.insert(0, Block())
 
 import parley
-for package in ("parley.protocol", "parley.gateway", "parley.client", "parley.executor"):
+for package in ("protocol", "dialects", "gateway", "client", "executor"):
+    package = "parley." + package
     for found in pkgutil.walk_packages(importlib.import_module(package).__path__, package + "."):
         importlib.import_module(found.name)
 
@@ -65,7 +68,7 @@ def test_gateway_protocol_and_client_serve_where_torch_cannot_be_imported(tmp_pa
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PROCESS_S,
         check=False,
     )
 

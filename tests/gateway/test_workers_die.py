@@ -20,13 +20,22 @@ from tests.support.gateways import (
 from tests.support.stand_in_worker import StandInWorker
 from websockets.asyncio.client import connect
 
-from parley.gateway.leg import DialPolicy
+from parley.gateway import worker_pool
+from parley.gateway.upstream import DialPolicy
+from parley.protocol.control import BEAT_EVERY_S, SILENCE_LIMIT_S
+
+
+@pytest.fixture
+def silence_is_borne(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a closed connection tells of a death then."""
+    monkeypatch.setattr(worker_pool, "SILENCE_LIMIT_S", 3600.0)
 
 
 def statuses(gateway) -> list[str]:
-    return [worker.view for worker in gateway.house.fleet]
+    return [worker.view for worker in gateway.runtime.worker_pool]
 
 
+@pytest.mark.usefixtures("silence_is_borne")
 async def test_a_worker_that_dies_idle_is_offline_and_gets_no_work():
     async with running_gateway() as gateway, StandInWorker(gateway.url) as worker:
         worker.kill()
@@ -55,14 +64,33 @@ async def test_a_worker_that_dies_in_session_is_told_to_the_client_with_1011(dia
 
         assert code == 1011
         if dialect == "realtime":
-            assert messages[0]["error"]["code"] == "inference_error"
+            assert messages[0]["error"]["code"] == "worker_lost"
             assert "lost" in messages[0]["error"]["message"]
             assert messages[1] == {"type": "session.closed", "reason": "error"}
         else:
-            assert messages[0]["type"] == "error"
+            assert (messages[0]["type"], messages[0]["code"]) == ("error", "worker_lost")
             assert "lost" in messages[0]["message"]
         assert statuses(gateway) == ["offline"]
-        assert gateway.house.fleet.leases == []
+        assert gateway.runtime.worker_pool.leases == []
+
+
+@pytest.mark.usefixtures("silence_is_borne")
+async def test_a_lost_worker_is_told_in_words_of_the_requirement_text_without_extensions():
+    """`inference_error` would mean there that the session goes on."""
+    async with (
+        running_gateway() as gateway,
+        StandInWorker(gateway.url) as worker,
+        connect(gateway.ws("/v1/realtime?mode=audio", extensions=False)) as client,
+    ):
+        await hear(client)
+        await say(client, type="session.update")
+        await until(lambda: worker.heard)
+        worker.kill()
+        messages, code = await end_of(client)
+
+    error = next(message["error"] for message in messages if message["type"] == "error")
+    assert (error["code"], code) == ("worker_connect_failed", 1011)
+    assert error["message"].endswith("(worker_lost)")
 
 
 @pytest.mark.slow
@@ -74,8 +102,8 @@ async def test_a_silent_worker_ends_its_sessions_after_the_silence_limit():
             began = time.monotonic()
             messages, code = await end_of(client)
 
-        assert (messages[0]["code"], code) == ("inference_error", 1011)
-        assert 4 < time.monotonic() - began < 8
+        assert (messages[0]["code"], code) == ("worker_lost", 1011)
+        assert time.monotonic() - began > SILENCE_LIMIT_S - BEAT_EVERY_S
         assert statuses(gateway) == ["offline"]
 
 
@@ -96,7 +124,7 @@ async def test_ten_waiters_outlive_the_only_worker_and_are_served_by_the_next():
 
         worker.kill()
         await until(lambda: statuses(gateway) == ["offline"])
-        waiting = len(gateway.house.queue)
+        waiting = len(gateway.runtime.queue)
         async with StandInWorker(gateway.url, name="next", slots=10):
             for client in clients:
                 while (last := await hear(client))["type"] != "queue_done":
@@ -155,15 +183,15 @@ async def test_a_second_unreachable_worker_ends_the_wait_with_1013(dialect: str)
         last = messages[-1]["error"] if dialect == "realtime" else messages[-1]
         assert (last["code"], code) == ("worker_connect_failed", 1013)
         assert not any("queue_done" in message["type"] for message in messages)
-        assert len(gateway.house.queue) == 0
-        assert gateway.house.fleet.leases == []
+        assert len(gateway.runtime.queue) == 0
+        assert gateway.runtime.worker_pool.leases == []
 
 
 async def test_an_unreachable_worker_is_used_again_when_its_health_answers():
     async with running_gateway() as gateway, StandInWorker(gateway.url) as worker:
-        (known,) = gateway.house.fleet
+        (known,) = gateway.runtime.worker_pool
         worker.answers_health = False
-        gateway.house.fleet.unreachable(known)
+        gateway.runtime.worker_pool.unreachable(known)
         async with connect(gateway.ws(PATHS["realtime"])) as client:
             waiting = await hear(client)
             worker.answers_health = True
@@ -179,12 +207,12 @@ async def test_a_client_that_leaves_while_its_worker_is_dialled_gives_the_slot_b
     async with running_gateway(policy=patient) as gateway:
         broken = await _unreachable(gateway, "broken")
         client = await connect(gateway.ws(PATHS["realtime"]))
-        await until(lambda: gateway.house.fleet.leases)
+        await until(lambda: gateway.runtime.worker_pool.leases)
 
         client.transport.abort()
-        await until(lambda: not gateway.house.fleet.leases, 1)
+        await until(lambda: not gateway.runtime.worker_pool.leases, 1)
 
-        await until(lambda: not gateway.house.reception.live)
+        await until(lambda: not gateway.runtime.connection_handler.live)
         await broken.leave()
 
 
@@ -192,7 +220,7 @@ async def test_a_broken_control_socket_alone_does_not_end_sessions():
     async with running_gateway() as gateway, StandInWorker(gateway.url) as worker:
         async with connect(gateway.ws(PATHS["duplex"])) as client:
             await hear(client)
-            await until(lambda: gateway.house.fleet.leases[0].phase)
+            await until(lambda: gateway.runtime.worker_pool.leases[0].phase)
             worker.break_control()
             await until(lambda: statuses(gateway) == ["offline"])
             await worker.join()
@@ -219,8 +247,8 @@ async def test_rest_chat_reports_a_lost_worker_with_502():
         response = await asking
 
         assert response.status_code == 502
-        assert response.json()["code"] == "inference_error"
-        assert gateway.house.fleet.leases == []
+        assert response.json()["code"] == "worker_lost"
+        assert gateway.runtime.worker_pool.leases == []
 
 
 async def test_newcomers_are_refused_after_a_minute_without_workers():

@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 from tests.support import rule_weights
 
-from parley.engine.segments import Audio, Image, Role
+from parley.engine.segments import Audio, Image
 from parley.media.pcm import Pcm
+from parley.protocol.values import Role
 
 Samples = npt.NDArray[np.float32]
 Pixels = npt.NDArray[np.uint8]

@@ -17,7 +17,7 @@ import numpy as np
 import regex  # type: ignore[import-untyped]
 from tests.golden.case import Skipped
 
-from parley.models.minicpmo45.tokens import _SPELLING, SpecialIds
+from parley.models.minicpmo45.tokenizer import TOKEN_TEXTS, SpecialIds
 
 _WORDS = regex.compile(
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|"
@@ -29,7 +29,7 @@ _UNFLAGGED = {151657, 151658, *range(151659, 151669)}
 
 
 class RecordedWords:
-    """`Words` over `tokens_used.json`."""
+    """`Tokenizer` over `tokens_used.json`."""
 
     def __init__(self, folder: Path) -> None:
         listed = json.loads((folder / "tokens_used.json").read_text(encoding="utf-8"))
@@ -40,7 +40,7 @@ class RecordedWords:
         self.forbidden_symbols = tuple(sorted(set(forbidden)))
         flagged = set(range(151643, 151748)) - _UNFLAGGED
         self.special_ids = frozenset({self.ids.unk, *flagged})
-        self._special = {text: getattr(self.ids, name) for name, text in _SPELLING.items()}
+        self._special = {text: getattr(self.ids, name) for name, text in TOKEN_TEXTS.items()}
         del self._special["</s>"]
         self._entry: dict[int, str] = {}
         self._known: dict[str, int] = {}

@@ -11,8 +11,8 @@ from tests.golden import media, tiny
 from tests.golden.case import Case, Checker
 from tests.golden.section_mel import live_options, push_all
 
-from parley.models.minicpmo45.audio import LiveMel, token_count
-from parley.models.minicpmo45.caches import SlotCache
+from parley.models.minicpmo45.audio_encoder.mel import LiveMel, token_count
+from parley.models.minicpmo45.runtime.caches import SlotCache
 
 
 def run(case: Case, check: Checker) -> None:
@@ -28,13 +28,13 @@ def run(case: Case, check: Checker) -> None:
 
 
 def _whole(case: Case, check: Checker) -> None:
-    ears = tiny.ears(case.folder)
+    sound_encoder = tiny.sound_encoder(case.folder)
     clip = media.audio(case.json["input"]["audio"])
-    pieces = ears.pieces([clip])
+    pieces = sound_encoder.pieces([clip])
     lengths = [[piece.shape[1] for piece in pieces]]
     check.equal("audio_feature_lens", lengths, case.json["audio_feature_lens"])
     for key, chunked in (("embed_full", False), ("embed_chunk1s", True)):
-        tokens = ears.hear([clip], chunked=chunked)
+        tokens = sound_encoder.hear([clip], chunked=chunked)
         check.summary(key, tokens, case.json[key])
         want = case.arrays[key]
         every = 1 if want.shape[0] == tokens.shape[0] else -(-tokens.shape[0] // want.shape[0])
@@ -44,11 +44,11 @@ def _whole(case: Case, check: Checker) -> None:
 
 def _batch(case: Case, check: Checker) -> None:
     given = case.json["input"]
-    ears = tiny.ears(case.folder)
+    sound_encoder = tiny.sound_encoder(case.folder)
     clips = [media.audio(spec) for spec in given["audios"]]
     counts = [token_count(len(clip)) for clip in clips]
     check.equal("placeholders_unk", counts, case.json["placeholders_unk"])
-    pieces = ears.pieces(clips)
+    pieces = sound_encoder.pieces(clips)
     check.equal("lens", [piece.shape[1] for piece in pieces], case.arrays["lens"])
     longest = max(piece.shape[1] for piece in pieces)
     mel = torch.stack(
@@ -59,29 +59,29 @@ def _batch(case: Case, check: Checker) -> None:
             check.close(key, mel[..., :: int(found[1])], case.arrays[key])
     # -1 or 0 seconds mean full attention.
     seconds = given["chunk_length"]
-    ears = copy.copy(ears)
-    ears.chunk_frames = int(max(0.0, seconds) * 50)
-    for index, tokens in enumerate(ears.encode_pieces(pieces, chunked=seconds > 0)):
+    sound_encoder = copy.copy(sound_encoder)
+    sound_encoder.chunk_frames = int(max(0.0, seconds) * 50)
+    for index, tokens in enumerate(sound_encoder.encode_pieces(pieces, chunked=seconds > 0)):
         check.close(f"embed{index}", tokens, case.arrays[f"embed{index}"])
 
 
 def _layers(case: Case, check: Checker) -> None:
-    ears = tiny.ears(case.folder)
+    sound_encoder = tiny.sound_encoder(case.folder)
     clip = media.audio(case.json["input"]["audio"])
-    (mel,) = ears.pieces([clip])
+    (mel,) = sound_encoder.pieces([clip])
     states: list[torch.Tensor] = []
-    last = ears.encoder.whole(mel[None], [mel.shape[1]], 0, states)
+    last = sound_encoder.encoder.whole(mel[None], [mel.shape[1]], 0, states)
     for index, state in enumerate(states):
         if f"state{index}" in case.arrays:
             check.close(f"state{index}", state[0, ::2], case.arrays[f"state{index}"])
-    check.close("projected", ears.projection(last)[0, ::5], case.arrays["projected"])
-    check.close("pooled", ears.pool(last)[0], case.arrays["pooled"])
+    check.close("projected", sound_encoder.projection(last)[0, ::5], case.arrays["projected"])
+    check.close("pooled", sound_encoder.pool(last)[0], case.arrays["pooled"])
 
 
 def _live(case: Case, check: Checker) -> None:
     given = case.json["input"]
-    ears = tiny.ears(case.folder)
-    encoder = ears.encoder
+    sound_encoder = tiny.sound_encoder(case.folder)
+    encoder = sound_encoder.encoder
     cache = SlotCache(
         layers=len(encoder.layers),
         rows=1,
@@ -92,7 +92,9 @@ def _live(case: Case, check: Checker) -> None:
         device=torch.device("cpu"),
     )
     options = live_options(given)
-    stream = push_all(LiveMel(options), np.asarray(media.audio(given["audio"])), ears.extractor)
+    stream = push_all(
+        LiveMel(options), np.asarray(media.audio(given["audio"])), sound_encoder.extractor
+    )
     done = 0
     for index, (_, _, mel) in enumerate(stream):
         want = case.json["chunks"][index]
@@ -100,9 +102,11 @@ def _live(case: Case, check: Checker) -> None:
         extra = want["use_extra_context"]
         prefix = want["prefix_extra_frames"] if extra else 0
         suffix = want["suffix_extra_frames"] if extra else 0
-        if ears.is_full(cache.lengths[0], int(mel.shape[1])):
+        if sound_encoder.is_full(cache.lengths[0], int(mel.shape[1])):
             cache.truncate(0, 0)
-        (tokens,), spans = ears.hear_live([mel], [0], cache, prefixes=[prefix], suffixes=[suffix])
+        (tokens,), spans = sound_encoder.hear_live(
+            [mel], [0], cache, prefixes=[prefix], suffixes=[suffix]
+        )
         cache.commit(spans)
         check.summary(f"chunk {index}", tokens, want["embed"])
         check.equal(f"chunk {index} cache", cache.lengths[0], want["encoder_cache_len"])

@@ -16,9 +16,9 @@ from tests.golden.case import Case, Checker
 from tests.golden.section_prompts import read
 from torch import Tensor
 
-from parley.models.minicpmo45.caches import RopeTable, SlotCache, Span
-from parley.models.minicpmo45.choice import Ask, Chooser, Rule
-from parley.models.minicpmo45.language import LanguageModel
+from parley.models.minicpmo45.llm.network import LanguageModel
+from parley.models.minicpmo45.llm.sampling import Ask, ChoiceRule, Chooser
+from parley.models.minicpmo45.runtime.caches import RopeTable, SlotCache, Span
 
 DEFAULTS = {"num_beams": 3, "max_new_tokens": 4096}
 """Of the public call. Source: model.md 10.1, 10.4."""
@@ -91,7 +91,7 @@ def greedy(
 ) -> tuple[list[int], Tensor, list[float]]:
     """Ids with the end included, states of the fed ones, and how clear each choice was."""
     chooser = Chooser(tiny.words(case.folder), logits.shape[0], logits.device)
-    rule = Rule(is_greedy=True, repetition_penalty=penalty)
+    rule = ChoiceRule(is_greedy=True, repetition_penalty=penalty)
     ids: list[int] = []
     states: list[Tensor] = []
     margins: list[float] = []

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from msgspec import structs
 from tests.golden import media, talking, tiny
 from tests.golden.case import Case, Checker
 from tests.golden.talking import ROW, Call, conversation
@@ -16,13 +17,14 @@ from tests.support import rule_weights
 from torch import Tensor
 
 from parley.engine.segments import Audio, Image, Mark, Marker, Segment, Text
-from parley.engine.work import Answer, DuplexOptions, Ending, Opening, Prefill, Settle, Window
+from parley.engine.work import Ending, Finalize, Prefill, StartSession, StepUnit, Window
 from parley.media.pcm import Pcm
-from parley.models.minicpmo45.choice import Ask, Choice, Chooser, candidates, unit_rule
-from parley.models.minicpmo45.jobs import Feed, ModelJob
-from parley.models.minicpmo45.tokens import Prompt
+from parley.models.minicpmo45.conversation.prefill import Feed, ModelJob
+from parley.models.minicpmo45.llm.sampling import Ask, Choice, Chooser, candidates, unit_rule
+from parley.models.minicpmo45.prompt.layout import Prompt
+from parley.protocol.values import DuplexConfig
 
-OPTION_NAMES = {entry.name for entry in dataclasses.fields(DuplexOptions)}
+OPTION_NAMES = set(DuplexConfig.__struct_fields__)
 
 
 def run(case: Case, check: Checker) -> None:
@@ -59,11 +61,11 @@ class Session:
         # The public component listens from the start; and wherever it draws, the most probable
         # entry was taken when the vectors were made.
         chosen = {"force_listen_count": 0, **chosen, "decode_mode": "greedy"}
-        options = DuplexOptions(**chosen)
+        options = DuplexConfig(**chosen)
         self.options = options
         talking.run(
             self.model,
-            Opening(
+            StartSession(
                 "duplex",
                 speak=options.generate_audio,
                 seed=1,
@@ -97,7 +99,7 @@ class Session:
             segments.append(Text(suffix))
         job: Any = self.model.start(ROW, Prefill(tuple(segments)))
         job.protects = True
-        job.suffix = len(self.model.words.encode(suffix)) if suffix else 0
+        job.suffix = len(self.model.tokenizer.encode(suffix)) if suffix else 0
         talking.run(self.model, job)
         self.fed("prepare", "prep", want["fed"], self.seen.calls)
         self.state("prepare", want["state"])
@@ -160,11 +162,11 @@ class Session:
         args = want["args"]
         found = conversation(self.model)
         chosen = {key: value for key, value in args.items() if key in OPTION_NAMES}
-        options = dataclasses.replace(self.options, **{**chosen, "decode_mode": "greedy"})
+        options = structs.replace(self.options, **{**chosen, "decode_mode": "greedy"})
         found.opening = dataclasses.replace(found.opening, duplex=options)
-        end = self.model.words.ids.chunk_eos
+        end = self.model.tokenizer.ids.chunk_eos
         self.model.chooser = self.chooser if script is None else Script(script, end)
-        job: Any = self.model.start(ROW, Answer(bool(args.get("force_listen_override"))))
+        job: Any = self.model.start(ROW, StepUnit(bool(args.get("force_listen_override"))))
         pieces = []
         while job.stage is not None:
             self.model.step(job.stage, [job])
@@ -173,13 +175,13 @@ class Session:
         result = job.result
         waves = [len(piece.pcm) for piece in pieces if piece.pcm is not None]
         is_listen = result.ending is Ending.LISTEN
-        unsettled = found.memo.unsettled
+        unsettled = found.state.unsettled
         fed = [token for call in self.seen.calls for token in call.ids]
         terminator = (
             [] if unsettled is None or unsettled.terminator is None else [unsettled.terminator]
         )
         forced = int(job.interrupts) if unsettled is not None else 0
-        speak = self.model.words.ids.speak
+        speak = self.model.tokenizer.ids.speak
         self.said += [token for token in fed[forced:] if token != speak]
         got = {
             "is_listen": is_listen,
@@ -187,7 +189,7 @@ class Session:
             "end_of_turn": result.end_of_turn,
             "n_tokens": result.text_tokens,
             "n_tts_tokens": result.speech_tokens,
-            "current_time": found.memo.units,
+            "current_time": found.state.units,
             "wave_samples": sum(waves) if waves else 24000,
             "total_ids_added": fed + terminator,
             "handed_to_tts_ids": [] if is_listen else job.tokens,
@@ -235,7 +237,7 @@ class Session:
     def finalize(self, number: int, want: dict[str, Any]) -> None:
         self.seen.clear()
         what = f"unit {number} finalize"
-        talking.run(self.model, Settle())
+        talking.run(self.model, Finalize())
         for unit, length, kind in self.seen.units:
             self.units.append(
                 {
@@ -257,29 +259,29 @@ class Session:
 
     def state(self, what: str, want: dict[str, Any]) -> None:
         found = conversation(self.model)
-        memo, book, speech = found.memo, found.book, found.speech
-        previous = list(book._previous)
+        state, ledger, speech = found.state, found.ledger, found.speech
+        previous = list(ledger._previous)
         marked = [*self.model.marker_ids, *previous] if previous else []
         is_context = self.window.kind == "context"
         length = self.model.context.lengths[ROW]
         got = {
             "kv_cache_length": length,
             "units": self.units,
-            "preserve": book.protected_tokens,
+            "preserve": ledger.protected_tokens,
             "position_offset": 0 if is_context else self.dropped_tokens,
-            "previous_text": self.model.words.decode(previous),
+            "previous_text": self.model.tokenizer.decode(previous),
             "previous_token_ids": marked,
             "previous_content_length": len(marked),
-            "preserve_prefix_length": book._head_tokens if is_context else 0,
+            "preserve_prefix_length": ledger._head_tokens if is_context else 0,
             "dropped_units": self.dropped_units,
-            "audio_chunk_idx": memo.units,
-            "audio_buffer": len(memo.buffered),
+            "audio_chunk_idx": state.units,
+            "audio_buffer": len(state.buffered),
             "speak_count": len(self.said),
-            "current_turn_ended": memo.turn_ended,
+            "current_turn_ended": state.turn_ended,
             "tts_text_start_pos": speech.row.position if speech is not None else 0,
             "token2wav_buffer": speech.unit_tokens.tokens if speech is not None else [],
             "res_ids": self.said,
-            "decoder_generated_tokens": len(memo.history),
+            "decoder_generated_tokens": len(state.history),
         }
         sums = talking.cache_sums(self.model, ROW, length)
         for key, value in want.items():
@@ -355,8 +357,8 @@ def _schema(prompt: Prompt) -> list[Any]:
 
 def _rule(settings: dict[str, Any], case: Case, mode: str = "greedy"):
     words = tiny.words(case.folder)
-    base = DuplexOptions(decode_mode="greedy" if mode == "greedy" else "sampling")
-    options = dataclasses.replace(base, **settings)
+    base = DuplexConfig(decode_mode="greedy" if mode == "greedy" else "sampling")
+    options = structs.replace(base, **settings)
     return unit_rule(options, words.ids, listen_id=words.ids.im_end), options
 
 

@@ -13,10 +13,10 @@ from tests.golden.section_prompts import read, segments_of
 from tests.golden.talking import ROW, conversation
 
 from parley.engine.segments import Audio, Hearing, Image, Mark, Marker, Segment, Text
-from parley.engine.work import Opening, Prefill, Reply, Sampling, Window
-from parley.models.minicpmo45.audio import LiveMelOptions
-from parley.models.minicpmo45.replies import ReplyJob
-from parley.models.minicpmo45.whole import WholeReplyJob
+from parley.engine.work import Generate, Prefill, Sampling, StartSession, Window
+from parley.models.minicpmo45.audio_encoder.mel import LiveMelOptions
+from parley.models.minicpmo45.conversation.replies import ReplyJob
+from parley.models.minicpmo45.conversation.whole import WholeReplyJob
 
 
 def run(case: Case, check: Checker) -> None:
@@ -48,7 +48,7 @@ class Session:
         self.model.turn_mel = LiveMelOptions(redundancy_frames=frames)
         high, low = settings.get("window_high_low", [8000, 6000])
         window = Window("basic", high, low)
-        talking.run(self.model, Opening("half_duplex", seed=1, window=window))
+        talking.run(self.model, StartSession("half_duplex", seed=1, window=window))
         self.mark: Any = None
         self.answers = 0
 
@@ -91,7 +91,7 @@ class Session:
         args = {**DEFAULTS, **step.get("args", {})}
         if args.get("enable_speculative_snapshot"):
             self.mark = self.model.mark(ROW)
-        reply = Reply(
+        reply = Generate(
             max_new_tokens=args["max_new_tokens"],
             sampling=Sampling(
                 temperature=args["temperature"],
@@ -104,14 +104,14 @@ class Session:
         )
         template = args.get("use_tts_template", True)
         job = ReplyJob(self.model, conversation(self.model), reply, use_tts_template=template)
-        words = self.model.words
+        words = self.model.tokenizer
         if isinstance(words, RecordedWords):
-            self.model.words = _Counted(words, step)
+            self.model.tokenizer = _Counted(words, step)
         pieces = []
         while job.stage is not None:
             self.model.step(job.stage, [job])
             pieces += job.take_pieces()
-        self.model.words = words
+        self.model.tokenizer = words
         self.calls(what, step)
         self.chunks(what, step["chunks"])
         if args["generate_audio"]:
@@ -166,13 +166,13 @@ class Session:
 
     def state(self, what: str, want: dict[str, Any]) -> None:
         found = conversation(self.model)
-        memo, rounds, mel = found.memo, found.memo.rounds, found.memo.mel
+        state, rounds, mel = found.state, found.state.rounds, found.state.mel
         got = {
             "llm_cache": self.model.context.lengths[ROW],
-            "audio_cache": self.model.hearing.lengths[ROW],
-            "audio_chunk_idx": memo.turn_sounds,
-            "new_user_msg": memo.new_turn,
-            "llm_generated": memo.has_replied,
+            "audio_cache": self.model.audio_cache.lengths[ROW],
+            "audio_chunk_idx": state.turn_sounds,
+            "new_user_msg": state.new_turn,
+            "llm_generated": state.has_replied,
             "llm_generate_completed": False,
             "next_round": rounds.next_round,
             "pending_round": rounds.pending_round,
@@ -233,11 +233,11 @@ def _one_call(case: Case, check: Checker) -> None:
     request = read(case, given["msgs"], given, answer=False)
     check.equal("prompt", request.rendered, case.json["prompt"])
     model, seen = talking.build(case)
-    talking.run(model, Opening("chat", speak=False, seed=1))
+    talking.run(model, StartSession("chat", speak=False, seed=1))
     talking.run(model, Prefill(tuple(segments_of(given["msgs"], given))))
     check.equal("cache", model.context.lengths[ROW], case.json["cache_after_prefill"])
     spoken = any(place.kind == "audio" for place in request.prompt.places)
-    reply = Reply(
+    reply = Generate(
         max_new_tokens=given["max_new_tokens"],
         sampling=Sampling(repetition_penalty=given["repetition_penalty"], is_greedy=True),
         speak=False,
@@ -247,7 +247,7 @@ def _one_call(case: Case, check: Checker) -> None:
     talking.run(model, WholeReplyJob(model, conversation(model), reply, use_tts_template=template))
     # The public call gives out the id at the limit, too; ours chooses it and lets it go.
     ids = [choice.token for choice in seen.choices]
-    text = answer_text(case, ids, model.words.ids.chat_terminators)
+    text = answer_text(case, ids, model.tokenizer.ids.chat_terminators)
     check.equal("text", text, case.json["text"])
     check.equal("cache_after", model.context.lengths[ROW], case.json["cache_after"])
     check.equal("calls", len(seen.calls), len(case.json["llm_calls"]))

@@ -6,8 +6,8 @@ from tests.golden import media, tiny
 from tests.golden.case import Case, Checker, strided
 
 from parley.models.minicpmo45.config import SliceRules
-from parley.models.minicpmo45.tokens import Picture, expand
-from parley.models.minicpmo45.vision import cut, fitting_size, tiled_size
+from parley.models.minicpmo45.prompt.layout import PromptPicture, expand
+from parley.models.minicpmo45.vision_encoder.pictures import cut, fitting_size, tiled_size
 
 
 def run(case: Case, check: Checker) -> None:
@@ -41,6 +41,6 @@ def _placeholders(case: Case, check: Checker, width: int, height: int, limit: in
     for key, number in (("placeholder_with_id_3", 3), ("placeholder_without_id", None)):
         if key not in case.json:
             continue
-        picture = Picture(number or 0, width, height, limit, with_id=number is not None)
+        picture = PromptPicture(number or 0, width, height, limit, with_id=number is not None)
         prompt = expand([picture], words, SliceRules())
         check.equal(key, words.decode(prompt.ids), case.json[key])

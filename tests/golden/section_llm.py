@@ -6,8 +6,8 @@ import torch
 from tests.golden import tiny
 from tests.golden.case import Case, Checker
 
-from parley.models.minicpmo45.caches import Span
-from parley.models.minicpmo45.language import Probe
+from parley.models.minicpmo45.llm.network import Probe
+from parley.models.minicpmo45.runtime.caches import Span
 
 
 def run(case: Case, check: Checker) -> None:

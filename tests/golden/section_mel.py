@@ -9,7 +9,7 @@ import torch
 from tests.golden import media, tiny
 from tests.golden.case import Case, Checker
 
-from parley.models.minicpmo45.audio import (
+from parley.models.minicpmo45.audio_encoder.mel import (
     FIRST_LIVE_SAMPLES,
     PIECE_SAMPLES,
     Floor,
@@ -19,7 +19,7 @@ from parley.models.minicpmo45.audio import (
     token_count,
 )
 from parley.models.minicpmo45.config import SliceRules
-from parley.models.minicpmo45.tokens import Sound, expand
+from parley.models.minicpmo45.prompt.layout import PromptSound, expand
 
 
 def run(case: Case, check: Checker) -> None:
@@ -73,7 +73,7 @@ def _whole(case: Case, check: Checker) -> None:
     count = token_count(len(clip))
     check.equal("placeholder_unk_count", count, case.json["placeholder_unk_count"])
     for key, group in (("placeholder", None), ("placeholder_chunked", 10)):
-        prompt = expand([Sound(0, count, group)], words, SliceRules())
+        prompt = expand([PromptSound(0, count, group)], words, SliceRules())
         check.equal(key, words.decode(prompt.ids), case.json[key])
 
 
@@ -83,7 +83,9 @@ def _merged(case: Case, check: Checker) -> None:
     groups: dict[int, list[np.ndarray]] = {}
     for part, clip in zip(given["audio_parts"], clips, strict=True):
         groups.setdefault(part, []).append(clip)
-    pieces = tiny.ears(case.folder).pieces([np.concatenate(group) for group in groups.values()])
+    pieces = tiny.sound_encoder(case.folder).pieces(
+        [np.concatenate(group) for group in groups.values()]
+    )
     check.equal("lens", [piece.shape[1] for piece in pieces], case.arrays["lens"])
     counts = [token_count(len(clip)) for clip in clips]
     check.equal("placeholders_unk", counts, case.json["placeholders_unk"])

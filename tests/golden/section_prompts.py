@@ -12,9 +12,10 @@ from tests.golden.case import Case, Checker
 
 from parley.engine.segments import Audio, Mark, Marker, Segment, Text
 from parley.models.minicpmo45.config import SliceRules
-from parley.models.minicpmo45.inputs import Media, chat_messages, fuse
-from parley.models.minicpmo45.tokens import Prompt, SpecialIds, as_text, expand, render
-from parley.models.minicpmo45.vision import Pieces
+from parley.models.minicpmo45.prompt.inputs import Media, chat_messages, fuse
+from parley.models.minicpmo45.prompt.layout import Prompt, as_text, expand, render
+from parley.models.minicpmo45.tokenizer import SpecialIds
+from parley.models.minicpmo45.vision_encoder.pictures import Pieces
 
 
 @dataclass(eq=False)
@@ -28,9 +29,9 @@ class Request:
     signals: list[np.ndarray]
 
     def embeds(self, case: Case, *, chunked: bool = True) -> torch.Tensor:
-        ears = tiny.ears(case.folder)
-        audio = ears.hear(self.signals, chunked=chunked) if self.signals else None
-        pictures = tiny.eyes(case.folder).look(self.pieces)
+        sound_encoder = tiny.sound_encoder(case.folder)
+        audio = sound_encoder.hear(self.signals, chunked=chunked) if self.signals else None
+        pictures = tiny.picture_encoder(case.folder).look(self.pieces)
         return fuse(tiny.network(case.folder).llm, self.prompt, pictures, audio)
 
 
@@ -49,16 +50,27 @@ def segments_of(messages: list[dict[str, Any]], args: dict[str, Any]) -> list[Se
     return segments
 
 
+def has_sound(messages: list[dict[str, Any]], args: dict[str, Any]) -> bool:
+    """Whether there is anything to hear in a conversation."""
+    return any(isinstance(segment, Audio) for segment in segments_of(messages, args))
+
+
 def read(
-    case: Case, messages: list[dict[str, Any]], args: dict[str, Any], *, answer: bool = True
+    case: Case,
+    messages: list[dict[str, Any]],
+    args: dict[str, Any],
+    *,
+    answer: bool = True,
+    hears: bool | None = None,
 ) -> Request:
     """Messages of a case, by the product's own path from segments to ids.
 
     Args:
         answer: append the generation prompt.
+        hears: whether there is sound in any conversation of the batch; None looks at this one.
     """
     segments = segments_of(messages, args)
-    has_audio = any(isinstance(segment, Audio) for segment in segments)
+    has_audio = has_sound(messages, args) if hears is None else hears
     found = Media()
     numbered = args.get("use_image_id")
     listed = chat_messages(
@@ -80,7 +92,7 @@ def read(
     prompt = expand(parts, tiny.words(case.folder), SliceRules())
     prompt = prompt.truncated(args.get("max_inp_length", 8192))
     signals = found.signals()
-    lengths = [piece.shape[1] for piece in tiny.ears(case.folder).pieces(signals)]
+    lengths = [piece.shape[1] for piece in tiny.sound_encoder(case.folder).pieces(signals)]
     return Request(as_text(parts), prompt, found.cut_pictures(SliceRules()), lengths, signals)
 
 
@@ -88,7 +100,9 @@ def run(case: Case, check: Checker) -> None:
     given = case.json["input"]
     messages, args = given["msgs"], given.get("chat_args", {})
     batch = messages if isinstance(messages[0], list) else [messages]
-    requests = [read(case, sample, args) for sample in batch]
+    # One call has one template: sound in any conversation opens speech in all of them.
+    hears = any(has_sound(sample, args) for sample in batch)
+    requests = [read(case, sample, args, hears=hears) for sample in batch]
     check.equal("rendered", [request.rendered for request in requests], case.json["rendered"])
     longest = max(len(request.prompt.ids) for request in requests)
     for index, request in enumerate(requests):

@@ -27,13 +27,13 @@ from tests.support.rule_weights import shaped, weight
 from torch import Tensor
 from torch.nn import functional as F
 
-from parley.models.minicpmo45.conformer import History
-from parley.models.minicpmo45.flow import Flow, FlowStep
-from parley.models.minicpmo45.speech_buffer import Window
-from parley.models.minicpmo45.token2wav import Token2Wav, make_flow, make_vocoder
-from parley.models.minicpmo45.vocoder import OVERLAP_SAMPLES, ClassicVocoder
-from parley.models.minicpmo45.vocoder_causal import PITCH_AHEAD, CausalVocoder
-from parley.models.minicpmo45.voice_pack import VoicePack
+from parley.models.minicpmo45.token2wav.conformer import AttentionHistory
+from parley.models.minicpmo45.token2wav.flow import Flow, FlowStep
+from parley.models.minicpmo45.token2wav.token2wav import Token2Wav, make_flow, make_vocoder
+from parley.models.minicpmo45.token2wav.vocoder import OVERLAP_SAMPLES, ClassicVocoder
+from parley.models.minicpmo45.token2wav.vocoder_causal import PITCH_AHEAD, CausalVocoder
+from parley.models.minicpmo45.token2wav.voice_pack import VoicePack
+from parley.models.minicpmo45.token2wav.windows import VocoderWindow
 
 PITCH_SLACK = 0.05
 
@@ -131,7 +131,9 @@ def _pieces(case: Case, check: Checker, flow: Flow, tokens: list[int]) -> None:
             token_entries = torch.cat([history.tokens, token_entries], dim=4)
             frame_entries = torch.cat([history.frames, frame_entries], dim=4)
         taken += count
-        history = History(token_entries, frame_entries, [taken], [2 * taken], made.left, made.up)
+        history = AttentionHistory(
+            token_entries, frame_entries, [taken], [2 * taken], made.left, made.up
+        )
     if history is None:
         check.note("no pieces were recorded")
         return
@@ -233,7 +235,7 @@ def _stream(case: Case, check: Checker) -> None:
     mels.clear()
     rest = list(given["generated_tokens"])
     for number, piece in enumerate(case.json["chunks"]):
-        window = Window(tuple(rest[: piece["tokens"]]), piece["last"])
+        window = VocoderWindow(tuple(rest[: piece["tokens"]]), piece["last"])
         del rest[: piece["tokens"] - 3]
         wave = speech.decode([0], [window])[0]
         check.equal(f"samples {number}", len(wave), piece["samples"])

@@ -21,20 +21,17 @@ from tests.golden.section_prompts import read
 from tests.support.rule_weights import shaped, uniform, weight
 from torch import Tensor
 
-from parley.models.minicpmo45.speech import Fed, MiniCPMTTS, SpeechBlock, SpeechConfig
-from parley.models.minicpmo45.speech_buffer import utterance_windows
-from parley.models.minicpmo45.speech_sampling import (
+from parley.models.minicpmo45.token2wav.windows import utterance_windows
+from parley.models.minicpmo45.tts.config import SpeechConfig
+from parley.models.minicpmo45.tts.decoder import MiniCPMTTS
+from parley.models.minicpmo45.tts.rows import Fed, SpeechBlock
+from parley.models.minicpmo45.tts.sampling import (
     RowRules,
     SpeechSampling,
     kept_candidates,
     penalised,
 )
-from parley.models.minicpmo45.speech_turns import (
-    Interleaved,
-    SpokenTurn,
-    SpokenUnits,
-    Utterance,
-)
+from parley.models.minicpmo45.tts.turns import Interleaved, SpokenTurn, SpokenUnits, WholeUtterance
 
 
 def run(case: Case, check: Checker) -> None:
@@ -139,7 +136,7 @@ def _utterance(case: Case, check: Checker) -> None:
     with np.load(named if named.is_file() else folder / "condition.npz") as stored:
         rows = torch.from_numpy(stored["condition_normalized"])
     settings = case.json["settings"]
-    speech = Utterance(tts, tts.open(0, 0), greedy(settings))
+    speech = WholeUtterance(tts, tts.open(0, 0), greedy(settings))
     block = speech.begin(rows, min_new=settings["min_new_token"], max_new=settings["max_new_token"])
     seen = finish(tts, block)
     check.equal("tokens", block.tokens, case.arrays["tokens"])
@@ -285,7 +282,7 @@ def _forced(case: Case, check: Checker) -> None:
     begin = len(ids) - ids[::-1].index(words.ids.tts_bos)
     end = len(ids) - 1 - ids[::-1].index(words.ids.tts_eos)
     rows = tts.condition(ids[begin:end], hidden[begin:end])
-    speech = Utterance(tts, tts.open(0, 0), greedy({"top_p": 0.85, "top_k": 25}))
+    speech = WholeUtterance(tts, tts.open(0, 0), greedy({"top_p": 0.85, "top_k": 25}))
     block = speech.begin(rows, max_new=case.json["max_new_token"])
     check.close("tts_inputs", block.condition, case.arrays["tts_inputs"])
     finish(tts, block)

@@ -9,7 +9,7 @@ from tests.golden import media, tiny
 from tests.golden.case import Case, Checker
 
 from parley.models.minicpmo45.config import SliceRules
-from parley.models.minicpmo45.vision import Pieces, cut
+from parley.models.minicpmo45.vision_encoder.pictures import Pieces, cut
 
 
 def run(case: Case, check: Checker) -> None:
@@ -26,11 +26,11 @@ def run(case: Case, check: Checker) -> None:
 
 
 def _outputs(case: Case, check: Checker, pictures: list[Pieces]) -> None:
-    eyes = tiny.eyes(case.folder)
+    picture_encoder = tiny.picture_encoder(case.folder)
     patches = [piece for picture in pictures for piece in picture.patches]
     sizes = [size for picture in pictures for size in picture.sizes]
-    features = eyes.features(patches, sizes)
-    tokens = eyes.resampler(features, sizes)
+    features = picture_encoder.features(patches, sizes)
+    tokens = picture_encoder.resampler(features, sizes)
     check.summary("resampler", tokens, case.json["resampler"])
     for key, want in case.arrays.items():
         if key == "tgt_sizes":
@@ -50,17 +50,17 @@ def _outputs(case: Case, check: Checker, pictures: list[Pieces]) -> None:
 
 
 def _layers(case: Case, check: Checker, pictures: list[Pieces]) -> None:
-    eyes = tiny.eyes(case.folder)
+    picture_encoder = tiny.picture_encoder(case.folder)
     (picture,) = pictures
     step = _step(case)
     states: list = []
     pixels = torch.from_numpy(picture.patches[0])[None]
-    features = eyes.tower(pixels, picture.sizes, states)
+    features = picture_encoder.tower(pixels, picture.sizes, states)
     check.close("emb", states[0][0, ::step], case.arrays["emb"])
     for index, state in enumerate(states[1:]):
         if f"layer{index}" in case.arrays:
             check.close(f"layer{index}", state[0, ::step], case.arrays[f"layer{index}"])
-    resampler = eyes.resampler
+    resampler = picture_encoder.resampler
     check.close("kv_proj", resampler.kv_proj(features)[0, ::step], case.arrays["kv_proj"])
     attended = resampler.attention(features, picture.sizes)[0]
     every = attended.shape[0] // case.arrays["resampler_attn"].shape[0]

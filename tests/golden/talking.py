@@ -18,18 +18,17 @@ from torch import Tensor
 
 from parley.engine.work import Work
 from parley.media.pcm import Pcm
-from parley.models.minicpmo45.behaviour import Behaviour
-from parley.models.minicpmo45.choice import Choice
-from parley.models.minicpmo45.conversation import Conversation, Unsettled
-from parley.models.minicpmo45.jobs import ModelJob
+from parley.models.minicpmo45.conversation.observer import ModelObserver
+from parley.models.minicpmo45.conversation.prefill import ModelJob
+from parley.models.minicpmo45.conversation.speech import SpeechOutput
+from parley.models.minicpmo45.conversation.state import Conversation, Group, Unsettled
+from parley.models.minicpmo45.llm.sampling import Choice
 from parley.models.minicpmo45.model import ANSWER_RESERVE, MiniCPMO45
-from parley.models.minicpmo45.mouth import Mouth
-from parley.models.minicpmo45.replies import Group
-from parley.models.minicpmo45.speech import MiniCPMTTS
-from parley.models.minicpmo45.speech_buffer import Wave, Window
-from parley.models.minicpmo45.speech_rows import SpeechBlock
-from parley.models.minicpmo45.speech_sampling import SpeechSampling
-from parley.models.minicpmo45.watch import Watcher
+from parley.models.minicpmo45.token2wav.windows import VocoderWindow, Wave
+from parley.models.minicpmo45.tts.decoder import MiniCPMTTS
+from parley.models.minicpmo45.tts.rows import SpeechBlock
+from parley.models.minicpmo45.tts.sampling import SpeechSampling
+from parley.settings import ModelBehaviour as Behaviour
 
 ROW = 1
 """Conversations run in the second of two rows; the first stays empty."""
@@ -56,7 +55,7 @@ class SilentVocoder:
     def restart(self, rows: Sequence[int]) -> None:
         pass
 
-    def speak(self, rows: Sequence[int], windows: Sequence[Window]) -> list[Wave]:
+    def speak(self, rows: Sequence[int], windows: Sequence[VocoderWindow]) -> list[Wave]:
         return [
             np.zeros(960 * (len(window.tokens) - (0 if window.is_last else 3)), np.float32)
             for window in windows
@@ -112,7 +111,7 @@ class Spoken:
 
 
 @dataclass(eq=False)
-class Recorder(Watcher):
+class Recorder(ModelObserver):
     """Everything since the last `clear`."""
 
     model: MiniCPMO45 | None = None
@@ -121,7 +120,7 @@ class Recorder(Watcher):
     groups: list[Group] = field(default_factory=list)
     conditions: list[Condition] = field(default_factory=list)
     blocks: list[Spoken] = field(default_factory=list)
-    windows: list[Window] = field(default_factory=list)
+    windows: list[VocoderWindow] = field(default_factory=list)
     units: list[tuple[Unsettled, int, str]] = field(default_factory=list)
     dropped: list[tuple[int, int]] = field(default_factory=list)
 
@@ -160,13 +159,13 @@ class Recorder(Watcher):
             )
         )
 
-    def vocoded(self, row: int, window: Window) -> None:
+    def vocoded(self, row: int, window: VocoderWindow) -> None:
         self.windows.append(window)
 
     def settled(self, conversation: Conversation, unit: Unsettled) -> None:
-        memo = conversation.memo
-        length = conversation.book.length_tokens - memo.unit_start
-        self.units.append((unit, length, memo.unit_kind))
+        state = conversation.state
+        length = conversation.ledger.length_tokens - state.unit_start
+        self.units.append((unit, length, state.unit_kind))
 
     def slid(self, row: int, dropped_tokens: int, dropped_entries: int) -> None:
         self.dropped.append((dropped_tokens, dropped_entries))
@@ -195,12 +194,12 @@ def build(case: Case, *, behaviour: Behaviour | None = None) -> tuple[MiniCPMO45
         tiny.words(case.folder),
         slots=2,
         context_tokens=min(CONTEXT, positions),
-        mouth=Mouth(decoder, SilentVocoder(), sampling),
+        speech_output=SpeechOutput(decoder, SilentVocoder(), sampling),
         behaviour=behaviour or Behaviour.reference(),
         prefill_piece_tokens=1_000_000,
     )
     recorder = Recorder(model=model)
-    model.watch = recorder
+    model.observer = recorder
     return model, recorder
 
 

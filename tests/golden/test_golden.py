@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
-from tests.golden.case import Case, Skipped, find_cases
+from tests.golden import section_prompts
+from tests.golden.case import Case, Checker, Skipped, find_cases
 from tests.golden.runner import DATA, judge
 
 pytestmark = pytest.mark.slow
@@ -22,3 +25,24 @@ def test_the_tiny_model_gives_what_the_public_implementation_gave(case: Case) ->
         pytest.skip(str(reason))
 
     assert check.differences == []
+
+
+def test_sound_in_one_conversation_of_a_batch_opens_speech_in_all_of_them() -> None:
+    """As the public implementation does: one call, one template."""
+    silent = [{"role": "user", "content": "What is the capital of France?"}]
+    heard = [{"role": "user", "content": [{"audio": {"seconds": 1.0, "seed": 3}}]}]
+    case = Case(DATA, "prompts", "made up")
+    case.__dict__["json"] = {"input": {"msgs": [silent, heard]}, "rendered": []}
+
+    class FirstComparison(Checker):
+        def equal(self, what: str, got: Any, want: Any) -> bool:
+            if what == "rendered":
+                rendered.extend(got)
+                raise Skipped("the rest needs recorded arrays")
+            return True
+
+    rendered: list[str] = []
+    with pytest.raises(Skipped):
+        section_prompts.run(case, FirstComparison())
+
+    assert [text.endswith("</think>\n\n<|tts_bos|>") for text in rendered] == [True, True]

@@ -17,10 +17,11 @@ from tests.support import rule_weights
 from torch import Tensor
 
 from parley.models.minicpmo45 import weights
-from parley.models.minicpmo45.audio import Ears, MelExtractor
+from parley.models.minicpmo45.audio_encoder.mel import MelExtractor
+from parley.models.minicpmo45.audio_encoder.network import SoundEncoder
 from parley.models.minicpmo45.config import MiniCPMOConfig, make_config
-from parley.models.minicpmo45.tokens import Vocabulary, Words
-from parley.models.minicpmo45.vision import Eyes
+from parley.models.minicpmo45.tokenizer import CheckpointTokenizer, Tokenizer
+from parley.models.minicpmo45.vision_encoder.network import PictureEncoder
 
 TOKENIZER = Path(__file__).parents[3] / "shared" / "tokenizer"
 """Where the model's own tokenizer files may lie next to the repository."""
@@ -45,16 +46,16 @@ def network(folder: Path) -> weights.Network:
 
 
 @cache
-def eyes(folder: Path) -> Eyes:
+def picture_encoder(folder: Path) -> PictureEncoder:
     net = network(folder)
-    return Eyes(net.vpm, net.resampler, batch=config(folder).vision_batch)
+    return PictureEncoder(net.vpm, net.resampler, batch=config(folder).vision_batch)
 
 
 @cache
-def ears(folder: Path) -> Ears:
+def sound_encoder(folder: Path) -> SoundEncoder:
     settings = config(folder)
     net = network(folder)
-    return Ears(
+    return SoundEncoder(
         net.apm,
         net.audio_projection_layer,
         MelExtractor(settings.audio.num_mel_bins),
@@ -64,9 +65,9 @@ def ears(folder: Path) -> Ears:
 
 
 @cache
-def words(folder: Path, tokenizer: Path | None = None) -> Words:
+def words(folder: Path, tokenizer: Path | None = None) -> Tokenizer:
     """The real tokenizer where its files are, else the one recorded in the vectors."""
     place = tokenizer or TOKENIZER
     if (place / "vocab.json").is_file():
-        return Vocabulary(place)
+        return CheckpointTokenizer(place)
     return RecordedWords(folder)

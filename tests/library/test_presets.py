@@ -9,7 +9,7 @@ import pytest
 import soundfile
 from tests.support.recordings import tone
 
-from parley.library.presets import MODES, Presets
+from parley.library.presets import APP_IDS, Presets
 
 
 def write(root: Path, text: str, mode: str = "omni", name: str = "mine.yaml") -> Path:
@@ -23,11 +23,11 @@ def test_every_mode_has_a_chinese_and_an_english_call(tmp_path):
     presets = Presets(tmp_path)
     found = presets.list()
 
-    assert tuple(found) == MODES
-    for mode in MODES:
+    assert tuple(found) == APP_IDS
+    for mode in APP_IDS:
         assert [one.id for one in found[mode]][:2] == ["call_zh", "call_en"]
     assert [one.id for one in found["turnbased"]][2:] == ["video_zh", "video_en"]
-    assert all(one.prompt or one.content for mode in MODES for one in found[mode])
+    assert all(one.prompt or one.content for mode in APP_IDS for one in found[mode])
     assert presets.problems == []
 
 

@@ -14,13 +14,13 @@ from tests.support.recordings import tone
 
 from parley.errors import InvalidPayload, TooLarge
 from parley.library import voices
-from parley.library.voices import TooManyVoices, VoiceShelf
+from parley.library.voices import TooManyVoices, VoiceLibrary, VoiceUser
 from parley.media.pcm import to_float32_bytes
 
 
 @pytest.fixture
-def shelf(tmp_path: Path) -> VoiceShelf:
-    return VoiceShelf(tmp_path, limit_s=10)
+def shelf(tmp_path: Path) -> VoiceLibrary:
+    return VoiceLibrary(tmp_path, limit_s=10)
 
 
 def file(seconds: float = 1.0, rate_hz: int = 44_100, channels: int = 2, **how) -> bytes:
@@ -141,3 +141,35 @@ def test_a_card_that_points_elsewhere_is_ignored(shelf, tmp_path):
     path.write_text(json.dumps({**json.loads(path.read_text()), "filename": "../x.wav"}))
 
     assert shelf.list() == []
+
+
+def test_strangers_together_leave_room_for_keys(shelf, monkeypatch):
+    monkeypatch.setattr(voices, "LIMIT_STRANGERS", 2)
+    for client in ("a", "b"):
+        shelf.add("Anna", file(), VoiceUser(client=client))
+
+    with pytest.raises(TooManyVoices):
+        shelf.add("Anna", file(), VoiceUser(client="c"))
+    shelf.add("Anna", file(), VoiceUser(key_id="k"))
+
+
+def test_a_session_finds_by_name_what_its_client_may_see(shelf):
+    anna = shelf.add("Anna", file(), VoiceUser(key_id="anna"))
+    stranger = shelf.add("Bo", file(), VoiceUser(client="x"))
+
+    assert shelf.find("Anna", VoiceUser.named("key:anna")) is not None
+    assert shelf.find("Anna", VoiceUser.named("admin")) is not None
+    assert shelf.find("Anna", VoiceUser.named("key:other")) is None
+    assert shelf.find(anna.id, VoiceUser.named("")) is None
+    assert shelf.find("Bo", VoiceUser.named("")) is None
+    assert shelf.find(stranger.id, VoiceUser.named("")) is not None
+
+
+def test_a_voice_from_before_voices_had_owners_is_opened_by_its_id(shelf, tmp_path):
+    card = shelf.add("Anna", file())
+    path = tmp_path / "voices" / f"{card.id}.json"
+    facts = json.loads(path.read_text())
+    path.write_text(json.dumps({k: v for k, v in facts.items() if k not in ("owner", "published")}))
+
+    assert shelf.list(VoiceUser()) == []
+    assert shelf.find(card.id, VoiceUser()) is not None

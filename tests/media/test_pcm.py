@@ -33,6 +33,39 @@ def test_samples_beyond_full_scale_are_clipped():
     assert pcm.samples.tolist() == [-1.0, 0.5, 1.0]
 
 
+SPEECH = (np.sin(np.arange(16_000) / 9) * np.linspace(0, 9000, 16_000)).astype("<i2")
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (SPEECH.tobytes(), "16-bit samples sent as they are"),
+        (SPEECH.astype("<f4").tobytes(), "scale of 16-bit samples .largest value 89.."),
+        ((SPEECH // 1000).astype("<f4").tobytes(), "divide by 32768"),
+        (np.full(100, np.nan, "<f4").tobytes(), "not finite"),
+    ],
+    ids=["integers", "not divided", "quiet, not divided", "no numbers"],
+)
+def test_sixteen_bit_samples_are_recognised_and_told(data, told):
+    with pytest.raises(InvalidPayload, match=told):
+        from_float32_bytes(data)
+
+
+@pytest.mark.parametrize(
+    "samples",
+    [
+        SPEECH / 32768,
+        SPEECH / 1000,
+        np.sign(SPEECH),
+        np.zeros(100),
+        np.linspace(0, 1, 500) * 1e-39,
+    ],
+    ids=["speech", "overdriven", "square", "silence", "denormal"],
+)
+def test_float_samples_are_never_taken_for_integers(samples):
+    assert len(from_float32_bytes(samples.astype("<f4").tobytes())) == len(samples)
+
+
 def test_level_of_a_full_scale_sine_is_minus_three_decibels():
     sine = np.sin(2 * np.pi * 100 * np.arange(16_000) / 16_000).astype(np.float32)
 

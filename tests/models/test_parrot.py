@@ -1,5 +1,3 @@
-# mypy: disable-error-code="union-attr, method-assign"
-
 import contextlib
 
 import numpy as np
@@ -10,7 +8,7 @@ from tests.support.sounds import silence, speak
 
 from parley import models
 from parley.engine.segments import Audio, Image, Mark, Marker, Text
-from parley.engine.work import Answer, Ending, Opening, Prefill, Reply, Settle, Window
+from parley.engine.work import Ending, Finalize, Generate, Prefill, StartSession, StepUnit, Window
 from parley.errors import ContextFull, InvalidRequest, SetupError
 from parley.media.pcm import Pcm
 from parley.models.parrot import Parrot, words_of
@@ -24,20 +22,18 @@ class TestContract(ModelContract):
 
     @contextlib.contextmanager
     def sabotage(self, model, row):
-        from parley.models.parrot import PrefillJob
+        from parley.models.parrot import _PrefillJob
 
-        compute = PrefillJob.compute
+        compute = _PrefillJob.compute
 
         def fail(job):
             if job.row == row:
                 raise RuntimeError("sabotage")
             return compute(job)
 
-        PrefillJob.compute = fail
-        try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(_PrefillJob, "compute", fail)
             yield
-        finally:
-            PrefillJob.compute = compute
 
 
 @pytest.fixture
@@ -46,7 +42,7 @@ def cast():
 
 
 def said(cast, *segments, mode="chat"):
-    works = [Opening(mode, seed=1), turn("user", *segments, is_closed=False), Reply()]
+    works = [StartSession(mode, seed=1), turn("user", *segments, is_closed=False), Generate()]
     return cast.play(0, works)[-1]
 
 
@@ -86,7 +82,7 @@ def test_text_leads_sound(cast):
 def test_only_the_last_turn_is_echoed(cast):
     works = Style().turns()
 
-    replies = [outcome for outcome in cast.play(0, works) if isinstance(outcome.work, Reply)]
+    replies = [outcome for outcome in cast.play(0, works) if isinstance(outcome.work, Generate)]
 
     assert len(replies[0].samples) == 1.4 * 24_000
     assert len(replies[1].samples) == 0.8 * 24_000
@@ -100,7 +96,7 @@ def test_words_and_chinese_characters_are_tokens():
 
 def test_pictures_cost_tokens_per_slice(cast):
     big = np.zeros((1344, 1344, 3), np.uint8)
-    cast.play(0, [Opening("chat", seed=1)])
+    cast.play(0, [StartSession("chat", seed=1)])
 
     costs = [
         cast.play(0, [Prefill((Image(big, max_slices=limit),))])[0].result.added_tokens
@@ -113,7 +109,7 @@ def test_pictures_cost_tokens_per_slice(cast):
 def test_the_context_ends_at_its_limit(cast):
     cast.play(0, Style().units(count=0))
     assert cast.model.context_tokens(0) == 17
-    one_unit = [unit(silence(1.0)), Answer(), Settle()]
+    one_unit = [unit(silence(1.0)), StepUnit(), Finalize()]
     for _ in range((8192 - 17) // 13):
         cast.play(0, one_unit)
     assert cast.model.context_tokens(0) == 17 + 628 * 13
@@ -123,15 +119,17 @@ def test_the_context_ends_at_its_limit(cast):
 
 
 def test_a_window_keeps_a_duplex_context_small(cast):
-    options = Style().units(count=0)[0].duplex
+    (start,) = Style().units(count=0)[:1]
+    assert isinstance(start, StartSession)
+    options = start.duplex
     window = Window("context", max_units=4, previous_max_tokens=6)
-    cast.play(0, [Opening("duplex", seed=1, window=window, duplex=options)])
+    cast.play(0, [StartSession("duplex", seed=1, window=window, duplex=options)])
     cast.play(0, [turn("system", Text("one two three"))])
 
     lengths = []
     for index in range(40):
         sound = speak(1.0) if index % 3 == 0 else silence(1.0)
-        outcomes = cast.play(0, [unit(sound), Answer(), Settle()])
+        outcomes = cast.play(0, [unit(sound), StepUnit(), Finalize()])
         lengths.append(outcomes[-1].result.context_tokens)
 
     assert max(lengths) < 8 + 8 + 5 * 25
@@ -139,13 +137,15 @@ def test_a_window_keeps_a_duplex_context_small(cast):
 
 
 def test_two_seconds_of_words_are_spread_over_the_sound(cast):
-    works = [*Style().units(count=0), unit(speak(1.0)), Answer(), Settle()]
+    works = [*Style().units(count=0), unit(speak(1.0)), StepUnit(), Finalize()]
     cast.play(0, works)
-    cast.play(0, [unit(speak(1.0)), Answer(), Settle()])
+    cast.play(0, [unit(speak(1.0)), StepUnit(), Finalize()])
 
-    outcomes = cast.play(0, [unit(silence(1.0)), Answer(), Settle(), unit(silence(1.0)), Answer()])
+    outcomes = cast.play(
+        0, [unit(silence(1.0)), StepUnit(), Finalize(), unit(silence(1.0)), StepUnit()]
+    )
 
-    answers = [outcome for outcome in outcomes if isinstance(outcome.work, Answer)]
+    answers = [outcome for outcome in outcomes if isinstance(outcome.work, StepUnit)]
     assert [answer.result.text_tokens for answer in answers] == [4, 4]
     assert [answer.result.end_of_turn for answer in answers] == [False, True]
 
@@ -153,11 +153,11 @@ def test_two_seconds_of_words_are_spread_over_the_sound(cast):
 def test_short_units_end_in_a_short_last_delta(cast):
     cast.play(0, Style().units(count=0))
     for _ in range(5):
-        cast.play(0, [unit(speak(0.25)), Answer(), Settle()])
+        cast.play(0, [unit(speak(0.25)), StepUnit(), Finalize()])
 
     sounds, endings = [], []
     for _ in range(3):
-        answer = cast.play(0, [unit(silence(0.25)), Answer(), Settle()])[1]
+        answer = cast.play(0, [unit(silence(0.25)), StepUnit(), Finalize()])[1]
         sounds.append(len(answer.samples))
         endings.append(answer.result.ending)
 
@@ -166,14 +166,14 @@ def test_short_units_end_in_a_short_last_delta(cast):
 
 
 def test_sound_of_another_rate_is_refused(cast):
-    cast.play(0, [Opening("chat", seed=1)])
+    cast.play(0, [StartSession("chat", seed=1)])
 
     with pytest.raises(InvalidRequest, match="Sound must have 16000 Hz here, got 8000 Hz"):
         cast.play(0, [Prefill((Audio(Pcm.silence(10, 8000)),))])
 
 
 def test_a_unit_has_to_be_settled(cast):
-    cast.play(0, [*Style().units(count=0), unit(silence(1.0)), Answer()])
+    cast.play(0, [*Style().units(count=0), unit(silence(1.0)), StepUnit()])
 
     with pytest.raises(InvalidRequest, match="has not been settled"):
         cast.play(0, [unit(silence(1.0))])
@@ -213,7 +213,7 @@ def test_a_hub_id_is_the_real_model():
 
 
 def test_markers_of_turns_have_a_price(cast):
-    cast.play(0, [Opening("chat", seed=1)])
+    cast.play(0, [StartSession("chat", seed=1)])
 
     outcome = cast.play(
         0, [Prefill((Marker(Mark.TURN_START, "user"), Text("a"), Marker(Mark.TURN_END, "user")))]

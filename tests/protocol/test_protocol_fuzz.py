@@ -9,12 +9,15 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
+from tests.support.dialects import NAMES, connection, decode_client, decode_server
 
+from parley.dialects.base import Dialect
 from parley.errors import BadInput
 from parley.protocol import codec
-from parley.protocol.dialects import DIALECTS, Dialect
 
-EVERY = pytest.mark.parametrize("dialect", DIALECTS.values(), ids=lambda d: d.name)
+EVERY = pytest.mark.parametrize(
+    "dialect", [connection(name) for name in NAMES], ids=lambda d: d.name
+)
 
 FIELDS = some.sampled_from(
     [
@@ -103,19 +106,19 @@ def open_everything(value: Any) -> None:
 
 def answered(dialect: Dialect, raw: bytes | str) -> None:
     try:
-        message = dialect.decode_client(raw)
+        message = decode_client(dialect, raw)
         for phase in dialect.accepts:
             with contextlib.suppress(BadInput):
                 dialect.check(phase, message.__struct_config__.tag or "request")
         open_everything(message)
-        again = dialect.decode_client(codec.encode(message))
+        again = decode_client(dialect, codec.encode(message))
     except BadInput as error:
         answer = dialect.answer(error)
         assert answer.close_code in (None, 1003, 1008, 1009)
         assert answer.messages or answer.close_code == 1003
-        for frame in answer.frames():
+        for frame in dialect.frames(answer):
             assert len(frame) < 2000
-            dialect.decode_server(frame)
+            decode_server(dialect, frame)
     else:
         assert again == message
 

@@ -10,31 +10,36 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import soundfile
-from tests.support.sessions import House, house, loud, pcm64, quiet
+from tests.support.recordings import JPEG, a_unit, begun, head
+from tests.support.sessions import WorkerHarness, loud, pcm64, quiet, worker_harness
 from tests.support.timeline import silence, sound, speak
 
 from parley.clock import SystemClock
-from parley.media.image import encode_jpeg
-from parley.media.pcm import Pcm
 from parley.media.wav import encode_wav
-from parley.recording import timeline
+from parley.protocol.kinds import Kind
+from parley.recording import lines
 from parley.recording.finish import recover
-from parley.recording.layout import Folder, Shelf, make_id
-from parley.recording.recorder import Recorder, Unit, Writer
+from parley.recording.journal import Journal, JournalWriter
+from parley.recording.layout import Folder, RecordingFolders, make_id
+from parley.recording.lines import SaidLine, TurnInput, TurnLine
 from parley.worker.recording import Recordings
 
 
 def recordings(tmp_path: Path, **more: Any) -> Recordings:
     return Recordings(
-        Shelf(tmp_path), worker_id="w", model="parrot", clock=SystemClock(), min_free_gb=0, **more
+        RecordingFolders(tmp_path),
+        worker_id="w",
+        model="parrot",
+        clock=SystemClock(),
+        min_free_gb=0,
+        **more,
     )
 
 
 def only(tmp_path: Path) -> Folder:
-    (folder,) = Shelf(tmp_path)
+    (folder,) = RecordingFolders(tmp_path)
     return folder
 
 
@@ -48,11 +53,8 @@ def b64(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-JPEG = encode_jpeg(np.full((48, 64, 3), 90, np.uint8))
-
-
-async def duplex_session(home: House, **more: Any) -> dict[str, Any]:
-    talk = await home.ready("duplex", "omni_1", **more)
+async def duplex_session(harness: WorkerHarness, **more: Any) -> dict[str, Any]:
+    talk = await harness.ready("duplex", "omni_1", **more)
     talk.say({"type": "audio_chunk", "audio_base64": loud(), "frame_base64_list": [b64(JPEG)] * 2})
     await talk.until("result", 1)
     for count in range(2, 6):
@@ -65,8 +67,8 @@ async def duplex_session(home: House, **more: Any) -> dict[str, Any]:
 
 async def test_a_duplex_session_leaves_units_sound_frames_and_timings(tmp_path):
     kept = recordings(tmp_path)
-    async with house(recordings=kept) as home:
-        prepared = await duplex_session(home, system_prompt="Be kind.")
+    async with worker_harness(recordings=kept) as harness:
+        prepared = await duplex_session(harness, system_prompt="Be kind.")
     kept.close()
 
     folder = only(tmp_path)
@@ -92,8 +94,8 @@ async def test_a_duplex_session_leaves_units_sound_frames_and_timings(tmp_path):
 
 async def test_a_half_duplex_session_leaves_a_turn_with_both_sounds(tmp_path):
     kept = recordings(tmp_path)
-    async with house(recordings=kept) as home:
-        talk = await home.ready("half_duplex", "hdx_1")
+    async with worker_harness(recordings=kept) as harness:
+        talk = await harness.ready("half_duplex", "hdx_1")
         talk.say({"type": "audio_chunk", "audio_base64": pcm64(sound(speak(1.0), silence(1.5)))})
         done = await talk.until("turn_done")
         talk.say({"type": "stop"})
@@ -108,13 +110,13 @@ async def test_a_half_duplex_session_leaves_a_turn_with_both_sounds(tmp_path):
     assert soundfile.info(folder.path / turn["input"]["audio"]).duration > 0.9
     answer = soundfile.info(folder.path / turn["output"]["audio"])
     assert abs(1000 * answer.duration - turn["output"]["audio_duration_ms"]) < 2
-    assert turn["timing"]["elapsed_ms"] >= 0
+    assert turn["timing"]["elapsed_ms"] >= turn["timing"]["first_piece_ms"] > 0
 
 
 async def test_a_chat_leaves_its_request_and_its_answer(tmp_path):
     kept = recordings(tmp_path)
-    async with house(recordings=kept) as home:
-        talk = home.begin("chat")
+    async with worker_harness(recordings=kept) as harness:
+        talk = harness.begin("chat")
         content = [
             {"type": "text", "text": "What is <b>this</b>?"},
             {"type": "image", "data": b64(JPEG)},
@@ -140,8 +142,8 @@ async def test_a_chat_leaves_its_request_and_its_answer(tmp_path):
 
 async def test_realtime_clients_learn_the_id_of_their_recording(tmp_path):
     kept = recordings(tmp_path)
-    async with house(recordings=kept) as home:
-        talk = await home.ready("realtime")
+    async with worker_harness(recordings=kept) as harness:
+        talk = await harness.ready("realtime")
         talk.say({"type": "session.close"})
         await talk.over()
         created = await talk.until("session.created")
@@ -153,20 +155,20 @@ async def test_realtime_clients_learn_the_id_of_their_recording(tmp_path):
 @pytest.mark.parametrize("dialect", ["half_duplex", "duplex", "realtime"])
 async def test_whoever_declines_is_not_recorded_and_gets_no_id(tmp_path, dialect):
     kept = recordings(tmp_path)
-    async with house(recordings=kept) as home:
-        talk = await home.ready(dialect, record=False)
+    async with worker_harness(recordings=kept) as harness:
+        talk = await harness.ready(dialect, record=False)
         name = "session.created" if dialect == "realtime" else "prepared"
         told = await talk.until(name)
     kept.close()
 
     assert "recording_session_id" not in told
-    assert list(Shelf(tmp_path)) == []
+    assert list(RecordingFolders(tmp_path)) == []
 
 
 async def test_a_server_that_does_not_record_gives_no_id(tmp_path):
     kept = recordings(tmp_path, is_on=False)
-    async with house(recordings=kept) as home:
-        talk = await home.ready("duplex")
+    async with worker_harness(recordings=kept) as harness:
+        talk = await harness.ready("duplex")
         told = await talk.until("prepared")
     kept.close()
 
@@ -176,10 +178,10 @@ async def test_a_server_that_does_not_record_gives_no_id(tmp_path):
 
 async def test_a_full_disk_means_no_recording(tmp_path):
     kept = Recordings(
-        Shelf(tmp_path), worker_id="w", model="m", clock=SystemClock(), min_free_gb=1e9
+        RecordingFolders(tmp_path), worker_id="w", model="m", clock=SystemClock(), min_free_gb=1e9
     )
-    async with house(recordings=kept) as home:
-        talk = await home.ready("duplex")
+    async with worker_harness(recordings=kept) as harness:
+        talk = await harness.ready("duplex")
         told = await talk.until("prepared")
     kept.close()
 
@@ -189,8 +191,8 @@ async def test_a_full_disk_means_no_recording(tmp_path):
 async def test_metadata_holds_no_media(tmp_path):
     kept = recordings(tmp_path)
     voice = encode_wav(sound(speak(3.0)))
-    async with house(recordings=kept) as home:
-        await duplex_session(home, ref_audio_base64=b64(voice))
+    async with worker_harness(recordings=kept) as harness:
+        await duplex_session(harness, ref_audio_base64=b64(voice))
     kept.close()
 
     folder = only(tmp_path)
@@ -201,64 +203,35 @@ async def test_metadata_holds_no_media(tmp_path):
 
 
 def test_ids_cannot_be_guessed_and_are_never_used_twice(tmp_path):
-    ids = {make_id("half_duplex_audio", "hdx", 0.0) for _ in range(100)}
+    ids = {make_id(Kind.HALF_DUPLEX, "hdx", 0.0) for _ in range(100)}
     assert len(ids) == 100
     assert all(len(one.removeprefix("hdx_")) >= 16 for one in ids)
 
-    folder = Shelf(tmp_path).folder("twice")
+    folder = RecordingFolders(tmp_path).folder("twice")
     folder.path.mkdir(parents=True)
     (folder.path / "recording.json").write_text("{}")
-    writer = Writer()
-    recorder = Recorder(folder, writer)
-    recorder.begin(head("twice"), {})
-    recorder.end("done", 0.0)
+    writer = JournalWriter()
+    journal = Journal(folder, writer)
+    journal.begin(head("twice"), {})
+    journal.end("done", 0.0)
     writer.close()
     assert (folder.path / "recording.json").read_text() == "{}"
 
 
-def head(recording_id: str) -> dict[str, Any]:
-    return {
-        "recording_id": recording_id,
-        "app_type": "omni_duplex",
-        "dialect": "duplex",
-        "created_s": 1_700_000_000.0,
-        "worker_id": "w",
-        "model": "parrot",
-        "title": "",
-        "config": {},
-        "asked": {},
-        "seed": 1,
-    }
-
-
-def a_unit(index: int) -> Unit:
-    return Unit(
-        index=index,
-        turn=0,
-        receive_ms=1000.0 * index,
-        at_ms=1000.0 * index + 100,
-        heard=Pcm(np.full(16_000, 0.1, np.float32), 16_000),
-        frames=(JPEG,),
-        said=Pcm(np.full(24_000, 0.2, np.float32), 24_000),
-        result={"mode": "SPEAK", "text": f"word {index} "},
-        more={},
-    )
-
-
 def test_what_waits_for_the_disk_is_bounded_and_loss_is_written_down(tmp_path):
     gate = threading.Event()
-    writer = Writer(limit_bytes=500_000)
+    writer = JournalWriter(limit_bytes=500_000)
 
     def stall() -> None:
         gate.wait(20)
 
     writer.put(stall, 0, session_id="", must=True)
-    recorder = Recorder(Shelf(tmp_path).folder("slow"), writer)
-    recorder.begin(head("slow"), {})
+    journal = Journal(RecordingFolders(tmp_path).folder("slow"), writer)
+    journal.begin(head("slow"), {})
     for index in range(20):
-        recorder.unit(a_unit(index))
+        journal.put(a_unit(index))
     waiting = writer.waiting_bytes
-    recorder.end("done", 20_000.0)
+    journal.end("done", 20_000.0)
     gate.set()
     writer.close()
 
@@ -266,17 +239,15 @@ def test_what_waits_for_the_disk_is_bounded_and_loss_is_written_down(tmp_path):
     written = len(read(folder.recording)["chunks"])
     assert waiting <= 500_000
     assert 0 < written < 20
-    assert recorder.lost == 20 - written
-    assert read(folder.meta)["lost_entries"] == recorder.lost
+    assert journal.lost == 20 - written
+    assert read(folder.meta)["lost_entries"] == journal.lost
 
 
 def _record_and_hang(data_dir: str, ready: Any) -> None:
-    writer = Writer()
-    recorder = Recorder(Shelf(Path(data_dir)).folder("crash"), writer)
-    recorder.begin(head("crash"), {})
-    recorder.ready(1_700_000_000.0)
+    writer = JournalWriter()
+    journal = begun(RecordingFolders(Path(data_dir)).folder("crash"), writer)
     for index in range(5):
-        recorder.unit(a_unit(index))
+        journal.put(a_unit(index))
     writer.flush()
     ready.set()
     threading.Event().wait(60)
@@ -290,33 +261,33 @@ def test_a_killed_process_loses_nothing_that_was_said(tmp_path):
     assert ready.wait(60)
     folder = only(tmp_path)
     assert folder.is_live()
-    assert recover(Shelf(tmp_path)) == []
+    assert recover(RecordingFolders(tmp_path)) == []
 
     assert process.pid is not None
     os.kill(process.pid, signal.SIGKILL)
     process.join(20)
-    recovered = recover(Shelf(tmp_path))
+    recovered = recover(RecordingFolders(tmp_path))
 
     assert [one.recording_id for one in recovered] == ["crash"]
     assert len(read(folder.recording)["chunks"]) == 5
     meta = read(folder.meta)
     assert meta["recovered"]
     assert meta["end_reason"] == "crashed"
-    assert meta["duration_s"] == 4.1
-    assert recover(Shelf(tmp_path)) == []
+    assert meta["duration_s"] == 5.1
+    assert recover(RecordingFolders(tmp_path)) == []
 
 
 def test_a_line_cut_off_by_a_crash_is_counted_not_fatal(tmp_path):
-    folder = Shelf(tmp_path).folder("torn")
+    folder = RecordingFolders(tmp_path).folder("torn")
     folder.path.mkdir(parents=True)
-    lines = [
-        {"kind": "head", **head("torn"), "app_type": "half_duplex_audio"},
-        {"kind": "turn", "turn_index": 0, "request_ts_ms": 5.0, "input": {}, "at_ms": 5.0},
-        {"kind": "said", "turn_index": 0, "text": "half an ", "at_ms": 9.0},
+    kept: list[lines.Line] = [
+        head("torn", app_type=Kind.HALF_DUPLEX),
+        TurnLine(0, 5.0, 5.0, TurnInput()),
+        SaidLine(0, 9.0, "half an "),
     ]
-    folder.journal.write_bytes(b"".join(map(timeline.encode, lines)) + b'{"kind":"said","te')
+    folder.journal.write_bytes(b"".join(map(lines.encode, kept)) + b'{"kind":"said","te')
 
-    recover(Shelf(tmp_path))
+    recover(RecordingFolders(tmp_path))
 
     (turn,) = read(folder.recording)["turns"]
     assert turn["output"] == {"text": "half an ", "incomplete": True}
@@ -324,12 +295,12 @@ def test_a_line_cut_off_by_a_crash_is_counted_not_fatal(tmp_path):
 
 
 def test_broken_metadata_is_made_anew_and_kept_aside(tmp_path):
-    folder = Shelf(tmp_path).folder("torn")
+    folder = RecordingFolders(tmp_path).folder("torn")
     folder.path.mkdir(parents=True)
-    folder.journal.write_bytes(timeline.encode({"kind": "head", **head("torn")}))
+    folder.journal.write_bytes(lines.encode(head("torn")))
     folder.meta.write_text('{"session_id": "to')
 
-    recover(Shelf(tmp_path))
+    recover(RecordingFolders(tmp_path))
 
     assert read(folder.meta)["session_id"] == "torn"
     assert folder.meta.with_name("meta.json.corrupt").read_text() == '{"session_id": "to'
@@ -337,8 +308,8 @@ def test_broken_metadata_is_made_anew_and_kept_aside(tmp_path):
 
 async def test_what_never_became_a_conversation_leaves_nothing(tmp_path):
     kept = recordings(tmp_path)
-    async with house(recordings=kept) as home:
-        talk = home.begin("duplex", "s")
+    async with worker_harness(recordings=kept) as harness:
+        talk = harness.begin("duplex", "s")
         talk.say({"type": "prepare", "ref_audio_path": "nobody"})
         told = await talk.until("error")
         talk.socket.hang_up()
@@ -346,28 +317,26 @@ async def test_what_never_became_a_conversation_leaves_nothing(tmp_path):
     kept.close()
 
     assert "nobody" in told["error"]
-    assert list(Shelf(tmp_path)) == []
+    assert list(RecordingFolders(tmp_path)) == []
 
 
 def test_whoever_looks_at_a_session_that_ends_does_not_spoil_it(tmp_path):
-    writer = Writer()
-    recorder = Recorder(Shelf(tmp_path).folder("watched"), writer)
-    recorder.begin(head("watched"), {})
-    recorder.ready(1_700_000_000.0)
+    writer = JournalWriter()
+    journal = begun(RecordingFolders(tmp_path).folder("watched"), writer)
     assert writer.flush()
     stop = threading.Event()
 
     def look() -> None:
         while not stop.is_set():
-            recorder.folder.is_live()
+            journal.folder.is_live()
 
     watchers = [threading.Thread(target=look) for _ in range(4)]
     for watcher in watchers:
         watcher.start()
-    recorder.end("done", 1000.0)
+    journal.end("done", 1000.0)
     writer.close()
     stop.set()
     for watcher in watchers:
         watcher.join()
 
-    assert recorder.folder.recording.exists()
+    assert journal.folder.recording.exists()

@@ -7,18 +7,18 @@ import time
 
 from tests.support.recordings import Running, recorded
 
-from parley.recording.layout import Shelf
-from parley.recording.retention import DAY_S, Report, clean
+from parley.recording.layout import RecordingFolders
+from parley.recording.retention import DAY_S, RetentionReport, clean
 
 NOW = 1_700_000_000.0
 
 
-def tidy(tmp_path, days: float = -1, gb: float = -1, **more) -> Report:
-    return clean(Shelf(tmp_path), retention_days=days, max_gb=gb, now_s=NOW + 1, **more)
+def tidy(tmp_path, days: float = -1, gb: float = -1, **more) -> RetentionReport:
+    return clean(RecordingFolders(tmp_path), retention_days=days, max_gb=gb, now_s=NOW + 1, **more)
 
 
 def left(tmp_path) -> list[str]:
-    return [folder.recording_id for folder in Shelf(tmp_path)]
+    return [folder.recording_id for folder in RecordingFolders(tmp_path)]
 
 
 def aged(tmp_path, name: str, days: float):
@@ -48,7 +48,7 @@ def test_by_age(tmp_path):
 def test_by_size_the_oldest_first(tmp_path):
     for days in range(4):
         aged(tmp_path, f"day_{days}", days)
-    size = next(iter(Shelf(tmp_path))).size_bytes()
+    size = next(iter(RecordingFolders(tmp_path))).size_bytes()
 
     report = tidy(tmp_path, gb=2.5 * size / 1e9)
 
@@ -103,7 +103,7 @@ def test_links_are_neither_followed_nor_deleted(tmp_path):
     (tmp_path / "sessions").mkdir()
     (tmp_path / "sessions" / "link").symlink_to(outside)
 
-    report = clean(Shelf(tmp_path), retention_days=0, max_gb=0, now_s=time.time() + 1e9)
+    report = clean(RecordingFolders(tmp_path), retention_days=0, max_gb=0, now_s=time.time() + 1e9)
 
     assert report.scanned == 0
     assert (outside / "meta.json").exists()

@@ -4,7 +4,7 @@ import asyncio
 import base64
 
 import pytest
-from tests.support.sessions import heard, house, loud, quiet
+from tests.support.sessions import heard, loud, quiet, worker_harness
 
 from parley.clock import ManualClock
 from parley.engine.work import Stage
@@ -17,8 +17,8 @@ SPOKEN = {
 
 
 async def test_a_streamed_answer_is_prefill_done_then_chunks_then_done():
-    async with house() as home:
-        talk = home.begin("chat")
+    async with worker_harness() as harness:
+        talk = harness.begin("chat")
         talk.say(SPOKEN)
 
         assert await talk.over() == 1000
@@ -29,8 +29,8 @@ async def test_a_streamed_answer_is_prefill_done_then_chunks_then_done():
 
 
 async def test_chunks_join_to_the_text_of_done_and_carry_all_the_sound():
-    async with house() as home:
-        talk = home.begin("chat")
+    async with worker_harness() as harness:
+        talk = harness.begin("chat")
         talk.say(SPOKEN)
         await talk.over()
 
@@ -46,8 +46,8 @@ async def test_chunks_join_to_the_text_of_done_and_carry_all_the_sound():
 
 
 async def test_an_answer_in_one_piece_has_its_sound_in_done():
-    async with house() as home:
-        talk = home.begin("chat")
+    async with worker_harness() as harness:
+        talk = harness.begin("chat")
         talk.say({**SPOKEN, "streaming": False})
         await talk.over()
 
@@ -57,8 +57,8 @@ async def test_an_answer_in_one_piece_has_its_sound_in_done():
 
 async def test_a_long_answer_waits_for_a_client_that_reads_slowly():
     # Forty seconds are five megabytes of base64, five times what may wait.
-    async with house(output_mb=1) as home:
-        talk = home.begin("chat")
+    async with worker_harness(output_mb=1) as harness:
+        talk = harness.begin("chat")
         talk.socket.reads.clear()
         part = {"type": "audio", "data": loud(40)}
         talk.say({"messages": [{"role": "user", "content": [part]}], "tts": {}})
@@ -71,8 +71,8 @@ async def test_a_long_answer_waits_for_a_client_that_reads_slowly():
 
 
 async def test_without_a_tts_object_the_answer_is_text_only():
-    async with house() as home:
-        talk = home.begin("chat")
+    async with worker_harness() as harness:
+        talk = harness.begin("chat")
         talk.say({"messages": SPOKEN["messages"]})
         await talk.over()
 
@@ -81,54 +81,54 @@ async def test_without_a_tts_object_the_answer_is_text_only():
 
 
 async def test_stop_ends_the_answer_with_what_there_is():
-    async with house() as home:
-        home.gate.shut(Stage.DECODE)
-        talk = home.begin("chat")
+    async with worker_harness() as harness:
+        harness.gate.shut(Stage.DECODE)
+        talk = harness.begin("chat")
         talk.say(HELLO)
         await talk.until("prefill_done")
-        await home.gate.arrived()
+        await harness.gate.arrived()
 
         talk.say({"type": "stop"})
         await talk.until("done")
-        home.gate.open()
+        harness.gate.open()
 
         assert await talk.over() == 1000
         assert talk.socket.sent[-1]["stopped"] is True
 
 
 async def test_what_follows_the_request_is_ignored():
-    async with house() as home:
-        home.gate.shut(Stage.DECODE)
-        talk = home.begin("chat")
+    async with worker_harness() as harness:
+        harness.gate.shut(Stage.DECODE)
+        talk = harness.begin("chat")
         talk.say(HELLO)
         await talk.until("prefill_done")
 
         for frame in ("{", '{"type": "whatever"}', "[]", HELLO):
             talk.say(frame)
-        home.gate.open()
+        harness.gate.open()
 
         assert await talk.over() == 1000
         assert talk.types[-1] == "done"
 
 
 async def test_a_client_that_leaves_during_the_answer_frees_the_slot():
-    async with house() as home:
-        home.gate.shut(Stage.DECODE)
-        talk = home.begin("chat")
+    async with worker_harness() as harness:
+        harness.gate.shut(Stage.DECODE)
+        talk = harness.begin("chat")
         talk.say(HELLO)
-        await home.gate.arrived()
+        await harness.gate.arrived()
 
         talk.socket.hang_up()
-        home.gate.open()
+        harness.gate.open()
         await talk.over()
 
-        assert home.engine.free_slots == 1
+        assert harness.engine.free_slots == 1
 
 
 async def test_a_request_that_never_comes_ends_in_a_timeout():
-    async with house(clock=ManualClock()) as home:
-        talk = home.begin("chat")
-        await home.pass_time(31, due="setup")
+    async with worker_harness(clock=ManualClock()) as harness:
+        talk = harness.begin("chat")
+        await harness.pass_time(31, due="setup")
 
         assert await talk.over() == 1008
         assert talk.socket.sent[-1]["code"] == "timeout"
@@ -171,8 +171,8 @@ def user(*parts: dict) -> dict:
     ],
 )
 async def test_bad_input_is_answered_with_its_code_and_close_code(frame, code, close_code):
-    async with house() as home:
-        talk = home.begin("chat")
+    async with worker_harness() as harness:
+        talk = harness.begin("chat")
         talk.say(frame)
 
         assert await talk.over() == close_code
@@ -183,9 +183,9 @@ async def test_bad_input_is_answered_with_its_code_and_close_code(frame, code, c
 
 
 async def test_a_model_that_fails_gives_an_error_without_telling_internals():
-    async with house() as home:
-        home.faults.fail_at(Stage.DECODE, times=5)
-        talk = home.begin("chat")
+    async with worker_harness() as harness:
+        harness.faults.fail_at(Stage.DECODE, times=5)
+        talk = harness.begin("chat")
         talk.say(HELLO)
 
         assert await talk.over() == 1011

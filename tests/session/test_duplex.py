@@ -1,11 +1,10 @@
 from __future__ import annotations
 
-import asyncio
 import base64
 
 import numpy as np
 import pytest
-from tests.support.sessions import House, Talk, heard, house, loud, pcm64, quiet
+from tests.support.sessions import Talk, WorkerHarness, heard, loud, pcm64, quiet, worker_harness
 from tests.support.timeline import silence, sound, speak
 
 from parley.clock import ManualClock
@@ -20,14 +19,16 @@ def chunk(audio: str | None = None, **more) -> dict:
     return {"type": "audio_chunk", "audio_base64": audio or loud(), **more}
 
 
-async def begun(home: House, **more) -> Talk:
-    return await home.ready("duplex", "omni_1", **more)
+async def begun(harness: WorkerHarness, **more) -> Talk:
+    return await harness.ready("duplex", "omni_1", **more)
 
 
 async def drained(talk: Talk) -> None:
-    async with asyncio.timeout(10):
-        while not talk.socket._incoming.empty():  # noqa: ASYNC110
-            await asyncio.sleep(0)
+    """Until the session has taken in what was said: messages are read in order, long ones in a
+    thread, and one that makes no sense is answered at once."""
+    refused = talk.types.count("error")
+    talk.say({"type": "dance"})
+    await talk.until("error", refused + 1)
 
 
 async def one_by_one(talk: Talk, *messages: dict) -> list[dict]:
@@ -50,8 +51,8 @@ async def spoken_to(talk: Talk) -> dict:
 
 
 async def test_units_are_heard_and_then_answered():
-    async with house() as home:
-        talk = await begun(home)
+    async with worker_harness() as harness:
+        talk = await begun(harness)
         first = await spoken_to(talk)
         results = [first, *await one_by_one(talk, *[chunk(quiet())] * 4)]
 
@@ -65,8 +66,8 @@ async def test_units_are_heard_and_then_answered():
 
 
 async def test_a_result_has_every_field_and_counts_units():
-    async with house() as home:
-        talk = await begun(home)
+    async with worker_harness() as harness:
+        talk = await begun(harness)
         results = await one_by_one(talk, chunk(), chunk(frame_base64_list=[JPEG]))
 
         listening = results[0]
@@ -76,20 +77,34 @@ async def test_a_result_has_every_field_and_counts_units():
         assert [result["unit_index"] for result in results] == [0, 1]
         assert results[1]["vision_slices"] == 1
         assert results[1]["kv_cache_length"] > listening["kv_cache_length"] > 0
-        for name in ("current_time", "cost_all_ms", "wall_clock_ms", "server_send_ts"):
-            assert listening[name] >= 0
+
+
+async def test_a_result_says_how_long_its_unit_took_from_when_it_came():
+    clock = ManualClock()
+    async with worker_harness(clock=clock) as harness:
+        talk = await begun(harness)
+        harness.gate.shut(Stage.ENCODE)
+        talk.say(chunk())
+        await harness.gate.arrived()
+        clock.advance(0.25)
+        harness.gate.open()
+        result = await talk.until("result", 1)
+
+        assert result["wall_clock_ms"] == pytest.approx(250, abs=1)
+        assert result["current_time"] == pytest.approx(250, abs=1)
+        assert result["server_send_ts"] > 0
 
 
 async def test_twenty_units_at_once_give_at_most_three_results_of_the_newest_sound():
-    async with house() as home:
-        talk = await begun(home)
-        home.gate.shut(Stage.ENCODE)
+    async with worker_harness() as harness:
+        talk = await begun(harness)
+        harness.gate.shut(Stage.ENCODE)
         for index in range(20):
             talk.say(chunk(frame_base64_list=[JPEG] if index >= 18 else []))
             if index == 0:
-                await home.gate.arrived()
+                await harness.gate.arrived()
         await drained(talk)
-        home.gate.open()
+        harness.gate.open()
         await talk.until("result", 3)
         talk.say({"type": "stop"})
         await talk.over()
@@ -100,18 +115,18 @@ async def test_twenty_units_at_once_give_at_most_three_results_of_the_newest_sou
 
 
 async def test_the_wish_to_listen_of_a_dropped_unit_is_kept():
-    async with house() as home:
-        talk = await begun(home)
+    async with worker_harness() as harness:
+        talk = await begun(harness)
         await spoken_to(talk)
-        home.gate.shut(Stage.ENCODE)
+        harness.gate.shut(Stage.ENCODE)
         talk.say(chunk(quiet()))
-        await home.gate.arrived()
+        await harness.gate.arrived()
         talk.say(chunk(quiet(), force_listen=True))
         for _ in range(5):
             talk.say(chunk(quiet()))
         await drained(talk)
         before = talk.types.count("result")
-        home.gate.open()
+        harness.gate.open()
         in_flight = await talk.until("result", before + 1)
         next_unit = await talk.until("result", before + 2)
 
@@ -120,8 +135,8 @@ async def test_the_wish_to_listen_of_a_dropped_unit_is_kept():
 
 
 async def test_force_listen_stops_speech():
-    async with house() as home:
-        talk = await begun(home)
+    async with worker_harness() as harness:
+        talk = await begun(harness)
         await spoken_to(talk)
         (result,) = await one_by_one(talk, chunk(quiet(), force_listen=True))
 
@@ -129,8 +144,8 @@ async def test_force_listen_stops_speech():
 
 
 async def test_interrupt_is_answered_and_the_next_unit_listens():
-    async with house() as home:
-        talk = await begun(home)
+    async with worker_harness() as harness:
+        talk = await begun(harness)
         await spoken_to(talk)
         talk.say({"type": "interrupt"})
         (result,) = await one_by_one(talk, chunk(quiet()))
@@ -140,8 +155,8 @@ async def test_interrupt_is_answered_and_the_next_unit_listens():
 
 
 async def test_a_frame_that_comes_ahead_goes_with_the_next_unit_and_the_newest_four_are_kept():
-    async with house() as home:
-        talk = await begun(home)
+    async with worker_harness() as harness:
+        talk = await begun(harness)
         for _ in range(6):
             talk.say({"type": "video_frame", "frame": JPEG})
         first, second = await one_by_one(talk, chunk(), chunk())
@@ -151,65 +166,65 @@ async def test_a_frame_that_comes_ahead_goes_with_the_next_unit_and_the_newest_f
 
 
 async def test_every_unit_is_settled_before_the_next_one_begins(monkeypatch):
-    async with house() as home:
+    async with worker_harness() as harness:
         order: list[str] = []
-        step = home.faults.step
+        step = harness.faults.step
 
         def watch(stage, jobs):
             order.append(stage.value)
             step(stage, jobs)
 
-        monkeypatch.setattr(home.faults, "step", watch)
-        talk = await begun(home)
+        monkeypatch.setattr(harness.faults, "step", watch)
+        talk = await begun(harness)
         await one_by_one(talk, *[chunk()] * 3)
         talk.say({"type": "stop"})
         await talk.over()
 
-        stages = [stage for stage in order if stage in ("encode", "decode", "settle")]
-        assert stages == ["encode", "decode", "settle"] * 3
+        stages = [stage for stage in order if stage in ("encode", "decode", "finalize")]
+        assert stages == ["encode", "decode", "finalize"] * 3
 
 
 async def test_the_result_is_sent_before_the_unit_is_settled_unless_asked_otherwise():
-    async with house() as home:
-        talk = await begun(home)
-        home.gate.shut(Stage.SETTLE)
+    async with worker_harness() as harness:
+        talk = await begun(harness)
+        harness.gate.shut(Stage.FINALIZE)
         await one_by_one(talk, chunk())
-        await home.gate.arrived()
-        home.gate.open()
+        await harness.gate.arrived()
+        harness.gate.open()
 
-    async with house() as home:
-        talk = await begun(home, deferred_finalize=False)
-        home.gate.shut(Stage.SETTLE)
+    async with worker_harness() as harness:
+        talk = await begun(harness, deferred_finalize=False)
+        harness.gate.shut(Stage.FINALIZE)
         talk.say(chunk())
-        await home.gate.arrived()
+        await harness.gate.arrived()
         assert "result" not in talk.types
-        home.gate.open()
+        harness.gate.open()
         await talk.until("result")
 
 
 async def test_stop_while_a_unit_settles_waits_for_it_before_the_slot_is_free():
-    async with house() as home:
-        talk = await begun(home)
-        home.gate.shut(Stage.SETTLE)
+    async with worker_harness() as harness:
+        talk = await begun(harness)
+        harness.gate.shut(Stage.FINALIZE)
         await one_by_one(talk, chunk())
-        await home.gate.arrived()
+        await harness.gate.arrived()
 
         talk.say({"type": "stop"})
         assert await talk.socket.until_closed() == 1000
-        assert home.host.state == "cleanup"
-        assert home.engine.free_slots == 0
-        home.gate.open()
+        assert harness.host.state == "cleanup"
+        assert harness.engine.free_slots == 0
+        harness.gate.open()
         await talk.over()
 
-        assert home.engine.free_slots == 1
+        assert harness.engine.free_slots == 1
 
 
 async def test_stop_is_heard_while_a_unit_is_being_computed():
-    async with house() as home:
-        talk = await begun(home)
-        home.gate.shut(Stage.DECODE)
+    async with worker_harness() as harness:
+        talk = await begun(harness)
+        harness.gate.shut(Stage.DECODE)
         talk.say(chunk())
-        await home.gate.arrived()
+        await harness.gate.arrived()
 
         talk.say({"type": "stop"})
 
@@ -218,15 +233,15 @@ async def test_stop_is_heard_while_a_unit_is_being_computed():
 
 
 async def test_pause_lets_the_unit_in_flight_finish_and_drops_the_rest():
-    async with house() as home:
-        talk = await begun(home)
-        home.gate.shut(Stage.DECODE)
+    async with worker_harness() as harness:
+        talk = await begun(harness)
+        harness.gate.shut(Stage.DECODE)
         for _ in range(3):
             talk.say(chunk())
-        await home.gate.arrived()
+        await harness.gate.arrived()
         talk.say({"type": "pause", "timeout": 30})
         paused = await talk.until("paused")
-        home.gate.open()
+        harness.gate.open()
         await talk.until("result")
         talk.say(chunk())
         refused = await talk.until("error")
@@ -240,19 +255,19 @@ async def test_pause_lets_the_unit_in_flight_finish_and_drops_the_rest():
 
 
 async def test_the_gateway_hears_about_pauses():
-    async with house() as home:
-        talk = await begun(home)
+    async with worker_harness() as harness:
+        talk = await begun(harness)
         talk.say({"type": "pause"})
         await talk.until("paused")
-        states = [home.host.state]
+        states = [harness.host.state]
         talk.say({"type": "resume"})
         await talk.until("resumed")
-        states.append(home.host.state)
+        states.append(harness.host.state)
         talk.say({"type": "stop"})
         await talk.over()
 
         assert states == ["duplex_paused", "duplex_active"]
-        assert home.phases(talk) == [
+        assert harness.phases(talk) == [
             "preparing",
             "active",
             "paused",
@@ -261,18 +276,18 @@ async def test_the_gateway_hears_about_pauses():
             "ended",
         ]
         paused = next(
-            r for r in home.reports if isinstance(r, SessionPhase) and r.phase == "paused"
+            r for r in harness.reports if isinstance(r, SessionPhase) and r.phase == "paused"
         )
         assert paused.pause_left_s == pytest.approx(60, abs=1)
         assert paused.was_ready
 
 
 async def test_a_pause_that_lasts_too_long_ends_the_session():
-    async with house(clock=ManualClock()) as home:
-        talk = await begun(home)
+    async with worker_harness(clock=ManualClock()) as harness:
+        talk = await begun(harness)
         talk.say({"type": "pause"})
         await talk.until("paused")
-        await home.pass_time(60, due="pause")
+        await harness.pass_time(60, due="pause")
 
         assert await talk.over() == 1000
         assert talk.socket.sent[-1]["type"] == "timeout"
@@ -280,36 +295,38 @@ async def test_a_pause_that_lasts_too_long_ends_the_session():
 
 
 async def test_silence_ends_an_active_session_but_not_a_paused_one():
-    async with house(clock=ManualClock(), duplex_silence_s=120) as home:
-        talk = await begun(home)
+    async with worker_harness(clock=ManualClock(), duplex_silence_s=120) as harness:
+        talk = await begun(harness)
         talk.say({"type": "pause", "timeout": 300})
         await talk.until("paused")
-        await home.pass_time(200, due="pause")
+        await harness.pass_time(200, due="pause")
         assert talk.socket.closed is None
         talk.say({"type": "resume"})
         await talk.until("resumed")
-        await home.pass_time(119, due="silence")
+        await harness.pass_time(119, due="silence")
         assert talk.socket.closed is None
-        await home.pass_time(1, due="silence")
+        await harness.pass_time(1, due="silence")
 
         assert await talk.over() == 1000
         assert talk.socket.sent[-1]["type"] == "timeout"
 
 
 async def test_the_whole_session_has_a_limit():
-    async with house(clock=ManualClock(), duplex_session_s=60, duplex_silence_s=999) as home:
-        talk = await begun(home)
-        await home.pass_time(60, due="session")
+    async with worker_harness(
+        clock=ManualClock(), duplex_session_s=60, duplex_silence_s=999
+    ) as harness:
+        talk = await begun(harness)
+        await harness.pass_time(60, due="session")
 
         assert await talk.over() == 1000
         assert talk.types[-1] == "timeout"
 
 
 async def test_a_failed_unit_is_reported_and_the_session_goes_on():
-    async with house() as home:
-        talk = await begun(home)
+    async with worker_harness() as harness:
+        talk = await begun(harness)
         for stage in (Stage.ENCODE, Stage.PREFILL, Stage.DECODE):
-            home.faults.fail_at(stage)
+            harness.faults.fail_at(stage)
             talk.say(chunk())
             await talk.until("error", talk.types.count("error") + 1)
             await one_by_one(talk, chunk())
@@ -318,9 +335,9 @@ async def test_a_failed_unit_is_reported_and_the_session_goes_on():
 
 
 async def test_three_failed_units_in_a_row_end_the_session():
-    async with house() as home:
-        talk = await begun(home)
-        home.faults.fail_at(Stage.DECODE, times=9)
+    async with worker_harness() as harness:
+        talk = await begun(harness)
+        harness.faults.fail_at(Stage.DECODE, times=9)
         for index in range(3):
             talk.say(chunk())
             await talk.until("error", index + 1)
@@ -329,9 +346,9 @@ async def test_three_failed_units_in_a_row_end_the_session():
 
 
 async def test_a_unit_that_cannot_be_settled_ends_the_session():
-    async with house() as home:
-        talk = await begun(home)
-        home.faults.fail_at(Stage.SETTLE)
+    async with worker_harness() as harness:
+        talk = await begun(harness)
+        harness.faults.fail_at(Stage.FINALIZE)
         talk.say(chunk())
 
         assert await talk.over() == 1011
@@ -339,8 +356,8 @@ async def test_a_unit_that_cannot_be_settled_ends_the_session():
 
 
 async def test_a_full_context_ends_the_session_after_an_error():
-    async with house(context_tokens=60) as home:
-        talk = await begun(home)
+    async with worker_harness(context_tokens=60) as harness:
+        talk = await begun(harness)
         await one_by_one(talk, *[chunk()] * 3)
         for _ in range(2):  # room for one of them at most
             talk.say(chunk())
@@ -351,8 +368,8 @@ async def test_a_full_context_ends_the_session_after_an_error():
 
 
 async def test_a_long_chunk_is_cut_into_units():
-    async with house() as home:
-        talk = await begun(home)
+    async with worker_harness() as harness:
+        talk = await begun(harness)
         talk.say(chunk(pcm64(sound(speak(3.0)))))
         await talk.until("result", 3)
         talk.say({"type": "stop"})
@@ -362,23 +379,23 @@ async def test_a_long_chunk_is_cut_into_units():
 
 
 async def test_an_external_stop_of_a_turn_makes_the_next_unit_listen():
-    async with house() as home:
-        talk = await begun(home)
+    async with worker_harness() as harness:
+        talk = await begun(harness)
         await spoken_to(talk)
-        assert home.host.stop_turn(StopTurn("r", "omni_1", "turn"))
+        assert harness.host.stop_turn(StopTurn("r", talk.lease.lease_id))
         (result,) = await one_by_one(talk, chunk(quiet()))
 
         assert result["is_listen"] is True
 
 
 async def test_options_are_not_carried_over_from_an_earlier_session():
-    async with house() as home:
-        talk = await begun(home, config={"generate_audio": False})
+    async with worker_harness() as harness:
+        talk = await begun(harness, config={"generate_audio": False})
         mute = await spoken_to(talk)
         talk.say({"type": "stop"})
         await talk.over()
 
-        talk = await begun(home)
+        talk = await begun(harness)
         voiced = await spoken_to(talk)
 
         assert mute["audio_data"] == ""
@@ -386,8 +403,8 @@ async def test_options_are_not_carried_over_from_an_earlier_session():
 
 
 async def test_a_failed_preparation_leaves_another_try():
-    async with house() as home:
-        talk = home.begin("duplex")
+    async with worker_harness() as harness:
+        talk = harness.begin("duplex")
         talk.say({"type": "prepare", "config": {"temperature": 9}})
         talk.say({"type": "prepare", "ref_audio_base64": "?"})
         talk.say({"type": "prepare", "ref_audio_base64": pcm64(sound(silence(0.01)))})
@@ -420,8 +437,8 @@ async def test_a_failed_preparation_leaves_another_try():
     ],
 )
 async def test_bad_input_is_answered_and_the_session_goes_on(frame, code):
-    async with house() as home:
-        talk = await begun(home)
+    async with worker_harness() as harness:
+        talk = await begun(harness)
         talk.say(frame)
         error = await talk.until("error")
         await one_by_one(talk, chunk())
@@ -430,16 +447,16 @@ async def test_bad_input_is_answered_and_the_session_goes_on(frame, code):
 
 
 async def test_a_missing_sound_is_named_as_documented():
-    async with house() as home:
-        talk = await begun(home)
+    async with worker_harness() as harness:
+        talk = await begun(harness)
         talk.say({"type": "audio_chunk"})
 
         assert (await talk.until("error"))["error"] == "Missing audio_base64"
 
 
 async def test_sound_before_prepare_is_not_ready_and_the_session_stays():
-    async with house() as home:
-        talk = home.begin("duplex")
+    async with worker_harness() as harness:
+        talk = harness.begin("duplex")
         talk.say(chunk())
         error = await talk.until("error")
         talk.say({"type": "prepare"})
@@ -450,8 +467,8 @@ async def test_sound_before_prepare_is_not_ready_and_the_session_stays():
 
 @pytest.mark.parametrize("frame", ["{", b"{}"])
 async def test_what_is_no_json_closes_with_1003(frame):
-    async with house() as home:
-        talk = await begun(home)
+    async with worker_harness() as harness:
+        talk = await begun(harness)
         talk.say(frame)
 
         assert await talk.over() == 1003

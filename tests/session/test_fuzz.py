@@ -1,4 +1,4 @@
-"""Random lives of all dialects: whatever a client does, nothing crashes and nothing leaks."""
+"""Random sessions of all dialects: whatever a client does, nothing crashes and nothing leaks."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ import psutil
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.support.sessions import House, Talk, house, loud, pcm64, quiet
+from tests.support.dialects import MESSAGES, NAMES, DialectName
+from tests.support.patience import HANG_S
+from tests.support.sessions import Talk, WorkerHarness, loud, pcm64, quiet, worker_harness
 from tests.support.timeline import silence, sound, speak
 
 from parley.clock import ManualClock
 from parley.engine.work import Stage
 from parley.media.image import encode_jpeg
-from parley.protocol.dialects import DIALECTS, DialectName
+from parley.protocol.control import BUSY_STATUS
 
 JPEG = base64.b64encode(encode_jpeg(np.zeros((24, 32, 3), np.uint8))).decode()
 NAN = base64.b64encode(b"\0\0\xc0\x7f" * 4000).decode()
@@ -208,18 +210,18 @@ USUAL: dict[DialectName, list[Any]] = {
 # How long the client waits before it does the next thing.
 pauses = st.one_of(
     st.tuples(st.just("yield"), st.integers(0, 40)),
-    st.tuples(st.just("settle"), st.just(0)),
-    st.tuples(st.just("settle"), st.just(0)),
+    st.tuples(st.just("finalize"), st.just(0)),
+    st.tuples(st.just("finalize"), st.just(0)),
 )
 
 endings = st.one_of(
     st.tuples(st.just("hang up"), st.just(0)),
-    st.tuples(st.just("settle"), st.just(0)),
+    st.tuples(st.just("finalize"), st.just(0)),
     st.tuples(st.just("shut down"), st.just(0)),
     st.tuples(st.just("time"), st.sampled_from([31.0, 200.0, 2000.0])),
 )
 
-CLOSE_CODES = {1000, 1001, 1003, 1008, 1009, 1011, 1013}
+CLOSE_CODES = {1000, 1001, 1003, 1008, 1009, 1011, 1013, BUSY_STATUS}
 ERROR_CODES: dict[DialectName, set[str]] = {
     "chat": {
         "invalid_json",
@@ -268,9 +270,9 @@ ERROR_CODES: dict[DialectName, set[str]] = {
 }
 
 
-def lives(dialect: DialectName) -> st.SearchStrategy[list[tuple[str, Any]]]:
+def sessions(dialect: DialectName) -> st.SearchStrategy[list[tuple[str, Any]]]:
     """Most begin as they should; then anything may come, each followed by a pause."""
-    setup = [("say", SETUP[dialect]), ("settle", 0)]
+    setup = [("say", SETUP[dialect]), ("finalize", 0)]
     usual = st.tuples(st.just("say"), st.sampled_from(USUAL[dialect]))
     step = st.one_of(
         usual,
@@ -291,41 +293,41 @@ def lives(dialect: DialectName) -> st.SearchStrategy[list[tuple[str, Any]]]:
 
 
 async def live(dialect: DialectName, actions: list[tuple[str, Any]]) -> None:
-    async with asyncio.timeout(30), house(clock=ManualClock(), slots=1) as home:
-        talk = home.begin(dialect)
+    async with asyncio.timeout(HANG_S), worker_harness(clock=ManualClock(), slots=1) as harness:
+        talk = harness.begin(dialect)
         for name, value in actions:
-            await act(home, talk, name, value)
-        await home.close()
+            await act(harness, talk, name, value)
+        await harness.close()
         # A newcomer to a worker that leaves is turned away and has no phases.
-        assert home.phases(talk)[-1:] == ["ended"] or talk.socket.close_code == 1013
+        assert harness.phases(talk)[-1:] == ["ended"] or talk.socket.close_code == BUSY_STATUS
     check(dialect, talk)
 
 
-async def act(home: House, talk: Talk, name: str, value: Any) -> None:
+async def act(harness: WorkerHarness, talk: Talk, name: str, value: Any) -> None:
     match name:
         case "say":
             talk.say(value)
         case "yield":
             for _ in range(value):
                 await asyncio.sleep(0)
-        case "settle":
-            await settled(home, talk)
+        case "finalize":
+            await settled(harness, talk)
         case "time":
-            assert isinstance(home.host.clock, ManualClock)
-            home.host.clock.advance(value)
-            for each in home._lives():
+            assert isinstance(harness.host.clock, ManualClock)
+            harness.host.clock.advance(value)
+            for each in harness._lives():
                 each.check_deadlines()
         case "fault":
-            home.faults.fail_at(value)
+            harness.faults.fail_at(value)
         case "hang up":
             talk.socket.hang_up()
         case "shut down":
-            home.host.leave(0.0)
+            harness.host.leave(0.0)
         case _:
             raise AssertionError(name)
 
 
-async def settled(home: House, talk: Talk) -> None:
+async def settled(harness: WorkerHarness, talk: Talk) -> None:
     """Pace the client: until nothing seems to happen any more. Lives need not be exact here."""
     calm = 0
     while calm < 5 and not talk.task.done():
@@ -333,7 +335,7 @@ async def settled(home: House, talk: Talk) -> None:
         await asyncio.sleep(0.0005)
         is_busy = (
             not talk.socket._incoming.empty()
-            or home.engine._loop._has_work()
+            or harness.engine._loop._has_work()
             or len(talk.socket.sent) != before
         )
         calm = 0 if is_busy and talk.socket.closed is None else calm + 1
@@ -341,7 +343,7 @@ async def settled(home: House, talk: Talk) -> None:
 
 def check(dialect: DialectName, talk: Talk) -> None:
     for message in talk.socket.sent:
-        DIALECTS[dialect].decode_server(json.dumps(message))
+        MESSAGES[dialect].decode_server(json.dumps(message))
         if message["type"] == "error":
             body = message["error"]
             code = body["code"] if isinstance(body, dict) else message["code"]
@@ -374,7 +376,7 @@ def assert_turns_in_order(types: list[str]) -> None:
             open_turn = False
 
 
-@pytest.mark.parametrize("dialect", list(DIALECTS))
+@pytest.mark.parametrize("dialect", NAMES)
 def test_random_lives_leave_nothing_behind(dialect: DialectName):
     @settings(
         max_examples=25,
@@ -383,7 +385,7 @@ def test_random_lives_leave_nothing_behind(dialect: DialectName):
         database=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )
-    @given(actions=lives(dialect))
+    @given(actions=sessions(dialect))
     def run(actions: list[tuple[str, Any]]) -> None:
         asyncio.run(live(dialect, actions))
 
@@ -396,12 +398,12 @@ def test_one_worker_lives_through_a_thousand_random_sessions():
     with asyncio.Runner() as runner:
         runner.run(asyncio.sleep(0))
         before = held_by_process()
-        home_context = house(clock=ManualClock(), slots=1)
-        home = runner.run(home_context.__aenter__())
+        home_context = worker_harness(clock=ManualClock(), slots=1)
+        harness = runner.run(home_context.__aenter__())
 
         def live_once(dialect: DialectName, actions: list[tuple[str, Any]]) -> None:
             kept = [each for each in actions if each[0] != "shut down"]
-            runner.run(live_in(home, dialect, kept))
+            runner.run(live_in(harness, dialect, kept))
 
         many = settings(
             max_examples=250,
@@ -409,29 +411,31 @@ def test_one_worker_lives_through_a_thousand_random_sessions():
             database=None,
             suppress_health_check=list(HealthCheck),
         )
-        for dialect in DIALECTS:
-            many(given(st.just(dialect), lives(dialect))(live_once))()
+        for dialect in NAMES:
+            many(given(st.just(dialect), sessions(dialect))(live_once))()
 
-        assert home.host.meter.total_requests >= 1000
+        assert harness.host.meter.total_requests >= 1000
         runner.run(home_context.__aexit__(None, None, None))
         threads, files = held_by_process()
         assert threads <= before[0] + 8  # the loop's pool keeps its threads
         assert files <= before[1]
 
 
-async def live_in(home: House, dialect: DialectName, actions: list[tuple[str, Any]]) -> None:
-    async with asyncio.timeout(30):
-        talk = home.begin(dialect)
+async def live_in(
+    harness: WorkerHarness, dialect: DialectName, actions: list[tuple[str, Any]]
+) -> None:
+    async with asyncio.timeout(HANG_S):
+        talk = harness.begin(dialect)
         for name, value in actions:
-            await act(home, talk, name, value)
+            await act(harness, talk, name, value)
         talk.socket.hang_up()
         await talk.task
-        home.faults._plans.clear()
-        home._talks.clear()
-        assert home.phases(talk)[-1] == "ended"
-        home.reports.clear()
-        assert home.engine.free_slots == 1
-        assert home.host.state == "idle"
+        harness.faults._plans.clear()
+        harness._talks.clear()
+        assert harness.phases(talk)[-1] == "ended"
+        harness.reports.clear()
+        assert harness.engine.free_slots == 1
+        assert harness.host.state == "idle"
     check(dialect, talk)
 
 

@@ -3,13 +3,14 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.support.sessions import House, Talk, heard, house, loud, pcm64, quiet
+from tests.support.patience import HANG_S
+from tests.support.sessions import Talk, WorkerHarness, heard, loud, pcm64, quiet, worker_harness
 from tests.support.timeline import Script, chunks, click, silence, sound, speak, windows
 
 from parley.clock import ManualClock
 from parley.engine.work import Stage
 from parley.media.pcm import Pcm
-from parley.protocol.control import StopTurn
+from parley.protocol.control import EndSession, StopTurn
 
 SENTENCE = sound(silence(0.5), speak(1.5), silence(1.2))
 
@@ -19,13 +20,13 @@ def tell(talk: Talk, pcm: Pcm, chunk_s: float = 0.5) -> None:
         talk.say({"type": "audio_chunk", "audio_base64": pcm64(chunk)})
 
 
-async def begun(home: House, **config) -> Talk:
-    return await home.ready("half_duplex", config=config)
+async def begun(harness: WorkerHarness, **config) -> Talk:
+    return await harness.ready("half_duplex", config=config)
 
 
 async def test_a_spoken_turn_is_answered_in_the_documented_order():
-    async with house() as home:
-        talk = await begun(home)
+    async with worker_harness() as harness:
+        talk = await begun(harness)
         tell(talk, SENTENCE)
         done = await talk.until("turn_done")
 
@@ -33,6 +34,7 @@ async def test_a_spoken_turn_is_answered_in_the_documented_order():
             "type": "prepared",
             "session_id": "session",
             "timeout_s": 180.0,
+            "accepts": ["input_text"],
         }
         assert talk.types[1:4] == ["vad_state", "vad_state", "generating"]
         assert [m["speaking"] for m in talk.socket.sent[1:3]] == [True, False]
@@ -43,8 +45,8 @@ async def test_a_spoken_turn_is_answered_in_the_documented_order():
 
 
 async def test_chunks_join_to_the_text_and_sound_of_the_turn():
-    async with house() as home:
-        talk = await begun(home)
+    async with worker_harness() as harness:
+        talk = await begun(harness)
         tell(talk, SENTENCE)
         done = await talk.until("turn_done")
 
@@ -57,8 +59,10 @@ async def test_chunks_join_to_the_text_and_sound_of_the_turn():
 
 
 async def test_speech_duration_and_pre_roll_reach_the_model():
-    async with house(detectors=lambda: Script(windows(10, 0.0), windows(20, 0.95))) as home:
-        talk = await begun(home)
+    async with worker_harness(
+        detectors=lambda: Script(windows(10, 0.0), windows(20, 0.95))
+    ) as harness:
+        talk = await begun(harness)
         tell(talk, sound(silence(0.64), speak(1.28), silence(1.0)))
         done = await talk.until("turn_done")
 
@@ -69,8 +73,8 @@ async def test_speech_duration_and_pre_roll_reach_the_model():
 
 
 async def test_a_click_gives_two_transitions_and_nothing_else():
-    async with house() as home:
-        talk = await begun(home)
+    async with worker_harness() as harness:
+        talk = await begun(harness)
         tell(talk, sound(silence(0.512), click(0.1), silence(2)))
         tell(talk, SENTENCE)
         await talk.until("turn_done")
@@ -81,8 +85,8 @@ async def test_a_click_gives_two_transitions_and_nothing_else():
 
 
 async def test_two_utterances_in_one_chunk_are_two_turns_one_after_the_other():
-    async with house() as home:
-        talk = await begun(home)
+    async with worker_harness() as harness:
+        talk = await begun(harness)
         both = sound(speak(1.0), silence(1.2), speak(2.0), silence(1.2))
         tell(talk, both, chunk_s=60)
         await talk.until("turn_done", 2)
@@ -94,16 +98,16 @@ async def test_two_utterances_in_one_chunk_are_two_turns_one_after_the_other():
 
 
 async def test_sound_during_an_answer_is_thrown_away():
-    async with house() as home:
-        home.gate.shut(Stage.DECODE)
-        talk = await begun(home)
+    async with worker_harness() as harness:
+        harness.gate.shut(Stage.DECODE)
+        talk = await begun(harness)
         tell(talk, SENTENCE)
         await talk.until("generating")
 
         tell(talk, SENTENCE)
         talk.say({"type": "audio_chunk"})
         await drained(talk)
-        home.gate.open()
+        harness.gate.open()
         await talk.until("turn_done")
         tell(talk, sound(silence(0.5), speak(2.5), silence(1.2)))
         await talk.until("turn_done", 2)
@@ -115,7 +119,7 @@ async def test_sound_during_an_answer_is_thrown_away():
 
 async def drained(talk: Talk) -> None:
     """Until the session has read everything that was said."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(HANG_S):
         while not talk.socket._incoming.empty():  # noqa: ASYNC110
             await asyncio.sleep(0)
 
@@ -127,8 +131,8 @@ async def test_the_detector_begins_anew_after_a_turn():
         scripts.append(Script(windows(20, 0.95), is_looping=True))
         return scripts[-1]
 
-    async with house(detectors=detectors) as home:
-        talk = await begun(home)
+    async with worker_harness(detectors=detectors) as harness:
+        talk = await begun(harness)
         tell(talk, sound(speak(1.28), silence(0.9)))
         await talk.until("turn_done")
         tell(talk, sound(speak(1.28), silence(0.9)))
@@ -137,22 +141,44 @@ async def test_the_detector_begins_anew_after_a_turn():
         assert scripts[0].resets == 3  # at the beginning, and after each turn
 
 
-async def test_nothing_is_heard_in_the_first_half_second():
+async def test_speech_in_the_cold_start_guard_is_heard_when_the_guard_is_over():
     clock = ManualClock()
-    async with house(clock=clock, guard_s=0.5) as home:
-        talk = await begun(home)
+    async with worker_harness(clock=clock, guard_s=0.5) as harness:
+        talk = await begun(harness)
         tell(talk, sound(speak(1.0), silence(1.0)))
         await drained(talk)
-        clock.advance(0.5)
-        tell(talk, sound(silence(1.0), speak(1.0), silence(1.0)))
+        during = list(talk.types)
+        await harness.pass_time(0.5, due="guard")
+        await talk.until("turn_done")
+        (generating,) = [m for m in talk.socket.sent if m["type"] == "generating"]
+
+        assert during == ["prepared"]
+        assert [m["speaking"] for m in talk.socket.sent if m["type"] == "vad_state"] == [
+            True,
+            False,
+        ]
+        assert generating["speech_duration_ms"] == pytest.approx(1000, abs=100)
+
+
+async def test_the_click_of_a_microphone_that_opens_is_forgotten():
+    clock = ManualClock()
+    async with worker_harness(clock=clock, guard_s=0.5) as harness:
+        talk = await begun(harness)
+        tell(talk, sound(silence(0.1), click(), silence(1.5)))
+        await harness.pass_time(0.5, due="guard")
+        tell(talk, sound(speak(1.0), silence(1.0)))
         await talk.until("turn_done")
 
+        assert [m["speaking"] for m in talk.socket.sent if m["type"] == "vad_state"] == [
+            True,
+            False,
+        ]
         assert talk.types.count("generating") == 1
 
 
 async def test_stop_while_listening_is_answered_and_closes():
-    async with house() as home:
-        talk = await begun(home)
+    async with worker_harness() as harness:
+        talk = await begun(harness)
         talk.say({"type": "stop"})
 
         assert await talk.over() == 1000
@@ -160,17 +186,17 @@ async def test_stop_while_listening_is_answered_and_closes():
 
 
 async def test_stop_in_the_middle_of_an_answer_ends_the_turn_then_the_session():
-    async with house() as home:
-        home.gate.shut(Stage.DECODE)
-        talk = await begun(home)
+    async with worker_harness() as harness:
+        harness.gate.shut(Stage.DECODE)
+        talk = await begun(harness)
         tell(talk, SENTENCE)
         await talk.until("generating")
-        await home.gate.arrived()
+        await harness.gate.arrived()
 
         talk.say({"type": "stop"})
         done = await talk.until("turn_done")
         await talk.until("stopped")
-        home.gate.open()
+        harness.gate.open()
 
         assert await talk.over() == 1000
         assert done["interrupted"] is True
@@ -179,30 +205,30 @@ async def test_stop_in_the_middle_of_an_answer_ends_the_turn_then_the_session():
 
 async def test_a_model_that_stops_late_does_not_keep_the_client_waiting():
     clock = ManualClock()
-    async with house(clock=clock) as home:
-        home.gate.shut(Stage.DECODE)
-        talk = await begun(home)
+    async with worker_harness(clock=clock) as harness:
+        harness.gate.shut(Stage.DECODE)
+        talk = await begun(harness)
         tell(talk, SENTENCE)
-        await home.gate.arrived()
+        await harness.gate.arrived()
 
         talk.say({"type": "stop"})
-        await home.pass_time(0.25, due="stop")
+        await harness.pass_time(0.25, due="stop")
 
         assert await talk.socket.until_closed() == 1000
         assert talk.types[-2:] == ["turn_done", "stopped"]
-        assert home.host.state == "cleanup"
-        assert home.engine.free_slots == 0
+        assert harness.host.state == "cleanup"
+        assert harness.engine.free_slots == 0
 
 
 async def test_an_external_stop_of_a_turn_keeps_the_session():
-    async with house() as home:
-        home.gate.shut(Stage.DECODE)
-        talk = await begun(home)
+    async with worker_harness() as harness:
+        harness.gate.shut(Stage.DECODE)
+        talk = await begun(harness)
         tell(talk, SENTENCE)
-        await home.gate.arrived()
+        await harness.gate.arrived()
 
-        assert home.host.stop_turn(StopTurn("r", "session", "turn"))
-        home.gate.open()
+        assert harness.host.stop_turn(StopTurn("r", talk.lease.lease_id))
+        harness.gate.open()
         first = await talk.until("turn_done")
         tell(talk, SENTENCE)
         second = await talk.until("turn_done", 2)
@@ -212,13 +238,21 @@ async def test_an_external_stop_of_a_turn_keeps_the_session():
         assert second["turn_index"] == 1
 
 
-async def test_an_external_stop_of_a_session_ends_this_session_only():
-    async with house(slots=2) as home:
-        talk = await home.ready("half_duplex", "one")
-        other = await home.ready("half_duplex", "two")
+async def test_a_stop_of_a_turn_says_when_nothing_was_being_said():
+    async with worker_harness() as harness:
+        talk = await begun(harness)
 
-        assert home.host.stop_turn(StopTurn("r", "one"))
-        assert not home.host.stop_turn(StopTurn("r", "three"))
+        assert not harness.host.stop_turn(StopTurn("r", talk.lease.lease_id))
+        assert talk.socket.closed is None
+
+
+async def test_an_external_stop_of_a_session_ends_this_session_only():
+    async with worker_harness(slots=2) as harness:
+        talk = await harness.ready("half_duplex", "one")
+        other = await harness.ready("half_duplex", "two")
+
+        assert harness.host.end_session(EndSession(talk.lease.lease_id, "stopped"))
+        assert not harness.host.end_session(EndSession("three", "stopped"))
 
         assert await talk.over() == 1000
         assert talk.types[-1] == "stopped"
@@ -226,15 +260,15 @@ async def test_an_external_stop_of_a_session_ends_this_session_only():
 
 
 async def test_idle_time_is_counted_from_the_last_chunk():
-    async with house(clock=ManualClock()) as home:
-        talk = await begun(home, session={"timeout_s": 20})
-        await home.pass_time(15, due="idle")
+    async with worker_harness(clock=ManualClock()) as harness:
+        talk = await begun(harness, session={"timeout_s": 20})
+        await harness.pass_time(15, due="idle")
         talk.say({"type": "audio_chunk", "audio_base64": quiet(0.1)})
         await drained(talk)
-        await home.pass_time(15, due="idle")
+        await harness.pass_time(15, due="idle")
         assert talk.socket.closed is None
 
-        await home.pass_time(5, due="idle")
+        await harness.pass_time(5, due="idle")
 
         assert await talk.over() == 1000
         assert talk.socket.sent[-1] == {"type": "timeout", "elapsed_s": 20.0}
@@ -242,15 +276,15 @@ async def test_idle_time_is_counted_from_the_last_chunk():
 
 async def test_idle_time_waits_until_the_answer_has_been_played():
     clock = ManualClock()
-    async with house(clock=clock) as home:
-        talk = await begun(home, session={"timeout_s": 10})
+    async with worker_harness(clock=clock) as harness:
+        talk = await begun(harness, session={"timeout_s": 10})
         tell(talk, sound(speak(8.0), silence(1.0)))
         done = await talk.until("turn_done")
         assert done["audio_duration_ms"] > 8000
 
-        await home.pass_time(17.0, due="idle")
+        await harness.pass_time(17.0, due="idle")
         assert talk.socket.closed is None
-        await home.pass_time(2.0, due="idle")
+        await harness.pass_time(2.0, due="idle")
 
         assert await talk.over() == 1000
         assert talk.types[-1] == "timeout"
@@ -258,30 +292,30 @@ async def test_idle_time_waits_until_the_answer_has_been_played():
 
 async def test_no_timeout_while_an_answer_is_being_made():
     clock = ManualClock()
-    async with house(clock=clock) as home:
-        talk = await begun(home, session={"timeout_s": 10})
-        home.gate.shut(Stage.DECODE)
+    async with worker_harness(clock=clock) as harness:
+        talk = await begun(harness, session={"timeout_s": 10})
+        harness.gate.shut(Stage.DECODE)
         tell(talk, SENTENCE)
-        await home.gate.arrived()
+        await harness.gate.arrived()
 
-        await home.pass_time(100, due="session")
+        await harness.pass_time(100, due="session")
 
         assert talk.socket.closed is None
 
 
 async def test_the_whole_session_has_a_limit():
-    async with house(clock=ManualClock(), half_duplex_session_s=60) as home:
-        talk = await begun(home)
-        await home.pass_time(61, due="session")
+    async with worker_harness(clock=ManualClock(), half_duplex_session_s=60) as harness:
+        talk = await begun(harness)
+        await harness.pass_time(61, due="session")
 
         assert await talk.over() == 1000
         assert talk.socket.sent[-1]["elapsed_s"] == 61.0
 
 
 async def test_setting_up_has_a_limit():
-    async with house(clock=ManualClock()) as home:
-        talk = home.begin("half_duplex")
-        await home.pass_time(31, due="setup")
+    async with worker_harness(clock=ManualClock()) as harness:
+        talk = harness.begin("half_duplex")
+        await harness.pass_time(31, due="setup")
 
         assert await talk.over() == 1000
         assert talk.types == ["timeout"]
@@ -289,9 +323,9 @@ async def test_setting_up_has_a_limit():
 
 @pytest.mark.parametrize("stage", [Stage.ENCODE, Stage.PREFILL, Stage.DECODE])
 async def test_a_failed_turn_is_rolled_back_and_the_session_goes_on(stage):
-    async with house() as home:
-        talk = await begun(home)
-        home.faults.fail_at(stage)
+    async with worker_harness() as harness:
+        talk = await begun(harness)
+        harness.faults.fail_at(stage)
         tell(talk, SENTENCE)
         failed = await talk.until("turn_done")
         tell(talk, SENTENCE)
@@ -303,10 +337,10 @@ async def test_a_failed_turn_is_rolled_back_and_the_session_goes_on(stage):
 
 
 async def test_a_failed_turn_that_cannot_be_rolled_back_ends_the_session(monkeypatch):
-    async with house() as home:
-        monkeypatch.setattr(home.faults._model, "can_roll_back", lambda mark: False)
-        talk = await begun(home)
-        home.faults.fail_at(Stage.DECODE)
+    async with worker_harness() as harness:
+        monkeypatch.setattr(harness.faults._model, "can_roll_back", lambda mark: False)
+        talk = await begun(harness)
+        harness.faults.fail_at(Stage.DECODE)
         tell(talk, SENTENCE)
 
         assert await talk.over() == 1011
@@ -314,8 +348,8 @@ async def test_a_failed_turn_that_cannot_be_rolled_back_ends_the_session(monkeyp
 
 
 async def test_text_only_turns_have_no_sound():
-    async with house() as home:
-        talk = await begun(home, tts={"enabled": False})
+    async with worker_harness() as harness:
+        talk = await begun(harness, tts={"enabled": False})
         tell(talk, SENTENCE)
         done = await talk.until("turn_done")
 
@@ -345,8 +379,8 @@ PREPARE = {"type": "prepare"}
     ],
 )
 async def test_bad_input_is_answered_with_its_code_and_close_code(frames, code, close_code):
-    async with house() as home:
-        talk = home.begin("half_duplex")
+    async with worker_harness() as harness:
+        talk = harness.begin("half_duplex")
         for frame in frames[:-1]:
             talk.say(frame)
             await talk.until("prepared")
@@ -362,11 +396,11 @@ async def test_sound_or_a_second_prepare_during_the_preparation_is_refused():
         ({"type": "audio_chunk", "audio_base64": loud(0.1)}, "not_prepared"),
         (PREPARE, "already_prepared"),
     ]:
-        async with house() as home:
-            home.gate.shut(Stage.PREFILL)
-            talk = home.begin("half_duplex")
+        async with worker_harness() as harness:
+            harness.gate.shut(Stage.PREFILL)
+            talk = harness.begin("half_duplex")
             talk.say(PREPARE)
-            await home.gate.arrived()
+            await harness.gate.arrived()
             talk.say(frame)
 
             assert await talk.socket.until_closed() == 1008
@@ -374,8 +408,8 @@ async def test_sound_or_a_second_prepare_during_the_preparation_is_refused():
 
 
 async def test_an_unknown_type_is_named():
-    async with house() as home:
-        talk = await begun(home)
+    async with worker_harness() as harness:
+        talk = await begun(harness)
         talk.say({"type": "sing"})
         await talk.over()
 
@@ -383,8 +417,8 @@ async def test_an_unknown_type_is_named():
 
 
 async def test_a_chunk_without_sound_is_ignored():
-    async with house() as home:
-        talk = await begun(home)
+    async with worker_harness() as harness:
+        talk = await begun(harness)
         talk.say({"type": "audio_chunk"})
         talk.say({"type": "audio_chunk", "audio_base64": ""})
         talk.say({"type": "stop"})

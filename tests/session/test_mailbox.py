@@ -3,13 +3,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from parley.dialects.events import AudioInput
 from parley.media.pcm import Pcm
-from parley.session.events import Heard
-from parley.session.mailbox import Cutter, Mailbox, Unit
+from parley.session.mailbox import Cutter, Mailbox, PendingUnit
 
 
-def unit(value: float = 0.0, *, force_listen: bool = False) -> Unit:
-    return Unit(Heard(Pcm(np.full(4, value, np.float32), 16_000), force_listen=force_listen), 0.0)
+def unit(value: float = 0.0, *, force_listen: bool = False) -> PendingUnit:
+    return PendingUnit(
+        AudioInput(Pcm(np.full(4, value, np.float32), 16_000), force_listen=force_listen), 0.0
+    )
 
 
 def values(mailbox: Mailbox) -> list[float]:
@@ -80,7 +82,7 @@ def test_one_long_message_is_kept_whole_until_the_next_message_comes():
     ],
 )
 def test_sound_is_cut_into_units_of_one_second(samples, lengths):
-    pieces = Cutter(16_000).cut(Heard(ramp(samples), frames=(b"jpeg",)))
+    pieces = Cutter(16_000).cut(AudioInput(ramp(samples), frames=(b"jpeg",)))
 
     assert [len(piece.pcm) for piece in pieces] == lengths
     assert [piece.frames for piece in pieces] == [(b"jpeg",)] + [()] * (len(lengths) - 1)
@@ -89,7 +91,7 @@ def test_sound_is_cut_into_units_of_one_second(samples, lengths):
 def test_a_short_rest_is_put_in_front_of_the_next_message():
     cutter = Cutter(16_000)
 
-    pieces = cutter.cut(Heard(ramp(17_600))) + cutter.cut(Heard(ramp(16_000, 17_600)))
+    pieces = cutter.cut(AudioInput(ramp(17_600))) + cutter.cut(AudioInput(ramp(16_000, 17_600)))
 
     heard = np.concatenate([piece.pcm.samples for piece in pieces])
     assert np.array_equal(heard, np.arange(32_000))

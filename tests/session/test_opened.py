@@ -1,18 +1,24 @@
 from __future__ import annotations
 
+import asyncio
 import io
+import threading
 
 import numpy as np
 import pytest
 import soundfile
 from tests.support.timeline import sound, speak
 
-from parley.errors import InvalidPayload
+from parley.dialects.events import Content, Picture, Sound
+from parley.errors import ContextFull, InvalidPayload
+from parley.media.decoder import Decoder
 from parley.media.image import encode_jpeg
 from parley.media.pcm import Pcm
 from parley.media.resample import resample
+from parley.media.room import ContextRoom
+from parley.protocol.content import Message
+from parley.protocol.values import TextPart
 from parley.session import opened
-from parley.session.events import Message, Picture, Sound, Words
 from parley.views import content
 
 VOICE = sound(speak(1.0))
@@ -87,14 +93,14 @@ def jpeg(height: int, width: int) -> bytes:
 
 
 async def test_a_history_keeps_its_order():
-    message = Message(
-        "user", (Words("Look"), Picture(jpeg(20, 30)), Sound(VOICE.samples.tobytes()))
+    message: Message[Content] = Message(
+        "user", (TextPart("Look"), Picture(jpeg(20, 30)), Sound(VOICE.samples.tobytes()))
     )
 
     (read,) = await opened.open_messages([message])
 
     assert [type(part) for part in read.parts] == [
-        content.TextPart,
+        TextPart,
         content.ImagePart,
         content.AudioPart,
     ]
@@ -125,3 +131,42 @@ async def test_sound_of_another_rate_is_converted_and_empty_sound_refused():
     assert len(read.parts[0].pcm) == 16_000
     with pytest.raises(InvalidPayload, match="empty"):
         await opened.open_messages([Message("user", (Sound(b""),))])
+
+
+async def test_what_the_context_cannot_take_is_refused_before_it_is_decoded(monkeypatch):
+    def never(self, *args, **options):
+        raise AssertionError("something was decoded")
+
+    monkeypatch.setattr(Decoder, "image", never)
+    picture = Picture(jpeg(20, 30))
+    room = ContextRoom(limit_tokens=100, image_tokens=64, audio_tokens_per_s=10)
+
+    with pytest.raises(ContextFull, match="128 tokens, the limit is 100"):
+        await opened.open_messages([Message("user", (picture, picture))], room=room)
+
+
+async def test_sounds_count_what_they_take_of_the_context():
+    room = ContextRoom(limit_tokens=15, image_tokens=64, audio_tokens_per_s=10)
+    sound = Sound(VOICE.samples.tobytes())
+
+    with pytest.raises(ContextFull, match="20 tokens, the limit is 15"):
+        await opened.open_messages([Message("user", (sound, sound))], room=room)
+
+
+async def test_a_job_whose_session_ends_is_ended_with_it():
+    class Slow(Decoder):
+        def image(self, data, *, stop=None, **options):
+            began.set()
+            stop.arm(stopped.set)
+            assert stopped.wait(30)
+            raise InvalidPayload("killed")
+
+    began, stopped = threading.Event(), threading.Event()
+    task = asyncio.create_task(opened.open_frames([b"x"], using=Slow()))
+    await asyncio.to_thread(began.wait, 30)
+
+    task.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert stopped.is_set()

@@ -5,7 +5,8 @@ import base64
 
 import pytest
 from tests.session.test_duplex import JPEG
-from tests.support.sessions import Talk, heard, house, loud, pcm64, quiet
+from tests.support.patience import HANG_S
+from tests.support.sessions import Talk, heard, loud, pcm64, quiet, worker_harness
 from tests.support.timeline import silence, sound, speak
 
 from parley.clock import ManualClock
@@ -35,7 +36,7 @@ async def one_by_one(talk: Talk, *messages: dict) -> list[dict]:
 async def answered_or_closed(talk: Talk, before: int | None = None) -> bool:
     """Until one more response is there, or the socket is closed: then True."""
     before = len(responses(talk)) if before is None else before
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(HANG_S):
         while len(responses(talk)) == before and talk.socket.closed is None:
             talk.socket._changed.clear()
             await talk.socket._changed.wait()
@@ -43,8 +44,8 @@ async def answered_or_closed(talk: Talk, before: int | None = None) -> bool:
 
 
 async def test_every_append_is_answered_by_exactly_one_response():
-    async with house() as home:
-        talk = await home.ready("realtime", "rt_1")
+    async with worker_harness() as harness:
+        talk = await harness.ready("realtime", "rt_1")
         appends = [append(video_frames=[JPEG])] * 3 + [append(quiet())] * 6
         answers = await one_by_one(talk, *appends)
 
@@ -63,30 +64,30 @@ async def test_every_append_is_answered_by_exactly_one_response():
 
 
 async def test_close_is_answered_with_stopped_as_the_last_event():
-    async with house() as home:
-        talk = await home.ready("realtime")
-        home.gate.shut(Stage.DECODE)
+    async with worker_harness() as harness:
+        talk = await harness.ready("realtime")
+        harness.gate.shut(Stage.DECODE)
         talk.say(append())
-        await home.gate.arrived()
+        await harness.gate.arrived()
         talk.say({"type": "session.close", "reason": "user_stop"})
 
         assert await talk.socket.until_closed() == 1000
-        home.gate.open()
+        harness.gate.open()
         await talk.over()
         assert talk.socket.sent[-1] == {"type": "session.closed", "reason": "stopped"}
         assert talk.types.count("session.closed") == 1
 
 
-@pytest.mark.parametrize(("task", "limit_s"), [("omni_duplex", 300.0), ("audio_duplex", 600.0)])
-async def test_the_total_limit_counts_from_the_gateways_accept(task, limit_s):
+@pytest.mark.parametrize(("kind", "limit_s"), [("omni_duplex", 300.0), ("audio_duplex", 600.0)])
+async def test_the_total_limit_counts_from_the_gateways_accept(kind, limit_s):
     clock = ManualClock()
-    async with house(clock=clock) as home:
-        talk = home.begin("realtime", task=task, accepted_s=clock.time() - 200)
+    async with worker_harness(clock=clock) as harness:
+        talk = harness.begin("realtime", kind=kind, accepted_s=clock.time() - 200)
         talk.say(update())
         await talk.until("session.created")
-        await home.pass_time(limit_s - 200 - 1, due="total")
+        await harness.pass_time(limit_s - 200 - 1, due="total")
         assert talk.socket.closed is None
-        await home.pass_time(1, due="total")
+        await harness.pass_time(1, due="total")
 
         assert await talk.over() == 1000
         assert talk.socket.sent[-1] == {"type": "session.closed", "reason": "timeout"}
@@ -94,25 +95,25 @@ async def test_the_total_limit_counts_from_the_gateways_accept(task, limit_s):
 
 async def test_the_total_limit_can_leave_the_queue_out():
     clock = ManualClock()
-    async with house(clock=clock, realtime_counts_queue=False) as home:
-        talk = home.begin("realtime", accepted_s=clock.time() - 200)
-        await home.pass_time(299, due="total")
+    async with worker_harness(clock=clock, realtime_counts_queue=False) as harness:
+        talk = harness.begin("realtime", accepted_s=clock.time() - 200)
+        await harness.pass_time(299, due="total")
         assert talk.socket.closed is None
 
 
 async def test_a_limit_that_has_passed_already_ends_the_session_at_once():
-    async with house() as home:
-        talk = home.begin("realtime", accepted_s=home.host.clock.time() - 1000)
+    async with worker_harness() as harness:
+        talk = harness.begin("realtime", accepted_s=harness.host.clock.time() - 1000)
 
         assert await talk.over() == 1000
         assert talk.socket.sent == [{"type": "session.closed", "reason": "timeout"}]
 
 
 async def test_context_full_comes_once_after_the_event_that_carries_the_length(monkeypatch):
-    monkeypatch.setattr("parley.worker.host.REALTIME_CONTEXT_TOKENS", 60)
-    monkeypatch.setattr("parley.worker.host.PROMPT_ROOM_TOKENS", 10)
-    async with house() as home:
-        talk = await home.ready("realtime")
+    monkeypatch.setattr("parley.dialects.realtime.RealtimeDialect.context_tokens", 60)
+    monkeypatch.setattr("parley.dialects.realtime.RealtimeDialect.prompt_room_tokens", 10)
+    async with worker_harness() as harness:
+        talk = await harness.ready("realtime")
         for _ in range(8):
             talk.say(append())
             if await answered_or_closed(talk):
@@ -127,8 +128,8 @@ async def test_context_full_comes_once_after_the_event_that_carries_the_length(m
 
 
 async def test_a_prompt_that_leaves_no_room_is_refused_and_another_may_follow():
-    async with house() as home:
-        talk = home.begin("realtime")
+    async with worker_harness() as harness:
+        talk = harness.begin("realtime")
         talk.say(update(instructions="word " * 7500))
         refused = await talk.until("error")
         talk.say(update())
@@ -139,8 +140,8 @@ async def test_a_prompt_that_leaves_no_room_is_refused_and_another_may_follow():
 
 
 async def test_a_prompt_longer_than_the_context_is_refused_and_another_may_follow():
-    async with house() as home:
-        talk = home.begin("realtime")
+    async with worker_harness() as harness:
+        talk = harness.begin("realtime")
         talk.say(update(instructions="word " * 9000))
         refused = await talk.until("error")
         talk.say(update())
@@ -150,16 +151,16 @@ async def test_a_prompt_longer_than_the_context_is_refused_and_another_may_follo
 
 
 async def test_frames_are_ignored_in_audio_mode():
-    async with house() as home:
-        talk = await home.ready("realtime", task="audio_duplex")
+    async with worker_harness() as harness:
+        talk = await harness.ready("realtime", kind="audio_duplex")
         (answer,) = await one_by_one(talk, append(video_frames=["not even base64"]))
 
         assert answer["type"] == "response.listen"
 
 
 async def test_appends_longer_than_a_second_are_split():
-    async with house() as home:
-        talk = await home.ready("realtime")
+    async with worker_harness() as harness:
+        talk = await harness.ready("realtime")
         talk.say(append(pcm64(sound(speak(2.5)))))
         await talk.until("response.listen", 3)
         talk.say({"type": "session.close"})
@@ -190,8 +191,8 @@ async def test_appends_longer_than_a_second_are_split():
     ],
 )
 async def test_client_errors_have_their_code_and_leave_the_session_open(frame, code):
-    async with house() as home:
-        talk = await home.ready("realtime")
+    async with worker_harness() as harness:
+        talk = await harness.ready("realtime")
         talk.say(frame)
         error = (await talk.until("error"))["error"]
         await one_by_one(talk, append())
@@ -215,8 +216,8 @@ async def test_client_errors_have_their_code_and_leave_the_session_open(frame, c
     ],
 )
 async def test_errors_before_the_session_is_created_leave_it_open_for_another_try(frame, code):
-    async with house() as home:
-        talk = home.begin("realtime")
+    async with worker_harness() as harness:
+        talk = harness.begin("realtime")
         talk.say(frame)
         error = (await talk.until("error"))["error"]
         talk.say(update())
@@ -226,15 +227,15 @@ async def test_errors_before_the_session_is_created_leave_it_open_for_another_tr
 
 
 async def test_a_second_update_during_the_preparation_is_an_invalid_event():
-    async with house() as home:
-        home.gate.shut(Stage.PREFILL)
-        talk = home.begin("realtime")
+    async with worker_harness() as harness:
+        harness.gate.shut(Stage.PREFILL)
+        talk = harness.begin("realtime")
         talk.say(update())
-        await home.gate.arrived()
+        await harness.gate.arrived()
         talk.say(update())
         talk.say(append())
         await talk.until("error", 2)
-        home.gate.open()
+        harness.gate.open()
         await talk.until("session.created")
 
         codes = [m["error"]["code"] for m in talk.socket.sent if m["type"] == "error"]
@@ -243,8 +244,8 @@ async def test_a_second_update_during_the_preparation_is_an_invalid_event():
 
 @pytest.mark.parametrize("frame", ["{", "", b"{}"])
 async def test_what_is_no_json_closes_with_1003_and_nothing_else(frame):
-    async with house() as home:
-        talk = await home.ready("realtime")
+    async with worker_harness() as harness:
+        talk = await harness.ready("realtime")
         talk.say(frame)
 
         assert await talk.over() == 1003
@@ -252,13 +253,13 @@ async def test_what_is_no_json_closes_with_1003_and_nothing_else(frame):
 
 
 async def test_a_failed_unit_is_a_server_error_and_three_in_a_row_close_the_session():
-    async with house() as home:
-        talk = await home.ready("realtime")
-        home.faults.fail_at(Stage.DECODE, times=1)
+    async with worker_harness() as harness:
+        talk = await harness.ready("realtime")
+        harness.faults.fail_at(Stage.DECODE, times=1)
         talk.say(append())
         error = (await talk.until("error"))["error"]
         await one_by_one(talk, append())
-        home.faults.fail_at(Stage.DECODE, times=9)
+        harness.faults.fail_at(Stage.DECODE, times=9)
         for index in range(3):
             talk.say(append())
             await talk.until("error", 2 + index)
@@ -269,9 +270,9 @@ async def test_a_failed_unit_is_a_server_error_and_three_in_a_row_close_the_sess
 
 
 async def test_shutdown_is_told_in_the_dialects_words():
-    async with house() as home:
-        talk = await home.ready("realtime")
-        home.host.leave(1.0)
+    async with worker_harness() as harness:
+        talk = await harness.ready("realtime")
+        harness.host.leave(1.0)
 
         assert await talk.over() == 1001
         assert talk.socket.sent[-1] == {"type": "session.closed", "reason": "server_shutdown"}

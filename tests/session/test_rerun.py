@@ -12,19 +12,21 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.support.clips import make_clip
+from tests.support.patience import HANG_S
 from tests.support.recordings import JPEG
-from tests.support.sessions import House, house, pcm64
+from tests.support.sessions import WorkerHarness, pcm64, worker_harness
 from tests.support.timeline import silence, sound, speak
 
 from parley.clock import SystemClock
-from parley.engine.seat import Engine
+from parley.engine.engine import Engine
 from parley.errors import InvalidRequest
 from parley.media.image import encode_jpeg
 from parley.media.pcm import Pcm
 from parley.media.wav import encode_wav
 from parley.models.parrot import Parrot
-from parley.recording import timeline
-from parley.recording.layout import Folder, Shelf
+from parley.recording import lines
+from parley.recording.layout import Folder, RecordingFolders
+from parley.recording.lines import UnitLine
 from parley.session.rerun import Comparison, rerun
 from parley.worker.recording import Recordings
 
@@ -41,13 +43,13 @@ def noise(dice: random.Random, seconds: float) -> str:
     return pcm64(Pcm((samples * loud).astype(np.float32), 16_000))
 
 
-async def duplex(home: House, dice: random.Random, *, dialect: Any = "duplex") -> None:
+async def duplex(harness: WorkerHarness, dice: random.Random, *, dialect: Any = "duplex") -> None:
     more: dict[str, Any] = {}
     voice = b64(encode_wav(sound(speak(0.5))))
     if dialect == "duplex":
         more = {"system_prompt": dice.choice(["Hi", "你好 <b>"]), "ref_audio_base64": voice}
         more["config"] = {"force_listen_count": dice.randrange(3)}
-    talk = await home.ready(dialect, "s", **more)
+    talk = await harness.ready(dialect, "s", **more)
     kind = "result" if dialect == "duplex" else "response."
     for count in range(1, dice.randrange(2, 6)):
         message: dict[str, Any] = {"force_listen": dice.random() < 0.2}
@@ -64,15 +66,15 @@ async def duplex(home: House, dice: random.Random, *, dialect: Any = "duplex") -
 
 
 async def answers(talk: Any, kind: str, count: int) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(HANG_S):
         while sum(name.startswith(kind) for name in talk.types) < count:
             talk.socket._changed.clear()
             if sum(name.startswith(kind) for name in talk.types) < count:
                 await talk.socket._changed.wait()
 
 
-async def half_duplex(home: House, dice: random.Random) -> None:
-    talk = await home.ready("half_duplex", "s", system_prompt="Be kind.")
+async def half_duplex(harness: WorkerHarness, dice: random.Random) -> None:
+    talk = await harness.ready("half_duplex", "s", system_prompt="Be kind.")
     for count in range(1, dice.randrange(2, 4)):
         length = dice.uniform(0.4, 1.5)
         talk.say({"type": "audio_chunk", "audio_base64": pcm64(sound(speak(length), silence(1.5)))})
@@ -81,7 +83,26 @@ async def half_duplex(home: House, dice: random.Random) -> None:
     await talk.over()
 
 
-async def chat(home: House, dice: random.Random) -> None:
+async def written(harness: WorkerHarness, dice: random.Random) -> None:
+    del dice
+    talk = await harness.ready("half_duplex", "s", system_prompt="Be kind.")
+    talk.say({"type": "input_text", "text": "How far is the moon?", "images": b64(JPEG)})
+    await talk.until("turn_done")
+    talk.say({"type": "stop"})
+    await talk.over()
+
+
+async def written_in_units(harness: WorkerHarness, dice: random.Random) -> None:
+    talk = await harness.ready("duplex", "s", config={"force_listen_count": 0})
+    talk.say({"type": "input_text", "text": "How far is the moon?", "images": b64(JPEG)})
+    for count in range(1, 4):
+        talk.say({"type": "audio_chunk", "audio_base64": pcm64(sound(silence(1.0)))})
+        await answers(talk, "result", count)
+    talk.socket.hang_up()
+    await talk.over()
+
+
+async def chat(harness: WorkerHarness, dice: random.Random) -> None:
     parts = [
         {"type": "text", "text": dice.choice(["What?", "看 <script>", "x" * 200])},
         {"type": "image", "data": b64(encode_jpeg(np.zeros((20, 30, 3), np.uint8)))},
@@ -89,7 +110,7 @@ async def chat(home: House, dice: random.Random) -> None:
         {"type": "audio", "data": b64(encode_wav(sound(speak(0.4))))},
     ]
     content = dice.sample(parts, dice.randrange(1, len(parts) + 1))
-    talk = home.begin("chat", "s")
+    talk = harness.begin("chat", "s")
     talk.say(
         {
             "messages": [{"role": "user", "content": content}],
@@ -103,33 +124,39 @@ async def chat(home: House, dice: random.Random) -> None:
 
 async def recorded(tmp_path: Path, *talks: Any, seed: int = 1, **more: Any) -> list[Folder]:
     kept = Recordings(
-        Shelf(tmp_path), worker_id="w", model="parrot", clock=SystemClock(), min_free_gb=0, **more
+        RecordingFolders(tmp_path),
+        worker_id="w",
+        model="parrot",
+        clock=SystemClock(),
+        min_free_gb=0,
+        **more,
     )
     dice = random.Random(seed)
-    async with house(recordings=kept) as home:
+    async with worker_harness(recordings=kept) as harness:
         for talk in talks:
-            await talk(home, dice)
-            # Faster than life: the writer would fall behind, and drop what live sessions never do.
+            await talk(harness, dice)
+            # Faster than session: the writer would fall behind, and drop what live sessions never
+            # do.
             assert await asyncio.to_thread(kept.writer.flush)
     await asyncio.to_thread(kept.close)
-    return list(Shelf(tmp_path))
+    return list(RecordingFolders(tmp_path))
 
 
 async def again(folders: list[Folder]) -> list[Comparison]:
     async with Engine(Parrot(1)) as engine:
         found = []
         for folder in folders:
-            seat = await engine.take_seat()
-            found.append(await rerun(folder, seat))
-            await seat.close()
+            slot = await engine.take_slot()
+            found.append(await rerun(folder, slot))
+            await slot.close()
         return found
 
 
-async def realtime(home: House, dice: random.Random) -> None:
-    await duplex(home, dice, dialect="realtime")
+async def realtime(harness: WorkerHarness, dice: random.Random) -> None:
+    await duplex(harness, dice, dialect="realtime")
 
 
-@pytest.mark.parametrize("talk", [duplex, realtime, half_duplex, chat])
+@pytest.mark.parametrize("talk", [duplex, realtime, half_duplex, written, written_in_units, chat])
 async def test_a_session_done_again_is_the_same(tmp_path, talk):
     (found,) = await again(await recorded(tmp_path, talk))
 
@@ -138,10 +165,22 @@ async def test_a_session_done_again_is_the_same(tmp_path, talk):
     assert found.is_equal
 
 
+async def test_what_was_written_is_kept(tmp_path):
+    (turns,) = await recorded(tmp_path / "turns", written)
+    (units,) = await recorded(tmp_path / "units", written_in_units)
+
+    (turn,) = json.loads(turns.recording.read_bytes())["turns"]
+    assert turn["input"]["text"] == "How far is the moon?"
+    assert [(turns.path / path).read_bytes() for path in turn["input"]["images"]] == [JPEG]
+    chunks = json.loads(units.recording.read_bytes())["chunks"]
+    assert chunks[0]["user_text"] == "How far is the moon?"
+    assert [chunk for chunk in chunks[1:] if "user_text" in chunk] == []
+
+
 async def test_a_clip_is_seen_again(tmp_path):
-    async def clip(home: House, dice: random.Random) -> None:
+    async def clip(harness: WorkerHarness, dice: random.Random) -> None:
         del dice
-        talk = home.begin("chat", "s")
+        talk = harness.begin("chat", "s")
         content = [{"type": "video", "data": b64(make_clip(seconds=1.0)), "stack_frames": 2}]
         talk.say({"messages": [{"role": "user", "content": content}]})
         await talk.until("done")
@@ -181,9 +220,12 @@ async def test_a_chat_needs_no_exact_samples_to_be_done_again(tmp_path):
 
 async def test_missing_entries_and_files_are_said_not_guessed(tmp_path):
     (folder,) = await recorded(tmp_path, duplex, seed=3)
-    lines = timeline.read(folder.journal).lines
-    kept = [line for line in lines if line.get("index") != 0 or line["kind"] != "unit"]
-    folder.journal.write_bytes(b"".join(map(timeline.encode, kept)))
+    kept = [
+        line
+        for line in lines.read(folder.journal).lines
+        if not isinstance(line, UnitLine) or line.index != 0
+    ]
+    folder.journal.write_bytes(b"".join(map(lines.encode, kept)))
 
     (found,) = await again([folder])
     folder.inputs.unlink()

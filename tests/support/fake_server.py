@@ -1,4 +1,4 @@
-"""A server that plays recorded conversations, for testing clients without a house.
+"""A server that plays recorded conversations, for testing clients without a server.
 
     async with FakeServer(find("half_duplex", "two turns")) as server:
         client = HalfDuplexClient(server.url)
@@ -16,6 +16,7 @@ import threading
 from dataclasses import dataclass
 from typing import Any, Self
 
+from tests.support.patience import HANG_S
 from tests.support.transcripts import Conversation
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
@@ -91,7 +92,7 @@ class FakeServer:
         self, socket: ServerConnection, expected: dict[str, Any] | None, heard: list[dict[str, Any]]
     ) -> None:
         assert expected is not None, "only well-formed conversations can be played to a client"
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(HANG_S):
             message = json.loads(await socket.recv())
         heard.append(message)
         if message.get("type") in GOODBYES and expected.get("type") not in GOODBYES:

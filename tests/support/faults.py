@@ -5,6 +5,8 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
+from tests.support.patience import HANG_S
+
 from parley.engine.model import Job, Model
 from parley.engine.work import Stage
 
@@ -78,10 +80,10 @@ class Gated:
 
     async def arrived(self) -> None:
         """Until a step waits at the gate."""
-        assert await asyncio.to_thread(self._arrived.wait, 10)
+        assert await asyncio.to_thread(self._arrived.wait, HANG_S)
 
     def step(self, stage: Stage, jobs: Sequence[Job]) -> None:
         if stage is self._stage:
             self._arrived.set()
-            self._open.wait(20)
+            self._open.wait(4 * HANG_S)  # longer than anybody waits for what must not
         self._model.step(stage, jobs)

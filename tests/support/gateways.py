@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import json
 import secrets
@@ -13,17 +14,19 @@ from typing import Any
 
 import httpx
 import websockets
+from tests.support.patience import HANG_S
 from websockets.asyncio.client import ClientConnection, connect
 
-from parley.gateway.house import House
-from parley.gateway.leg import DialPolicy
 from parley.gateway.main import Gateway
+from parley.gateway.runtime import GatewayRuntime
+from parley.gateway.upstream import DialPolicy
 from parley.settings import GatewaySettings, Settings
 
 _scratch = tempfile.TemporaryDirectory(prefix="parley-tests-")
-"""Every house gets a data folder of its own in here; it goes when the tests end."""
+"""Every runtime gets a data folder of its own in here; it goes when the tests end."""
+atexit.register(_scratch.cleanup)
 
-QUICK = DialPolicy(attempts=3, pause_s=0.02, open_limit_s=1.0)
+QUICK = DialPolicy(attempts=3, pause_s=0.02, open_limit_s=HANG_S)
 
 
 def settings(**parts: dict[str, Any]) -> Settings:
@@ -43,33 +46,37 @@ class RunningGateway:
         self.gateway = gateway
 
     @property
-    def house(self) -> House:
-        return self.gateway.house
+    def runtime(self) -> GatewayRuntime:
+        return self.gateway.runtime
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.gateway.port}"
 
-    def ws(self, path: str) -> str:
+    def ws(self, path: str, *, extensions: bool = True) -> str:
+        """A socket's address; without `extensions` the server says only what the requirement texts
+        name."""
+        if extensions:
+            path += ("&" if "?" in path else "?") + "extensions=true"
         return f"ws://127.0.0.1:{self.gateway.port}{path}"
 
     def http(self, **more: Any) -> httpx.AsyncClient:
         """A client of the REST side. Reading certificates, which plain HTTP needs none of, would
         take longer than most tests."""
-        return httpx.AsyncClient(base_url=self.url, verify=False, **more)
+        return httpx.AsyncClient(base_url=self.url, verify=False, **{"timeout": HANG_S} | more)
 
 
 @contextlib.asynccontextmanager
 async def running_gateway(
     policy: DialPolicy = QUICK,
-    make_house: Callable[..., House] = House,
+    make_runtime: Callable[..., GatewayRuntime] = GatewayRuntime,
     web: Path | None = None,
     **parts: Any,
 ) -> AsyncIterator[RunningGateway]:
     """Serve while the block runs; stops at once afterwards."""
     gateway = Gateway(
         settings(**parts),
-        make_house=lambda s: make_house(s, dial_policy=policy, probe_every_s=0.05),
+        make_runtime=lambda s: make_runtime(s, dial_policy=policy, probe_every_s=0.05),
         **({"web": web} if web else {}),
     )
     started = asyncio.Event()
@@ -98,7 +105,7 @@ HELLO = {"messages": [{"role": "user", "content": "hi"}]}
 
 
 async def hear(socket: ClientConnection) -> dict[str, Any]:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(HANG_S):
         return json.loads(await socket.recv())
 
 
@@ -109,13 +116,27 @@ async def say(socket: ClientConnection, **message: Any) -> None:
 async def end_of(socket: ClientConnection) -> tuple[list[dict[str, Any]], int]:
     """The messages that still come, and the close code."""
     messages = []
-    async with asyncio.timeout(8):
+    async with asyncio.timeout(HANG_S):
         with contextlib.suppress(websockets.ConnectionClosed):
             while True:
                 messages.append(json.loads(await socket.recv()))
         await socket.wait_closed()
     assert socket.close_code is not None
     return messages, socket.close_code
+
+
+async def refusal_of(url: str, **more: Any) -> tuple[int, str]:
+    """Status and code with which an upgrade is refused."""
+    try:
+        async with connect(url, **more):
+            raise AssertionError("it was accepted")
+    except websockets.InvalidStatus as refused:
+        response = refused.response
+    try:
+        code = json.loads(response.body or b"{}")["code"]
+    except (ValueError, KeyError):
+        code = ""
+    return response.status_code, code
 
 
 @contextlib.asynccontextmanager
@@ -126,7 +147,7 @@ async def occupied(gateway: RunningGateway, session_id: str = "busy"):
         yield socket
 
 
-async def until(condition: Callable[[], Any], limit_s: float = 10.0) -> None:
+async def until(condition: Callable[[], Any], limit_s: float = HANG_S) -> None:
     """Wait for something that has no event of its own, e.g. another process's view of us."""
     async with asyncio.timeout(limit_s):
         while not condition():  # noqa: ASYNC110
@@ -135,11 +156,15 @@ async def until(condition: Callable[[], Any], limit_s: float = 10.0) -> None:
 
 async def all_free(gateway: RunningGateway) -> None:
     """Wait until nobody waits and every slot is free again."""
-    house = gateway.house
+    runtime = gateway.runtime
     await until(
         lambda: (
-            not house.fleet.leases
-            and not len(house.queue)
-            and all(worker.free_slots == worker.slots for worker in house.fleet if worker.is_usable)
+            not runtime.worker_pool.leases
+            and not len(runtime.queue)
+            and all(
+                worker.free_slots == worker.slots
+                for worker in runtime.worker_pool
+                if worker.is_usable
+            )
         )
     )

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
+from tests.support.patience import HANG_S, PROCESS_S
 
 SECRET = "a-secret-for-tests"
 
@@ -47,7 +48,7 @@ class Process:
                 self._lines.put(line)
         self._lines.put(None)
 
-    def line_with(self, words: str, limit_s: float = 60) -> str:
+    def line_with(self, words: str, limit_s: float = PROCESS_S) -> str:
         """Wait for a line. Fails with everything that was written when none comes."""
         deadline = time.monotonic() + limit_s
         while True:
@@ -83,12 +84,12 @@ class Process:
             with contextlib.suppress(psutil.NoSuchProcess):
                 children = self.children
             self.popen.kill()
-        self.popen.wait(10)
+        self.popen.wait(HANG_S)
         for child in children:
             with contextlib.suppress(psutil.NoSuchProcess):
                 child.kill()
-        psutil.wait_procs(children, 10)
-        self._reader.join(10)
+        psutil.wait_procs(children, HANG_S)
+        self._reader.join(HANG_S)
 
 
 PARROT = ("--http", "--host", "127.0.0.1", "--port", "0", "--model", "parrot")

@@ -5,30 +5,38 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from parley.media.image import encode_jpeg
 from parley.media.pcm import Pcm
-from parley.recording.layout import Folder, Shelf
-from parley.recording.recorder import Recorder, Unit, Writer
+from parley.protocol.kinds import Kind
+from parley.recording import layout
+from parley.recording.journal import Entry, Journal, JournalWriter, Media
+from parley.recording.layout import Folder, RecordingFolders
+from parley.recording.lines import HeadLine, ReadyLine, RecordedResult, UnitLine, UnitTiming
 
 JPEG = encode_jpeg(np.full((48, 64, 3), 90, np.uint8))
 
 
-def head(recording_id: str, **more: Any) -> dict[str, Any]:
-    return {
-        "recording_id": recording_id,
-        "app_type": "omni_duplex",
+def head(recording_id: str, *, config: Any = None, **more: Any) -> HeadLine:
+    facts: dict[str, Any] = {
+        "app_type": Kind.OMNI_DUPLEX,
         "dialect": "duplex",
         "created_s": 1_700_000_000.0,
         "worker_id": "w",
         "model": "parrot",
         "title": "",
-        "config": {"system_prompt": "Be kind."},
-        "asked": {},
         "seed": 1,
         **more,
     }
+    shown = {"system_prompt": "Be kind."} if config is None else config
+    return HeadLine(
+        recording_id=recording_id,
+        config=msgspec.Raw(msgspec.json.encode(shown)),
+        asked=msgspec.Raw(b"{}"),
+        **facts,
+    )
 
 
 def tone(seconds: float, rate_hz: int, level: float = 0.3) -> Pcm:
@@ -36,50 +44,67 @@ def tone(seconds: float, rate_hz: int, level: float = 0.3) -> Pcm:
     return Pcm((level * np.sin(2 * np.pi * 440 * t)).astype(np.float32), rate_hz)
 
 
-def a_unit(index: int, *, speaks: bool = True, frames: tuple[bytes, ...] = (JPEG,)) -> Unit:
+def a_unit(index: int, *, speaks: bool = True, frames: tuple[bytes, ...] = (JPEG,)) -> Entry:
     """Unit `index` came at `index` seconds and was answered 100 ms later."""
-    return Unit(
+    heard, said = tone(1.0, 16_000, 0.1), tone(1.0, 24_000)
+    line = UnitLine(
         index=index,
-        turn=0,
-        receive_ms=1000.0 * (index + 1),
         at_ms=1000.0 * (index + 1) + 100,
-        heard=tone(1.0, 16_000, 0.1),
-        frames=frames,
-        said=tone(1.0, 24_000) if speaks else Pcm.empty(24_000),
-        result={"mode": "SPEAK", "text": f"word {index} ", "timing": {"wall_clock_ms": 100.0}}
-        if speaks
-        else {"mode": "LISTEN", "timing": {"wall_clock_ms": 100.0}},
-        more={},
+        receive_ts_ms=1000.0 * (index + 1),
+        result=RecordedResult("LISTEN", UnitTiming(wall_clock_ms=100.0)),
+        user_audio=layout.user_audio(index),
     )
+    files: Media = {layout.user_audio(index): heard}
+    if frames:
+        line.frames = [layout.user_frame(index, n, "jpg") for n in range(len(frames))]
+        line.user_frame = line.frames[0]
+        files |= dict(zip(line.frames, frames, strict=True))
+    if speaks:
+        path = layout.unit_audio(0, index)
+        line.result = RecordedResult(
+            "SPEAK",
+            line.result.timing,
+            f"word {index} ",
+            ai_audio=path,
+            ai_audio_duration_ms=said.duration_ms,
+        )
+        files[path] = said
+    return Entry(line, files, (heard,), said if speaks else None)
+
+
+def begun(folder: Folder, writer: JournalWriter, **more: Any) -> Journal:
+    """A journal with its head and the moment at which the session was ready."""
+    journal = Journal(folder, writer)
+    journal.begin(head(folder.recording_id, **more), {})
+    journal.put(Entry(ReadyLine(1_700_000_000.0), must=True))
+    return journal
 
 
 def recorded(data_dir: Path, recording_id: str, *, units: int = 2, **more: Any) -> Folder:
     """A complete duplex recording."""
-    writer = Writer()
-    recorder = Recorder(Shelf(data_dir).folder(recording_id), writer)
-    recorder.begin(head(recording_id, **more), {})
-    recorder.ready(1_700_000_000.0)
+    writer = JournalWriter()
+    journal = begun(RecordingFolders(data_dir).folder(recording_id), writer, **more)
     for index in range(units):
-        recorder.unit(a_unit(index))
-    recorder.end("stopped", 1000.0 * (units + 1))
+        journal.put(a_unit(index))
+    journal.end("stopped", 1000.0 * (units + 1))
     writer.close()
-    return recorder.folder
+    return journal.folder
 
 
 class Running:
-    """A recording that goes on while the block runs."""
+    """A recording that is live while the block runs."""
 
     def __init__(self, data_dir: Path, recording_id: str) -> None:
-        self._writer = Writer()
-        self._recorder = Recorder(Shelf(data_dir).folder(recording_id), self._writer)
+        self._writer = JournalWriter()
+        self._folder = RecordingFolders(data_dir).folder(recording_id)
+        self._journal = Journal(self._folder, self._writer)
 
     def __enter__(self) -> Folder:
-        self._recorder.begin(head(self._recorder.folder.recording_id), {})
-        self._recorder.ready(1_700_000_000.0)
-        self._recorder.unit(a_unit(0))
+        self._journal = begun(self._folder, self._writer)
+        self._journal.put(a_unit(0))
         assert self._writer.flush()
-        return self._recorder.folder
+        return self._folder
 
     def __exit__(self, *exc: object) -> None:
-        self._recorder.end("done", 1000.0)
+        self._journal.end("done", 1000.0)
         self._writer.close()

@@ -11,30 +11,31 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from parley.clock import ManualClock
-from parley.engine.model import ContextMark, Job, Memory, ModelSpec
+from parley.engine.model import Job, Memory, ModelSpec
 from parley.engine.work import (
-    Answer,
-    Decoded,
+    Checkpoint,
     Ending,
-    Opened,
-    Opening,
-    Piece,
+    Finalize,
+    FinalizeResult,
+    Generate,
+    GenerateResult,
+    OutputPiece,
     Prefill,
-    Prefilled,
-    Reply,
+    PrefillResult,
     Result,
-    Settle,
-    Settled,
     Stage,
+    StartResult,
+    StartSession,
+    StepUnit,
     Work,
 )
 
 STEPS: dict[type, tuple[Stage, ...]] = {
-    Opening: (Stage.VOCODE,),
+    StartSession: (Stage.VOCODE,),
     Prefill: (Stage.ENCODE, Stage.PREFILL),
-    Reply: (Stage.DECODE,) * 5,
-    Answer: (Stage.DECODE, Stage.DECODE, Stage.SPEECH, Stage.VOCODE),
-    Settle: (Stage.SETTLE,),
+    Generate: (Stage.DECODE,) * 5,
+    StepUnit: (Stage.DECODE, Stage.DECODE, Stage.SPEECH, Stage.VOCODE),
+    Finalize: (Stage.FINALIZE,),
 }
 
 
@@ -45,7 +46,7 @@ class ScriptedJob:
     left: list[Stage]
     model: ScriptedModel
     result: Result | None = None
-    pieces: list[Piece] = field(default_factory=list)
+    pieces: list[OutputPiece] = field(default_factory=list)
     is_cancelled: bool = False
     steps: int = 0
 
@@ -66,16 +67,16 @@ class ScriptedJob:
     def finish(self):
         length = self.model.lengths[self.row]
         match self.work:
-            case Opening():
-                self.result = Opened(seed=self.work.seed or 0)
+            case StartSession():
+                self.result = StartResult(seed=self.work.seed or 0)
             case Prefill(segments):
                 self.model.lengths[self.row] = length + len(segments)
-                self.result = Prefilled(len(segments), length + len(segments))
-            case Settle():
-                self.result = Settled(length)
+                self.result = PrefillResult(len(segments), length + len(segments))
+            case Finalize():
+                self.result = FinalizeResult(length)
             case _:
                 ending = Ending.CANCELLED if self.is_cancelled else Ending.DONE
-                self.result = Decoded(ending, "x" * self.steps, True, self.steps, 0, length)
+                self.result = GenerateResult(ending, "x" * self.steps, True, self.steps, 0, length)
 
 
 class ScriptedModel:
@@ -124,7 +125,7 @@ class ScriptedModel:
         previous = self._jobs.get(row)
         assert previous is None or previous.stage is None, "one piece of work per row at a time"
         self.started.append((row, work))
-        if isinstance(work, Opening):
+        if isinstance(work, StartSession):
             self.lengths[row] = 0
         job = ScriptedJob(row, work, list(self._scripts[type(work)]), self)
         if not job.left:
@@ -152,19 +153,19 @@ class ScriptedModel:
             assert isinstance(job, ScriptedJob)
             job.left.pop(0)
             job.steps += 1
-            if isinstance(job.work, Reply | Answer):
-                job.pieces.append(Piece(text="x"))
+            if isinstance(job.work, Generate | StepUnit):
+                job.pieces.append(OutputPiece(text="x"))
             if not job.left:
                 job.finish()
 
-    def mark(self, row: int) -> ContextMark:
+    def mark(self, row: int) -> Checkpoint:
         self._check_thread()
         return _Mark(row, self.lengths[row])
 
-    def can_roll_back(self, mark: ContextMark) -> bool:
+    def can_roll_back(self, mark: Checkpoint) -> bool:
         return self.lengths[mark.row] >= mark.context_tokens
 
-    def roll_back(self, mark: ContextMark) -> None:
+    def roll_back(self, mark: Checkpoint) -> None:
         self._jobs.pop(mark.row, None)
         self.lengths[mark.row] = mark.context_tokens
 

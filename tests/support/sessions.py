@@ -10,28 +10,32 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from tests.support.dialects import DialectName
 from tests.support.faults import Faulty, Gated
+from tests.support.patience import HANG_S
 from tests.support.sockets import FakeSocket
 from tests.support.timeline import silence, sound, speak
 
 from parley.clock import Clock, ManualClock, SystemClock
-from parley.engine.seat import Engine
+from parley.engine.engine import Engine
+from parley.engine.model import Model
+from parley.errors import Refused
 from parley.media.pcm import Pcm
 from parley.models.parrot import Parrot
-from parley.protocol.control import FromWorker, SessionPhase, TaskType
-from parley.protocol.dialects import DialectName
-from parley.session.life import Life
+from parley.protocol.control import BUSY_STATUS, FromWorker, SessionPhase
+from parley.protocol.kinds import Kind
+from parley.session.session import Session
 from parley.settings import LimitSettings
 from parley.vad import DetectorFactory
 from parley.vad.energy import EnergyDetector
-from parley.worker.host import Host, Identity, Lease
+from parley.worker.host import Host, Identity, LeasedSlot
 from parley.worker.recording import Recordings
 
-TASKS: dict[DialectName, TaskType] = {
-    "chat": "chat",
-    "half_duplex": "half_duplex_audio",
-    "duplex": "omni_duplex",
-    "realtime": "omni_duplex",
+KINDS: dict[DialectName, Kind] = {
+    "chat": Kind.CHAT,
+    "half_duplex": Kind.HALF_DUPLEX,
+    "duplex": Kind.OMNI_DUPLEX,
+    "realtime": Kind.OMNI_DUPLEX,
 }
 
 IDENTITY = Identity(worker_id="w", url="ws://127.0.0.1:1", version="0", pid=1)
@@ -39,11 +43,11 @@ IDENTITY = Identity(worker_id="w", url="ws://127.0.0.1:1", version="0", pid=1)
 
 @dataclass
 class Talk:
-    """One client of a house."""
+    """One client of a server."""
 
     socket: FakeSocket
     task: asyncio.Task[None]
-    lease: Lease
+    lease: LeasedSlot
 
     def say(self, message: dict[str, Any] | str | bytes) -> None:
         self.socket.say(message)
@@ -53,7 +57,7 @@ class Talk:
 
     async def over(self) -> int | None:
         """Until the session has been given back; the close code."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(HANG_S):
             await self.task
         return self.socket.close_code
 
@@ -63,7 +67,7 @@ class Talk:
 
 
 @dataclass
-class House:
+class WorkerHarness:
     """A worker without a network."""
 
     host: Host
@@ -78,25 +82,38 @@ class House:
         dialect: DialectName,
         session_id: str = "session",
         *,
-        task: TaskType | None = None,
+        kind: str | None = None,
         accepted_s: float | None = None,
+        extensions: bool = True,
     ) -> Talk:
         socket = FakeSocket()
-        lease = Lease(
+        lease = LeasedSlot(
             lease_id=f"lease-{len(self._talks)}",
             session_id=session_id,
             dialect=dialect,
-            task=task or TASKS[dialect],
+            kind=Kind(kind or KINDS[dialect]),
             accepted_s=accepted_s,
+            extensions=extensions,
         )
-        talk = Talk(socket, asyncio.create_task(self.host.hold(lease, socket)), lease)
+        talk = Talk(socket, asyncio.create_task(self._serve(lease, socket)), lease)
         self._talks.append(talk)
         return talk
 
+    async def _serve(self, lease: LeasedSlot, socket: FakeSocket) -> None:
+        """As the worker's application does."""
+        try:
+            slot = await self.host.admit(lease)
+        except Refused as error:
+            await socket.close(BUSY_STATUS, error.code)
+            return
+        await self.host.hold(lease, slot, socket)
+
     async def ready(self, dialect: DialectName, session_id: str = "session", **more: Any) -> Talk:
         """A live conversation that is prepared."""
-        task = more.pop("task", None)
-        talk = self.begin(dialect, session_id, task=task)
+        kind = more.pop("kind", None)
+        talk = self.begin(
+            dialect, session_id, kind=kind, extensions=more.pop("asks_for_extensions", True)
+        )
         if dialect == "realtime":
             more.setdefault("instructions", "Be kind.")
             talk.say({"type": "session.update", "session": more})
@@ -116,27 +133,27 @@ class House:
     async def pass_time(self, seconds: float, *, due: str) -> None:
         """Move the clock once some session has set the deadline `due`, and let it be noticed."""
         assert isinstance(self.host.clock, ManualClock)
-        async with asyncio.timeout(10):
-            while not any(life.deadlines.get(due) for life in self._lives()):  # noqa: ASYNC110
+        async with asyncio.timeout(HANG_S):
+            while not any(session.deadlines.get(due) for session in self._lives()):  # noqa: ASYNC110
                 await asyncio.sleep(0)
         self.host.clock.advance(seconds)
-        for life in self._lives():
-            life.check_deadlines()
+        for session in self._lives():
+            session.check_deadlines()
 
-    def _lives(self) -> list[Life]:
-        return [held.life for held in self.host._held.values() if held.life is not None]
+    def _lives(self) -> list[Session]:
+        return [held.session for held in self.host._held.values() if held.session is not None]
 
     async def close(self) -> None:
         self.gate.open()
         for talk in self._talks:
             talk.socket.hang_up()
             talk.socket.reads.set()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(HANG_S):
             await asyncio.gather(*(talk.task for talk in self._talks))
 
 
 @contextlib.asynccontextmanager
-async def house(
+async def worker_harness(
     *,
     slots: int = 1,
     context_tokens: int = 8192,
@@ -145,11 +162,16 @@ async def house(
     guard_s: float = 0.0,
     cleanup_limit_s: float = 10.0,
     recordings: Recordings | None = None,
+    model: Model | None = None,
     **limits: Any,
-) -> AsyncIterator[House]:
-    """A warm worker; on leaving, everything it held must be free again."""
+) -> AsyncIterator[WorkerHarness]:
+    """A warm worker; on leaving, everything it held must be free again.
+
+    Args:
+        model: with as many rows as `slots`; None: the parrot.
+    """
     tasks_before = _other_tasks()
-    faults = Faulty(Parrot(slots, context_limit_tokens=context_tokens))
+    faults = Faulty(model or Parrot(slots, context_limit_tokens=context_tokens))
     gate = Gated(faults)
     reports: list[FromWorker] = []
     async with Engine(gate) as engine:
@@ -165,7 +187,7 @@ async def house(
             recordings=recordings,
             is_ready=True,
         )
-        built = House(host, engine, gate, faults, reports)
+        built = WorkerHarness(host, engine, gate, faults, reports)
         try:
             yield built
             await built.close()

@@ -18,12 +18,12 @@ from torch import Tensor
 
 from parley.models.minicpmo45 import weights
 from parley.models.minicpmo45.config import MiniCPMOConfig, make_config
-from parley.models.minicpmo45.graphs import GraphRunner, Tape
+from parley.models.minicpmo45.conversation.speech import SpeechOutput, Streams
 from parley.models.minicpmo45.model import MiniCPMO45
-from parley.models.minicpmo45.mouth import Mouth, Streams
-from parley.models.minicpmo45.speech import MiniCPMTTS
-from parley.models.minicpmo45.tokens import SpecialIds
-from parley.models.minicpmo45.voices import VoiceShelf
+from parley.models.minicpmo45.runtime.graphs import GraphRunner, Tape
+from parley.models.minicpmo45.token2wav.voices import VoiceStore
+from parley.models.minicpmo45.tokenizer import SpecialIds
+from parley.models.minicpmo45.tts.decoder import MiniCPMTTS
 
 FIRST_TAG = 256
 VOCABULARY = 400
@@ -80,7 +80,7 @@ CONFIG: dict[str, Any] = {
 }
 
 
-class ByteWords:
+class ByteTokenizer:
     """Bytes as ids, tags above them; ids above the tags are letters, too."""
 
     def __init__(self) -> None:
@@ -88,9 +88,9 @@ class ByteWords:
         self.bad_ids: tuple[int, ...] = (7, 8)
         self.forbidden_symbols: tuple[int, ...] = (40, 41)
         self.special_ids = frozenset(range(FIRST_TAG, FIRST_TAG + 25)) - {IDS.eos_word}
-        from parley.models.minicpmo45.tokens import _SPELLING
+        from parley.models.minicpmo45.tokenizer import TOKEN_TEXTS
 
-        self._tags = {text: getattr(IDS, name) for name, text in _SPELLING.items()}
+        self._tags = {text: getattr(IDS, name) for name, text in TOKEN_TEXTS.items()}
 
     def encode(self, text: str, *, literal: bool = False) -> list[int]:
         out: list[int] = []
@@ -139,16 +139,18 @@ def small_network(device: str = "cpu") -> weights.Network:
     return network
 
 
-def small_mouth(network: weights.Network, slots: int, graphs: GraphRunner | None = None) -> Mouth:
+def small_speech_output(
+    network: weights.Network, slots: int, graphs: GraphRunner | None = None
+) -> SpeechOutput:
     """The real speech decoder and vocoder, tiny, with a voice of noise."""
     decoder = network.tts
     assert isinstance(decoder, MiniCPMTTS)
     decoder.allocate(slots, graphs=graphs)
     vocoder = tiny_token2wav(slots=slots, graphs=graphs, device=decoder.device)
-    return Mouth(decoder, Streams(vocoder, NoiseShelf()))
+    return SpeechOutput(decoder, Streams(vocoder, NoiseVoices()))
 
 
-class NoiseShelf(VoiceShelf):
+class NoiseVoices(VoiceStore):
     """Every reference is a voice of its own, without networks."""
 
     def __init__(self) -> None:
@@ -175,7 +177,13 @@ def small_model(
     options.setdefault("context_tokens", 7000)
     graphs = None if tape is None else GraphRunner(device, tape)
     options.setdefault("graphs", graphs)
-    mouth = small_mouth(network, slots, graphs) if has_voice else None
+    speech_output = small_speech_output(network, slots, graphs) if has_voice else None
     return MiniCPMO45(
-        network, small_config(), ByteWords(), slots=slots, mouth=mouth, rounds_rope=False, **options
+        network,
+        small_config(),
+        ByteTokenizer(),
+        slots=slots,
+        speech_output=speech_output,
+        rounds_rope=False,
+        **options,
     )

@@ -6,7 +6,9 @@ import asyncio
 import json
 from typing import Any
 
-from parley.session.life import Disconnected
+from tests.support.patience import HANG_S
+
+from parley.session.session import Disconnected
 
 
 class FakeSocket:
@@ -59,7 +61,9 @@ class FakeSocket:
     def close_code(self) -> int | None:
         return self.closed[0] if self.closed else None
 
-    async def until(self, type_name: str, count: int = 1, limit_s: float = 10.0) -> dict[str, Any]:
+    async def until(
+        self, type_name: str, count: int = 1, limit_s: float = HANG_S
+    ) -> dict[str, Any]:
         """Wait for the `count`-th message of a type; fails when the socket closes without it."""
         async with asyncio.timeout(limit_s):
             while True:
@@ -72,7 +76,7 @@ class FakeSocket:
                 self._changed.clear()
                 await self._changed.wait()
 
-    async def until_closed(self, limit_s: float = 10.0) -> int:
+    async def until_closed(self, limit_s: float = HANG_S) -> int:
         async with asyncio.timeout(limit_s):
             while self.closed is None:
                 self._changed.clear()

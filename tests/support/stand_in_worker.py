@@ -19,21 +19,22 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
+from tests.support.patience import HANG_S
 
 from parley.protocol.control import (
     CONTROL_PATH,
+    KIND_HEADER,
     LEASE_HEADER,
     SECRET_HEADER,
     SESSION_HEADER,
     SESSION_PATH,
-    TASK_HEADER,
-    Beat,
     EndSession,
     Goodbye,
+    Heartbeat,
     Hello,
     Leave,
     SessionPhase,
-    Stopped,
+    StopResult,
     StopTurn,
     ToWorker,
     Welcome,
@@ -70,6 +71,8 @@ class StandInWorker:
         """Session ids, in the order in which they ended."""
         self.most_at_once = 0
         self.sessions: dict[str, WebSocket] = {}
+        self.leases: dict[str, str] = {}
+        """Lease id → session id."""
         self.may_clean_up = asyncio.Event()
         self.may_clean_up.set()
         self.may_answer = asyncio.Event()
@@ -121,7 +124,7 @@ class StandInWorker:
         """Dial the control socket and wait for the welcome."""
         self.joined.clear()
         self._tasks.append(asyncio.create_task(self._talk_to_gateway()))
-        await asyncio.wait_for(self.joined.wait(), 20)
+        await asyncio.wait_for(self.joined.wait(), HANG_S)
 
     async def leave(self) -> None:
         """Stop everything, politely or after whatever a test did before."""
@@ -182,32 +185,36 @@ class StandInWorker:
                         pid=self.pid,
                     )
                 )
-                beats = asyncio.create_task(self._beat())
+                heartbeats = asyncio.create_task(self._heartbeat())
                 try:
                     async for raw in control:
                         await self._obey(_decoder.decode(raw))
                 finally:
-                    beats.cancel()
+                    heartbeats.cancel()
         except websockets.ConnectionClosed:
             return
 
-    async def _beat(self) -> None:
+    async def _heartbeat(self) -> None:
         while True:
             free = self.slots - self._busy if self.state == "idle" else 0
-            await self._say(Beat(self.state, free, len(self.ended), 0.0, 0))  # type: ignore[arg-type]
+            await self._say(Heartbeat(self.state, free, len(self.ended), 0.0, 0))  # type: ignore[arg-type]
             await asyncio.sleep(self.beat_every_s)
 
     async def _obey(self, order: Any) -> None:
         match order:
             case Welcome():
                 self.joined.set()
-            case StopTurn(request_id=request_id, session_id=session_id):
+            case StopTurn(request_id=request_id):
+                # It never says anything for long.
+                await self._say(StopResult(request_id, False))
+            case EndSession(lease_id=lease_id, reason=reason, request_id=request_id):
+                session_id = self.leases.get(lease_id, "")
                 found = session_id in self.sessions
-                await self._say(Stopped(request_id, found))
-                if found:
+                if request_id:
+                    await self._say(StopResult(request_id, found))
+                if found and reason == "stopped":
                     await self._end(session_id, {"type": "stopped", "session_id": session_id}, 1000)
-            case EndSession(session_id=session_id):
-                if session_id in self.sessions:
+                elif found:
                     await self._end(
                         session_id, {"type": "session.closed", "reason": "server_shutdown"}, 1001
                     )
@@ -227,7 +234,7 @@ class StandInWorker:
     async def _session(self, socket: WebSocket) -> None:
         headers = {name: value for name, value in socket.headers.items() if "parley" in name}
         self.headers.append(headers)
-        session_id, task = headers[SESSION_HEADER], headers[TASK_HEADER]
+        session_id, kind = headers[SESSION_HEADER], headers[KIND_HEADER]
         if self.secret and headers.get(SECRET_HEADER) != self.secret:
             await socket.close(1008)
             return
@@ -235,12 +242,13 @@ class StandInWorker:
 
         async def phase(name: str, **more: Any) -> None:
             await self._say(
-                SessionPhase(headers[LEASE_HEADER], session_id, task, name, **more)  # type: ignore[arg-type]
+                SessionPhase(headers[LEASE_HEADER], session_id, kind, name, **more)  # type: ignore[arg-type]
             )
 
         self._busy += 1
         self.most_at_once = max(self.most_at_once, self._busy)
         self.sessions[session_id] = socket
+        self.leases[headers[LEASE_HEADER]] = session_id
         was_ready = False
         try:
             await phase("preparing")

@@ -1,4 +1,4 @@
-"""What a client of the whole house says and hears, dialect by dialect."""
+"""What a client of the whole server says and hears, dialect by dialect."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import json
 from typing import Any
 
 import numpy as np
+from tests.support.patience import HANG_S
 from tests.support.timeline import silence, sound, speak
 from websockets.asyncio.client import ClientConnection
 
@@ -31,13 +32,13 @@ def tone(level: float, seconds: float = 1.0) -> str:
     return b64(Pcm(wave.astype(np.float32), 16_000))
 
 
-async def hear(socket: ClientConnection, limit_s: float = 10.0) -> Message:
+async def hear(socket: ClientConnection, limit_s: float = HANG_S) -> Message:
     async with asyncio.timeout(limit_s):
         return json.loads(await socket.recv())
 
 
 async def hear_until(
-    socket: ClientConnection, kind: str, limit_s: float = 20.0
+    socket: ClientConnection, kind: str, limit_s: float = HANG_S
 ) -> tuple[list[Message], Message]:
     """Everything before the first message of a kind, and that message."""
     before: list[Message] = []

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from parley.models.minicpmo45 import weights
 from parley.models.minicpmo45.config import make_config
-from parley.models.minicpmo45.voices import write_pack
+from parley.models.minicpmo45.token2wav.voices import write_pack
 
 VECTORS = Path(__file__).parents[1] / "golden" / "data"
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from parley.models.minicpmo45.flow import FlowShape
-from parley.models.minicpmo45.token2wav import Token2Wav, random_token2wav
-from parley.models.minicpmo45.voice_pack import VoicePack
+from parley.models.minicpmo45.token2wav.flow import FlowShape
+from parley.models.minicpmo45.token2wav.token2wav import Token2Wav, random_token2wav
+from parley.models.minicpmo45.token2wav.voice_pack import VoicePack
 
 TINY_FLOW = FlowShape(
     vocabulary=6561,

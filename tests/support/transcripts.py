@@ -13,8 +13,11 @@ import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import parse_qsl
 
-from parley.protocol.dialects import CHAT, DUPLEX, HALF_DUPLEX, REALTIME, Dialect
+from parley.clock import ManualClock
+from parley.dialects.base import Dialect, SessionContext, UpgradeRequest
+from parley.dialects.registry import installed
 
 FOLDER = Path(__file__).resolve().parent.parent / "transcripts"
 
@@ -39,13 +42,29 @@ class Conversation:
     close_code: int | None = None
 
     @property
+    def extensions(self) -> bool:
+        """Whether the client asked for what the requirement texts do not name."""
+        return "extensions=true" in self.connect
+
+    @property
     def dialect(self) -> Dialect:
-        path = self.connect.partition("?")[0]
-        if path.startswith("/ws/half_duplex/"):
-            return HALF_DUPLEX
-        if path.startswith("/ws/duplex/"):
-            return DUPLEX
-        return {"/ws/chat": CHAT, "/v1/realtime": REALTIME}[path]
+        """As this client is spoken to."""
+        path, _, query = self.connect.partition("?")
+        route = next(each for each in installed().paths if path.startswith(each.partition("{")[0]))
+        request = UpgradeRequest(
+            route,
+            session_id="demo" if "{" in route else "",
+            query=dict(parse_qsl(query)),
+        )
+        spoken = installed().choose(request)
+        return spoken(
+            SessionContext(
+                request.session_id or "rt_1",
+                spoken.kind_of(request),
+                extensions=self.extensions,
+                clock=ManualClock(),
+            )
+        )
 
     def sent_by(self, sender: Literal["client", "server"]) -> list[Line]:
         return [line for line in self.lines if line.sender == sender]

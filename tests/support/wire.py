@@ -8,6 +8,7 @@ import json
 from typing import Any
 
 import websockets
+from tests.support.patience import HANG_S
 from websockets.asyncio.client import ClientConnection
 
 from parley.media.pcm import OUTPUT_RATE_HZ, Pcm, from_float32_bytes, to_float32_bytes
@@ -31,15 +32,15 @@ async def say(socket: ClientConnection, **message: Any) -> None:
     await socket.send(json.dumps(message))
 
 
-async def hear(socket: ClientConnection) -> dict[str, Any]:
-    async with asyncio.timeout(10):
+async def hear(socket: ClientConnection, limit_s: float = HANG_S) -> dict[str, Any]:
+    async with asyncio.timeout(limit_s):
         return json.loads(await socket.recv())
 
 
 async def rest(socket: ClientConnection) -> tuple[list[dict[str, Any]], int | None]:
     """What still comes, and the close code."""
     messages = []
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(HANG_S):
         try:
             while True:
                 messages.append(json.loads(await socket.recv()))

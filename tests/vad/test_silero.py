@@ -11,7 +11,24 @@ from parley.errors import SetupError
 from parley.media.pcm import Pcm, join
 from parley.vad import SpeechEnded, UtteranceFinder
 from parley.vad.base import WINDOW_SAMPLES
-from parley.vad.silero import SileroModel, model_path
+from parley.vad.silero import SileroDetector, SileroModel, model_path
+
+
+class ScriptedModel(SileroModel):
+    """A network that hears what it is told to."""
+
+    def __init__(self, *probabilities: float) -> None:
+        self._left = list(probabilities)
+
+    def run(self, samples, state):
+        return self._left.pop(0), state
+
+
+@pytest.mark.parametrize("halves", [(0.9, 0.1), (0.1, 0.9)])
+def test_a_window_is_as_likely_speech_as_the_likelier_of_its_halves(halves):
+    detector = SileroDetector(ScriptedModel(*halves))
+
+    assert detector.probability(np.zeros(WINDOW_SAMPLES, np.float32)) == 0.9
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,8 @@ from tests.support.timeline import (
 )
 
 from parley.media.pcm import Pcm
-from parley.vad import SpeechBegan, SpeechEnded, UtteranceFinder, VadOptions
+from parley.protocol.values import VadOptions
+from parley.vad import SpeechBegan, SpeechEnded, UtteranceFinder
 from parley.vad.base import WINDOW_SAMPLES
 from parley.vad.energy import EnergyDetector
 
@@ -236,7 +237,9 @@ def test_another_sample_rate_is_refused():
 def test_transitions_alternate_and_utterances_never_overlap(
     probabilities, min_speech, min_silence, pad
 ):
-    options = VadOptions(0.8, min_speech, min_silence, pad)
+    options = VadOptions(
+        min_speech_duration_ms=min_speech, min_silence_duration_ms=min_silence, speech_pad_ms=pad
+    )
     events, _ = hear(*(windows(1, p) for p in probabilities), options=options)
 
     for index, event in enumerate(events):

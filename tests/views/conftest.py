@@ -11,6 +11,6 @@ async def engine():
 
 
 @pytest.fixture
-async def seat(engine):
-    async with await engine.take_seat() as seat:
-        yield seat
+async def slot(engine):
+    async with await engine.take_slot() as slot:
+        yield slot

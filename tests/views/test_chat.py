@@ -1,36 +1,42 @@
-# mypy: disable-error-code="union-attr, arg-type, method-assign, var-annotated"
-
 import numpy as np
 import pytest
 from tests.support.faults import Gated
+from tests.support.present import present
 from tests.support.sounds import speak
 
 from parley.engine import Engine
 from parley.engine.work import Ending, Stage
 from parley.errors import ContextFull, InvalidRequest
 from parley.models.parrot import Parrot
+from parley.protocol.values import Generation
 from parley.views.chat import ChatView
 from parley.views.content import AudioPart, ImagePart, Message
-from parley.views.turns import Generation
 
 
-async def test_a_request_is_answered_as_it_comes(seat):
-    view = ChatView(seat)
+async def test_a_request_is_answered_as_it_comes(slot):
+    view = ChatView(slot)
     prefilled = await view.prefill("s", [Message.of("user", "Hello", AudioPart(speak(1.5)))])
 
     chunks = [chunk async for chunk in view.streaming_generate("s")]
 
-    assert prefilled.context_tokens == view.decoded.context_tokens - 3 - view.decoded.text_tokens
+    assert (
+        prefilled.context_tokens
+        == present(view.decoded).context_tokens - 3 - present(view.decoded).text_tokens
+    )
     text = "".join(chunk.text_delta or "" for chunk in chunks)
-    assert text == view.decoded.text == "You spoke for 1.5 seconds at -13 dB. You wrote: Hello"
+    assert (
+        text
+        == present(view.decoded).text
+        == "You spoke for 1.5 seconds at -13 dB. You wrote: Hello"
+    )
     assert sum(len(chunk.audio) for chunk in chunks if chunk.audio) == 36_000
     assert [chunk.chunk_index for chunk in chunks] == list(range(len(chunks)))
     assert chunks[0].audio is None
     assert len(chunks) > 5
 
 
-async def test_one_piece_says_the_same_as_many(seat):
-    view = ChatView(seat)
+async def test_one_piece_says_the_same_as_many(slot):
+    view = ChatView(slot)
     message = Message.of("user", "Hello", AudioPart(speak(1.5)), ImagePart(picture(480, 640)))
     await view.prefill("a", [message])
     chunks = [chunk async for chunk in view.streaming_generate("a")]
@@ -40,11 +46,11 @@ async def test_one_piece_says_the_same_as_many(seat):
 
     assert answer.text == "".join(chunk.text_delta or "" for chunk in chunks)
     streamed = np.concatenate([chunk.audio.samples for chunk in chunks if chunk.audio])
-    np.testing.assert_array_equal(answer.audio.samples, streamed)
+    np.testing.assert_array_equal(present(answer.audio).samples, streamed)
 
 
-async def test_every_request_begins_anew(seat):
-    view = ChatView(seat)
+async def test_every_request_begins_anew(slot):
+    view = ChatView(slot)
     first = await view.prefill("a", [Message.of("user", "one two three")])
     await view.generate("a")
 
@@ -53,8 +59,8 @@ async def test_every_request_begins_anew(seat):
     assert second.context_tokens == first.context_tokens
 
 
-async def test_silence_can_be_asked_for(seat):
-    view = ChatView(seat)
+async def test_silence_can_be_asked_for(slot):
+    view = ChatView(slot)
     await view.prefill("s", [Message.of("user", AudioPart(speak(1)))])
 
     answer = await view.generate("s", generate_audio=False)
@@ -62,8 +68,8 @@ async def test_silence_can_be_asked_for(seat):
     assert answer.audio is None
 
 
-async def test_the_limit_is_kept(seat):
-    view = ChatView(seat)
+async def test_the_limit_is_kept(slot):
+    view = ChatView(slot)
     await view.prefill("s", [Message.of("user", "one two three four")])
 
     answer = await view.generate("s", Generation(max_new_tokens=3))
@@ -74,8 +80,8 @@ async def test_the_limit_is_kept(seat):
 
 async def test_a_stopped_answer_ends_early():
     model = Gated(Parrot(1))
-    async with Engine(model) as engine, await engine.take_seat() as seat:
-        view = ChatView(seat)
+    async with Engine(model) as engine, await engine.take_slot() as slot:
+        view = ChatView(slot)
         await view.prefill("s", [Message.of("user", AudioPart(speak(6)))])
 
         model.shut(Stage.VOCODE)
@@ -85,13 +91,13 @@ async def test_a_stopped_answer_ends_early():
             view.stop_generation()
             model.open()
 
-        assert view.decoded.ending is Ending.CANCELLED
+        assert present(view.decoded).ending is Ending.CANCELLED
         assert sum(len(chunk.audio) for chunk in chunks if chunk.audio) < 6 * 24_000
         assert not view.is_generating
 
 
-async def test_a_reader_who_leaves_stops_the_model(seat):
-    view = ChatView(seat)
+async def test_a_reader_who_leaves_stops_the_model(slot):
+    view = ChatView(slot)
     await view.prefill("s", [Message.of("user", AudioPart(speak(100)))])
 
     stream = view.streaming_generate("s")
@@ -102,8 +108,8 @@ async def test_a_reader_who_leaves_stops_the_model(seat):
     assert (await view.generate("t")).text == "You wrote: again"
 
 
-async def test_a_system_message_is_put_in_front_for_a_voice(seat):
-    view = ChatView(seat)
+async def test_a_system_message_is_put_in_front_for_a_voice(slot):
+    view = ChatView(slot)
     plain = await view.prefill("a", [Message.of("user", "hi")])
 
     voiced = await view.prefill(
@@ -121,13 +127,13 @@ async def test_a_system_message_is_put_in_front_for_a_voice(seat):
 
 
 @pytest.mark.parametrize("messages", [[], [Message.of("assistant", "hi")]])
-async def test_a_request_needs_a_beginning(seat, messages):
+async def test_a_request_needs_a_beginning(slot, messages):
     with pytest.raises(InvalidRequest):
-        await ChatView(seat).prefill("s", messages)
+        await ChatView(slot).prefill("s", messages)
 
 
-async def test_too_much_is_refused(seat):
-    view = ChatView(seat)
+async def test_too_much_is_refused(slot):
+    view = ChatView(slot)
 
     with pytest.raises(ContextFull, match="the limit is 8192"):
         await view.prefill("s", [Message.of("user", "word " * 9000)])
@@ -135,8 +141,8 @@ async def test_too_much_is_refused(seat):
         await view.generate("s")
 
 
-async def test_pictures_are_cut_as_asked(seat):
-    view = ChatView(seat)
+async def test_pictures_are_cut_as_asked(slot):
+    view = ChatView(slot)
     message = Message.of("user", ImagePart(picture(1344, 1344)))
 
     fine = await view.prefill("a", [message])

@@ -1,7 +1,6 @@
-# mypy: disable-error-code="union-attr, arg-type, method-assign, var-annotated"
-
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -40,6 +39,7 @@ def test_the_omni_layout_puts_nothing_between():
     segments = Layout("turn", joins_lines=False).message(message, is_closed=False)
 
     assert kinds(segments) == ["Marker", "a", "Audio", "b"]
+    assert isinstance(segments[2], Audio)
     assert segments[2].hearing == "turn"
 
 
@@ -103,6 +103,7 @@ def test_cloning_says_nothing_after_the_voice():
     ids=lambda path: path.stem,
 )
 def test_voice_prompts_are_those_of_the_public_implementation(case: Path):
+    mode: Any
     mode, language, reference = case.stem.removeprefix("sys_").rsplit("_", 2)
     recorded = json.loads(case.read_text(encoding="utf-8"))["input"]["msgs"][0]["content"]
     expected = [part if isinstance(part, str) else "<audio>" for part in recorded]

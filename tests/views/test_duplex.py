@@ -1,17 +1,17 @@
-# mypy: disable-error-code="union-attr, arg-type, method-assign, var-annotated"
-
 import numpy as np
 import pytest
 from tests.support.faults import Faulty
+from tests.support.present import present
 from tests.support.sounds import sequence, silence, speak
 
 from parley.engine import Engine
-from parley.engine.work import DuplexOptions, Stage
+from parley.engine.work import Stage
 from parley.errors import InferenceFailed, InvalidRequest
 from parley.models.parrot import Parrot
+from parley.protocol.values import DuplexConfig
 from parley.views.duplex import DuplexView
 
-READY = DuplexOptions(force_listen_count=0)
+READY = DuplexConfig(force_listen_count=0)
 FRAME = np.zeros((480, 640, 3), np.uint8)
 
 
@@ -22,8 +22,8 @@ async def unit(view, sound, frames=(), force_listen=False):
     return result
 
 
-async def test_it_listens_while_you_speak_and_answers_when_you_are_silent(seat):
-    view = DuplexView(seat)
+async def test_it_listens_while_you_speak_and_answers_when_you_are_silent(slot):
+    view = DuplexView(slot)
     await view.prepare(options=READY)
 
     results = [await unit(view, sound) for sound in [speak(1)] * 3 + [silence(1)] * 5]
@@ -34,8 +34,8 @@ async def test_it_listens_while_you_speak_and_answers_when_you_are_silent(seat):
     assert "".join(result.text for result in results) == "You spoke for 3.0 seconds at -13 dB."
 
 
-async def test_lengths_are_counted_to_the_token(seat):
-    view = DuplexView(seat)
+async def test_lengths_are_counted_to_the_token(slot):
+    view = DuplexView(slot)
 
     prompt = await view.prepare("Be kind.", ref_audio=speak(2.0), options=READY)
     lengths = [(await unit(view, speak(1))).kv_cache_length for _ in range(3)]
@@ -47,24 +47,24 @@ async def test_lengths_are_counted_to_the_token(seat):
     assert (with_frame.vision_slices, with_frame.vision_tokens) == (1, 64)
 
 
-async def test_units_are_counted(seat):
-    view = DuplexView(seat)
+async def test_units_are_counted(slot):
+    view = DuplexView(slot)
     await view.prepare()
 
     assert [(await unit(view, silence(1))).current_time for _ in range(3)] == [1, 2, 3]
 
 
-async def test_the_first_units_listen_whatever_happens(seat):
-    view = DuplexView(seat)
-    await view.prepare(options=DuplexOptions(force_listen_count=3))
+async def test_the_first_units_listen_whatever_happens(slot):
+    view = DuplexView(slot)
+    await view.prepare(options=DuplexConfig(force_listen_count=3))
 
     results = [await unit(view, sound) for sound in [speak(1)] + [silence(1)] * 3]
 
     assert [result.is_listen for result in results] == [True, True, True, False]
 
 
-async def test_forcing_to_listen_interrupts_at_once(seat):
-    view = DuplexView(seat)
+async def test_forcing_to_listen_interrupts_at_once(slot):
+    view = DuplexView(slot)
     await view.prepare(options=READY)
     for sound in [speak(1)] * 3 + [silence(1)]:
         await unit(view, sound)
@@ -76,8 +76,8 @@ async def test_forcing_to_listen_interrupts_at_once(seat):
     assert after.is_listen
 
 
-async def test_the_next_prefill_waits_for_a_finalize(seat):
-    view = DuplexView(seat)
+async def test_the_next_prefill_waits_for_a_finalize(slot):
+    view = DuplexView(slot)
     await view.prepare()
     await view.prefill(speak(1))
     await view.generate()
@@ -90,8 +90,8 @@ async def test_the_next_prefill_waits_for_a_finalize(seat):
     assert (await view.prefill(speak(1))).success
 
 
-async def test_nothing_in_nothing_out(seat):
-    view = DuplexView(seat)
+async def test_nothing_in_nothing_out(slot):
+    view = DuplexView(slot)
     prompt = await view.prepare()
 
     heard = await view.prefill(None)
@@ -103,8 +103,8 @@ async def test_nothing_in_nothing_out(seat):
     assert view.kv_cache_length == prompt
 
 
-async def test_pictures_alone_make_a_unit(seat):
-    view = DuplexView(seat)
+async def test_pictures_alone_make_a_unit(slot):
+    view = DuplexView(slot)
     prompt = await view.prepare(options=READY)
 
     result = await unit(view, None, [FRAME, FRAME])
@@ -113,24 +113,24 @@ async def test_pictures_alone_make_a_unit(seat):
     assert view.kv_cache_length == prompt + 1 + 2 * 66 + 2
 
 
-async def test_slices_may_differ_per_frame(seat):
-    view = DuplexView(seat)
+async def test_slices_may_differ_per_frame(slot):
+    view = DuplexView(slot)
     await view.prepare(max_slice_nums=1)
     big = np.zeros((1344, 1344, 3), np.uint8)
 
     counts = []
     for limits in (None, 4, [9, 1]):
         heard = await view.prefill(speak(1), [big, big], max_slice_nums=limits)
-        counts.append(heard.prefilled.vision_slices)
+        counts.append(present(heard.prefilled).vision_slices)
         await view.generate()
         await view.finalize()
 
     assert counts == [2, 10, 11]
 
 
-async def test_text_only_on_request(seat):
-    view = DuplexView(seat)
-    await view.prepare(options=DuplexOptions(force_listen_count=0, generate_audio=False))
+async def test_text_only_on_request(slot):
+    view = DuplexView(slot)
+    await view.prepare(options=DuplexConfig(force_listen_count=0, generate_audio=False))
     await unit(view, speak(1))
 
     result = await unit(view, silence(1))
@@ -139,8 +139,8 @@ async def test_text_only_on_request(seat):
     assert result.text == "You spoke for 1.0 seconds at -13 dB."
 
 
-async def test_stop_ends_the_answers(seat):
-    view = DuplexView(seat)
+async def test_stop_ends_the_answers(slot):
+    view = DuplexView(slot)
     await view.prepare()
 
     view.stop()
@@ -156,13 +156,13 @@ async def test_stop_ends_the_answers(seat):
     assert not view.is_break_set()
 
 
-async def test_a_conversation_has_to_be_prepared(seat):
+async def test_a_conversation_has_to_be_prepared(slot):
     with pytest.raises(InvalidRequest, match="has not been prepared"):
-        await DuplexView(seat).prefill(speak(1))
+        await DuplexView(slot).prefill(speak(1))
 
 
-async def test_cleanup_forgets_everything_and_can_be_repeated(engine, seat):
-    view = DuplexView(seat)
+async def test_cleanup_forgets_everything_and_can_be_repeated(engine, slot):
+    view = DuplexView(slot)
     await view.prepare()
     await unit(view, speak(1))
 
@@ -178,8 +178,8 @@ async def test_cleanup_forgets_everything_and_can_be_repeated(engine, seat):
 @pytest.mark.parametrize("stage", [Stage.ENCODE, Stage.PREFILL, Stage.DECODE, Stage.VOCODE])
 async def test_a_unit_that_fails_is_as_if_it_had_not_been(stage):
     model = Faulty(Parrot(1))
-    async with Engine(model) as engine, await engine.take_seat() as seat:
-        view = DuplexView(seat)
+    async with Engine(model) as engine, await engine.take_slot() as slot:
+        view = DuplexView(slot)
         await view.prepare(options=READY)
         await unit(view, speak(1))
         before = view.kv_cache_length
@@ -193,8 +193,8 @@ async def test_a_unit_that_fails_is_as_if_it_had_not_been(stage):
         assert result.text == "You spoke for 1.0 seconds at -13 dB."
 
 
-async def test_a_recording_can_be_run_through(seat):
-    view = DuplexView(seat)
+async def test_a_recording_can_be_run_through(slot):
+    view = DuplexView(slot)
     await view.prepare(options=READY)
 
     results = await view.offline_inference(sequence(speak(1.5), silence(3.2)))
@@ -203,8 +203,8 @@ async def test_a_recording_can_be_run_through(seat):
     assert results[-1].end_of_turn
 
 
-async def test_timings_say_where_the_time_went(seat):
-    view = DuplexView(seat)
+async def test_timings_say_where_the_time_went(slot):
+    view = DuplexView(slot)
     await view.prepare()
 
     result = await unit(view, speak(1))
@@ -214,26 +214,26 @@ async def test_timings_say_where_the_time_went(seat):
 
 
 class Noting:
-    """Passes everything on to a seat and keeps the deadlines."""
+    """Passes everything on to a slot and keeps the deadlines."""
 
-    def __init__(self, seat):
-        self._seat = seat
+    def __init__(self, slot):
+        self._slot = slot
         self.dues = []
 
     def __getattr__(self, name):
-        method = getattr(self._seat, name)
-        if name not in ("prefill", "answer", "settle"):
+        method = getattr(self._slot, name)
+        if name not in ("prefill", "step_unit", "finalize"):
             return method
 
-        def note(*arguments, due_s=None):
+        def note(*arguments, due_s=None, **options):
             self.dues.append(due_s)
-            return method(*arguments, due_s=due_s)
+            return method(*arguments, due_s=due_s, **options)
 
         return note
 
 
-async def test_everything_about_a_unit_is_due_when_the_unit_is(seat):
-    noting = Noting(seat)
+async def test_everything_about_a_unit_is_due_when_the_unit_is(slot):
+    noting = Noting(slot)
     view = DuplexView(noting)
     await view.prepare()
     await view.prefill(speak(1), due_s=5.0)

@@ -1,16 +1,15 @@
-# mypy: disable-error-code="union-attr, arg-type, method-assign, var-annotated"
-
 import pytest
 from tests.support.faults import Faulty, Gated
+from tests.support.present import present
 from tests.support.sounds import speak
 
 from parley.engine import Engine
 from parley.engine.work import Ending, Stage, Window
 from parley.errors import InferenceFailed, InvalidRequest
 from parley.models.parrot import Parrot
+from parley.protocol.values import Generation
 from parley.views.content import AudioPart, Message
 from parley.views.half_duplex import HalfDuplexView, TurnRequest
-from parley.views.turns import Generation
 
 SYSTEM = Message.of("system", "You are kind.")
 
@@ -24,8 +23,8 @@ async def take_turn(view, seconds, generation=None):
     return [chunk async for chunk in view.generate("s", generation)]
 
 
-async def test_turns_add_up_in_one_context(seat):
-    view = HalfDuplexView(seat)
+async def test_turns_add_up_in_one_context(slot):
+    view = HalfDuplexView(slot)
     await view.prefill(TurnRequest("s", (SYSTEM,)))
     assert view.kv_cache_length == 3 + 3 + 2
 
@@ -35,12 +34,12 @@ async def test_turns_add_up_in_one_context(seat):
 
     assert first == 8 + 3 + 10 + 3 + 8
     assert view.kv_cache_length == first + 2 + 3 + 20 + 3 + 8
-    assert view.decoded.text == "You spoke for 2.0 seconds at -13 dB."
+    assert present(view.decoded).text == "You spoke for 2.0 seconds at -13 dB."
     assert sum(len(chunk.audio) for chunk in chunks if chunk.audio) == 48_000
 
 
-async def test_an_answer_ends_with_an_empty_final_chunk(seat):
-    view = HalfDuplexView(seat)
+async def test_an_answer_ends_with_an_empty_final_chunk(slot):
+    view = HalfDuplexView(slot)
 
     chunks = await take_turn(view, 1.0)
 
@@ -49,19 +48,19 @@ async def test_an_answer_ends_with_an_empty_final_chunk(seat):
     assert (last.text_delta, last.audio, last.chunk_index) == (None, None, len(chunks) - 1)
 
 
-async def test_more_of_a_turn_continues_it(seat):
-    view = HalfDuplexView(seat)
+async def test_more_of_a_turn_continues_it(slot):
+    view = HalfDuplexView(slot)
     await view.prefill(TurnRequest("s", (said(1.0),)))
 
     more = await view.prefill(TurnRequest("s", (said(0.5),)))
     [chunk async for chunk in view.generate("s")]
 
     assert more.added_tokens == 5
-    assert view.decoded.text == "You spoke for 1.5 seconds at -13 dB."
+    assert present(view.decoded).text == "You spoke for 1.5 seconds at -13 dB."
 
 
-async def test_another_session_begins_anew(seat):
-    view = HalfDuplexView(seat)
+async def test_another_session_begins_anew(slot):
+    view = HalfDuplexView(slot)
     await take_turn(view, 3.0)
 
     await view.prefill(TurnRequest("t", (SYSTEM,)))
@@ -71,8 +70,8 @@ async def test_another_session_begins_anew(seat):
         await anext(view.generate("s"))
 
 
-async def test_there_is_a_point_to_return_to_after_the_system_prompt(seat):
-    view = HalfDuplexView(seat)
+async def test_there_is_a_point_to_return_to_after_the_system_prompt(slot):
+    view = HalfDuplexView(slot)
     assert not await view.can_rollback()
     await view.prefill(TurnRequest("s", (SYSTEM,)))
     await view.prefill(TurnRequest("s", (said(1.0),)))
@@ -85,8 +84,8 @@ async def test_there_is_a_point_to_return_to_after_the_system_prompt(seat):
     assert (await view.rollback()).reason == "there is no point to return to"
 
 
-async def test_an_answer_can_be_taken_back_and_given_again(seat):
-    view = HalfDuplexView(seat)
+async def test_an_answer_can_be_taken_back_and_given_again(slot):
+    view = HalfDuplexView(slot)
     await view.prefill(TurnRequest("s", (SYSTEM, said(1.0))))
     before = view.kv_cache_length
     first = [chunk.text_delta async for chunk in view.generate("s")]
@@ -98,8 +97,8 @@ async def test_an_answer_can_be_taken_back_and_given_again(seat):
     assert again == first
 
 
-async def test_a_successful_turn_may_drop_the_point(seat):
-    view = HalfDuplexView(seat)
+async def test_a_successful_turn_may_drop_the_point(slot):
+    view = HalfDuplexView(slot)
     await take_turn(view, 1.0)
 
     view.clear_rollback_point()
@@ -109,8 +108,8 @@ async def test_a_successful_turn_may_drop_the_point(seat):
 
 async def test_a_failing_prefill_leaves_the_context_as_it_was():
     model = Faulty(Parrot(1))
-    async with Engine(model) as engine, await engine.take_seat() as seat:
-        view = HalfDuplexView(seat)
+    async with Engine(model) as engine, await engine.take_slot() as slot:
+        view = HalfDuplexView(slot)
         await view.prefill(TurnRequest("s", (SYSTEM,)))
         await take_turn(view, 1.0)
         before = view.kv_cache_length
@@ -121,13 +120,13 @@ async def test_a_failing_prefill_leaves_the_context_as_it_was():
 
         assert view.kv_cache_length == before
         assert (await take_turn(view, 2.0))[-1].is_final
-        assert view.decoded.text == "You spoke for 2.0 seconds at -13 dB."
+        assert present(view.decoded).text == "You spoke for 2.0 seconds at -13 dB."
 
 
 async def test_a_failing_answer_can_be_rolled_back():
     model = Faulty(Parrot(1))
-    async with Engine(model) as engine, await engine.take_seat() as seat:
-        view = HalfDuplexView(seat)
+    async with Engine(model) as engine, await engine.take_slot() as slot:
+        view = HalfDuplexView(slot)
         await view.prefill(TurnRequest("s", (SYSTEM, said(1.0))))
         before = view.kv_cache_length
 
@@ -139,13 +138,13 @@ async def test_a_failing_answer_can_be_rolled_back():
         assert await view.can_rollback()
         assert (await view.rollback()).restored_position == before
         [chunk async for chunk in view.generate("s")]
-        assert view.decoded.ending is Ending.DONE
+        assert present(view.decoded).ending is Ending.DONE
 
 
 async def test_stopping_keeps_what_was_said():
     model = Gated(Parrot(1))
-    async with Engine(model) as engine, await engine.take_seat() as seat:
-        view = HalfDuplexView(seat)
+    async with Engine(model) as engine, await engine.take_slot() as slot:
+        view = HalfDuplexView(slot)
         await view.prefill(TurnRequest("s", (said(5.0),)))
 
         model.shut(Stage.VOCODE)
@@ -153,14 +152,14 @@ async def test_stopping_keeps_what_was_said():
             view.stop_generation()
             model.open()
 
-        assert view.decoded.ending is Ending.CANCELLED
-        assert "You spoke for 5.0 seconds at -13 dB.".startswith(view.decoded.text)
+        assert present(view.decoded).ending is Ending.CANCELLED
+        assert "You spoke for 5.0 seconds at -13 dB.".startswith(present(view.decoded).text)
         await take_turn(view, 1.0)
-        assert view.decoded.text == "You spoke for 1.0 seconds at -13 dB."
+        assert present(view.decoded).text == "You spoke for 1.0 seconds at -13 dB."
 
 
-async def test_old_rounds_slide_out_and_the_system_prompt_stays(seat):
-    view = HalfDuplexView(seat)
+async def test_old_rounds_slide_out_and_the_system_prompt_stays(slot):
+    view = HalfDuplexView(slot)
     await view.reset_session("s", window=Window("basic", high_tokens=150, low_tokens=110))
     await view.prefill(TurnRequest("s", (SYSTEM,)))
 
@@ -171,11 +170,11 @@ async def test_old_rounds_slide_out_and_the_system_prompt_stays(seat):
 
     assert max(lengths) <= 150 + 11
     assert len(set(lengths)) > 1
-    assert view.decoded.text == "You spoke for 1.0 seconds at -13 dB."
+    assert present(view.decoded).text == "You spoke for 1.0 seconds at -13 dB."
 
 
-async def test_cleanup_gives_the_memory_back(engine, seat):
-    view = HalfDuplexView(seat)
+async def test_cleanup_gives_the_memory_back(engine, slot):
+    view = HalfDuplexView(slot)
     await take_turn(view, 10.0)
     assert (await engine.memory()).used_bytes >= 640_000
 
@@ -185,12 +184,41 @@ async def test_cleanup_gives_the_memory_back(engine, seat):
     assert view.kv_cache_length == 0
 
 
-async def test_a_voice_can_come_from_a_file(seat, tmp_path):
+async def test_a_voice_can_come_from_a_file(slot, tmp_path):
     from parley.media.wav import save
 
     save(tmp_path / "v.wav", speak(1.0))
-    view = HalfDuplexView(seat)
+    view = HalfDuplexView(slot)
 
     view.init_ref_audio(tmp_path / "v.wav")
 
     assert (await take_turn(view, 1.0))[-1].is_final
+
+
+async def test_an_answer_can_be_cut_to_what_was_heard_of_it(slot):
+    view = HalfDuplexView(slot)
+    await view.prefill(TurnRequest("s", (SYSTEM,)))
+    before = view.kv_cache_length
+    await take_turn(view, 1.0)
+    whole = view.kv_cache_length
+
+    assert await view.cut_answer("You spoke for")
+    assert view.kv_cache_length == whole - 5
+    await take_turn(view, 2.0)
+    assert present(view.decoded).text == "You spoke for 2.0 seconds at -13 dB."
+
+    # Nothing was heard: the user's turn goes on.
+    assert await view.cut_answer("")
+    await take_turn(view, 1.0)
+    assert present(view.decoded).text == "You spoke for 3.0 seconds at -13 dB."
+    assert view.kv_cache_length > before
+
+
+async def test_without_the_point_before_it_an_answer_is_not_cut(slot):
+    view = HalfDuplexView(slot)
+    await take_turn(view, 1.0)
+    view.clear_rollback_point()
+    length = view.kv_cache_length
+
+    assert not await view.cut_answer("You")
+    assert view.kv_cache_length == length

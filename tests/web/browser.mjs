@@ -14,159 +14,72 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { parseArgs, promisify } from 'node:util';
 
-import { encodeWav } from '../../src/parley/web/audio/wav.js';
-import { compareSound, envelope, floats, lastLoud } from './support/sound.mjs';
+import { envelope, floats } from './support/sound.mjs';
+import {
+  tap,
+  heard,
+  hearOn,
+  eventually,
+  noteFlush,
+  audibleAfter,
+  assertHeard,
+  silenceAfter,
+  pressHush,
+  wiretap,
+  until,
+  phase,
+  activity,
+  mainButton,
+  hangUp,
+  openGroup,
+  tone,
+  toneLevel,
+  jpegWidth,
+  example,
+} from './support/page.mjs';
+import { callScenarios } from './calls.mjs';
+import { findFirefox, firefoxScenarios } from './firefox.mjs';
+import { extraScenarios } from './extras.mjs';
+import { lineScenarios } from './lines.mjs';
 import { findBrowser, launch, openContext } from './support/browser.mjs';
+import { startBelow } from './support/proxy.mjs';
 import { startServer } from './support/server.mjs';
 import { mockRecording } from './support/recording.mjs';
 
-const { values: flags, positionals: wanted } = parseArgs({ options: { wav: { type: 'string' }, python: { type: 'string', default: '.venv/bin/python' }, model: { type: 'string', default: 'parrot' }, verbose: { type: 'boolean' } }, allowPositionals: true });
+const { values: flags, positionals: wanted } = parseArgs({
+  options: {
+    wav: { type: 'string' },
+    python: { type: 'string', default: '.venv/bin/python' },
+    model: { type: 'string', default: 'parrot' },
+    verbose: { type: 'boolean' },
+  },
+  allowPositionals: true,
+});
 
 const axeSource = readFileSync(new URL('../../node_modules/axe-core/axe.min.js', import.meta.url), 'utf8');
 
-/** Hear what leaves the loudspeaker from now on. */
-async function tap(page) {
-  await page.evaluate(async () => {
-    const { theRig } = await import('/static/audio/rig.js');
-    const rig = theRig();
-    await rig.open();
-    const { node } = await rig.listenIn();
-    const tap = { blocks: [], rateHz: rig.context.sampleRate, gaps: 0 };
-    node.port.onmessage = ({ data }) => data.type === 'block' && tap.blocks.push({ right: data.right, at: data.at });
-    rig.addEventListener('gap', () => tap.gaps++);
-    globalThis.__tap = tap;
+/** In the middle of a mixed call: the mixer moves, shows levels, and its sliders are heard at once. */
+async function tryMixer(page, units) {
+  const mixer = page.locator('p-mixer');
+  await mixer.waitFor();
+  await until(page, () => [...document.querySelectorAll('p-mixer meter')].some((meter) => meter.value > 0.01));
+  const handle = mixer.getByRole('button', { name: 'Mixer' });
+  const { x, y } = await mixer.boundingBox();
+  await handle.hover();
+  await page.mouse.down();
+  await page.mouse.move(x + 260, y + 160, { steps: 4 });
+  await page.mouse.up();
+  const moved = await mixer.boundingBox();
+  assert.ok(moved.x > x + 60 && moved.y > y + 60, `dragged from ${x}, ${y} to ${moved.x}, ${moved.y}`);
+  await handle.press('ArrowLeft');
+  assert.ok((await mixer.boundingBox()).x < moved.x, 'and pushed back by a key');
+  await handle.evaluate((node) => {
+    for (let i = 0; i < 200; i++) node.dispatchEvent(new KeyboardEvent('keydown', { key: 'ArrowRight' }));
   });
-}
-
-/** Loudness of what was heard, per 5 ms, and the context time of its beginning. */
-async function heard(page) {
-  return await page.evaluate(() => {
-    const { blocks, rateHz, gaps } = globalThis.__tap;
-    const frame = Math.round(rateHz / 200);
-    const levels = [];
-    let sum = 0;
-    let count = 0;
-    for (const { right } of blocks) {
-      for (const value of right) {
-        sum += value * value;
-        if (++count === frame) {
-          levels.push(Math.sqrt(sum / count));
-          sum = count = 0;
-        }
-      }
-    }
-    return { levels, from: blocks[0]?.at ?? 0, gaps };
-  });
-}
-
-/** What the loudspeaker got is what the server sent: as long, as loud, without holes. */
-function assertHeard(heardLevels, sentLevels, gaps) {
-  const difference = compareSound(heardLevels, sentLevels);
-  assert.equal(gaps, 0);
-  assert.ok(difference.likeness > 0.95 && Math.abs(difference.longerMs) <= 20 && difference.holeMs <= 20, `what was heard is not what was sent: ${JSON.stringify(difference)}`);
-  return difference;
-}
-
-/** Press something, and how long the assistant was still audible. */
-async function silenceAfter(page, press) {
-  await until(page, () => globalThis.__tap.blocks.slice(-2).some(({ right }) => right.some((value) => Math.abs(value) > 0.1)));
-  const at = await page.evaluate(press);
-  await page.waitForTimeout(700);
-  const { levels, from } = await heard(page);
-  const silentAfterMs = Math.max(0, (lastLoud(levels, (at - from) * 200, (at - from + 0.6) * 200) / 200 + from - at) * 1000);
-  assert.ok(silentAfterMs < 200, `still audible after ${silentAfterMs} ms`);
-  return Math.round(silentAfterMs);
-}
-
-/** In the page: press the hand; the time at which that was. */
-const pressHush = async () => {
-  const { theRig } = await import('/static/audio/rig.js');
-  const at = theRig().context.currentTime;
-  document.querySelector('.dock .right .round').click();
-  return at;
-};
-
-/** Messages of the page's sockets, both ways. */
-function wiretap(page) {
-  const wire = { sent: [], got: [], urls: [] };
-  page.on('websocket', (socket) => {
-    wire.urls.push(socket.url());
-    const note = (list) => ({ payload }) => {
-      try {
-        list.push({ at: Date.now(), message: JSON.parse(String(payload)) });
-      } catch {
-        list.push({ at: Date.now(), message: {} });
-      }
-    };
-    socket.on('framesent', note(wire.sent));
-    socket.on('framereceived', note(wire.got));
-  });
-  wire.types = (list) => list.map(({ message }) => message.type);
-  wire.has = async (predicate, ms = 30_000) => {
-    const end = Date.now() + ms;
-    while (Date.now() < end) {
-      const found = wire.got.find(({ message }) => predicate(message));
-      if (found) return found.message;
-      await page.waitForTimeout(50);
-    }
-    throw new Error(`never came; got ${JSON.stringify(wire.types(wire.got))}`);
-  };
-  return wire;
-}
-
-/** Playwright's own waitForFunction compiles text in the page, which the page's policy forbids. */
-async function until(page, predicate, ms = 20_000) {
-  const end = Date.now() + ms;
-  while (!(await page.evaluate(predicate))) {
-    if (Date.now() > end) throw new Error(`never true: ${predicate}`);
-    await page.waitForTimeout(40);
-  }
-}
-
-const phase = (page, name, timeout = 20_000) => page.waitForSelector(`main[data-phase="${name}"]`, { timeout });
-const activity = (page, name, timeout = 30_000) => page.waitForSelector(`main[data-phase="live"][data-activity="${name}"]`, { timeout });
-const mainButton = (page) => page.locator('.dock .main');
-
-async function hangUp(page) {
-  await mainButton(page).click();
-  await phase(page, 'ended');
-}
-
-/** Settings, and in them the group of that name. */
-async function openGroup(page, name) {
-  await page.getByRole('tab', { name: 'Settings' }).click();
-  await page.locator('summary', { hasText: name }).click();
-}
-
-/** A WAV file with a tone. */
-function tone(hz, seconds, size = 0.3) {
-  return Buffer.from(encodeWav([Float32Array.from({ length: seconds * 16000 }, (_, i) => size * Math.sin((2 * Math.PI * hz * i) / 16000))], 16000));
-}
-
-/** Root mean square of one frequency in a second of sound. */
-function toneLevel(samples, hz) {
-  let sine = 0;
-  let cosine = 0;
-  samples.forEach((value, i) => {
-    sine += value * Math.sin((2 * Math.PI * hz * i) / 16000);
-    cosine += value * Math.cos((2 * Math.PI * hz * i) / 16000);
-  });
-  return (Math.hypot(sine, cosine) / samples.length) * Math.SQRT2;
-}
-
-/** @param {string} text base64 JPEG: its frame header says how wide it is */
-function jpegWidth(text) {
-  const bytes = Buffer.from(text, 'base64');
-  for (let at = 2; at < bytes.length; at += 2 + bytes.readUInt16BE(at + 2)) {
-    if ([0xc0, 0xc1, 0xc2].includes(bytes[at + 1])) return bytes.readUInt16BE(at + 7);
-  }
-  return 0;
-}
-
-/** A piece of code in the documentation, word for word. */
-function example(language) {
-  const page = readFileSync(new URL('../../docs/do/javascript-client.md', import.meta.url), 'utf8');
-  return new RegExp(`\`\`\`${language}\\n([\\s\\S]*?)\`\`\``).exec(page)[1];
+  assert.ok((await mixer.boundingBox()).x < 1280 - 40, 'it stays in the window');
+  const before = toneLevel(units().at(-1), 1000);
+  await mixer.locator('input').first().fill('-12');
+  await eventually(() => toneLevel(units().at(-1), 1000) < before / 2, 'a softer file');
 }
 
 const scenarios = {
@@ -179,22 +92,32 @@ const scenarios = {
     await activity(page, 'listening');
     const toListeningMs = Date.now() - from;
     for (let turn = 0; turn < 2; turn++) {
-      await activity(page, 'speaking', 40_000);
-      await activity(page, 'listening', 40_000);
+      await activity(page, 'speaking');
+      await activity(page, 'listening');
     }
     const { levels, gaps } = await heard(page);
     await hangUp(page);
 
-    const order = wire.types(wire.got).filter((type) => ['generating', 'turn_done', 'stopped'].includes(type));
+    const order = wire.types(wire.got).filter((type) => ['generating', 'turn_done'].includes(type));
     assert.deepEqual(order.slice(0, 4), ['generating', 'turn_done', 'generating', 'turn_done']);
-    assert.equal(order.at(-1), 'stopped');
-    const firstTurn = wire.got.slice(0, wire.got.findIndex(({ message }) => message.type === 'turn_done'));
-    const sent = envelope(firstTurn.filter(({ message }) => message.audio_data).flatMap(({ message }) => floats(message.audio_data)), 24000);
+    await wire.ends('stopped');
+    const firstTurn = wire.got.slice(
+      0,
+      wire.got.findIndex(({ message }) => message.type === 'turn_done'),
+    );
+    const sent = envelope(
+      firstTurn.filter(({ message }) => message.audio_data).flatMap(({ message }) => floats(message.audio_data)),
+      24000,
+    );
     assertHeard(levels.slice(0, levels.findIndex((level) => level > 0.008) + sent.length + 160), sent, gaps);
     // Nothing of the assistant's own voice goes back.
     for (const done of wire.got.filter(({ message }) => message.type === 'generating')) {
       const end = wire.got.find(({ at, message }) => at >= done.at && message.type === 'turn_done');
-      assert.equal(wire.sent.filter(({ at, message }) => message.type === 'audio_chunk' && at > done.at + 150 && at < end.at).length, 0);
+      assert.equal(
+        wire.sent.filter(({ at, message }) => message.type === 'audio_chunk' && at > done.at + 150 && at < end.at)
+          .length,
+        0,
+      );
     }
     const chunk = wire.sent.find(({ message }) => message.type === 'audio_chunk');
     assert.equal(Buffer.from(chunk.message.audio_base64, 'base64').length, 8000 * 4);
@@ -213,27 +136,34 @@ const scenarios = {
       const blob = await new Promise((resolve) => canvas.toBlob(resolve, 'image/png'));
       return [...new Uint8Array(await blob.arrayBuffer())];
     });
-    await page.evaluate(([bytes, wav]) => {
-      const transfer = new DataTransfer();
-      transfer.items.add(new File([new Uint8Array(bytes)], 'dot.png', { type: 'image/png' }));
-      transfer.items.add(new File([Uint8Array.from(atob(wav), (sign) => sign.charCodeAt(0))], 'speech.wav', { type: 'audio/wav' }));
-      document.dispatchEvent(new DragEvent('drop', { dataTransfer: transfer, bubbles: true, cancelable: true }));
-    }, /** @type {const} */ ([picture, readFileSync(flags.wav).toString('base64')]));
+    await page.evaluate(
+      ([bytes, wav]) => {
+        const transfer = new DataTransfer();
+        transfer.items.add(new File([new Uint8Array(bytes)], 'dot.png', { type: 'image/png' }));
+        transfer.items.add(
+          new File([Uint8Array.from(atob(wav), (sign) => sign.charCodeAt(0))], 'speech.wav', { type: 'audio/wav' }),
+        );
+        document.dispatchEvent(new DragEvent('drop', { dataTransfer: transfer, bubbles: true, cancelable: true }));
+      },
+      /** @type {const} */ ([picture, readFileSync(flags.wav).toString('base64')]),
+    );
     await page.waitForSelector('.attached p-player');
     await tap(page);
     const field = page.locator('.compose textarea');
     await field.fill('What do you see?');
     await field.press('Enter');
     const done = await wire.has((message) => message.type === 'done');
-    await page.waitForSelector('.message.assistant p-player', { timeout: 20_000 });
+    await page.waitForSelector('.message.assistant p-player', { timeout: 60_000 });
 
     const request = wire.sent[0].message;
     assert.equal(request.messages.at(-1).content[0].type, 'image');
     assert.deepEqual([...Buffer.from(request.messages.at(-1).content[0].data, 'base64').subarray(0, 2)], [0xff, 0xd8]);
     assert.equal(request.tts.enabled, true);
     assert.ok((await page.locator('.message.assistant .body').textContent()).includes(done.text.slice(0, 20)));
-    const sounds = wire.got.filter(({ message }) => message.audio_data).map(({ message }) => floats(message.audio_data));
-    await page.waitForTimeout(sounds.flat().length / 24 + 800);
+    const sounds = wire.got
+      .filter(({ message }) => message.audio_data)
+      .map(({ message }) => floats(message.audio_data));
+    await hearOn(page, sounds.flat().length / 24000 + 0.8);
     const { levels, gaps } = await heard(page);
     assertHeard(levels, envelope(sounds.flat(), 24000), gaps);
     await page.reload();
@@ -271,11 +201,13 @@ const scenarios = {
     await page.goto('/audio_duplex');
     await tap(page);
     await mainButton(page).click();
-    await activity(page, 'speaking', 45_000);
+    await activity(page, 'speaking');
     const silentAfterMs = await silenceAfter(page, pressHush);
     const forced = wire.sent.filter(({ message }) => message.force_listen);
-    await activity(page, 'speaking', 45_000);
-    const drawn = await page.locator('p-rings .drawn').evaluateAll((arcs) => arcs.map((arc) => parseInt(arc.getAttribute('stroke-dasharray') ?? '', 10)));
+    await activity(page, 'speaking');
+    const drawn = await page
+      .locator('p-rings .drawn')
+      .evaluateAll((arcs) => arcs.map((arc) => parseInt(arc.getAttribute('stroke-dasharray') ?? '', 10)));
     assert.ok(drawn[0] > 50 && drawn[0] <= 100 && drawn[1] >= 0 && drawn[1] < 50, `time and memory drawn as ${drawn}`);
     assert.match(await page.locator('.chip:has(p-rings)').textContent(), / left Memory: \d+ %$/);
     await hangUp(page);
@@ -283,7 +215,7 @@ const scenarios = {
     assert.ok(units.every(({ message }) => Buffer.from(message.audio, 'base64').length === 64000));
     assert.ok(forced.length <= 1);
     assert.equal(wire.sent.filter(({ message }) => message.force_listen).length, 1);
-    assert.equal(wire.types(wire.got).at(-1), 'session.closed');
+    await wire.ends('session.closed');
     return `silent ${silentAfterMs} ms after the hand`;
   },
 
@@ -292,9 +224,9 @@ const scenarios = {
     await page.goto('/audio_duplex');
     await tap(page);
     await mainButton(page).click();
-    await activity(page, 'speaking', 45_000);
-    await activity(page, 'listening', 45_000);
-    await page.waitForTimeout(300);
+    await activity(page, 'speaking');
+    await activity(page, 'listening');
+    await hearOn(page, 0.5);
     const { levels, gaps } = await heard(page);
     await hangUp(page);
     const speaking = wire.got.filter(({ message }) => message.type === 'response.output_audio.delta');
@@ -306,7 +238,9 @@ const scenarios = {
 
   async interrupted({ page }) {
     // A server that speaks and then, in the middle of its turn, listens: somebody has interrupted it.
-    const second = Buffer.from(Float32Array.from({ length: 24000 }, (_, i) => 0.4 * Math.sin(i * 0.05)).buffer).toString('base64');
+    const second = Buffer.from(
+      Float32Array.from({ length: 24000 }, (_, i) => 0.4 * Math.sin(i * 0.05)).buffer,
+    ).toString('base64');
     let line;
     await page.routeWebSocket(/\/v1\/realtime/, (socket) => {
       line = socket;
@@ -316,7 +250,14 @@ const scenarios = {
         const { type } = JSON.parse(String(text));
         if (type === 'session.update') {
           say({ type: 'session.created', session_id: 'rt_1', prompt_length: 1 });
-          for (let i = 0; i < 5; i++) say({ type: 'response.output_audio.delta', text: `word ${i} `, audio: second, end_of_turn: false, kv_cache_length: 10 });
+          for (let i = 0; i < 5; i++)
+            say({
+              type: 'response.output_audio.delta',
+              text: `word ${i} `,
+              audio: second,
+              end_of_turn: false,
+              kv_cache_length: 10,
+            });
         }
         if (type === 'session.close') say({ type: 'session.closed', reason: 'stopped' });
       });
@@ -324,26 +265,56 @@ const scenarios = {
     await page.goto('/audio_duplex');
     await tap(page);
     await mainButton(page).click();
-    await until(page, () => globalThis.__tap.blocks.slice(-1).some(({ right }) => right.some((value) => Math.abs(value) > 0.3)));
-    await page.waitForTimeout(500);
-    const at = await page.evaluate(async () => (await import('/static/audio/rig.js')).theRig().context.currentTime);
+    await until(page, () =>
+      globalThis.__tap.blocks.slice(-1).some(({ right }) => right.some((value) => Math.abs(value) > 0.3)),
+    );
+    await noteFlush(page);
     line.send(JSON.stringify({ type: 'response.listen', kv_cache_length: 11 }));
-    await page.waitForTimeout(900);
-    const { levels, from } = await heard(page);
-    const silentAfterMs = (lastLoud(levels, (at - from) * 200, (at - from + 0.8) * 200) / 200 + from - at) * 1000;
-    assert.ok(silentAfterMs > 0 && silentAfterMs < 200, `audible until ${silentAfterMs} ms after`);
-    assert.match(await page.locator('p-transcript .assistant').textContent(), /\(interrupted\)/);
+    await until(page, () => globalThis.__flushedAt !== undefined);
+    const silentAfterMs = await audibleAfter(page, await page.evaluate(() => globalThis.__flushedAt));
+    await page.locator('p-transcript .assistant').getByText('(interrupted)').first().waitFor();
     await activity(page, 'listening');
     await hangUp(page);
-    return `silent ${Math.round(silentAfterMs)} ms after the message`;
+    return `silent ${silentAfterMs} ms after it was dropped`;
   },
 
   async turned_away({ page }) {
     const endings = [
-      [(socket) => socket.send(JSON.stringify({ type: 'error', error: { code: 'queue_full', message: 'Queue full', type: 'server_error' } })), 1013, 'The queue is full.'],
-      [(socket) => socket.send(JSON.stringify({ type: 'error', error: { code: 'inference_error', message: 'The worker was lost.', type: 'server_error' } })), 1011, 'The model could not finish.'],
-      [(socket) => socket.send(JSON.stringify({ type: 'session.closed', reason: 'timeout' })), 1000, 'The time for this conversation is over.'],
-      [(socket) => socket.send(JSON.stringify({ type: 'error', error: { code: 'app_disabled', message: 'off', type: 'server_error' } })), 1008, 'This way to talk is switched off here.'],
+      [
+        (socket) =>
+          socket.send(
+            JSON.stringify({
+              type: 'error',
+              error: { code: 'queue_full', message: 'Queue full', type: 'server_error' },
+            }),
+          ),
+        1013,
+        'The queue is full.',
+      ],
+      [
+        (socket) =>
+          socket.send(
+            JSON.stringify({
+              type: 'error',
+              error: { code: 'inference_error', message: 'The worker was lost.', type: 'server_error' },
+            }),
+          ),
+        1011,
+        'The model could not finish.',
+      ],
+      [
+        (socket) => socket.send(JSON.stringify({ type: 'session.closed', reason: 'timeout' })),
+        1000,
+        'The time for this conversation is over.',
+      ],
+      [
+        (socket) =>
+          socket.send(
+            JSON.stringify({ type: 'error', error: { code: 'app_disabled', message: 'off', type: 'server_error' } }),
+          ),
+        1008,
+        'This way to talk is switched off here.',
+      ],
     ];
     let next = 0;
     await page.routeWebSocket(/\/v1\/realtime/, (socket) => {
@@ -366,14 +337,16 @@ const scenarios = {
     await until(page, () => document.querySelector('video').videoWidth > 0);
     await tap(page);
     await mainButton(page).click();
-    await activity(page, 'speaking', 45_000);
+    await activity(page, 'speaking');
     const silentAfterMs = await silenceAfter(page, pressHush);
     await activity(page, 'listening');
     await page.getByRole('button', { name: 'More detail (HD)' }).click();
     const before = wire.sent.length;
-    while (wire.sent.length < before + 2) await page.waitForTimeout(100);
+    await wire.sends(before + 2);
     await hangUp(page);
-    const units = wire.sent.filter(({ message }) => message.type === 'input_audio_buffer.append').map(({ message }) => message);
+    const units = wire.sent
+      .filter(({ message }) => message.type === 'input_audio_buffer.append')
+      .map(({ message }) => message);
     const frames = units.filter((unit) => unit.video_frames?.length === 1);
     // A unit does not wait for a picture that is late, as on a busy machine.
     assert.ok(frames.length >= units.length / 2, `${frames.length} of ${units.length} units carry a picture`);
@@ -388,23 +361,26 @@ const scenarios = {
   async pause({ page }) {
     const wire = wiretap(page);
     await page.goto('/audio_duplex');
-    await page.evaluate(() => localStorage.setItem('parley.settings.audio_duplex', JSON.stringify({ dialect: 'duplex' })));
+    await page.evaluate(() =>
+      localStorage.setItem('parley.settings.audio_duplex', JSON.stringify({ dialect: 'duplex' })),
+    );
     await page.reload();
     await mainButton(page).click();
     await phase(page, 'live');
     await page.waitForTimeout(1500);
     await page.getByRole('button', { name: 'Pause' }).click();
     await phase(page, 'paused');
+    await page.waitForTimeout(500);
     const resting = wire.sent.length;
     await page.waitForTimeout(2200);
     assert.equal(wire.sent.length, resting);
     await page.getByRole('button', { name: 'Go on' }).click();
     await phase(page, 'live');
-    while (wire.sent.length < resting + 2) await page.waitForTimeout(100);
+    await wire.sends(resting + 2);
     await hangUp(page);
     assert.ok(wire.types(wire.got).includes('paused') && wire.types(wire.got).includes('resumed'));
     assert.ok(wire.types(wire.sent).includes('client_diagnostic'));
-    assert.equal(wire.types(wire.got).at(-1), 'stopped');
+    await wire.ends('stopped');
   },
 
   async queue({ page, context }) {
@@ -417,13 +393,13 @@ const scenarios = {
     await mainButton(second).click();
     await phase(second, 'queued');
     await second.waitForSelector('p-queue:not([hidden])');
-    assert.match(await second.locator('p-queue .place').textContent(), /Place 1 of 1/);
+    assert.match(await second.locator('p-queue .place').textContent(), /Number 1 in the queue/);
     assert.equal(wire.sent.length, 0, 'nothing is sent while waiting');
-    const readSeconds = async () => Number(/(\d+)/.exec((await second.locator('p-queue .quiet').first().textContent()) ?? '')?.[1]);
+    const readSeconds = async () =>
+      Number(/(\d+)/.exec((await second.locator('p-queue .quiet').first().textContent()) ?? '')?.[1]);
     const first = await readSeconds();
-    await second.waitForTimeout(2500);
-    assert.ok((await readSeconds()) < first, 'the estimate falls');
-    assert.match(await second.title(), /^\(1\)/);
+    await eventually(async () => (await readSeconds()) < first, 'an estimate that falls');
+    await eventually(async () => /^\(1\)/.test(await second.title()), 'the place in the title');
     // Leaving and coming back costs the place only.
     await mainButton(second).click();
     await phase(second, 'ended');
@@ -442,7 +418,7 @@ const scenarios = {
     await page.goto('/half_duplex');
     await mainButton(page).click();
     await page.getByText('The microphone is not allowed here.').waitFor();
-    assert.ok(await page.getByText('Click the sign left of the address').isVisible());
+    assert.ok(await page.getByText('Click the icon to the left of the address bar').isVisible());
     assert.equal(wire.urls.length, 0, 'no place is taken');
     assert.equal(await page.locator('main').getAttribute('data-phase'), 'idle');
     assert.deepEqual(errors, []);
@@ -481,7 +457,7 @@ const scenarios = {
       await mainButton(page).click();
       await phase(page, 'live');
       await server.stop();
-      await phase(page, 'ended', 40_000);
+      await phase(page, 'ended');
       const notice = await page.locator('.notices .notice strong').first().textContent();
       assert.equal(notice, 'The server is being restarted.');
       server = await startServer(flags.python, { slots: 1, port: server.port });
@@ -496,11 +472,15 @@ const scenarios = {
   },
 
   async keys({ browser }) {
-    const server = await startServer(flags.python, { env: { PARLEY_SECURITY__NEEDS_KEY: 'true', PARLEY_SECURITY__ADMIN_TOKEN: 'a-token-for-tests' } });
+    const server = await startServer(flags.python, {
+      env: { PARLEY_SECURITY__NEEDS_KEY: 'true', PARLEY_SECURITY__ADMIN_TOKEN: 'a-token-for-tests' },
+    });
+    // Below a path of a proxy: the cookie of the key has to reach the server there too.
+    const proxy = await startBelow(server.port, '/voice/');
     try {
-      const { context, errors } = await openContext(browser, server.base, { expected: [/401 \(Unauthorized\)/] });
+      const { context, errors } = await openContext(browser, proxy.origin, { expected: [/401 \(Unauthorized\)/] });
       const admin = await context.newPage();
-      await admin.goto('/admin');
+      await admin.goto(`${proxy.base}admin`);
       await admin.locator('input[type=password]').fill('wrong');
       await admin.keyboard.press('Enter');
       await admin.getByText('That token is not accepted here.').waitFor();
@@ -514,7 +494,7 @@ const scenarios = {
       await admin.getByText('a kiosk').waitFor();
 
       const page = await context.newPage();
-      await page.goto('/audio_duplex');
+      await page.goto(`${proxy.base}audio_duplex`);
       await page.getByText('This server needs a key').waitFor();
       await page.locator('dialog input[type=password]').fill('pk_wrong');
       await page.keyboard.press('Enter');
@@ -522,7 +502,7 @@ const scenarios = {
       await page.locator('dialog input[type=password]').fill(key);
       await page.keyboard.press('Enter');
       await page.waitForEvent('load');
-      await page.getByText('1 of 1 free').waitFor();
+      await page.getByText('Ready', { exact: true }).waitFor();
       await mainButton(page).click();
       await phase(page, 'live');
       await hangUp(page);
@@ -530,12 +510,20 @@ const scenarios = {
       await admin.getByRole('button', { name: 'Revoke' }).click();
       await admin.locator('dialog').getByRole('button', { name: 'Revoke' }).click();
       await admin.getByRole('cell', { name: 'a kiosk' }).waitFor({ state: 'detached' });
+      assert.deepEqual(proxy.strays, []);
       assert.deepEqual(errors, []);
       await context.close();
     } catch (error) {
-      error.message += `\n${server.log().split('\n').filter((line) => /Traceback|"level": "error"/.test(line)).at(-1) ?? ''}`;
+      error.message += `\n${
+        server
+          .log()
+          .split('\n')
+          .filter((line) => /Traceback|"level": "error"/.test(line))
+          .at(-1) ?? ''
+      }`;
       throw error;
     } finally {
+      proxy.stop();
       await server.stop();
     }
   },
@@ -559,13 +547,22 @@ const scenarios = {
   async viewer({ page }) {
     await mockRecording(page);
     await page.goto('/s/demo_recording');
-    await page.locator('.cells li').first().waitFor();
+    await page.locator('.said .line').first().waitFor();
+    const said = page.locator('.said .line.assistant p');
+    assert.deepEqual(await said.allTextContents(), ['The weather is nice today, so take a walk.']);
+    const saving = page.waitForEvent('download');
+    await page.getByRole('button', { name: 'As subtitles (.srt)' }).click();
+    const subtitles = readFileSync(await (await saving).path(), 'utf8');
+    assert.match(subtitles, /^1\n00:00:04,000 --> 00:00:07,000\nAssistant: The weather is nice today/);
+    await page.getByLabel('Speed').selectOption('2');
+    assert.equal(await page.evaluate(() => document.querySelector('audio').playbackRate), 2);
+    await page.getByLabel('Speed').selectOption('1');
+    await page.locator('.units summary').click();
     assert.equal(await page.locator('.cells li').count(), 8);
     await until(page, () => document.querySelector('audio').readyState > 0);
-    await page.getByRole('button', { name: 'Play from 0:04' }).click();
+    await page.locator('.cells').getByRole('button', { name: 'Play from 0:04' }).click();
     await until(page, () => document.querySelector('audio').currentTime > 4.2);
-    const current = await page.locator('.cells li[aria-current]').textContent();
-    assert.ok(current.includes('0:04') || current.includes('0:05'));
+    await until(page, () => /0:0[4-9]/.test(document.querySelector('.cells li[aria-current]')?.textContent ?? ''));
     const drawn = await page.evaluate(() => {
       const canvas = document.querySelector('.timeline canvas');
       const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
@@ -581,39 +578,55 @@ const scenarios = {
     const wire = wiretap(page);
     await page.goto('/audio_duplex');
     await mainButton(page).click();
-    await activity(page, 'speaking', 45_000);
-    await activity(page, 'listening', 45_000);
+    await activity(page, 'speaking');
+    await activity(page, 'listening');
     await hangUp(page);
-    const spoken = wire.got.filter(({ message }) => message.type === 'response.output_audio.delta').map(({ message }) => message.text).join('');
+    const spoken = wire.got
+      .filter(({ message }) => message.type === 'response.output_audio.delta')
+      .map(({ message }) => message.text)
+      .join('');
     const opening = context.waitForEvent('page');
-    await page.getByRole('link', { name: 'Look at it again' }).click();
+    await page.getByRole('link', { name: 'View recording' }).click();
     const viewer = await opening;
+    await viewer.locator('.units summary').click();
     await viewer.locator('.cells li').first().waitFor();
+    const read = (await viewer.locator('.said .line.assistant p').allTextContents()).join('');
+    assert.equal(read.replace(/\s/g, ''), spoken.replace(/\s/g, ''), 'the conversation has all of it');
     const text = (await viewer.locator('.cells .words > span:not(.small)').allTextContents()).join('');
     assert.equal(text.replace(/\s/g, ''), spoken.replace(/\s/g, ''));
-    await until(viewer, () => document.querySelector('.media audio')?.readyState > 0, 30_000);
+    await until(viewer, () => document.querySelector('.media audio')?.readyState > 0);
     await viewer.locator('.cells li[data-mode="speak"] .time').first().click();
     await until(viewer, () => document.querySelector('.media audio').currentTime > 0.5);
 
     await page.bringToFront();
-    await page.getByRole('button', { name: 'Share' }).click();
+    await page.locator('.after').getByRole('button', { name: 'Share' }).click();
     await page.locator('dialog textarea').fill('Heard myself.');
     await page.getByRole('button', { name: 'Share and copy the link' }).click();
     const link = await page.locator('dialog input[readonly]').inputValue();
     assert.match(link, /\/s\/sh_/);
     await viewer.goto(link);
-    await viewer.locator('.cells li').first().waitFor();
+    await viewer.locator('.said .line').first().waitFor();
+    assert.equal(await viewer.getByRole('button', { name: 'Delete' }).count(), 0);
     assert.equal(await viewer.locator('textarea').count(), 0, 'who was given the link may look only');
     await page.locator('dialog button').first().click();
     await page.goto('/');
+    await page.locator('.recent a').first().waitFor();
     assert.equal(await page.locator('.recent a').count(), 1);
+    assert.notEqual(await page.locator('.recent .name').textContent(), 'Voice call', 'its first words name it');
+    // One's own list: another name, and a delete that takes both copies.
+    await page.goto('/recordings');
     await page.locator('.recent').getByRole('button', { name: 'Rename' }).click();
     await page.keyboard.type('With myself');
     await page.keyboard.press('Enter');
     await page.locator('.recent').getByRole('button', { name: 'Rename “With myself”' }).waitFor();
     await page.reload();
-    assert.equal(await page.locator('.recent .name').textContent(), 'With myself');
-    return `${await viewer.locator('.cells li').count()} rows`;
+    await page.getByText('With myself').waitFor();
+    const id = (await page.locator('.recent a').getAttribute('href')).replace('/s/', '');
+    await page.getByRole('button', { name: 'Delete “With myself”' }).click();
+    await page.locator('dialog').getByRole('button', { name: 'Delete' }).click();
+    await page.getByText('None yet.').waitFor();
+    const status = (await page.request.get(`/api/sessions/${id}`)).status();
+    assert.equal(status, 404, 'the server’s copy is gone too');
   },
 
   async writing({ page }) {
@@ -634,10 +647,11 @@ const scenarios = {
     await page.getByText(/LUFS/).first().waitFor();
     await mainButton(page).click();
     await phase(page, 'live');
-    const count = () => wire.sent.filter(({ message }) => message.type === 'input_audio_buffer.append').length;
-    while (count() < 3) await page.waitForTimeout(100);
+    await wire.sends(3, ({ type }) => type === 'input_audio_buffer.append');
     await hangUp(page);
-    const loud = wire.sent.filter(({ message }) => message.audio && floats(message.audio).some((value) => Math.abs(value) > 0.01));
+    const loud = wire.sent.filter(
+      ({ message }) => message.audio && floats(message.audio).some((value) => Math.abs(value) > 0.01),
+    );
     assert.ok(loud.length > 0);
   },
 
@@ -677,7 +691,10 @@ const scenarios = {
       await page.locator('dialog .switch input').click();
       await start.click();
       // The microphone speaks after a second of silence.
-      await until(page, () => Number.parseInt(document.querySelector('dialog .num').textContent.split(':')[1], 10) >= 3);
+      await until(
+        page,
+        () => Number.parseInt(document.querySelector('dialog .num').textContent.split(':')[1], 10) >= 3,
+      );
       await page.locator('dialog').getByRole('button', { name: 'Finish' }).click();
       await page.locator('dialog p-player:not([hidden])').waitFor();
     };
@@ -707,11 +724,16 @@ const scenarios = {
 
   async film({ page }) {
     await page.goto('/omni');
-    await page.evaluate(() => localStorage.setItem('parley.settings.omni', JSON.stringify({ recordHere: true, recordSubtitles: true, recordMegabits: '1' })));
+    await page.evaluate(() =>
+      localStorage.setItem(
+        'parley.settings.omni',
+        JSON.stringify({ recordHere: true, recordSubtitles: true, recordMegabits: '1' }),
+      ),
+    );
     await page.reload();
     await page.getByRole('button', { name: 'Turn the camera on' }).last().click();
     await mainButton(page).click();
-    await activity(page, 'speaking', 45_000);
+    await activity(page, 'speaking');
     await page.waitForTimeout(2500);
     await hangUp(page);
     const saving = page.waitForEvent('download');
@@ -723,10 +745,11 @@ const scenarios = {
       const whole = Uint8Array.from(atob(text), (sign) => sign.charCodeAt(0));
       const url = URL.createObjectURL(new Blob([whole], { type: 'video/webm' }));
       const video = Object.assign(document.createElement('video'), { src: url, muted: true });
-      const event = (name) => new Promise((resolve, reject) => {
-        video.addEventListener(name, resolve, { once: true });
-        video.addEventListener('error', () => reject(new Error('it does not play')), { once: true });
-      });
+      const event = (name) =>
+        new Promise((resolve, reject) => {
+          video.addEventListener(name, resolve, { once: true });
+          video.addEventListener('error', () => reject(new Error('it does not play')), { once: true });
+        });
       await event('loadeddata');
       const known = event('durationchange');
       video.currentTime = 1e9;
@@ -747,12 +770,17 @@ const scenarios = {
       }
       const context = new OfflineAudioContext(2, 1, 16000);
       const sound = await context.decodeAudioData(whole.buffer);
-      const peaks = [0, 1].map((channel) => sound.getChannelData(channel).reduce((most, value) => Math.max(most, Math.abs(value)), 0));
+      const peaks = [0, 1].map((channel) =>
+        sound.getChannelData(channel).reduce((most, value) => Math.max(most, Math.abs(value)), 0),
+      );
       return { seconds: video.duration, width: video.videoWidth, darkest, peaks };
     }, bytes.toString('base64'));
     assert.ok(seen.width > 0 && seen.seconds > 3, JSON.stringify(seen));
     assert.ok(seen.darkest < 0.5, `subtitles have a shade: ${seen.darkest}`);
-    assert.ok(seen.peaks.every((peak) => peak > 0.02), `both voices: ${seen.peaks}`);
+    assert.ok(
+      seen.peaks.every((peak) => peak > 0.02),
+      `both voices: ${seen.peaks}`,
+    );
     return `${seen.seconds.toFixed(1)} s, ${Math.round(bytes.length / 1024)} KB`;
   },
 
@@ -783,15 +811,39 @@ const scenarios = {
     });
     await mainButton(page).click();
     await phase(page, 'live');
-    const units = () => wire.sent.filter(({ message }) => message.type === 'input_audio_buffer.append').map(({ message }) => floats(message.audio));
-    while (units().length < 8) await page.waitForTimeout(100);
-    const isAudible = await page.evaluate(() => globalThis.__played.some((media) => media.src.startsWith('blob:') && !media.paused && Math.abs(media.volume - 0.3) < 0.01));
+    const units = () =>
+      wire.sent
+        .filter(({ message }) => message.type === 'input_audio_buffer.append')
+        .map(({ message }) => floats(message.audio));
+    await eventually(() => units().length >= 8, 'eight units');
+    await tryMixer(page, units);
+    const isAudible = await page.evaluate(() =>
+      globalThis.__played.some(
+        (media) => media.src.startsWith('blob:') && !media.paused && Math.abs(media.volume - 0.3) < 0.01,
+      ),
+    );
     await hangUp(page);
-    const parts = units().map((unit) => ({ tone: toneLevel(unit, 1000), rest: Math.sqrt(Math.max(0, unit.reduce((sum, value) => sum + value * value, 0) / unit.length - toneLevel(unit, 1000) ** 2)) }));
-    assert.ok(parts.every(({ tone: level }) => level > 0.005), 'the file is in every second');
-    assert.ok(parts.some(({ rest }) => rest > 0.01), 'and so is the microphone');
+    const parts = units()
+      .slice(0, 8)
+      .map((unit) => ({
+        tone: toneLevel(unit, 1000),
+        rest: Math.sqrt(
+          Math.max(0, unit.reduce((sum, value) => sum + value * value, 0) / unit.length - toneLevel(unit, 1000) ** 2),
+        ),
+      }));
+    assert.ok(
+      parts.every(({ tone: level }) => level > 0.005),
+      'the file is in every second',
+    );
+    assert.ok(
+      parts.some(({ rest }) => rest > 0.01),
+      'and so is the microphone',
+    );
     assert.ok(isAudible, 'the person hears the file too');
-    assert.ok(await page.evaluate(() => globalThis.__played.every((media) => media.paused)), 'and it ends with the call');
+    assert.ok(
+      await page.evaluate(() => globalThis.__played.every((media) => media.paused)),
+      'and it ends with the call',
+    );
   },
 
   async film_file({ page }) {
@@ -806,7 +858,10 @@ const scenarios = {
       const sound = new OscillatorNode(context, { frequency: 700 });
       sound.connect(outlet);
       sound.start();
-      const recorder = new MediaRecorder(new MediaStream([...canvas.captureStream(15).getTracks(), ...outlet.stream.getTracks()]), { mimeType: 'video/webm' });
+      const recorder = new MediaRecorder(
+        new MediaStream([...canvas.captureStream(15).getTracks(), ...outlet.stream.getTracks()]),
+        { mimeType: 'video/webm' },
+      );
       const parts = [];
       recorder.ondataavailable = ({ data }) => parts.push(data);
       recorder.start(200);
@@ -824,12 +879,15 @@ const scenarios = {
     });
     await openGroup(page, 'Live or from a file');
     await page.locator('p-source select').first().selectOption('file');
-    await page.locator('p-source input[type=file]').setInputFiles({ name: 'clip.webm', mimeType: 'video/webm', buffer: Buffer.from(clip) });
+    await page
+      .locator('p-source input[type=file]')
+      .setInputFiles({ name: 'clip.webm', mimeType: 'video/webm', buffer: Buffer.from(clip) });
     await page.getByText(/clip\.webm · 0:0[234]/).waitFor();
     await mainButton(page).click();
     await phase(page, 'live');
-    const units = () => wire.sent.filter(({ message }) => message.type === 'input_audio_buffer.append').map(({ message }) => message);
-    while (units().length < 5) await page.waitForTimeout(100);
+    const units = () =>
+      wire.sent.filter(({ message }) => message.type === 'input_audio_buffer.append').map(({ message }) => message);
+    await eventually(() => units().length >= 5, 'five units');
     await hangUp(page);
     const [first, second] = units();
     assert.ok(toneLevel(floats(first.audio), 700) > 0.01, 'the sound of the clip');
@@ -842,7 +900,9 @@ const scenarios = {
 
   async barge_in({ page }) {
     // A server that goes on speaking; only the page can notice that the person has begun to.
-    const second = Buffer.from(Float32Array.from({ length: 24000 }, (_, i) => 0.1 * Math.sin(i * 0.05)).buffer).toString('base64');
+    const second = Buffer.from(
+      Float32Array.from({ length: 24000 }, (_, i) => 0.1 * Math.sin(i * 0.05)).buffer,
+    ).toString('base64');
     const units = [];
     await page.routeWebSocket(/\/v1\/realtime/, (socket) => {
       const say = (message) => socket.send(JSON.stringify(message));
@@ -852,7 +912,17 @@ const scenarios = {
         if (message.type === 'session.update') say({ type: 'session.created', session_id: 'rt_1', prompt_length: 1 });
         if (message.type === 'input_audio_buffer.append') {
           units.push(message);
-          say(units.some(({ force_listen: forced }) => forced) ? { type: 'response.listen', kv_cache_length: 11 } : { type: 'response.output_audio.delta', text: 'and so on ', audio: second, end_of_turn: false, kv_cache_length: 10 });
+          say(
+            units.some(({ force_listen: forced }) => forced)
+              ? { type: 'response.listen', kv_cache_length: 11 }
+              : {
+                  type: 'response.output_audio.delta',
+                  text: 'and so on ',
+                  audio: second,
+                  end_of_turn: false,
+                  kv_cache_length: 10,
+                },
+          );
         }
         if (message.type === 'session.close') say({ type: 'session.closed', reason: 'stopped' });
       });
@@ -861,24 +931,21 @@ const scenarios = {
     await page.evaluate(() => localStorage.setItem('parley.settings.audio_duplex', JSON.stringify({ barge: true })));
     await page.reload();
     await tap(page);
-    await page.evaluate(async () => {
-      const { theRig } = await import('/static/audio/rig.js');
-      const rig = theRig();
-      rig.addEventListener('flushed', () => (globalThis.__flushedAt ??= rig.context.currentTime));
-    });
+    await noteFlush(page);
     await mainButton(page).click();
     await phase(page, 'live');
-    await until(page, () => globalThis.__flushedAt !== undefined, 25_000);
-    await page.waitForTimeout(900);
-    const { levels, from } = await heard(page);
+    await until(page, () => globalThis.__flushedAt !== undefined);
     const at = await page.evaluate(() => globalThis.__flushedAt);
-    const silentAfterMs = Math.max(0, (lastLoud(levels, (at - from) * 200, (at - from + 0.7) * 200) / 200 + from - at) * 1000);
-    assert.ok(levels.slice(Math.round((at - from - 0.35) * 200), Math.round((at - from) * 200)).some((level) => level > 0.02), 'it was speaking');
-    assert.ok(silentAfterMs < 200, `audible until ${silentAfterMs} ms after`);
-    while (!units.some(({ force_listen: forced }) => forced)) await page.waitForTimeout(50);
-    assert.match(await page.locator('p-transcript .assistant').first().textContent(), /\(interrupted\)/);
+    const silentAfterMs = await audibleAfter(page, at);
+    const { levels, from } = await heard(page);
+    assert.ok(
+      levels.slice(Math.round((at - from - 0.35) * 200), Math.round((at - from) * 200)).some((level) => level > 0.02),
+      'it was speaking',
+    );
+    await eventually(() => units.some(({ force_listen: forced }) => forced), 'a unit that asks for silence');
+    await page.locator('p-transcript .assistant').getByText('(interrupted)').first().waitFor();
     await hangUp(page);
-    return `silent ${Math.round(silentAfterMs)} ms after it was noticed`;
+    return `silent ${silentAfterMs} ms after it was noticed`;
   },
 
   async given_back({ page, context, base }) {
@@ -892,7 +959,9 @@ const scenarios = {
       await phase(page, 'live');
       const { context: away, errors } = await openContext(browser, base);
       const second = await away.newPage();
-      await second.addInitScript(() => Object.defineProperty(Document.prototype, 'hidden', { get: () => globalThis.__away ?? false }));
+      await second.addInitScript(() =>
+        Object.defineProperty(Document.prototype, 'hidden', { get: () => globalThis.__away ?? false }),
+      );
       await second.goto('/audio_duplex');
       await mainButton(second).click();
       await phase(second, 'queued');
@@ -904,9 +973,9 @@ const scenarios = {
       await third.goto('/half_duplex');
       await mainButton(third).click();
       await phase(third, 'queued');
-      await phase(second, 'ended', 30_000);
+      await phase(second, 'ended');
       const waitedS = (Date.now() - from) / 1000;
-      assert.ok(waitedS > 15 && waitedS < 25, `after ${waitedS} s`);
+      assert.ok(waitedS > 15, `after ${waitedS} s`);
       assert.ok(await second.getByText('Your turn came while you were away').isVisible());
       await phase(third, 'live');
       await hangUp(third);
@@ -935,14 +1004,17 @@ const scenarios = {
     await page.locator('dialog').getByRole('button', { name: 'Restart' }).click();
     await phase(caller, 'ended');
     assert.ok(await caller.getByText('The server is being restarted.').isVisible());
-    await until(page, async () => (await (await fetch('/status')).json()).idle_workers === 1, 40_000);
+    await until(page, async () => (await (await fetch('/status')).json()).idle_workers === 1);
     await page.reload();
     await page.locator('#admin-log').waitFor();
-    await page.getByText('worker died').first().waitFor();
+    await page.waitForLoadState('networkidle');
+    assert.equal(await page.getByText('worker died').count(), 0, 'a restart that was ordered is no fault');
   },
 
   async phones({ browser, base }) {
-    const { context, errors } = await openContext(browser, base, { options: { viewport: { width: 360, height: 740 }, hasTouch: true, isMobile: true, deviceScaleFactor: 2 } });
+    const { context, errors } = await openContext(browser, base, {
+      options: { viewport: { width: 360, height: 740 }, hasTouch: true, isMobile: true, deviceScaleFactor: 2 },
+    });
     const page = await context.newPage();
     await page.goto('/mobile');
     await page.waitForURL('**/mobile/');
@@ -952,17 +1024,27 @@ const scenarios = {
     await page.getByRole('button', { name: 'Turn the camera on' }).last().click();
     await until(page, () => document.querySelector('video').videoWidth > 0);
     assert.equal(await page.evaluate(() => document.documentElement.scrollWidth - innerWidth), 0);
-    const small = await page.evaluate(() => [...document.querySelectorAll('button')].filter((node) => node.checkVisibility({ visibilityProperty: true })).map((node) => [node.getAttribute('aria-label') ?? node.textContent, node.getBoundingClientRect()]).filter(([, { width, height }]) => width > 0 && (width < 43.5 || height < 43.5)).map(([name, { width, height }]) => `${name} ${width}×${height}`));
+    const small = await page.evaluate(() =>
+      [...document.querySelectorAll('button')]
+        .filter((node) => node.checkVisibility({ visibilityProperty: true }))
+        .map((node) => [node.getAttribute('aria-label') ?? node.textContent, node.getBoundingClientRect()])
+        .filter(([, { width, height }]) => width > 0 && (width < 43.5 || height < 43.5))
+        .map(([name, { width, height }]) => `${name} ${width}×${height}`),
+    );
     assert.deepEqual(small, [], 'targets for thumbs');
     await mainButton(page).click();
     await phase(page, 'live');
     assert.ok(wire.urls[0].includes('mode=video'));
-    const frames = () => wire.sent.filter(({ message }) => message.video_frames).map(({ message }) => message.video_frames[0]);
-    while (frames().length < 1) await page.waitForTimeout(50);
+    const frames = () =>
+      wire.sent.filter(({ message }) => message.video_frames).map(({ message }) => message.video_frames[0]);
+    await eventually(() => frames().length >= 1, 'a picture');
     // Two fingers apart: the picture that is sent is the middle of what the camera sees.
     await page.evaluate(() => {
       const picture = document.querySelector('.picture');
-      const touch = (type, pointerId, clientX) => picture.dispatchEvent(new PointerEvent(type, { pointerId, pointerType: 'touch', clientX, clientY: 200, bubbles: true }));
+      const touch = (type, pointerId, clientX) =>
+        picture.dispatchEvent(
+          new PointerEvent(type, { pointerId, pointerType: 'touch', clientX, clientY: 200, bubbles: true }),
+        );
       touch('pointerdown', 1, 150);
       touch('pointerdown', 2, 200);
       touch('pointermove', 2, 250);
@@ -971,22 +1053,25 @@ const scenarios = {
     });
     assert.equal(await page.locator('.zoomed').textContent(), '2×');
     const before = frames().length;
-    while (frames().length < before + 2) await page.waitForTimeout(50);
+    await eventually(() => frames().length >= before + 2, 'two pictures');
     const camera = await page.evaluate(() => document.querySelector('video').videoWidth);
     assert.equal(jpegWidth(frames().at(-1)), camera / 2);
     await page.locator('.zoomed').click();
     // Held sideways nothing is cut off; what is far down in the settings does not move the frame.
     await page.setViewportSize({ width: 740, height: 360 });
-    await page.waitForTimeout(300);
-    const [state, dock] = await page.evaluate(() => ['.state', '.dock'].map((name) => document.querySelector(name).getBoundingClientRect().toJSON()));
-    assert.ok(state.bottom <= dock.top + 1 && dock.bottom <= 360, JSON.stringify([state, dock]));
+    await until(page, () => {
+      const [state, dock] = ['.state', '.dock'].map((name) => document.querySelector(name).getBoundingClientRect());
+      return innerHeight === 360 && state.bottom <= dock.top + 1 && dock.bottom <= 360;
+    });
     await page.setViewportSize({ width: 360, height: 740 });
     await page.getByRole('button', { name: 'Settings' }).click();
     await page.locator('#panel-settings summary').last().scrollIntoViewIfNeeded();
     assert.deepEqual(await page.evaluate(() => [scrollY, document.body.scrollTop]), [0, 0]);
     await page.keyboard.press('Escape');
     await page.getByRole('button', { name: 'Hold the picture' }).click();
-    await page.waitForTimeout(2200);
+    const atHold = frames().length;
+    // The first of these may have been taken before.
+    await eventually(() => frames().length >= atHold + 3, 'held pictures');
     const held = frames().slice(-2);
     await hangUp(page);
     assert.equal(held[0], held[1], 'a held picture stays the same');
@@ -1008,14 +1093,20 @@ const scenarios = {
     await page.goto('/omni');
     await page.getByRole('button', { name: 'Show a screen or window' }).click();
     await until(page, () => document.querySelector('video').videoWidth === 1600);
-    assert.ok(!(await page.evaluate(() => document.querySelector('video').classList.contains('mirrored'))), 'a screen is no mirror');
+    assert.ok(
+      !(await page.evaluate(() => document.querySelector('video').classList.contains('mirrored'))),
+      'a screen is no mirror',
+    );
     await mainButton(page).click();
     await phase(page, 'live');
-    const frames = () => wire.sent.filter(({ message }) => message.video_frames).map(({ message }) => message.video_frames[0]);
-    while (frames().length < 2) await page.waitForTimeout(50);
+    const frames = () =>
+      wire.sent.filter(({ message }) => message.video_frames).map(({ message }) => message.video_frames[0]);
+    await eventually(() => frames().length >= 2, 'two pictures');
     assert.equal(jpegWidth(frames()[1]), 896);
     // The browser's own "stop sharing": the call goes on.
-    await page.evaluate(() => document.querySelector('video').srcObject.getTracks()[0].dispatchEvent(new Event('ended')));
+    await page.evaluate(() =>
+      document.querySelector('video').srcObject.getTracks()[0].dispatchEvent(new Event('ended')),
+    );
     await page.getByText('The camera went away.').waitFor();
     assert.equal(await page.locator('main').getAttribute('data-phase'), 'live');
     await hangUp(page);
@@ -1037,7 +1128,7 @@ const scenarios = {
     await page.goto('/audio_duplex?api=localhost:1234');
     await page.getByText('Calls go to localhost:1234').waitFor();
     await mainButton(page).click();
-    await phase(page, 'preparing');
+    await phase(page, 'connecting');
     assert.match(asked, /^ws:\/\/localhost:1234\/v1\/realtime\?mode=audio/);
   },
 
@@ -1053,7 +1144,13 @@ const scenarios = {
         instructions.push(message.session.instructions);
         say({ type: 'session.created', session_id: 'rt_1', prompt_length: 1 });
         if (instructions.length > 1) return;
-        say({ type: 'response.output_audio.delta', text: 'The capital is Vientiane.', audio: Buffer.alloc(4 * 12000).toString('base64'), end_of_turn: true, kv_cache_length: 7000 });
+        say({
+          type: 'response.output_audio.delta',
+          text: 'The capital is Vientiane.',
+          audio: Buffer.alloc(4 * 12000).toString('base64'),
+          end_of_turn: true,
+          kv_cache_length: 7000,
+        });
         setTimeout(() => {
           say({ type: 'session.closed', reason: 'timeout' });
           socket.close({ code: 1000 });
@@ -1064,7 +1161,7 @@ const scenarios = {
     await mainButton(page).click();
     await page.getByText('Its memory for this call is 85 % full.').waitFor();
     await page.getByText('The time for this conversation is over.').waitFor();
-    await page.getByRole('button', { name: 'Go on from here' }).click();
+    await page.getByRole('button', { name: 'Continue' }).click();
     await phase(page, 'live');
     await hangUp(page);
     assert.ok(!instructions[0].includes('Vientiane'));
@@ -1073,15 +1170,34 @@ const scenarios = {
 
   async accessible({ browser, base }) {
     const found = [];
-    for (const [colorScheme, viewport] of [['light', { width: 1280, height: 800 }], ['dark', { width: 390, height: 844 }]]) {
-      const { context, errors } = await openContext(browser, base, { options: { colorScheme, viewport, reducedMotion: 'reduce' } });
-      for (const path of ['/', '/turnbased', '/half_duplex', '/audio_duplex', '/omni', '/realtime', '/admin', '/s/demo_recording']) {
+    for (const [colorScheme, viewport] of [
+      ['light', { width: 1280, height: 800 }],
+      ['dark', { width: 390, height: 844 }],
+    ]) {
+      const { context, errors } = await openContext(browser, base, {
+        options: { colorScheme, viewport, reducedMotion: 'reduce' },
+      });
+      for (const path of [
+        '/',
+        '/privacy',
+        '/about',
+        '/recordings',
+        '/turnbased',
+        '/half_duplex',
+        '/audio_duplex',
+        '/omni',
+        '/realtime',
+        '/admin',
+        '/s/demo_recording',
+      ]) {
         const page = await context.newPage();
         if (path.startsWith('/s/')) await mockRecording(page);
         await page.goto(path);
         await page.waitForLoadState('networkidle');
         // Open what is folded, so that it is looked at too.
-        await page.evaluate(() => document.querySelectorAll('details').forEach((node) => (node.open = true)));
+        await page.evaluate(() => {
+          for (const node of document.querySelectorAll('details')) node.open = true;
+        });
         if (['/half_duplex', '/audio_duplex', '/omni'].includes(path)) {
           if (colorScheme === 'dark') await page.getByRole('button', { name: 'Settings' }).click();
           else await page.getByRole('tab', { name: 'Settings' }).click();
@@ -1092,8 +1208,14 @@ const scenarios = {
         // Through the debugger: the page's own policy forbids scripts from elsewhere, as it should.
         const session = await context.newCDPSession(page);
         await session.send('Runtime.evaluate', { expression: axeSource });
-        const { result } = await session.send('Runtime.evaluate', { expression: 'axe.run().then(({violations}) => JSON.stringify(violations.map(({id, nodes}) => [id, nodes.slice(0, 4).map((node) => node.target.join(" ") + " " + node.failureSummary)])))', awaitPromise: true, returnByValue: true });
-        for (const [id, nodes] of JSON.parse(result.value)) found.push(`${colorScheme} ${path}: ${id}: ${nodes.join(' | ')}`);
+        const { result } = await session.send('Runtime.evaluate', {
+          expression:
+            'axe.run().then(({violations}) => JSON.stringify(violations.map(({id, nodes}) => [id, nodes.slice(0, 4).map((node) => node.target.join(" ") + " " + node.failureSummary)])))',
+          awaitPromise: true,
+          returnByValue: true,
+        });
+        for (const [id, nodes] of JSON.parse(result.value))
+          found.push(`${colorScheme} ${path}: ${id}: ${nodes.join(' | ')}`);
         await page.close();
       }
       found.push(...errors);
@@ -1117,15 +1239,29 @@ const scenarios = {
         if (!fonts.has(requestId)) bytes += encodedDataLength;
       });
       const packed = page.waitForResponse((response) => response.url().endsWith('/words/en.js'));
+      // What is loaded while the page is being looked at waits here, so that it is not counted.
+      let letGo;
+      const counted = new Promise((resolve) => {
+        letGo = resolve;
+      });
+      await page.route(/\/call\/later\.js$/, (route) => counted.then(() => route.continue()));
       await page.goto(path);
+      await page.locator('.dock .main, .compose textarea, .hero .button, .admin h1').first().waitFor();
+      await page.waitForLoadState('load');
+      await page.waitForTimeout(700);
+      const first = Math.round(bytes / 1024);
+      letGo();
+      assert.ok(first <= 90, `${path} takes ${first} KB until it can be used`);
       await page.waitForLoadState('networkidle');
       assert.equal((await (await packed).allHeaders())['content-encoding'], 'gzip');
-      weights[path] = Math.round(bytes / 1024);
+      weights[path] = `${first} of ${Math.round(bytes / 1024)}`;
       assert.ok(bytes > 10 * 1024 && bytes < 300 * 1024, `${path} loads ${bytes} bytes`);
       assert.deepEqual(errors, []);
       await context.close();
     }
-    return Object.entries(weights).map(([path, kb]) => `${path} ${kb} KB`).join(', ');
+    return Object.entries(weights)
+      .map(([path, kb]) => `${path} ${kb} KB`)
+      .join(', ');
   },
 
   async languages({ page }) {
@@ -1136,21 +1272,32 @@ const scenarios = {
       const words = [];
       const walk = document.createTreeWalker(document.querySelector('main'), NodeFilter.SHOW_TEXT);
       // Names of presets are the server's own.
-      while (walk.nextNode()) if (/[A-Za-z]{4,}/.test(walk.currentNode.data) && !walk.currentNode.parentElement.closest('.presets')) words.push(walk.currentNode.data.trim());
+      while (walk.nextNode())
+        if (/[A-Za-z]{4,}/.test(walk.currentNode.data) && !walk.currentNode.parentElement.closest('.presets'))
+          words.push(walk.currentNode.data.trim());
       return words;
     });
-    assert.deepEqual(left.filter((word) => !/^(Realtime|Duplex|token|LUFS|Mbit)/.test(word) && !/（token）|Mbit|Duplex|Fake|fake|Default|Monitor/.test(word)), []);
+    assert.deepEqual(
+      left.filter(
+        (word) =>
+          !/^(Realtime|Duplex|token|LUFS|Mbit)/.test(word) &&
+          !/（token）|Mbit|Duplex|Fake|fake|Default|Monitor|parrot/.test(word),
+      ),
+      [],
+    );
     await page.reload();
     await page.getByText('开始说话').waitFor();
   },
 
   async recording({ page }) {
     await page.goto('/audio_duplex');
-    await page.evaluate(() => localStorage.setItem('parley.settings.audio_duplex', JSON.stringify({ recordHere: true })));
+    await page.evaluate(() =>
+      localStorage.setItem('parley.settings.audio_duplex', JSON.stringify({ recordHere: true })),
+    );
     await page.reload();
     await mainButton(page).click();
-    await activity(page, 'speaking', 45_000);
-    await activity(page, 'listening', 45_000);
+    await activity(page, 'speaking');
+    await activity(page, 'listening');
     await hangUp(page);
     const saving = page.waitForEvent('download');
     await page.getByRole('button', { name: 'Save the recording' }).click();
@@ -1175,30 +1322,54 @@ const scenarios = {
     await page.keyboard.press('Enter');
     await phase(page, 'live');
     await page.locator('body').press('m');
-    await page.getByText('Listening, your microphone is muted').waitFor();
+    await page.locator('.state').getByText('Listening, your microphone is muted').waitFor();
     await page.locator('body').press('m');
     await page.getByRole('tab', { name: 'Text' }).focus();
     await page.keyboard.press('ArrowRight');
     assert.equal(await page.evaluate(() => document.activeElement.textContent), 'Settings');
     // Every control can be reached and says what it is.
-    const nameless = await page.evaluate(() => [...document.querySelectorAll('button, a[href], input, select, textarea')].filter((node) => node.checkVisibility() && !(node.getAttribute('aria-label') || node.textContent.trim() || node.labels?.length || node.getAttribute('aria-labelledby'))).map((node) => node.outerHTML));
+    const nameless = await page.evaluate(() =>
+      [...document.querySelectorAll('button, a[href], input, select, textarea')]
+        .filter(
+          (node) =>
+            node.checkVisibility() &&
+            !(
+              node.getAttribute('aria-label') ||
+              node.textContent.trim() ||
+              node.labels?.length ||
+              node.getAttribute('aria-labelledby')
+            ),
+        )
+        .map((node) => node.outerHTML),
+    );
     assert.deepEqual(nameless, []);
     await hangUp(page);
   },
 
   async example_node({ base }) {
-    const code = example('js').replace('http://localhost:8006', base).replace("'parley-client'", JSON.stringify(new URL('../../src/parley/web/client.js', import.meta.url).href));
-    const { stdout } = await promisify(execFile)(process.execPath, ['--no-warnings', '--experimental-websocket', '--input-type=module', '--eval', code], { timeout: 30_000 });
+    const code = example('js')
+      .replace(/https?:\/\/localhost:8006/, base)
+      .replace("'parley-client'", JSON.stringify(new URL('../../src/parley/web/client.js', import.meta.url).href));
+    const { stdout } = await promisify(execFile)(
+      process.execPath,
+      ['--no-warnings', '--experimental-websocket', '--input-type=module', '--eval', code],
+      { timeout: 30_000 },
+    );
     assert.match(stdout, /Hello!/);
-    assert.match(stdout, /\d+ tokens\nstopped\n$/);
+    assert.match(stdout, /\d+ tokens\nstopped ?\n$/);
   },
 
   async example_page({ page }) {
-    await page.route('**/example', (route) => route.fulfill({ contentType: 'text/html', body: `<!doctype html><link rel="icon" href="/static/icon.svg">${example('html')}` }));
+    await page.route('**/example', (route) =>
+      route.fulfill({
+        contentType: 'text/html',
+        body: `<!doctype html><link rel="icon" href="/static/icon.svg">${example('html')}`,
+      }),
+    );
     await page.goto('/example');
     await page.locator('#talk').click();
     await until(page, () => document.title.startsWith('live'));
-    await until(page, () => document.querySelector('#said').textContent.length > 5, 45_000);
+    await until(page, () => document.querySelector('#said').textContent.length > 5);
     await page.locator('#talk').click();
     await until(page, () => document.title.startsWith('ended'));
   },
@@ -1226,6 +1397,7 @@ if (!findBrowser()) {
   console.log('skipped: no Chromium here (apt-get install chromium)');
   process.exit(77);
 }
+Object.assign(scenarios, callScenarios, extraScenarios, firefoxScenarios, lineScenarios);
 const unknown = wanted.filter((name) => !(name in scenarios));
 if (unknown.length > 0) throw new Error(`no such scenario: ${unknown}`);
 const names = wanted.length > 0 ? wanted : Object.keys(scenarios);
@@ -1233,10 +1405,20 @@ const server = await startServer(flags.python, { model: flags.model, slots: 1 })
 const browser = await launch({ wav: flags.wav });
 let failures = 0;
 for (const name of names) {
+  if (name.startsWith('firefox') && !findFirefox()) {
+    console.log(`skip ${name}: no Firefox here (apt-get install firefox-esr)`);
+    continue;
+  }
   const from = Date.now();
   const { context, errors } = await openContext(browser, server.base);
   try {
-    const said = await scenarios[name]({ page: await context.newPage(), context, browser, base: server.base });
+    const said = await scenarios[name]({
+      page: await context.newPage(),
+      context,
+      browser,
+      base: server.base,
+      wav: flags.wav,
+    });
     assert.deepEqual(errors, [], 'the console is clean');
     console.log(`ok   ${name} (${((Date.now() - from) / 1000).toFixed(1)} s)${said ? `: ${said}` : ''}`);
   } catch (error) {

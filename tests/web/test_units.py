@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests.support.patience import PROCESS_S
 
 ROOT = Path(__file__).parents[2]
 NODE = shutil.which("node")
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.skipif(NODE is None, reason="Node.js is not installed")
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=110, check=False
+        command, cwd=ROOT, capture_output=True, text=True, timeout=PROCESS_S, check=False
     )
 
 
@@ -24,7 +25,7 @@ def test_node_tests_pass():
     files = sorted(str(path) for path in (ROOT / "tests/web/unit").glob("*.test.mjs"))
     assert files
 
-    done = run(str(NODE), "--test", *files)
+    done = run(str(NODE), "--experimental-websocket", "--no-warnings", "--test", *files)
 
     assert done.returncode == 0, done.stdout[-6000:]
 

@@ -6,50 +6,54 @@ from collections.abc import AsyncIterator
 
 import pytest
 from tests.support.certificates import self_signed
-from tests.support.control_desk import desk
+from tests.support.gateway_control import fake_gateway_control
+from tests.support.patience import HANG_S
 
 from parley.errors import SetupError
 from parley.protocol.control import (
     CONTROL_PATH,
     SECRET_HEADER,
-    Beat,
     EndSession,
     Goodbye,
+    Heartbeat,
     Hello,
     Leave,
     SessionPhase,
-    Stopped,
+    StopResult,
     StopTurn,
     Welcome,
 )
-from parley.worker.control import ControlLink, socket_url, trust
+from parley.protocol.kinds import Kind, Phase
+from parley.worker.control import ControlLink, socket_url
+from parley.worker.trust import GatewayTrust
 
 HELLO = Hello("w", "http://127.0.0.1:1", 1, "parrot", "cpu", "0", 1)
-PHASE = SessionPhase("lease", "session", "chat", "active")
+PHASE = SessionPhase("lease", "session", Kind.CHAT, Phase.ACTIVE)
 
 
 class Reporter:
     def __init__(self) -> None:
         self.orders: list[object] = []
         self.sessions: list[SessionPhase] = []
-        self.beats = 0
+        self.heartbeats = 0
 
     def hello(self) -> Hello:
         return HELLO
 
-    def beat(self) -> Beat:
-        self.beats += 1
-        return Beat("idle", 1, self.beats, 0.0, 0)
+    def heartbeat(self) -> Heartbeat:
+        self.heartbeats += 1
+        return Heartbeat("idle", 1, self.heartbeats, 0.0, 0)
 
     def living(self) -> list[SessionPhase]:
         return self.sessions
 
     def stop_turn(self, order: StopTurn) -> bool:
         self.orders.append(order)
-        return order.session_id == "here"
+        return order.lease_id == "here"
 
-    def end_session(self, order: EndSession) -> None:
+    def end_session(self, order: EndSession) -> bool:
         self.orders.append(order)
+        return order.lease_id == "here"
 
     def leave(self, grace_s: float) -> None:
         self.orders.append(grace_s)
@@ -73,17 +77,17 @@ def _quick(monkeypatch):
 
 
 async def test_a_worker_says_hello_with_the_secret_then_beats():
-    async with desk() as gateway, linked(gateway.url, Reporter(), secret="s3"):
-        await gateway.until(Beat, 3)
+    async with fake_gateway_control() as gateway, linked(gateway.url, Reporter(), secret="s3"):
+        await gateway.until(Heartbeat, 3)
 
         assert gateway.heard[0] == HELLO
         assert gateway.headers[0][SECRET_HEADER] == "s3"
 
 
 async def test_phases_reach_the_gateway_in_order():
-    async with desk() as gateway, linked(gateway.url, Reporter()) as link:
-        await gateway.until(Beat)
-        ended = SessionPhase("lease", "session", "chat", "ended")
+    async with fake_gateway_control() as gateway, linked(gateway.url, Reporter()) as link:
+        await gateway.until(Heartbeat)
+        ended = SessionPhase("lease", "session", Kind.CHAT, Phase.ENDED)
         link.report(PHASE)
         link.report(ended)
         await gateway.until(SessionPhase, 2)
@@ -93,8 +97,8 @@ async def test_phases_reach_the_gateway_in_order():
 
 async def test_after_a_break_the_worker_says_again_who_it_is_and_what_lives():
     reporter = Reporter()
-    async with desk() as gateway, linked(gateway.url, reporter) as link:
-        await gateway.until(Beat)
+    async with fake_gateway_control() as gateway, linked(gateway.url, reporter) as link:
+        await gateway.until(Heartbeat)
         reporter.sessions = [PHASE]
         await gateway.drop()
         await gateway.until(Hello, 2)
@@ -105,13 +109,13 @@ async def test_after_a_break_the_worker_says_again_who_it_is_and_what_lives():
 
 
 async def test_a_gateway_that_comes_later_is_found():
-    async with desk() as first:
+    async with fake_gateway_control() as first:
         url = first.url
     reporter = Reporter()
     async with linked(url, reporter) as link:
         link.report(PHASE)  # nobody to tell: not kept
-        async with desk(int(url.rsplit(":", 1)[1])) as gateway:
-            await gateway.until(Beat)
+        async with fake_gateway_control(int(url.rsplit(":", 1)[1])) as gateway:
+            await gateway.until(Heartbeat)
 
             assert gateway.heard[0] == HELLO
             assert not any(isinstance(m, SessionPhase) for m in gateway.heard)
@@ -119,28 +123,29 @@ async def test_a_gateway_that_comes_later_is_found():
 
 async def test_orders_are_obeyed_and_stops_answered():
     reporter = Reporter()
-    async with desk() as gateway, linked(gateway.url, reporter):
-        await gateway.until(Beat)
+    async with fake_gateway_control() as gateway, linked(gateway.url, reporter):
+        await gateway.until(Heartbeat)
         for message in (
             Welcome("1"),
             "{}",
-            StopTurn("a", "here", "turn"),
+            StopTurn("a", "here"),
             StopTurn("b", "elsewhere"),
+            EndSession("here", "stopped", "c"),
             EndSession("here"),
             Leave(3.0),
         ):
             await gateway.say(message)
-        await gateway.until(Stopped, 2)
+        await gateway.until(StopResult, 3)
 
-        answers = [m for m in gateway.heard if isinstance(m, Stopped)]
-        assert answers == [Stopped("a", True), Stopped("b", False)]
-        await asyncio.wait_for(_until(lambda: len(reporter.orders) == 4), 10)
-        assert reporter.orders[2:] == [EndSession("here"), 3.0]
+        answers = [m for m in gateway.heard if isinstance(m, StopResult)]
+        assert answers == [StopResult("a", True), StopResult("b", False), StopResult("c", True)]
+        await asyncio.wait_for(_until(lambda: len(reporter.orders) == 5), HANG_S)
+        assert reporter.orders[3:] == [EndSession("here"), 3.0]
 
 
 async def test_goodbye_comes_last():
-    async with desk() as gateway, linked(gateway.url, Reporter()) as link:
-        await gateway.until(Beat)
+    async with fake_gateway_control() as gateway, linked(gateway.url, Reporter()) as link:
+        await gateway.until(Heartbeat)
         link.report(PHASE)
         await link.say_goodbye("shutdown")
         await gateway.until(Goodbye)
@@ -177,19 +182,19 @@ async def test_a_gateways_own_certificate_is_trusted_and_no_other(tmp_path):
     (tmp_path / "other").mkdir()
     context, ours = self_signed(tmp_path / "ours")
     _, other = self_signed(tmp_path / "other")
-    async with desk(tls=context) as gateway:
-        stranger = linked(gateway.url, Reporter(), tls=trust(gateway.url, str(other)))
-        friend = linked(gateway.url, Reporter(), tls=trust(gateway.url, str(ours)))
+    async with fake_gateway_control(tls=context) as gateway:
+        stranger = linked(gateway.url, Reporter(), trust=GatewayTrust(gateway.url, ca=other))
+        friend = linked(gateway.url, Reporter(), trust=GatewayTrust(gateway.url, ca=ours))
         async with stranger as refused, friend as link:
-            await gateway.until(Beat, 2)
+            await gateway.until(Heartbeat, 2)
 
             assert link.is_connected
             assert not refused.is_connected
         assert gateway.connections == 1
 
 
-def test_plain_http_needs_no_trust():
-    assert trust("http://127.0.0.1:8006", None) is None
+async def test_plain_http_needs_no_trust():
+    assert await GatewayTrust("http://127.0.0.1:8006").context() is None
 
 
 async def _until(condition) -> None:

@@ -12,38 +12,44 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.support.control_desk import Desk, desk
-from tests.support.sessions import TASKS, heard, pcm64
+from tests.support.faults import Gated
+from tests.support.gateway_control import FakeGatewayControl, fake_gateway_control
+from tests.support.patience import HANG_S
+from tests.support.sessions import KINDS, heard, pcm64
 from tests.support.speech import say
 from tests.support.timeline import chunks, silence, sound
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from parley.engine.work import Stage
 from parley.errors import SetupError
 from parley.media.pcm import Pcm, join
 from parley.media.wav import encode_wav
 from parley.models.parrot import Parrot
 from parley.protocol.control import (
     ACCEPTED_HEADER,
+    EXTENSIONS_HEADER,
+    KIND_HEADER,
     LEASE_HEADER,
     SECRET_HEADER,
     SESSION_HEADER,
-    TASK_HEADER,
-    Beat,
     Goodbye,
+    Heartbeat,
     Hello,
     Leave,
     SessionPhase,
 )
 from parley.settings import load
-from parley.worker.main import DONE, FAILED, Worker
+from parley.worker.main import DONE, FAILED, RESTART, WorkerProcess
 
 SECRET = "between us"
 
 
 @contextlib.asynccontextmanager
-async def running(vad: str = "energy", **flags: Any) -> AsyncIterator[tuple[Worker, Desk]]:
-    async with desk() as gateway:
+async def running(
+    vad: str = "energy", **flags: Any
+) -> AsyncIterator[tuple[WorkerProcess, FakeGatewayControl]]:
+    async with fake_gateway_control() as gateway:
         settings = load(
             flags={
                 "worker.gateway_url": gateway.url,
@@ -54,26 +60,27 @@ async def running(vad: str = "energy", **flags: Any) -> AsyncIterator[tuple[Work
                 **flags,
             }
         )
-        worker = Worker(settings)
+        worker = WorkerProcess(settings)
         task = asyncio.create_task(worker.run())
         try:
             await gateway.until(Hello)
             yield worker, gateway
         finally:
             worker.stop()
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(HANG_S):
                 await asyncio.gather(task, return_exceptions=True)
 
 
 def session(
-    worker: Worker, dialect: str, session_id: str = "session", **headers: str
+    worker: WorkerProcess, dialect: str, session_id: str = "session", **headers: str
 ) -> contextlib.AbstractAsyncContextManager[ClientConnection]:
     lease = {
         SECRET_HEADER: SECRET,
         LEASE_HEADER: f"lease {session_id}",
         SESSION_HEADER: session_id,
-        TASK_HEADER: TASKS[dialect],  # type: ignore[index]
+        KIND_HEADER: KINDS[dialect],  # type: ignore[index]
         ACCEPTED_HEADER: str(time.time()),
+        EXTENSIONS_HEADER: "true",
         **headers,
     }
     return connect(
@@ -86,7 +93,7 @@ def session(
 
 
 def unguarded(
-    worker: Worker, session_id: str
+    worker: WorkerProcess, session_id: str
 ) -> contextlib.AbstractAsyncContextManager[ClientConnection]:
     """A half-duplex session that hears from the first moment, so that sound can come at once."""
     assert worker.host is not None
@@ -99,7 +106,7 @@ async def send(socket: ClientConnection, **message: Any) -> None:
 
 
 async def receive(socket: ClientConnection) -> dict[str, Any]:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(HANG_S):
         message: dict[str, Any] = json.loads(await socket.recv())
     return message
 
@@ -113,7 +120,7 @@ async def until(socket: ClientConnection, *types: str) -> list[dict[str, Any]]:
 
 async def closed(socket: ClientConnection) -> int | None:
     with contextlib.suppress(ConnectionClosed):
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(HANG_S):
             while True:
                 await socket.recv()
     return socket.close_code
@@ -206,9 +213,9 @@ async def test_health_is_there_before_and_after_the_model(monkeypatch):
         asyncio.run_coroutine_threadsafe(loads.wait(), loop).result(20)
         return Parrot()
 
-    async with desk() as gateway, httpx.AsyncClient(trust_env=False) as http:
+    async with fake_gateway_control() as gateway, httpx.AsyncClient(trust_env=False) as http:
         flags = {"worker.gateway_url": gateway.url, "worker.vad": "energy"}
-        worker = Worker(load(flags=flags), load_model=slowly)
+        worker = WorkerProcess(load(flags=flags), load_model=slowly)
         task = asyncio.create_task(worker.run())
         url = f"http://127.0.0.1:{worker.port}/health"
         early = (await http.get(url)).json()
@@ -235,20 +242,20 @@ async def test_stopping_while_the_model_loads_ends_at_once():
         asyncio.run_coroutine_threadsafe(never.wait(), loop).result(20)
         return Parrot()
 
-    worker = Worker(load(flags={"worker.vad": "energy"}), load_model=for_ever)
+    worker = WorkerProcess(load(flags={"worker.vad": "energy"}), load_model=for_ever)
     task = asyncio.create_task(worker.run())
     await asyncio.sleep(0)
     worker.stop()
 
-    assert await asyncio.wait_for(task, 10) == DONE
+    assert await asyncio.wait_for(task, HANG_S) == DONE
     never.set()
 
 
 async def test_a_model_that_cannot_be_loaded_is_a_set_up_error():
-    worker = Worker(load(flags={"model.name": "no such model", "worker.vad": "energy"}))
+    worker = WorkerProcess(load(flags={"model.name": "no such model", "worker.vad": "energy"}))
 
     with pytest.raises(SetupError, match="no such model"):
-        await asyncio.wait_for(worker.run(), 10)
+        await asyncio.wait_for(worker.run(), HANG_S)
 
 
 @pytest.mark.parametrize("secret", ["", "wrong"])
@@ -261,11 +268,11 @@ async def test_a_caller_without_the_secret_is_turned_away(secret):
 
 async def test_without_a_secret_only_loopback_may_listen():
     with pytest.raises(SetupError, match="shared secret"):
-        Worker(load(flags={"worker.host": "0.0.0.0"}))
+        WorkerProcess(load(flags={"worker.host": "0.0.0.0"}))
 
 
 @pytest.mark.parametrize(
-    "headers", [{TASK_HEADER: "dance"}, {LEASE_HEADER: ""}, {ACCEPTED_HEADER: "noon"}]
+    "headers", [{KIND_HEADER: "dance"}, {LEASE_HEADER: ""}, {ACCEPTED_HEADER: "noon"}]
 )
 async def test_a_lease_that_makes_no_sense_is_turned_away(headers):
     async with running() as (worker, _):
@@ -291,13 +298,13 @@ async def test_the_gateway_is_told_about_a_session_and_its_end():
         phases = [m.phase for m in gateway.heard if isinstance(m, SessionPhase)]
 
         assert phases == ["preparing", "active", "cleanup", "ended"]
-        assert (await gateway.until(Beat)).state == "idle"
+        assert (await gateway.until(Heartbeat)).state == "idle"
 
 
 async def test_leave_ends_sessions_and_the_process():
-    async with desk() as gateway:
+    async with fake_gateway_control() as gateway:
         flags = {"worker.gateway_url": gateway.url, "worker.vad": "energy", "model.name": "parrot"}
-        worker = Worker(load(flags=flags))
+        worker = WorkerProcess(load(flags=flags))
         task = asyncio.create_task(worker.run())
         await gateway.until(Hello)
         async with session(worker, "realtime") as socket:
@@ -310,19 +317,41 @@ async def test_leave_ends_sessions_and_the_process():
                 "reason": "server_shutdown",
             }
             assert await closed(socket) == 1001
-        assert await asyncio.wait_for(task, 20) == DONE
+        assert await asyncio.wait_for(task, HANG_S) == RESTART
         await gateway.until(Goodbye)
 
 
 async def test_a_broken_device_ends_the_process_with_a_failure():
-    async with desk() as gateway:
+    async with fake_gateway_control() as gateway:
         flags = {"worker.gateway_url": gateway.url, "worker.vad": "energy", "model.name": "parrot"}
-        worker = Worker(load(flags=flags))
+        worker = WorkerProcess(load(flags=flags))
         task = asyncio.create_task(worker.run())
         await gateway.until(Hello)
         assert worker.host is not None
         worker.host.engine._loop._fault = "fault"
         worker.host.engine._break()
 
-        assert await asyncio.wait_for(task, 20) == FAILED
+        assert await asyncio.wait_for(task, HANG_S) == FAILED
         assert (await gateway.until(Goodbye)).reason == "failed"
+
+
+async def test_a_device_that_hangs_ends_the_process_with_a_failure(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr("parley.worker.main.STEP_CHECK_S", 0.02)
+    gate = Gated(Parrot(1))
+    flags = {"worker.vad": "energy", "worker.step_limit_s": 0.2, "worker.cleanup_limit_s": 0.1}
+    async with fake_gateway_control() as gateway:
+        flags["worker.gateway_url"] = gateway.url
+        worker = WorkerProcess(load(flags=flags), load_model=lambda: gate)
+        task = asyncio.create_task(worker.run())
+        await gateway.until(Hello)
+        gate.shut(Stage.DECODE)
+        async with session(worker, "chat", "hangs") as socket:
+            await send(socket, messages=[{"role": "user", "content": "hi"}])
+            await gate.arrived()
+            goodbye = await gateway.until(Goodbye)
+        gate.open()
+
+        assert await asyncio.wait_for(task, HANG_S) == FAILED
+        assert goodbye.reason == "failed"

@@ -11,16 +11,16 @@ from tests.support.small_minicpmo import small_network
 from torch import Tensor
 
 from parley.errors import SetupError
-from parley.models.minicpmo45.attention import (
-    Attention,
+from parley.models.minicpmo45.llm.steps import LanguageSteps
+from parley.models.minicpmo45.loading import load
+from parley.models.minicpmo45.runtime.attention import (
+    AttentionMethod,
     FlashAttention,
     FusedAttention,
     PlainAttention,
     make_attention,
 )
-from parley.models.minicpmo45.caches import Span
-from parley.models.minicpmo45.compile import BrainSteps
-from parley.models.minicpmo45.loading import load
+from parley.models.minicpmo45.runtime.caches import Span
 from parley.settings import ModelSettings
 
 
@@ -70,11 +70,11 @@ def llm():
     return small_network().llm
 
 
-def answers(llm, attention: Attention, *, is_even: bool) -> list[Tensor]:
+def answers(llm, attention: AttentionMethod, *, is_even: bool) -> list[Tensor]:
     """A ragged prefill and two decode steps of some of four rows."""
     llm.attention = attention
     cache, rope = llm.make_cache(4, 40), llm.make_rope(40)
-    steps = BrainSteps(llm, cache, rope, is_even=is_even)
+    steps = LanguageSteps(llm, cache, rope, is_even=is_even)
     out: list[Tensor] = []
     with torch.inference_mode():
         for lengths in ({2: 9, 0: 11, 1: 10}, {1: 5, 3: 5}):
@@ -84,7 +84,8 @@ def answers(llm, attention: Attention, *, is_even: bool) -> list[Tensor]:
             cache.commit(spans)
         for rows in ([0, 1, 2, 3], [3, 1]):
             spans = [Span(row, cache.lengths[row], 1) for row in rows]
-            out += steps.decode([7 + row for row in rows], spans)
+            hidden, logits = steps.decode([7 + row for row in rows], spans)
+            out += [torch.stack(list(hidden)), torch.stack(list(logits))]
             cache.commit(spans)
     llm.attention = FusedAttention()
     return out
@@ -106,7 +107,7 @@ def test_every_kernel_gives_the_same_states_and_logits(llm, kernel, is_even):
 def test_a_batch_that_would_be_padded_beyond_a_cache_is_not_padded(llm, kernel):
     llm.attention = kernel
     cache, rope = llm.make_cache(2, 20), llm.make_rope(20)
-    steps = BrainSteps(llm, cache, rope, is_even=True)
+    steps = LanguageSteps(llm, cache, rope, is_even=True)
     with torch.inference_mode():
         first = [Span(0, 0, 18)]
         steps.prefill(llm.embed(torch.arange(18)), first)

@@ -5,13 +5,22 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from tests.support.small_minicpmo import IDS, VOCABULARY, ByteWords
+from tests.support.small_minicpmo import IDS, VOCABULARY, ByteTokenizer
 
-from parley.engine.work import DuplexOptions, Sampling
-from parley.models.minicpmo45.choice import Ask, Chooser, Rule, candidates, reply_rule, unit_rule
-from parley.models.minicpmo45.speech_sampling import race, uniforms
+from parley.engine.work import Sampling
+from parley.models.minicpmo45.llm.sampling import (
+    Ask,
+    ChoiceRule,
+    Chooser,
+    candidates,
+    reply_rule,
+    unit_rule,
+)
+from parley.models.minicpmo45.runtime import transfer
+from parley.models.minicpmo45.runtime.randomness import race, uniforms
+from parley.protocol.values import DuplexConfig
 
-WORDS = ByteWords()
+WORDS = ByteTokenizer()
 CHOOSER = Chooser(WORDS, VOCABULARY, torch.device("cpu"))
 
 
@@ -19,7 +28,7 @@ def noise(rows: int, seed: int = 0) -> torch.Tensor:
     return 3 * torch.randn(rows, VOCABULARY, generator=torch.Generator().manual_seed(seed))
 
 
-def weigh(scores: torch.Tensor, rule: Rule, history=()) -> torch.Tensor:
+def weigh(scores: torch.Tensor, rule: ChoiceRule, history=()) -> torch.Tensor:
     return CHOOSER.weigh(scores, [Ask(rule, history, 0, 0)])[0]
 
 
@@ -27,10 +36,10 @@ def test_a_mixed_batch_chooses_as_its_rows_do_alone():
     rules = [
         reply_rule(Sampling(), IDS, speaks=True),
         reply_rule(Sampling(is_greedy=True), IDS, speaks=False),
-        unit_rule(DuplexOptions(), IDS, listen_id=IDS.listen),
-        unit_rule(DuplexOptions(decode_mode="greedy"), IDS, listen_id=IDS.listen),
-        Rule(temperature=1.5, top_k=0, top_p=1.0),
-        Rule(temperature=0.2, top_k=3, top_p=0.1, repetition_penalty=1.3),
+        unit_rule(DuplexConfig(), IDS, listen_id=IDS.listen),
+        unit_rule(DuplexConfig(decode_mode="greedy"), IDS, listen_id=IDS.listen),
+        ChoiceRule(temperature=1.5, top_k=0, top_p=1.0),
+        ChoiceRule(temperature=0.2, top_k=3, top_p=0.1, repetition_penalty=1.3),
     ]
     for trial in range(20):
         logits = noise(len(rules), trial)
@@ -45,7 +54,7 @@ def test_a_mixed_batch_chooses_as_its_rows_do_alone():
 def test_draws_follow_the_distribution():
     logits = torch.full((1, VOCABULARY), -50.0)
     logits[0, [3, 5, 9]] = torch.tensor([0.2, 0.5, 0.3]).log()
-    rule = Rule(temperature=1.0, top_k=0, top_p=1.0)
+    rule = ChoiceRule(temperature=1.0, top_k=0, top_p=1.0)
 
     drawn = [CHOOSER.choose(logits, [Ask(rule, (), 5, n)])[0].token for n in range(3000)]
 
@@ -54,7 +63,7 @@ def test_draws_follow_the_distribution():
 
 
 def test_the_same_place_in_a_row_draws_the_same_and_the_next_draws_another():
-    rule = Rule(temperature=3.0, top_k=0, top_p=1.0)
+    rule = ChoiceRule(temperature=3.0, top_k=0, top_p=1.0)
     logits = noise(1)
 
     first = [CHOOSER.choose(logits, [Ask(rule, (), 5, n)])[0].token for n in range(20)]
@@ -77,8 +86,8 @@ def test_the_two_repetition_penalties_treat_negative_logits_differently():
     scores = torch.full((1, VOCABULARY), 1.0)
     scores[0, :4] = torch.tensor([2.0, -2.0, 2.0, -2.0])
 
-    by_sign = weigh(scores, Rule(repetition_penalty=2.0), (0, 1))
-    blind = weigh(scores, Rule(repetition_penalty=2.0, penalty_minds_sign=False), (0, 1))
+    by_sign = weigh(scores, ChoiceRule(repetition_penalty=2.0), (0, 1))
+    blind = weigh(scores, ChoiceRule(repetition_penalty=2.0, penalty_minds_sign=False), (0, 1))
 
     assert by_sign[:4].tolist() == [1.0, -4.0, 2.0, -2.0]
     assert blind[:4].tolist() == [1.0, -1.0, 2.0, -2.0]
@@ -98,7 +107,7 @@ def test_a_length_penalty_above_one_makes_ending_less_likely():
 def test_a_chunk_end_that_the_probe_draws_wins_and_is_not_remembered():
     logits = torch.zeros(1, VOCABULARY)
     logits[0, IDS.chunk_eos] = 50.0
-    rule = unit_rule(DuplexOptions(), IDS, listen_id=IDS.listen)
+    rule = unit_rule(DuplexConfig(), IDS, listen_id=IDS.listen)
 
     (choice,) = CHOOSER.choose(logits, [Ask(rule, (), 1, 0)])
 
@@ -106,7 +115,7 @@ def test_a_chunk_end_that_the_probe_draws_wins_and_is_not_remembered():
 
 
 def test_a_chunk_end_that_the_probe_misses_is_impossible_afterwards():
-    scores = weigh(noise(1), unit_rule(DuplexOptions(), IDS, listen_id=IDS.listen))
+    scores = weigh(noise(1), unit_rule(DuplexConfig(), IDS, listen_id=IDS.listen))
 
     assert torch.isinf(scores[IDS.chunk_eos])
     assert torch.isinf(scores[IDS.tts_pad])
@@ -116,7 +125,7 @@ def test_listening_may_win_by_its_rank():
     logits = torch.zeros(1, VOCABULARY)
     logits[0, :3] = 5.0
     logits[0, IDS.listen] = 4.0
-    options = DuplexOptions(decode_mode="greedy", listen_top_k=4)
+    options = DuplexConfig(decode_mode="greedy", listen_top_k=4)
 
     (choice,) = CHOOSER.choose(
         logits, [Ask(unit_rule(options, IDS, listen_id=IDS.listen), (), 1, 0)]
@@ -133,7 +142,7 @@ def test_filters_keep_the_best(top_k, top_p, kept):
     scores = torch.full((1, 50), -torch.inf)
     scores[0, :5] = torch.tensor([0.4, 0.3, 0.15, 0.1, 0.05]).log()
 
-    values, _ = candidates(scores, [Rule(temperature=1.0, top_k=top_k, top_p=top_p)])
+    values, _ = candidates(scores, [ChoiceRule(temperature=1.0, top_k=top_k, top_p=top_p)])
 
     assert int(torch.isfinite(values).sum()) == kept
 
@@ -141,7 +150,7 @@ def test_filters_keep_the_best(top_k, top_p, kept):
 def test_entries_equal_to_the_last_admitted_one_are_admitted_too():
     scores = torch.tensor([[3.0, 2.0, 2.0, 1.0]])
 
-    values, _ = candidates(scores, [Rule(temperature=1.0, top_k=2, top_p=1.0)])
+    values, _ = candidates(scores, [ChoiceRule(temperature=1.0, top_k=2, top_p=1.0)])
 
     assert int(torch.isfinite(values).sum()) == 3
 
@@ -156,3 +165,31 @@ def test_a_draw_does_not_mind_the_last_bits():
     other = race(flat * (1 + 1e-6 * torch.randn(flat.shape, generator=generator)), draws)
 
     assert int((first != other).sum()) <= 1
+
+
+def test_a_token_costs_one_copy_to_the_device(monkeypatch):
+    """However many rows with however different rules: everything travels in one table."""
+    sent = []
+    send = transfer.Upload.send
+
+    def counted(self, device):
+        sent.append(device)
+        return send(self, device)
+
+    monkeypatch.setattr(transfer.Upload, "send", counted)
+    logits = noise(4, seed=2)
+    rules = [
+        ChoiceRule(forbids="reply", repetition_penalty=1.2, length_penalty=1.1, enders=(5,)),
+        ChoiceRule(forbids="unit", probe=7, listen_id=9, listen_top_k=2),
+        ChoiceRule(is_greedy=True),
+        ChoiceRule(top_k=0, top_p=0.5, listen_id=3, listen_scale=0.5),
+    ]
+    asks = [Ask(rule, (1, 2, 3), seed, 10) for seed, rule in enumerate(rules)]
+    # What is made from numbers of the host anywhere else would be another copy.
+    monkeypatch.setattr(torch, "tensor", None)
+
+    together = CHOOSER.choose(logits, asks)
+
+    assert len(sent) == 1
+    alone = [CHOOSER.choose(logits[i : i + 1], [ask])[0] for i, ask in enumerate(asks)]
+    assert together == alone

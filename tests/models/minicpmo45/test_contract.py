@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from tests.contracts.conversations import Cast, Style, assert_same, closing, turn, voice
 from tests.contracts.model import ModelContract
-from tests.support.small_minicpmo import small_model
+from tests.support.small_minicpmo import ByteTokenizer, small_model
 
 from parley.engine.segments import Audio
-from parley.engine.work import Opening, Reply, Work
+from parley.engine.work import Generate, StartSession, Work
 from parley.models.minicpmo45.model import MiniCPMO45
 
 pytestmark = pytest.mark.slow
@@ -27,11 +27,15 @@ class TestSmallMiniCPMO(ModelContract):
     def make(cls) -> MiniCPMO45:
         return small_model(slots=3)
 
+    def shown(self, text: str) -> str:
+        tokenizer = ByteTokenizer()
+        return tokenizer.decode(tokenizer.encode(text))
+
     @contextlib.contextmanager
     def sabotage(self, model: Any, row: int) -> Iterator[None]:
         """The language model fails on the row; so does whole-clip hearing, for the row-th job."""
-        llm, ears = model.network.llm, model.ears
-        forward, encode = llm.forward, ears.encode_pieces
+        llm, sound_encoder = model.network.llm, model.sound_encoder
+        forward, encode = llm.forward, sound_encoder.encode_pieces
         heard = 0
 
         def failing_forward(embeds, spans, *rest, **named):
@@ -48,11 +52,11 @@ class TestSmallMiniCPMO(ModelContract):
             heard += 1
             return out
 
-        llm.forward, ears.encode_pieces = failing_forward, failing_encode
+        llm.forward, sound_encoder.encode_pieces = failing_forward, failing_encode
         try:
             yield
         finally:
-            del llm.forward, ears.encode_pieces
+            del llm.forward, sound_encoder.encode_pieces
 
 
 @pytest.mark.slow
@@ -76,9 +80,9 @@ def test_eight_rows_at_odd_phases_equal_eight_alone():
 def test_a_thousand_conversations_leave_a_row_as_it_was():
     model = small_model(slots=1)
     works: list[Work] = [
-        Opening("half_duplex", seed=5),
+        StartSession("half_duplex", seed=5),
         turn("user", Audio(voice(0.3), "turn"), is_closed=False),
-        Reply(max_new_tokens=1, speak=False),
+        Generate(max_new_tokens=1, speak=False),
     ]
     cast = Cast(model)
     cast.play(0, works)

@@ -10,9 +10,9 @@ import torch
 from tests.support.tiny_voice import TINY_FLOW, tiny_token2wav, tiny_voice
 
 from parley.errors import SetupError
-from parley.models.minicpmo45.conformer import RelativeAttention, distance_codes
-from parley.models.minicpmo45.dit import Estimator
-from parley.models.minicpmo45.flow import (
+from parley.models.minicpmo45.token2wav.conformer import RelativeAttention, distance_codes
+from parley.models.minicpmo45.token2wav.estimator import Estimator
+from parley.models.minicpmo45.token2wav.flow import (
     Flow,
     FlowMemory,
     FlowRow,
@@ -216,7 +216,7 @@ def test_distance_code_knows_the_sign() -> None:
 
 
 def test_full_size_has_the_published_number_of_parameters() -> None:
-    from parley.models.minicpmo45.token2wav import FULL_FLOW
+    from parley.models.minicpmo45.token2wav.token2wav import FULL_FLOW
 
     with torch.device("meta"):
         network = Flow(FULL_FLOW)

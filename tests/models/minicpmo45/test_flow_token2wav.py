@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -12,21 +13,32 @@ import torch
 from tests.support.tiny_voice import tiny_token2wav, tiny_voice
 
 from parley.errors import SetupError
-from parley.models.minicpmo45.flow import Trim
-from parley.models.minicpmo45.speech_buffer import TurnBuffer, UnitBuffer, Window, unit_wave
-from parley.models.minicpmo45.token2wav import Token2Wav, Wave, load_token2wav, missing_files
-from parley.models.minicpmo45.vocoder_causal import CausalVocoder
+from parley.models.minicpmo45.token2wav.flow import FlowMemory, Trim
+from parley.models.minicpmo45.token2wav.token2wav import (
+    VOICES_READY,
+    Token2Wav,
+    Wave,
+    load_token2wav,
+    missing_files,
+)
+from parley.models.minicpmo45.token2wav.vocoder_causal import CausalVocoder
+from parley.models.minicpmo45.token2wav.windows import (
+    TurnBuffer,
+    UnitBuffer,
+    VocoderWindow,
+    unit_wave,
+)
 
 
 def tokens_of(seed: int, count: int) -> list[int]:
     return np.random.default_rng(seed).integers(0, 6561, count).tolist()
 
 
-def say(speech: Token2Wav, slot: int, windows: list[Window]) -> list[Wave]:
+def say(speech: Token2Wav, slot: int, windows: list[VocoderWindow]) -> list[Wave]:
     return [speech.decode([slot], [window])[0] for window in windows]
 
 
-def turn_windows(seed: int, count: int) -> list[Window]:
+def turn_windows(seed: int, count: int) -> list[VocoderWindow]:
     return TurnBuffer().add(tokens_of(seed, count), is_last=True)
 
 
@@ -186,7 +198,7 @@ def test_flow_in_half_precision_says_about_the_same(dtype: torch.dtype) -> None:
         mels.append(speech.flow.stream(speech.memory, [0], tokens, speech.schedule, is_last=False))
 
     assert mels[1].dtype is torch.float32
-    # Relative to the unit scale of the noise it started from. Source: speech.md 5.3.
+    # Relative to the unit scale of the noise it started from. Source: speech.md 8.
     assert float((mels[0] - mels[1]).abs().mean()) < 5e-2
 
 
@@ -202,10 +214,49 @@ def test_voice_is_primed_once_and_old_ones_are_let_go() -> None:
     first = speech.prime(tiny_voice(0))
 
     assert speech.prime(tiny_voice(0)) is first
+    nbytes, gone = first.nbytes, weakref.ref(first)
+    del first
     for seed in range(1, 5):
         speech.prime(tiny_voice(seed))
-    assert speech.prime(tiny_voice(0)) is not first
-    assert speech.voice_bytes == 4 * first.nbytes
+    gc.collect()
+    assert gone() is None
+    assert speech.voice_bytes == VOICES_READY * nbytes
+
+
+def test_a_voice_in_use_leaves_the_device_when_others_are_kept_ready(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    left: list[FlowMemory] = []
+    monkeypatch.setattr(FlowMemory, "leave_device", lambda memory: left.append(memory))
+    speech = tiny_token2wav(slots=2)
+    used, unused = speech.prime(tiny_voice(0)), speech.prime(tiny_voice(1))
+    speech.begin(0, used)
+    for seed in range(2, 2 + VOICES_READY):
+        speech.prime(tiny_voice(seed))
+
+    assert left == [used.memory]
+    assert unused.memory not in left
+    # It is not forgotten: whoever comes with it speaks with the same one.
+    assert speech.prime(tiny_voice(0)) is used
+
+
+def test_history_in_16_bits_says_nearly_the_same_and_takes_half() -> None:
+    windows = [VocoderWindow(tuple(range(20 * n, 20 * n + 28)), False) for n in range(3)]
+    waves, sizes = [], []
+    for history in (None, torch.bfloat16):
+        speech = tiny_token2wav(history=history)
+        speech.begin(0, speech.prime(tiny_voice(3)))
+        mels = [
+            speech.flow.stream(speech.memory, [0], [window.tokens], speech.schedule, is_last=False)
+            for window in windows
+        ]
+        waves.append(torch.cat(mels, dim=2))
+        sizes.append(speech.memory.keys.nbytes)
+
+    assert sizes[1] * 2 == sizes[0]
+    assert not torch.equal(*waves)
+    distance = (waves[1] - waves[0]).norm() / waves[0].norm()
+    assert distance < 1e-2
 
 
 def test_voice_longer_than_the_limit_is_cropped() -> None:
@@ -219,12 +270,12 @@ def test_voice_longer_than_the_limit_is_cropped() -> None:
 @pytest.mark.parametrize(
     ("window", "sentence"),
     [
-        (Window((1, 2, 3), False), "at least 4 tokens"),
-        (Window((), True), "at least 1 token"),
-        (Window((1, 2, 3, 6561), False), "6561 is no speech token"),
+        (VocoderWindow((1, 2, 3), False), "at least 4 tokens"),
+        (VocoderWindow((), True), "at least 1 token"),
+        (VocoderWindow((1, 2, 3, 6561), False), "6561 is no speech token"),
     ],
 )
-def test_window_the_flow_cannot_take_is_refused(window: Window, sentence: str) -> None:
+def test_window_the_flow_cannot_take_is_refused(window: VocoderWindow, sentence: str) -> None:
     speech = tiny_token2wav()
     speech.begin(0, speech.prime(tiny_voice()))
 

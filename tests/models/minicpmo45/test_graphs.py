@@ -15,8 +15,8 @@ from tests.support.fake_tape import FakeTape
 from tests.support.small_minicpmo import small_model
 from tests.support.tiny_voice import tiny_token2wav, tiny_voice
 
-from parley.models.minicpmo45.graphs import GraphRunner, bucket, buckets
-from parley.models.minicpmo45.speech_buffer import Window
+from parley.models.minicpmo45.runtime.graphs import GraphRunner, bucket, buckets
+from parley.models.minicpmo45.token2wav.windows import VocoderWindow
 
 
 @pytest.fixture
@@ -176,7 +176,7 @@ def test_windows_with_graphs_sound_as_they_do_without(is_causal):
 
     random = np.random.default_rng(5)
     for slots in ([0, 1, 2], [2, 0], [1], [0, 1, 2], [0, 2], [0, 1, 2]):
-        windows = [Window(tuple(random.integers(0, 60, 28).tolist()), False) for _ in slots]
+        windows = [VocoderWindow(tuple(random.integers(0, 60, 28).tolist()), False) for _ in slots]
         want = plain.decode(slots, windows)
         got = captured.decode(slots, windows)
         for mine, theirs in zip(got, want, strict=True):

@@ -6,8 +6,8 @@ import pytest
 import torch
 from tests.support.small_minicpmo import small_network
 
-from parley.models.minicpmo45.caches import RopeTable, SlotCache, Span, rotate_half
-from parley.models.minicpmo45.compile import BrainSteps
+from parley.models.minicpmo45.llm.steps import LanguageSteps
+from parley.models.minicpmo45.runtime.caches import RopeTable, SlotCache, Span
 
 CAPACITY = 96
 
@@ -99,8 +99,8 @@ def test_an_even_decode_step_equals_the_packed_one(llm, rows):
     ids = words(len(rows), 9)
     spans = [Span(row, packed.lengths[row], 1) for row in rows]
 
-    want = BrainSteps(llm, packed, rope, is_even=False).decode(ids, spans)
-    got = BrainSteps(llm, even, rope, is_even=True).decode(ids, spans)
+    want = LanguageSteps(llm, packed, rope, is_even=False).decode(ids, spans)
+    got = LanguageSteps(llm, even, rope, is_even=True).decode(ids, spans)
 
     for mine, theirs in zip(got, want, strict=True):
         torch.testing.assert_close(mine, theirs, atol=2e-5, rtol=1e-4)
@@ -119,8 +119,8 @@ def test_an_even_prefill_equals_the_packed_one(llm):
     spans = [Span(2, 12, 11), Span(0, 0, 13)]
     embeds = llm.embed(words(24, 3))
 
-    want = BrainSteps(llm, packed, rope, is_even=False).prefill(embeds, spans)
-    got = BrainSteps(llm, even, rope, is_even=True).prefill(embeds, spans)
+    want = LanguageSteps(llm, packed, rope, is_even=False).prefill(embeds, spans)
+    got = LanguageSteps(llm, even, rope, is_even=True).prefill(embeds, spans)
 
     torch.testing.assert_close(got, want, atol=2e-5, rtol=1e-4)
 
@@ -145,7 +145,8 @@ def test_moving_keys_equals_having_rotated_them_for_the_new_place():
         steps = 1e6 ** (-torch.arange(0, 32, 2, dtype=torch.float64) / 32)
         angles = torch.cat([positions[:, None] * steps] * 2, -1)
         wide = keys[0, 0].double()
-        return wide * angles.cos() + rotate_half(wide) * angles.sin()
+        turned = torch.cat([-wide[..., 16:], wide[..., :16]], -1)
+        return wide * angles.cos() + turned * angles.sin()
 
     cache.keys[0, 0, :, 8000:8005] = rotated(8000).float()
     cache.move(0, 8000, 5, 17, rope)

@@ -10,7 +10,7 @@ from tests.contracts.conversations import Cast, Style
 from tests.golden.tiny import TOKENIZER
 from tests.support.tiny_checkpoint import DEFAULT_VOICE, write_golden, write_small
 
-from parley.engine.work import Decoded, Opening
+from parley.engine.work import GenerateResult, StartSession
 from parley.errors import SetupError
 from parley.models import describe, load
 from parley.models.minicpmo45.model import MiniCPMO45
@@ -43,11 +43,11 @@ def test_a_checkpoint_folder_talks(checkpoint):
     style = Style(max_new_tokens=10)
     for works in style.conversations():
         opening = works[0]
-        assert isinstance(opening, Opening)
+        assert isinstance(opening, StartSession)
         # The files that make new voices are not part of this checkpoint.
         default = dataclasses.replace(opening, voice=None)
         outcomes = Cast(model).play(0, [default, *works[1:]])
-        answers = [one for one in outcomes if isinstance(one.result, Decoded)]
+        answers = [one for one in outcomes if isinstance(one.result, GenerateResult)]
         assert answers
         assert sum(len(one.samples) for one in answers) > 0
     model.unload()

@@ -13,21 +13,21 @@ from tests.support.small_minicpmo import IDS, small_model
 
 from parley.engine.segments import Audio, Image, Mark, Marker, Text
 from parley.engine.work import (
-    Answer,
-    DuplexOptions,
     Ending,
-    Opening,
+    Finalize,
+    Generate,
     Prefill,
-    Reply,
     Sampling,
-    Settle,
+    StartSession,
+    StepUnit,
     Window,
 )
 from parley.errors import BadInput, ContextFull
 from parley.media.pcm import Pcm
-from parley.models.minicpmo45.behaviour import Behaviour
-from parley.models.minicpmo45.books import RoundBook
-from parley.models.minicpmo45.choice import Choice
+from parley.models.minicpmo45.conversation.rounds import RoundLedger
+from parley.models.minicpmo45.llm.sampling import Choice
+from parley.protocol.values import DuplexConfig
+from parley.settings import ModelBehaviour as Behaviour
 
 GREEDY = Sampling(is_greedy=True)
 
@@ -65,12 +65,12 @@ def duplex(model, *, window=None, row=0, speak=True, **options):
     options.setdefault("force_listen_count", 0)
     do(
         model,
-        Opening(
+        StartSession(
             "duplex",
             speak=speak,
             seed=3,
             window=window or Window(),
-            duplex=DuplexOptions(decode_mode="greedy", **options),
+            duplex=DuplexConfig(decode_mode="greedy", **options),
         ),
         row,
     )
@@ -82,7 +82,7 @@ def answer(model, *tokens: int, force=False, sound=None, row=0):
     do(model, unit(sound or voice(1.0, 5)), row)
     chooser, model.chooser = model.chooser, Script(*tokens)
     try:
-        job = do(model, Answer(force_listen=force), row)
+        job = do(model, StepUnit(force_listen=force), row)
     finally:
         model.chooser = chooser
     return job
@@ -115,7 +115,7 @@ def test_speech_before_a_listen_in_the_same_unit_is_heard(model):
     assert job.result.text_tokens == 3
     assert job.result.end_of_turn
     assert samples(job) > 0
-    assert conversation(model).memo.unsettled.terminator == IDS.listen
+    assert conversation(model).state.unsettled.terminator == IDS.listen
 
 
 def test_or_is_dropped_as_the_public_implementation_does(model):
@@ -134,26 +134,26 @@ def test_forced_listening_forgets_the_turn_or_keeps_a_stale_one(model, forgets, 
     model.behaviour = Behaviour(forced_listen_ends_speech=forgets)
     duplex(model)
     answer(model, IDS.speak, 104, 105)
-    do(model, Settle())
+    do(model, Finalize())
     spoken = conversation(model).speech.row.length
 
     job = answer(model, force=True)
 
     assert spoken > 0
     assert job.result.ending is Ending.LISTEN
-    assert conversation(model).memo.turn_ended
+    assert conversation(model).state.turn_ended
     assert conversation(model).speech.row.length == (spoken if columns is None else columns)
 
 
 def test_a_unit_with_too_little_sound_keeps_it_and_feeds_nothing(model):
     duplex(model)
     answer(model, IDS.listen)
-    do(model, Settle())
+    do(model, Finalize())
     before = model.context_tokens(0)
 
     short = do(model, unit(voice(0.3), picture()))
-    listened = do(model, Answer())
-    settled = do(model, Settle())
+    listened = do(model, StepUnit())
+    settled = do(model, Finalize())
     after = do(model, unit(voice(0.7, 2)))
 
     assert short.result.added_tokens == 0
@@ -168,14 +168,14 @@ def test_or_opens_the_unit_at_once_as_the_public_implementation_does(model):
     model.behaviour = Behaviour(waits_for_whole_units=False)
     duplex(model)
     answer(model, IDS.listen)
-    do(model, Settle())
+    do(model, Finalize())
     before = model.context_tokens(0)
 
     short = do(model, unit(voice(0.3)))
 
     assert short.result.added_tokens == 1
     assert model.context_tokens(0) == before + 1
-    assert do(model, Answer()).result.ending is Ending.LISTEN
+    assert do(model, StepUnit()).result.ending is Ending.LISTEN
     assert do(model, unit(voice(0.7, 2))).result.added_tokens == 11
 
 
@@ -185,7 +185,7 @@ def test_listen_options_act_on_the_listen_token_or_on_the_wrong_one(model, ours,
     duplex(model, listen_top_k=400)
     do(model, unit(voice(1.0)))
 
-    job = model.start(0, Answer())
+    job = model.start(0, StepUnit())
     model.step(job.stage, [job])
 
     assert job.rule.listen_id == token
@@ -195,9 +195,9 @@ def test_listen_options_act_on_the_listen_token_or_on_the_wrong_one(model, ours,
 @pytest.mark.parametrize(("parses", "added"), [(True, 2), (False, 6 + 7)])
 def test_typed_tags_are_tokens_or_words(model, parses, added):
     model.behaviour = Behaviour(parses_typed_tags=parses)
-    do(model, Opening("chat", speak=False, seed=1))
+    do(model, StartSession("chat", speak=False, seed=1))
     plain = do(model, turn("user", Text("x"))).result.added_tokens
-    do(model, Opening("chat", speak=False, seed=1))
+    do(model, StartSession("chat", speak=False, seed=1))
 
     job = do(model, turn("user", Text("x<unit></unit>")))
 
@@ -206,7 +206,7 @@ def test_typed_tags_are_tokens_or_words(model, parses, added):
 
 
 def test_a_typed_image_tag_does_not_disturb_the_pictures(model):
-    do(model, Opening("chat", speak=False, seed=1))
+    do(model, StartSession("chat", speak=False, seed=1))
 
     job = do(model, turn("user", Text("<image>"), Image(picture()), Text("</image><slice>")))
 
@@ -222,14 +222,14 @@ def test_a_full_window_drops_the_oldest_units(model):
     lengths = []
     for _ in range(12):
         answer(model, IDS.listen)
-        lengths.append(do(model, Settle()).result)
+        lengths.append(do(model, Finalize()).result)
 
     found = conversation(model)
     assert max(result.context_tokens for result in lengths) <= 80
     assert any(result.dropped_tokens for result in lengths)
-    assert found.book.protected_tokens == head
-    assert model.context.lengths[0] == found.book.length_tokens == model.context_tokens(0)
-    assert found.book.length_tokens == head + sum(entry.tokens for entry in found.book.entries)
+    assert found.ledger.protected_tokens == head
+    assert model.context.lengths[0] == found.ledger.length_tokens == model.context_tokens(0)
+    assert found.ledger.length_tokens == head + sum(entry.tokens for entry in found.ledger.entries)
 
 
 def test_a_context_window_carries_on_what_was_said(model):
@@ -238,13 +238,13 @@ def test_a_context_window_carries_on_what_was_said(model):
     head = model.context_tokens(0)
     for number in range(6):
         answer(model, IDS.speak, 104 + number, 110 + number)
-        do(model, Settle())
+        do(model, Finalize())
 
-    book = conversation(model).book
+    ledger = conversation(model).ledger
     marker = len(model.marker_ids)
-    assert len(book.entries) == 2
-    assert book.protected_tokens == head + marker + 4
-    assert model.context.lengths[0] == book.length_tokens
+    assert len(ledger.entries) == 2
+    assert ledger.protected_tokens == head + marker + 4
+    assert model.context.lengths[0] == ledger.length_tokens
 
 
 def test_a_mark_is_void_once_the_window_has_moved(model):
@@ -252,7 +252,7 @@ def test_a_mark_is_void_once_the_window_has_moved(model):
     mark = model.mark(0)
     for _ in range(6):
         answer(model, IDS.listen)
-        do(model, Settle())
+        do(model, Finalize())
 
     assert not model.can_roll_back(mark)
 
@@ -260,26 +260,26 @@ def test_a_mark_is_void_once_the_window_has_moved(model):
 def test_rounds_of_a_turn_based_conversation_are_dropped_whole(model):
     do(
         model,
-        Opening("half_duplex", speak=False, seed=1, window=Window("basic", 200, 120)),
+        StartSession("half_duplex", speak=False, seed=1, window=Window("basic", 200, 120)),
     )
     do(model, turn("system", Text("Be brief.")))
     head = model.context_tokens(0)
     for number in range(5):
         do(model, turn("user", Audio(voice(1.0, number), "turn"), is_closed=False))
-        do(model, Reply(max_new_tokens=10, speak=False))
+        do(model, Generate(max_new_tokens=10, speak=False))
 
-    book = conversation(model).book
-    assert book.protected_tokens == head
-    assert model.context.lengths[0] == book.length_tokens <= 260
-    assert len(book.entries) < 4
+    ledger = conversation(model).ledger
+    assert ledger.protected_tokens == head
+    assert model.context.lengths[0] == ledger.length_tokens <= 260
+    assert len(ledger.entries) < 4
 
 
 def test_the_public_books_never_drop_the_first_round_but_cut_behind_the_prompt():
     """sessions.md 5.4: what is dropped is counted in later rounds, and taken from the oldest."""
-    book = RoundBook().prefilled("system", 11).prefilled("user", 30).replied(20)
-    book = book.prefilled("user", 33).replied(13).prefilled("user", 33)
+    ledger = RoundLedger().prefilled("system", 11).prefilled("user", 30).replied(20)
+    ledger = ledger.prefilled("user", 33).replied(13).prefilled("user", 33)
 
-    after, gone = book.plan(160, 150, 110)
+    after, gone = ledger.plan(160, 150, 110)
 
     assert gone == 46 + 33
     assert after.protected_tokens == 11
@@ -288,10 +288,10 @@ def test_the_public_books_never_drop_the_first_round_but_cut_behind_the_prompt()
 
 def test_without_a_window_a_full_context_refuses(model):
     duplex(model, speak=False)
-    book = conversation(model).book
-    book.limit_tokens = model.context_tokens(0) + 15
+    ledger = conversation(model).ledger
+    ledger.limit_tokens = model.context_tokens(0) + 15
     answer(model, IDS.listen)
-    do(model, Settle())
+    do(model, Finalize())
 
     with pytest.raises(ContextFull):
         model.start(0, unit(voice(1.0)))
@@ -305,25 +305,25 @@ def test_a_rollback_over_a_restart_of_the_encoder_restores_what_it_had_heard(mod
     duplex(model, speak=False)
     for _ in range(28):
         do(model, unit(quiet(1.0)))
-        do(model, Answer(force_listen=True))
-        do(model, Settle())
-    heard = model.hearing.lengths[0]
+        do(model, StepUnit(force_listen=True))
+        do(model, Finalize())
+    heard = model.audio_cache.lengths[0]
     mark = model.mark(0)
 
     def go_on():
         states = []
         for number in range(4):
             job = do(model, unit(voice(1.0, number)))
-            states.append(conversation(model).memo.logits.clone())
+            states.append(conversation(model).state.logits.clone())
             assert job.result.added_tokens == 11
-            do(model, Answer(force_listen=True))
-            do(model, Settle())
+            do(model, StepUnit(force_listen=True))
+            do(model, Finalize())
         return states
 
     first = go_on()
-    assert model.hearing.lengths[0] < heard
+    assert model.audio_cache.lengths[0] < heard
     model.roll_back(mark)
-    assert model.hearing.lengths[0] == heard
+    assert model.audio_cache.lengths[0] == heard
     second = go_on()
 
     for one, other in zip(first, second, strict=True):
@@ -331,21 +331,22 @@ def test_a_rollback_over_a_restart_of_the_encoder_restores_what_it_had_heard(mod
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_many_units_with_a_window_take_no_more_memory_than_a_few(model):
     duplex(model, window=Window("basic", high_tokens=300, low_tokens=200), speak=False)
     used = set()
     for number in range(400):
         do(model, unit(voice(1.0, number % 7)))
-        do(model, Answer())
-        do(model, Settle())
-        memo = conversation(model).memo
+        do(model, StepUnit())
+        do(model, Finalize())
+        state = conversation(model).state
         used.add(model.memory().used_bytes)
-        assert len(memo.mel.samples) <= 30 * 16_000
-        assert len(memo.buffered) <= 80
+        assert len(state.mel.samples) <= 30 * 16_000
+        assert len(state.buffered) <= 80
         assert model.context_tokens(0) <= 300 + 40
 
     assert len(used) == 1
-    assert conversation(model).memo.units == 400
+    assert conversation(model).state.units == 400
 
 
 # Refusals and odd inputs.
@@ -380,15 +381,15 @@ def test_a_unit_before_the_last_one_is_settled_is_refused(model):
 
 def test_a_context_window_exists_in_duplex_only(model):
     with pytest.raises(BadInput, match="duplex only"):
-        model.start(0, Opening("chat", window=Window("context")))
+        model.start(0, StartSession("chat", window=Window("context")))
 
 
 def test_a_reply_whose_first_token_ends_it_is_empty(model):
-    do(model, Opening("half_duplex", seed=1))
+    do(model, StartSession("half_duplex", seed=1))
     do(model, turn("user", Text("hi"), is_closed=False))
     chooser, model.chooser = model.chooser, Script(IDS.tts_eos)
 
-    job = do(model, Reply(max_new_tokens=20))
+    job = do(model, Generate(max_new_tokens=20))
     model.chooser = chooser
 
     assert job.result.ending is Ending.DONE
@@ -399,14 +400,14 @@ def test_a_reply_whose_first_token_ends_it_is_empty(model):
 def test_a_reply_pairs_each_token_with_the_state_that_consumed_it(model):
     """Groups of ten; the eleventh token opens the next one (sessions.md 2.4)."""
     groups = []
-    model.watch.grouped = lambda row, group: groups.append(group)
-    do(model, Opening("half_duplex", speak=False, seed=1))
+    model.observer.grouped = lambda row, group: groups.append(group)
+    do(model, StartSession("half_duplex", speak=False, seed=1))
     do(model, turn("user", Text("hi"), is_closed=False))
     chooser, model.chooser = model.chooser, Script(*range(97, 120), IDS.tts_eos)
 
-    job = do(model, Reply(max_new_tokens=100, speak=False))
+    job = do(model, Generate(max_new_tokens=100, speak=False))
     model.chooser = chooser
-    del model.watch.grouped
+    del model.observer.grouped
 
     assert [group.ids for group in groups] == [
         tuple(range(97, 107)),
@@ -423,7 +424,7 @@ def test_a_unit_never_says_more_than_eighteen_tokens_or_twenty_eight_characters(
     duplex(model, speak=False)
 
     job = answer(model, IDS.speak, *range(97, 97 + 26))
-    do(model, Settle())
+    do(model, Finalize())
     longest = answer(model, IDS.speak, *[97] * 40, sound=voice(1.0, 2))
 
     assert job.result.text_tokens == longest.result.text_tokens == 18
@@ -433,24 +434,24 @@ def test_a_unit_never_says_more_than_eighteen_tokens_or_twenty_eight_characters(
 def test_thinking_leaves_the_empty_thought_out_of_the_prompt(model):
     lengths = []
     for thinks in (False, True):
-        do(model, Opening("chat", speak=False, seed=1))
+        do(model, StartSession("chat", speak=False, seed=1))
         do(model, turn("user", Text("hi")))
         before = model.context_tokens(0)
-        job = model.start(0, Reply(max_new_tokens=1, speak=False, enable_thinking=thinks))
+        job = model.start(0, Generate(max_new_tokens=1, speak=False, enable_thinking=thinks))
         while job.feed is None or not job.feed.is_complete:
             model.step(job.stage, [job])
         lengths.append(model.context_tokens(0) - before)
         job.cancel()
 
-    assert lengths[0] - lengths[1] == len(model.words.encode("<think>\n\n</think>\n\n"))
+    assert lengths[0] - lengths[1] == len(model.tokenizer.encode("<think>\n\n</think>\n\n"))
 
 
 def test_options_of_a_reply_are_those_of_its_row(model):
-    do(model, Opening("chat", speak=False, seed=1))
+    do(model, StartSession("chat", speak=False, seed=1))
     do(model, turn("user", Text("hi")))
     options = Sampling(temperature=0.3, top_p=0.5, top_k=7, length_penalty=1.4)
 
-    rule = model.start(0, Reply(sampling=options, speak=False)).rule
+    rule = model.start(0, Generate(sampling=options, speak=False)).rule
 
     assert (rule.temperature, rule.top_p, rule.top_k) == (0.3, 0.5, 7)
     assert rule.length_penalty == 1.4
@@ -460,16 +461,16 @@ def test_options_of_a_reply_are_those_of_its_row(model):
 def test_greedy_replies_do_not_depend_on_the_seed(model):
     texts = set()
     for seed in (1, 2):
-        do(model, Opening("chat", speak=False, seed=seed))
+        do(model, StartSession("chat", speak=False, seed=seed))
         do(model, turn("user", Text("hello there")))
-        texts.add(do(model, Reply(max_new_tokens=20, sampling=GREEDY, speak=False)).result.text)
+        texts.add(do(model, Generate(max_new_tokens=20, sampling=GREEDY, speak=False)).result.text)
 
     assert len(texts) == 1
 
 
 def test_a_request_of_more_pictures_than_a_step_looks_at_may_hold_sound(model):
     pictures = [Image(picture(40, 50, seed), max_slices=1) for seed in range(6)]
-    do(model, Opening("chat", seed=1, speak=False))
+    do(model, StartSession("chat", seed=1, speak=False))
 
     job = do(model, turn("user", *pictures, Audio(voice(0.5), "clip")))
 
@@ -479,10 +480,10 @@ def test_a_request_of_more_pictures_than_a_step_looks_at_may_hold_sound(model):
 def test_the_sound_of_a_unit_of_many_pictures_is_heard_once(model):
     heard, added = [], []
     for count in (1, 6):
-        do(model, Opening("duplex", seed=1, speak=False))
+        do(model, StartSession("duplex", seed=1, speak=False))
         frames = [picture(40, 50, seed) for seed in range(count)]
         added.append(do(model, unit(voice(1.0), *frames)).result.added_tokens)
-        heard.append((model.hearing.lengths[0], conversation(model).memo.mel.pushed_chunks))
+        heard.append((model.audio_cache.lengths[0], conversation(model).state.mel.pushed_chunks))
 
     assert heard[0] == heard[1]
     assert added[1] - added[0] == 5 * (model.config.query_num + 2)

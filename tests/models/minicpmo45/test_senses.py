@@ -11,25 +11,26 @@ from tests.contracts.conversations import voice
 from tests.support.small_minicpmo import small_config, small_network
 
 from parley.errors import BadInput
-from parley.models.minicpmo45.audio import (
-    Ears,
+from parley.models.minicpmo45.audio_encoder.mel import (
     LiveMel,
     LiveMelOptions,
     MelExtractor,
     scale,
     token_count,
 )
-from parley.models.minicpmo45.caches import SlotCache
+from parley.models.minicpmo45.audio_encoder.network import SoundEncoder
 from parley.models.minicpmo45.config import SliceRules
-from parley.models.minicpmo45.vision import choose_grid, cut, patch_positions
+from parley.models.minicpmo45.runtime.caches import SlotCache
+from parley.models.minicpmo45.vision_encoder.network import patch_positions
+from parley.models.minicpmo45.vision_encoder.pictures import choose_grid, cut
 
 RULES = SliceRules()
 
 
 @pytest.fixture(scope="module")
-def ears():
+def sound_encoder():
     network, config = small_network(), small_config()
-    return Ears(
+    return SoundEncoder(
         network.apm,
         network.audio_projection_layer,
         MelExtractor(),
@@ -38,8 +39,8 @@ def ears():
     )
 
 
-def encoder_cache(ears: Ears, rows: int = 1) -> SlotCache:
-    encoder = ears.encoder
+def encoder_cache(sound_encoder: SoundEncoder, rows: int = 1) -> SlotCache:
+    encoder = sound_encoder.encoder
     return SlotCache(
         layers=len(encoder.layers),
         rows=rows,
@@ -64,33 +65,37 @@ def stream(state: LiveMel, samples: np.ndarray, extractor: MelExtractor):
 # Hearing.
 
 
-def test_a_live_stream_equals_the_chunk_masked_whole(ears):
+def test_a_live_stream_equals_the_chunk_masked_whole(sound_encoder):
     """model.md 7.3, the acceptance test: one long mel cut as 102, 104, ..., 102 frames."""
     mel = torch.randn(80, 500, generator=torch.Generator().manual_seed(1))
-    cache = encoder_cache(ears)
+    cache = encoder_cache(sound_encoder)
     with torch.inference_mode():
-        whole = ears.encoder.whole(mel[None], [500], 50)[0]
+        whole = sound_encoder.encoder.whole(mel[None], [500], 50)[0]
         parts = []
         for index in range(5):
             left, right = max(0, 100 * index - 2), min(500, 100 * index + 102)
             trim = (int(index > 0), int(index < 4))
-            states, spans = ears.encoder.live(mel[None, :, left:right], [0], cache, trim=trim)
+            states, spans = sound_encoder.encoder.live(
+                mel[None, :, left:right], [0], cache, trim=trim
+            )
             cache.commit(spans)
             parts.append(states[0])
 
     torch.testing.assert_close(torch.cat(parts), whole, atol=2e-6, rtol=0)
 
 
-def test_live_streams_in_one_batch_equal_each_alone(ears):
+def test_live_streams_in_one_batch_equal_each_alone(sound_encoder):
     mels = [torch.randn(80, 104, generator=torch.Generator().manual_seed(n)) for n in range(3)]
-    together, alone = encoder_cache(ears, 3), encoder_cache(ears, 3)
+    together, alone = encoder_cache(sound_encoder, 3), encoder_cache(sound_encoder, 3)
     with torch.inference_mode():
         for cache in (together, alone):
-            _, spans = ears.hear_live([mels[2]], [1], cache, prefixes=[0], suffixes=[2])
+            _, spans = sound_encoder.hear_live([mels[2]], [1], cache, prefixes=[0], suffixes=[2])
             cache.commit(spans)
-        batch, _ = ears.hear_live(mels, [0, 1, 2], together, prefixes=[2] * 3, suffixes=[2] * 3)
+        batch, _ = sound_encoder.hear_live(
+            mels, [0, 1, 2], together, prefixes=[2] * 3, suffixes=[2] * 3
+        )
         single = [
-            ears.hear_live([mel], [row], alone, prefixes=[2], suffixes=[2])[0][0]
+            sound_encoder.hear_live([mel], [row], alone, prefixes=[2], suffixes=[2])[0][0]
             for row, mel in enumerate(mels)
         ]
 
@@ -98,15 +103,15 @@ def test_live_streams_in_one_batch_equal_each_alone(ears):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=0)
 
 
-def test_a_long_request_encoded_in_parts_equals_all_at_once(ears):
+def test_a_long_request_encoded_in_parts_equals_all_at_once(sound_encoder):
     mels = [
         torch.randn(80, frames, generator=torch.Generator().manual_seed(frames))
         for frames in (90, 230, 140)
     ]
     with torch.inference_mode():
-        whole = ears.encode_pieces(mels, chunked=True)
-        parts = ears.encode_pieces(mels[:1], chunked=True, longest=230)
-        parts += ears.encode_pieces(mels[1:], chunked=True, longest=230)
+        whole = sound_encoder.encode_pieces(mels, chunked=True)
+        parts = sound_encoder.encode_pieces(mels[:1], chunked=True, longest=230)
+        parts += sound_encoder.encode_pieces(mels[1:], chunked=True, longest=230)
 
     for one, other in zip(whole, parts, strict=True):
         torch.testing.assert_close(one, other, atol=1e-6, rtol=0)
@@ -239,13 +244,13 @@ def test_no_slices_at_all_is_no_request():
 
 
 @pytest.mark.parametrize("samples", [1, 400, 800])
-def test_a_clip_too_short_for_a_token_has_none(ears, samples):
+def test_a_clip_too_short_for_a_token_has_none(sound_encoder, samples):
     with torch.inference_mode():
-        tokens = ears.hear([np.ones(samples, np.float32)], chunked=True)
+        tokens = sound_encoder.hear([np.ones(samples, np.float32)], chunked=True)
 
     assert tokens.shape[0] == token_count(samples) == 0
 
 
-def test_no_pieces_are_no_tokens(ears):
+def test_no_pieces_are_no_tokens(sound_encoder):
     """A request of many pictures is looked at in several steps; its one clip is heard in one."""
-    assert ears.encode_pieces([], chunked=True, longest=100) == []
+    assert sound_encoder.encode_pieces([], chunked=True, longest=100) == []

@@ -1,4 +1,4 @@
-"""The mouth: several conversations in one batch, blocks, turns and what they forget."""
+"""The speech_output: several conversations in one batch, blocks, turns and what they forget."""
 
 from __future__ import annotations
 
@@ -9,20 +9,11 @@ import pytest
 import torch
 
 from parley.errors import SetupError
-from parley.models.minicpmo45.speech import (
-    BlockRule,
-    MiniCPMTTS,
-    SpeechBlock,
-    SpeechConfig,
-    SpeechRow,
-)
-from parley.models.minicpmo45.speech_sampling import SpeechSampling
-from parley.models.minicpmo45.speech_turns import (
-    Interleaved,
-    SpokenTurn,
-    SpokenUnits,
-    Utterance,
-)
+from parley.models.minicpmo45.tts.config import SpeechConfig
+from parley.models.minicpmo45.tts.decoder import MiniCPMTTS
+from parley.models.minicpmo45.tts.rows import BlockRule, SpeechBlock, SpeechRow
+from parley.models.minicpmo45.tts.sampling import SpeechSampling
+from parley.models.minicpmo45.tts.turns import Interleaved, SpokenTurn, SpokenUnits, WholeUtterance
 
 RAW: dict[str, Any] = {
     "llm_dim": 24,
@@ -111,7 +102,7 @@ def test_several_tokens_per_step_are_the_tokens_of_single_steps(
     spoken = []
     for tokens in (1, 5, 26, 100):
         tts = make(weights)
-        speech = Utterance(tts, tts.open(0, seed=4))
+        speech = WholeUtterance(tts, tts.open(0, seed=4))
         block = speech.begin(rows_of(tts, 1, 4), min_new=0, max_new=120)
         spoken.append((finish(tts, block, tokens), block.ended, tts.rows[0].position))
 
@@ -266,12 +257,14 @@ def test_step_that_fails_changes_no_row(
     weights: dict[str, torch.Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tts = make(weights, slots=2)
-    good = Utterance(tts, tts.open(0, seed=0))
+    good = WholeUtterance(tts, tts.open(0, seed=0))
     block = good.begin(rows_of(tts, 1, 3), min_new=10, max_new=30)
     tts.step([block], 4)
     before = (copy.copy(tts.rows[0]), list(tts.rows[0].history), list(block.tokens))
     twin = make(weights, slots=2)
-    other = Utterance(twin, twin.open(0, seed=0)).begin(rows_of(twin, 1, 3), min_new=10, max_new=30)
+    other = WholeUtterance(twin, twin.open(0, seed=0)).begin(
+        rows_of(twin, 1, 3), min_new=10, max_new=30
+    )
     wanted = finish(twin, other)
 
     def fail(*_: object) -> torch.Tensor:
@@ -364,7 +357,7 @@ def test_rotary_frequencies_are_rounded_with_the_weights_or_as_told(
 
     exact = 1 / 10_000 ** (torch.arange(4) / 4)
     assert torch.equal(tts._frequencies, exact.bfloat16().float() if wanted else exact)
-    block = Utterance(tts, tts.open(0, 1)).begin(rows_of(tts, 1, 3), min_new=3, max_new=4)
+    block = WholeUtterance(tts, tts.open(0, 1)).begin(rows_of(tts, 1, 3), min_new=3, max_new=4)
     assert len(finish(tts, block)) == 3
 
 

@@ -3,18 +3,18 @@
 import numpy as np
 import pytest
 
-from parley.models.minicpmo45.speech_buffer import (
+from parley.models.minicpmo45.token2wav.windows import (
     SILENT_TOKEN,
     TurnBuffer,
     UnitBuffer,
-    Window,
+    VocoderWindow,
     sixteen_bit,
     unit_wave,
     utterance_windows,
 )
 
 
-def vocoded(windows: list[Window], *, began: bool = False) -> int:
+def vocoded(windows: list[VocoderWindow], *, began: bool = False) -> int:
     """Samples of the classic vocoder: 960 per token it turns into sound, 3840 held back."""
     total = 0
     for window in windows:
@@ -26,7 +26,7 @@ def vocoded(windows: list[Window], *, began: bool = False) -> int:
     return total
 
 
-def sizes(windows: list[Window]) -> list[tuple[int, bool]]:
+def sizes(windows: list[VocoderWindow]) -> list[tuple[int, bool]]:
     return [(len(window.tokens), window.is_last) for window in windows]
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from transformers.audio_utils import mel_filter_bank, spectrogram, window_function
 
-from parley.models.minicpmo45.speech_features import (
+from parley.models.minicpmo45.token2wav.features import (
     flow_mel,
     mel_filters,
     resampled,

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-from parley.models.minicpmo45.speech_sampling import (
+from parley.models.minicpmo45.runtime.randomness import uniforms
+from parley.models.minicpmo45.tts.sampling import (
     NOTHING,
     RowRules,
     SpeechSampling,
     kept_candidates,
     penalised,
     pick,
-    uniforms,
 )
 
 CPU = torch.device("cpu")

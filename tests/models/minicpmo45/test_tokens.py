@@ -7,29 +7,29 @@ import itertools
 import pytest
 from tests.contracts.conversations import picture, voice
 from tests.golden.tiny import TOKENIZER
-from tests.support.small_minicpmo import IDS, ByteWords
+from tests.support.small_minicpmo import IDS, ByteTokenizer
 
 from parley.engine.segments import Audio, Image, Mark, Marker, Text
 from parley.errors import BadInput
-from parley.models.minicpmo45.audio import token_count
+from parley.models.minicpmo45.audio_encoder.mel import token_count
 from parley.models.minicpmo45.config import SliceRules
-from parley.models.minicpmo45.inputs import Media, chat_messages
-from parley.models.minicpmo45.tokens import (
-    Message,
-    Picture,
-    Sound,
-    Vocabulary,
+from parley.models.minicpmo45.prompt.inputs import Media, chat_messages
+from parley.models.minicpmo45.prompt.layout import (
+    PromptMessage,
+    PromptPicture,
+    PromptSound,
     answer_prompt,
     as_text,
     expand,
     render,
 )
+from parley.models.minicpmo45.tokenizer import CheckpointTokenizer
 
 needs_tokenizer = pytest.mark.skipif(
     not (TOKENIZER / "vocab.json").is_file(), reason="the model's tokenizer files are absent"
 )
 
-WORDS = ByteWords()
+WORDS = ByteTokenizer()
 
 CONVERSATIONS = [
     [("user", "hello")],
@@ -59,7 +59,7 @@ def test_our_template_is_the_tokenizers_own(turns, thinks, speaks):
     )
 
     ours = render(
-        [Message(role, (content,)) for role, content in turns],
+        [PromptMessage(role, (content,)) for role, content in turns],
         generation_prompt=True,
         enable_thinking=thinks,
         use_tts_template=speaks,
@@ -70,7 +70,7 @@ def test_our_template_is_the_tokenizers_own(turns, thinks, speaks):
 
 @needs_tokenizer
 def test_the_tokenizer_is_the_published_one():
-    words = Vocabulary(TOKENIZER)
+    words = CheckpointTokenizer(TOKENIZER)
 
     assert words.size == 151748
     assert (words.ids.unk, words.ids.tts_bos, words.ids.tts_eos) == (128244, 151703, 151704)
@@ -95,7 +95,7 @@ def test_the_tokenizer_is_the_published_one():
 
 @needs_tokenizer
 def test_tags_may_be_read_as_words():
-    words = Vocabulary(TOKENIZER)
+    words = CheckpointTokenizer(TOKENIZER)
 
     literal = words.encode("<image>x<|im_end|>", literal=True)
 
@@ -119,7 +119,7 @@ def test_a_listen_tag_in_a_text_disappears():
 
 
 def test_a_sliced_picture_has_its_number_its_overview_and_rows_of_tiles():
-    prompt = expand([Picture(0, 700, 700)], WORDS, SliceRules(), queries=2)
+    prompt = expand([PromptPicture(0, 700, 700)], WORDS, SliceRules(), queries=2)
 
     row = [IDS.slice, IDS.unk, IDS.unk, IDS.slice_end] * 2
     overview = [IDS.image, IDS.unk, IDS.unk, IDS.image_end]
@@ -129,14 +129,14 @@ def test_a_sliced_picture_has_its_number_its_overview_and_rows_of_tiles():
 
 
 def test_sound_may_be_spread_over_seconds():
-    prompt = expand([Sound(0, 23, group=10)], WORDS, SliceRules())
+    prompt = expand([PromptSound(0, 23, group=10)], WORDS, SliceRules())
 
     assert [place.count for place in prompt.places] == [10, 10, 3]
     assert prompt.ids.count(IDS.audio_start) == 3
 
 
 def test_a_cut_through_a_picture_is_refused_and_one_behind_it_is_not():
-    prompt = expand([Picture(0, 100, 100, with_id=False), "tail"], WORDS, SliceRules())
+    prompt = expand([PromptPicture(0, 100, 100, with_id=False), "tail"], WORDS, SliceRules())
 
     assert prompt.truncated(66).ids == prompt.ids[:66]
     with pytest.raises(BadInput, match="inside a picture or clip"):
@@ -165,7 +165,9 @@ def test_clips_of_one_message_are_one_signal_and_of_two_messages_are_two():
     )
 
     assert [len(signal) for signal in media.signals()] == [24000, 32000]
-    sounds = [part for message in messages for part in message.parts if isinstance(part, Sound)]
+    sounds = [
+        part for message in messages for part in message.parts if isinstance(part, PromptSound)
+    ]
     assert [sound.tokens for sound in sounds] == [10, 5, 20]
 
 

@@ -10,12 +10,11 @@ from tests.contracts.conversations import picture, voice
 from tests.support.small_minicpmo import small_model
 
 from parley.engine import Engine
-from parley.engine.work import DuplexOptions
+from parley.protocol.values import DuplexConfig, Generation
 from parley.views.chat import ChatView
 from parley.views.content import AudioPart, ImagePart, Message
 from parley.views.duplex import DuplexView
 from parley.views.half_duplex import HalfDuplexView, TurnRequest
-from parley.views.turns import Generation
 
 
 @pytest.fixture
@@ -26,8 +25,8 @@ async def engine():
 
 
 async def _chat(engine: Engine) -> str:
-    async with await engine.take_seat() as seat:
-        view = ChatView(seat)
+    async with await engine.take_slot() as slot:
+        view = ChatView(slot)
         message = Message.of("user", "What is it?", AudioPart(voice(1.2)), ImagePart(picture()))
         await view.prefill("c", [message], seed=4)
         chunks = [
@@ -40,8 +39,8 @@ async def _chat(engine: Engine) -> str:
 
 
 async def _turns(engine: Engine) -> str:
-    async with await engine.take_seat() as seat:
-        view = HalfDuplexView(seat)
+    async with await engine.take_slot() as slot:
+        view = HalfDuplexView(slot)
         await view.reset_session("h", seed=5)
         said: list[str] = []
         await view.prefill(TurnRequest("h", (Message.of("system", "Be brief."),)))
@@ -55,11 +54,9 @@ async def _turns(engine: Engine) -> str:
 
 
 async def _units(engine: Engine) -> str:
-    async with await engine.take_seat() as seat:
-        view = DuplexView(seat)
-        await view.prepare(
-            "Hello.", voice(1.0), options=DuplexOptions(force_listen_count=1), seed=6
-        )
+    async with await engine.take_slot() as slot:
+        view = DuplexView(slot)
+        await view.prepare("Hello.", voice(1.0), options=DuplexConfig(force_listen_count=1), seed=6)
         said = []
         for number in range(5):
             heard = await view.prefill(voice(1.0, number), [picture(seed=number)])

@@ -15,18 +15,18 @@ from tests.support.tiny_voice import tiny_voice
 from parley.errors import InvalidPayload, SetupError, VoiceUnavailable
 from parley.media.pcm import Pcm
 from parley.media.wav import save as save_wav
-from parley.models.minicpmo45.speech_features import (
+from parley.models.minicpmo45.token2wav.features import (
     flow_mel,
     resampled,
     speaker_bank,
     tokenizer_mel,
 )
-from parley.models.minicpmo45.voice_pack import VoicePack
-from parley.models.minicpmo45.voices import (
+from parley.models.minicpmo45.token2wav.voice_pack import VoicePack
+from parley.models.minicpmo45.token2wav.voices import (
     SPEAKER_FILE,
     TOKENIZER_FILE,
     VoiceMaker,
-    VoiceShelf,
+    VoiceStore,
     read_pack,
     write_pack,
 )
@@ -125,7 +125,7 @@ def test_long_reference_is_cropped_for_the_prompt(assets: Path) -> None:
 )
 def test_sound_that_cannot_be_a_voice_is_refused(sound: Pcm, sentence: str) -> None:
     with pytest.raises(InvalidPayload, match=sentence):
-        VoiceShelf(FakeMaker()).voice(sound)
+        VoiceStore(FakeMaker()).voice(sound)
 
 
 def test_absent_networks_are_named(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_reference_without_speech_is_said_so(assets: Path) -> None:
 
 def test_known_reference_is_not_described_twice(tmp_path: Path) -> None:
     maker = FakeMaker()
-    shelf = VoiceShelf(maker, folder=tmp_path)
+    shelf = VoiceStore(maker, folder=tmp_path)
 
     first = shelf.voice(reference(2.0))
     again = shelf.voice(reference(2.0))
@@ -172,16 +172,16 @@ def test_known_reference_is_not_described_twice(tmp_path: Path) -> None:
 
 
 def test_kept_voice_outlives_the_process_and_needs_no_networks(tmp_path: Path) -> None:
-    first = VoiceShelf(FakeMaker(), folder=tmp_path).voice(reference())
+    first = VoiceStore(FakeMaker(), folder=tmp_path).voice(reference())
 
-    later = VoiceShelf(None, folder=tmp_path).voice(reference())
+    later = VoiceStore(None, folder=tmp_path).voice(reference())
 
     assert same(first, later)
 
 
 def test_reference_at_another_rate_is_another_voice(tmp_path: Path) -> None:
     maker = FakeMaker()
-    shelf = VoiceShelf(maker, folder=tmp_path)
+    shelf = VoiceStore(maker, folder=tmp_path)
     sound = reference()
 
     shelf.voice(sound)
@@ -191,26 +191,26 @@ def test_reference_at_another_rate_is_another_voice(tmp_path: Path) -> None:
 
 
 def test_damaged_file_is_made_anew(tmp_path: Path) -> None:
-    VoiceShelf(FakeMaker(), folder=tmp_path).voice(reference())
+    VoiceStore(FakeMaker(), folder=tmp_path).voice(reference())
     path = next(tmp_path.glob("*.safetensors"))
     path.write_bytes(path.read_bytes()[:50])
     maker = FakeMaker()
 
-    VoiceShelf(maker, folder=tmp_path).voice(reference())
+    VoiceStore(maker, folder=tmp_path).voice(reference())
 
     assert maker.made == 1
     assert read_pack(path).frames == 60
 
 
 def test_voices_not_used_for_longest_make_room(tmp_path: Path) -> None:
-    shelf = VoiceShelf(FakeMaker(), folder=tmp_path, kept_files=2)
+    shelf = VoiceStore(FakeMaker(), folder=tmp_path, kept_files=2)
     for number in range(3):
         shelf.voice(reference(1.0 + number))
         for age, path in enumerate(sorted(tmp_path.glob("*"), key=lambda p: p.stat().st_mtime)):
             os.utime(path, (1000 * number + age, 1000 * number + age))
 
     maker = FakeMaker()
-    fresh = VoiceShelf(maker, folder=tmp_path)
+    fresh = VoiceStore(maker, folder=tmp_path)
     fresh.voice(reference(3.0))
     fresh.voice(reference(2.0))
     assert maker.made == 0
@@ -223,7 +223,7 @@ def test_folder_that_cannot_be_written_costs_the_keeping_only(tmp_path: Path) ->
     blocked = tmp_path / "file"
     blocked.write_text("in the way")
 
-    pack = VoiceShelf(FakeMaker(), folder=blocked).voice(reference())
+    pack = VoiceStore(FakeMaker(), folder=blocked).voice(reference())
 
     assert pack.frames == 60
 
@@ -241,15 +241,15 @@ def test_nothing_half_written_is_left(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_without_new_voices_the_unknown_is_refused() -> None:
     with pytest.raises(VoiceUnavailable, match="No new voices"):
-        VoiceShelf(None).voice(reference())
+        VoiceStore(None).voice(reference())
 
 
 def test_default_voice_is_a_wave_file_or_a_stored_voice(tmp_path: Path, assets: Path) -> None:
     save_wav(tmp_path / "voice.wav", reference(2.0), bits=32)
     write_pack(tmp_path / "voice.safetensors", tiny_voice(5))
 
-    spoken = VoiceShelf(VoiceMaker(assets), default=tmp_path / "voice.wav")
-    stored = VoiceShelf(None, default=tmp_path / "voice.safetensors")
+    spoken = VoiceStore(VoiceMaker(assets), default=tmp_path / "voice.wav")
+    stored = VoiceStore(None, default=tmp_path / "voice.safetensors")
 
     assert spoken.has_default
     assert len(spoken.default().tokens) == 50
@@ -257,13 +257,13 @@ def test_default_voice_is_a_wave_file_or_a_stored_voice(tmp_path: Path, assets: 
 
 
 def test_absent_default_voice_is_said_so(tmp_path: Path) -> None:
-    shelf = VoiceShelf(None, default=tmp_path / "gone.wav")
+    shelf = VoiceStore(None, default=tmp_path / "gone.wav")
 
     assert not shelf.has_default
     with pytest.raises(VoiceUnavailable, match=r"gone\.wav cannot be used"):
         shelf.default()
     with pytest.raises(VoiceUnavailable, match="no default voice"):
-        VoiceShelf(None).default()
+        VoiceStore(None).default()
 
 
 def test_file_that_is_no_voice_is_named(tmp_path: Path) -> None:

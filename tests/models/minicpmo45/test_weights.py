@@ -15,8 +15,9 @@ from tests.support.small_minicpmo import CONFIG
 from tests.support.tiny_checkpoint import VECTORS, write_small
 
 from parley.errors import SetupError
-from parley.models.minicpmo45 import weights
+from parley.models.minicpmo45 import hub, weights
 from parley.models.minicpmo45.config import full_size_config, make_config, read_config
+from parley.models.minicpmo45.runtime.caches import Span
 
 
 @pytest.fixture(scope="module")
@@ -122,6 +123,33 @@ def test_an_index_that_promises_too_much_is_noticed(copy):
         network(copy)
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "llm.model.norm.weight",
+        "llm.lm_head.weight",
+        "vpm.post_layernorm.weight",
+        "tts.emb_text.weight",
+    ],
+)
+def test_a_tensor_of_another_precision_is_cast_to_that_of_the_language_model(tmp_path, name):
+    write_small(tmp_path, dtype=torch.bfloat16)
+    file = next(f for f in tmp_path.glob("model-*") if name in load_file(f))
+    save_file(
+        {key: one.float() if key == name else one for key, one in load_file(file).items()},
+        file,
+        metadata={"format": "pt"},
+    )
+
+    loaded = network(tmp_path)
+
+    assert {p.dtype for p in loaded.parameters()} == {torch.bfloat16}
+    llm = loaded.llm
+    with torch.inference_mode():
+        states = llm(llm.embed([1, 2]), [Span(0, 0, 2)], llm.make_cache(1, 8), llm.make_rope(8))
+        assert llm.logits(states).dtype is torch.bfloat16
+
+
 def test_a_folder_without_weights_says_so(tmp_path):
     with pytest.raises(SetupError, match=r"neither model\.safetensors\.index\.json nor"):
         weights.catalogue(tmp_path)
@@ -130,7 +158,7 @@ def test_a_folder_without_weights_says_so(tmp_path):
 @pytest.mark.parametrize("name", ["nowhere", "./nowhere", "a/b/c", "/no/such/folder"])
 def test_what_is_neither_folder_nor_hub_id_is_refused(name):
     with pytest.raises(SetupError, match="neither a folder nor a hub id"):
-        weights.locate(name)
+        hub.locate(name)
 
 
 def test_the_tensors_of_the_speech_decoder_that_nobody_reads_may_be_there(folder):

@@ -11,12 +11,12 @@ from tests.contracts.conversations import Cast, closing, turn
 from tests.support.small_minicpmo import IDS, small_model
 
 from parley.engine.segments import Text
-from parley.engine.work import Decoded, Ending, Opening, Reply, Sampling
-from parley.models.minicpmo45.choice import Ask, Choice
+from parley.engine.work import Ending, Generate, GenerateResult, Sampling, StartSession
+from parley.models.minicpmo45.conversation.whole import WholeReplyJob
+from parley.models.minicpmo45.llm.sampling import Ask, Choice
 from parley.models.minicpmo45.model import MiniCPMO45
-from parley.models.minicpmo45.speech_turns import UTTERANCE_MINIMUM
-from parley.models.minicpmo45.vocoder import OVERLAP_SAMPLES
-from parley.models.minicpmo45.whole import WholeReplyJob
+from parley.models.minicpmo45.token2wav.vocoder import OVERLAP_SAMPLES
+from parley.models.minicpmo45.tts.turns import UTTERANCE_MINIMUM
 
 QUESTION = turn("user", Text("What is it?"))
 
@@ -53,8 +53,8 @@ def reply(model: MiniCPMO45, said: Sequence[int], **options: Any) -> tuple[Any, 
     script = Script(said)
     cast = Cast(model)
     model.chooser = script
-    work = Reply(is_whole=True, **options)
-    outcomes = cast.play(0, [Opening("chat", seed=3, speak=work.speak), QUESTION, work])
+    work = Generate(is_whole=True, **options)
+    outcomes = cast.play(0, [StartSession("chat", seed=3, speak=work.speak), QUESTION, work])
     return outcomes[-1], script
 
 
@@ -62,17 +62,17 @@ def test_the_end_of_speech_does_not_end_the_text_and_is_not_shown(model):
     outcome, _ = reply(model, [97, 98, IDS.tts_eos, IDS.im_end], speak=False)
 
     assert outcome.result.ending is Ending.DONE
-    assert outcome.result.text == model.words.decode([97, 98])
+    assert outcome.result.text == model.tokenizer.decode([97, 98])
     assert outcome.result.text_tokens == 2
 
 
-def test_only_the_tag_itself_is_cut_off_the_end(model):
-    """Not letters that occur in it."""
+def test_only_the_tag_itself_is_left_out(model):
+    """Wherever it stands, and not letters that occur in it."""
     said = [IDS.tts_eos, 97, 98]
 
     outcome, _ = reply(model, [*said, IDS.im_end], speak=False)
 
-    assert outcome.result.text == model.words.decode(said)
+    assert outcome.result.text == model.tokenizer.decode([97, 98])
 
 
 def test_everything_comes_in_one_piece(model):
@@ -89,7 +89,7 @@ def test_everything_comes_in_one_piece(model):
 
 def test_what_stands_between_the_speech_tags_is_spoken_with_its_own_states(model, monkeypatch):
     conditions = []
-    decoder = model.mouth.decoder
+    decoder = model.speech_output.decoder
     condition = decoder.condition
 
     def noted(ids, hidden, **options):
@@ -143,8 +143,8 @@ def test_an_empty_reply_is_empty(model):
 
 def test_a_cancelled_reply_leaves_a_usable_conversation(model):
     cast = Cast(model)
-    cast.play(0, [Opening("chat", seed=3), QUESTION])
-    job = model.start(0, Reply(is_whole=True, max_new_tokens=30))
+    cast.play(0, [StartSession("chat", seed=3), QUESTION])
+    job = model.start(0, Generate(is_whole=True, max_new_tokens=30))
     assert isinstance(job, WholeReplyJob)
     for _ in range(4):
         model.step(job.stage, [job])
@@ -152,8 +152,8 @@ def test_a_cancelled_reply_leaves_a_usable_conversation(model):
     job.cancel()
 
     assert job.stage is None
-    assert isinstance(job.result, Decoded)
+    assert isinstance(job.result, GenerateResult)
     assert job.result.ending is Ending.CANCELLED
-    again = cast.play(0, [QUESTION, Reply(is_whole=True, max_new_tokens=3, speak=False)])
-    assert isinstance(again[-1].result, Decoded)
+    again = cast.play(0, [QUESTION, Generate(is_whole=True, max_new_tokens=3, speak=False)])
+    assert isinstance(again[-1].result, GenerateResult)
     assert again[-1].result.text_tokens <= 3

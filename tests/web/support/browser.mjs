@@ -25,8 +25,14 @@ export async function launch({ wav, devices = true } = {}) {
     executablePath: findBrowser(),
     headless: true,
     args: [
-      '--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking',
-      '--disable-component-update', '--disable-sync', '--autoplay-policy=no-user-gesture-required',
+      '--no-sandbox',
+      '--disable-gpu',
+      '--disable-quic',
+      '--no-first-run',
+      '--disable-background-networking',
+      '--disable-component-update',
+      '--disable-sync',
+      '--autoplay-policy=no-user-gesture-required',
       // A page that a test makes up comes from no network, and would be kept from the local server.
       '--disable-features=LocalNetworkAccessChecks',
       ...(devices ? ['--use-fake-device-for-media-stream'] : []),
@@ -40,10 +46,25 @@ export async function launch({ wav, devices = true } = {}) {
  * @param {string} base
  * @param {{permissions?: string[], options?: import('playwright-core').BrowserContextOptions, expected?: RegExp[]}} [how]
  */
-export async function openContext(browser, base, { permissions = ['microphone', 'camera'], options = {}, expected = [] } = {}) {
+export async function openContext(
+  browser,
+  base,
+  { permissions = ['microphone', 'camera'], options = {}, expected = [], isNew = false } = {},
+) {
   const context = await browser.newContext({ baseURL: base, locale: 'en-GB', ...options });
   await context.grantPermissions(permissions, { origin: base });
-  context.setDefaultTimeout(20_000);
+  // Somebody who has been here before; who is new is asked first.
+  if (!isNew) {
+    await context.addInitScript(() => {
+      try {
+        localStorage.setItem('parley.record', localStorage.getItem('parley.record') ?? 'yes');
+        localStorage.setItem('parley.explained', 'yes');
+      } catch {
+        // A page without an origin keeps nothing.
+      }
+    });
+  }
+  context.setDefaultTimeout(60_000);
   /** @type {string[]} */
   const errors = [];
   const note = (text) => {
@@ -51,7 +72,8 @@ export async function openContext(browser, base, { permissions = ['microphone', 
   };
   context.on('page', (page) => {
     page.on('console', (message) => {
-      if (['error', 'warning'].includes(message.type())) note(`${message.type()}: ${message.text()} (${message.location().url})`);
+      if (['error', 'warning'].includes(message.type()))
+        note(`${message.type()}: ${message.text()} (${message.location().url})`);
     });
     page.on('pageerror', (error) => note(`exception: ${error.stack ?? error.message}`));
     page.on('requestfailed', (request) => {

@@ -22,7 +22,8 @@ export class FakeSocket {
     this.onopen?.();
   }
   say(...messages) {
-    for (const message of messages) this.onmessage?.({ data: typeof message === 'string' ? message : JSON.stringify(message) });
+    for (const message of messages)
+      this.onmessage?.({ data: typeof message === 'string' ? message : JSON.stringify(message) });
   }
   hangUp(code, reason = '') {
     this.readyState = 3;
@@ -36,8 +37,11 @@ export class FakeSocket {
 export class FakeClock {
   now = 0;
   timers = new Set();
+  /** Says 'online' and 'offline'. */
+  network = new EventTarget();
   surroundings() {
     return {
+      network: this.network,
       now: () => this.now,
       setTimer: (callback, ms) => {
         const timer = { callback, at: this.now + ms };
@@ -61,6 +65,7 @@ export class FakeClock {
 }
 
 export class FakeRig extends EventTarget {
+  turns = 0;
   log = [];
   onUnit = null;
   permission = null;
@@ -93,7 +98,12 @@ export class FakeRig extends EventTarget {
   flush() {
     this.log.push('flush');
   }
-  duck() {}
+  setPlaybackDelay(ms) {
+    this.delayMs = ms;
+  }
+  duck(on) {
+    if (on) this.log.push('duck');
+  }
   // what the sound card does
   unit(value = 0.1) {
     this.onUnit?.(new Float32Array(this.unitSamples).fill(value), false);
@@ -102,7 +112,21 @@ export class FakeRig extends EventTarget {
     this.dispatchEvent(new CustomEvent(type, { detail }));
   }
   position(turn, played, sounding = true) {
-    this.tell('position', { turn, played, heard: played, sounding, level: 0.2, aheadMs: 500, gaps: 0, shiftMs: 0, delayMs: 200, at: 0 });
+    this.tell('position', {
+      turn,
+      played,
+      heard: played,
+      sounding,
+      level: 0.2,
+      aheadMs: 500,
+      gaps: 0,
+      shiftMs: 0,
+      delayMs: 200,
+      at: 0,
+    });
+  }
+  newTurn() {
+    return ++this.turns;
   }
   plays() {
     return this.log.filter((line) => line.startsWith('play'));

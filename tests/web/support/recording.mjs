@@ -16,12 +16,36 @@ const words = ['', '', '', 'The weather ', 'is nice today, ', 'so take a walk.',
 
 export function recording() {
   return {
-    meta: { session_id: 'demo_recording', app_type: 'audio_duplex', type: 'audio_duplex', created_at: '2026-11-20T10:11:12Z', ended_at: '2026-11-20T10:11:20Z', duration_s: SECONDS, worker_id: 'worker-0', title: 'A walk <b>in</b> the park', config: { system_prompt: 'You are a friendly assistant.', reference: 'default', length_penalty: 1.05 } },
+    meta: {
+      session_id: 'demo_recording',
+      app_type: 'audio_duplex',
+      type: 'audio_duplex',
+      created_at: '2026-11-20T10:11:12Z',
+      ended_at: '2026-11-20T10:11:20Z',
+      duration_s: SECONDS,
+      worker_id: 'worker-0',
+      title: 'A walk <b>in</b> the park',
+      config: { system_prompt: 'You are a friendly assistant.', reference: 'default', length_penalty: 1.05 },
+    },
     recording: {
-      session_id: 'demo_recording', mode: 'duplex', worker_id: 'worker-0', start_ts: 1795169472, config: {}, merged_replay: 'merged_replay.wav', frontend_replay: null,
+      session_id: 'demo_recording',
+      mode: 'duplex',
+      worker_id: 'worker-0',
+      start_ts: 1795169472,
+      config: {},
+      merged_replay: 'merged_replay.wav',
+      frontend_replay: null,
       chunks: words.map((text, index) => ({
-        index, receive_ts_ms: index * 1000, user_audio: `user_audio/${String(index).padStart(3, '0')}.wav`,
-        result: { mode: text ? 'SPEAK' : 'LISTEN', text, ai_audio: text ? `ai_audio/turn_0_chunk_${index}.wav` : undefined, end_of_turn: index === 5, timing: { wall_clock_ms: 180 + index * 7, kv_cache_length: 300 + index * 40 } },
+        index,
+        receive_ts_ms: index * 1000,
+        user_audio: `user_audio/${String(index).padStart(3, '0')}.wav`,
+        result: {
+          mode: text ? 'SPEAK' : 'LISTEN',
+          text,
+          ai_audio: text ? `ai_audio/turn_0_chunk_${index}.wav` : undefined,
+          end_of_turn: index === 5,
+          timing: { wall_clock_ms: 180 + index * 7, kv_cache_length: 300 + index * 40 },
+        },
       })),
     },
     wav: encodeWav([tone(220, SECONDS, (t) => t < 3), tone(330, SECONDS, (t) => t >= 3 && t < 6)], RATE_HZ),
@@ -37,7 +61,10 @@ export async function mockRecording(page) {
   await page.route('**/s/demo_recording', async (route) => {
     const own = await route.fetch();
     if (own.ok()) return route.fulfill({ response: own });
-    return route.fulfill({ contentType: 'text/html', body: await (await route.fetch({ url: new URL('/static/replay.html', route.request().url()).href })).text() });
+    return route.fulfill({
+      contentType: 'text/html',
+      body: await (await route.fetch({ url: new URL('/static/replay.html', route.request().url()).href })).text(),
+    });
   });
   await page.route('**/api/sessions/demo_recording', (route) => json(route, meta));
   await page.route('**/api/sessions/demo_recording/recording', (route) => json(route, timeline));
@@ -50,6 +77,11 @@ export async function mockRecording(page) {
     const range = /bytes=(\d+)-(\d*)/.exec(route.request().headers().range ?? '');
     const from = range ? Number(range[1]) : 0;
     const to = range?.[2] ? Math.min(Number(range[2]), wav.length - 1) : wav.length - 1;
-    return route.fulfill({ status: range ? 206 : 200, contentType: 'audio/wav', headers: { 'accept-ranges': 'bytes', ...(range ? { 'content-range': `bytes ${from}-${to}/${wav.length}` } : {}) }, body: Buffer.from(wav.subarray(from, to + 1)) });
+    return route.fulfill({
+      status: range ? 206 : 200,
+      contentType: 'audio/wav',
+      headers: { 'accept-ranges': 'bytes', ...(range ? { 'content-range': `bytes ${from}-${to}/${wav.length}` } : {}) },
+      body: Buffer.from(wav.subarray(from, to + 1)),
+    });
   });
 }

@@ -14,10 +14,27 @@ const START_MS = 60_000;
  */
 export async function startServer(python, { model = 'parrot', slots = 1, port = 0, env = {} } = {}) {
   const data = mkdtempSync(join(tmpdir(), 'parley-web-'));
-  const child = spawn(python, ['-m', 'parley', 'serve', '--http', '--host', '127.0.0.1', '--port', String(port), '--model', model, '--slots', String(slots)], {
-    env: { ...process.env, OMP_NUM_THREADS: '1', PARLEY_STORAGE__DATA_DIR: data, ...env },
-    stdio: ['ignore', 'pipe', 'pipe'],
-  });
+  const child = spawn(
+    python,
+    [
+      '-m',
+      'parley',
+      'serve',
+      '--http',
+      '--host',
+      '127.0.0.1',
+      '--port',
+      String(port),
+      '--model',
+      model,
+      '--slots',
+      String(slots),
+    ],
+    {
+      env: { ...process.env, OMP_NUM_THREADS: '1', PARLEY_STORAGE__DATA_DIR: data, ...env },
+      stdio: ['ignore', 'pipe', 'pipe'],
+    },
+  );
   let log = '';
   const base = await new Promise((resolve, reject) => {
     const timer = setTimeout(() => reject(new Error(`the server did not start:\n${log}`)), START_MS);

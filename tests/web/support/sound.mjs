@@ -44,7 +44,8 @@ export function compareSound(heard, sent) {
   const smoothHeard = smooth(heard);
   const smoothSent = smooth(sent).slice(s0, s1 + 1);
   let best = 0;
-  for (let shift = -3; shift <= 3; shift++) best = Math.max(best, correlation(smoothHeard.slice(h0 + shift, h0 + shift + s1 - s0 + 1), smoothSent));
+  for (let shift = -3; shift <= 3; shift++)
+    best = Math.max(best, correlation(smoothHeard.slice(h0 + shift, h0 + shift + s1 - s0 + 1), smoothSent));
   let hole = 0;
   let run = 0;
   for (let i = s0; i <= s1; i++) {
@@ -65,7 +66,9 @@ function correlation(a, b) {
   const n = Math.min(a.length, b.length);
   const mean = (list) => list.slice(0, n).reduce((x, y) => x + y, 0) / n;
   const [ma, mb] = [mean(a), mean(b)];
-  let ab = 0, aa = 0, bb = 0;
+  let ab = 0,
+    aa = 0,
+    bb = 0;
   for (let i = 0; i < n; i++) {
     ab += (a[i] - ma) * (b[i] - mb);
     aa += (a[i] - ma) ** 2;

@@ -10,11 +10,21 @@ import { LevelMeter, UnitGatherer } from '../../../src/parley/web/audio/units.js
 import { encodeWav } from '../../../src/parley/web/audio/wav.js';
 
 const tone = (hz, rateHz, seconds, size = 0.5) =>
-  Float32Array.from({ length: Math.round(rateHz * seconds) }, (_, i) => size * Math.sin((2 * Math.PI * hz * i) / rateHz));
+  Float32Array.from(
+    { length: Math.round(rateHz * seconds) },
+    (_, i) => size * Math.sin((2 * Math.PI * hz * i) / rateHz),
+  );
 const rms = (x) => Math.sqrt(x.reduce((sum, v) => sum + v * v, 0) / x.length);
 const middle = (x) => x.subarray(Math.round(x.length * 0.1), Math.round(x.length * 0.9));
 
-for (const [from, to] of [[48000, 16000], [44100, 16000], [96000, 16000], [24000, 48000], [24000, 44100], [22050, 16000]]) {
+for (const [from, to] of [
+  [48000, 16000],
+  [44100, 16000],
+  [96000, 16000],
+  [24000, 48000],
+  [24000, 44100],
+  [22050, 16000],
+]) {
   test(`a 1 kHz tone keeps size and place from ${from} Hz to ${to} Hz`, () => {
     const got = resample(tone(1000, from, 0.5), from, to);
     const want = tone(1000, to, 0.5);
@@ -33,7 +43,11 @@ test('what 16 kHz cannot carry does not come back as another tone', () => {
 });
 
 test('a stream in odd blocks equals the stream in one piece', () => {
-  for (const [from, to] of [[44100, 16000], [24000, 44100], [48000, 16000]]) {
+  for (const [from, to] of [
+    [44100, 16000],
+    [24000, 44100],
+    [48000, 16000],
+  ]) {
     const signal = tone(700, from, 0.2);
     const whole = new Resampler(from, to);
     const want = new Float32Array(whole.maxOutput(signal.length));
@@ -59,7 +73,14 @@ test('units have exactly the size asked for and lose nothing', () => {
   for (let at = 0; at < 1280; at += 128) gatherer.push(signal.subarray(at, at + 128));
   gatherer.stop();
 
-  assert.deepEqual(units.map(([unit, final]) => [unit.length, final]), [[500, false], [500, false], [280, true]]);
+  assert.deepEqual(
+    units.map(([unit, final]) => [unit.length, final]),
+    [
+      [500, false],
+      [500, false],
+      [280, true],
+    ],
+  );
   assert.deepEqual(Float32Array.from(units.flatMap(([unit]) => [...unit])), signal);
 });
 
@@ -91,7 +112,10 @@ test('level is reported at a steady pace', () => {
   const meter = new LevelMeter(100, (level, peak) => levels.push([level, peak]));
   meter.push(new Float32Array(250).fill(-0.5));
 
-  assert.deepEqual(levels, [[0.5, 0.5], [0.5, 0.5]]);
+  assert.deepEqual(levels, [
+    [0.5, 0.5],
+    [0.5, 0.5],
+  ]);
 });
 
 // The queue of speech, driven in samples: 1000 Hz makes one sample one millisecond.
@@ -177,7 +201,8 @@ test('flush is silent within the fade and drops the rest', () => {
   const after = listen(1000);
   assert.ok(heardMs(after) <= 40);
   assert.ok(after[0] > 0.4, 'it fades, it does not cut');
-  assert.deepEqual(names(), ['started', 'flushed']);
+  assert.deepEqual(names(), ['started', 'flushed', 'silent']);
+  assert.equal(buffer.isSounding, false);
 });
 
 test('what comes during the fade of another turn is kept', () => {
@@ -199,7 +224,15 @@ test('a new turn is appended behind the tail of the one before', () => {
   buffer.push(1, speech(300), true);
   const rest = listen(1000);
 
-  assert.deepEqual(events.map((event) => [event.type, event.turn]), [['started', 0], ['drained', 0], ['started', 1], ['drained', 1]]);
+  assert.deepEqual(
+    events.map((event) => [event.type, event.turn]),
+    [
+      ['started', 0],
+      ['drained', 0],
+      ['started', 1],
+      ['drained', 1],
+    ],
+  );
   assert.ok(heardMs(rest) >= 400 + 300 - 15);
 });
 
@@ -244,7 +277,10 @@ test('gain reaches the target, and trim is limited', () => {
 });
 
 test('a mix never leaves full scale', () => {
-  const out = mixInto(new Float32Array(4), Float32Array.of(1, -1, 0.1, 0), Float32Array.of(1, -1, 0.1), { mic: 1, file: 1 });
+  const out = mixInto(new Float32Array(4), Float32Array.of(1, -1, 0.1, 0), Float32Array.of(1, -1, 0.1), {
+    mic: 1,
+    file: 1,
+  });
 
   assert.ok(out.every((v) => Math.abs(v) <= 1));
   assert.ok(Math.abs(out[2] - 0.2) < 1e-6);
@@ -255,8 +291,14 @@ test('wav header and samples', () => {
 
   assert.equal(Buffer.from(bytes.subarray(0, 4)).toString(), 'RIFF');
   const view = new DataView(bytes.buffer);
-  assert.deepEqual([22, 24, 40].map((at) => (at === 22 ? view.getUint16(at, true) : view.getUint32(at, true))), [2, 16000, 8]);
-  assert.deepEqual([44, 46, 48, 50].map((at) => view.getInt16(at, true)), [0, -32767, 32767, 0]);
+  assert.deepEqual(
+    [22, 24, 40].map((at) => (at === 22 ? view.getUint16(at, true) : view.getUint32(at, true))),
+    [2, 16000, 8],
+  );
+  assert.deepEqual(
+    [44, 46, 48, 50].map((at) => view.getInt16(at, true)),
+    [0, -32767, 32767, 0],
+  );
 });
 
 test('a microphone that follows the loudspeaker is an echo, a person is not', () => {

@@ -6,9 +6,14 @@ import { test } from 'node:test';
 import { parseProse } from '../../../src/parley/web/elements/prose.js';
 import { recents, remember, rename } from '../../../src/parley/web/elements/recents.js';
 import { histogram, parseMetrics, quantile } from '../../../src/parley/web/pages/admin-metrics.js';
-import { en } from '../../../src/parley/web/words/en.js';
+import { en as enAll } from '../../../src/parley/web/words/en.js';
+import { en as enAdmin } from '../../../src/parley/web/words/en-admin.js';
 import { t } from '../../../src/parley/web/words/words.js';
-import { zh } from '../../../src/parley/web/words/zh.js';
+import { zh as zhAll } from '../../../src/parley/web/words/zh.js';
+import { zh as zhAdmin } from '../../../src/parley/web/words/zh-admin.js';
+
+const en = { ...enAll, ...enAdmin };
+const zh = { ...zhAll, ...zhAdmin };
 
 const web = new URL('../../../src/parley/web/', import.meta.url).pathname;
 const files = readdirSync(web, { recursive: true }).filter((name) => /\.(js|html|css)$/.test(name));
@@ -21,7 +26,10 @@ test('both languages have the same sentences with the same blanks', () => {
 });
 
 test('every sentence that is asked for exists, and none is left over', () => {
-  const source = files.filter((name) => name.endsWith('.js') && !/^words\/(en|zh)\.js$/.test(name)).map(read).join('\n');
+  const source = files
+    .filter((name) => name.endsWith('.js') && !/^words\/(en|zh)(-admin)?\.js$/.test(name))
+    .map(read)
+    .join('\n');
   const asked = new Set([...source.matchAll(/'((?:[a-z_]+)\.(?:[a-z0-9_]+))'/g)].map((match) => match[1]));
   const families = new Set(Object.keys(en).map((key) => key.split('.')[0]));
   // Names of settings in localStorage and the like look alike but belong to no family of sentences.
@@ -29,7 +37,13 @@ test('every sentence that is asked for exists, and none is left over', () => {
   assert.deepEqual(missing, []);
   const composed = [...source.matchAll(/`([a-z_]+\.[a-z_]*)\$\{/g)].map((match) => match[1]);
   const lists = /^(home\.|state\.|admin\.|chart\.)/;
-  const unused = Object.keys(en).filter((key) => !asked.has(key) && !composed.some((prefix) => key.startsWith(prefix)) && !lists.test(key) && !/^(end|code|media)\./.test(key));
+  const unused = Object.keys(en).filter(
+    (key) =>
+      !asked.has(key) &&
+      !composed.some((prefix) => key.startsWith(prefix)) &&
+      !lists.test(key) &&
+      !/^(end|code|media)\./.test(key),
+  );
   assert.deepEqual(unused, []);
 });
 
@@ -47,13 +61,22 @@ test('no page has a script or a style of its own', () => {
 
 test('every page has the same head, but for its title, its words and its own files', () => {
   const own = /<title>|name="description"|href="\/static\/(style\/(?!tokens|base)|elements)|<script/;
-  const heads = files.filter((name) => name.endsWith('.html')).map((name) => [name, read(name).split('\n').filter((line) => !own.test(line)).join('\n')]);
+  const heads = files
+    .filter((name) => name.endsWith('.html'))
+    .map((name) => [
+      name,
+      read(name)
+        .split('\n')
+        .filter((line) => !own.test(line))
+        .join('\n'),
+    ]);
   for (const [name, head] of heads) assert.equal(head, heads[0][1], name);
 });
 
 test('what the pages name exists', () => {
   for (const name of files.filter((file) => file.endsWith('.html'))) {
-    for (const [, path] of read(name).matchAll(/(?:src|href)="\/static\/([^"]+)"/g)) assert.ok(statSync(join(web, path)).isFile(), path);
+    for (const [, path] of read(name).matchAll(/(?:src|href)="\/static\/([^"]+)"/g))
+      assert.ok(statSync(join(web, path)).isFile(), path);
   }
   for (const name of files.filter((file) => file.endsWith('.js'))) {
     for (const [, path] of read(name).matchAll(/(?:from|import|import\() ?'(\.[^']+)'/g)) {
@@ -63,38 +86,78 @@ test('what the pages name exists', () => {
 });
 
 test('the layers know each other in one direction only', () => {
-  const forbidden = { wire: /\b(document|window)\b|from '\.\.\/(audio|talk|elements|pages|words)/, audio: /from '\.\.\/(wire|talk|elements|pages|words)/, talk: /from '\.\.\/(elements|pages|words)/, elements: /from '(\.\.\/)+pages/ };
+  const forbidden = {
+    wire: /\b(document|window)\.|from '\.\.\/(audio|talk|elements|pages|words)/,
+    audio: /from '\.\.\/(wire|talk|elements|pages|words)/,
+    talk: /from '\.\.\/(elements|pages|words)/,
+    elements: /from '(\.\.\/)+pages/,
+  };
   for (const [layer, pattern] of Object.entries(forbidden)) {
-    for (const name of files.filter((file) => file.startsWith(`${layer}/`) && file.endsWith('.js'))) assert.doesNotMatch(read(name), pattern, name);
+    for (const name of files.filter((file) => file.startsWith(`${layer}/`) && file.endsWith('.js')))
+      assert.doesNotMatch(read(name), pattern, name);
   }
 });
 
 test('the model’s text becomes values, never markup', () => {
   assert.deepEqual(parseProse('# Hi\n\n- one\n- **two**\n\n```\n<b>\n```\nSee [it](https://x.test/) and <i>this</i>'), [
     { kind: 'heading', spans: [{ kind: 'text', text: 'Hi' }] },
-    { kind: 'list', isOrdered: false, items: [[{ kind: 'text', text: 'one' }], [{ kind: 'strong', text: 'two' }]] },
+    {
+      kind: 'list',
+      isOrdered: false,
+      start: 1,
+      items: [
+        { spans: [{ kind: 'text', text: 'one' }], blocks: [] },
+        { spans: [{ kind: 'strong', text: 'two' }], blocks: [] },
+      ],
+    },
     { kind: 'code', text: '<b>' },
-    { kind: 'p', spans: [{ kind: 'text', text: 'See ' }, { kind: 'link', text: 'it', url: 'https://x.test/' }, { kind: 'text', text: ' and <i>this</i>' }] },
+    {
+      kind: 'p',
+      spans: [
+        { kind: 'text', text: 'See ' },
+        { kind: 'link', text: 'it', url: 'https://x.test/' },
+        { kind: 'text', text: ' and <i>this</i>' },
+      ],
+    },
   ]);
   assert.equal(parseProse('[x](javascript:alert(1))')[0].spans[0].kind, 'text');
 });
 
 test('a histogram is of one label, or of all together', () => {
-  const text = ['chat', 'omni_duplex'].flatMap((mode, i) => [['0.1', 1], ['+Inf', 3]].map(([le, count]) => `parley_answer_seconds_bucket{le="${le}",mode="${mode}"} ${count * (i + 1)}`)).join('\n');
+  const text = ['chat', 'omni_duplex']
+    .flatMap((mode, i) =>
+      [
+        ['0.1', 1],
+        ['+Inf', 3],
+      ].map(([le, count]) => `parley_answer_seconds_bucket{le="${le}",mode="${mode}"} ${count * (i + 1)}`),
+    )
+    .join('\n');
   const metrics = parseMetrics(text);
 
-  assert.deepEqual(histogram(metrics, 'parley_answer_seconds', { mode: 'chat' }), [{ bound: 0.1, count: 1 }, { bound: Infinity, count: 3 }]);
-  assert.deepEqual(histogram(metrics, 'parley_answer_seconds').map(({ count }) => count), [3, 9]);
+  assert.deepEqual(histogram(metrics, 'parley_answer_seconds', { mode: 'chat' }), [
+    { bound: 0.1, count: 1 },
+    { bound: Infinity, count: 3 },
+  ]);
+  assert.deepEqual(
+    histogram(metrics, 'parley_answer_seconds').map(({ count }) => count),
+    [3, 9],
+  );
   assert.deepEqual(histogram(metrics, 'parley_answer_seconds', { mode: 'none' }), []);
 });
 
 test('prometheus text is read, quantiles lie within their bucket', () => {
-  const samples = parseMetrics('# HELP x\nparley_errors_total{code="a\\"b",source="worker"} 2.0\nparley_queue_length 3\n');
+  const samples = parseMetrics(
+    '# HELP x\nparley_errors_total{code="a\\"b",source="worker"} 2.0\nparley_queue_length 3\n',
+  );
   assert.deepEqual(samples, [
     { name: 'parley_errors_total', labels: { code: 'a"b', source: 'worker' }, value: 2 },
     { name: 'parley_queue_length', labels: {}, value: 3 },
   ]);
-  const buckets = [{ bound: 0.1, count: 5 }, { bound: 0.2, count: 10 }, { bound: Infinity, count: 10 }];
+  const buckets = [
+    { bound: 0.1, count: 5 },
+    { bound: 0.2, count: 10 },
+    { bound: Infinity, count: 10 },
+  ];
   assert.equal(quantile(buckets, 0.5), 0.1);
   assert.ok(Math.abs(quantile(buckets, 0.75) - 0.15) < 1e-9);
   assert.equal(quantile([], 0.5), null);
@@ -102,16 +165,32 @@ test('prometheus text is read, quantiles lie within their bucket', () => {
 
 test('a conversation keeps the name it was given until that is taken back', (t) => {
   const kept = new Map();
-  const store = { getItem: (key) => kept.get(key) ?? null, setItem: (key, value) => kept.set(key, value), removeItem: (key) => kept.delete(key) };
+  const store = {
+    getItem: (key) => kept.get(key) ?? null,
+    setItem: (key, value) => kept.set(key, value),
+    removeItem: (key) => kept.delete(key),
+  };
   const before = Object.getOwnPropertyDescriptor(globalThis, 'localStorage');
   Object.defineProperty(globalThis, 'localStorage', { value: store, configurable: true });
   t.after(() => (before ? Object.defineProperty(globalThis, 'localStorage', before) : delete globalThis.localStorage));
   remember('a', 'audio_duplex');
   remember('b', 'omni');
   rename('a', '  The first one ');
-  assert.deepEqual(recents().map(({ id, name }) => [id, name]), [['b', undefined], ['a', 'The first one']]);
+  assert.deepEqual(
+    recents().map(({ id, name }) => [id, name]),
+    [
+      ['b', undefined],
+      ['a', 'The first one'],
+    ],
+  );
   remember('a', 'audio_duplex');
-  assert.deepEqual(recents().map(({ id, name }) => [id, name]), [['a', 'The first one'], ['b', undefined]]);
+  assert.deepEqual(
+    recents().map(({ id, name }) => [id, name]),
+    [
+      ['a', 'The first one'],
+      ['b', undefined],
+    ],
+  );
   rename('a', ' ');
   assert.equal(recents()[0].name, undefined);
 });

@@ -5,21 +5,22 @@ import { MediaError } from '../../../src/parley/web/audio/devices.js';
 import { CaptionTrack } from '../../../src/parley/web/talk/captions.js';
 import { buildRequest, ChatTalk } from '../../../src/parley/web/talk/chat.js';
 import { Countdown } from '../../../src/parley/web/talk/countdown.js';
-import { DuplexTalk } from '../../../src/parley/web/talk/duplex.js';
+import { DuplexCall } from '../../../src/parley/web/talk/duplex.js';
 import { FileFeed } from '../../../src/parley/web/talk/files.js';
-import { HalfDuplexTalk } from '../../../src/parley/web/talk/half-duplex.js';
+import { HeadStart } from '../../../src/parley/web/talk/head-start.js';
+import { HalfDuplexCall } from '../../../src/parley/web/talk/half-duplex.js';
 import { FakeRig, settle, sound, surroundings } from '../support/fakes.mjs';
 
 async function halfDuplex(options = {}) {
   const { clock, sockets, connection } = surroundings();
   const rig = new FakeRig();
-  const talk = new HalfDuplexTalk(rig, clock.surroundings());
+  const talk = new HalfDuplexCall(rig, clock.surroundings());
   const seen = [];
   talk.addEventListener('change', ({ detail }) => {
     const now = detail.phase === 'live' ? detail.activity : detail.phase;
     if (seen.at(-1) !== now) seen.push(now);
   });
-  await talk.start(options, { connection });
+  await talk.start({ options: () => options, microphone: {}, connection });
   const socket = sockets[0];
   return { clock, rig, talk, seen, socket, sockets, connection };
 }
@@ -41,7 +42,10 @@ test('two turns of half-duplex: the microphone rests until the voice has ended a
   socket.say({ type: 'vad_state', speaking: false }, { type: 'generating', speech_duration_ms: 900 });
   rig.unit();
   assert.equal(chunks(socket), 2);
-  socket.say({ type: 'chunk', text_delta: 'Hello', audio_data: sound(24000) }, { type: 'chunk', text_delta: ' you', audio_data: null });
+  socket.say(
+    { type: 'chunk', text_delta: 'Hello', audio_data: sound(24000) },
+    { type: 'chunk', text_delta: ' you', audio_data: null },
+  );
   rig.tell('started', { turn: talk.turn });
   socket.say({ type: 'turn_done', turn_index: 0, text: 'Hello you' });
   clock.pass(5000);
@@ -55,13 +59,25 @@ test('two turns of half-duplex: the microphone rests until the voice has ended a
   rig.unit();
 
   assert.equal(chunks(socket), 3);
-  assert.deepEqual(seen, ['opening', 'connecting', 'preparing', 'listening', 'hearing', 'listening', 'thinking', 'speaking', 'listening']);
+  assert.deepEqual(seen, [
+    'starting',
+    'connecting',
+    'listening',
+    'hearing',
+    'listening',
+    'thinking',
+    'speaking',
+    'listening',
+  ]);
   assert.deepEqual(rig.plays(), [`play ${talk.turn} 24000`]);
 });
 
 test('the voice may end before the server says so', async () => {
   const { clock, rig, talk, socket } = await listening();
-  socket.say({ type: 'generating', speech_duration_ms: 900 }, { type: 'chunk', text_delta: 'a', audio_data: sound(240) });
+  socket.say(
+    { type: 'generating', speech_duration_ms: 900 },
+    { type: 'chunk', text_delta: 'a', audio_data: sound(240) },
+  );
   rig.tell('started', { turn: talk.turn });
   rig.tell('drained', { turn: talk.turn });
   clock.pass(2000);
@@ -75,7 +91,11 @@ test('the voice may end before the server says so', async () => {
 
 test('an answer without a voice does not make anyone wait', async () => {
   const { clock, rig, talk, socket } = await listening();
-  socket.say({ type: 'generating', speech_duration_ms: 900 }, { type: 'chunk', text_delta: 'words', audio_data: null }, { type: 'turn_done', turn_index: 0, text: 'words' });
+  socket.say(
+    { type: 'generating', speech_duration_ms: 900 },
+    { type: 'chunk', text_delta: 'words', audio_data: null },
+    { type: 'turn_done', turn_index: 0, text: 'words' },
+  );
   clock.pass(0);
   rig.unit();
   assert.equal(chunks(socket), 1);
@@ -85,11 +105,17 @@ test('an answer without a voice does not make anyone wait', async () => {
 test('skipping silences at once, asks the server, and listens again', async () => {
   const { clock, rig, talk, socket } = await listening();
   const asked = [];
-  socket.say({ type: 'generating', speech_duration_ms: 900 }, { type: 'chunk', text_delta: 'a long story', audio_data: sound(24000) });
+  socket.say(
+    { type: 'generating', speech_duration_ms: 900 },
+    { type: 'chunk', text_delta: 'a long story', audio_data: sound(24000) },
+  );
   rig.tell('started', { turn: talk.turn });
   rig.position(talk.turn, 4000);
   await talk.skip(async (id) => asked.push(id));
-  socket.say({ type: 'chunk', text_delta: ' more', audio_data: sound(24000) }, { type: 'turn_done', turn_index: 0, text: 'a long', interrupted: true });
+  socket.say(
+    { type: 'chunk', text_delta: ' more', audio_data: sound(24000) },
+    { type: 'turn_done', turn_index: 0, text: 'a long', interrupted: true },
+  );
   clock.pass(0);
   rig.unit();
 
@@ -111,13 +137,14 @@ test('a refused microphone costs no place in the queue', async () => {
   const { sockets, connection, clock } = surroundings();
   const rig = new FakeRig();
   rig.permission = new MediaError('denied', 'microphone');
-  const talk = new HalfDuplexTalk(rig, clock.surroundings());
-  const started = await talk.start({}, { connection });
+  const talk = new HalfDuplexCall(rig, clock.surroundings());
+  const started = await talk.start({ options: () => ({}), microphone: {}, connection });
 
   assert.equal(started, false);
   assert.equal(sockets.length, 0);
   assert.deepEqual(talk.state.trouble, { kind: 'media', trouble: 'denied', device: 'microphone' });
-  assert.equal(talk.state.phase, 'idle');
+  assert.equal(talk.state.phase, 'ended');
+  assert.equal(talk.state.ending.reason, 'not_started');
 });
 
 test('a lost server lets the last sentence finish, hanging up does not', async () => {
@@ -135,14 +162,15 @@ test('a lost server lets the last sentence finish, hanging up does not', async (
 });
 
 test('a call after a muted one is heard', async () => {
-  const { rig, talk, socket, sockets, connection } = await listening();
+  const { rig, talk, socket, sockets, connection, clock } = await listening();
   talk.mute(true);
   talk.stop();
   socket.say({ type: 'stopped' });
-  await talk.start({}, { connection });
+  const next = new HalfDuplexCall(rig, clock.surroundings());
+  await next.start({ options: () => ({}), microphone: {}, connection });
 
   assert.equal(rig.log.filter((line) => line.endsWith('mute')).at(-1), 'unmute');
-  assert.equal(talk.state.isMuted, false);
+  assert.equal(next.state.isMuted, false);
   assert.equal(sockets.length, 2);
 });
 
@@ -155,14 +183,15 @@ test('sound that the system takes away and gives back', async () => {
 });
 
 test('a second call uses the same page', async () => {
-  const { rig, talk, socket, sockets, connection } = await listening();
+  const { rig, talk, socket, sockets, connection, clock } = await listening();
   talk.stop();
   socket.say({ type: 'stopped' });
-  await talk.start({}, { connection });
+  const next = new HalfDuplexCall(rig, clock.surroundings());
+  await next.start({ options: () => ({}), microphone: {}, connection });
   sockets[1].accept();
   sockets[1].say({ type: 'queue_done' }, { type: 'prepared', session_id: 'hdx_2', timeout_s: 9 });
   rig.unit();
-  assert.equal(talk.state.sessionId, 'hdx_2');
+  assert.equal(next.state.sessionId, 'hdx_2');
   assert.equal(chunks(sockets[1]), 1);
 });
 
@@ -171,14 +200,35 @@ test('a second call uses the same page', async () => {
 const say = {
   duplex: {
     hello: [{ type: 'queue_done' }, { type: 'prepared', session_id: 'adx_1', prompt_length: 5 }],
-    listen: (kv = 10) => ({ type: 'result', is_listen: true, text: '', audio_data: '', end_of_turn: false, kv_cache_length: kv, wall_clock_ms: 90 }),
-    speak: (text, count, last = false) => ({ type: 'result', is_listen: false, text, audio_data: count ? sound(count) : '', end_of_turn: last, kv_cache_length: 20 }),
+    listen: (kv = 10) => ({
+      type: 'result',
+      is_listen: true,
+      text: '',
+      audio_data: '',
+      end_of_turn: false,
+      kv_cache_length: kv,
+      wall_clock_ms: 90,
+    }),
+    speak: (text, count, last = false) => ({
+      type: 'result',
+      is_listen: false,
+      text,
+      audio_data: count ? sound(count) : '',
+      end_of_turn: last,
+      kv_cache_length: 20,
+    }),
     units: (socket) => socket.sent.filter((message) => message.type === 'audio_chunk'),
   },
   realtime: {
     hello: [{ type: 'session.queue_done' }, { type: 'session.created', session_id: 'rt_1', prompt_length: 5 }],
     listen: (kv = 10) => ({ type: 'response.listen', kv_cache_length: kv }),
-    speak: (text, count, last = false) => ({ type: 'response.output_audio.delta', text, audio: count ? sound(count) : '', end_of_turn: last, kv_cache_length: 20 }),
+    speak: (text, count, last = false) => ({
+      type: 'response.output_audio.delta',
+      text,
+      audio: count ? sound(count) : '',
+      end_of_turn: last,
+      kv_cache_length: 20,
+    }),
     units: (socket) => socket.sent.filter((message) => message.type === 'input_audio_buffer.append'),
   },
 };
@@ -186,12 +236,14 @@ const say = {
 async function call(dialect, options = {}) {
   const { clock, sockets, connection } = surroundings();
   const rig = new FakeRig();
-  const talk = new DuplexTalk(rig, clock.surroundings());
-  await talk.start(dialect, 'audio', { instructions: 'x' }, { connection, ...options });
+  const talk = new DuplexCall(rig, clock.surroundings());
+  const microphone = options.sound === 'file' ? null : {};
+  const order = { dialect, mode: 'audio', microphone, connection, options: (said) => ({ instructions: `x${said}` }) };
+  await talk.start({ ...order, ...options });
   const socket = sockets[0];
   socket.accept();
   socket.say(...say[dialect].hello);
-  return { clock, rig, talk, socket, words: say[dialect] };
+  return { clock, rig, talk, socket, sockets, connection, words: say[dialect] };
 }
 
 for (const dialect of ['duplex', 'realtime']) {
@@ -212,8 +264,17 @@ for (const dialect of ['duplex', 'realtime']) {
     assert.ok(rig.log.includes('flush'));
     assert.equal(talk.state.activity, 'listening');
     const spoken = talk.captions.list.filter((caption) => caption.who === 'assistant');
-    assert.deepEqual(spoken.map((caption) => [caption.text, caption.isInterrupted]), [['One two', false], ['Three four five', true]]);
-    assert.deepEqual(rig.plays().map((line) => line.split(' ')[1]), ['1', '1', '2']);
+    assert.deepEqual(
+      spoken.map((caption) => [caption.text, caption.isInterrupted]),
+      [
+        ['One two', false],
+        ['Three four five', true],
+      ],
+    );
+    assert.deepEqual(
+      rig.plays().map((line) => line.split(' ')[1]),
+      ['1', '1', '2'],
+    );
   });
 
   test(`${dialect}: forcing to listen silences now and marks every unit`, async () => {
@@ -228,7 +289,10 @@ for (const dialect of ['duplex', 'realtime']) {
     rig.unit();
     await settle();
 
-    assert.deepEqual(words.units(socket).map((unit) => unit.force_listen ?? false), [true, false]);
+    assert.deepEqual(
+      words.units(socket).map((unit) => unit.force_listen ?? false),
+      [true, false],
+    );
     assert.deepEqual(rig.plays(), ['play 1 24000', 'play 2 24000']);
   });
 
@@ -242,7 +306,10 @@ for (const dialect of ['duplex', 'realtime']) {
     }
     socket.say(words.speak(' story', 24000), words.listen());
 
-    assert.deepEqual(words.units(socket).map((unit) => unit.force_listen ?? false), [true, false]);
+    assert.deepEqual(
+      words.units(socket).map((unit) => unit.force_listen ?? false),
+      [true, false],
+    );
     assert.equal(rig.plays().length, 1);
   });
 
@@ -299,7 +366,12 @@ test('realtime pauses by not sending', async () => {
 });
 
 test('a file is sent by the clock, padded, and its end is not the end of the call', async () => {
-  const feed = new FileFeed({ samples: new Float32Array(16000 + 8000).fill(0.5), frames: ['QQ==', 'Qg=='], beforeS: 1, afterS: 1 });
+  const feed = new FileFeed({
+    samples: new Float32Array(16000 + 8000).fill(0.5),
+    frames: ['QQ==', 'Qg=='],
+    beforeS: 1,
+    afterS: 1,
+  });
   const { clock, talk, socket, words, rig } = await call('duplex', { sound: 'file', feed });
   for (let i = 0; i < 7; i++) {
     clock.pass(1000);
@@ -307,7 +379,15 @@ test('a file is sent by the clock, padded, and its end is not the end of the cal
   }
   const units = words.units(socket);
   const first = (unit) => Buffer.from(unit.audio_base64, 'base64').readFloatLE(0);
-  assert.deepEqual(units.map((unit) => [first(unit), unit.frame_base64_list[0]]), [[0, 'QQ=='], [0.5, 'QQ=='], [0.5, 'Qg=='], [0, 'Qg==']]);
+  assert.deepEqual(
+    units.map((unit) => [first(unit), unit.frame_base64_list[0]]),
+    [
+      [0, 'QQ=='],
+      [0.5, 'QQ=='],
+      [0.5, 'Qg=='],
+      [0, 'Qg=='],
+    ],
+  );
   assert.equal(talk.state.phase, 'live');
   assert.equal(rig.log.includes('mic'), false, 'a file needs no microphone');
 });
@@ -371,15 +451,37 @@ test('an estimate falls, and rises only when the place changes', () => {
   assert.equal(countdown.read(), null);
 });
 
-const settings = { system: [{ type: 'text', text: 'Be kind.' }], streaming: true, voice: true, ttsVoice: 'VVVV', maxNewTokens: 256, lengthPenalty: 1.1, detailed: true };
+const settings = {
+  system: [{ type: 'text', text: 'Be kind.' }],
+  streaming: true,
+  voice: true,
+  ttsVoice: 'VVVV',
+  maxNewTokens: 256,
+  lengthPenalty: 1.1,
+  detailed: true,
+};
 
 test('a chat request carries the history, the voice and the pictures', () => {
-  const user = { id: 'a', role: 'user', at: 0, parts: [{ type: 'image', data: 'SQ==' }, { type: 'text', text: 'What is this?' }] };
+  const user = {
+    id: 'a',
+    role: 'user',
+    at: 0,
+    parts: [
+      { type: 'image', data: 'SQ==' },
+      { type: 'text', text: 'What is this?' },
+    ],
+  };
   const request = buildRequest([user], settings);
 
   assert.deepEqual(request.messages, [
     { role: 'system', content: 'Be kind.' },
-    { role: 'user', content: [{ type: 'image', data: 'SQ==' }, { type: 'text', text: 'What is this?' }] },
+    {
+      role: 'user',
+      content: [
+        { type: 'image', data: 'SQ==' },
+        { type: 'text', text: 'What is this?' },
+      ],
+    },
   ]);
   assert.deepEqual(request.tts, { enabled: true, mode: 'audio_assistant', ref_audio_data: 'VVVV' });
   assert.deepEqual(request.image, { max_slice_nums: 2 });
@@ -395,13 +497,26 @@ test('an answer streams in, is kept when cancelled, and can be asked for again',
   sockets[0].accept();
   sockets[0].say({ type: 'prefill_done', input_tokens: 7 });
   clock.pass(100);
-  sockets[0].say({ type: 'chunk', text_delta: 'Hel', audio_data: sound(100) }, { type: 'chunk', text_delta: 'lo', audio_data: null });
-  sockets[0].say({ type: 'done', text: 'Hello', generated_tokens: 2, input_tokens: 7, audio_data: null, recording_session_id: 'chat_1' });
+  sockets[0].say(
+    { type: 'chunk', text_delta: 'Hel', audio_data: sound(100) },
+    { type: 'chunk', text_delta: 'lo', audio_data: null },
+  );
+  sockets[0].say({
+    type: 'done',
+    text: 'Hello',
+    generated_tokens: 2,
+    input_tokens: 7,
+    audio_data: null,
+    recording_session_id: 'chat_1',
+  });
   sockets[0].hangUp(1000);
 
   const answer = talk.messages[1];
   assert.equal(answer.parts[0].text, 'Hello');
-  assert.deepEqual([answer.timing.firstMs, answer.tokens, answer.sound.length, answer.recordingId], [100, { input: 7, output: 2 }, 100, 'chat_1']);
+  assert.deepEqual(
+    [answer.timing.firstMs, answer.tokens, answer.sound.length, answer.recordingId],
+    [100, { input: 7, output: 2 }, 100, 'chat_1'],
+  );
   assert.deepEqual(heard, [100]);
   assert.equal(talk.phase, 'idle');
 
@@ -415,8 +530,11 @@ test('an answer streams in, is kept when cancelled, and can be asked for again',
   assert.equal(sockets[1].sent[0].messages.length, 4);
 
   talk.regenerate(settings);
-  assert.deepEqual(talk.messages.map((message) => message.role), ['user', 'assistant', 'user', 'assistant']);
-  assert.equal(sockets[2].url, 'ws://parley.test/ws/chat');
+  assert.deepEqual(
+    talk.messages.map((message) => message.role),
+    ['user', 'assistant', 'user', 'assistant'],
+  );
+  assert.equal(sockets[2].url, 'ws://parley.test/ws/chat?extensions=true');
 });
 
 test('an answer that is left belongs to the chat it was asked in', () => {
@@ -431,7 +549,10 @@ test('an answer that is left belongs to the chat it was asked in', () => {
   sockets[0].say({ type: 'stopped', session_id: '' });
 
   assert.equal(other.length, 1);
-  assert.deepEqual(first.map((message) => message.role), ['user']);
+  assert.deepEqual(
+    first.map((message) => message.role),
+    ['user'],
+  );
 });
 
 test('a refused chat leaves its error in the answer', () => {
@@ -448,11 +569,15 @@ test('a refused chat leaves its error in the answer', () => {
 
 async function waited(isAway) {
   const { clock, sockets, connection } = surroundings();
-  const talk = new DuplexTalk(new FakeRig(), clock.surroundings());
+  const talk = new DuplexCall(new FakeRig(), clock.surroundings());
   talk.isAway = () => isAway;
-  await talk.start('realtime', 'audio', {}, { connection });
+  await talk.start({ dialect: 'realtime', mode: 'audio', options: () => ({}), microphone: {}, connection });
   sockets[0].accept();
-  sockets[0].say({ type: 'session.queued', position: 1, queue_length: 1, estimated_wait_s: 5, ticket_id: 'q_1' }, { type: 'session.queue_done' }, { type: 'session.created', session_id: 'rt_1', prompt_length: 1 });
+  sockets[0].say(
+    { type: 'session.queued', position: 1, queue_length: 1, estimated_wait_s: 5, ticket_id: 'q_1' },
+    { type: 'session.queue_done' },
+    { type: 'session.created', session_id: 'rt_1', prompt_length: 1 },
+  );
   return { clock, talk, socket: sockets[0] };
 }
 
@@ -506,4 +631,56 @@ test('while a phone call holds the sound, tapping does not pretend it is back', 
   rig.isHeld = false;
   rig.tell('resumed', {});
   assert.equal(talk.state.isSuspended, false);
+});
+
+test('on an even line a turn is heard sooner; after a hole nothing is taken on trust', () => {
+  const start = new HeadStart();
+  assert.equal(start.ms(200), 200, 'nothing is known yet');
+  for (const ms of [300, 310, 305]) start.answered(ms);
+  assert.equal(start.ms(200), 40, 'slow, but even');
+  assert.equal(start.ms(0), 0, 'never more than was allowed');
+  start.answered(380);
+  assert.equal(start.ms(200), 120);
+  start.answered(900);
+  assert.equal(start.ms(200), 200);
+  for (let i = 0; i < 8; i++) start.answered(300);
+  assert.equal(start.ms(200), 40, 'what was long ago is forgotten');
+  start.gap();
+  for (let i = 0; i < 19; i++) start.answered(300);
+  assert.equal(start.ms(200), 200);
+  start.answered(300);
+  assert.equal(start.ms(200), 40);
+});
+
+test('who has set the wait gets it', async () => {
+  for (const [isFixed, wait] of [
+    [false, 40],
+    [true, 500],
+  ]) {
+    const { socket, rig, words } = await call('realtime', { delay: { ms: 500, isFixed } });
+    for (let i = 0; i < 3; i++) {
+      rig.unit();
+      await settle();
+      socket.say(words.listen());
+    }
+    rig.unit();
+    await settle();
+    socket.say(words.speak('So', 24000));
+    assert.equal(rig.delayMs, wait);
+  }
+});
+
+test('a unit of a mix says how loud each part of it is, and a gain is heard in the next one', () => {
+  const samples = new Float32Array(32000).fill(0.5);
+  const feed = new FileFeed({ samples, source: 'mixed', gain: { mic: 1, file: 0.5 } });
+  const mic = new Float32Array(16000);
+  mic.fill(0.25, 8000);
+  const { levels } = feed.next(mic);
+  assert.deepEqual(levels.file, new Array(10).fill(0.25));
+  assert.deepEqual(levels.mic, [0, 0, 0, 0, 0, 0.25, 0.25, 0.25, 0.25, 0.25]);
+  assert.deepEqual(levels.mix, [0.25, 0.25, 0.25, 0.25, 0.25, 0.5, 0.5, 0.5, 0.5, 0.5]);
+  feed.gain = { mic: 1, file: 0.1 };
+  const next = feed.next(mic, true);
+  assert.ok(Math.abs(next.levels.mix[9] - 0.05) < 1e-6, 'and who is muted is not in it');
+  assert.deepEqual(next.levels.mic, new Array(10).fill(0));
 });

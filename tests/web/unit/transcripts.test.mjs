@@ -5,8 +5,8 @@ import { readdirSync, readFileSync } from 'node:fs';
 import { test } from 'node:test';
 
 import { ChatTalk } from '../../../src/parley/web/talk/chat.js';
-import { DuplexTalk } from '../../../src/parley/web/talk/duplex.js';
-import { HalfDuplexTalk } from '../../../src/parley/web/talk/half-duplex.js';
+import { DuplexCall } from '../../../src/parley/web/talk/duplex.js';
+import { HalfDuplexCall } from '../../../src/parley/web/talk/half-duplex.js';
 import { reasonOf } from '../../../src/parley/web/wire/connection.js';
 import { FakeRig, settle, surroundings } from '../support/fakes.mjs';
 
@@ -24,9 +24,14 @@ function conversations() {
   return all;
 }
 
-const soundOf = (message) => message.audio_data ?? (message.type === 'response.output_audio.delta' ? message.audio : '') ?? '';
+const soundOf = (message) =>
+  message.audio_data ?? (message.type === 'response.output_audio.delta' ? message.audio : '') ?? '';
 const textOf = (message) =>
-  message.type === 'chunk' ? (message.text_delta ?? '') : message.type === 'result' || message.type === 'response.output_audio.delta' ? message.text : '';
+  message.type === 'chunk'
+    ? (message.text_delta ?? '')
+    : message.type === 'result' || message.type === 'response.output_audio.delta'
+      ? message.text
+      : '';
 
 /** What the server's last words and close code mean. */
 function wantedReason(lines) {
@@ -37,33 +42,51 @@ function wantedReason(lines) {
   if (last?.type === 'session.closed') return last.reason === 'error' ? 'failed' : last.reason;
   if (last?.type === 'stopped' || last?.type === 'done') return 'stopped';
   const error = last?.type === 'error' ? last : null;
-  const sentence = error?.message ?? '';
+  const sentence = error?.message ?? error?.error ?? '';
   if (sentence === 'Cancelled') return 'cancelled';
   return close ? reasonOf(close.close, error?.code ?? error?.error?.code ?? '') : null;
 }
 
 function start(path, world, rig, request) {
   const { connection, clock } = world;
-  if (path === '/ws/chat') {
+  if (path.startsWith('/ws/chat')) {
     const talk = new ChatTalk({ connection, onSound: (audio) => rig.play(0, audio) });
     const endings = [];
     talk.addEventListener('finished', ({ detail }) => endings.push(detail.ending));
     const content = request?.messages?.filter((message) => message.role === 'user').at(-1)?.content ?? 'Hi';
     const parts = typeof content === 'string' ? [{ type: 'text', text: content }] : content;
-    talk.send(parts, { system: [], streaming: request?.streaming ?? true, voice: true, ttsVoice: null, maxNewTokens: 256, lengthPenalty: 1.1, detailed: false });
-    return { talk, ending: () => endings[0], text: () => talk.messages.at(-1)?.parts[0].text ?? '', stop: () => talk.cancel() };
+    talk.send(parts, {
+      system: [],
+      streaming: request?.streaming ?? true,
+      voice: true,
+      ttsVoice: null,
+      maxNewTokens: 256,
+      lengthPenalty: 1.1,
+      detailed: false,
+    });
+    return {
+      talk,
+      ending: () => endings[0],
+      text: () => talk.messages.at(-1)?.parts[0].text ?? '',
+      stop: () => talk.cancel(),
+    };
   }
   const half = path.startsWith('/ws/half_duplex');
-  const talk = half ? new HalfDuplexTalk(rig, clock.surroundings()) : new DuplexTalk(rig, clock.surroundings());
-  if (half) void talk.start({}, { connection });
+  const talk = half ? new HalfDuplexCall(rig, clock.surroundings()) : new DuplexCall(rig, clock.surroundings());
+  if (half) void talk.start({ options: () => ({}), microphone: {}, connection });
   else {
     const mode = path.includes('mode=audio') || path.includes('/adx_') ? 'audio' : 'video';
-    void talk.start(path.startsWith('/v1/realtime') ? 'realtime' : 'duplex', mode, { instructions: 'x' }, { connection });
+    const dialect = path.startsWith('/v1/realtime') ? 'realtime' : 'duplex';
+    void talk.start({ dialect, mode, options: () => ({ instructions: 'x' }), microphone: {}, connection });
   }
   return {
     talk,
     ending: () => talk.state.ending,
-    text: () => talk.captions.list.filter((caption) => caption.who === 'assistant').map((caption) => caption.text).join(''),
+    text: () =>
+      talk.captions.list
+        .filter((caption) => caption.who === 'assistant')
+        .map((caption) => caption.text)
+        .join(''),
     stop: () => talk.stop(),
   };
 }

@@ -10,6 +10,9 @@ import { DuplexClient } from '../../../src/parley/web/wire/duplex.js';
 import { ChatClient } from '../../../src/parley/web/wire/chat.js';
 import { sound, surroundings } from '../support/fakes.mjs';
 
+const NEEDS_SOCKETS = { skip: 'WebSocket' in globalThis ? false : 'this Node has no WebSocket' };
+const once = (target, type) => new Promise((resolve) => target.addEventListener(type, resolve, { once: true }));
+
 function watch(client, ...types) {
   const seen = [];
   for (const type of types) client.addEventListener(type, ({ detail }) => seen.push([type, detail]));
@@ -36,7 +39,10 @@ test('a film becomes text in steps, between which a browser does other things', 
   assert.ok((await encodeBlob(film)) === bytes.toString('base64'), 'the same bytes');
   const sizes = slice.mock.calls.map(({ result }) => result?.size ?? 0);
   assert.ok(Math.max(...sizes) <= 2_000_000, `steps of ${sizes}`);
-  assert.equal(sizes.reduce((sum, size) => sum + size, 0), bytes.length);
+  assert.equal(
+    sizes.reduce((sum, size) => sum + size, 0),
+    bytes.length,
+  );
   assert.equal(await encodeBlob(new Blob([])), '');
 });
 
@@ -48,12 +54,47 @@ test('a damaged sound loses its odd bytes, and nonsense is silence', (t) => {
 });
 
 test('addresses keep the host and become sockets', () => {
-  assert.equal(socketUrl('/ws/chat', 'https://a.test:8006/omni?x=1'), 'wss://a.test:8006/ws/chat');
+  assert.equal(socketUrl('/ws/chat', 'https://a.test:8006'), 'wss://a.test:8006/ws/chat?extensions=true');
+  assert.equal(
+    socketUrl('/v1/realtime?mode=audio', 'http://a.test'),
+    'ws://a.test/v1/realtime?mode=audio&extensions=true',
+  );
   assert.match(makeSessionId('hdx_'), /^hdx_[0-9a-z]{15,40}$/);
 });
 
+test('a path before the server is kept, and a key goes along', () => {
+  const url = new URL(socketUrl('/ws/chat', 'https://a.test/parley/', 'pk_1&2'));
+  assert.equal(url.pathname, '/parley/ws/chat');
+  assert.equal(url.searchParams.get('token'), 'pk_1&2');
+  const where = { ...surroundings().connection, base: 'https://a.test', token: 'pk_1' };
+  for (const client of [
+    new ChatClient({ messages: [] }, where),
+    new HalfDuplexClient({}, where),
+    new DuplexClient({ instructions: '' }, 'audio', where),
+    new RealtimeClient({ instructions: '' }, 'audio', where),
+  ])
+    assert.equal(new URL(client.url).searchParams.get('token'), 'pk_1');
+});
+
+test('a server that is not there is told within seconds, with what to look at', NEEDS_SOCKETS, async () => {
+  const chat = new ChatClient({ messages: [] }, { base: 'https://127.0.0.1:9' });
+  const retrying = once(chat, 'retrying');
+  const ended = once(chat, 'ended');
+  const began = Date.now();
+  chat.open();
+  const first = (await retrying).detail;
+  assert.match(first.sentence, /^No connection to wss:\/\/127\.0\.0\.1:9\..*NODE_EXTRA_CA_CERTS/);
+  const { detail } = await ended;
+  assert.equal(detail.reason, 'lost');
+  assert.equal(detail.sentence, first.sentence);
+  assert.ok(Date.now() - began < 9000, 'long before an open would have been given up');
+});
+
 test('close codes have words', () => {
-  assert.deepEqual([1000, 1001, 1003, 1006, 1011, 1013].map((code) => reasonOf(code, '')), ['stopped', 'server_shutdown', 'bad', 'lost', 'failed', 'busy']);
+  assert.deepEqual(
+    [1000, 1001, 1003, 1006, 1011, 1013].map((code) => reasonOf(code, '')),
+    ['stopped', 'server_shutdown', 'bad', 'lost', 'failed', 'busy'],
+  );
   assert.equal(reasonOf(1008, 'app_disabled'), 'refused');
   assert.equal(reasonOf(1008, 'invalid_config'), 'bad');
 });
@@ -71,7 +112,7 @@ test('half-duplex sends its configuration after the queue, not on opening', () =
   sockets[0].say({ type: 'prepared', session_id: 'hdx_1', timeout_s: 180, recording_session_id: 'r1' });
   sockets[0].say({ type: 'stopped', session_id: 'hdx_1' });
 
-  assert.equal(sockets[0].url, 'ws://parley.test/ws/half_duplex/hdx_1');
+  assert.equal(sockets[0].url, 'ws://parley.test/ws/half_duplex/hdx_1?extensions=true');
   assert.deepEqual(seen, [
     ['queue', { position: 2, length: 3, waitS: 40, ticketId: 'q_1' }],
     ['queue', null],
@@ -140,13 +181,25 @@ test('the server says why before it closes', () => {
   const seen = watch(full, 'ended');
   full.open();
   sockets[0].accept();
-  sockets[0].say({ type: 'error', error: 'Queue full (9 requests)', message: 'Queue full (9 requests)', code: 'queue_full' });
+  sockets[0].say({
+    type: 'error',
+    error: 'Queue full (9 requests)',
+    message: 'Queue full (9 requests)',
+    code: 'queue_full',
+  });
   sockets[0].hangUp(1013);
 
-  assert.deepEqual(seen, [['ended', { reason: 'busy', code: 'queue_full', sentence: 'Queue full (9 requests)', wasReady: false }]]);
+  assert.deepEqual(seen, [
+    ['ended', { reason: 'busy', code: 'queue_full', sentence: 'Queue full (9 requests)', wasReady: false }],
+  ]);
 });
 
-for (const [reason, want] of [['timeout', 'timeout'], ['context_full', 'context_full'], ['error', 'failed'], ['server_shutdown', 'server_shutdown']]) {
+for (const [reason, want] of [
+  ['timeout', 'timeout'],
+  ['context_full', 'context_full'],
+  ['error', 'failed'],
+  ['server_shutdown', 'server_shutdown'],
+]) {
   test(`realtime ends with ${reason}`, () => {
     const { sockets, connection } = surroundings();
     const client = new RealtimeClient({ instructions: 'x' }, 'video', connection);
@@ -155,7 +208,10 @@ for (const [reason, want] of [['timeout', 'timeout'], ['context_full', 'context_
     sockets[0].accept();
     sockets[0].say({ type: 'session.closed', reason });
     sockets[0].hangUp(1000);
-    assert.deepEqual(seen.map(([, ending]) => ending.reason), [want]);
+    assert.deepEqual(
+      seen.map(([, ending]) => ending.reason),
+      [want],
+    );
   });
 }
 
@@ -189,8 +245,18 @@ test('a slow network loses old units and keeps the wish to be silent', () => {
   client.sendUnitOf({ audio: new Float32Array(16).fill(9) });
 
   const units = socket.sent.filter((message) => message.type === 'audio_chunk');
-  assert.deepEqual(units.map((unit) => [decodePcm(unit.audio_base64)[0], unit.force_listen ?? false]), [[2, true], [3, false], [9, false]]);
-  assert.deepEqual(seen, [['dropped', 1], ['dropped', 2]]);
+  assert.deepEqual(
+    units.map((unit) => [decodePcm(unit.audio_base64)[0], unit.force_listen ?? false]),
+    [
+      [2, true],
+      [3, false],
+      [9, false],
+    ],
+  );
+  assert.deepEqual(seen, [
+    ['dropped', 1],
+    ['dropped', 2],
+  ]);
 });
 
 test('the duplex dialects carry the same unit under their own names', () => {
@@ -209,14 +275,29 @@ test('the duplex dialects carry the same unit under their own names', () => {
   const [legacy, realtime] = sockets;
   assert.deepEqual(legacy.sent, [
     { type: 'prepare', system_prompt: 'Be kind.', max_slice_nums: 2, ref_audio_base64: 'AAAA' },
-    { type: 'audio_chunk', audio_base64: 'AAAAAAAAAAAAAAAAAAAAAA==', frame_base64_list: ['QQ=='], force_listen: true, max_slice_nums: 2 },
+    {
+      type: 'audio_chunk',
+      audio_base64: 'AAAAAAAAAAAAAAAAAAAAAA==',
+      frame_base64_list: ['QQ=='],
+      force_listen: true,
+      max_slice_nums: 2,
+    },
   ]);
   assert.deepEqual(realtime.sent, [
-    { type: 'session.update', session: { instructions: 'Be kind.', max_slice_nums: 2, ref_audio: 'AAAA' } },
-    { type: 'input_audio_buffer.append', audio: 'AAAAAAAAAAAAAAAAAAAAAA==', video_frames: ['QQ=='], force_listen: true, max_slice_nums: 2 },
+    {
+      type: 'session.update',
+      session: { instructions: 'Be kind.', max_slice_nums: 2, transcribe: true, ref_audio: 'AAAA' },
+    },
+    {
+      type: 'input_audio_buffer.append',
+      audio: 'AAAAAAAAAAAAAAAAAAAAAA==',
+      video_frames: ['QQ=='],
+      force_listen: true,
+      max_slice_nums: 2,
+    },
   ]);
   assert.match(legacy.url, /\/ws\/duplex\/omni_/);
-  assert.match(realtime.url, /\/v1\/realtime\?mode=video$/);
+  assert.match(realtime.url, /\/v1\/realtime\?mode=video&extensions=true$/);
 });
 
 test('a chat is asked again only while nothing was heard', () => {
@@ -241,7 +322,11 @@ test('an unknown message is not an accident', (t) => {
   const client = new RealtimeClient({ instructions: 'x' }, 'audio', connection);
   client.open();
   sockets[0].accept();
-  sockets[0].say('not json', { type: 'session.warning' }, { type: 'response.output_audio.delta', text: 'a', audio: sound(10), end_of_turn: true, kv_cache_length: 1 });
+  sockets[0].say(
+    'not json',
+    { type: 'session.warning' },
+    { type: 'response.output_audio.delta', text: 'a', audio: sound(10), end_of_turn: true, kv_cache_length: 1 },
+  );
   assert.notEqual(client.phase, 'ended');
 });
 
@@ -255,7 +340,16 @@ test('a link cannot send a voice to a strange server', () => {
   assert.equal(taken('wss://other.example.org:1'), 'https://other.example.org:1');
   assert.equal(taken('third.example.org:8443'), 'https://third.example.org:8443');
   assert.equal(taken('http://localhost:8006'), 'http://localhost:8006');
-  for (const bad of ['evil.example', 'third.example.org:1', 'http://other.example.org', 'talk.example.org.evil.example', 'javascript:alert(1)', 'me:secret@talk.example.org', '//', 'ftp://talk.example.org']) {
+  for (const bad of [
+    'evil.example',
+    'third.example.org:1',
+    'http://other.example.org',
+    'talk.example.org.evil.example',
+    'javascript:alert(1)',
+    'me:secret@talk.example.org',
+    '//',
+    'ftp://talk.example.org',
+  ]) {
     assert.deepEqual(chosenApi(page + encodeURIComponent(bad), allowed), { base: null, refused: bad }, bad);
   }
 });

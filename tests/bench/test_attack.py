@@ -1,0 +1,32 @@
+"""`parley bench attack`: it measures, it ends, and it attacks nobody else."""
+
+import asyncio
+import sys
+
+import pytest
+
+from parley.cli.bench import attack, attackers
+
+
+def test_only_this_machine_is_attacked():
+    with pytest.raises(SystemExit, match="on this machine"):
+        attackers.main(["ping", "http://192.0.2.1:8006", "1"])
+
+
+@pytest.mark.parametrize("kind", list(attackers.ATTACKS))
+async def test_every_attack_ends_in_its_time_though_nobody_is_there(kind: str):
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "parley.cli.bench.attackers", kind, "http://127.0.0.1:9", "0.2")
+    )
+    async with asyncio.timeout(60):
+        assert await process.wait() == 0
+
+
+async def test_live_sessions_go_on_while_they_are_measured(capsys: pytest.CaptureFixture[str]):
+    await attack.measure(["ping", "slow-body"], sessions=2, seconds=2.0)
+
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == ["quiet", "ping", "slow-body", "quiet"]
+    assert "gateway" in lines[1]
+    assert "worker" in lines[1]
+    assert not [line for line in lines if "LOST" in line]

@@ -1,0 +1,150 @@
+"""`parley bench duplex`: its measures, its ear, and a conversation with a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+
+import numpy as np
+import pytest
+from tests.support.noises import spoken
+
+from parley.cli.bench.duplex import CHUNK_S, as_data, as_table, converse
+from parley.cli.bench.duplex_material import Material, own
+from parley.cli.bench.duplex_score import TalkOutcome, percentile, rate, share
+from parley.cli.bench.duplex_talk import Ear, Mouth
+from parley.cli.bench.session import server
+from parley.client.events import Interruption, Piece, Speaking
+from parley.client.half_duplex import HalfDuplexClient
+from parley.errors import SetupError
+from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm
+from parley.media.wav import encode_wav
+
+
+def tone(seconds: float, rate_hz: int = OUTPUT_RATE_HZ) -> Pcm:
+    time_s = np.arange(round(seconds * rate_hz)) / rate_hz
+    return Pcm((0.2 * np.sin(2 * np.pi * 300 * time_s)).astype(np.float32), rate_hz)
+
+
+def test_shares_have_wilsons_interval():
+    one = share("x", [True] * 8 + [False] * 2)
+
+    # Newcombe 1998, method 3, of 8 in 10.
+    assert (one.value, round(one.low, 3), round(one.high, 3)) == (0.8, 0.49, 0.943)
+    assert share("x", []).count == 0
+
+
+def test_rates_are_for_ten_minutes_and_none_is_not_never():
+    none, some = rate("x", 0, 600.0), rate("x", 4, 1200.0)
+
+    assert (none.value, none.low) == (0.0, 0.0)
+    # The exact interval of no event ends at 3.69.
+    assert none.high == pytest.approx(3.69, abs=0.05)
+    assert (some.value, some.low < 2 < some.high) == (2.0, True)
+    assert rate("x", 0, 0.0).count == 0
+
+
+def test_a_median_has_an_interval_around_it():
+    one = percentile("x", [float(n) for n in range(101)], 50)
+
+    assert one.value == 50
+    assert 30 < one.low < 50 < one.high < 70
+
+
+def test_missed_turns_and_answers_that_did_not_stop_are_no_latencies():
+    seen = TalkOutcome(turns=[200.0, None], interruptions=[None, 100.0, 300.0])
+    found = {one.name: one for one in seen.measures()}
+
+    assert found["takeover rate"].value == found["missed turns"].value == 0.5
+    assert found["response latency"].value == 200
+    assert found["stop rate"].value == pytest.approx(2 / 3)
+    assert found["stop latency"].value == 200
+    assert math.isnan(found["backchannel yield"].value)
+
+
+async def test_the_ear_plays_without_gaps_and_stops_where_it_is_cut():
+    ear, now_s = Ear(), asyncio.get_running_loop().time()
+    ear.take(Piece("a", tone(50.0)))
+    ear.take(Speaking("b", tone(50.0), False, 0, None))
+    ear.take(Piece("silence", Pcm.silence(OUTPUT_RATE_HZ, OUTPUT_RATE_HZ)))
+    (answer,) = ear.played
+    length_s = answer.end_s - answer.start_s
+    ear.take(Interruption("suspected", 0, ""))
+    still = answer.was_cut
+    ear.take(Interruption("stopped", 0, ""))
+    await ear.until_over(answer, now_s + 1000)
+
+    assert length_s == pytest.approx(100, abs=1e-6)
+    assert not still
+    assert answer.was_cut
+    assert answer.end_s - answer.start_s < 100
+    assert await ear.answer(answer.end_s, now_s) is None
+
+
+async def test_what_is_said_begins_when_it_is_said_whatever_the_chunk():
+    sent: list[Pcm] = []
+
+    class Listener(HalfDuplexClient):
+        def send_audio(self, pcm: Pcm) -> None:
+            sent.append(pcm)
+
+    client = Listener("http://localhost:1")
+    client.phase = "active"
+    mouth = Mouth(client, 0.2)
+    speaking = asyncio.create_task(mouth.run())
+    while not sent:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    begun_s = mouth._begun_s
+    first_s, last_s = mouth.say(np.full(INPUT_RATE_HZ // 2, 0.5, np.float32))
+    count = len(sent)
+    while len(sent) < count + 4:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    speaking.cancel()
+
+    after = np.concatenate([pcm.samples for pcm in sent[count:]])
+    loud = np.flatnonzero(np.abs(after) > 0.25)
+    assert last_s - first_s == pytest.approx(0.5)
+    assert loud[0] == pytest.approx((first_s - begun_s) * INPUT_RATE_HZ, abs=2)
+    assert len(loud) == INPUT_RATE_HZ // 2
+
+
+def test_recordings_of_ones_own(tmp_path):
+    quiet = np.zeros(8000, np.float32)
+    samples = np.concatenate([quiet, tone(0.5, INPUT_RATE_HZ).samples, quiet])
+    (tmp_path / "turns").mkdir()
+    (tmp_path / "turns" / "a.wav").write_bytes(encode_wav(Pcm(samples, INPUT_RATE_HZ)))
+    found = own(tmp_path)
+
+    assert [round(len(one) / INPUT_RATE_HZ, 2) for one in found.turns] == [0.5]
+    assert found.interruptions == ()
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(SetupError, match="no recordings"):
+        own(tmp_path / "empty")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+async def test_conversations_with_a_server():
+    material = Material(
+        turns=(spoken("Tell me a long story about a fox who could not sleep at night, please."),),
+        interruptions=(spoken("Wait, stop please, I wanted to ask something else."),) * 2,
+        acknowledgements=(spoken("yes"),) * 2,
+    )
+    async with server(len(CHUNK_S)) as url:
+        held = await asyncio.gather(
+            *(converse(url, {}, name, 1, "stop", material, 30.0) for name in CHUNK_S)
+        )
+    reports = dict(zip(CHUNK_S, held, strict=True))
+
+    for observed in held:
+        assert observed.failures == []
+        # One before each of interruption, acknowledgement and noise, and one of its own.
+        assert len(observed.turns) == 4
+        assert [ms for ms in observed.turns if ms is not None]
+        assert len(observed.pauses) == 1
+    assert [ms for one in held for ms in one.interruptions if ms is not None]
+    data = json.loads(json.dumps(as_data(reports)))
+    assert set(data) == set(CHUNK_S)
+    assert data["duplex"]["measures"]["takeover rate"]["count"] == 4
+    assert "response latency p95" in as_table(reports)

@@ -1,0 +1,134 @@
+"""`parley bench gpu`, at a small size on the CPU: what it tries, what it says, whom it names."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from typer.testing import CliRunner
+
+from parley.cli.bench import app, gpu
+from parley.models.minicpmo45 import loading, trial
+from parley.models.minicpmo45.quantize import Groups
+from parley.models.minicpmo45.trial import judged, not_run
+from parley.settings import ModelSettings
+
+SMALL = ModelSettings(random_weights=True, device="cpu", dtype="bfloat16", context_tokens=2048)
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.mark.slow
+def test_one_command_writes_one_report_for_people_and_one_for_programs(tmp_path: Path) -> None:
+    out = tmp_path / "card"
+    command = ["gpu", "--size", "small", "--device", "cpu", "--slots", "1", "--units", "1"]
+
+    ran = CliRunner().invoke(app, [*command, "--out", str(out)])
+
+    # How fast this machine is decides whether something is out of tolerance.
+    assert ran.exit_code in (0, 1), ran.output
+    report = json.loads(out.with_suffix(".json").read_text(encoding="utf-8"))
+    text = out.with_suffix(".txt").read_text(encoding="utf-8")
+    verdicts = {check["name"]: check["verdict"] for check in report["checks"]}
+    for part in (
+        "language model in float32", "sound encoder in float32", "vision encoder in float32",
+        "speech decoder in float32", "flow in float32", "vocoder", "int4 products",
+    ):  # fmt: skip
+        assert verdicts[part] == "ok"
+        assert part in text
+    # What needs a card says so instead of passing.
+    for name in ("graphs with 1 slots", "memory with 1 slots"):
+        assert verdicts[name] == "not run"
+    assert all(verdicts[f"kernel: {shape.name}"] == "not run" for shape in trial.SHAPES)
+    assert "first audio of an answer, ms" in verdicts
+    assert report["units"][0]["spoke"] == report["units"][0]["units"] == 1
+    assert report["machine"]["device"] == "cpu"
+
+
+def test_every_part_is_tried_in_the_precision_that_serves() -> None:
+    device = torch.device("cpu")
+
+    found = list(trial.parts(gpu.small_sizes(), device, torch.bfloat16))
+
+    assert [check.verdict for check in found] == ["ok"] * 4
+    # It is another arithmetic, and not the same computed twice.
+    assert all(check.found is not None and check.found > 1e-4 for check in found)
+
+
+def test_the_flow_in_bfloat16_is_held_against_float32() -> None:
+    checks = {
+        check.name: check
+        for check in trial.voice(gpu.small_sizes(), torch.device("cpu"), torch.bfloat16)
+    }
+
+    assert checks["flow in bfloat16"].verdict == "ok"
+    assert checks["flow in bfloat16"].found
+
+
+def test_a_part_that_computes_something_else_is_out_of_tolerance(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Wrong(nn.Module):
+        def __init__(self, groups: Groups, dtype: torch.dtype) -> None:
+            super().__init__()
+            self.weight = 1.2 * groups.weight().to(dtype)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x @ self.weight.T
+
+    monkeypatch.setattr(trial, "Int4Linear", Wrong)
+
+    check = trial.int4(torch.device("cpu"), torch.float32)
+
+    assert check.verdict == "out of tolerance"
+    assert check.found == pytest.approx(0.2, abs=0.01)
+
+
+def test_what_is_no_number_is_out_of_tolerance() -> None:
+    assert judged("x", float("nan"), 1.0, "nobody").verdict == "out of tolerance"
+
+
+def test_a_report_says_what_is_wrong_and_whom_it_hurts() -> None:
+    report = gpu.Report({"card": "none"})
+    report.checks = [
+        judged("kernel: decode", 0.5, 0.01, "everybody's answers"),
+        judged("vocoder", 0.001, 0.05, "whoever listens to it"),
+        not_run("memory with 4 slots", "only a card's memory is measured", "whoever comes last"),
+    ]
+
+    text = report.as_text()
+
+    assert "[out of tolerance] kernel: decode: 0.5 (at most 0.01)" in text
+    assert "[not run] memory with 4 slots; only a card's memory is measured" in text
+    assert "3 checks, 1 out of tolerance, 1 not run" in text
+    assert text.endswith("out of tolerance: kernel: decode. This hurts everybody's answers.")
+
+
+def test_a_graph_that_was_refused_is_out_of_tolerance() -> None:
+    refused = {"decode": "(4, False, 512): operation not permitted"}
+
+    check = gpu._captures({"speech": 8}, refused, 3.0, 4, is_active=True)
+
+    assert check.verdict == "out of tolerance"
+    assert "operation not permitted" in check.facts
+    assert gpu._captures({"decode": 8}, {}, 3.0, 4, is_active=True).verdict == "ok"
+
+
+def test_a_number_of_slots_that_does_not_load_ends_the_row_with_its_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full(settings: ModelSettings, sizes: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9.00 GiB.")
+
+    monkeypatch.setattr(loading, "load", full)
+
+    report = gpu.run(SMALL, [8, 16], 1, "small")
+
+    last = report.checks[-1]
+    assert last.name == "units of 8 conversations"
+    assert last.verdict == "not run"
+    assert "Tried to allocate 9.00 GiB" in last.facts
+    assert not any("16" in check.name for check in report.checks[-2:])

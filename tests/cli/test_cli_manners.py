@@ -1,0 +1,241 @@
+"""How the command line behaves towards shells, pipes, and people who mistype."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import pty
+import re
+import socket
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from tests.support.fake_server import Elsewhere, FakeServer
+from tests.support.patience import PROCESS_S
+from tests.support.recordings import recorded
+from tests.support.transcripts import find
+
+from parley import cli
+from parley.client import connection
+from parley.errors import Unauthorized
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    # The machine running the tests may have a sound card; nobody wants to hear them.
+    monkeypatch.setitem(sys.modules, "sounddevice", None)
+
+
+@pytest.fixture
+def playing(request: pytest.FixtureRequest) -> Iterator[FakeServer]:
+    elsewhere = Elsewhere(find(*request.param))
+    yield elsewhere.server
+    elsewhere.close()
+
+
+def run(*words: str) -> int:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(words)
+    code = caught.value.code
+    return code if isinstance(code, int) else 0
+
+
+def on_a_terminal(**environment: str) -> str:
+    """What a mistyped address brings to a terminal."""
+    ours, theirs = pty.openpty()
+    plain = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "FORCE_COLOR")}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "parley", "chat", "Hello!", "--url", "htp://x"],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env={**plain, "TERM": "xterm", **environment},
+    )
+    os.close(theirs)
+    said = b""
+    while True:
+        try:
+            more = os.read(ours, 4096)
+        except OSError:  # how a terminal says that nobody writes to it any more
+            break
+        if not more:
+            break
+        said += more
+    os.close(ours)
+    assert process.wait(30) == 2
+    return said.decode()
+
+
+def test_errors_are_coloured_on_a_terminal_but_not_with_no_color() -> None:
+    assert "\x1b[" in on_a_terminal()
+    assert "\x1b[" not in on_a_terminal(NO_COLOR="1")
+
+
+def completed(words: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", "from parley.cli import main; main()"],
+        env={
+            **os.environ,
+            "_PARLEY_COMPLETE": "complete_zsh",
+            "_TYPER_COMPLETE_ARGS": words,
+        },
+        capture_output=True,
+        text=True,
+        timeout=PROCESS_S,
+        check=False,
+    )
+    return done.stdout
+
+
+def test_shells_can_complete_verbs_and_flags() -> None:
+    assert "chat" in completed("parley cha")
+    assert "--image" in completed("parley chat --im")
+    assert "export" in completed("parley recordings ex")
+
+
+def test_an_address_that_is_none_is_a_usage_error_with_an_example(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run("chat", "Hello!", "--url", "htp://x") == 2
+
+    err = capsys.readouterr().err
+    assert "'htp://x' is not the address of a server." in err
+    assert "hint: An address looks like https://localhost:8006." in err
+
+
+def test_an_unknown_machine_is_tried_once_and_not_blamed_on_the_port(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tried = []
+
+    async def nobody(url: str, **_: object) -> None:
+        tried.append(url)
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(connection, "connect", nobody)
+
+    assert run("chat", "Hello!", "--url", "https://no-such-machine.test") == 1
+
+    err = capsys.readouterr().err
+    assert len(tried) == 1
+    assert "unknown host 'no-such-machine.test'" in err
+    assert "port" not in err.partition("hint:")[2]
+
+
+def test_a_missing_key_says_how_to_give_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.explain(Unauthorized("A key is required.")) == 1
+
+    assert "--token" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("playing", [("chat", "streamed")], indirect=True)
+def test_chat_answers_programs_with_one_object(
+    playing: FakeServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("chat", "Hello!", "--json", "--url", playing.url) == 0
+
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["text"] == "Hello! How can I help?"
+    assert answer["generated_tokens"] > 0
+
+
+def test_the_doctor_answers_programs_with_one_object(capsys: pytest.CaptureFixture[str]) -> None:
+    code = run("doctor", "--json")
+
+    report = json.loads(capsys.readouterr().out)
+    assert code == (0 if report["ready"] else 1)
+    assert {"grade", "subject", "text", "advice"} == set(report["findings"][0])
+    assert "python" in [finding["subject"] for finding in report["findings"]]
+
+
+def test_a_broken_setting_is_in_the_doctors_object_too(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("parley.toml").write_text("[gateway]\nport = 'http'\n", encoding="utf-8")
+
+    assert run("doctor", "--json") == 1
+
+    report = json.loads(capsys.readouterr().out)
+    assert report["ready"] is False
+    assert report["findings"][-1]["grade"] == "broken"
+
+
+def test_recordings_are_exported_into_a_folder_that_is_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorded(tmp_path / "data", "one")
+
+    assert run("recordings", "export", "one", "--to", "new/folder") == 0
+
+    assert Path("new/folder/one.zip").is_file()
+    assert capsys.readouterr().out == "new/folder/one.zip\n"
+
+
+def test_helps_name_what_goes_in_and_who_wins(capsys: pytest.CaptureFixture[str]) -> None:
+    run("recordings", "export", "--help")
+    assert "ID..." in capsys.readouterr().out
+    run("--help")
+    assert "later sources override earlier ones" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("playing", [("chat", "streamed")], indirect=True)
+def test_the_client_works_where_only_the_client_is_installed(playing: FakeServer) -> None:
+    """In a process that finds the base dependencies and theirs, and nothing else."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    allowed = closure(project["dependencies"])
+    packages = importlib.metadata.packages_distributions()
+    refused = sorted(
+        module
+        for module, distributions in packages.items()
+        if not allowed & {canonical(each) for each in distributions}
+        and re.fullmatch(r"\w+", module)
+        and module not in ("parley", "setuptools", "_distutils_hack", "pip")
+    )
+    assert {"fastapi", "torch", "uvicorn", "yaml"} <= set(refused)
+    program = (
+        f"import sys\nfor name in {refused!r}:\n    sys.modules[name] = None\n"
+        "from parley.cli import main\nmain(sys.argv[1:])\n"
+    )
+
+    def said(*words: str) -> tuple[int, str]:
+        done = subprocess.run(
+            [sys.executable, "-c", program, *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=PROCESS_S,
+            check=False,
+        )
+        return done.returncode, done.stdout
+
+    code, out = said("chat", "Hello!", "--no-speech", "--url", playing.url)
+    assert (code, out.partition("\n")[0]) == (0, "Hello! How can I help?")
+    assert said("talk", "--help")[0] == 0
+    code, out = said("serve")
+    assert code == 2
+    assert "[server]'" in out or "[worker]'" in out
+
+
+def canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def closure(needed: list[str]) -> set[str]:
+    """Distributions that installing `needed` brings."""
+    found: set[str] = set()
+    queue = [Requirement(each) for each in needed]
+    while queue:
+        requirement = queue.pop()
+        name = canonical(requirement.name)
+        if name in found or (requirement.marker and not requirement.marker.evaluate({"extra": ""})):
+            continue
+        found.add(name)
+        queue += [Requirement(each) for each in importlib.metadata.requires(name) or ()]
+    return found

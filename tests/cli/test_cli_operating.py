@@ -1,0 +1,111 @@
+"""The operator's verbs against a running gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+from tests.support.gateways import PATHS, hear, occupied, running_gateway
+from tests.support.stand_in_worker import StandInWorker
+from websockets.asyncio.client import connect
+
+from parley import cli
+
+TOKEN = "t" * 32
+
+
+async def parley(capsys: Any, url: str, *words: str, token: str = TOKEN) -> tuple[int, str, str]:
+    """A verb in a thread, as the gateway runs in this one's loop."""
+
+    def run() -> int:
+        try:
+            cli.main([*words, "--url", url, "--token", token])
+        except SystemExit as end:
+            return int(end.code or 0)
+        return 0
+
+    code = await asyncio.to_thread(run)
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+async def as_json(capsys: Any, url: str, *words: str) -> Any:
+    code, out, err = await parley(capsys, url, *words, "--json")
+    assert code == 0, err
+    return json.loads(out)
+
+
+@pytest.fixture
+async def gateway():
+    # The gateway's own lines, which would come between.
+    with capture_logs():
+        async with running_gateway(security={"admin_token": TOKEN}) as running:
+            yield running
+
+
+async def test_status_says_whether_sessions_are_taken(gateway: Any, capsys: Any) -> None:
+    code, out, _ = await parley(capsys, gateway.url, "status")
+    assert (code, out.splitlines()[0]) == (1, "ready: no. No worker can take a session.")
+
+    async with StandInWorker(gateway.url, name="w7"):
+        code, out, _ = await parley(capsys, gateway.url, "status")
+        found = await as_json(capsys, gateway.url, "status")
+
+    assert (code, out.splitlines()[0]) == (0, "ready: yes")
+    assert "w7" in out
+    assert (found["ready"], found["total_workers"]) == (True, 1)
+
+
+async def test_a_worker_is_drained_and_let_in_again(gateway: Any, capsys: Any) -> None:
+    async with StandInWorker(gateway.url, name="w7"):
+        assert (await as_json(capsys, gateway.url, "drain", "w7"))["draining"] is True
+        _, out, _ = await parley(capsys, gateway.url, "status")
+        assert "draining" in out
+        code, out, _ = await parley(capsys, gateway.url, "drain", "w7", "--off")
+        assert (code, out) == (0, "w7 takes work again.\n")
+    code, _, err = await parley(capsys, gateway.url, "drain", "nobody")
+    assert code == 1
+    assert "There is no such worker." in err
+
+
+async def test_the_queue_is_shown_and_a_client_taken_out(gateway: Any, capsys: Any) -> None:
+    async with (
+        StandInWorker(gateway.url),
+        occupied(gateway),
+        connect(gateway.ws(PATHS["duplex"])) as waiting,
+    ):
+        await hear(waiting)
+        (ticket,) = (await as_json(capsys, gateway.url, "queue"))["items"]
+        code, out, _ = await parley(capsys, gateway.url, "queue", "--cancel", ticket["ticket_id"])
+        assert (code, out) == (0, "cancelled\n")
+        _, out, _ = await parley(capsys, gateway.url, "queue")
+        assert out == "Nobody waits.\n"
+
+
+async def test_keys_are_made_listed_and_revoked_and_usage_told(gateway: Any, capsys: Any) -> None:
+    code, key, err = await parley(
+        capsys, gateway.url, "keys", "create", "kiosk", "--minutes-per-day", "60"
+    )
+    assert code == 0, err
+    assert key.startswith("pk_")
+    (listed,) = (await as_json(capsys, gateway.url, "keys", "list"))["keys"]
+    assert (listed["name"], listed["minutes_per_day"]) == ("kiosk", 60)
+    _, out, _ = await parley(capsys, gateway.url, "keys", "list")
+    assert "0 of 60" in out
+    _, out, _ = await parley(capsys, gateway.url, "usage", "--csv")
+    assert out.splitlines() == ["key_id,name,day,sessions,minutes,tokens"]
+    code, _, _ = await parley(capsys, gateway.url, "keys", "revoke", listed["id"])
+    assert code == 0
+    assert (await as_json(capsys, gateway.url, "keys", "list"))["keys"] == []
+
+
+async def test_without_the_right_a_hint_says_what_it_takes(gateway: Any, capsys: Any) -> None:
+    made = await as_json(capsys, gateway.url, "keys", "create", "talker")
+    code, _, err = await parley(capsys, gateway.url, "keys", "list", token=made["key"])
+
+    assert code == 1
+    assert "An admin token is required." in err
+    assert "--token" in err

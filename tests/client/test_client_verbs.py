@@ -1,0 +1,104 @@
+"""What `Server` can do, asked of a real gateway; and the blocking client against a real server."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.support.gateways import running_gateway
+from tests.support.processes import serving
+from tests.support.recordings import recorded
+
+from parley.client import Server, TimedOut, sync
+from parley.client.events import Answer, Paused, Piece, Resumed
+from parley.media.pcm import Pcm
+
+
+async def test_recordings_are_read_shared_kept_and_deleted(tmp_path: Path) -> None:
+    recorded(tmp_path / "data", "one", title="A talk")
+    async with (
+        running_gateway(storage={"recording": True, "data_dir": tmp_path / "data"}) as gateway,
+        Server(gateway.url) as server,
+    ):
+        assert [each["session_id"] for each in await server.recordings()] == ["one"]
+        assert (await server.recording("one"))["title"] == "A talk"
+        assert await server.timeline("one") is not None
+        await server.comment("one", "It was fine.")
+        await server.pin("one")
+        assert (await server.recording("one"))["pinned"] is True
+        assert (await server.share("one")).startswith(f"{gateway.url}/s/sh_")
+        packed = await server.download("one", tmp_path / "one.zip")
+        await server.delete_recording("one")
+        assert await server.recordings() == []
+
+    names = {name.rpartition("/")[2] for name in zipfile.ZipFile(packed).namelist()}
+    assert {"meta.json", "comment.txt"} <= names
+
+
+async def test_voices_presets_and_keys(tmp_path: Path) -> None:
+    sound = Pcm(0.3 * np.sin(np.arange(32_000) * 0.1, dtype=np.float32), 16_000)
+    async with running_gateway() as gateway, Server(gateway.url) as server:
+        voice_id = await server.add_voice("Anna", sound)
+        assert voice_id in [each["id"] for each in await server.voices()]
+        await server.remove_voice(voice_id)
+        assert voice_id not in [each["id"] for each in await server.voices()]
+        assert "turnbased" in await server.presets()
+        made = await server.add_key("kiosk", max_sessions=2)
+        assert made["key"].startswith("pk_")
+        assert [each["name"] for each in await server.keys()] == ["kiosk"]
+        await server.revoke_key(made["id"])
+        assert await server.keys() == []
+
+
+async def test_a_request_has_the_limit_it_was_given() -> None:
+    async with running_gateway() as gateway, Server(gateway.url) as server:
+        with pytest.raises(TimedOut, match="GET /status"):
+            await server.status(timeout_s=1e-6)
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with serving(tmp_path_factory.mktemp("server")) as process:
+        yield process.url
+
+
+@pytest.mark.slow
+def test_a_script_reads_an_answer_as_it_is_made(url: str) -> None:
+    with sync.connect(url) as server:
+        events = list(server.stream("Hello!", temperature=0, max_tokens=8))
+
+    assert isinstance(events[-1], Answer)
+    pieces = [event.text for event in events if isinstance(event, Piece)]
+    assert "".join(pieces) == events[-1].text
+
+
+@pytest.mark.slow
+def test_a_script_may_stop_reading_and_ask_again(url: str) -> None:
+    with sync.connect(url) as server:
+        for event in server.stream("Hello!"):
+            if isinstance(event, Piece):
+                break
+
+        assert server.ask("Hello!", timeout_s=30).text
+
+
+@pytest.mark.slow
+def test_a_script_pauses_and_resumes(url: str) -> None:
+    with sync.connect(url) as server, server.duplex() as talk:
+        talk.ready(timeout_s=30)
+        talk.pause(30)
+        paused = next(talk)
+        talk.resume()
+        resumed = next(talk)
+
+    assert isinstance(paused, Paused)
+    assert isinstance(resumed, Resumed)
+
+
+@pytest.mark.slow
+def test_a_script_uses_any_verb(url: str) -> None:
+    with sync.connect(url) as server:
+        assert server.call(lambda each: each.voices()) == []

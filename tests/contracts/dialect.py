@@ -1,0 +1,203 @@
+"""What every dialect satisfies, whatever its words are."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as some
+
+from parley.clock import ManualClock
+from parley.dialects import events
+from parley.dialects.base import Dialect, Reply, SessionContext, close_reason
+from parley.dialects.events import SessionEnded
+from parley.errors import (
+    BadInput,
+    InferenceFailed,
+    InvalidPayload,
+    ParleyError,
+    QueueFull,
+    ServiceUnavailable,
+    Unauthorized,
+    WorkerLost,
+)
+from parley.media.pcm import OUTPUT_RATE_HZ, Pcm
+from parley.protocol.kinds import Ending, Phase
+from parley.protocol.values import QueuePlace
+
+SOUND = Pcm(np.linspace(-0.5, 0.5, 30_000, dtype=np.float32), OUTPUT_RATE_HZ)
+"""More than a second, which no message may hold."""
+
+REASONS = ("done", "disconnected", "stopped", "timeout", "context_full", "server_shutdown", "error")
+
+SERVER_EVENTS: tuple[events.ServerEvent, ...] = (
+    events.SessionReady(prompt_tokens=12, idle_s=180.0, recording_id="r1", reads=True),
+    events.Prefilled(12),
+    events.SpeechChanged(is_speaking=True),
+    events.TurnStarted(900, Pcm(SOUND.samples[:100], 16_000)),
+    events.TurnStarted(0, Pcm.empty(16_000), "Look", (b"picture",)),
+    events.UserTranscribed(0, "What?"),
+    events.OutputDelta(0, "Hi", SOUND),
+    events.OutputDelta(1, is_final=True),
+    events.AnswerDone("Hi", 1, 12, SOUND),
+    events.TurnCompleted(0, "Hi", audio_ms=1250),
+    events.SpeechStarted("i1", 100),
+    events.SpeechStopped("i1", 900),
+    events.InputCommitted("i1", None, 800),
+    events.InputTranscribed("i1", "What?", 800),
+    events.ResponseStarted("r1", "i2", "i1", is_spoken=True),
+    events.ResponseEnded("r1", "i2", "Hi", is_spoken=True, ending=Ending.DONE),
+    events.UnitDone(0, False, "Hi", SOUND, False, 40),
+    events.UnitDone(1, False, "", Pcm.empty(OUTPUT_RATE_HZ), True, 50),
+    events.UnitDone(2, True, "", Pcm.empty(OUTPUT_RATE_HZ), False, 60),
+    events.SessionPaused(60.0),
+    events.SessionResumed(),
+    events.SessionInterrupted(),
+    events.UserTranscribed(0, "What?"),
+    events.InterruptionChanged("stopped", 0, heard_ms=300, text="H"),
+    events.RecordingLost(3),
+    events.Failed(InvalidPayload("x is wrong.", field="x")),
+    events.Failed(InferenceFailed()),
+    SessionEnded("stopped"),
+)
+
+NAMES = some.sampled_from(
+    ["type", "session", "audio", "audio_base64", "item", "response", "messages", "text", "config"]
+)
+VALUES = some.recursive(
+    some.none()
+    | some.booleans()
+    | some.integers(-(2**40), 2**40)
+    | some.floats(allow_nan=False, allow_infinity=False)
+    | some.sampled_from(["", "x", "AAAAAA==", "user", "audio/pcm"]),
+    lambda inner: some.lists(inner, max_size=3) | some.dictionaries(NAMES, inner, max_size=4),
+    max_leaves=8,
+)
+
+
+# Every subclass runs the same method, each with a dialect of its own.
+FUZZED = settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.differing_executors]
+)
+
+
+class DialectContract:
+    """Subclass it, name it `Test…`, and say which dialect in `spoken`."""
+
+    spoken: type[Dialect]
+
+    def open(self, *, extensions: bool = False) -> Dialect:
+        """An object of one connection."""
+        spoken = self.spoken
+        return spoken(
+            SessionContext(
+                "s1",
+                spoken.kind,
+                extensions=extensions,
+                parameters=dict.fromkeys(spoken.parameters, "x"),
+                clock=ManualClock(),
+            )
+        )
+
+    def test_it_says_what_and_where_it_is(self) -> None:
+        spoken = self.spoken
+
+        assert spoken.name.isidentifier()
+        assert spoken.paths
+        assert all(path.startswith("/") for path in spoken.paths)
+        assert all(isinstance(phase, Phase) for phase in spoken.accepts)
+        assert spoken.new_session_id(1.0) != spoken.new_session_id(1.0)
+
+    @pytest.mark.parametrize("extensions", [False, True])
+    def test_every_event_can_be_told_or_left_out(self, extensions: bool) -> None:
+        assert {type(event) for event in SERVER_EVENTS} == set(get_args(events.ServerEvent))
+        for event in SERVER_EVENTS:
+            dialect = self.open(extensions=extensions)
+            for text in dialect.frames(dialect.encode(event)):
+                assert isinstance(json.loads(text)["type"], str), event
+
+    def test_a_whole_session_can_be_told(self) -> None:
+        dialect = self.open()
+        for event in SERVER_EVENTS:
+            for text in dialect.frames(dialect.encode(event)):
+                assert text
+
+    @pytest.mark.parametrize("reason", REASONS)
+    def test_every_end_closes(self, reason: events.EndReason) -> None:
+        for error in (None, InferenceFailed(), ServiceUnavailable()):
+            reply = self.open().encode(SessionEnded(reason, error, elapsed_s=1.0))
+
+            self._closes(reply)
+
+    @pytest.mark.parametrize(
+        "failure",
+        [QueueFull(1, 1), ServiceUnavailable(), InvalidPayload("x"), Unauthorized()],
+    )
+    def test_whoever_is_refused_is_told_so_and_closed(self, failure: ParleyError) -> None:
+        dialect = self.open()
+
+        self._closes(dialect.refuse(failure))
+        self._closes(dialect.shutting_down(failure))
+        status, body = dialect.refuse_upgrade(failure)
+        assert 400 <= status < 600
+        assert json.dumps(body)
+
+    def test_a_lost_worker_and_a_cancelled_ticket_end_it(self) -> None:
+        dialect = self.open()
+
+        self._closes(dialect.answer(WorkerLost()))
+        self._closes(dialect.cancelled())
+
+    def test_who_waits_is_told_its_place_or_nothing(self) -> None:
+        dialect = self.open()
+        place = QueuePlace(2, None, "q_1", 3)
+
+        for message in (dialect.queued(place), dialect.queue_update(place), dialect.queue_done()):
+            text = None if message is None else dialect.frame(message)
+            assert text is None or isinstance(json.loads(text)["type"], str)
+
+    def test_what_comes_early_is_decided_by_its_type(self) -> None:
+        dialect = self.open()
+        for type_name in set().union(*dialect.accepts.values(), dialect.stops, dialect.keeps):
+            with contextlib.suppress(BadInput):
+                assert dialect.early(type_name) in ("keep", "stop", "ignore")
+        assert all(dialect.early(name) == "stop" for name in dialect.stops)
+
+    @FUZZED
+    @given(
+        fields=some.dictionaries(NAMES, VALUES, max_size=5),
+        phase=some.sampled_from(Phase),
+        index=some.integers(0, 50),
+    )
+    def test_any_object_is_understood_or_refused(
+        self, fields: dict[str, Any], phase: Phase, index: int
+    ) -> None:
+        types = sorted({"x"}.union(*self.spoken.accepts.values()))
+        self._take(json.dumps({**fields, "type": types[index % len(types)]}), phase)
+
+    @FUZZED
+    @given(frame=some.text(max_size=40), phase=some.sampled_from(Phase))
+    def test_any_text_is_understood_or_refused(self, frame: str, phase: Phase) -> None:
+        self._take(frame, phase)
+
+    def _take(self, frame: str, phase: Phase) -> None:
+        dialect = self.open()
+        try:
+            for each in dialect.events(dialect.decode(frame, phase), phase):
+                assert isinstance(each, (Reply, *get_args(events.ClientEvent)))
+                if isinstance(each, Reply):
+                    assert dialect.frames(each) is not None
+        except ParleyError as error:
+            reply = dialect.encode(events.Failed(error))
+            assert reply.messages or reply.close_code is not None
+            for text in dialect.frames(reply):
+                assert len(text) < 4000
+
+    def _closes(self, reply: Reply) -> None:
+        assert reply.close_code is not None
+        assert 1000 <= reply.close_code < 5000
+        assert len(close_reason(reply.reason).encode()) <= 123

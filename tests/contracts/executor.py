@@ -1,0 +1,82 @@
+"""What every executor does with its workers, whatever starts them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import psutil
+from tests.support.gateways import until
+from tests.support.patience import PROCESS_S
+
+from parley.executor.base import Executor, WorkerNews
+
+WAITER = "import os, signal; print('up', os.environ['N'], flush=True); signal.pause()"
+MISSING = "import sys; print('no such model', flush=True); sys.exit(2)"
+
+
+@dataclass(slots=True)
+class Kept:
+    """What an executor told."""
+
+    news: list[WorkerNews] = field(default_factory=list)
+    lines: list[tuple[int, str]] = field(default_factory=list)
+
+    def of(self, kind: str) -> list[WorkerNews]:
+        return [news for news in self.news if news.kind == kind]
+
+
+Make = Callable[[Kept, str, int], Executor]
+"""From where to tell, a Python program, and how many workers run it."""
+
+
+@contextlib.asynccontextmanager
+async def started(make: Make, program: str, workers: int):
+    kept = Kept()
+    executor = make(kept, program, workers)
+    await executor.start()
+    watching = asyncio.create_task(executor.watch())
+    try:
+        yield kept, executor, watching
+    finally:
+        await executor.stop(2.0)
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+
+
+async def check_executor(make: Make) -> None:
+    """The contract of `parley.executor.base.Executor`."""
+    await _replaces_what_dies_and_leaves_nothing(make)
+    await _gives_up_what_cannot_start(make)
+
+
+async def _replaces_what_dies_and_leaves_nothing(make: Make) -> None:
+    async with started(make, WAITER, 2) as (kept, executor, _):
+        assert executor.workers == 2
+        await until(lambda: len(kept.of("started")) == 2, PROCESS_S)
+        await until(lambda: set(kept.lines) == {(0, "up 0"), (1, "up 1")}, PROCESS_S)
+        first = next(news for news in kept.of("started") if news.index == 0)
+        executor.alive(first.pid)
+        executor.alive(999_999_999)
+
+        os.kill(first.pid, signal.SIGKILL)
+        await until(lambda: len(kept.of("started")) == 3, PROCESS_S)
+
+        (ended,) = kept.of("ended")
+        assert (ended.index, ended.pid, ended.why) == (0, first.pid, "killed by SIGKILL")
+        assert kept.of("started")[-1].index == 0
+        pids = [news.pid for news in kept.of("started")]
+    await until(lambda: not any(psutil.pid_exists(pid) for pid in pids), PROCESS_S)
+
+
+async def _gives_up_what_cannot_start(make: Make) -> None:
+    async with started(make, MISSING, 1) as (kept, _, watching):
+        await asyncio.wait_for(watching, PROCESS_S)
+
+    assert len(kept.of("given_up")) == 1
+    assert kept.of("ended") == []
+    assert kept.lines == [(0, "no such model")]

@@ -1,0 +1,314 @@
+"""Phases, phrases and close codes of the four dialects."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, get_args
+
+import pytest
+from tests.support.dialects import NAMES, connection, decode_server
+
+from parley.dialects.base import Dialect, Reply, UpgradeRequest
+from parley.errors import (
+    AlreadyPrepared,
+    AppDisabled,
+    BadSessionId,
+    ContextFull,
+    InferenceFailed,
+    InvalidConfig,
+    InvalidJson,
+    InvalidPayload,
+    MissingField,
+    NotPrepared,
+    NotReady,
+    ParleyError,
+    QueueFull,
+    ServiceUnavailable,
+    SlotLost,
+    TooLarge,
+    UnknownEvent,
+    VoiceUnavailable,
+    WorkerBusy,
+    WorkerConnectFailed,
+    WorkerLost,
+    WrongPhase,
+)
+from parley.protocol import chat, codec, duplex, half_duplex, realtime
+from parley.protocol.codec import check_session_id
+from parley.protocol.kinds import Phase
+from parley.protocol.legacy import CloseReason
+from parley.protocol.values import QueuePlace
+
+CHAT, HALF_DUPLEX, DUPLEX, REALTIME = map(connection, NAMES)
+EVERY = pytest.mark.parametrize(
+    "dialect", [connection(name) for name in NAMES], ids=lambda d: d.name
+)
+PLACE = QueuePlace(position=2, estimated_wait_s=7.5, ticket_id="q_0123456789ab", queue_length=3)
+
+
+def sent(message: Any) -> dict[str, Any]:
+    fields: dict[str, Any] = json.loads(codec.encode(message))
+    return fields
+
+
+# ---- queue ---------------------------------------------------------------------------------
+
+
+@EVERY
+def test_waiting_clients_get_both_names_of_the_estimate(dialect: Dialect) -> None:
+    for message in (dialect.queued(PLACE), dialect.queue_update(PLACE)):
+        fields = sent(message)
+
+        assert fields["estimated_wait_s"] == fields["eta_seconds"] == 7.5
+        assert (fields["position"], fields["queue_length"]) == (2, 3)
+        assert fields["ticket_id"] == "q_0123456789ab"
+
+
+@EVERY
+def test_an_unknown_estimate_is_null_and_not_now(dialect: Dialect) -> None:
+    fields = sent(dialect.queued(QueuePlace(1, None, "q_0", 1)))
+
+    assert fields["estimated_wait_s"] is None
+    assert fields["eta_seconds"] is None
+
+
+def test_only_chat_keeps_quiet_when_there_was_no_wait() -> None:
+    assert [name for name in NAMES if not connection(name).announces_assignment] == ["chat"]
+
+
+@pytest.mark.parametrize(
+    ("dialect", "asked", "kind"),
+    [
+        (CHAT, {}, "chat"),
+        (HALF_DUPLEX, {"session_id": "audio_x"}, "half_duplex_audio"),
+        (DUPLEX, {"session_id": "adx_1"}, "audio_duplex"),
+        (DUPLEX, {"session_id": "adx-1"}, "audio_duplex"),
+        (DUPLEX, {"session_id": "audio_duplex1"}, "audio_duplex"),
+        (DUPLEX, {"session_id": "audio_1"}, "audio_duplex"),
+        (DUPLEX, {"session_id": "omni_1"}, "omni_duplex"),
+        (DUPLEX, {"session_id": "audio1"}, "omni_duplex"),
+        (DUPLEX, {"session_id": "x_adx_"}, "omni_duplex"),
+        (REALTIME, {}, "omni_duplex"),
+        (REALTIME, {"query": {"mode": "video"}}, "omni_duplex"),
+        (REALTIME, {"query": {"mode": "audio"}}, "audio_duplex"),
+    ],
+)
+def test_the_kind_follows_from_id_or_mode(
+    dialect: Dialect, asked: dict[str, Any], kind: str
+) -> None:
+    assert dialect.kind_of(UpgradeRequest(dialect.paths[0], **asked)) == kind
+
+
+def test_an_unknown_realtime_mode_is_refused() -> None:
+    with pytest.raises(InvalidPayload, match="must be 'video' or 'audio'") as caught:
+        REALTIME.kind_of(UpgradeRequest("/v1/realtime", query={"mode": "hologram"}))
+
+    refusal = REALTIME.refuse(caught.value)
+    assert refusal.close_code == 1008
+    assert sent(refusal.messages[0])["error"]["code"] == "invalid_payload"
+
+
+def test_session_ids_are_refused_and_never_rewritten() -> None:
+    assert check_session_id("hdx_1") == "hdx_1"
+    with pytest.raises(BadSessionId):
+        check_session_id("../etc")
+
+
+# ---- phases --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("dialect", "phase", "type_name", "error", "stays"),
+    [
+        (HALF_DUPLEX, "queued", "audio_chunk", NotPrepared, False),
+        (HALF_DUPLEX, "connected", "audio_chunk", NotPrepared, False),
+        (HALF_DUPLEX, "active", "prepare", AlreadyPrepared, False),
+        (HALF_DUPLEX, "generating", "prepare", AlreadyPrepared, False),
+        (DUPLEX, "queued", "audio_chunk", NotReady, True),
+        (DUPLEX, "connected", "audio_chunk", NotReady, True),
+        (DUPLEX, "connected", "pause", WrongPhase, True),
+        (DUPLEX, "active", "prepare", WrongPhase, True),
+        (DUPLEX, "active", "resume", WrongPhase, True),
+        (DUPLEX, "paused", "audio_chunk", WrongPhase, True),
+        (REALTIME, "queued", "input_audio_buffer.append", NotReady, True),
+        (REALTIME, "connected", "input_audio_buffer.append", NotReady, True),
+        (REALTIME, "active", "session.update", WrongPhase, True),
+    ],
+)
+def test_a_message_in_the_wrong_phase_gets_the_documented_error(
+    dialect: Dialect, phase: str, type_name: str, error: type[ParleyError], stays: bool
+) -> None:
+    with pytest.raises(error) as caught:
+        dialect.check(Phase(phase), type_name)
+
+    assert type(caught.value) is error
+    answer = dialect.answer(caught.value)
+    assert answer.close_code == (None if stays else 1008)
+    assert answer.messages
+
+
+def test_stopping_is_possible_in_every_open_phase() -> None:
+    words = {HALF_DUPLEX: "stop", DUPLEX: "stop", REALTIME: "session.close"}
+    for dialect, word in words.items():
+        for phase in dialect.accepts:
+            dialect.check(phase, word)
+
+
+def test_a_paused_duplex_session_says_so() -> None:
+    with pytest.raises(WrongPhase, match=r"^Worker is paused$"):
+        DUPLEX.check(Phase.PAUSED, "audio_chunk")
+
+
+def test_a_misplaced_append_names_both_documented_words() -> None:
+    with pytest.raises(NotReady, match=r"Not ready.*\(invalid event\)"):
+        REALTIME.check(Phase.CONNECTED, "input_audio_buffer.append")
+
+
+@pytest.mark.parametrize(
+    ("dialect", "module"),
+    [(HALF_DUPLEX, half_duplex), (DUPLEX, duplex), (REALTIME, realtime)],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_the_phase_table_names_only_messages_that_exist(dialect: Dialect, module: Any) -> None:
+    known = {struct.__struct_config__.tag for struct in get_args(module.ClientMessage)}
+
+    assert set().union(*dialect.accepts.values()) <= known
+    assert set(module.SHAPES) == known
+    assert set(dialect.accepts) >= {Phase.QUEUED, Phase.CONNECTED, Phase.PREPARING, Phase.ACTIVE}
+
+
+# ---- errors --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dialect", [CHAT, HALF_DUPLEX, DUPLEX], ids=lambda d: d.name)
+def test_legacy_errors_carry_both_texts_and_a_code(dialect: Dialect) -> None:
+    fields = sent(dialect.error(QueueFull(5, 5)))
+
+    assert fields == {
+        "type": "error",
+        "error": "Queue full (5 requests)",
+        "message": "Queue full (5 requests)",
+        "code": "queue_full",
+    }
+
+
+@pytest.mark.parametrize(
+    ("failure", "code", "kind", "close"),
+    [
+        (NotReady("input_audio_buffer.append", "queued"), "not_ready", "client_error", None),
+        (UnknownEvent("x"), "unknown_event", "client_error", None),
+        (MissingField("audio"), "missing_field", "client_error", None),
+        (InvalidPayload("x"), "invalid_payload", "client_error", None),
+        (InvalidConfig("x"), "invalid_payload", "client_error", None),
+        (WrongPhase("session.update", "active"), "invalid_event", "client_error", None),
+        (ServiceUnavailable(), "service_unavailable", "server_error", 1013),
+        (QueueFull(1, 1), "queue_full", "server_error", 1013),
+        (WorkerBusy(), "worker_busy", "server_error", 1013),
+        (WorkerConnectFailed(), "worker_connect_failed", "server_error", 1013),
+        (InferenceFailed(), "inference_error", "server_error", None),
+        (VoiceUnavailable(), "inference_error", "server_error", None),
+        (WorkerLost(), "worker_lost", "server_error", 1011),
+        (SlotLost(), "inference_error", "server_error", 1011),
+        (AppDisabled("omni"), "app_disabled", "server_error", 1008),
+        (TooLarge("frame", 2, 1), "too_large", "client_error", 1009),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
+)
+def test_every_row_of_the_realtime_code_table(
+    failure: ParleyError, code: str, kind: str, close: int | None
+) -> None:
+    answer = REALTIME.answer(failure)
+
+    body = sent(answer.messages[0])["error"]
+    assert (body["code"], body["type"], answer.close_code) == (code, kind, close)
+    assert body["message"] == str(failure)
+
+
+def test_realtime_closes_on_what_is_not_json_without_a_word() -> None:
+    assert REALTIME.answer(InvalidJson()) == Reply((), 1003, "The message is not valid JSON text.")
+
+
+@pytest.mark.parametrize("dialect", [CHAT, HALF_DUPLEX, DUPLEX], ids=lambda d: d.name)
+def test_legacy_dialects_explain_before_closing_on_what_is_not_json(dialect: Dialect) -> None:
+    answer = dialect.answer(InvalidJson())
+
+    assert sent(answer.messages[0])["code"] == "invalid_json"
+    assert answer.close_code == 1003
+
+
+@pytest.mark.parametrize("dialect", [CHAT, HALF_DUPLEX], ids=lambda d: d.name)
+@pytest.mark.parametrize("failure", [InferenceFailed(), MissingField("x"), UnknownEvent("x")])
+def test_chat_and_half_duplex_always_close_after_an_error(
+    dialect: Dialect, failure: ParleyError
+) -> None:
+    assert dialect.answer(failure).close_code in (1008, 1011)
+
+
+@pytest.mark.parametrize("failure", [InferenceFailed(), MissingField("x"), UnknownEvent("x")])
+def test_duplex_stays_open_after_a_bad_unit(failure: ParleyError) -> None:
+    assert DUPLEX.answer(failure).close_code is None
+
+
+def test_a_full_context_closes_each_dialect_in_its_own_way() -> None:
+    full = ContextFull(8200, 8192)
+
+    assert CHAT.answer(full).close_code == 1008
+    assert [sent(m)["type"] for m in DUPLEX.answer(full).messages] == ["error", "stopped"]
+    assert DUPLEX.answer(full).close_code == 1000
+    (closed,) = REALTIME.answer(full).messages
+    assert sent(closed) == {"type": "session.closed", "reason": "context_full"}
+
+
+def test_half_duplex_names_an_unknown_type_as_documented() -> None:
+    assert sent(HALF_DUPLEX.error(UnknownEvent("x")))["error"] == "Unknown type: x"
+    assert sent(DUPLEX.error(UnknownEvent("x")))["error"] == "Unknown message type: x"
+
+
+@EVERY
+@pytest.mark.parametrize("failure", [QueueFull(1, 1), ServiceUnavailable(), WorkerBusy()])
+def test_a_newcomer_who_cannot_be_served_is_told_to_try_later(
+    dialect: Dialect, failure: ParleyError
+) -> None:
+    refusal = dialect.refuse(failure)
+
+    assert refusal.close_code == 1013
+    assert len(refusal.messages) == 1
+
+
+@EVERY
+def test_cancelling_through_rest_ends_the_wait_politely(dialect: Dialect) -> None:
+    answer = dialect.cancelled()
+
+    assert answer.close_code == 1000
+    fields = sent(answer.messages[0])
+    assert fields.get("error") == "Cancelled" or fields == {
+        "type": "session.closed",
+        "reason": "stopped",
+    }
+
+
+@EVERY
+@pytest.mark.parametrize(
+    ("reason", "code"),
+    [("stopped", 1000), ("timeout", 1000), ("server_shutdown", 1001), ("error", 1011)],
+)
+def test_every_end_has_words_and_a_code(dialect: Dialect, reason: CloseReason, code: int) -> None:
+    if dialect.name == "chat" and reason == "timeout":
+        code = 1008  # Nothing was asked in time: policy, not a normal end.
+
+    answer = dialect.closed(reason, elapsed_s=12.34)
+
+    assert answer.close_code == code
+    assert answer.messages
+    for message in answer.messages:
+        assert decode_server(dialect, codec.encode(message)) == message
+
+
+def test_a_server_message_of_a_later_version_is_an_unknown_event() -> None:
+    with pytest.raises(UnknownEvent):
+        chat.decode_server('{"type":"hologram"}')
+
+
+def test_a_malformed_server_message_is_named() -> None:
+    with pytest.raises(InvalidPayload, match="vad_state"):
+        half_duplex.decode_server('{"type":"vad_state","speaking":"maybe"}')

@@ -1,0 +1,347 @@
+from __future__ import annotations
+
+import base64
+import json
+
+import numpy as np
+import pytest
+from tests.support.dialects import connection
+from tests.support.sessions import pcm64
+
+from parley.clock import ManualClock
+from parley.dialects.base import Dialect
+from parley.dialects.events import (
+    AnswerDone,
+    AudioInput,
+    ChatRequested,
+    Clip,
+    DuplexSetup,
+    Failed,
+    HalfDuplexSetup,
+    OutputDelta,
+    PauseRequested,
+    Picture,
+    SessionEnded,
+    Sound,
+    StopRequested,
+    UnitDone,
+    VideoInput,
+)
+from parley.dialects.half_duplex import VOICE_PROMPT
+from parley.errors import InferenceFailed, InvalidPayload
+from parley.media.pcm import Pcm
+from parley.protocol.kinds import Phase
+from parley.protocol.values import TextPart
+
+VOICE = Pcm(np.linspace(-0.5, 0.5, 4000, dtype=np.float32), 16_000)
+RAW = VOICE.samples.tobytes()
+VOICE64 = pcm64(VOICE)
+
+
+def b64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def read(dialect, message, phase="connected"):
+    return dialect.decode(json.dumps(message), Phase(phase))
+
+
+def written(dialect, event) -> list[dict]:
+    return [json.loads(frame) for frame in dialect.frames(dialect.encode(event))]
+
+
+# ---- chat ----
+
+
+def chat(**request) -> ChatRequested:
+    request.setdefault("messages", [{"role": "user", "content": "Hi"}])
+    event = read(connection("chat"), request)
+    assert isinstance(event, ChatRequested)
+    return event
+
+
+def test_a_chat_request_keeps_its_parts_in_order():
+    content = [
+        {"type": "text", "text": "Look"},
+        {"type": "image", "data": "data:image/jpeg;base64," + b64(b"jpeg")},
+        {"type": "audio", "data": VOICE64, "sample_rate": 8000},
+        {"type": "video", "data": b64(b"clip"), "stack_frames": 3},
+    ]
+    asked = chat(messages=[{"role": "user", "content": content}])
+
+    assert asked.messages[0].parts == (
+        TextPart("Look"),
+        Picture(b"jpeg"),
+        Sound(RAW, 8000),
+        Clip(b"clip", 3),
+    )
+    assert asked.is_omni
+
+
+def test_chat_defaults_are_the_documented_ones():
+    asked = chat()
+
+    assert asked.is_streaming
+    assert not asked.wants_speech
+    assert asked.generation.max_new_tokens == 512
+    assert (asked.generation.temperature, asked.generation.top_p) == (0.7, 0.8)
+    assert asked.generation.length_penalty == 1.0
+    assert asked.numbers_images is False
+
+
+def test_chat_options_reach_the_event():
+    asked = chat(
+        tts={"mode": "omni", "language": "zh", "ref_audio_data": VOICE64},
+        generation={"max_new_tokens": 7, "do_sample": False, "top_k": 3},
+        image={"max_slice_nums": 4, "use_image_id": True},
+        enable_thinking=True,
+        record=False,
+    )
+
+    assert asked.wants_speech
+    assert asked.voice == Sound(RAW)
+    assert (asked.tts_mode, asked.language) == ("omni", "zh")
+    assert asked.generation.max_new_tokens == 7
+    assert asked.generation.do_sample is False
+    assert asked.generation.enable_thinking
+    assert (asked.max_slices, asked.numbers_images) == (4, True)
+    assert not asked.wants_recording
+
+
+def test_several_images_are_numbered_by_default():
+    image = {"type": "image", "data": b64(b"jpeg")}
+
+    assert chat(messages=[{"role": "user", "content": [image, image]}]).numbers_images
+
+
+def test_an_empty_tts_object_means_speech_and_a_disabled_one_means_none():
+    assert chat(tts={}).wants_speech
+    assert not chat(tts={"enabled": False, "ref_audio_data": VOICE64}).wants_speech
+
+
+def test_after_the_request_only_stop_is_understood():
+    dialect = connection("chat")
+
+    assert read(dialect, {"type": "stop"}, "generating") == StopRequested()
+    assert dialect.decode("{ nonsense", Phase.GENERATING) is None
+    assert read(dialect, {"messages": []}, "generating") is None
+
+
+def test_a_piece_of_nothing_is_not_sent():
+    assert written(connection("chat"), OutputDelta(0)) == []
+
+
+def test_a_recorded_answer_names_its_recording():
+    (done,) = written(connection("chat"), AnswerDone("x", 1, 2, recording_id="chat_1"))
+
+    assert done["recording_session_id"] == "chat_1"
+    assert "recording_session_id" not in written(connection("chat"), AnswerDone("x", 1, 2))[0]
+
+
+# ---- half-duplex ----
+
+
+def turns(**message) -> HalfDuplexSetup:
+    event = read(connection("half_duplex"), {"type": "prepare", **message})
+    assert isinstance(event, HalfDuplexSetup)
+    return event
+
+
+def test_half_duplex_defaults_are_the_documented_ones():
+    prepared = turns()
+
+    assert prepared.system == (TextPart("You are a helpful assistant."),)
+    assert prepared.voice is None
+    assert prepared.wants_speech
+    assert (prepared.vad.threshold, prepared.vad.min_silence_duration_ms) == (0.8, 800)
+    assert (prepared.vad.min_speech_duration_ms, prepared.vad.speech_pad_ms) == (128, 30)
+    assert prepared.generation.max_new_tokens == 256
+    assert prepared.generation.length_penalty == 1.1
+    assert prepared.idle_s == 180
+
+
+def test_a_prompt_with_a_voice_becomes_text_voice_text():
+    prepared = turns(system_prompt="Be brief.", ref_audio_base64=VOICE64)
+
+    assert prepared.system == (TextPart(VOICE_PROMPT), Sound(RAW), TextPart("Be brief."))
+    assert prepared.voice == Sound(RAW)
+
+
+def test_system_content_wins_and_its_first_sound_is_the_voice():
+    content = [
+        {"type": "text", "text": "a"},
+        {"type": "audio", "data": VOICE64, "sample_rate": 24_000},
+        {"type": "text", "text": "b"},
+    ]
+    prepared = turns(system_prompt="ignored", system_content=content)
+
+    assert prepared.system == (TextPart("a"), Sound(RAW, 24_000), TextPart("b"))
+    assert prepared.voice == Sound(RAW, 24_000)
+
+
+def test_a_chunk_becomes_sound_and_a_chunk_without_sound_nothing():
+    dialect = connection("half_duplex")
+    for name in ("audio_base64", "audio", "audio_data"):
+        heard = read(dialect, {"type": "audio_chunk", name: VOICE64}, "active")
+        assert isinstance(heard, AudioInput)
+        assert np.array_equal(heard.pcm.samples, VOICE.samples)
+
+    assert read(dialect, {"type": "audio_chunk"}, "active") is None
+
+
+# ---- duplex ----
+
+
+def duplex() -> Dialect:
+    return connection("duplex", "omni_1")
+
+
+def test_every_documented_name_of_a_field_is_understood():
+    for names in (
+        ("system_prompt", "ref_audio_base64", "tts_ref_audio_base64", "config"),
+        ("prefix_system_prompt", "ref_audio", "tts_ref_audio", "voice_config"),
+        ("instructions", "ref_audio_data", "tts_ref_audio", "voice_config"),
+    ):
+        values = ("Hi", VOICE64, VOICE64, {"top_k": 5})
+        prepared = read(duplex(), {"type": "prepare", **dict(zip(names, values, strict=True))})
+
+        assert isinstance(prepared, DuplexSetup)
+        assert prepared.prompt == "Hi"
+        assert prepared.voice == prepared.tts_voice == Sound(RAW)
+        assert prepared.options.top_k == 5
+
+
+def test_the_vocoder_falls_back_to_the_models_voice():
+    prepared = read(duplex(), {"type": "prepare", "ref_audio_base64": VOICE64})
+
+    assert isinstance(prepared, DuplexSetup)
+    assert prepared.tts_voice == Sound(RAW)
+
+
+def test_a_unit_brings_its_frames_and_wishes():
+    message = {
+        "type": "audio_chunk",
+        "audio": VOICE64,
+        "frame": b64(b"jpeg"),
+        "force_listen": True,
+        "max_slice_nums": 4,
+    }
+    heard = read(duplex(), message, "active")
+
+    assert isinstance(heard, AudioInput)
+    assert heard.frames == (b"jpeg",)
+    assert heard.force_listen
+    assert heard.max_slices == 4
+
+
+def test_frames_may_come_alone():
+    assert read(duplex(), {"type": "video_frame", "data": b64(b"x")}, "active") == VideoInput(
+        (b"x",)
+    )
+
+
+@pytest.mark.parametrize(("asked", "seconds"), [(None, None), (5, 5), (0, 1), (9999, 300)])
+def test_a_pause_is_as_long_as_asked_within_reason(asked, seconds):
+    message = {"type": "pause"} if asked is None else {"type": "pause", "timeout": asked}
+
+    assert read(duplex(), message, "active") == PauseRequested(seconds)
+
+
+def test_a_payload_that_is_too_large_spoils_the_message_and_not_the_connection():
+    huge = "A" * 34_000_000
+    with pytest.raises(InvalidPayload, match="too large"):
+        read(duplex(), {"type": "prepare", "ref_audio_base64": huge})
+
+
+def unit(**more) -> UnitDone:
+    values: dict = {
+        "index": 3,
+        "is_listen": False,
+        "text": "hi",
+        "pcm": Pcm.empty(24_000),
+        "end_of_turn": False,
+        "context_tokens": 99,
+    }
+    return UnitDone(**{**values, **more})
+
+
+def test_speech_without_sound_has_an_empty_string():
+    (result,) = written(duplex(), unit())
+    (delta,) = written(connection("realtime", extensions=True), unit())
+
+    assert result["audio_data"] == ""
+    assert delta["audio"] == ""
+    assert delta["text"] == "hi"
+
+
+def test_a_published_delta_always_has_sound_and_whole_seconds_inside_a_turn():
+    dialect = connection("realtime")
+
+    turn = [unit(), unit(), unit(end_of_turn=True), unit()]
+    deltas = [each for one in turn for each in written(dialect, one)]
+
+    assert [len(base64.b64decode(each["audio"])) // 4 for each in deltas] == [240, 24_000, 240, 240]
+    assert [each["end_of_turn"] for each in deltas] == [False, False, True, False]
+    assert {each["text"] for each in deltas} == {"hi"}
+
+
+LONG = Pcm(np.linspace(-0.5, 0.5, 30_720, dtype=np.float32), 24_000)
+
+
+def test_sound_longer_than_a_second_becomes_a_further_shorter_delta():
+    speaking = unit(pcm=LONG, end_of_turn=True, costs_ms={"all": 50.0})
+
+    deltas = written(connection("realtime"), speaking)
+    results = written(duplex(), speaking)
+    chunks = written(connection("half_duplex", extensions=True), OutputDelta(0, "hi", LONG))
+    later = written(connection("half_duplex", extensions=True), OutputDelta(1, "", LONG))
+    pieces = written(connection("chat"), OutputDelta(0, "hi", LONG))
+
+    for messages, field in (
+        (deltas, "audio"),
+        (results, "audio_data"),
+        (chunks, "audio_data"),
+        (pieces, "audio_data"),
+    ):
+        sounds = [base64.b64decode(each[field]) for each in messages]
+        assert [len(sound) // 4 for sound in sounds] == [24_000, 6_720]
+        assert np.array_equal(np.frombuffer(b"".join(sounds), "<f4"), LONG.samples)
+    for messages in (deltas, results):
+        assert [each["text"] for each in messages] == ["hi", ""]
+        assert [each["end_of_turn"] for each in messages] == [False, True]
+    assert [each["cost_all_ms"] for each in results] == [50.0, 0.0]
+    assert [each["text_delta"] for each in chunks + pieces] == ["hi", None, "hi", None]
+    assert [each["chunk_index"] for each in chunks] == [0, 1]
+    assert [each["chunk_index"] for each in later] == [1, 2]
+
+
+def test_a_result_says_when_it_was_sent_and_what_it_cost():
+    (result,) = written(duplex(), unit(costs_ms={"llm": 12.34, "all": 50.0}, time_ms=4321))
+
+    assert result["server_send_ts"] == ManualClock().time()
+    assert (result["cost_llm_ms"], result["cost_all_ms"]) == (12.3, 50.0)
+    assert result["current_time"] == 4321
+
+
+# ---- ends ----
+
+
+@pytest.mark.parametrize(
+    ("dialect", "event", "code"),
+    [
+        (connection("chat"), SessionEnded("done"), 1000),
+        (connection("chat"), SessionEnded("error", InferenceFailed()), 1011),
+        (connection("half_duplex"), SessionEnded("stopped"), 1000),
+        (connection("half_duplex"), SessionEnded("server_shutdown"), 1001),
+        (connection("half_duplex"), Failed(InferenceFailed()), 1011),
+        (duplex(), Failed(InferenceFailed()), None),
+        (duplex(), SessionEnded("error", InferenceFailed()), 1011),
+        (duplex(), SessionEnded("timeout", elapsed_s=3), 1000),
+        (connection("realtime"), Failed(InferenceFailed()), None),
+        (connection("realtime"), SessionEnded("error", InferenceFailed()), 1011),
+        (connection("realtime"), SessionEnded("context_full"), 1000),
+        (connection("realtime"), SessionEnded("disconnected"), 1000),
+    ],
+)
+def test_every_end_has_its_close_code(dialect, event, code):
+    assert dialect.encode(event).close_code == code

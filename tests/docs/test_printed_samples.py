@@ -1,0 +1,204 @@
+"""Every program and command that README and docs print, against a real server with the default
+model: it must end well and say what is promised."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import shlex
+import shutil
+import ssl
+import string
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from tests.docs.printed import ROOT, Sample, commands, matches, samples
+from tests.support.patience import PROCESS_S
+from tests.support.processes import Process, running
+from websockets.asyncio.client import connect
+
+PRINTED_URL = "https://localhost:8006"
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group("printed")]
+
+PYTHON = [
+    each for page in ("README.md", "docs/do/python-client.md") for each in samples(page, "python")
+]
+JAVASCRIPT = samples("docs/do/javascript-client.md", "js")
+
+
+class Server:
+    """`parley serve` as the README starts it, and a folder to work in next to it."""
+
+    def __init__(self, process: Process, folder: Path) -> None:
+        said = re.search(r"ready after .* https://\S+?:(\d+)", "".join(process.seen))
+        assert said is not None
+        self.url = f"https://localhost:{said[1]}"
+        self.folder = folder
+
+    def run(self, *command: str, **environment: str) -> str:
+        """What a program said, both streams together; it must end well."""
+        done = subprocess.run(
+            command,
+            cwd=self.folder,
+            env={
+                **os.environ,
+                "PYTHONUNBUFFERED": "1",
+                "PARLEY_URL": self.url,
+                "SPOKEN": "examples/questions.wav",
+                **environment,
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=PROCESS_S,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout
+        return done.stdout
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("server")
+    (folder / "examples").symlink_to(ROOT / "examples")
+    with running(folder, "serve", "--host", "127.0.0.1", "--port", "0") as process:
+        process.line_with("ready after")
+        yield Server(process, folder)
+
+
+@pytest.mark.parametrize("sample", PYTHON, ids=lambda sample: sample.id)
+def test_a_python_program_says_what_is_promised(server: Server, sample: Sample) -> None:
+    program = sample.program.replace(PRINTED_URL, server.url)
+    shims = {"PYTHONPATH": str(ROOT / "tests/docs/shims")} if "Microphone" in program else {}
+
+    said = server.run(sys.executable, "-c", program, **shims)
+
+    assert sample.promised is not None, "say under the program what it prints"
+    assert matches(sample.promised, said), said
+
+
+@pytest.mark.parametrize(
+    "command", commands("README.md"), ids=lambda command: command[0].split()[0]
+)
+def test_a_command_says_what_is_promised(server: Server, command: tuple[str, str]) -> None:
+    words, promised = command
+
+    said = server.run(sys.executable, "-m", "parley", *shlex.split(words))
+
+    assert matches(promised, said), said
+
+
+def test_the_readme_prints_commands() -> None:
+    assert {words.split()[0] for words, _ in commands("README.md")} == {"chat", "talk"}
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["ask.py"], "Hello there! How are you today?"),
+        (["stream.py"], "1, 2, 3, 4, 5."),
+        (["half_duplex.py", "examples/questions.wav"], "Your name is Anna."),
+        (["realtime.py", "examples/questions.wav", "picture.jpg"], "ended: stopped"),
+    ],
+    ids=lambda words: words[0] if isinstance(words, list) else "",
+)
+def test_the_example_programs_run(server: Server, words: list[str], expected: str) -> None:
+    Image.fromarray(np.full((64, 64, 3), 200, np.uint8)).save(server.folder / "picture.jpg")
+    program, *files = words
+
+    said = server.run(sys.executable, f"examples/{program}", *files, server.url)
+
+    assert expected in said
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
+@pytest.mark.parametrize("sample", JAVASCRIPT, ids=lambda sample: sample.id)
+def test_a_javascript_program_says_what_is_promised(server: Server, sample: Sample) -> None:
+    installed = server.folder / "node_modules" / "parley-client"
+    if not installed.exists():
+        installed.parent.mkdir()
+        installed.symlink_to(ROOT / "src" / "parley" / "web")
+    program = server.folder / f"{sample.number}.mjs"
+    program.write_text(sample.program.replace(PRINTED_URL, server.url), encoding="utf-8")
+
+    said = server.run(
+        "node",
+        "--experimental-websocket",
+        "--no-warnings",
+        "--preserve-symlinks",
+        program.name,
+        NODE_EXTRA_CA_CERTS="certs/cert.pem",
+    )
+
+    assert sample.promised is not None, "say under the program what it prints"
+    assert matches(sample.promised, said), said
+
+
+SHELL = samples("docs/protocols/README.md", "sh")
+
+
+@pytest.mark.parametrize("sample", SHELL[1:], ids=lambda sample: sample.id)
+def test_a_session_to_paste_says_what_is_promised(server: Server, sample: Sample) -> None:
+    program = SHELL[0].program + sample.program.replace("localhost:8006", server.url[8:])
+    path = f"{ROOT / 'tests/docs/shims/bin'}{os.pathsep}{Path(sys.executable).parent}"
+
+    said = server.run("bash", "-c", program, PATH=f"{path}{os.pathsep}{os.environ['PATH']}")
+
+    assert sample.promised is not None
+    assert matches(sample.promised, said), said
+
+
+def pasted(page: str) -> list[dict[str, Any]]:
+    """The client's messages on a protocol's page, with what their placeholders stand for."""
+    variables = dict(
+        line.split("=", 1) for line in SHELL[0].program.splitlines() if line.startswith("PICTURE")
+    )
+    variables["SILENCE"] = base64.b64encode(bytes(64_000)).decode()
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return [
+        json.loads(string.Template(block).substitute(variables))
+        for block in re.findall(r"^```json client\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("page", "path", "refusals"),
+    [
+        ("chat", "/ws/chat", {"error"}),
+        ("half_duplex", "/ws/half_duplex/hdx_try", {"error"}),
+        ("duplex", "/ws/duplex/omni_try", {"error"}),
+        ("realtime", "/v1/realtime?mode=video", {"error"}),
+    ],
+)
+async def test_printed_messages_are_taken_as_they_are(
+    server: Server, page: str, path: str, refusals: set[str]
+) -> None:
+    context = ssl.create_default_context(cafile=str(server.folder / "certs" / "cert.pem"))
+    messages = pasted(f"docs/protocols/{page}.md")
+    assert messages
+    told: list[str] = []
+    async with connect(f"wss{server.url[5:]}{path}", ssl=context, max_size=None) as client:
+        for message in messages:
+            await client.send(json.dumps(message))
+            if message.get("type") in ("prepare", "session.update"):
+                while told[-1:] not in (["prepared"], ["session.created"]):
+                    answer = json.loads(await client.recv())
+                    told.append(answer["type"])
+                    assert told[-1] not in refusals, answer
+        if page in ("half_duplex", "duplex"):
+            await client.send(json.dumps({"type": "stop"}))
+        async for raw in client:
+            answer = json.loads(raw)
+            told.append(answer["type"])
+            assert told[-1] not in refusals, answer
+
+    assert told[-1] in ("done", "stopped", "session.closed")

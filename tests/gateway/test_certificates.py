@@ -1,0 +1,110 @@
+"""The certificate made at the first start: what it may do, and when another takes its place."""
+
+from __future__ import annotations
+
+import datetime
+import ssl
+import stat
+from pathlib import Path
+
+import httpx
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from structlog.testing import capture_logs
+from tests.support.gateways import running_gateway
+from tests.support.patience import HANG_S
+
+from parley.gateway import tls
+
+
+def pair(
+    folder: Path, *, days: float = 300, name: str = "parley", ca: bool = False
+) -> tuple[Path, Path]:
+    """A pair of files as some program or an older version of this one made it."""
+    private = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(private.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=100))
+        .not_valid_after(now + datetime.timedelta(days=days))
+        .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
+        .sign(private, hashes.SHA256())
+    )
+    cert, key = folder / "cert.pem", folder / "key.pem"
+    cert.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    key.write_bytes(
+        private.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    return cert, key
+
+
+@pytest.mark.parametrize("days", [-1, 29])
+def test_ours_is_replaced_before_it_expires(tmp_path: Path, days: float):
+    cert, key = pair(tmp_path, days=days)
+
+    why = tls.ensure_certificate(cert, key)
+
+    assert why is not None
+    assert why.startswith("it expires on 20")
+    left = x509.load_pem_x509_certificate(cert.read_bytes()).not_valid_after_utc
+    assert left > datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=390)
+    assert stat.S_IMODE(key.stat().st_mode) == 0o600
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["cert.pem", "key.pem"]
+    assert tls.ensure_certificate(cert, key) is None
+
+
+def test_ours_of_an_older_version_that_could_sign_others_is_replaced(tmp_path: Path):
+    cert, key = pair(tmp_path, ca=True)
+
+    assert tls.ensure_certificate(cert, key) == "it could sign others"
+    assert tls.ensure_certificate(cert, key) is None
+
+
+def test_a_pair_that_does_not_fit_is_replaced_when_it_is_ours(tmp_path: Path):
+    cert, key = pair(tmp_path)
+    kept = cert.read_bytes()
+    pair(tmp_path)
+    cert.write_bytes(kept)
+
+    assert tls.ensure_certificate(cert, key) == "its key is another"
+
+
+@pytest.mark.parametrize(("days", "warnings"), [(300, 0), (10, 1), (-1, 1)])
+def test_somebody_elses_is_left_alone_and_warned_about(tmp_path: Path, days: float, warnings: int):
+    cert, key = pair(tmp_path, days=days, name="example.org", ca=True)
+    before = cert.read_bytes(), key.read_bytes()
+
+    with capture_logs() as lines:
+        why = tls.ensure_certificate(cert, key)
+
+    assert why is None
+    assert (cert.read_bytes(), key.read_bytes()) == before
+    assert [line["event"] for line in lines] == ["certificate must be renewed"] * warnings
+
+
+async def test_a_server_starts_with_a_new_one_and_says_so(tmp_path: Path):
+    cert, key = pair(tmp_path, days=3)
+    files = {"http": False, "ssl_certfile": cert, "ssl_keyfile": key}
+
+    with capture_logs() as lines:
+        async with running_gateway(gateway=files) as gateway:
+            context = ssl.create_default_context(cafile=str(cert))
+            context.verify_flags |= ssl.VERIFY_X509_STRICT
+            async with httpx.AsyncClient(verify=context, timeout=HANG_S) as http:
+                health = await http.get(f"https://localhost:{gateway.gateway.port}/health")
+
+    (made,) = (line for line in lines if line["event"] == "certificate made")
+    assert made["why"].startswith("it expires on")
+    assert health.status_code == 200

@@ -1,0 +1,477 @@
+"""Keep-alive and limits of one connection, on a transport that does nothing by itself."""
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+from tests.support.patience import HANG_S
+
+from parley.gateway.transport.connection import (
+    INBOX_MESSAGES,
+    TURN_FRAMES,
+    Budget,
+    Connection,
+    ConnectionClosed,
+    ConnectionLimits,
+    ConnectionState,
+    Keepalive,
+    Traffic,
+)
+from parley.gateway.transport.framing import (
+    CLOSE,
+    PING,
+    PONG,
+    TEXT,
+    FrameReader,
+    Message,
+    close_payload,
+    frame,
+)
+
+
+class Wire:
+    """A transport: remembers what was written and how reading stands."""
+
+    def __init__(self) -> None:
+        self.sent = bytearray()
+        self.stuck_bytes = 0
+        self.is_reading = True
+        self.is_closed = False
+        self.is_aborted = False
+
+    def write(self, data: bytes) -> None:
+        self.sent += data
+
+    def writelines(self, parts: Any) -> None:
+        for part in parts:
+            self.sent += part
+
+    def get_write_buffer_size(self) -> int:
+        return self.stuck_bytes
+
+    def set_write_buffer_limits(self, high: int, low: int) -> None: ...
+
+    def pause_reading(self) -> None:
+        self.is_reading = False
+
+    def resume_reading(self) -> None:
+        self.is_reading = True
+
+    def is_closing(self) -> bool:
+        return self.is_closed or self.is_aborted
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+    @property
+    def frames(self) -> list[tuple[int, bytes]]:
+        reader = FrameReader(masked=False, limit_bytes=1 << 30)
+        return [
+            (event.opcode, event.payload if isinstance(event.payload, bytes) else event.payload())
+            for event in reader.feed(bytes(self.sent))
+        ]
+
+
+def open_connection(**limits: Any) -> tuple[Connection, Wire]:
+    connection = Connection(
+        is_server=True, limits=ConnectionLimits(**limits), keepalive=Keepalive()
+    )
+    wire = Wire()
+    connection._opened(cast(asyncio.Transport, wire))
+    return connection, wire
+
+
+def client_says(connection: Connection, opcode: int, payload: bytes = b"") -> None:
+    connection.data_received(frame(opcode, payload, mask=True))
+
+
+async def test_a_peer_is_pinged_and_dropped_when_it_does_not_answer():
+    connection, wire = open_connection(ping_every_s=20, ping_limit_s=20)
+    now = asyncio.get_running_loop().time()
+
+    connection.tick(now + 19)
+    before = list(wire.frames)
+    connection.tick(now + 21)
+    pinged = list(wire.frames)
+    connection.tick(now + 42)
+
+    assert before == []
+    assert pinged == [(PING, b"parley")]
+    assert wire.is_aborted
+    assert connection.closed.result().code == 1006
+
+
+async def test_a_peer_that_answers_pings_stays():
+    connection, wire = open_connection(ping_every_s=20, ping_limit_s=20)
+    now = asyncio.get_running_loop().time()
+
+    connection.tick(now + 21)
+    client_says(connection, PONG, b"parley")
+    connection.tick(now + 22)
+
+    assert connection.is_open
+    assert not wire.is_aborted
+
+
+async def test_pings_are_answered_with_their_payload():
+    connection, wire = open_connection()
+
+    client_says(connection, PING, b"abc")
+
+    assert wire.frames == [(PONG, b"abc")]
+
+
+async def test_output_that_does_not_move_for_the_limit_ends_the_connection():
+    connection, wire = open_connection(stall_s=10)
+    now = asyncio.get_running_loop().time()
+    connection.send_text(b"x" * 1000)
+    wire.stuck_bytes = 1000
+
+    connection.tick(now + 1)
+    connection.tick(now + 10)
+    still_open = connection.is_open
+    connection.tick(now + 11.1)
+
+    assert still_open
+    assert connection.closed.result().is_slow
+    assert wire.frames[-1] == (CLOSE, close_payload(1008, "too slow"))
+
+
+async def test_slow_but_moving_output_is_patience():
+    connection, wire = open_connection(stall_s=10)
+    now = asyncio.get_running_loop().time()
+    connection.send_text(b"x" * 1000)
+
+    for second in range(1, 60):
+        wire.stuck_bytes = 1000 - second
+        connection.tick(now + second)
+
+    assert connection.is_open
+
+
+async def test_too_much_output_ends_the_connection_at_once():
+    connection, wire = open_connection(output_bytes=1000)
+    connection.pause_writing()
+    wire.stuck_bytes = 1001
+
+    connection.send_text(b"more")
+
+    assert connection.closed.result().is_slow
+
+
+async def test_a_full_inbox_stops_reading_until_it_is_emptied():
+    connection, wire = open_connection()
+
+    for _ in range(INBOX_MESSAGES):
+        client_says(connection, TEXT, b"x")
+    was_reading = wire.is_reading
+    await connection.receive()
+
+    assert not was_reading
+    assert wire.is_reading
+
+
+async def test_joined_ports_pass_messages_on_in_order_and_stop_at_congestion():
+    left, left_wire = open_connection()
+    right, right_wire = open_connection()
+    traffic = Traffic()
+    client_says(left, TEXT, b"one")
+
+    left.join(right, traffic)
+    client_says(left, TEXT, b"two")
+    right.pause_writing()
+    was_reading = left_wire.is_reading
+    right.resume_writing()
+
+    assert (traffic.messages, traffic.bytes) == (2, 6)
+    # The client's own masked frames, byte for byte.
+    reader = FrameReader(masked=True, limit_bytes=100)
+    passed = [cast(Message, event).payload() for event in reader.feed(bytes(right_wire.sent))]
+    assert passed == [b"one", b"two"]
+    assert not was_reading
+    assert left_wire.is_reading
+
+
+async def test_what_came_before_the_close_is_still_delivered():
+    connection, wire = open_connection()
+
+    client_says(connection, TEXT, b"last")
+    client_says(connection, CLOSE, close_payload(4000, "bye"))
+    message = await connection.receive()
+    with pytest.raises(ConnectionClosed) as end:
+        await connection.receive()
+    await asyncio.sleep(0)
+
+    assert message.payload() == b"last"
+    assert (end.value.closure.code, end.value.closure.reason) == (4000, "bye")
+    assert wire.frames == [(CLOSE, close_payload(4000, ""))]
+    assert wire.is_closed
+
+
+async def test_large_messages_share_one_budget_until_they_are_passed_on():
+    budget = Budget(3 << 20)
+    connections = [
+        Connection(is_server=True, limits=ConnectionLimits(), keepalive=Keepalive(), budget=budget)
+        for _ in range(2)
+    ]
+    wires = [Wire(), Wire()]
+    for connection, wire in zip(connections, wires, strict=True):
+        connection._opened(cast(asyncio.Transport, wire))
+    large = frame(TEXT, b"x" * (2 << 20), mask=True)
+
+    connections[0].data_received(large)
+    connections[1].data_received(large[:20])
+    refused = connections[1].closed.result().code
+    used_before = budget.used_bytes
+    connections[0].join(connections[1], Traffic())
+
+    assert (refused, used_before, budget.used_bytes) == (1013, 2 << 20, 0)
+
+
+async def test_nothing_is_sent_after_the_close_frame():
+    connection, wire = open_connection()
+
+    connection.close(1013, "later")
+    connection.send_text(b"too late")
+    connection.close(1000)
+
+    assert wire.frames == [(CLOSE, close_payload(1013, "later"))]
+
+
+async def test_broken_framing_is_answered_with_its_code():
+    connection, wire = open_connection()
+
+    connection.data_received(frame(TEXT, b"not masked", mask=False))
+
+    assert wire.frames[-1][1][:2] == (1002).to_bytes(2, "big")
+    assert connection.closed.result().code == 1002
+
+
+async def test_cancelling_a_receive_loses_nothing():
+    connection, _ = open_connection()
+    receiving = asyncio.create_task(connection.receive())
+    await asyncio.sleep(0)
+
+    receiving.cancel()
+    client_says(connection, TEXT, b"kept")
+    await asyncio.wait({receiving})
+
+    message = receiving.result() if not receiving.cancelled() else await connection.receive()
+    assert message.payload() == b"kept"
+
+
+async def test_a_connection_whose_tick_fails_does_not_keep_the_others_from_their_pings(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr("parley.gateway.transport.connection.TICK_S", 0.01)
+    keepalive = Keepalive()
+    connections, wires = [], []
+    for _ in range(3):
+        connection = Connection(
+            is_server=True, limits=ConnectionLimits(ping_every_s=0), keepalive=keepalive
+        )
+        wire = Wire()
+        connection._opened(cast(asyncio.Transport, wire))
+        connections.append(connection)
+        wires.append(wire)
+
+    def broken() -> int:
+        raise RuntimeError("the handler is closed")
+
+    for wire in wires[:2]:
+        wire.get_write_buffer_size = broken  # type: ignore[method-assign]
+    async with asyncio.timeout(HANG_S):
+        while not wires[2].frames:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+    assert len(keepalive) == 1
+    assert [connection.closed.done() for connection in connections] == [True, True, False]
+    connections[2].connection_lost(None)
+
+
+async def test_an_aborted_connection_is_forgotten_though_its_transport_never_says_so():
+    keepalive = Keepalive()
+    connection = Connection(is_server=False, limits=ConnectionLimits(), keepalive=keepalive)
+    connection._opened(cast(asyncio.Transport, Wire()))
+
+    connection.abort()
+
+    assert len(keepalive) == 0
+
+
+async def test_a_connection_aborted_during_its_handshake_is_not_watched():
+    keepalive = Keepalive()
+    connection = Connection(is_server=False, limits=ConnectionLimits(), keepalive=keepalive)
+    wire = Wire()
+
+    connection.abort()
+    connection._opened(cast(asyncio.Transport, wire))
+
+    assert len(keepalive) == 0
+    assert wire.is_aborted
+
+
+async def test_the_time_in_which_this_process_stood_still_counts_for_nobody():
+    connection, wire = open_connection(ping_every_s=20, ping_limit_s=20, stall_s=10)
+    now = asyncio.get_running_loop().time()
+    connection.tick(now + 21)
+    wire.stuck_bytes = 5
+    connection.tick(now + 22)
+
+    connection.forgive(60)
+    connection.tick(now + 82)
+
+    assert not wire.is_aborted
+    connection.tick(now + 93)
+    assert wire.is_aborted
+
+
+async def test_a_lost_connection_returns_its_share_of_the_budget():
+    budget = Budget(8 << 20, share_bytes=4 << 20)
+    wire = frame(TEXT, b"x" * (3 << 20), mask=True)
+    connection = Connection(
+        is_server=True, limits=ConnectionLimits(), keepalive=Keepalive(), budget=budget
+    )
+    connection.owner = "1.2.3.4"
+    connection._opened(cast(asyncio.Transport, Wire()))
+
+    connection.data_received(wire[:100])
+    held = (budget.used_bytes, budget.owners)
+    connection.connection_lost(None)
+
+    assert held == (3 << 20, 1)
+    assert (budget.used_bytes, budget.owners) == (0, 0)
+
+
+def test_no_owner_takes_more_than_its_share():
+    budget = Budget(10, share_bytes=4)
+
+    taken = [budget.take(3, "a"), budget.take(3, "a"), budget.take(4, "b"), budget.take(4, "c")]
+    budget.give(3, "a")
+
+    assert taken == [True, False, True, False]
+    assert budget.take(4, "c")
+    assert (budget.used_bytes, budget.peak_bytes, budget.owners) == (8, 8, 2)
+
+
+async def test_a_crowd_of_frames_is_handled_some_at_a_time():
+    connection, wire = open_connection(messages_at_once=1e9)
+    other, other_wire = open_connection()
+    traffic = Traffic()
+    connection.join(other, traffic)
+    counts = []
+
+    connection.data_received(frame(TEXT, b"x", mask=True) * 1000)
+    while traffic.messages < 1000:
+        counts.append(traffic.messages)
+        assert not wire.is_reading
+        await asyncio.sleep(0)
+    await asyncio.sleep(0)
+
+    assert counts[0] == TURN_FRAMES
+    assert len(counts) == 1000 // TURN_FRAMES
+    assert wire.is_reading
+    assert len(other_wire.sent) == 1000 * 7
+
+
+async def test_what_a_stopped_connection_had_read_is_handled_once_it_goes_on():
+    connection, wire = open_connection(messages_at_once=1e9)
+    connection.data_received(frame(TEXT, b"x", mask=True) * 300)
+
+    received = 0
+    while received < 300:
+        held = len(connection._inbox)
+        assert held <= INBOX_MESSAGES + TURN_FRAMES
+        await connection.receive()
+        received += 1
+    await asyncio.sleep(0)
+
+    assert wire.is_reading
+
+
+async def test_large_messages_that_nobody_takes_stop_reading_sooner():
+    connection, wire = open_connection()
+
+    client_says(connection, TEXT, b"x" * (1 << 20))
+    was_reading = wire.is_reading
+    client_says(connection, TEXT, b"x" * 100)
+    await asyncio.sleep(0)
+    is_reading = wire.is_reading
+    await connection.receive()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+
+    assert not was_reading  # a large read ends the turn
+    assert not is_reading
+    assert wire.is_reading
+    assert (await connection.receive()).size == 100
+
+
+async def test_more_bytes_than_a_connections_share_are_read_later():
+    connection, wire = open_connection(bytes_at_once=1000, bytes_per_s=100_000)
+
+    client_says(connection, TEXT, b"x" * 2000)
+    was_reading = wire.is_reading
+    message = await connection.receive()
+
+    assert not was_reading
+    assert message.size == 2000
+    assert wire.is_reading
+    assert connection.is_open
+
+
+@pytest.mark.parametrize(
+    ("opcode", "content", "limits"),
+    [
+        (PING, b"", {"controls_at_once": 100, "controls_per_s": 10}),
+        (PONG, b"", {"controls_at_once": 100, "controls_per_s": 10}),
+        (TEXT, b"{}", {"messages_at_once": 100, "messages_per_s": 10}),
+    ],
+)
+async def test_the_hundredth_is_taken_and_a_flood_is_not(opcode, content, limits):
+    connection, wire = open_connection(**limits)
+    for _ in range(100):
+        client_says(connection, opcode, content)
+        if connection._inbox:
+            await connection.receive()
+    was_open = connection.is_open
+
+    connection.data_received(frame(opcode, content, mask=True) * 50)
+    while connection.is_open and connection._inbox:
+        await connection.receive()
+
+    assert was_open
+    assert connection.closed.result().code == 1008
+    assert wire.frames[-1] == (CLOSE, close_payload(1008, "too many messages"))
+
+
+async def test_a_connection_moves_towards_its_end_only():
+    connection, wire = open_connection()
+    seen = [connection.state]
+    connection.close(1000)
+    seen.append(connection.state)
+    client_says(connection, TEXT, b"too late")
+    client_says(connection, CLOSE, close_payload(1000, ""))
+    connection.connection_lost(None)
+    seen.append(connection.state)
+    connection.close(1011)
+
+    assert seen == [ConnectionState.OPEN, ConnectionState.CLOSING, ConnectionState.CLOSED]
+    assert connection.state is ConnectionState.CLOSED
+    assert [frame for frame in wire.frames if frame[0] == CLOSE] == [
+        (CLOSE, close_payload(1000, ""))
+    ]
+    with pytest.raises(ConnectionClosed):
+        await connection.receive()
+
+
+async def test_a_message_of_a_second_of_sound_does_not_stop_reading():
+    connection, wire = open_connection()
+
+    client_says(connection, TEXT, b"A" * 130_000)
+
+    assert wire.is_reading
+    assert (await connection.receive()).size == 130_000

@@ -1,0 +1,353 @@
+"""One client sends as much as it can: it is stopped, and nobody else notices."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+from starlette.exceptions import HTTPException
+from tests.support.gateways import (
+    HELLO,
+    RunningGateway,
+    all_free,
+    hear,
+    refusal_of,
+    running_gateway,
+    say,
+    until,
+)
+from tests.support.raw_sockets import WS_HEAD, Answers, masked_frame, raw_client, raw_websocket
+from tests.support.stand_in_worker import StandInWorker
+from websockets.asyncio.client import connect
+
+from parley.gateway.http import sessions
+from parley.gateway.transport.clients import OpenConnections
+from parley.gateway.transport.framing import BINARY, CONTINUATION, PING, TEXT, frame
+from parley.gateway.transport.http import HEAD_LIMIT_BYTES, BoundedHttp
+from parley.protocol.control import CONTROL_PATH, SECRET_HEADER
+
+SECRET = {"worker_secret": "right"}
+
+FLOODS = {
+    "pings": masked_frame(0x80 | PING) * 1000,
+    "pongs": masked_frame(0x8A) * 1000,
+    "empty messages": masked_frame(0x80 | BINARY) * 1000,
+    "small messages": masked_frame(0x80 | TEXT, b'{"type":"client_diagnostic"}') * 1000,
+    "empty fragments": masked_frame(TEXT) + masked_frame(CONTINUATION) * 1000,
+    "one-byte fragments": masked_frame(BINARY, b"x") + masked_frame(CONTINUATION, b"x") * 1000,
+}
+
+
+@contextlib.asynccontextmanager
+async def live_session(gateway: RunningGateway) -> AsyncIterator[None]:
+    """A conversation that must not notice what goes on in the block."""
+    async with connect(gateway.ws("/ws/duplex/omni_live")) as live:
+        assert (await hear(live))["type"] == "queue_done"
+        await say(live, type="prepare")
+        assert (await hear(live))["type"] == "prepared"
+        yield
+        await say(live, type="audio_chunk", audio_base64="AAAA")
+        assert (await hear(live))["type"] == "echo"
+
+
+@pytest.mark.parametrize("flood", list(FLOODS))
+@pytest.mark.parametrize("phase", ["chat", "waiting", "session", "worker"])
+async def test_a_flood_ends_with_1008_and_a_live_session_goes_on(flood: str, phase: str):
+    slots = 1 if phase in ("waiting", "chat") else 2
+    paths = {"chat": "/ws/chat", "worker": CONTROL_PATH}
+    headers = f"{SECRET_HEADER}: right\r\n" if phase == "worker" else ""
+    async with (
+        running_gateway(security=SECRET) as gateway,
+        StandInWorker(gateway.url, slots=slots, secret="right") as worker,
+        live_session(gateway),
+    ):
+        path = paths.get(phase, "/ws/duplex/omni_attack")
+        async with raw_websocket(gateway.gateway.port, path, headers) as attacker:
+            if phase == "session":
+                await attacker.send(masked_frame(0x80 | TEXT, b'{"type":"prepare"}'))
+                # Through the relay: nothing else reads what this client sends from here on.
+                await attacker.until(b'"prepared"')
+            reading = asyncio.create_task(attacker.rest())
+            await attacker.flood(FLOODS[flood])
+            answers = Answers(await reading)
+        if answers.close_code == 1008:
+            # Nor can it begin anew at once.
+            assert (await refusal_of(gateway.ws(path)))[0] == 429
+
+        # Who reads messages may refuse the first one, before anybody counts.
+        refusals = {1008} if phase == "session" else {1003, 1008}
+        assert answers.close_code in refusals
+        # What it cost is bounded, however much was sent: so much at once, and what a second adds.
+        limits = gateway.runtime.connection_limits
+        assert answers.pongs <= 2 * limits.controls_at_once
+        assert len(worker.heard) <= 2 * limits.messages_at_once
+    assert gateway.runtime.budget.used_bytes == 0
+
+
+@pytest.mark.parametrize("headers", ["", f"{SECRET_HEADER}: wrong\r\n"])
+async def test_who_has_no_secret_is_gone_before_a_frame_is_read(headers: str):
+    async with running_gateway(security=SECRET) as gateway, raw_client(gateway.gateway.port) as one:
+        head = f"GET {CONTROL_PATH} HTTP/1.1\r\n{WS_HEAD}{headers}\r\n".encode()
+        await one.send(head + FLOODS["pings"])
+        answer = await one.rest()
+
+    assert answer.startswith(b"HTTP/1.1 401 ")
+    assert bytes([0x80 | 0xA]) not in answer.partition(b"\r\n\r\n")[0]
+
+
+@pytest.mark.parametrize("has_session", [False, True])
+@pytest.mark.parametrize("text", [b"\xff", b'{"type": "\xc3\x28"}', b"\xed\xa0\x80"])
+async def test_bad_utf_8_is_always_1007_and_never_a_lost_worker(text: bytes, has_session: bool):
+    async with (
+        running_gateway() as gateway,
+        StandInWorker(gateway.url, slots=1 + has_session) as worker,
+        live_session(gateway),
+    ):
+        for index in range(20):
+            path = f"/ws/duplex/omni_{index}"
+            async with raw_websocket(gateway.gateway.port, path) as client:
+                if has_session:
+                    await until(lambda: worker.sessions.get(f"omni_{index}"))  # noqa: B023
+                await client.send(masked_frame(0x80 | TEXT, text))
+                answers = Answers(await client.rest())
+            assert answers.close_code == 1007
+            await until(lambda: len(worker.sessions) == 1)
+        assert ("worker_lost", "gateway") not in gateway.runtime.metrics._errors
+
+
+async def test_what_came_before_a_bad_frame_reaches_the_worker():
+    async with (
+        running_gateway() as gateway,
+        StandInWorker(gateway.url) as worker,
+        raw_websocket(gateway.gateway.port, "/ws/duplex/omni_1") as client,
+    ):
+        await until(lambda: "omni_1" in worker.sessions)
+        await client.send(frame(TEXT, b'{"type": "prepare"}', mask=True) + b"\xff" * 8)
+        answers = Answers(await client.rest())
+        await until(lambda: worker.heard)
+
+    assert answers.close_code == 1002
+    assert worker.heard == [{"type": "prepare"}]
+
+
+# HTTP
+
+
+async def test_a_body_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(BoundedHttp, "body_grace_s", 0.2)
+    head = b"POST %s HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n{"
+    async with running_gateway() as gateway:
+        for path in (b"/api/chat", b"/api/queue", b"/nowhere"):
+            async with raw_client(gateway.gateway.port) as client:
+                await client.send(head % path)
+                answer = await client.rest()
+            assert answer.split()[1] in (b"408", b"404", b"405"), answer
+        assert gateway.runtime.admission.sessions_by_address == {}
+
+
+async def test_an_address_may_send_only_so_many_bodies_at_once_and_none_is_read_before():
+    head = b"POST /api/chat HTTP/1.1\r\nHost: a\r\nContent-Length: 9000000\r\n\r\n"
+    async with (
+        running_gateway(limits={"sessions_per_client": 2}) as gateway,
+        raw_client(gateway.gateway.port) as first,
+        raw_client(gateway.gateway.port) as second,
+        raw_client(gateway.gateway.port) as third,
+    ):
+        admission = gateway.runtime.admission
+        await first.send(head)
+        await second.send(head)
+        await until(lambda: admission.sessions_by_address == {"127.0.0.1": 2})
+        await third.send(head)
+        refused = await third.head()
+        first.abort()
+        await until(lambda: admission.sessions_by_address == {"127.0.0.1": 1})
+
+    assert refused.startswith(b"HTTP/1.1 429 ")
+
+
+async def test_large_bodies_share_the_memory_for_large_messages_and_give_it_back():
+    head = b"POST /api/chat HTTP/1.1\r\nHost: a\r\nContent-Length: 9000000\r\n\r\n"
+    async with running_gateway() as gateway:
+        budget = gateway.runtime.budget
+        budget.share_bytes = 5 << 20
+        async with (
+            raw_client(gateway.gateway.port) as first,
+            raw_client(gateway.gateway.port) as second,
+        ):
+            await first.send(head + b'"' + b"a" * (4 << 20))
+            await until(lambda: budget.used_bytes > 3 << 20)
+            await second.send(head + b'"' + b"a" * (4 << 20))
+            refused = await second.head()
+        await until(lambda: budget.used_bytes == 0 and budget.owners == 0)
+
+    assert refused.startswith(b"HTTP/1.1 503 ")
+
+
+async def test_a_body_with_more_items_than_anybody_needs_is_refused_unparsed():
+    body = b'{"x": [' + b"0," * 200_000 + b"0]}"
+    async with running_gateway() as gateway, StandInWorker(gateway.url), gateway.http() as http:
+        refused = await http.post("/api/chat", content=body)
+        spoken = {**HELLO, "unknown": "a" * 200_000}
+        answered = await http.post("/api/chat", json=spoken)
+
+    assert (refused.status_code, refused.json()["code"]) == (400, "invalid_request")
+    assert answered.status_code == 200
+
+
+async def test_a_large_request_reaches_the_worker_as_one_answer_asked_for():
+    async with (
+        running_gateway() as gateway,
+        StandInWorker(gateway.url) as worker,
+        gateway.http() as http,
+    ):
+        asked = {**HELLO, "streaming": True, "unknown": "a" * 200_000}
+        answer = await http.post("/api/chat", json=asked)
+        stop = await http.post("/api/chat", json={**asked, "type": "stop"})
+
+    assert (answer.status_code, stop.status_code) == (200, 200)
+    assert [request["streaming"] for request in worker.heard] == [False, False]
+    assert all("type" not in request for request in worker.heard)
+
+
+async def test_an_address_has_only_so_many_connections():
+    async with (
+        running_gateway(limits={"connections_per_client": 3, "sessions_per_client": 1}) as gateway,
+        StandInWorker(gateway.url),  # two of them: its control socket, and none for its server
+        connect(gateway.ws("/ws/duplex/omni_1")),
+        raw_client(gateway.gateway.port),
+    ):
+        await until(lambda: gateway.runtime.open_connections.by_address == {"127.0.0.1": 3})
+        async with raw_client(gateway.gateway.port) as fourth:
+            refused = await fourth.rest()
+    assert refused.startswith(b"HTTP/1.1 429 ")
+    assert gateway.runtime.open_connections.by_address == {}
+
+
+def test_an_address_opens_only_so_many_connections_in_a_time():
+    now = 0.0
+    counter = OpenConnections(8, now=lambda: now)
+
+    at_once = [counter.may_open("a") for _ in range(20)]
+    other = counter.may_open("b")
+    now = 1.0
+    later = [counter.may_open("a") for _ in range(4)]
+
+    assert at_once == [True] * 16 + [False] * 4
+    assert other
+    assert later == [True, False, False, False]
+    assert OpenConnections().may_open("a")
+
+
+def test_who_flooded_waits_before_the_next_websocket():
+    counter = OpenConnections(16)
+
+    counter.flooded("a", now=1.0)
+
+    assert counter.is_held_off("a", now=5.9)
+    assert not counter.is_held_off("a", now=6.1)
+    assert not counter.is_held_off("b", now=1.0)
+
+
+async def test_behind_a_proxy_connections_are_not_counted_by_address():
+    async with (
+        running_gateway(
+            limits={"connections_per_client": 1}, security={"trust_proxy": True}
+        ) as gateway,
+        raw_client(gateway.gateway.port),
+        gateway.http() as http,
+    ):
+        assert (await http.get("/health")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status"),
+    [
+        (f"GET /ws/chat HTTP/1.0\r\n{WS_HEAD}\r\n".encode(), b"400"),
+        (f"GET /ws/chat HTTP/1.1\r\n{WS_HEAD.partition(chr(10))[2]}\r\n".encode(), b"400"),
+        (f"GET /ws/chat HTTP/1.1\r\nHost: b\r\n{WS_HEAD}\r\n".encode(), b"400"),
+        (b"GET /health HTTP/1.1\r\n\r\n", b"400"),
+        (b"GET /health HTTP/1.0\r\n\r\n", b"200"),
+        (b"GET / HTTP/1.1\r\nx: " + b"y" * (HEAD_LIMIT_BYTES + 9), b"431"),
+        (b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n" * 50, b"400"),
+    ],
+    ids=[
+        "upgrade by HTTP/1.0",
+        "upgrade without Host",
+        "upgrade with two",
+        "no Host",
+        "HTTP/1.0 without Host",
+        "long head",
+        "fifty at once",
+    ],
+)
+async def test_odd_heads_get_their_status(request_bytes: bytes, status: bytes):
+    async with running_gateway() as gateway, raw_client(gateway.gateway.port) as client:
+        await client.send(request_bytes)
+        answer = await client.rest()
+
+    assert b"HTTP/1.1 " + status in answer
+
+
+async def test_a_reader_that_stands_still_is_dropped(monkeypatch: pytest.MonkeyPatch, tmp_path):
+    monkeypatch.setattr(BoundedHttp, "stall_s", 0.2)
+    web = tmp_path / "web"
+    web.mkdir()
+    (web / "large.wav").write_bytes(b"x" * (64 << 20))
+    async with (
+        running_gateway(web=web) as gateway,
+        raw_client(gateway.gateway.port) as reader,
+    ):
+        await reader.send(b"GET /static/large.wav HTTP/1.1\r\nHost: a\r\n\r\n")
+        await until(lambda: gateway.runtime.open_connections.by_address)
+        await until(lambda: not gateway.runtime.open_connections.by_address)
+
+
+async def test_nobody_waits_for_somebody_elses_transfers():
+    transfers = sessions.Transfers("uploads", 3, each=2)
+
+    async def status(address: str) -> int:
+        try:
+            async with transfers.one(address):
+                return 200
+        except HTTPException as refusal:
+            return refusal.status_code
+
+    async with transfers.one("a"), transfers.one("a"):
+        with_two = [await status("a"), await status("b")]
+        async with transfers.one("b"):
+            full = await status("c")
+
+    assert with_two == [429, 200]
+    assert full == 503
+    assert await status("c") == 200
+
+
+async def test_a_client_that_leaves_during_its_upload_is_no_error(
+    caplog: pytest.LogCaptureFixture,
+):
+    head = b"POST /api/chat HTTP/1.1\r\nHost: a\r\nContent-Length: 90000\r\n\r\n{"
+    async with running_gateway() as gateway:
+        async with raw_client(gateway.gateway.port) as client:
+            await client.send(head)
+            await until(lambda: gateway.runtime.admission.sessions_by_address)
+        await until(lambda: not gateway.runtime.admission.sessions_by_address)
+
+        assert not gateway.runtime.metrics._errors
+    assert "Traceback" not in caplog.text
+
+
+async def test_large_messages_that_are_never_finished_give_their_share_back():
+    wire = frame(TEXT, b"x" * (3 << 20), mask=True)
+    async with running_gateway() as gateway:
+        budget = gateway.runtime.budget
+        async with raw_websocket(gateway.gateway.port, "/ws/duplex/omni_1") as client:
+            await client.send(wire[: 2 << 20])
+            await until(lambda: budget.used_bytes == 3 << 20)
+            assert budget.owners == 1
+        await until(lambda: budget.used_bytes == 0 and budget.owners == 0)
+        async with connect(gateway.ws("/ws/chat")) as chat:
+            await chat.send(json.dumps({**HELLO, "unknown": "a" * (2 << 20)}))
+            await until(lambda: budget.used_bytes)
+        await all_free(gateway)
+        await until(lambda: budget.used_bytes == 0)

@@ -1,0 +1,244 @@
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from parley.gateway.transport.framing import (
+    BINARY,
+    CLOSE,
+    CONTINUATION,
+    FRAGMENTS_FREE,
+    ITEMS_LIMIT,
+    PING,
+    TEXT,
+    Control,
+    FrameError,
+    FrameReader,
+    Message,
+    close_payload,
+    commas,
+    frame,
+    parse_close,
+)
+
+
+def cut(data: bytes, at: list[int]) -> list[bytes]:
+    points = sorted({0, len(data), *(point % (len(data) + 1) for point in at)})
+    return [data[a:b] for a, b in itertools.pairwise(points)]
+
+
+def read(data: bytes, *, masked: bool = False, pieces: list[int] | None = None, limit=1 << 24):
+    reader = FrameReader(masked=masked, limit_bytes=limit)
+    return [event for piece in cut(data, pieces or []) for event in reader.feed(piece)]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([TEXT, BINARY]), st.integers(0, 70_000)), max_size=6),
+    st.booleans(),
+    st.lists(st.integers(0, 1 << 20), max_size=40),
+)
+def test_messages_come_out_whole_however_the_stream_is_cut(messages, masked, pieces):
+    contents = [(kind, bytes([n % 128 if kind == TEXT else n % 251]) * n) for kind, n in messages]
+    stream = b"".join(frame(kind, content, mask=masked) for kind, content in contents)
+
+    events = read(stream, masked=masked, pieces=pieces)
+
+    assert [(event.opcode, event.payload()) for event in events] == contents
+    assert b"".join(bytes(part) for event in events for part in event.parts) == stream
+
+
+def test_control_frames_between_fragments_do_not_disturb_the_message():
+    first = bytes([TEXT, 3]) + b"Hel"
+    last = bytes([0x80 | CONTINUATION, 2]) + b"lo"
+
+    events = read(first + frame(PING, b"x", mask=False) + last, pieces=[1, 4, 6, 9])
+
+    assert isinstance(events[0], Control)
+    assert events[0].payload == b"x"
+    assert isinstance(events[1], Message)
+    assert events[1].payload() == b"Hello"
+    # One frame goes on, however many came.
+    assert b"".join(events[1].parts) == frame(TEXT, b"Hello", mask=False)
+
+
+def masked_frame(first_byte: int, content: bytes, key: bytes = b"\x01\x02\x03\x04") -> bytes:
+    masked = bytes(byte ^ key[index % 4] for index, byte in enumerate(content))
+    return bytes([first_byte, 0x80 | len(content)]) + key + masked
+
+
+@given(
+    st.lists(st.binary(max_size=90), min_size=1, max_size=8),
+    st.lists(st.integers(0, 1 << 10), max_size=20),
+)
+def test_a_masked_message_in_fragments_becomes_one_frame(contents, pieces):
+    opcodes = [BINARY, *[CONTINUATION] * (len(contents) - 1)]
+    opcodes[-1] |= 0x80
+    keys = (bytes([7, index, 99, 255]) for index in range(8))
+    stream = b"".join(map(masked_frame, opcodes, contents, keys))
+
+    (event,) = read(stream, masked=True, pieces=pieces)
+
+    assert isinstance(event, Message)
+    assert event.payload() == b"".join(contents)
+    again = read(b"".join(event.parts), masked=True)
+    assert [(one.opcode, one.payload()) for one in again] == [(BINARY, b"".join(contents))]
+
+
+@given(st.text(min_size=1, max_size=300), st.lists(st.integers(0, 1 << 12), max_size=20))
+def test_text_is_utf_8_wherever_it_is_cut(text, pieces):
+    content = text.encode()
+
+    (event,) = read(frame(TEXT, content, mask=True), masked=True, pieces=pieces)
+
+    assert event.payload() == content
+
+
+@pytest.mark.parametrize("content", [b"\xff", b"abc\xc3", b"\xed\xa0\x80", b"x" * 70_000 + b"\xc3"])
+@pytest.mark.parametrize("pieces", [[], list(range(0, 70_020, 7))])
+def test_a_clients_text_that_is_not_utf_8_ends_with_1007(content: bytes, pieces: list[int]):
+    with pytest.raises(FrameError) as failure:
+        read(frame(TEXT, content, mask=True), masked=True, pieces=pieces)
+    binary = read(frame(BINARY, content, mask=True), masked=True, pieces=pieces)
+
+    assert failure.value.code == 1007
+    assert binary[0].payload() == content
+
+
+def test_fragments_without_content_are_counted_and_end_with_1008():
+    reader = FrameReader(masked=True, limit_bytes=1 << 20)
+    reader.feed(masked_frame(BINARY, b""))
+    for _ in range(FRAGMENTS_FREE - 1):
+        reader.feed(masked_frame(CONTINUATION, b""))
+
+    with pytest.raises(FrameError) as failure:
+        reader.feed(masked_frame(CONTINUATION, b""))
+
+    assert failure.value.code == 1008
+
+
+def test_fragments_of_a_sensible_size_may_be_many():
+    count = 20_000
+    stream = masked_frame(BINARY, b"x" * 64) + masked_frame(CONTINUATION, b"x" * 64) * count
+    stream += masked_frame(0x80 | CONTINUATION, b"")
+
+    (event,) = read(stream, masked=True)
+
+    assert isinstance(event, Message)
+    assert event.size == 64 * (count + 1)
+    assert len(event.parts) == 2
+
+
+def test_a_message_of_more_items_than_anybody_says_ends_with_1009():
+    content = b"[" + b"0," * (ITEMS_LIMIT + 1) + b"0]"
+    fewer = b"[" + b"0," * ITEMS_LIMIT + b"0]"
+
+    (event,) = read(frame(TEXT, fewer, mask=True), masked=True)
+    with pytest.raises(FrameError) as failure:
+        read(frame(TEXT, content, mask=True), masked=True)
+
+    assert event.size == len(fewer)
+    assert failure.value.code == 1009
+
+
+def test_a_message_that_comes_byte_by_byte_is_kept_in_few_pieces():
+    wire = frame(BINARY, b"x" * 50_000, mask=True)
+    reader = FrameReader(masked=True, limit_bytes=1 << 20)
+
+    events = [event for byte in wire for event in reader.feed(bytes([byte]))]
+
+    (event,) = events
+    assert isinstance(event, Message)
+    assert len(event.parts) < 5
+    assert b"".join(event.parts) == wire
+
+
+def test_what_came_before_a_bad_frame_in_the_same_read_is_delivered():
+    reader = FrameReader(masked=True, limit_bytes=1 << 20)
+
+    events = reader.feed(frame(TEXT, b"good", mask=True) + b"\xff\xff\xff\xff")
+    with pytest.raises(FrameError) as failure:
+        reader.read()
+
+    assert [event.payload() for event in events if isinstance(event, Message)] == [b"good"]
+    assert failure.value.code == 1002
+
+
+def test_it_reads_no_more_frames_than_asked_and_says_that_there_are_more():
+    reader = FrameReader(masked=True, limit_bytes=1 << 20)
+    reader.add(frame(PING, b"", mask=True) * 10 + frame(PING, b"", mask=True)[:3])
+
+    first, was_behind = reader.read(6), reader.is_behind
+    rest, is_behind = reader.read(6), reader.is_behind
+
+    assert (len(first), was_behind) == (6, True)
+    assert (len(rest), is_behind) == (4, False)
+    assert reader.control_frames == 10
+
+
+def test_a_masked_message_is_passed_on_with_the_clients_own_mask():
+    wire = frame(TEXT, b"hello", mask=True)
+
+    (event,) = read(wire, masked=True)
+
+    assert b"".join(event.parts) == wire
+    assert event.payload() == b"hello"
+
+
+@pytest.mark.parametrize(
+    ("stream", "code"),
+    [
+        (frame(TEXT, b"not masked", mask=False), 1002),
+        (bytes([0xC1, 0x80, 0, 0, 0, 0]), 1002),
+        (bytes([0x83, 0x80, 0, 0, 0, 0]), 1002),
+        (bytes([0x80, 0x80, 0, 0, 0, 0]), 1002),
+        (bytes([0x09, 0x80, 0, 0, 0, 0]), 1002),
+        (bytes([0x89, 0xFE, 0, 200, 0, 0, 0, 0]), 1002),
+        (frame(TEXT, b"x" * 101, mask=True), 1009),
+        (bytes([0x01, 0xBC]) + bytes(4 + 60) + bytes([0x80, 0xBC]) + bytes(4 + 60), 1009),
+        (bytes([0x82, 0xFF]) + b"\xff" * 8 + bytes(4), 1009),
+        (bytes([0x82, 0xFE, 0, 125]) + bytes(4 + 125), 1002),
+        (bytes([0x82, 0xFF]) + bytes(6) + b"\xff\xff" + bytes(4), 1002),
+    ],
+    ids=[
+        "unmasked",
+        "reserved bit",
+        "unknown opcode",
+        "continuation of nothing",
+        "fragmented ping",
+        "long ping",
+        "too large",
+        "too large in fragments",
+        "absurd length",
+        "125 bytes in two length bytes",
+        "65535 bytes in eight length bytes",
+    ],
+)
+def test_broken_framing_ends_with_its_code(stream: bytes, code: int):
+    with pytest.raises(FrameError) as failure:
+        read(stream, masked=True, limit=100)
+
+    assert failure.value.code == code
+
+
+def test_close_frames_carry_code_and_a_reason_cut_at_a_character():
+    payload = close_payload(1013, "ü" * 100)
+
+    code, reason = parse_close(payload)
+
+    assert (code, reason) == (1013, "ü" * 61)
+    assert len(frame(CLOSE, payload, mask=False)) <= 127
+    assert parse_close(b"") == (1005, "")
+
+
+@pytest.mark.parametrize("payload", [b"\x03", b"\x03\xed", b"\x00\x01"])
+def test_malformed_close_frames_are_refused(payload: bytes):
+    with pytest.raises(FrameError):
+        parse_close(payload)
+
+
+@given(st.lists(st.sampled_from([b",", b"x", b",,,", b"A" * 50, b"," * 70])))
+def test_commas_are_counted_however_many_there_are(pieces):
+    text = b"".join(pieces)
+
+    assert commas(text) == text.count(b",")

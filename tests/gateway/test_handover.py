@@ -1,0 +1,230 @@
+"""Recordings of other hosts: what the gateway takes over, what it refuses, what it remembers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import tarfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import uvicorn
+from tests.support.gateways import settings
+from tests.support.patience import HANG_S
+
+from parley.clock import SystemClock
+from parley.gateway.authenticator import Authenticator
+from parley.gateway.eta import EtaTracker
+from parley.gateway.handover import Handover, _unpack, store_id
+from parley.gateway.recording_access import RecordingAccess
+from parley.gateway.state import State
+from parley.gateway.worker_pool import WorkerPool
+from parley.protocol.control import Heartbeat, Hello
+from parley.recording import store
+from parley.recording.layout import RecordingFolders
+from parley.worker.app import make_app
+from parley.worker.finished import FinishedRecordings
+
+
+def recording(data_dir: Path, recording_id: str) -> Path:
+    folder = data_dir / "sessions" / recording_id
+    (folder / "user_audio").mkdir(parents=True)
+    (folder / "recording.json").write_text("{}")
+    (folder / "meta.json").write_text("{}")
+    (folder / "user_audio/000.wav").write_bytes(bytes(range(256)) * 1000)
+    (folder / ".replay.lock").touch()
+    return folder
+
+
+class Hosts:
+    """A gateway's side and a worker's, joined by the worker's real routes."""
+
+    def __init__(self, tmp_path: Path, **storage: float) -> None:
+        self.here, self.there = tmp_path / "gateway", tmp_path / "worker"
+        parts = settings(storage={"data_dir": self.here, "replays": False, **storage})
+        self.folders = RecordingFolders(self.here)
+        self.worker_side = FinishedRecordings(RecordingFolders(self.there))
+        clock = SystemClock()
+        self.pool = WorkerPool(clock, EtaTracker(parts.eta))
+        self.state = State(self.here / "state.db")
+        authenticator = Authenticator(admin_token=None, needs_key=False, clock=clock)
+        self.storage = parts.storage
+        self.handover = Handover(
+            worker_pool=self.pool,
+            folders=self.folders,
+            recordings=RecordingAccess(self.folders, authenticator, parts.storage),
+            state=self.state,
+            storage=parts.storage,
+            secret="s3",
+        )
+
+    @contextlib.asynccontextmanager
+    async def joined(self) -> AsyncIterator[None]:
+        app = make_app(lambda: None, secret="s3", finished=self.worker_side)
+        server = uvicorn.Server(
+            uvicorn.Config(app, host="127.0.0.1", port=0, log_config=None, lifespan="off")
+        )
+        serving = asyncio.create_task(server._serve())
+        async with self.state:
+            while not server.started:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+            port = server.servers[0].sockets[0].getsockname()[1]
+            hello = Hello("w", f"http://127.0.0.1:{port}", 1, "parrot", "cpu", "0", 1)
+            self.worker = self.pool.welcome(hello, object())
+            self.worker_side.welcomed(store_id(self.here))
+            self.beat()
+            try:
+                yield
+            finally:
+                server.should_exit = True
+                await asyncio.wait_for(serving, HANG_S)
+
+    def beat(self) -> None:
+        self.pool.heard(
+            self.worker,
+            Heartbeat("idle", 1, 0, 0.0, 0, recordings_waiting=self.worker_side.waiting),
+        )
+
+    def listed(self, data_dir: Path) -> list[str]:
+        return [folder.recording_id for folder in RecordingFolders(data_dir)]
+
+
+async def test_a_recording_moves_as_a_whole_and_locks_stay_behind(tmp_path):
+    hosts = Hosts(tmp_path)
+    recording(hosts.there, "one")
+
+    async with hosts.joined():
+        assert hosts.handover.waiting == 1
+        await hosts.handover.round()
+
+    assert hosts.listed(hosts.there) == []
+    moved = {
+        path.relative_to(hosts.here / "sessions").as_posix(): path.stat().st_size
+        for path in (hosts.here / "sessions").rglob("*")
+        if path.is_file()
+    }
+    assert moved == {
+        "one/recording.json": 2,
+        "one/meta.json": 2,
+        "one/user_audio/000.wav": 256_000,
+    }
+
+
+async def test_what_is_being_rendered_waits_unless_somebody_asks_for_it(tmp_path):
+    hosts = Hosts(tmp_path)
+    folder = recording(hosts.there, "one")
+    (folder / "replay.json").write_text('{"state": "running", "progress": 0.5}')
+    (folder / "merged_replay.wav").write_bytes(b"half")
+
+    async with hosts.joined():
+        await hosts.handover.round()
+        assert hosts.listed(hosts.here) == []
+        await hosts.handover.bring("one")
+
+    found = hosts.folders.find("one")
+    assert found is not None
+    assert not found.replay_wav.exists()
+    assert not found.replay_state.exists()
+    assert hosts.listed(hosts.there) == []
+
+
+async def test_what_is_no_recordings_id_is_asked_of_nobody(tmp_path):
+    hosts = Hosts(tmp_path)
+    recording(hosts.there, "one")
+
+    async with hosts.joined():
+        for wrong in ("../one", "sh_" + "x" * 200, "", "nobody"):
+            await hosts.handover.bring(wrong)
+
+    assert hosts.listed(hosts.here) == []
+
+
+async def test_a_full_gateway_leaves_recordings_where_they_are(tmp_path):
+    hosts = Hosts(tmp_path, min_free_gb=1e9)
+    recording(hosts.there, "one")
+
+    async with hosts.joined():
+        await hosts.handover.round()
+
+        assert hosts.handover.waiting == 1
+    assert hosts.listed(hosts.there) == ["one"]
+    assert list((hosts.here / "sessions").glob("*")) == []
+
+
+async def test_what_was_deleted_here_does_not_come_back_from_a_worker_that_was_away(
+    tmp_path, monkeypatch
+):
+    hosts = Hosts(tmp_path)
+    recording(hosts.there, "one")
+
+    def away(recording_id: str) -> bool:
+        raise OSError("the disk is away")
+
+    async with hosts.joined():
+        with monkeypatch.context() as broken:
+            broken.setattr(hosts.worker_side, "release", away)
+            await hosts.handover.round()
+        taken = hosts.folders.find("one")
+        assert taken is not None
+        store.delete(taken)
+        again = Hosts(tmp_path).handover  # another process, after a restart
+        again._state, again._worker_pool = hosts.state, hosts.pool
+        await again.restore()
+        hosts.beat()
+        await again.round()
+
+    assert hosts.listed(hosts.here) == []
+    assert hosts.listed(hosts.there) == []
+
+
+async def test_a_worker_that_shares_the_folder_hands_nothing_over(tmp_path):
+    hosts = Hosts(tmp_path)
+    hosts.there = hosts.here
+    hosts.worker_side = FinishedRecordings(RecordingFolders(hosts.here))
+    recording(hosts.here, "one")
+
+    async with hosts.joined():
+        assert hosts.worker_side.waiting is None
+        await hosts.handover.round()
+
+    assert hosts.listed(hosts.here) == ["one"]
+
+
+async def test_without_the_secret_a_worker_tells_nothing(tmp_path):
+    hosts = Hosts(tmp_path)
+    recording(hosts.there, "one")
+
+    async with hosts.joined():
+        hosts.handover._headers = {}
+        await hosts.handover.round()
+
+    assert hosts.listed(hosts.there) == ["one"]
+    assert hosts.listed(hosts.here) == []
+
+
+@pytest.mark.parametrize("name", ["../evil", "/evil", "a/b/c", ".hidden", "a/../b", "link"])
+def test_a_tar_file_can_put_nothing_elsewhere(tmp_path, name):
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        member = tarfile.TarInfo(name)
+        if name == "link":
+            member.type, member.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        tar.addfile(member)
+
+    with pytest.raises(ValueError, match="no file of a recording"):
+        _unpack(iter([buffer.getvalue()]), tmp_path)
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_tar_file_that_ends_early_is_refused(tmp_path):
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        member = tarfile.TarInfo("recording.json")
+        member.size = 5000
+        tar.addfile(member, io.BytesIO(bytes(5000)))
+
+    with pytest.raises(tarfile.TarError):
+        _unpack(iter([buffer.getvalue()[:3000]]), tmp_path)

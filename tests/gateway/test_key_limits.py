@@ -1,0 +1,206 @@
+"""Keys of an organisation: expiry, roles, minutes and tokens a day, and what was used."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.support.gateways import PATHS, end_of, hear, running_gateway, say, until
+from tests.support.stand_in_worker import StandInWorker
+from websockets.asyncio.client import connect
+
+from parley.clock import SystemClock
+from parley.errors import QuotaExceeded
+from parley.gateway.eta import EtaTracker
+from parley.gateway.state import Key, UsageRow
+from parley.gateway.usage import KeyUsage
+from parley.gateway.worker_pool import WorkerPool
+from parley.protocol.control import Heartbeat, Hello, SessionPhase
+from parley.protocol.kinds import Kind, Phase
+from parley.settings import EtaSettings
+
+ADMIN = {"x-admin-token": "t" * 32}
+SECURITY = {"admin_token": "t" * 32, "needs_key": True}
+
+
+class SetClock(SystemClock):
+    def __init__(self) -> None:
+        self.at = 1_800_000_000.0
+
+    def monotonic(self) -> float:
+        return self.at
+
+    def time(self) -> float:
+        return self.at
+
+
+def a_key(**more: Any) -> Key:
+    return Key("k_1", "kiosk", "hash", 0.0, None, None, 8, 120, **more)
+
+
+class Counted:
+    """A pool with one worker and one key."""
+
+    def __init__(self, **limits: Any) -> None:
+        self.clock = SetClock()
+        self.pool = WorkerPool(self.clock, EtaTracker(EtaSettings()))
+        self.key = a_key(**limits)
+        self.usage = KeyUsage(self.pool, self.clock, {"k_1": self.key}.get)
+        self.worker = self.pool.welcome(Hello("w", "http://h:1", 4, "m", "cpu", "0", 1), object())
+        self.pool.heard(self.worker, Heartbeat("idle", 4, 0, 0.0, 0))
+
+    def session(self, seconds: float, tokens: int = 0) -> None:
+        lease = self.pool.lease(Kind.CHAT, "s", key_id="k_1")
+        assert lease is not None
+        self.clock.at += seconds
+        ended = SessionPhase(lease.lease_id, "s", Kind.CHAT, Phase.ENDED, tokens=tokens)
+        self.pool.phase(self.worker, ended)
+        lease.release()
+
+
+def test_minutes_and_tokens_are_counted_by_utc_day_and_written_once():
+    counted = Counted()
+    counted.session(90, tokens=40)
+    counted.session(30, tokens=2)
+
+    rows = counted.usage.take_unsaved()
+
+    assert rows == [UsageRow("k_1", counted.usage.day(), 2, 120.0, 42)]
+    assert counted.usage.take_unsaved() == []
+    counted.clock.at += 86_400
+    assert counted.usage.today("k_1").seconds == 0
+
+
+def test_what_could_not_be_written_is_written_the_next_time():
+    counted = Counted()
+    counted.session(10)
+    lost = counted.usage.take_unsaved()
+    counted.usage.put_back(lost)
+    counted.session(5)
+
+    (row,) = counted.usage.take_unsaved()
+
+    assert (row.sessions, row.seconds) == (2, 15.0)
+
+
+def test_a_key_that_used_its_minutes_begins_no_session_and_ends_those_that_run():
+    counted = Counted(minutes_per_day=2)
+    counted.session(60)
+    counted.usage.check("k_1")
+    running = counted.pool.lease(Kind.CHAT, "s2", key_id="k_1")
+    counted.clock.at += 59
+    assert counted.usage.over() == []
+
+    counted.clock.at += 1
+
+    assert counted.usage.over() == [running]
+    with pytest.raises(QuotaExceeded, match="2 minutes a day"):
+        counted.usage.check("k_1")
+
+
+def test_tokens_of_the_day_survive_a_restart():
+    counted = Counted(tokens_per_day=100)
+    counted.usage.fill([UsageRow("k_1", counted.usage.day(), 1, 5.0, 99)])
+    counted.usage.check("k_1")
+
+    counted.session(1, tokens=1)
+
+    with pytest.raises(QuotaExceeded, match="100 tokens"):
+        counted.usage.check("k_1")
+
+
+async def made(gateway: Any, **body: Any) -> dict[str, Any]:
+    async with gateway.http(headers=ADMIN) as http:
+        answer = await http.post("/api/admin/keys", json={"name": "one", **body})
+    assert answer.status_code == 201, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+async def test_a_day_that_is_used_up_is_told_in_the_dialect_and_over_rest():
+    async with (
+        running_gateway(security=SECURITY) as gateway,
+        StandInWorker(gateway.url),
+    ):
+        key = await made(gateway, minutes_per_day=1)
+        headers = {"x-api-key": key["key"]}
+        used = gateway.runtime.usage
+        used.fill([UsageRow(key["id"], used.day(), 1, 59.9, 7)])
+        async with connect(gateway.ws(PATHS["duplex"]), additional_headers=headers) as running:
+            assert (await hear(running))["type"] == "queue_done"
+            messages, code = await end_of(running)
+        async with connect(gateway.ws(PATHS["duplex"]), additional_headers=headers) as refused:
+            told = await hear(refused)
+            _, refused_code = await end_of(refused)
+        async with gateway.http(headers=headers) as http:
+            body = {"messages": [{"role": "user", "content": "hi"}]}
+            answer = await http.post("/api/chat", json=body)
+
+    assert code == 1000
+    assert messages[-1]["type"] == "stopped"
+    assert (told["code"], refused_code) == ("quota_exceeded", 1008)
+    assert (answer.status_code, answer.json()["code"]) == (429, "quota_exceeded")
+
+
+async def test_roles_open_what_they_are_for_and_no_more():
+    async with running_gateway(security=SECURITY) as gateway, StandInWorker(gateway.url) as worker:
+        status: dict[str, list[int]] = {}
+        for role in ("talk", "operate", "admin"):
+            key = await made(gateway, role=role)
+            async with gateway.http(headers={"authorization": f"Bearer {key['key']}"}) as http:
+                token = (await http.post("/api/token")).json()["token"]
+                asked = [
+                    await http.get("/status"),
+                    await http.get("/api/admin/log"),
+                    await http.put(f"/api/admin/workers/{worker.name}", json={"draining": False}),
+                    await http.get("/api/admin/keys"),
+                    await http.get("/api/sessions"),
+                ]
+            status[role] = [answer.status_code for answer in asked]
+            shows_addresses = bool(asked[0].json()["workers"])
+            assert shows_addresses == (role != "talk")
+            async with gateway.http(headers={"authorization": f"Bearer {token}"}) as browser:
+                assert (await browser.get("/api/admin/keys")).status_code == 401, role
+            async with gateway.http() as link:
+                by_query = await link.get("/api/admin/keys", params={"token": key["key"]})
+                assert by_query.status_code == 401, role
+
+    assert status == {
+        "talk": [200, 401, 401, 401, 401],
+        "operate": [200, 200, 200, 401, 401],
+        "admin": [200, 200, 200, 200, 200],
+    }
+
+
+async def test_a_key_that_expired_opens_nothing():
+    async with running_gateway(security=SECURITY) as gateway:
+        key = await made(gateway, expires_in_days=1e-9, role="admin")
+        async with gateway.http(headers={"x-api-key": key["key"]}) as http:
+            await until(lambda: gateway.runtime.authenticator.keys == 0)
+            answers = [await http.get(path) for path in ("/status", "/api/admin/keys", "/health")]
+
+    assert [answer.status_code for answer in answers] == [401, 401, 401]
+
+
+async def test_usage_is_told_to_admins_as_a_table_and_to_a_holder_its_own():
+    async with running_gateway(security=SECURITY) as gateway, StandInWorker(gateway.url):
+        key, other = await made(gateway, name="=1+1"), await made(gateway, name="other")
+        for one in (key, other):
+            headers = {"x-api-key": one["key"]}
+            async with connect(gateway.ws(PATHS["duplex"]), additional_headers=headers) as call:
+                await hear(call)
+                await say(call, type="stop")
+                await end_of(call)
+        await until(lambda: not gateway.runtime.worker_pool.leases)
+        async with gateway.http(headers=ADMIN) as http:
+            report = (await http.get("/api/admin/keys/usage")).json()["usage"]
+            table = await http.get("/api/admin/keys/usage", params={"format": "csv"})
+        async with gateway.http(headers={"x-api-key": key["key"]}) as http:
+            own = (await http.get("/api/usage")).json()["usage"]
+
+    assert {row["key_id"]: row["sessions"] for row in report} == {key["id"]: 1, other["id"]: 1}
+    assert table.headers["content-type"].startswith("text/csv")
+    header, *rows = table.text.splitlines()
+    assert header == "key_id,name,day,sessions,minutes,tokens"
+    assert any(f"{key['id']},'=1+1," in row for row in rows), "no formula"
+    assert [row["key_id"] for row in own] == [key["id"]]

@@ -1,0 +1,202 @@
+"""What an operator relies on: readiness, draining, a certificate renewed under running calls, lines
+that can be parsed, who was there."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+
+from structlog.testing import capture_logs
+from tests.support.gateways import (
+    PATHS,
+    end_of,
+    hear,
+    occupied,
+    running_gateway,
+    say,
+    until,
+)
+from tests.support.stand_in_worker import StandInWorker
+from websockets.asyncio.client import connect
+
+from parley.certificates import fingerprint, make_pair, shown_certificate
+from parley.gateway.main import Gateway
+from parley.gateway.tls import local_names
+
+
+async def ready(gateway):
+    async with gateway.http() as http:
+        answer = await http.get("/ready")
+    return answer.status_code, answer.json()["why"]
+
+
+async def test_ready_tells_whether_a_session_would_be_served():
+    async with running_gateway() as gateway:
+        assert await ready(gateway) == (503, "No worker can take a session.")
+        async with StandInWorker(gateway.url) as worker:
+            assert await ready(gateway) == (200, "")
+            async with occupied(gateway):
+                assert await ready(gateway) == (200, ""), "a busy worker serves who waits"
+            (known,) = gateway.runtime.worker_pool
+            gateway.runtime.worker_pool.drain(known, True)
+            assert (await ready(gateway))[0] == 503
+            gateway.runtime.worker_pool.drain(known, False)
+            worker.kill()
+            await until(lambda: not known.is_connected)
+            assert (await ready(gateway))[0] == 503
+
+
+async def test_a_full_queue_is_not_ready():
+    async with (
+        running_gateway(queue={"max_size": 1}) as gateway,
+        StandInWorker(gateway.url),
+        occupied(gateway),
+        connect(gateway.ws(PATHS["duplex"])) as waiting,
+    ):
+        await hear(waiting)
+
+        assert await ready(gateway) == (503, "The queue is full.")
+
+
+async def test_a_drain_lets_calls_end_by_themselves_and_lets_nobody_in():
+    async with (
+        running_gateway() as gateway,
+        StandInWorker(gateway.url, slots=2),
+        connect(gateway.ws(PATHS["duplex"])) as running,
+    ):
+        assert (await hear(running))["type"] == "queue_done"
+        gateway.gateway.stop(drain_s=600)
+        await until(lambda: gateway.runtime.closing.done())
+        assert await ready(gateway) == (503, "The server is shutting down.")
+        async with connect(gateway.ws(PATHS["half_duplex"])) as newcomer:
+            _, code = await end_of(newcomer)
+        await say(running, type="prepare")
+        prepared = await hear(running)
+        await say(running, type="stop")
+        messages, last_code = await end_of(running)
+
+    assert code == 1013
+    assert prepared["type"] == "prepared"
+    assert (messages[-1]["type"], last_code) == ("stopped", 1000)
+
+
+async def test_a_drain_that_takes_too_long_ends_calls_in_their_words():
+    async with (
+        running_gateway() as gateway,
+        StandInWorker(gateway.url),
+        connect(gateway.ws(PATHS["realtime"])) as running,
+    ):
+        await hear(running)
+        gateway.gateway.stop(drain_s=0.2)
+        messages, code = await end_of(running)
+
+    assert messages == [{"type": "session.closed", "reason": "server_shutdown"}]
+    assert code == 1001
+
+
+async def test_a_second_signal_ends_a_drain_at_once():
+    async with (
+        running_gateway() as gateway,
+        StandInWorker(gateway.url),
+        connect(gateway.ws(PATHS["realtime"])) as running,
+    ):
+        await hear(running)
+        gateway.gateway.stop(drain_s=600)
+        await until(lambda: gateway.runtime.closing.done())
+        gateway.gateway.stop_now()
+        _, code = await end_of(running)
+
+    assert code == 1001
+
+
+async def test_a_renewed_certificate_is_shown_to_new_connections_and_a_bad_one_is_not(tmp_path):
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    tls = {"http": False, "ssl_certfile": cert, "ssl_keyfile": key}
+    async with running_gateway(gateway=tls) as gateway:
+        running: Gateway = gateway.gateway
+
+        async def shown() -> str:
+            pem = await asyncio.to_thread(shown_certificate, "127.0.0.1", running.port, limit_s=20)
+            return fingerprint(pem)
+
+        context = ssl.create_default_context(cafile=str(cert))
+        before = await shown()
+        url = f"wss://127.0.0.1:{running.port}/ws/duplex/omni_1?extensions=true"
+        async with connect(url, ssl=context) as open_call:
+            assert (await hear(open_call))["type"] == "queued"
+            cert.write_text("half a certif")
+            assert not running.reload_certificate()
+            assert await shown() == before
+            renewed, private = make_pair(local_names(), 100)
+            cert.write_bytes(renewed)
+            key.write_bytes(private)
+
+            assert running.reload_certificate()
+
+            assert await shown() == fingerprint(renewed.decode()) == running.fingerprint
+            await say(open_call, type="stop")
+            assert (await end_of(open_call))[1] == 1000
+
+
+async def test_the_log_says_who_had_a_session_and_who_asked():
+    security = {"admin_token": "t" * 32}
+    with capture_logs() as lines:
+        made = await _a_call_with_a_key(security, lines)
+
+    for event in ("session began", "session ended"):
+        (line,) = [one for one in lines if one["event"] == event]
+        assert (line["client"], line["key"]) == ("127.0.0.1", made["id"])
+    requests = {one["path"]: one for one in lines if one["event"] == "request"}
+    assert requests["/s/sh_…"]["key"] == made["id"]
+    assert requests["/s/sh_…"]["client"] == "127.0.0.1"
+    assert "/health" not in requests
+    assert made["key"] not in json.dumps([str(one) for one in lines])
+
+
+async def _a_call_with_a_key(security, lines):
+    async with (
+        running_gateway(security=security, log={"access": True}) as gateway,
+        StandInWorker(gateway.url),
+        gateway.http(headers={"x-admin-token": "t" * 32}) as http,
+    ):
+        made = (await http.post("/api/admin/keys", json={"name": "kiosk"})).json()
+        headers = {"x-api-key": made["key"]}
+        async with connect(gateway.ws(PATHS["duplex"]), additional_headers=headers) as socket:
+            await hear(socket)
+            await say(socket, type="stop")
+            await end_of(socket)
+        async with gateway.http(headers=headers) as holder:
+            await holder.get("/s/sh_c2VjcmV0")
+            await holder.get("/health")
+        await until(lambda: any(one["event"] == "session ended" for one in lines))
+    return made
+
+
+async def test_metrics_tell_of_the_process_the_build_and_each_worker():
+    async with (
+        running_gateway() as gateway,
+        StandInWorker(gateway.url, name="w7", slots=3) as worker,
+        gateway.http() as http,
+    ):
+        async with connect(gateway.ws(PATHS["duplex"])) as socket:
+            await hear(socket)
+            await say(socket, type="stop")
+            await end_of(socket)
+        text = (await http.get("/metrics")).text
+        worker.kill()
+        await until(lambda: not next(iter(gateway.runtime.worker_pool)).is_connected)
+        after = (await http.get("/metrics")).text
+
+    for name in (
+        "process_resident_memory_bytes",
+        "python_info",
+        "parley_build_info{",
+        'parley_queue_wait_seconds_count{mode="omni_duplex"} 1.0',
+        "parley_disk_free_bytes",
+        "parley_keys 0.0",
+        'parley_worker_slots{device="none",worker="w7"} 3.0',
+        'parley_worker_up{device="none",worker="w7"} 1.0',
+    ):
+        assert name in text, name
+    assert 'parley_worker_up{device="none",worker="w7"} 0.0' in after

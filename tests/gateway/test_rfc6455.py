@@ -1,0 +1,592 @@
+"""The strict cases of RFC 6455 against a listening gateway, through the relay to a worker's end.
+
+Every case opens a connection of its own, in a session that a stand-in worker echoes. What must be
+answered is compared with the answer; after what must be tolerated the connection still echoes; what
+must be refused ends with the close code of RFC 6455, section 7.4.1, and the connection is closed.
+Section numbers in the tests are those of the RFC.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import itertools
+import json
+import os
+import struct
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+import pytest
+from tests.support.gateways import RunningGateway, running_gateway
+from tests.support.patience import HANG_S
+from tests.support.stand_in_worker import StandInWorker
+
+CONT, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
+PROTOCOL, INVALID, POLICY, TOO_LARGE = 1002, 1007, 1008, 1009
+LIMIT_BYTES = 1 << 20
+NUMBERS = itertools.count()
+
+
+def frame(
+    opcode: int,
+    payload: bytes = b"",
+    *,
+    fin: bool = True,
+    rsv: int = 0,
+    masked: bool = True,
+    length_form: int = 0,
+    claimed: int | None = None,
+) -> bytes:
+    """One WebSocket frame as a client sends it, or, on purpose, as it must not.
+
+    Args:
+        rsv: the three reserved bits.
+        length_form: 0 shortest, 16 or 64: that many bits whatever the length.
+        claimed: a length that the payload does not have.
+    """
+    length = len(payload) if claimed is None else claimed
+    head = bytes([fin << 7 | rsv << 4 | opcode])
+    bit = masked << 7
+    if length_form == 64 or (not length_form and length > 0xFFFF):
+        head += bytes([bit | 127]) + struct.pack("!Q", length)
+    elif length_form == 16 or (not length_form and length > 125):
+        head += bytes([bit | 126]) + struct.pack("!H", length)
+    else:
+        head += bytes([bit | length])
+    if not masked:
+        return head + payload
+    key = os.urandom(4)
+    return head + key + bytes(byte ^ key[index % 4] for index, byte in enumerate(payload))
+
+
+def says(text: str) -> bytes:
+    """A message that the worker's end echoes."""
+    return json.dumps({"type": "say", "text": text}, ensure_ascii=False).encode()
+
+
+@dataclass
+class Raw:
+    """A client without a library: bytes out, frames in."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    seen: list[tuple[int, bytes]] = field(default_factory=list)
+
+    def send(self, *frames: bytes) -> None:
+        self.writer.write(b"".join(frames))
+
+    async def next(self) -> tuple[int, bytes]:
+        """The next frame: opcode and payload. Servers do not mask, reserve or fragment."""
+        async with asyncio.timeout(HANG_S):
+            first, second = await self.reader.readexactly(2)
+            assert first & 0xF0 == 0x80, "whole frames without reserved bits"
+            assert not second & 0x80, "a server must not mask (5.1)"
+            length = second
+            if second == 126:
+                (length,) = struct.unpack("!H", await self.reader.readexactly(2))
+            elif second == 127:
+                (length,) = struct.unpack("!Q", await self.reader.readexactly(8))
+            return first & 0x0F, await self.reader.readexactly(length)
+
+    async def hear(self, opcode: int) -> bytes:
+        """The payload of the next frame, which must be of this kind."""
+        heard, payload = await self.next()
+        assert heard == opcode, f"opcode {heard}, payload {payload[:60]!r}"
+        return payload
+
+    async def echoes(self, text: str = "still here") -> bool:
+        """Whether a message still comes back whole."""
+        self.send(frame(TEXT, says(text)))
+        answer = json.loads(await self.hear(TEXT))
+        return bool(answer["message"]["text"] == text)
+
+    async def end(self) -> int | None:
+        """The code of the close frame that ends the connection, or None without one."""
+        code = None
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                opcode, payload = await self.next()
+                assert code is None, "nothing follows a close frame (5.5.1)"
+                if opcode == CLOSE:
+                    code = struct.unpack("!H", payload[:2])[0] if payload else 1005
+                    payload[2:].decode()  # reasons are UTF-8
+        return code
+
+
+@contextlib.asynccontextmanager
+async def listening() -> AsyncIterator[RunningGateway]:
+    """A gateway with a worker that echoes."""
+    async with (
+        running_gateway(limits={"frame_mb": LIMIT_BYTES / (1 << 20)}) as gateway,
+        StandInWorker(gateway.url, slots=64),
+    ):
+        yield gateway
+
+
+@contextlib.asynccontextmanager
+async def session(gateway: RunningGateway) -> AsyncIterator[Raw]:
+    """A connection that the relay has joined to the worker."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", gateway.gateway.port)
+    raw = Raw(reader, writer)
+    try:
+        raw.send(handshake(f"/ws/duplex/rfc_{next(NUMBERS)}"))
+        async with asyncio.timeout(HANG_S):
+            head = await reader.readuntil(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 101 ")
+        assert json.loads(await raw.hear(TEXT))["type"] == "queue_done"
+        yield raw
+    finally:
+        writer.close()
+
+
+def handshake(path: str, *, without: str = "", line: str = "", **changed: str) -> bytes:
+    """A client's opening handshake, changed as told."""
+    headers = {
+        "Host": "localhost",
+        "Upgrade": "websocket",
+        "Connection": "Upgrade",
+        "Sec-WebSocket-Key": base64.b64encode(bytes(16)).decode(),
+        "Sec-WebSocket-Version": "13",
+    } | {name.replace("_", "-"): value for name, value in changed.items()}
+    headers.pop(without, None)
+    lines = [line or f"GET {path} HTTP/1.1", *(f"{k}: {v}" for k, v in headers.items())]
+    return "\r\n".join([*lines, "", ""]).encode()
+
+
+async def refused(gateway: RunningGateway, cases: dict[str, bytes], code: int) -> None:
+    """Every case ends its own connection with `code`; nobody else's."""
+    wrong = {}
+    async with session(gateway) as bystander:
+        for name, stream in cases.items():
+            async with session(gateway) as raw:
+                raw.send(stream)
+                ended = await raw.end()
+                if ended != code:
+                    wrong[name] = ended
+        assert await bystander.echoes()
+    assert wrong == {}
+
+
+async def tolerated(gateway: RunningGateway, cases: dict[str, bytes]) -> None:
+    """After every case the connection still echoes."""
+    wrong = []
+    for name, stream in cases.items():
+        async with session(gateway) as raw:
+            raw.send(stream)
+            try:
+                assert await raw.echoes()
+            except (AssertionError, asyncio.IncompleteReadError) as error:
+                wrong.append(f"{name}: {error!r}")
+    assert wrong == []
+
+
+# 4.2: the opening handshake
+
+
+async def test_4_2_a_bad_opening_handshake_is_refused_with_http():
+    path = "/ws/duplex/rfc_handshake"
+    cases = {
+        "no Upgrade": (handshake(path, without="Upgrade"), {400, 404, 426}),
+        "no Connection": (handshake(path, without="Connection"), {400, 404, 426}),
+        "no key": (handshake(path, without="Sec-WebSocket-Key"), {400}),
+        "key of 15 bytes": (
+            handshake(path, Sec_WebSocket_Key=base64.b64encode(bytes(15)).decode()),
+            {400},
+        ),
+        "key that is no base64": (handshake(path, Sec_WebSocket_Key="*" * 24), {400}),
+        "no version": (handshake(path, without="Sec-WebSocket-Version"), {400, 426}),
+        "version 8": (handshake(path, Sec_WebSocket_Version="8"), {400, 426}),
+        "version 99": (handshake(path, Sec_WebSocket_Version="99"), {400, 426}),
+        "no host": (handshake(path, without="Host"), {400}),
+        "HTTP/1.0": (handshake(path, line=f"GET {path} HTTP/1.0"), {400, 426, 505}),
+        "POST": (handshake(path, line=f"POST {path} HTTP/1.1"), {400, 405}),
+    }
+    wrong = {}
+    async with listening() as gateway:
+        for name, (request, allowed) in cases.items():
+            reader, writer = await asyncio.open_connection("127.0.0.1", gateway.gateway.port)
+            writer.write(request)
+            async with asyncio.timeout(HANG_S):
+                status = (await reader.readuntil(b"\r\n")).decode()
+            if int(status.split()[1]) not in allowed:
+                wrong[name] = status
+            writer.close()
+
+    assert wrong == {}
+
+
+async def test_4_2_2_the_accept_header_proves_that_the_key_was_read():
+    async with listening() as gateway:
+        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.gateway.port)
+        writer.write(
+            handshake("/ws/duplex/rfc_accept", Sec_WebSocket_Key="dGhlIHNhbXBsZSBub25jZQ==")
+        )
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+        writer.close()
+
+    # The sample of section 1.3.
+    assert "sec-websocket-accept: s3pplmbitxaq9kygzzhzrbk+xoo=" in head
+    assert "sec-websocket-extensions" not in head
+    assert "sec-websocket-protocol" not in head
+
+
+# 5: framing
+
+
+async def test_5_1_frames_without_a_mask_are_refused():
+    cases = {
+        f"opcode {opcode}": frame(opcode, b"\x03\xe8" if opcode == CLOSE else b"hi", masked=False)
+        for opcode in (TEXT, BINARY, PING, PONG, CLOSE)
+    }
+    cases["empty"] = frame(TEXT, masked=False)
+    cases["second fragment"] = frame(TEXT, b"{", fin=False) + frame(CONT, b"}", masked=False)
+    async with listening() as gateway:
+        await refused(gateway, cases, PROTOCOL)
+
+
+async def test_5_2_reserved_bits_are_refused_on_every_kind_of_frame():
+    cases = {
+        f"bits {rsv:03b} on opcode {opcode}": frame(opcode, b"x", rsv=rsv)
+        for rsv in range(1, 8)
+        for opcode in (TEXT, BINARY, PING, PONG, CLOSE)
+    }
+    cases |= {
+        f"bits {rsv:03b} on a continuation": frame(TEXT, b"x", fin=False)
+        + frame(CONT, b"y", rsv=rsv)
+        for rsv in (1, 2, 4)
+    }
+    async with listening() as gateway:
+        await refused(gateway, cases, PROTOCOL)
+
+
+async def test_5_2_reserved_opcodes_are_refused():
+    cases = {
+        f"opcode {opcode:x}, fin {fin}": frame(opcode, b"x", fin=fin)
+        for opcode in (3, 4, 5, 6, 7, 11, 12, 13, 14, 15)
+        for fin in (True, False)
+    }
+    async with listening() as gateway:
+        await refused(gateway, cases, PROTOCOL)
+
+
+async def test_5_2_lengths_must_be_written_in_the_shortest_form():
+    cases = {
+        f"{length} bytes in {form} bits": frame(opcode, b"x" * length, length_form=form)
+        for opcode, length, form in (
+            (TEXT, 0, 16),
+            (TEXT, 1, 16),
+            (BINARY, 125, 16),
+            (TEXT, 0, 64),
+            (TEXT, 125, 64),
+            (BINARY, 126, 64),
+            (BINARY, 65535, 64),
+        )
+    }
+    async with listening() as gateway:
+        await refused(gateway, cases, PROTOCOL)
+
+
+async def test_5_2_every_form_of_length_is_read():
+    async with listening() as gateway, session(gateway) as raw:
+        for length in (0, 1, 124, 125, 126, 127, 128, 65535, 65536, 65537):
+            payload = os.urandom(length)
+            raw.send(frame(BINARY, payload))
+            assert await raw.hear(BINARY) == payload
+
+
+async def test_5_2_lengths_over_the_limit_end_with_1009_before_the_bytes_come():
+    cases = {
+        str(length): frame(BINARY, b"", claimed=length, length_form=64)
+        for length in (LIMIT_BYTES + 1, 1 << 32, 1 << 40, (1 << 62) - 1, (1 << 63) - 1)
+    }
+    cases["in two fragments"] = frame(BINARY, bytes(LIMIT_BYTES // 2), fin=False) + frame(
+        CONT, b"", claimed=LIMIT_BYTES // 2 + 1, length_form=64
+    )
+    async with listening() as gateway:
+        await refused(gateway, cases, TOO_LARGE)
+
+
+# 5.4: fragmentation
+
+
+async def test_5_4_fragments_out_of_order_are_refused():
+    cases = {
+        "continuation of nothing": frame(CONT, b"x"),
+        "unfinished continuation of nothing": frame(CONT, b"x", fin=False),
+        "text in a text": frame(TEXT, b"x", fin=False) + frame(TEXT, b"y"),
+        "binary in a text": frame(TEXT, b"x", fin=False) + frame(BINARY, b"y"),
+        "text in a binary": frame(BINARY, b"x", fin=False) + frame(TEXT, b"y", fin=False),
+        "continuation after the last": frame(BINARY, b"x", fin=False)
+        + frame(CONT, b"y")
+        + frame(CONT, b"z"),
+        "continuation after a whole message": frame(BINARY, b"x") + frame(CONT, b"y"),
+    }
+    async with listening() as gateway:
+        wrong = {}
+        for name, stream in cases.items():
+            async with session(gateway) as raw:
+                raw.send(stream)
+                while (heard := await raw.next())[0] == BINARY:
+                    pass  # what was whole before the fault is still delivered
+                code = struct.unpack("!H", heard[1][:2])[0]
+                if (heard[0], code) != (CLOSE, PROTOCOL):
+                    wrong[name] = heard
+        assert wrong == {}
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 3, 7, 50])
+async def test_5_4_a_message_in_fragments_comes_out_whole(pieces):
+    payload = os.urandom(997)
+    step = -(-len(payload) // pieces)
+    parts = [payload[at : at + step] for at in range(0, len(payload), step)]
+    async with listening() as gateway, session(gateway) as raw:
+        for index, part in enumerate(parts):
+            raw.send(frame(CONT if index else BINARY, part, fin=index == len(parts) - 1))
+
+        assert await raw.hear(BINARY) == payload
+
+
+async def test_5_4_empty_fragments_and_control_frames_in_between_are_tolerated():
+    async with listening() as gateway, session(gateway) as raw:
+        raw.send(
+            frame(BINARY, b"", fin=False),
+            frame(PING, b"in between"),
+            frame(CONT, b"ab", fin=False),
+            frame(PONG, b"unasked"),
+            frame(CONT, b"", fin=False),
+            frame(CONT, b"cd", fin=False),
+            frame(CONT, b""),
+        )
+
+        assert await raw.hear(PONG) == b"in between"
+        assert await raw.hear(BINARY) == b"abcd"
+
+
+async def test_5_4_a_stream_cut_at_any_byte_means_the_same():
+    stream = frame(BINARY, b"one") + frame(PING, b"two") + frame(BINARY, b"three")
+    async with listening() as gateway, session(gateway) as raw:
+        for byte in stream:
+            raw.send(bytes([byte]))
+            await raw.writer.drain()
+            await asyncio.sleep(0)
+
+        assert {await raw.next(), await raw.next(), await raw.next()} == {
+            (BINARY, b"one"),
+            (PONG, b"two"),
+            (BINARY, b"three"),
+        }
+
+
+# 5.5: control frames
+
+
+async def test_5_5_control_frames_are_short_and_whole():
+    cases = {
+        f"{length} bytes on opcode {opcode}": frame(opcode, b"\x03\xe8" + b"x" * (length - 2))
+        for opcode in (PING, PONG, CLOSE)
+        for length in (126, 127, 70_000)
+    }
+    cases |= {
+        f"opcode {opcode} in fragments": frame(opcode, b"\x03\xe8", fin=False)
+        for opcode in (PING, PONG, CLOSE)
+    }
+    cases["a ping continued"] = frame(PING, b"a", fin=False) + frame(CONT, b"b")
+    async with listening() as gateway:
+        await refused(gateway, cases, PROTOCOL)
+
+
+async def test_5_5_2_pings_are_answered_in_order_with_their_payload():
+    async with listening() as gateway, session(gateway) as raw:
+        payloads = [b"", b"x", b"\x00\xff\xfe", bytes(124), os.urandom(125)]
+        raw.send(*(frame(PING, payload) for payload in payloads))
+
+        assert [await raw.hear(PONG) for _ in payloads] == payloads
+
+
+async def test_5_5_3_pongs_that_nobody_asked_for_are_tolerated():
+    async with listening() as gateway:
+        await tolerated(
+            gateway,
+            {
+                "empty": frame(PONG),
+                "with a payload": frame(PONG, b"x" * 125),
+                "three": frame(PONG, b"a") * 3,
+            },
+        )
+
+
+# 5.5.1 and 7: closing
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        1000,
+        1001,
+        1002,
+        1003,
+        1007,
+        1008,
+        1009,
+        1010,
+        1011,
+        1012,
+        1013,
+        1014,
+        3000,
+        3999,
+        4000,
+        4999,
+    ],
+)
+async def test_7_4_a_close_is_answered_with_a_close(code):
+    async with listening() as gateway, session(gateway) as raw:
+        raw.send(frame(CLOSE, struct.pack("!H", code) + "bye ü".encode()))
+
+        assert await raw.end() in {code, 1000}
+
+
+async def test_5_5_1_a_close_without_a_code_is_answered():
+    async with listening() as gateway, session(gateway) as raw:
+        raw.send(frame(CLOSE))
+
+        assert await raw.end() in {1000, 1005}
+
+
+async def test_7_4_codes_that_must_not_travel_are_refused():
+    cases = {
+        str(code): frame(CLOSE, struct.pack("!H", code))
+        for code in (0, 1, 999, 1004, 1005, 1006, 1015, 1016, 1100, 1999, 2000, 2999, 5000, 65535)
+    }
+    cases["one byte"] = frame(CLOSE, b"\x03")
+    async with listening() as gateway:
+        await refused(gateway, cases, PROTOCOL)
+
+
+async def test_5_5_1_a_reason_must_be_utf_8():
+    cases = {
+        "broken": frame(CLOSE, b"\x03\xe8\xff\xfe"),
+        "cut": frame(CLOSE, b"\x03\xe8" + "ü".encode()[:1]),
+        "surrogate": frame(CLOSE, b"\x03\xe8\xed\xa0\x80"),
+    }
+    async with listening() as gateway:
+        wrong = {}
+        for name, stream in cases.items():
+            async with session(gateway) as raw:
+                raw.send(stream)
+                code = await raw.end()
+                if code not in {PROTOCOL, INVALID}:
+                    wrong[name] = code
+        assert wrong == {}
+
+
+async def test_7_1_what_follows_a_close_is_ignored_and_the_connection_ends():
+    async with listening() as gateway, session(gateway) as raw:
+        raw.send(
+            frame(CLOSE, struct.pack("!H", 1000)), frame(BINARY, b"late"), frame(PING, b"late")
+        )
+
+        assert await raw.end() in {1000, 1005}
+
+
+# 8.1: text is UTF-8
+
+INVALID_TEXTS = {
+    "a lone continuation byte": b"\x80",
+    "two lone continuation bytes": b"\xbf\xbf",
+    "a lone start byte": b"\xc3",
+    "a start byte before ascii": b"\xc3(",
+    "three bytes cut": b"\xe2\x82",
+    "three bytes broken": b"\xe2(\xa1",
+    "four bytes cut": b"\xf0\x9f\x98",
+    "four bytes broken": b"\xf0(\x8c\xbc",
+    "overlong slash, two bytes": b"\xc0\xaf",
+    "overlong slash, three bytes": b"\xe0\x80\xaf",
+    "overlong slash, four bytes": b"\xf0\x80\x80\xaf",
+    "overlong NUL": b"\xc0\x80",
+    "overlong maximum, two bytes": b"\xc1\xbf",
+    "overlong maximum, three bytes": b"\xe0\x9f\xbf",
+    "overlong maximum, four bytes": b"\xf0\x8f\xbf\xbf",
+    "first surrogate": b"\xed\xa0\x80",
+    "last surrogate": b"\xed\xbf\xbf",
+    "a pair of surrogates": b"\xed\xa0\xbd\xed\xb8\x80",
+    "above the last code point": b"\xf4\x90\x80\x80",
+    "five bytes": b"\xf8\x88\x80\x80\x80",
+    "six bytes": b"\xfc\x84\x80\x80\x80\x80",
+    "byte fe": b"\xfe",
+    "byte ff": b"\xff",
+}
+
+
+async def test_8_1_text_that_is_not_utf_8_ends_with_1007():
+    cases = {
+        name: frame(TEXT, b'{"x":"' + content + b'"}') for name, content in INVALID_TEXTS.items()
+    }
+    cases |= {
+        f"{name}, in fragments": frame(TEXT, b'{"x":"' + content[:1], fin=False)
+        + frame(CONT, content[1:] + b'"}')
+        for name, content in INVALID_TEXTS.items()
+    }
+    async with listening() as gateway:
+        await refused(gateway, cases, INVALID)
+
+
+async def test_8_1_text_of_every_kind_comes_back_as_it_went():
+    texts = [
+        "",
+        "\x7f",
+        "\u0080\u07ff",
+        "\u0800\ud7ff\ue000\uffff",
+        "\U00010000\U0010ffff",
+        "\ufeffwith a mark",
+        "κόσμε 你好 שלום 👩\u200d👩\u200d👧",
+        "\ufdd0\ufffe non-characters",
+    ]
+    async with listening() as gateway, session(gateway) as raw:
+        for text in texts:
+            assert await raw.echoes(text)
+
+
+async def test_8_1_a_character_may_be_cut_between_fragments():
+    message = says("ü€😀")
+    wrong = []
+    async with listening() as gateway, session(gateway) as raw:
+        for cut in range(1, len(message)):
+            raw.send(frame(TEXT, message[:cut], fin=False), frame(CONT, message[cut:]))
+            if json.loads(await raw.hear(TEXT))["message"]["text"] != "ü€😀":
+                wrong.append(cut)
+
+    assert wrong == []
+
+
+# The same rules hold before a session has begun
+
+
+async def test_the_rules_hold_for_a_client_that_waits_in_the_queue():
+    cases = {
+        "no mask": (frame(TEXT, b"{}", masked=False), PROTOCOL),
+        "reserved bit": (frame(TEXT, b"{}", rsv=4), PROTOCOL),
+        "reserved opcode": (frame(3, b"x"), PROTOCOL),
+        "long ping": (frame(PING, bytes(126)), PROTOCOL),
+        "continuation of nothing": (frame(CONT, b"x"), PROTOCOL),
+        "length in too many bits": (frame(TEXT, b"{}", length_form=64), PROTOCOL),
+        "not utf-8": (frame(TEXT, b'"\xff"'), INVALID),
+        "bad close code": (frame(CLOSE, struct.pack("!H", 1005)), PROTOCOL),
+    }
+    wrong = {}
+    async with running_gateway() as gateway:
+        for name, (stream, code) in cases.items():
+            reader, writer = await asyncio.open_connection("127.0.0.1", gateway.gateway.port)
+            raw = Raw(reader, writer)
+            raw.send(handshake(f"/ws/duplex/rfc_{next(NUMBERS)}"))
+            await reader.readuntil(b"\r\n\r\n")
+            assert json.loads(await raw.hear(TEXT))["type"] == "queued"
+            raw.send(stream)
+            ended = await raw.end()
+            if ended != code:
+                wrong[name] = ended
+            writer.close()
+
+    assert wrong == {}

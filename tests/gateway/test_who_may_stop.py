@@ -1,0 +1,299 @@
+"""A stop or a look at somebody's place in the queue needs more than a guess."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from tests.support.gateways import (
+    PATHS,
+    RunningGateway,
+    end_of,
+    hear,
+    occupied,
+    running_gateway,
+    say,
+)
+from tests.support.stand_in_worker import StandInWorker
+from websockets.asyncio.client import ClientConnection, connect
+
+from parley.clock import ManualClock
+from parley.dialects.realtime import RealtimeDialect
+from parley.errors import RateLimited
+from parley.gateway.authenticator import Authenticator, Caller
+from parley.gateway.http.half_duplex import is_long
+from parley.gateway.queue import new_ticket_id
+from parley.gateway.rates import CALLERS_KEPT, RateLimit, network_of
+
+PROXY = {"trust_proxy": True}
+"""So that tests can come from any address."""
+
+
+def at(address: str) -> dict[str, str]:
+    return {"x-forwarded-for": address}
+
+
+def session(gateway: RunningGateway, path: str, address: str, **headers: str) -> connect:
+    return connect(gateway.ws(path), additional_headers={**at(address), **headers})
+
+
+async def stop(
+    gateway: RunningGateway, session_id: str, address: str, *, scope: str = "session", **more: str
+) -> tuple[int, dict[str, Any]]:
+    async with gateway.http() as http:
+        answer = await http.post(
+            "/api/half_duplex/stop",
+            json={"session_id": session_id, "scope": scope},
+            headers={**at(address), **more},
+        )
+    return answer.status_code, answer.json()
+
+
+async def is_alive(client: ClientConnection) -> bool:
+    await say(client, type="prepare")
+    return (await hear(client))["type"] == "prepared"
+
+
+async def test_a_stranger_who_knows_the_id_of_a_short_one_stops_nothing():
+    async with (
+        running_gateway(security=PROXY) as gateway,
+        StandInWorker(gateway.url),
+        session(gateway, "/ws/half_duplex/hdx_abc123", "192.0.2.1") as client,
+    ):
+        await hear(client)
+        stranger = await stop(gateway, "hdx_abc123", "192.0.2.9")
+        alive = await is_alive(client)
+        owner = await stop(gateway, "hdx_abc123", "192.0.2.1")
+        messages, code = await end_of(client)
+
+    assert stranger == (404, stranger[1])
+    assert stranger[1]["success"] is False
+    assert alive
+    assert owner == (200, {"success": True, "message": "The session was stopped."})
+    assert (messages[-1]["type"], code) == ("stopped", 1000)
+
+
+async def test_an_id_that_cannot_be_guessed_stops_from_anywhere():
+    session_id = "hdx_0f9d8c7b6a5e4d3c2b1a0f9e8d7c6b5a"
+    async with (
+        running_gateway(security=PROXY) as gateway,
+        StandInWorker(gateway.url),
+        session(gateway, f"/ws/half_duplex/{session_id}", "192.0.2.1") as client,
+    ):
+        await hear(client)
+        status, answer = await stop(gateway, session_id, "192.0.2.9")
+        _, code = await end_of(client)
+
+    assert (status, answer["success"], code) == (200, True, 1000)
+
+
+async def test_a_waiting_session_is_stopped_by_its_owner_only():
+    async with (
+        running_gateway(security=PROXY) as gateway,
+        StandInWorker(gateway.url),
+        occupied(gateway),
+        session(gateway, "/ws/half_duplex/waits", "192.0.2.1") as client,
+    ):
+        await hear(client)
+        stranger, _ = await stop(gateway, "waits", "192.0.2.9")
+        waiting = len(gateway.runtime.queue)
+        owner, _ = await stop(gateway, "waits", "192.0.2.1")
+        _, code = await end_of(client)
+
+    assert (stranger, waiting, owner, code) == (404, 1, 200, 1000)
+
+
+@pytest.mark.parametrize("dialect", ["duplex", "realtime"])
+async def test_sessions_of_other_dialects_are_not_stopped_by_it(dialect: str):
+    async with (
+        running_gateway() as gateway,
+        StandInWorker(gateway.url) as worker,
+        connect(gateway.ws(PATHS[dialect])) as client,
+    ):
+        await hear(client)
+        (session_id,) = worker.sessions
+        status, _ = await stop(gateway, session_id, "127.0.0.1")
+        await say(client, type="session.update" if dialect == "realtime" else "prepare")
+        answer = await hear(client)
+
+    assert status == 404
+    assert answer["type"] in ("prepared", "session.created")
+
+
+async def test_a_session_of_a_key_is_stopped_with_that_key_only():
+    async with (
+        running_gateway(security={**PROXY, "admin_token": "boss"}) as gateway,
+        StandInWorker(gateway.url),
+        gateway.http() as http,
+    ):
+        keys = []
+        for name in ("one", "two"):
+            made = await http.post(
+                "/api/admin/keys", json={"name": name}, headers={"x-admin-token": "boss"}
+            )
+            keys.append(made.json()["key"])
+        name = "hdx_0f9d8c7b6a5e4d3c2b1a0f9e8d7c6b5a"
+        async with session(
+            gateway, f"/ws/half_duplex/{name}", "192.0.2.1", **{"x-api-key": keys[0]}
+        ) as client:
+            await hear(client)
+            without, _ = await stop(gateway, name, "192.0.2.1")
+            other, _ = await stop(gateway, name, "192.0.2.1", **{"x-api-key": keys[1]})
+            own, _ = await stop(gateway, name, "192.0.2.9", **{"x-api-key": keys[0]})
+            await end_of(client)
+
+    assert (without, other, own) == (404, 404, 200)
+
+
+async def test_a_stop_of_a_turn_says_truthfully_that_nothing_was_being_said():
+    async with (
+        running_gateway() as gateway,
+        StandInWorker(gateway.url),
+        occupied(gateway, "quiet") as client,
+    ):
+        status, answer = await stop(gateway, "quiet", "127.0.0.1", scope="turn")
+        alive = await is_alive(client)
+
+    assert (status, answer) == (200, {"success": False, "message": "Nothing was being said."})
+    assert alive
+
+
+async def test_guessing_session_ids_is_soon_over():
+    async with (
+        running_gateway(security=PROXY) as gateway,
+        StandInWorker(gateway.url),
+        session(gateway, "/ws/half_duplex/hdx_abc", "192.0.2.1") as client,
+    ):
+        await hear(client)
+        statuses = [(await stop(gateway, f"hdx_{n}", "192.0.2.1"))[0] for n in range(11)]
+        right, answer = await stop(gateway, "hdx_abc", "192.0.2.1")
+        elsewhere, _ = await stop(gateway, "hdx_none", "192.0.2.2")
+        alive = await is_alive(client)
+
+    assert statuses == [404] * 10 + [429]
+    assert (right, answer["code"], elsewhere) == (429, "rate_limited", 404)
+    assert alive
+
+
+async def test_strangers_see_how_many_wait_and_no_ticket_ids():
+    async with (
+        running_gateway(security=PROXY) as gateway,
+        StandInWorker(gateway.url),
+        gateway.http(headers=at("192.0.2.9")) as stranger,
+        occupied(gateway),
+        session(gateway, "/ws/duplex/omni_1", "192.0.2.9") as client,
+    ):
+        ticket_id = (await hear(client))["ticket_id"]
+        listed = await stranger.get("/api/queue")
+        known = await stranger.get(f"/api/queue/{ticket_id}")
+        # The same address is not the same person.
+        guessed = await stranger.delete(f"/api/queue/{new_ticket_id()}")
+        still = len(gateway.runtime.queue)
+        own = await stranger.delete(f"/api/queue/{ticket_id}")
+        _, code = await end_of(client)
+
+    assert listed.json()["queue_length"] == 1
+    assert [item["ticket_id"] for item in listed.json()["items"]] == [None]
+    assert ticket_id not in listed.text
+    assert known.json()["ticket"]["ticket_id"] == ticket_id
+    assert (guessed.json(), still) == ({"success": False}, 1)
+    assert (own.json(), code) == ({"success": True}, 1000)
+
+
+async def test_admins_see_and_cancel_every_ticket():
+    async with (
+        running_gateway() as gateway,
+        StandInWorker(gateway.url),
+        gateway.http() as admin,
+        occupied(gateway),
+        connect(gateway.ws(PATHS["duplex"])) as client,
+    ):
+        ticket_id = (await hear(client))["ticket_id"]
+        (item,) = (await admin.get("/api/queue")).json()["items"]
+        await admin.delete(f"/api/queue/{item['ticket_id']}")
+        await end_of(client)
+
+    assert item["ticket_id"] == ticket_id
+
+
+async def test_callers_without_a_key_are_limited_per_minute():
+    security = {**PROXY, "anonymous_per_minute": 5, "admin_token": "boss"}
+    async with running_gateway(security=security) as gateway, gateway.http() as http:
+        one = [
+            (await http.get("/api/queue", headers=at("192.0.2.1"))).status_code for _ in range(6)
+        ]
+        async with session(gateway, PATHS["duplex"], "192.0.2.1") as client:
+            messages, code = await end_of(client)
+        other = await http.get("/api/queue", headers=at("192.0.2.2"))
+        page = await http.get("/health", headers=at("192.0.2.1"))
+        boss = await http.get("/api/queue", headers={**at("192.0.2.1"), "x-admin-token": "boss"})
+
+    assert one == [200] * 5 + [429]
+    assert (messages[-1]["code"], code) == ("rate_limited", 1008)
+    assert [other.status_code, page.status_code, boss.status_code] == [200, 200, 200]
+
+
+def test_a_rate_refills_evenly_and_by_caller():
+    clock = ManualClock()
+    limit = RateLimit(60, clock)
+
+    assert [limit.take("a") for _ in range(61)] == [True] * 60 + [False]
+    assert limit.take("b")
+    clock.advance(2)
+    assert [limit.take("a") for _ in range(3)] == [True, True, False]
+
+
+def test_the_number_of_callers_kept_is_bounded():
+    limit = RateLimit(1, ManualClock())
+
+    for number in range(CALLERS_KEPT + 10):
+        limit.take(str(number))
+
+    assert len(limit) == CALLERS_KEPT
+
+
+@pytest.mark.parametrize(
+    ("address", "network"),
+    [
+        ("192.0.2.1", "192.0.2.1"),
+        ("::ffff:192.0.2.1", "192.0.2.1"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("unknown", "unknown"),
+    ],
+)
+def test_addresses_of_one_customer_count_together(address: str, network: str):
+    assert network_of(address) == network
+
+
+def test_this_machines_own_callers_are_not_counted_by_their_address():
+    authenticator = Authenticator(
+        admin_token=None, needs_key=False, clock=ManualClock(), anonymous_per_minute=1
+    )
+
+    for _ in range(3):
+        authenticator.count(Caller(), "127.0.0.1")
+    authenticator.count(Caller(), "192.0.2.1")
+    with pytest.raises(RateLimited, match=r"Without a key, .* 1 requests per minute"):
+        authenticator.count(Caller(), "192.0.2.1")
+
+
+def test_ids_made_by_the_server_hold_128_bits():
+    assert re.fullmatch(r"q_[0-9a-f]{32}", new_ticket_id())
+    assert re.fullmatch(r"rt_1714200000000\d{39}", RealtimeDialect.new_session_id(1_714_200_000.0))
+    assert len({RealtimeDialect.new_session_id(1.0) for _ in range(1000)}) == 1000
+
+
+@pytest.mark.parametrize(
+    ("session_id", "expected"),
+    [
+        ("hdx_abc123", False),
+        ("hdx_7f3a9c51bd20", False),
+        ("hdx_aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa1", False),
+        ("the-conversation-of-alice-and-bob", False),
+        ("hdx_0f9d8c7b6a5e4d3c2b1a0f9e8d7c6b5a", True),
+        ("9b2c5b0e-3d1f-4c2a-8e77-0c6f5d9b1a23", True),
+    ],
+)
+def test_what_counts_as_too_long_to_guess(session_id: str, expected: bool):
+    assert is_long(session_id) is expected

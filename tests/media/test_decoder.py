@@ -1,0 +1,292 @@
+"""What is large, slow or hostile is decoded in a child, and harms nobody but itself."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import struct
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import psutil
+import pytest
+import soundfile
+from PIL import Image
+from tests.support.clips import make_clip
+from tests.support.patience import HANG_S
+
+from parley.errors import ContextFull, InvalidPayload, ServiceUnavailable, TooLarge
+from parley.media import decoder as decoders
+from parley.media.decoder import MIB, Decoder, DecoderLimits, Stop
+from parley.media.image import decode_image
+from parley.media.pcm import Pcm
+from parley.media.room import ContextRoom
+from parley.media.video import decode_video
+
+HEAVY = (2100, 2000)
+"""Just above what is decoded in the process itself."""
+
+
+def png(size, mode="RGB"):
+    buffer = io.BytesIO()
+    Image.new(mode, size).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def photo(size):
+    width, height = size
+    ramp = np.linspace(0, 255, width * height * 3).astype(np.uint8).reshape(height, width, 3)
+    buffer = io.BytesIO()
+    Image.fromarray(ramp).save(buffer, "JPEG")
+    return buffer.getvalue()
+
+
+@pytest.fixture
+def decoder():
+    decoder = Decoder()
+    yield decoder
+    decoder.close()
+
+
+@pytest.fixture(scope="module")
+def bomb():
+    """63 million pixels in less than 200 KB."""
+    return png((8000, 7900))
+
+
+def plain(part):
+    return part.samples if isinstance(part, Pcm) else part
+
+
+def children_of(pid=None):
+    found = psutil.Process(pid).children()
+    return [each for each in found if "parley.media.decoder_child" in " ".join(each.cmdline())]
+
+
+def test_a_child_gives_what_decoding_here_gives(decoder):
+    picture, film = photo(HEAVY), make_clip(seconds=2.5)
+
+    assert np.array_equal(decoder.image(picture), decode_image(picture))
+    there, here = decoder.video(film, stack_frames=3), decode_video(film, stack_frames=3)
+    assert there.times_s == here.times_s
+    assert there.duration_s == here.duration_s
+    for one, other in zip(there.parts(), here.parts(), strict=True):
+        assert np.array_equal(plain(one), plain(other))
+
+
+def test_small_pictures_start_no_child(decoder):
+    before = children_of()
+
+    decoder.image(photo((640, 480)))
+
+    assert children_of() == before
+
+
+def test_a_small_jpeg_of_very_many_scans_goes_to_the_child(decoder):
+    data = photo((64, 64))
+    before = len(children_of())
+
+    scans = b"\xff\xda" * 100
+    remark = b"\xff\xfe" + struct.pack(">H", len(scans) + 2) + scans
+    decoder.image(data[:2] + remark + data[2:])
+
+    assert len(children_of()) == before + 1
+
+
+def test_a_picture_of_63_million_pixels_stays_out_of_this_process(decoder, bomb):
+    decoder.image(photo(HEAVY))  # the child is there
+    me = psutil.Process()
+    before = me.memory_info().rss
+
+    pixels = decoder.image(bomb, keep_pixels=8_000_000)
+
+    assert pixels.size <= 3 * 8_000_000
+    assert me.memory_info().rss - before < 100 * MIB
+
+
+def test_what_needs_too_much_memory_is_a_bad_file_and_the_next_one_is_decoded(bomb):
+    decoder = Decoder(DecoderLimits(memory_bytes=128 * MIB))
+    try:
+        with pytest.raises(InvalidPayload, match="needs more memory to decode than the 128 MiB"):
+            decoder.image(bomb)
+        assert decoder.image(photo(HEAVY)).shape == (2000, 2100, 3)
+    finally:
+        decoder.close()
+
+
+def test_what_takes_too_long_is_a_bad_file_and_the_next_one_is_decoded(bomb):
+    decoder = Decoder(DecoderLimits(job_s=0.05))
+    try:
+        with pytest.raises(InvalidPayload, match=r"The image takes longer than 0\.05 s to decode"):
+            decoder.image(bomb)
+        decoder.limits = DecoderLimits()
+        assert decoder.image(photo(HEAVY)).shape == (2000, 2100, 3)
+    finally:
+        decoder.close()
+
+
+def test_a_child_that_dies_costs_its_own_job_only(decoder, bomb):
+    decoder.image(photo(HEAVY))
+    (child,) = children_of()
+
+    with ThreadPoolExecutor() as pool:
+        job = pool.submit(decoder.image, bomb)
+        _until_busy(child)
+        os.kill(child.pid, signal.SIGSEGV)
+        with pytest.raises(InvalidPayload, match="cannot be decoded: it is damaged"):
+            job.result()
+
+    assert decoder.image(photo(HEAVY)).shape == (2000, 2100, 3)
+
+
+def test_a_job_that_nobody_waits_for_any_more_is_ended(bomb):
+    decoder, stop = Decoder(), Stop()
+    decoder.image(photo(HEAVY))
+    (child,) = children_of()
+    try:
+        with ThreadPoolExecutor() as pool:
+            job = pool.submit(decoder.image, bomb, stop=stop)
+            _until_busy(child)
+            stop.set()
+            with pytest.raises(InvalidPayload):
+                job.result()
+        assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+    finally:
+        decoder.close()
+
+
+def test_errors_are_the_same_as_here(decoder):
+    with pytest.raises(InvalidPayload, match="The video cannot be read"):
+        decoder.video(b"garbage" * 100)
+    with pytest.raises(TooLarge, match="The voice is too large") as found:
+        decoder.sound(wav(seconds=3.0), limit_s=1.0, what="The voice")
+    assert (found.value.limit, found.value.unit) == (1.0, "s")
+    with pytest.raises(ContextFull, match="128 tokens, the limit is 100"):
+        decoder.video(make_clip(seconds=2.0), room=ContextRoom(100, 64, 10))
+
+
+def test_a_long_sound_from_a_small_file_is_not_kept(decoder):
+    """Twelve hours of silence in 100 KB of FLAC."""
+    buffer = io.BytesIO()
+    with soundfile.SoundFile(buffer, "w", 8000, 1, format="FLAC") as file:
+        for _ in range(12 * 6):
+            file.write(np.zeros(8000 * 600, np.int16))
+    data = buffer.getvalue()
+    assert len(data) < 2 * MIB
+
+    with pytest.raises(TooLarge, match="The audio is too large"):
+        decoder.sound(data, limit_s=60.0)
+
+
+def test_only_so_many_children_and_they_take_turns(bomb):
+    decoder = Decoder(DecoderLimits(children=1, wait_s=0.01))
+    try:
+        decoder.image(photo(HEAVY))
+        (child,) = children_of()
+        with ThreadPoolExecutor() as pool:
+            job = pool.submit(decoder.image, bomb, keep_pixels=1_000_000)
+            _until_busy(child)
+            with pytest.raises(ServiceUnavailable, match="Too much else is being decoded"):
+                decoder.image(photo(HEAVY))
+            assert job.result() is not None
+    finally:
+        decoder.close()
+
+
+def test_a_child_nobody_needs_ends(monkeypatch):
+    ended = threading.Event()
+    end = decoders._Child.end
+
+    def noting(child):
+        end(child)
+        ended.set()
+
+    monkeypatch.setattr(decoders._Child, "end", noting)
+    decoder = Decoder(DecoderLimits(idle_s=0.05))
+
+    decoder.image(photo(HEAVY))
+
+    assert ended.wait(30)
+    assert children_of() == []
+
+
+def test_children_end_with_the_process_that_started_them():
+    script = (
+        "import io, sys, time\n"
+        "from PIL import Image\n"
+        "from parley.media.decoder import Decoder\n"
+        "buffer = io.BytesIO()\n"
+        "Image.new('RGB', (2100, 2000)).save(buffer, 'PNG')\n"
+        "Decoder().image(buffer.getvalue())\n"
+        "print('there', flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"there\n"
+    (child,) = children_of(process.pid)
+
+    process.kill()
+    process.communicate()
+
+    child.wait(HANG_S)
+
+
+def test_a_child_sees_no_settings_and_writes_no_files(monkeypatch, decoder):
+    monkeypatch.setenv("PARLEY_SECURITY__WORKER_SECRET", "hush")
+    decoder.image(photo(HEAVY))
+    (child,) = children_of()
+
+    assert "PARLEY_SECURITY__WORKER_SECRET" not in child.environ()
+    assert child.rlimit(psutil.RLIMIT_FSIZE) == (0, 0)
+    assert child.rlimit(psutil.RLIMIT_CORE) == (0, 0)
+    assert child.rlimit(psutil.RLIMIT_AS)[0] != psutil.RLIM_INFINITY
+
+
+def test_a_child_that_claims_too_much_is_not_believed(monkeypatch):
+    head = json.dumps({"ready": True, "sizes": [1 << 40]}).encode()
+    answer = struct.pack(">I", len(head)) + head
+    script = f"import sys; sys.stdout.buffer.write({answer!r})"
+    started = subprocess.Popen
+
+    def false_child(command, **options):
+        return started([sys.executable, "-c", script], **options)
+
+    monkeypatch.setattr(subprocess, "Popen", false_child)
+
+    with pytest.raises(decoders._Died, match="too large"):
+        decoders._Child(DecoderLimits())
+
+
+def test_without_resource_limits_media_are_decoded_here_and_the_log_says_so(monkeypatch, caplog):
+    monkeypatch.setattr(decoders, "HAS_LIMITS", False)
+    said = []
+    monkeypatch.setattr(decoders._log, "warning", lambda event, **facts: said.append(event))
+    before = children_of()
+
+    decoder = Decoder()
+    pixels = decoder.image(photo(HEAVY))
+
+    assert said == ["media are decoded without limits of memory and time"]
+    assert pixels.shape == (2000, 2100, 3)
+    assert children_of() == before
+
+
+def wav(seconds):
+    buffer = io.BytesIO()
+    soundfile.write(buffer, np.zeros(round(16_000 * seconds), np.float32), 16_000, format="WAV")
+    return buffer.getvalue()
+
+
+def _until_busy(child):
+    """Until a child works: it has used processor time since it was last idle."""
+    idle_s = sum(child.cpu_times()[:2])
+    while sum(child.cpu_times()[:2]) < idle_s + 0.05:
+        assert child.is_running()

@@ -1,0 +1,80 @@
+"""A small server that speaks the OpenAI dialect: scripted, for tests, and named as such."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import numpy as np
+
+
+@dataclass
+class Script:
+    """What the server does.
+
+    Args:
+        words: pieces of the next answer.
+        status: of the answer to a request for words.
+        hangs: no word is sent until the test ends.
+    """
+
+    words: list[str] = field(default_factory=lambda: ["Hello ", "from ", "far away."])
+    status: int = 200
+    hangs: bool = False
+    requests: list[dict[str, Any]] = field(default_factory=list)
+    over: threading.Event = field(default_factory=threading.Event)
+
+
+@contextmanager
+def scripted_endpoint(script: Script) -> Iterator[str]:
+    """The address, up to `/v1`."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def log_message(self, *_: Any) -> None:
+            """Quiet."""
+
+        def do_GET(self) -> None:
+            self._send(200, json.dumps({"data": [{"id": "scripted"}]}).encode(), "application/json")
+
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            script.requests.append(body)
+            if self.path.endswith("/audio/speech"):
+                tone = 3000 * np.sin(np.arange(2400 * len(body["input"])) / 20)
+                self._send(script.status, tone.astype("<i2").tobytes(), "audio/pcm")
+                return
+            if script.status != 200:
+                self._send(script.status, b"{}", "application/json")
+                return
+            self.send_response(200)
+            self.send_header("Content-Type", "text/event-stream")
+            self.end_headers()
+            if script.hangs:
+                self.wfile.flush()
+                script.over.wait(30)
+                return
+            for word in script.words:
+                chunk = {"choices": [{"delta": {"content": word}}]}
+                self.wfile.write(f"data: {json.dumps(chunk)}\n\n".encode())
+            self.wfile.write(b"data: [DONE]\n\n")
+
+        def _send(self, status: int, body: bytes, kind: str) -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/v1"
+    finally:
+        script.over.set()
+        server.shutdown()
+        server.server_close()

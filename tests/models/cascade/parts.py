@@ -1,0 +1,112 @@
+"""Small scripted parts of a cascade: everything but the wiring under test."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import torch
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+from parley.models.cascade.llama import Llama, LlamaShape
+from parley.models.cascade.model import Cascade
+from parley.models.cascade.whisper import Heard
+from parley.models.cascade.writer import LocalWriter
+from parley.vad.energy import EnergyDetector
+
+
+def byte_tokenizer() -> Tokenizer:
+    """Special tokens as the bundled model has them, and one token per byte."""
+    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<repo_name>"]
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {token: index for index, token in enumerate(special + alphabet)}
+    made = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    made.decoder = decoders.ByteLevel()
+    made.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in special])
+    assert json.loads(made.to_str())["model"]["vocab"]
+    return made
+
+
+def small_llama(seed: int = 5) -> Llama:
+    """Random weights at a tiny size."""
+    torch.manual_seed(seed)
+    shape = LlamaShape(vocabulary=260, width=32, layers=2, heads=2, kv_heads=1, hidden=48)
+    model = Llama(shape)
+    for parameter in model.parameters():
+        parameter.data.mul_(3)
+    return model.eval().requires_grad_(False)
+
+
+class LoudnessHearing:
+    """Words that stand for how long and how loud a sound is."""
+
+    def __init__(self, samples: np.ndarray) -> None:
+        self._samples = samples
+        self._steps = 0
+        self.heard: Heard | None = None
+
+    def step(self) -> bool:
+        self._steps += 1
+        if self._steps == 3:
+            loud = int(100 * float(np.abs(self._samples).max(initial=0.0)))
+            self.heard = Heard(
+                f"It took {len(self._samples) // 1600} at {loud}." if loud > 1 else ""
+            )
+        return self.heard is not None
+
+
+class LoudnessRecogniser:
+    def begin(self, samples: np.ndarray) -> LoudnessHearing:
+        return LoudnessHearing(samples)
+
+
+class ToneSpeaker:
+    """Every letter is a short tone."""
+
+    def find(self, voice) -> int:
+        return 0 if voice is None else 1
+
+    def say(self, clause: str, voice: int) -> np.ndarray:
+        tones = [
+            0.2
+            * np.sin(
+                2 * np.pi * (200 + 100 * voice + 5 * (ord(sign) % 60)) * np.arange(1200) / 24_000
+            )
+            for sign in clause
+        ]
+        return np.concatenate(tones).astype(np.float32) if tones else np.zeros(0, np.float32)
+
+
+class SizeEyes:
+    def look(self, pixels) -> str:
+        return f"I see {pixels.shape[0]} by {pixels.shape[1]}."
+
+
+def small_cascade(rows: int = 3, **options) -> Cascade:
+    """A cascade with a random language model."""
+    writer = LocalWriter(
+        small_llama(), byte_tokenizer(), rows=rows, limit_tokens=options.pop("limit", 8192)
+    )
+    return Cascade(
+        writer,
+        LoudnessRecogniser(),
+        ToneSpeaker(),
+        SizeEyes(),
+        EnergyDetector,
+        rows=rows,
+        **options,
+    )
+
+
+def result_of(outcome: Any) -> Any:
+    """What a piece of work came to; which kind it is, the test knows."""
+    return outcome.result
+
+
+def memory_of(model: Cascade) -> Any:
+    """What the first conversation remembers, which must be running."""
+    conversation = model._conversations[0]
+    assert conversation is not None
+    return conversation.memo

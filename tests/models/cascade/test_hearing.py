@@ -1,0 +1,72 @@
+"""What the recogniser and the turn detector make of sound, without weights."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from parley.models.cascade.detector import is_echo
+from parley.models.cascade.voice.pitch import pitch_track
+from parley.models.cascade.whisper import once
+
+RATE_HZ = 16_000
+
+
+def babble(seed: int, seconds: float) -> np.ndarray:
+    """Noise whose loudness and colour change as those of speech do, ten times a second."""
+    random = np.random.default_rng(seed)
+    pieces = []
+    for _ in range(round(10 * seconds)):
+        spectrum = np.fft.rfft(random.standard_normal(1600))
+        peak = random.uniform(5, 300)
+        shape = np.exp(-(((np.arange(len(spectrum)) - peak) / 60) ** 2))
+        pieces.append(np.fft.irfft(spectrum * shape) * random.uniform(0.3, 1))
+    sound = np.concatenate(pieces)
+    return (0.3 * sound / np.abs(sound).max()).astype(np.float32)
+
+
+@pytest.mark.parametrize("delay_ms", [60, 150, 400])
+def test_our_own_voice_coming_back_is_an_echo(delay_ms: int) -> None:
+    ours = babble(1, 2)
+    room = np.random.default_rng(2).standard_normal(3200) * np.exp(-np.arange(3200) / 500) * 0.2
+    room[0] = 1
+    delay = np.zeros(delay_ms * 16, np.float32)
+    back = np.concatenate((delay, 0.3 * np.convolve(ours, room)[: len(ours)]))[: 2 * RATE_HZ]
+
+    assert is_echo(back[RATE_HZ:].astype(np.float32), ours)
+
+
+@pytest.mark.parametrize("seed", range(3, 9))
+def test_words_said_while_we_speak_are_no_echo(seed: int) -> None:
+    theirs = np.zeros(RATE_HZ, np.float32)
+    theirs[1600:] = babble(seed, 0.9)
+
+    assert not is_echo(theirs, babble(1, 2))
+
+
+def test_silence_and_clicks_are_no_echo() -> None:
+    click = np.zeros(RATE_HZ, np.float32)
+    click[8000:8400] = 0.5
+
+    assert not is_echo(np.zeros(RATE_HZ, np.float32), babble(1, 2))
+    assert not is_echo(click, babble(1, 2))
+
+
+def test_words_written_twice_are_said_once_where_there_was_no_time_for_more() -> None:
+    doubled = "What should I cook tonight? What should I cook tonight?"
+
+    assert once(doubled, 1.6) == "What should I cook tonight?"
+    assert once(doubled, 4.0) == doubled
+    assert once("no no", 0.3) == "no no"
+    assert once("Hello there.", 0.2) == "Hello there."
+
+
+@pytest.mark.parametrize("hertz", [110.0, 180.0, 240.0])
+def test_the_pitch_of_a_buzz_is_found(hertz: float) -> None:
+    times = np.arange(24_000) / 24_000
+    overtones = np.arange(1, 12)[:, None]
+    buzz = (np.sin(2 * np.pi * hertz * overtones * times) / overtones).sum(0)
+
+    track = pitch_track((0.2 * buzz).astype(np.float32), 24_000)
+
+    assert abs(np.median(track[5:-5]) - hertz) < 4

@@ -1,0 +1,130 @@
+"""Any length of call: the window slides, what was told stays, silence is not answered."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from tests.contracts.conversations import Cast, quiet, turn, unit, voice
+from tests.models.cascade.parts import memory_of, result_of, small_cascade
+
+from parley.engine.segments import Audio, Text
+from parley.engine.work import Ending, Finalize, Generate, StartSession, StepUnit
+from parley.media.pcm import Pcm
+from parley.protocol.values import DuplexConfig
+
+
+def test_a_hundred_turns_fit_and_the_name_is_still_known():
+    model = small_cascade(rows=1, limit=600)
+    cast = Cast(model)
+    cast.play(
+        0, [StartSession("half_duplex", speak=False, seed=1), turn("system", Text("Be kind."))]
+    )
+    cast.play(
+        0, [turn("user", Text("My name is Saskia."), is_closed=False), Generate(max_new_tokens=4)]
+    )
+
+    for number in range(100):
+        said = turn("user", Text(f"This is turn {number} of many."), is_closed=False)
+        (_, reply) = cast.play(0, [said, Generate(max_new_tokens=2, speak=False)])
+        assert result_of(reply).context_tokens <= model.spec.context_limit_tokens
+
+    history = memory_of(model).history
+    assert history.system == "Be kind."
+    assert "The user's name is Saskia." in history.known
+    assert len(history.lines) < 60
+    cast.play(
+        0, [turn("user", Text("What is my name?"), is_closed=False), Generate(max_new_tokens=4)]
+    )
+    asked = [line for line in memory_of(model).history.lines if line.role == "user"][-1]
+    assert asked.note == "Your name is Saskia."
+
+
+def start_duplex(cast: Cast) -> None:
+    options = DuplexConfig(force_listen_count=0)
+    cast.play(0, [StartSession("duplex", seed=1, duplex=options), turn("system", Text("Be kind."))])
+
+
+def second(cast: Cast, sound: Pcm):
+    return cast.play(0, [unit(sound), StepUnit(), Finalize()])[1]
+
+
+def test_half_an_hour_of_silence_is_listened_to_and_takes_no_room():
+    model = small_cascade(rows=1)
+    cast = Cast(model)
+    start_duplex(cast)
+    before = model.context_tokens(0)
+
+    endings = {result_of(second(cast, quiet(1.0))).ending for _ in range(1800)}
+
+    assert endings == {Ending.LISTEN}
+    assert model.context_tokens(0) == before
+    second(cast, voice(1.0))
+    assert result_of(second(cast, quiet(1.0))).ending is Ending.SPOKE
+
+
+def test_clicks_are_not_answered():
+    cast = Cast(small_cascade(rows=1))
+    start_duplex(cast)
+    sound = np.zeros(16_000, np.float32)
+    sound[4000:5500] = 0.5
+
+    endings = {result_of(second(cast, Pcm(sound, 16_000))).ending for _ in range(10)}
+
+    assert endings == {Ending.LISTEN}
+
+
+def test_an_answer_that_is_talked_over_ends_where_it_was_heard():
+    model = small_cascade(rows=1)
+    cast = Cast(model)
+    start_duplex(cast)
+    second(cast, voice(1.0))
+    first = second(cast, quiet(1.0))
+    assert result_of(first).ending is Ending.SPOKE
+    telling = memory_of(model).telling
+    if telling is None:
+        # The random model had said all it had to say within the second.
+        return
+    outcome = second(
+        cast, Pcm(np.random.default_rng(1).uniform(-0.5, 0.5, 16_000).astype(np.float32), 16_000)
+    )
+
+    assert result_of(outcome).ending is Ending.LISTEN
+    lines = memory_of(model).history.lines
+    said = "".join(text for text, _ in telling.clauses)
+    assert not lines[-1].text or lines[-1].role == "user" or len(lines[-1].text) <= len(said) + 1
+    assert memory_of(model).telling is None
+
+
+def test_an_utterance_is_recognised_once(monkeypatch):
+    model = small_cascade(rows=1)
+    asked: list[int] = []
+    begin = model.recogniser.begin
+
+    def counted(samples: Any) -> Any:
+        asked.append(len(samples))
+        return begin(samples)
+
+    monkeypatch.setattr(model.recogniser, "begin", counted)
+    cast = Cast(model)
+    start_duplex(cast)
+
+    for _ in range(3):
+        second(cast, voice(1.0))
+    for _ in range(3):
+        second(cast, quiet(1.0))
+
+    assert len(asked) == 1
+
+
+def test_what_was_heard_is_said_in_the_results():
+    cast = Cast(small_cascade(rows=1))
+    outcomes = cast.play(
+        0,
+        [
+            StartSession("half_duplex", speak=False, seed=1),
+            turn("user", Audio(voice(1.0), "turn"), is_closed=False),
+        ],
+    )
+
+    assert result_of(outcomes[-1]).heard.startswith("It took 10")

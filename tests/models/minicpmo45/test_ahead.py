@@ -1,0 +1,161 @@
+"""What is done beside the engine thread before a unit's turn comes."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from tests.support.small_minicpmo import small_model
+
+from parley.engine.engine import Engine
+from parley.engine.model import PreparesAhead
+from parley.engine.segments import Audio, Mark, Marker
+from parley.engine.work import Prefill, StartSession
+from parley.errors import BadInput
+from parley.media.image import Pixels
+from parley.media.pcm import INPUT_RATE_HZ, Pcm
+from parley.models.minicpmo45.config import SliceRules
+from parley.models.minicpmo45.conversation.prefill import PrefillJob
+from parley.models.minicpmo45.vision_encoder import ahead
+from parley.models.minicpmo45.vision_encoder.ahead import MediaThreads
+from parley.models.minicpmo45.vision_encoder.pictures import Pieces, cut
+from parley.protocol.values import DuplexConfig
+from parley.views.duplex import DuplexView
+
+RULES = SliceRules()
+
+
+def picture(seed: int = 0) -> Pixels:
+    numbers = np.random.default_rng(seed)
+    return numbers.integers(0, 256, (90, 120, 3), dtype=np.uint8)
+
+
+@pytest.fixture
+def threads() -> Iterator[MediaThreads]:
+    threads = MediaThreads(RULES, threads=2)
+    yield threads
+    threads.close()
+
+
+def test_a_picture_cut_ahead_is_the_picture_cut_now(threads: MediaThreads) -> None:
+    pixels = picture()
+    threads.begin_cut(pixels, 1)
+
+    found, now = threads.pieces(pixels, 1), cut(pixels, 1, RULES)
+
+    assert found.sizes == now.sizes
+    assert all(map(np.array_equal, found.patches, now.patches))
+
+
+def test_whoever_hands_a_picture_in_does_not_wait(
+    threads: MediaThreads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on = threading.Event()
+    calls: list[str] = []
+
+    def slow(pixels: Pixels, limit: int | None, rules: SliceRules) -> Pieces:
+        calls.append(threading.current_thread().name)
+        assert goes_on.wait(30)
+        return cut(pixels, limit, rules)
+
+    monkeypatch.setattr(ahead, "cut", slow)
+    pixels = picture()
+    threads.begin_cut(pixels, 1)
+    threads.begin_cut(pixels, 1)
+    goes_on.set()
+
+    assert threads.pieces(pixels, 1).count == 1
+    assert len(calls) == 1
+    assert calls[0].startswith("parley-media")
+
+
+def test_what_nobody_came_for_is_forgotten_with_the_picture(threads: MediaThreads) -> None:
+    pixels = picture()
+    threads.begin_cut(pixels, 1)
+    threads.close()
+    threads = MediaThreads(RULES, threads=1)
+    threads.begin_cut(pixels, 1)
+    threads.pieces(pixels, 1)
+    threads._threads.shutdown(wait=True)
+    assert len(threads._cuts) == 1
+
+    del pixels
+    gc.collect()
+
+    assert threads._cuts == {}
+
+
+def test_a_picture_that_cannot_be_cut_fails_where_it_is_needed(threads: MediaThreads) -> None:
+    pixels = np.zeros((0, 4, 3), np.uint8)
+    threads.begin_cut(pixels, 1)
+
+    with pytest.raises(BadInput, match="shape"):
+        threads.pieces(pixels, 1)
+
+
+def test_after_the_end_a_picture_is_cut_by_whoever_needs_it(threads: MediaThreads) -> None:
+    threads.close()
+    pixels = picture()
+
+    threads.begin_cut(pixels, 1)
+
+    assert threads.pieces(pixels, 1).count == 1
+
+
+def test_tasks_come_back_in_order_and_a_failure_is_told(threads: MediaThreads) -> None:
+    assert threads.together([lambda: 1, lambda: 2, lambda: 3]) == [1, 2, 3]
+    with pytest.raises(ZeroDivisionError):
+        threads.together([lambda: 1, lambda: 1 // 0])
+
+
+async def test_the_engine_thread_cuts_no_picture_of_a_live_conversation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names: list[str] = []
+
+    def noted(pixels: Pixels, limit: int | None, rules: SliceRules) -> Pieces:
+        names.append(threading.current_thread().name)
+        return cut(pixels, limit, rules)
+
+    monkeypatch.setattr(ahead, "cut", noted)
+    loaded = small_model(slots=1)
+    assert isinstance(loaded, PreparesAhead)
+    async with Engine(loaded) as engine:
+        view = DuplexView(await engine.take_slot())
+        await view.prepare("Hello.", options=DuplexConfig(force_listen_count=0), seed=1)
+        for number in range(2):
+            second = Pcm.silence(INPUT_RATE_HZ, INPUT_RATE_HZ)
+            await view.prefill(second, [picture(number)])
+            await view.generate()
+            await view.finalize()
+
+    assert len(names) == 2
+    assert all(name.startswith("parley-media") for name in names)
+
+
+def test_live_sound_of_several_rows_is_analysed_side_by_side() -> None:
+    """Alone or together a row's frames are the same, bit for bit."""
+    frequencies = (0.01, 0.02, 0.03)
+    found: dict[int, list[torch.Tensor]] = {row: [] for row in range(3)}
+    for rows in ([0], [1], [2], [0, 1, 2]):
+        loaded = small_model(slots=3)
+        jobs = []
+        for row in rows:
+            loaded.start(row, StartSession("duplex", speak=False, seed=1))
+            wave = np.sin(np.arange(2 * INPUT_RATE_HZ) * frequencies[row]).astype(np.float32)
+            unit = Prefill((Marker(Mark.UNIT), Audio(Pcm(wave, INPUT_RATE_HZ), "live")))
+            job = loaded.start(row, unit)
+            assert isinstance(job, PrefillJob)
+            jobs.append(job)
+        heard = loaded._listen(jobs)
+        for row, job in zip(rows, jobs, strict=True):
+            inner = heard[job][0].inner
+            assert inner is not None
+            found[row].append(inner)
+        loaded.unload()
+
+    assert all(torch.equal(alone, together) for alone, together in found.values())

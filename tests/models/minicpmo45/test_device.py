@@ -1,0 +1,77 @@
+"""Which device is taken, and what is said where a card cannot be used."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+
+from parley.errors import SetupError
+from parley.models.minicpmo45.device import choose_device
+
+
+@pytest.fixture
+def no_cuda(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+
+def cards(folder: Path, count: int) -> Path:
+    """What the kernel module shows of `count` cards."""
+    for number in range(count):
+        (folder / "gpus" / f"0000:0{number}:00.0").mkdir(parents=True)
+    (folder / "version").write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15\n")
+    return folder
+
+
+def test_auto_without_a_card_is_the_cpu(no_cuda, tmp_path):
+    assert choose_device("auto", driver=tmp_path, environment={}).type == "cpu"
+
+
+def test_a_card_that_torch_was_not_built_for_is_refused_with_the_reason(
+    no_cuda, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(torch.version, "cuda", None)
+
+    with pytest.raises(SetupError, match=r"an NVIDIA card, .* a build without CUDA") as caught:
+        choose_device("auto", driver=cards(tmp_path, 1), environment={})
+
+    assert "model.device to cpu" in caught.value.hint
+
+
+def test_a_driver_that_is_too_old_is_named(tmp_path, monkeypatch):
+    def unavailable() -> bool:
+        warnings.warn(
+            "CUDA initialization: The NVIDIA driver on your system is too old (found 12040).",
+            stacklevel=1,
+        )
+        return False
+
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "is_available", unavailable)
+
+    with (
+        pytest.warns(UserWarning, match="too old"),
+        pytest.raises(
+            SetupError, match=r"2 NVIDIA cards.*13\.0, the driver is 550\.54\.15; .*too old"
+        ),
+    ):
+        choose_device("auto", driver=cards(tmp_path, 2), environment={})
+
+
+def test_a_card_that_was_hidden_on_purpose_is_not_missed(no_cuda, tmp_path):
+    driver = cards(tmp_path, 1)
+
+    assert (
+        choose_device("auto", driver=driver, environment={"CUDA_VISIBLE_DEVICES": ""}).type == "cpu"
+    )
+
+
+def test_the_cpu_may_be_asked_for_beside_a_card(no_cuda, tmp_path):
+    assert choose_device("cpu", driver=cards(tmp_path, 1), environment={}).type == "cpu"
+
+
+def test_a_named_card_that_is_absent_is_refused(no_cuda, tmp_path):
+    with pytest.raises(SetupError, match=r"There is no device 'cuda:3': 0 GPUs are usable here"):
+        choose_device("cuda:3", driver=tmp_path, environment={})

@@ -1,0 +1,210 @@
+"""The memory table, against objects of the published size and cards with a limit.
+
+Nothing here has run on a card: sizes of weights, caches and voices are those of the real classes,
+built without memory; what steps take is the product's own upper estimate.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from tests.support.small_minicpmo import small_model
+from tests.support.tiny_voice import tiny_token2wav, tiny_voice
+
+from parley.engine.segments import Mark, Marker, Text
+from parley.engine.work import Prefill, Stage, StartSession
+from parley.models.minicpmo45 import model, weights
+from parley.models.minicpmo45.config import full_size_config
+from parley.models.minicpmo45.loading import MOST_SLOTS, _plan, budget_of
+from parley.models.minicpmo45.memory import GIB, MemoryBudget
+from parley.models.minicpmo45.model import ANSWER_RESERVE
+from parley.models.minicpmo45.quantize import Kind
+from parley.models.minicpmo45.runtime.caches import SlotCache
+from parley.models.minicpmo45.token2wav.flow import FlowMemory, memory_for_prompts
+from parley.models.minicpmo45.token2wav.token2wav import (
+    FULL_FLOW,
+    PROMPT_FRAMES,
+    STEPS,
+    VOICES_READY,
+    random_token2wav,
+)
+from parley.settings import ModelSettings
+
+CONFIG = full_size_config()
+
+
+def plan_of(kind: Kind, context_tokens: int = 8192) -> tuple[weights.MemoryPlan, MemoryBudget]:
+    settings = ModelSettings(random_weights=True, context_tokens=context_tokens)
+    plan = _plan(settings, CONFIG, None, torch.bfloat16, kind, slots=1)
+    return plan, budget_of(settings, CONFIG, plan, torch.bfloat16, reads_in_place=True)
+
+
+class Card:
+    """A card that counts, and refuses what does not fit."""
+
+    def __init__(self, gigabytes: int) -> None:
+        # A driver and a desktop take their share before anything is loaded.
+        self.free = gigabytes * 10**9 - GIB // 2
+
+    def take(self, nbytes: int) -> None:
+        self.free -= nbytes
+        assert self.free >= 0, "out of memory"
+
+    def give(self, nbytes: int) -> None:
+        self.free += nbytes
+
+
+def state_bytes(slots: int, context_tokens: int) -> int:
+    """What all slots keep, by the classes that keep it."""
+    bf16 = torch.bfloat16
+    meta = torch.device("meta")
+    language, audio, tts = CONFIG.language, CONFIG.audio, CONFIG.tts
+    context = SlotCache(
+        layers=language.num_hidden_layers, rows=slots, heads=language.num_key_value_heads,
+        capacity=context_tokens + ANSWER_RESERVE, head_dim=CONFIG.head_dim, dtype=bf16, device=meta,
+    )  # fmt: skip
+    sound = SlotCache(
+        layers=audio.encoder_layers, rows=slots, heads=audio.encoder_attention_heads,
+        capacity=CONFIG.audio_positions, head_dim=audio.d_model // audio.encoder_attention_heads,
+        dtype=bf16, device=meta,
+    )  # fmt: skip
+    columns = int(tts["max_position_embeddings"]) + 1
+    speech = 2 * 2 * int(tts["num_hidden_layers"]) * slots * columns * int(tts["hidden_size"])
+    with torch.device("meta"):
+        flow = random_token2wav(slots=1, shape=FULL_FLOW, device="meta").flow
+        history = memory_for_prompts(
+            flow, slots, steps=STEPS, prompt_frames=PROMPT_FRAMES, history=torch.bfloat16
+        )
+    return context.nbytes + sound.nbytes + speech + history.nbytes
+
+
+def voice_bytes(seconds: float = 10.0) -> int:
+    with torch.device("meta"):
+        flow = random_token2wav(slots=1, shape=FULL_FLOW, device="meta").flow
+        frames = min(PROMPT_FRAMES, round(50 * seconds))
+        kept = FlowMemory(
+            flow, 1, steps=STEPS, places=frames, columns=frames, history=torch.bfloat16
+        )
+        return kept.nbytes
+
+
+@pytest.mark.parametrize(
+    ("gigabytes", "kind", "least"),
+    [
+        (12, "int4", 0),
+        (16, "int4", 1),
+        (24, "int4", 4),
+        (24, "none", 0),
+        (48, "none", 7),
+        (48, "int4", 10),
+        (80, "none", 18),
+        (141, "none", 32),
+    ],
+)
+def test_the_number_of_slots_survives_the_worst_hour(gigabytes, kind, least):
+    plan, budget = plan_of(kind)
+    card = Card(gigabytes)
+
+    loaded = [f"weights of {name}" for name in plan.parts if name != "vocoder"]
+    card.take(plan.loading_bytes)
+    card.give(plan.loading_bytes - (plan.weights_bytes - plan.parts["vocoder"]))
+    slots = budget.without(*loaded).slots_in(card.free, most=MOST_SLOTS)
+    assert slots >= least
+    if slots == 0:
+        return  # `auto` refuses such a card, and says what would leave more room
+    # The hour: the vocoder, everybody's state, the voices kept on the card (others wait in the
+    # host's memory), the largest graphs, and the longest step while pictures are looked at.
+    card.take(plan.parts["vocoder"])
+    card.take(state_bytes(slots, 8192))
+    card.take(VOICES_READY * voice_bytes())
+    card.take(budget.once["captured graphs"] + budget.once["libraries"])
+    card.take(budget.once["pictures while they are looked at"])
+    card.take(budget.once["steps while they run"])
+    card.take(slots * budget.per_slot["choosing a token"])
+
+
+def test_a_conversation_takes_what_the_page_says():
+    """GiB of a slot at 8,192 tokens, part by part; the page prints these."""
+    _, budget = plan_of("none")
+
+    parts = {name: round(size / GIB, 2) for name, size in budget.per_slot.items()}
+    assert parts == {"context and sound": 1.4, "speech": 0.45, "choosing a token": 0.0}
+    assert budget.slot_bytes / GIB < 1.9
+    page = Path(__file__).parents[3] / "docs" / "understand" / "minicpmo45.md"
+    assert f"**{budget.slot_bytes / GIB:.2f} GiB**" in page.read_text(encoding="utf-8")
+
+
+def test_the_page_prints_what_auto_chooses_on_each_card():
+    sizes = (12, 16, 24, 48, 80, 141)
+    text = (Path(__file__).parents[3] / "docs" / "understand" / "minicpmo45.md").read_text("utf-8")
+
+    rows: list[tuple[Kind, int, str]] = [
+        ("none", 8192, "bfloat16, 8,192 tokens"),
+        ("int4", 8192, "int4, 8,192 tokens"),
+        ("int4", 2048, "int4, 2,048 tokens"),
+    ]
+    for kind, context_tokens, name in rows:
+        _, budget = plan_of(kind, context_tokens)
+        found = [budget.slots_in(Card(size).free, most=MOST_SLOTS) for size in sizes]
+        assert f"| {name} | {' | '.join(map(str, found))} |" in text
+
+
+def test_a_prefill_step_of_many_rows_is_bounded(monkeypatch):
+    """64 rows that all bring as much as they may take no more positions in than a few do."""
+    taken = []
+    loaded = small_model(slots=8)
+    prefill = loaded.steps.prefill
+
+    def noted(embeds, spans):
+        taken.append(sum(span.count for span in spans))
+        return prefill(embeds, spans)
+
+    monkeypatch.setattr(loaded.steps, "prefill", noted)
+    monkeypatch.setattr(model, "PREFILL_STEP_TOKENS", 40)
+    jobs = []
+    for row in range(8):
+        opening = loaded.start(row, StartSession("chat", speak=False, seed=1))
+        assert opening.stage is None
+        words = (Marker(Mark.TURN_START, "user"), Text("hello " * 9), Marker(Mark.TURN_END, "user"))
+        jobs.append(loaded.start(row, Prefill(words)))
+    while waiting := [job for job in jobs if job.stage is not None]:
+        loaded.step(Stage.PREFILL, waiting)
+
+    assert max(taken) <= 40
+    assert len(taken) > 8
+
+
+def test_a_smaller_context_makes_room_for_more_slots():
+    _, long = plan_of("int4", 8192)
+    _, short = plan_of("int4", 2048)
+
+    free = 22 * GIB
+    assert short.slots_in(free, most=64) > long.slots_in(free, most=64)
+
+
+def test_the_table_names_everything_and_adds_up():
+    _, budget = plan_of("none")
+
+    lines = budget.table(4)
+
+    named = " ".join(lines)
+    for name in (
+        "weights of llm", "weights of vocoder", "voices kept ready", "captured graphs",
+        "context and sound", "speech", "choosing a token", "steps while they run",
+    ):  # fmt: skip
+        assert name in named
+    assert lines[-1].startswith(f"together {budget.total_bytes(4) / GIB:.2f} GiB with 4 slots")
+    assert budget.total_bytes(4) == budget.once_bytes + 4 * budget.slot_bytes
+
+
+def test_rows_with_the_same_voice_share_it_however_long_ago_it_was_primed():
+    voices = tiny_token2wav(slots=2)
+    voices._voices_limit = 1
+    first = voices.prime(tiny_voice(seed=1))
+    voices.prime(tiny_voice(seed=2))
+
+    again = voices.prime(tiny_voice(seed=1))
+
+    assert again is first

@@ -1,0 +1,340 @@
+"""Attention that reads slots where they lie: the kernel in Triton's interpreter, and what a step
+copies."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from tests.support.small_minicpmo import small_network
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from parley.models.minicpmo45 import trial
+from parley.models.minicpmo45.llm.steps import LanguageSteps
+from parley.models.minicpmo45.runtime import slot_attention
+from parley.models.minicpmo45.runtime.attention import FusedAttention, SlotAttention
+from parley.models.minicpmo45.runtime.caches import SlotCache, Span
+
+SLOTS = 8
+
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+"""Triton decides when it is imported whether kernels are interpreted, so they have a process of
+their own."""
+
+interpreted = pytest.mark.skipif(
+    not INTERPRETED, reason="runs in the process of test_the_kernels_in_tritons_interpreter"
+)
+
+
+@pytest.mark.timeout(300)
+def test_the_kernels_in_tritons_interpreter() -> None:
+    """Every test below that is marked `interpreted`."""
+    if not slot_attention.is_installed():
+        pytest.skip("the package triton is not installed")
+    if INTERPRETED:
+        pytest.skip("this is that process")
+    ran = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-n",
+            "0",
+            "-o",
+            "addopts=",
+            "--import-mode=importlib",
+            __file__,
+        ],
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        cwd=Path(__file__).parents[3],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert ran.returncode == 0, ran.stdout[-4000:]
+    # All of this file; the one that is skipped is this test.
+    assert "18 passed, 1 skipped" in ran.stdout
+
+
+def by_hand(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    slots: list[int],
+    first: list[int],
+    last: list[list[int]],
+    mask: Tensor | None = None,
+) -> Tensor:
+    """Every query on its own, in float64."""
+    out = torch.zeros(query.shape, dtype=torch.float64)
+    groups = query.shape[2] // keys.shape[1]
+    for row, slot in enumerate(slots):
+        for token, end in enumerate(last[row]):
+            columns = torch.arange(first[row], end + 1)
+            if mask is not None:
+                columns = columns[mask[row, columns]]
+            for head in range(query.shape[2]):
+                mine = keys[slot, head // groups, columns].double()
+                scores = mine @ query[row, token, head].double() / query.shape[3] ** 0.5
+                weights = torch.softmax(scores, 0)
+                out[row, token, head] = weights @ values[slot, head // groups, columns].double()
+    return out
+
+
+@interpreted
+@pytest.mark.parametrize(
+    ("rows", "tokens", "heads", "key_heads", "width", "columns"),
+    [
+        (3, 1, 8, 2, 16, 600),  # decode: groups of query heads, several splits
+        (1, 1, 4, 4, 64, 1000),  # the speech decoder, one conversation
+        (2, 3, 4, 4, 32, 200),  # more than one new token
+    ],
+)
+def test_the_kernel_gives_what_attention_by_hand_gives(
+    rows: int, tokens: int, heads: int, key_heads: int, width: int, columns: int
+) -> None:
+    numbers = torch.Generator().manual_seed(rows)
+    query = torch.randn(rows, tokens, heads, width, generator=numbers)
+    keys, values = torch.randn(2, 5, key_heads, columns, width, generator=numbers)
+    slots, first = [4, 0, 2][:rows], [0, 3, 7][:rows]
+    last = [[columns - 9 * row - tokens + token for token in range(tokens)] for row in range(rows)]
+
+    found = slot_attention.attend(
+        query,
+        keys,
+        values,
+        torch.tensor(slots),
+        first=torch.tensor(first),
+        last=torch.tensor(last),
+        reads=columns,
+    )
+
+    want = by_hand(query, keys, values, slots, first, last)
+    assert torch.allclose(found.double(), want, atol=1e-5)
+    assert slot_attention.splits_of(rows, key_heads, columns) > 1 or columns < 256
+
+
+@interpreted
+@pytest.mark.parametrize("number", [1, 3, 5])
+def test_the_check_of_parley_bench_gpu_finds_the_kernel_right(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The comparison that runs on a card, at the card's shapes but fewer columns."""
+    monkeypatch.setattr(trial, "REPEATS", 1)
+    shape = dataclasses.replace(trial.SHAPES[number], reads=192)
+
+    # The interpreter knows no arithmetic in bfloat16.
+    check = trial._kernel(shape, torch.device("cpu"), "nobody", torch.float16)
+
+    assert check.verdict == "ok", check
+
+
+@interpreted
+def test_the_kernel_looks_only_at_places_that_are_seen() -> None:
+    """As the vocoder's estimator uses it: any set of places, the same for all new frames."""
+    numbers = torch.Generator().manual_seed(1)
+    query = torch.randn(2, 20, 2, 16, generator=numbers)
+    keys, values = torch.randn(2, 4, 2, 150, 16, generator=numbers)
+    mask = torch.rand(2, 150, generator=numbers) < 0.5
+    values[3, :, ~mask[0]] = torch.nan
+    keys[3, :, ~mask[0]] = torch.nan
+
+    found = slot_attention.attend(
+        query,
+        keys,
+        values,
+        torch.tensor([3, 1]),
+        first=torch.zeros(2, dtype=torch.int64),
+        last=torch.full((2, 20), 149),
+        reads=150,
+        mask=mask,
+    )
+
+    want = by_hand(query, keys, values, [3, 1], [0, 0], [[149] * 20] * 2, mask)
+    assert torch.allclose(found.double(), want, atol=1e-5)
+
+
+@interpreted
+def test_the_kernel_computes_in_the_queries_dtype_whatever_is_kept() -> None:
+    """As the flow uses it: float32 over a history of 16 bits."""
+    numbers = torch.Generator().manual_seed(6)
+    query = torch.randn(1, 3, 2, 16, generator=numbers)
+    keys, values = torch.randn(2, 2, 2, 90, 16, generator=numbers).half()
+
+    found = slot_attention.attend(
+        query,
+        keys,
+        values,
+        torch.tensor([1]),
+        first=torch.zeros(1, dtype=torch.int64),
+        last=torch.full((1, 3), 89),
+        reads=90,
+    )
+
+    assert found.dtype is torch.float32
+    want = by_hand(query, keys, values, [1], [0], [[89] * 3])
+    assert torch.allclose(found.double(), want, atol=1e-5)
+
+
+@interpreted
+def test_slots_may_be_a_column_of_a_table() -> None:
+    """As the speech decoder has them: every number of a row beside the others."""
+    numbers = torch.Generator().manual_seed(7)
+    query = torch.randn(2, 1, 2, 16, generator=numbers)
+    keys, values = torch.randn(2, 4, 2, 150, 16, generator=numbers)
+    table = torch.tensor([[3, 5, 149], [1, 0, 70]])
+
+    found = slot_attention.attend(
+        query,
+        keys,
+        values,
+        table[:, 0],
+        first=table[:, 1],
+        last=table[:, 2:],
+        reads=150,
+    )
+
+    want = by_hand(query, keys, values, [3, 1], [5, 0], [[149], [70]])
+    assert torch.allclose(found.double(), want, atol=1e-5)
+
+
+@interpreted
+def test_rows_hear_by_the_kernel_what_they_hear_one_by_one() -> None:
+    """Three of four slots, with different pasts, two chunks each."""
+    heard = []
+    for in_place in (False, True):
+        encoder = small_network().apm
+        encoder.layers = encoder.layers[:1]
+        encoder.heads, encoder.head_dim = 1, 16
+        encoder.reads_in_place = in_place
+        cache = SlotCache(
+            layers=1, rows=4, heads=1, capacity=300, head_dim=16,
+            dtype=torch.float32, device=torch.device("cpu"),
+        )  # fmt: skip
+        numbers = torch.Generator().manual_seed(8)
+        cache.keys.normal_(generator=numbers)
+        cache.values.normal_(generator=numbers)
+        cache.lengths = [7, 0, 90, 33]
+        parts = []
+        for _ in range(2):
+            mel = torch.randn(3, 80, 40, generator=numbers)
+            with torch.inference_mode():
+                states, spans = encoder.live(mel, [3, 0, 2], cache, trim=(1, 1))
+            cache.commit(spans)
+            parts.append(states)
+        heard.append(torch.cat(parts, 1))
+
+    assert torch.allclose(heard[0], heard[1], atol=1e-5)
+
+
+def filled(llm: object) -> tuple[LanguageSteps, list[int]]:
+    """Steps over eight slots that remember different numbers of positions."""
+    cache = llm.make_cache(SLOTS, 700)  # type: ignore[attr-defined]
+    numbers = torch.Generator().manual_seed(3)
+    cache.keys.normal_(generator=numbers)
+    cache.values.normal_(generator=numbers)
+    cache.lengths = [30 + 80 * row for row in range(SLOTS)]
+    steps = LanguageSteps(llm, cache, llm.make_rope(701), is_even=True)  # type: ignore[attr-defined,arg-type]
+    return steps, cache.lengths
+
+
+def subsets() -> Iterator[tuple[int, ...]]:
+    for count in range(1, SLOTS + 1):
+        yield from itertools.combinations(range(SLOTS), count)
+
+
+@interpreted
+@pytest.mark.parametrize("rows", [(0,), (5,), (1, 6), (7, 2, 4), tuple(range(SLOTS))])
+def test_a_decode_step_by_the_kernel_equals_one_by_pytorch(rows: tuple[int, ...]) -> None:
+    llm = small_network().llm
+    found = []
+    for attention in (FusedAttention(), SlotAttention()):
+        llm.attention = attention
+        steps, lengths = filled(llm)
+        with torch.inference_mode():
+            hidden, _ = steps.decode([9] * len(rows), [Span(r, lengths[r], 1) for r in rows])
+        found.append(torch.stack(list(hidden)))
+
+    assert torch.allclose(found[0], found[1], atol=1e-5)
+
+
+class Copies(TorchDispatchMode):
+    """Bytes that were made from a cache and lie outside of it."""
+
+    def __init__(self, *caches: Tensor) -> None:
+        super().__init__()
+        self._caches = {cache.untyped_storage().data_ptr() for cache in caches}
+        self.nbytes = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        reads = any(self._is_cache(one) for one in args)
+        is_attention = "scaled_dot_product" in str(func)
+        for made in out if isinstance(out, tuple | list) else (out,):
+            is_new = isinstance(made, Tensor) and not self._is_cache(made)
+            if reads and is_new and not is_attention:
+                self.nbytes += made.nbytes
+        return out
+
+    def _is_cache(self, one: object) -> bool:
+        return isinstance(one, Tensor) and one.untyped_storage().data_ptr() in self._caches
+
+
+def test_no_subset_of_eight_slots_is_copied_before_it_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # What the kernel computes is tested above; here counts what is made around it.
+    monkeypatch.setattr(slot_attention, "attend", lambda query, *rest, **named: query)
+    llm = small_network().llm
+    llm.attention = SlotAttention()
+    steps, lengths = filled(llm)
+
+    copied = {}
+    for rows in subsets():
+        with torch.inference_mode(), Copies(steps._cache.keys, steps._cache.values) as copies:
+            steps.decode([9] * len(rows), [Span(r, lengths[r], 1) for r in rows])
+        copied[rows] = copies.nbytes
+
+    assert len(copied) == 255
+    assert set(copied.values()) == {0}
+
+
+def test_pytorchs_attention_copies_nothing_either_where_the_host_knows_the_rows() -> None:
+    llm = small_network().llm
+    llm.attention = FusedAttention()
+    steps, lengths = filled(llm)
+
+    for rows in [(0,), (5,), (1, 6), (7, 2, 4), (0, 1, 2, 3, 4, 5, 6), tuple(range(SLOTS))]:
+        with torch.inference_mode(), Copies(steps._cache.keys, steps._cache.values) as copies:
+            steps.decode([9] * len(rows), [Span(r, lengths[r], 1) for r in rows])
+        assert copies.nbytes == 0, rows
+
+
+def test_the_mask_of_a_step_is_made_once_for_all_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    prepared = FusedAttention.prepared
+
+    def counted(self, batch, cache, groups):
+        made.append(groups)
+        return prepared(self, batch, cache, groups)
+
+    monkeypatch.setattr(FusedAttention, "prepared", counted)
+    llm = small_network().llm
+    llm.attention = FusedAttention()
+    steps, lengths = filled(llm)
+
+    with torch.inference_mode():
+        steps.decode([9, 9], [Span(2, lengths[2], 1), Span(4, lengths[4], 1)])
+
+    assert len(llm.model.layers) == 2
+    assert len(made) == 1

@@ -1,0 +1,78 @@
+// OpenAI's agents in JavaScript with only the address changed. Says what happened as JSON lines.
+import { RealtimeAgent, RealtimeSession } from '@openai/agents-realtime';
+
+const [url, story] = process.argv.slice(2);
+const RATE_HZ = 24_000;
+const tell = (what, more = {}) => console.log(JSON.stringify({ what, ...more }));
+
+const agent = new RealtimeAgent({ name: 'Helper', instructions: 'You help.' });
+const session = new RealtimeSession(agent, { transport: 'websocket', tracingDisabled: true });
+
+const waiting = new Map();
+const next = (name) => new Promise((resolve) => waiting.set(name, [...(waiting.get(name) ?? []), resolve]));
+const happened = (name, value) => {
+  const resolves = waiting.get(name) ?? [];
+  waiting.delete(name);
+  for (const resolve of resolves) resolve(value);
+};
+
+let soundBytes = 0;
+session.on('audio', (event) => {
+  soundBytes += event.data.byteLength;
+  happened('audio', event);
+});
+session.on('agent_end', (_context, _agent, output) => happened('agent_end', output));
+session.on('audio_interrupted', () => happened('audio_interrupted'));
+session.on('error', (event) => {
+  tell('error', { error: event.error?.error ?? String(event.error) });
+  happened('error', event);
+});
+session.transport.on('*', (event) => {
+  tell('event', { type: event.type });
+  happened(event.type, event);
+});
+
+const pcm = (seconds, level) => {
+  const samples = new Int16Array(seconds * RATE_HZ);
+  for (let i = 0; i < samples.length; i++) samples[i] = level * Math.sin((2 * Math.PI * 300 * i) / RATE_HZ);
+  return samples.buffer;
+};
+const say = (seconds) => {
+  for (let i = 0; i < seconds * 10; i++) session.sendAudio(pcm(0.1, 12000));
+  for (let i = 0; i < 12; i++) session.sendAudio(pcm(0.1, 0));
+};
+
+const stories = {
+  async turns() {
+    for (let turn = 0; turn < 2; turn++) {
+      const answered = next('agent_end');
+      say(1);
+      tell('answer', { text: await answered, soundBytes });
+    }
+  },
+  async interruption() {
+    const sound = next('audio');
+    session.sendMessage('Tell me a long story.');
+    await sound;
+    const interrupted = next('audio_interrupted');
+    const done = next('response.done');
+    say(0.5);
+    await interrupted;
+    const event = await done;
+    tell('interrupted', { status: event.response.status });
+  },
+  async error() {
+    const wrong = next('error');
+    session.transport.sendEvent({ type: 'conversation.item.delete', item_id: 'nowhere' });
+    await wrong;
+    const answered = next('agent_end');
+    session.sendMessage('Still there?');
+    tell('answer', { text: await answered, soundBytes });
+  },
+};
+
+await session.connect({ url, apiKey: 'sk-any' });
+await stories[story]();
+session.close();
+tell('end');
+process.exit(0);

@@ -1,0 +1,149 @@
+"""A model that says what its script says: the parrot with other words, and ears and a mouth where a
+test needs them."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+import numpy as np
+
+from parley.engine.model import Job
+from parley.engine.segments import Audio, Text
+from parley.engine.work import (
+    Ending,
+    Generate,
+    GenerateResult,
+    OutputPiece,
+    Prefill,
+    PrefillResult,
+    Stage,
+    StartSession,
+    Work,
+)
+from parley.media.pcm import OUTPUT_RATE_HZ, Pcm
+from parley.models.job import ModelJob
+from parley.models.parrot import Parrot, ParrotJob
+
+HEARD = "what is the capital of italy"
+WORD_SAMPLES = 2_400
+"""Every word takes a tenth of a second."""
+
+
+class _Says(ParrotJob):
+    """Answers word by word, each with its sound."""
+
+    def __init__(self, row: int, work: Generate, text: str, model: TalkingModel) -> None:
+        super().__init__(row, Stage.DECODE)
+        self._work = work
+        self._words = [word + " " for word in text.split()]
+        self._said: list[str] = []
+        self._model = model
+
+    def compute(self):
+        return self._say
+
+    def _say(self) -> None:
+        limit = None if self._work.say is not None else self._work.max_new_tokens
+        if self._words and (limit is None or len(self._said) < limit):
+            self._model.thinking.wait(self._model.word_s)
+            word = self._words.pop(0)
+            self._said.append(word)
+            tone = 0.3 * np.sin(np.arange(WORD_SAMPLES) / 8)
+            pcm = Pcm(tone.astype(np.float32), OUTPUT_RATE_HZ) if self._work.speak else None
+            self._pieces.append(OutputPiece(word, pcm))
+        if not self._words:
+            self._end(Ending.DONE)
+        elif limit is not None and len(self._said) >= limit:
+            self._end(Ending.LIMIT)
+
+    def cancel(self) -> None:
+        if self._stage is not None:
+            self._end(Ending.CANCELLED)
+
+    def _end(self, ending: Ending) -> None:
+        text = "".join(self._said)
+        length = self._model.context_tokens(self.row)
+        self.finish(GenerateResult(ending, text, ending is Ending.DONE, len(self._said), 0, length))
+
+
+class TalkingModel(Parrot):
+    """See the module's text.
+
+    Args:
+        answer: what it says to everything.
+        can: whether it reads texts aloud and says what it heard.
+        prompt: the words that make it write down what it hears, as some models need.
+        word_s: how long it thinks about each word, for tests that speak up meanwhile.
+    """
+
+    def __init__(
+        self,
+        slots: int = 1,
+        *,
+        answer: str = "One two three.",
+        can: bool = True,
+        prompt: str = "",
+        word_s: float = 0.0,
+    ) -> None:
+        super().__init__(slots)
+        self.word_s = word_s
+        self.thinking = threading.Event()
+        self.answer = answer
+        self.seeds: list[int | None] = []
+        self.asked: list[Generate] = []
+        self.contexts: list[list[str]] = []
+        """The words in the context at each answer, turn by turn."""
+        self._words: dict[int, list[str]] = {}
+        self._can = can
+        self._spec = replace(
+            self._spec,
+            name="talking",
+            reads_aloud=can,
+            transcribes=can and not prompt,
+            transcription_prompt=prompt,
+        )
+
+    def start(self, row: int, work: Work) -> Job:
+        if isinstance(work, Generate):
+            self.asked.append(work)
+            self.contexts.append(list(self._words[row]))
+            return _Says(row, work, work.say or self.answer, self)
+        if isinstance(work, StartSession):
+            self._words[row] = []
+        if isinstance(work, Prefill):
+            texts = (each.text for each in work.segments if isinstance(each, Text))
+            self._words[row] += [text for text in texts if text.strip()]
+        job = super().start(row, work)
+        if isinstance(work, Prefill) and self._can:
+            assert isinstance(job, ModelJob)
+            return _Hearing(job, any(isinstance(each, Audio) for each in work.segments))
+        return job
+
+    def said(self, row: int, text: str) -> None:
+        """An answer joins the context."""
+        self._words[row].append(text)
+
+
+class _Hearing(ParrotJob):
+    """A prefill that says what it heard."""
+
+    def __init__(self, inner: ModelJob, has_sound: bool) -> None:
+        super().__init__(inner.row, inner.stage or Stage.PREFILL)
+        self._inner = inner
+        self._has_sound = has_sound
+
+    @property
+    def stage(self):
+        return self._inner.stage
+
+    @property
+    def result(self):
+        result = self._inner.result
+        if isinstance(result, PrefillResult) and self._has_sound:
+            return replace(result, heard=HEARD)
+        return result
+
+    def compute(self):
+        assert isinstance(self._inner, ParrotJob)
+        return self._inner.compute()

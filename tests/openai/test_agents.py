@@ -1,0 +1,130 @@
+"""OpenAI's agents in Python with only the address changed: turns, an interruption, an error."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.openai.talking_model import HEARD, TalkingModel
+from tests.support.patience import HANG_S
+from tests.support.stack import running_stack
+
+agents = pytest.importorskip("agents", reason="openai-agents is not installed; see the Makefile")
+realtime = pytest.importorskip("agents.realtime")
+
+RATE_HZ = 24_000
+
+
+def tone(seconds: float) -> bytes:
+    t = np.arange(round(seconds * RATE_HZ)) / RATE_HZ
+    samples: bytes = (0.4 * np.sin(2 * np.pi * 300 * t) * 32767).astype("<i2").tobytes()
+    return samples
+
+
+class Listener:
+    """Everything that a session tells, and what the library made of the server's events."""
+
+    def __init__(self, session: Any) -> None:
+        self.session = session
+        self.events: list[Any] = []
+        self._iterator = aiter(session)
+
+    async def until(self, kind: str) -> Any:
+        async with asyncio.timeout(HANG_S):
+            while True:
+                event = await anext(self._iterator)
+                self.events.append(event)
+                if event.type == kind:
+                    return event
+
+    @property
+    def kinds(self) -> list[str]:
+        return [event.type for event in self.events]
+
+    @property
+    def raw(self) -> list[Any]:
+        found = [e.data for e in self.events if e.type == "raw_model_event"]
+        return [data.data for data in found if data.type == "raw_server_event"]
+
+    async def say(self, seconds: float = 1.0) -> None:
+        for _ in range(round(seconds * 10)):
+            await self.session.send_audio(tone(0.1))
+        for _ in range(12):
+            await self.session.send_audio(bytes(2 * RATE_HZ // 10))
+
+
+@contextlib.asynccontextmanager
+async def talking(model: TalkingModel) -> AsyncIterator[Listener]:
+    agents.set_tracing_disabled(True)
+    async with running_stack(load_model=lambda: model, worker={"vad": "energy"}) as running:
+        agent = realtime.RealtimeAgent(name="Helper", instructions="You help.")
+        runner = realtime.RealtimeRunner(agent)
+        config = {"url": f"ws://127.0.0.1:{running.gateway.port}/v1/realtime?model=m"}
+        session = await runner.run(model_config={**config, "api_key": "sk-any"})
+        async with session:
+            yield Listener(session)
+
+
+async def test_two_spoken_turns(caplog):
+    caplog.set_level(logging.DEBUG, "openai.agents")
+    async with talking(TalkingModel(answer="one two")) as listener:
+        for _ in range(2):
+            await listener.say()
+            await listener.until("audio_end")
+            await listener.until("agent_end")
+        history = listener.session._history
+
+    sounds = [event for event in listener.events if event.type == "audio"]
+    said = [part.transcript for item in history for part in item.content]
+    assert len(sounds) == 4
+    assert all(len(event.audio.data) == 2 * 2400 for event in sounds)
+    assert said.count(HEARD) == 2
+    assert "one two " in said
+    assert "error" not in listener.kinds
+    # Whatever the library does not know it writes down and passes over.
+    known = [r for r in caplog.records if "unknown" in r.message.lower()]
+    assert known == []
+    assert not any(record.levelno >= logging.ERROR for record in caplog.records)
+
+
+async def test_a_written_turn():
+    async with talking(TalkingModel(answer="one two")) as listener:
+        await listener.session.send_message("hello")
+        await listener.until("agent_end")
+
+    assert "audio" in listener.kinds
+    assert "error" not in listener.kinds
+
+
+async def test_who_speaks_up_interrupts_the_agent():
+    async with talking(TalkingModel(answer="word " * 2000, word_s=0.02)) as listener:
+        await listener.session.send_message("tell me a long story")
+        await listener.until("audio")
+        await listener.say(0.5)
+        await listener.until("audio_interrupted")
+        await listener.session.interrupt()
+        while not any(
+            raw["type"] == "response.done" and raw["response"]["status"] == "cancelled"
+            for raw in listener.raw
+        ):
+            await listener.until("raw_model_event")
+
+    assert "error" not in listener.kinds
+
+
+async def test_an_error_comes_to_the_program_and_the_session_goes_on():
+    async with talking(TalkingModel(answer="one two")) as listener:
+        message = {"type": "conversation.item.delete", "other_data": {"item_id": "nowhere"}}
+        await listener.session.model.send_event(
+            realtime.RealtimeModelSendRawMessage(message=message)
+        )
+        error = await listener.until("error")
+        await listener.session.send_message("still there?")
+        await listener.until("agent_end")
+
+    assert "item_not_found" in str(error)

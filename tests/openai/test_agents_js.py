@@ -1,0 +1,70 @@
+"""OpenAI's agents in JavaScript, with only the address changed, on a whole server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.openai.talking_model import TalkingModel
+from tests.support.patience import HANG_S
+from tests.support.stack import running_stack
+
+NODE = shutil.which("node")
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = Path(__file__).with_name("agents.mjs")
+
+pytestmark = pytest.mark.skipif(
+    NODE is None or not (ROOT / "node_modules" / "@openai" / "agents-realtime").is_dir(),
+    reason="node or @openai/agents-realtime is absent (npm ci)",
+)
+
+
+async def told(model: TalkingModel, story: str) -> list[dict[str, Any]]:
+    """What the program says; it has ended by itself."""
+    assert NODE is not None
+    async with running_stack(load_model=lambda: model, worker={"vad": "energy"}) as running:
+        url = f"ws://127.0.0.1:{running.gateway.port}/v1/realtime?model=m"
+        program = await asyncio.create_subprocess_exec(
+            *(NODE, "--no-warnings", str(SCRIPT), url, story),
+            cwd=ROOT,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        try:
+            async with asyncio.timeout(2 * HANG_S):
+                out, errors = await program.communicate()
+        finally:
+            if program.returncode is None:
+                program.kill()
+                await program.wait()
+    assert program.returncode == 0, errors.decode()
+    lines = [json.loads(line) for line in out.decode().splitlines()]
+    assert lines[-1] == {"what": "end"}
+    return lines
+
+
+async def test_two_spoken_turns():
+    lines = await told(TalkingModel(answer="one two"), "turns")
+
+    answers = [line for line in lines if line["what"] == "answer"]
+    assert [answer["text"] for answer in answers] == ["one two ", "one two "]
+    assert answers[-1]["soundBytes"] == 2 * 2 * 2 * 2400
+    assert not [line for line in lines if line["what"] == "error"]
+
+
+async def test_who_speaks_up_interrupts_the_agent():
+    lines = await told(TalkingModel(answer="word " * 2000, word_s=0.02), "interruption")
+
+    assert [line["status"] for line in lines if line["what"] == "interrupted"] == ["cancelled"]
+
+
+async def test_an_error_comes_to_the_program_and_the_session_goes_on():
+    lines = await told(TalkingModel(answer="one two"), "error")
+
+    (error,) = [line for line in lines if line["what"] == "error"]
+    assert error["error"]["code"] == "item_not_found"
+    assert [line["text"] for line in lines if line["what"] == "answer"] == ["one two "]

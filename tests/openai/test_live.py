@@ -1,0 +1,170 @@
+"""OpenAI's own Python client on `/v1/live/sessions`, unchanged but for address and key."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import io
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import numpy as np
+from openai.types.live import ServerEvent
+from PIL import Image
+from pydantic import TypeAdapter
+from tests.support.gateways import running_gateway
+from tests.support.patience import HANG_S
+from tests.support.stack import running_stack
+
+from openai import AsyncOpenAI
+
+RATE_HZ = 24_000
+EVENTS: TypeAdapter[Any] = TypeAdapter(ServerEvent)
+
+
+def tone(seconds: float) -> str:
+    t = np.arange(round(seconds * RATE_HZ)) / RATE_HZ
+    samples = 0.4 * np.sin(2 * np.pi * 300 * t) * 32767
+    return base64.b64encode(samples.astype("<i2").tobytes()).decode()
+
+
+def quiet(seconds: float) -> str:
+    return base64.b64encode(bytes(2 * round(seconds * RATE_HZ))).decode()
+
+
+SPOKEN = [tone(0.5), tone(0.5), tone(0.3), tone(0.7), *[quiet(0.5)] * 6]
+"""Two seconds of somebody and three of nobody, in chunks that are no units."""
+
+
+class Talk:
+    """A connection that checks every event strictly, and keeps them."""
+
+    def __init__(self, connection: Any) -> None:
+        self.connection = connection
+        self.events: list[Any] = []
+
+    async def send(self, **message: Any) -> None:
+        await self.connection.send(message)
+
+    async def next(self) -> Any:
+        async with asyncio.timeout(HANG_S):
+            raw = await self.connection.recv_bytes()
+        event = EVENTS.validate_json(raw, strict=True)
+        assert event.type == json.loads(raw)["type"]
+        self.events.append(event)
+        return event
+
+    async def until(self, name: str) -> Any:
+        while (event := await self.next()).type != name:
+            assert event.type != "error" or name == "error", event
+        return event
+
+    async def start(self, **session: Any) -> Any:
+        await self.send(type="session.start", session={"model": "gpt-live-1", **session})
+        return await self.until("session.started")
+
+    async def say(self, text: str) -> None:
+        await self.send(type="session.input_audio.append", audio=text)
+
+    async def say_until(self, name: str, *chunks: str) -> Any:
+        """As a microphone: the chunks again and again, until something is said."""
+        waiting = asyncio.create_task(self.until(name))
+        while not waiting.done():
+            for chunk in chunks:
+                await self.say(chunk)
+                await asyncio.wait({waiting}, timeout=0.1)
+        return waiting.result()
+
+
+@contextlib.asynccontextmanager
+async def talking() -> AsyncIterator[Talk]:
+    async with (
+        running_stack() as running,
+        AsyncOpenAI(api_key="sk-any", base_url=f"{running.url}/v1") as client,
+        client.live.connect() as connection,
+    ):
+        yield Talk(connection)
+
+
+async def test_a_session_from_start_to_close():
+    async with talking() as talk:
+        started = await talk.start(
+            instructions="Be kind.",
+            delegation={"type": "client"},
+            audio={"output": {"voice": "marin"}},
+        )
+        said = await talk.say_until("session.output_audio.delta", *SPOKEN)
+        await talk.send(type="session.close", event_id="bye")
+        closed = await talk.until("session.closed")
+
+    assert started.session.status == "active"
+    assert started.session.instructions == "Be kind."
+    assert len(base64.b64decode(said.delta)) == 2 * RATE_HZ
+    assert said.end_ms == said.start_ms + 1000
+    words = [e for e in talk.events if e.type == "session.output_transcript.delta"]
+    assert words[0].delta
+    assert closed.reason == "close_requested"
+    assert closed.usage.seconds >= 3
+
+
+async def test_muted_sound_is_silence_to_the_model():
+    async with talking() as talk:
+        await talk.start()
+        await talk.send(type="session.input_audio.mute", event_id="m")
+        muted = await talk.until("session.input_audio.muted")
+        await talk.say_until("session.usage.updated", tone(1.0))
+        await talk.send(type="session.input_audio.unmute")
+        await talk.until("session.input_audio.unmuted")
+
+    assert muted.client_event_id == "m"
+    assert not [e for e in talk.events if e.type == "session.output_audio.delta"]
+
+
+async def test_a_picture_goes_with_the_next_unit():
+    file = io.BytesIO()
+    Image.new("RGB", (48, 32), "red").save(file, "PNG")
+    async with talking() as talk:
+        await talk.start()
+        await talk.send(
+            type="session.input_image.append",
+            image=base64.b64encode(file.getvalue()).decode(),
+        )
+        await talk.say_until("session.output_audio.delta", *SPOKEN)
+        words = [e.delta for e in talk.events if e.type == "session.output_transcript.delta"]
+
+    assert "You spoke" in "".join(words) or "I saw" in "".join(words)
+
+
+async def test_mistakes_are_told_with_the_clients_event_and_the_session_goes_on():
+    async with talking() as talk:
+        await talk.send(type="session.input_audio.append", audio=quiet(0.1), event_id="early")
+        early = await talk.until("error")
+        await talk.start()
+        await talk.send(type="response.create", event_id="call", response={})
+        unknown = await talk.until("error")
+        await talk.send(type="session.input_audio.append", audio="!!!", event_id="bad")
+        bad = await talk.until("error")
+        await talk.send(type="session.update", session={"delegation": None}, event_id="up")
+        updated = await talk.until("session.updated")
+
+    assert early.error.code == "not_ready"
+    assert (unknown.error.code, unknown.error.client_event_id) == ("unknown_event", "call")
+    assert (bad.error.code, bad.error.client_event_id) == ("invalid_payload", "bad")
+    assert updated.client_event_id == "up"
+
+
+async def test_without_a_worker_the_upgrade_is_refused():
+    async with (
+        running_gateway(queue={"no_worker_refuse_s": 0.001}) as running,
+        AsyncOpenAI(api_key="k", base_url=f"{running.url}/v1") as client,
+    ):
+        try:
+            async with client.live.connect(max_retries=0):
+                raise AssertionError("it was accepted")
+        except Exception as error:
+            response: Any = getattr(error, "response", None)
+
+    assert response.status_code == 503
+    assert response.headers["retry-after"]

@@ -1,0 +1,585 @@
+"""OpenAI's own Python client on `/v1/realtime?model=…`, unchanged but for address and key."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import io
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import numpy as np
+import pytest
+from openai.resources.realtime.realtime import AsyncRealtimeConnection
+from openai.types.realtime import RealtimeServerEvent
+from PIL import Image
+from pydantic import TypeAdapter
+from tests.openai.talking_model import HEARD, TalkingModel
+from tests.support.gateways import occupied, running_gateway, until
+from tests.support.patience import HANG_S
+from tests.support.stack import RunningStack, running_stack
+from websockets import InvalidStatus
+from websockets.asyncio.client import connect
+
+import openai
+from openai import AsyncOpenAI
+
+RATE_HZ = 24_000
+EVENTS: TypeAdapter[Any] = TypeAdapter(RealtimeServerEvent)
+ENERGY: dict[str, Any] = {"vad": "energy"}
+
+
+def tone(seconds: float) -> str:
+    t = np.arange(round(seconds * RATE_HZ)) / RATE_HZ
+    samples = 0.4 * np.sin(2 * np.pi * 300 * t) * 32767
+    return base64.b64encode(samples.astype("<i2").tobytes()).decode()
+
+
+def quiet(seconds: float) -> str:
+    return base64.b64encode(bytes(2 * round(seconds * RATE_HZ))).decode()
+
+
+class Talk:
+    """A connection that checks every event strictly, and keeps them."""
+
+    def __init__(self, connection: AsyncRealtimeConnection) -> None:
+        self.connection = connection
+        self.events: list[Any] = []
+
+    async def next(self) -> Any:
+        async with asyncio.timeout(HANG_S):
+            raw = await self.connection.recv_bytes()
+        event = EVENTS.validate_json(raw, strict=True)
+        assert type(event).__name__ != "dict"
+        assert event.type == json.loads(raw)["type"]
+        self.events.append(event)
+        return event
+
+    async def until(self, type_name: str) -> Any:
+        while True:
+            event = await self.next()
+            if event.type == type_name:
+                return event
+            assert event.type != "error", event
+
+    async def error(self) -> Any:
+        while (event := await self.next()).type != "error":
+            pass
+        return event.error
+
+    @property
+    def types(self) -> list[str]:
+        return [event.type for event in self.events]
+
+    async def say(self, seconds: float = 1.0) -> None:
+        """Speak, and fall silent."""
+        for _ in range(round(seconds * 10)):
+            await self.connection.input_audio_buffer.append(audio=tone(0.1))
+        for _ in range(10):
+            await self.connection.input_audio_buffer.append(audio=quiet(0.1))
+
+
+@contextlib.asynccontextmanager
+async def talking(
+    model: TalkingModel | None = None, **parts: Any
+) -> AsyncIterator[tuple[RunningStack, Talk]]:
+    made = model or TalkingModel()
+    async with (
+        running_stack(load_model=lambda: made, worker=ENERGY, **parts) as running,
+        AsyncOpenAI(api_key="sk-any", base_url=f"{running.url}/v1") as client,
+        client.realtime.connect(model="gpt-realtime") as connection,
+    ):
+        talk = Talk(connection)
+        await talk.until("session.created")
+        yield running, talk
+
+
+ANSWER = [
+    "response.created",
+    "response.output_item.added",
+    "conversation.item.added",
+    "response.content_part.added",
+]
+END = [
+    "response.output_audio.done",
+    "response.output_audio_transcript.done",
+    "response.content_part.done",
+    "conversation.item.done",
+    "response.output_item.done",
+    "response.done",
+    "rate_limits.updated",
+]
+TURN = [
+    "input_audio_buffer.speech_started",
+    "input_audio_buffer.speech_stopped",
+    "input_audio_buffer.committed",
+    "conversation.item.added",
+    "conversation.item.done",
+]
+
+
+async def test_two_spoken_turns_have_the_published_events_in_the_published_order():
+    async with talking(TalkingModel(answer="one two")) as (_, talk):
+        turns = []
+        for _ in range(2):
+            await talk.say()
+            await talk.until("rate_limits.updated")
+            turns.append(talk.types)
+            talk.events.clear()
+
+    deltas = ["response.output_audio_transcript.delta", "response.output_audio.delta"] * 2
+    expected = [*TURN, *ANSWER, *deltas, *END]
+    assert turns[0] == ["session.created", *expected]
+    assert turns[1] == expected
+
+
+async def test_what_was_said_is_in_the_response_with_its_usage():
+    async with talking(TalkingModel(answer="one two three")) as (_, talk):
+        await talk.say()
+        done = await talk.until("response.done")
+
+    events = {event.type: event for event in talk.events}
+    data = b"".join(
+        base64.b64decode(e.delta) for e in talk.events if e.type == "response.output_audio.delta"
+    )
+    response = done.response
+    assert len(data) == 2 * 3 * 2400
+    assert np.abs(np.frombuffer(data, "<i2")).max() > 5000
+    assert response.status == "completed"
+    assert response.output[0].content[0].transcript == "one two three "
+    assert response.usage.output_token_details.text_tokens == 3
+    assert response.usage.input_token_details.audio_tokens > 5
+    assert response.usage.total_tokens == response.usage.input_tokens + 3
+    started = events["input_audio_buffer.speech_started"]
+    stopped = events["input_audio_buffer.speech_stopped"]
+    assert started.audio_start_ms < 200
+    assert 800 < stopped.audio_end_ms < 1300
+    assert started.item_id == events["input_audio_buffer.committed"].item_id
+
+
+async def test_who_speaks_up_silences_the_answer():
+    async with talking(TalkingModel(answer="word " * 2000, word_s=0.02)) as (_, talk):
+        await talk.say()
+        await talk.until("response.output_audio.delta")
+        await talk.say(0.5)
+        done = await talk.until("response.done")
+        index = talk.types.index("response.done")
+        started = [i for i, t in enumerate(talk.types) if t == TURN[0]]
+        item = done.response.output[0]
+        await talk.connection.conversation.item.truncate(
+            item_id=item.id, content_index=0, audio_end_ms=250
+        )
+        await talk.until("conversation.item.truncated")
+        await talk.until("response.created")
+
+    assert done.response.status == "cancelled"
+    assert done.response.status_details.reason == "turn_detected"
+    assert item.status == "incomplete"
+    assert len(started) == 2
+    assert started[1] < index
+
+
+async def test_only_what_was_heard_of_a_truncated_answer_stays_in_the_context():
+    model = TalkingModel(answer="one two three four five six")
+    async with talking(model) as (_, talk):
+        await say_text(talk, "first")
+        await talk.connection.response.create()
+        done = await talk.until("response.done")
+        await talk.connection.conversation.item.truncate(
+            item_id=done.response.output[0].id, content_index=0, audio_end_ms=150
+        )
+        await talk.until("conversation.item.truncated")
+        await say_text(talk, "second")
+        await talk.connection.response.create()
+        await talk.until("response.done")
+
+    (first, second) = model.contexts[0], model.contexts[-1]
+    assert "first" in first
+    assert second[-3:] == ["first", "one two ", "second"]
+
+
+async def say_text(talk: Talk, text: str, **more: Any) -> Any:
+    item: Any = {
+        "type": "message",
+        "role": "user",
+        "content": [{"type": "input_text", "text": text}],
+        **more,
+    }
+    await talk.connection.conversation.item.create(item=item)
+    return await talk.until("conversation.item.done")
+
+
+async def test_written_turns_and_written_answers():
+    async with talking() as (_, talk):
+        await talk.connection.session.update(
+            session={"type": "realtime", "output_modalities": ["text"], "instructions": "Be brief."}
+        )
+        updated = await talk.until("session.updated")
+        item = await say_text(talk, "hello", id="mine_1")
+        await talk.connection.response.create(response={"metadata": {"who": "me"}})
+        done = await talk.until("response.done")
+
+    assert updated.session.instructions == "Be brief."
+    assert item.item.id == "mine_1"
+    assert done.response.metadata == {"who": "me"}
+    assert done.response.output_modalities == ["text"]
+    assert done.response.output[0].content[0].text == "One two three. "
+    deltas = [e.delta for e in talk.events if e.type == "response.output_text.delta"]
+    assert deltas == ["One ", "two ", "three. "]
+    assert "response.output_audio.delta" not in talk.types
+
+
+async def test_a_picture_and_sound_as_items_come_to_the_model():
+    file = io.BytesIO()
+    Image.new("RGB", (48, 32), "red").save(file, "PNG")
+    url = "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
+    async with (
+        running_stack(worker=ENERGY) as running,
+        AsyncOpenAI(api_key="k", base_url=f"{running.url}/v1") as client,
+        client.realtime.connect(model="m") as connection,
+    ):
+        talk = Talk(connection)
+        await connection.conversation.item.create(
+            item={
+                "type": "message",
+                "role": "user",
+                "content": [
+                    {"type": "input_text", "text": "look"},
+                    {"type": "input_image", "image_url": url},
+                    {"type": "input_audio", "audio": tone(1.0)},
+                ],
+            }
+        )
+        await connection.response.create(response={"output_modalities": ["text"]})
+        done = await talk.until("response.done")
+
+    text = done.response.output[0].content[0].text
+    assert text.startswith("You spoke for 1.0 seconds")
+    assert "1 picture of 48 by 32" in text
+    assert "You wrote: look" in text
+
+
+async def test_without_turn_detection_the_client_says_when():
+    async with talking() as (_, talk):
+        await talk.connection.session.update(
+            session={"type": "realtime", "audio": {"input": {"turn_detection": None}}}
+        )
+        updated = await talk.until("session.updated")
+        await talk.say(0.5)
+        await talk.connection.input_audio_buffer.commit()
+        committed = await talk.until("input_audio_buffer.committed")
+        await talk.connection.response.create()
+        done = await talk.until("response.done")
+        await talk.connection.input_audio_buffer.append(audio=tone(0.5))
+        await talk.connection.input_audio_buffer.clear()
+        await talk.until("input_audio_buffer.cleared")
+        await talk.connection.input_audio_buffer.commit()
+        error = await talk.error()
+
+    assert updated.session.audio.input.turn_detection is None
+    assert TURN[0] not in talk.types
+    assert committed.item_id
+    assert done.response.status == "completed"
+    assert error.code == "input_audio_buffer_commit_empty"
+
+
+async def test_the_transcript_of_what_the_model_heard():
+    async with talking() as (_, talk):
+        await talk.connection.session.update(
+            session={
+                "type": "realtime",
+                "audio": {"input": {"transcription": {"model": "gpt-4o-mini-transcribe"}}},
+            }
+        )
+        await talk.say()
+        done = await talk.until("conversation.item.input_audio_transcription.completed")
+        await talk.until("response.done")
+        await talk.connection.conversation.item.retrieve(item_id=done.item_id)
+        item = await talk.until("conversation.item.retrieved")
+
+    assert done.transcript == HEARD
+    assert item.item.content[0].transcript == HEARD
+
+
+async def test_a_model_without_transcripts_says_so():
+    async with talking(TalkingModel(can=False)) as (_, talk):
+        await talk.connection.session.update(
+            session={
+                "type": "realtime",
+                "audio": {"input": {"transcription": {"model": "whisper-1"}}},
+            }
+        )
+        await talk.say()
+        failed = await talk.until("conversation.item.input_audio_transcription.failed")
+
+    assert failed.error.code == "transcription_unavailable"
+
+
+async def test_the_client_cancels_an_answer():
+    async with talking(TalkingModel(answer="word " * 2000, word_s=0.02)) as (_, talk):
+        await say_text(talk, "go")
+        await talk.connection.response.create()
+        await talk.until("response.output_audio.delta")
+        await talk.connection.response.cancel()
+        done = await talk.until("response.done")
+        await talk.connection.response.cancel(event_id="again")
+        error = await talk.error()
+
+    assert done.response.status == "cancelled"
+    assert done.response.status_details.reason == "client_cancelled"
+    assert (error.code, error.event_id) == ("response_cancel_not_active", "again")
+
+
+async def test_a_limit_makes_an_answer_incomplete():
+    async with talking(TalkingModel(answer="one two three")) as (_, talk):
+        await say_text(talk, "go")
+        await talk.connection.response.create(response={"max_output_tokens": 2})
+        done = await talk.until("response.done")
+
+    assert done.response.status == "incomplete"
+    assert done.response.status_details.reason == "max_output_tokens"
+    assert done.response.max_output_tokens == 2
+
+
+async def test_items_are_retrieved_and_deleted():
+    model = TalkingModel()
+    async with talking(model) as (_, talk):
+        await say_text(talk, "one", id="a")
+        await say_text(talk, "two", id="b")
+        await talk.connection.conversation.item.retrieve(item_id="a")
+        found = await talk.until("conversation.item.retrieved")
+        await talk.connection.conversation.item.delete(item_id="a")
+        await talk.until("conversation.item.deleted")
+        await talk.connection.conversation.item.retrieve(item_id="a", event_id="e1")
+        error = await talk.error()
+        await talk.connection.response.create()
+        await talk.until("response.done")
+
+    assert found.item.content[0].text == "one"
+    assert (error.code, error.event_id) == ("item_not_found", "e1")
+    assert "one" not in model.contexts[-1]
+    assert "two" in model.contexts[-1]
+
+
+async def test_a_response_apart_answers_its_own_input_and_is_forgotten():
+    model = TalkingModel()
+    async with talking(model) as (_, talk):
+        await say_text(talk, "kept")
+        await talk.connection.response.create(
+            response={
+                "conversation": "none",
+                "instructions": "Only this.",
+                "output_modalities": ["text"],
+                "input": [
+                    {
+                        "type": "message",
+                        "role": "user",
+                        "content": [{"type": "input_text", "text": "aside"}],
+                    }
+                ],
+            }
+        )
+        apart = await talk.until("response.done")
+        await talk.connection.response.create()
+        await talk.until("response.done")
+
+    assert apart.response.conversation_id is None
+    assert model.contexts[0] == ["Only this.", "aside"]
+    assert "aside" not in model.contexts[-1]
+    assert "kept" in model.contexts[-1]
+
+
+BAD: list[tuple[str, dict[str, Any]]] = [
+    ("unknown_event", {"type": "no.such.event"}),
+    ("missing_field", {"type": "input_audio_buffer.append"}),
+    ("invalid_payload", {"type": "input_audio_buffer.append", "audio": "!!!"}),
+    ("invalid_payload", {"type": "input_audio_buffer.append", "audio": "AA=="}),
+    ("invalid_request", {"type": "session.update", "session": {"type": "transcription"}}),
+    ("invalid_request", {"type": "session.update", "session": {"output_modalities": ["x"]}}),
+    (
+        "invalid_request",
+        {"type": "session.update", "session": {"audio": {"input": {"format": "g711"}}}},
+    ),
+    (
+        "invalid_request",
+        {
+            "type": "conversation.item.create",
+            "item": {"type": "function_call_output", "call_id": "c", "output": "1"},
+        },
+    ),
+    ("item_not_found", {"type": "conversation.item.delete", "item_id": "nowhere"}),
+    ("response_cancel_not_active", {"type": "response.cancel"}),
+]
+
+
+@pytest.mark.parametrize(("code", "message"), BAD)
+async def test_a_mistake_is_told_with_its_event_and_the_conversation_goes_on(code, message):
+    async with talking() as (_, talk):
+        await talk.connection.send_raw(json.dumps({**message, "event_id": "mine"}))
+        error = await talk.error()
+        await say_text(talk, "still here?")
+        await talk.connection.response.create()
+        done = await talk.until("response.done")
+
+    assert error.code == code
+    assert error.event_id == "mine"
+    assert error.type == "invalid_request_error"
+    assert done.response.status == "completed"
+
+
+async def test_a_broken_picture_fails_its_response_and_no_later_one():
+    url = "data:image/png;base64,AAAA"
+    async with talking() as (_, talk):
+        await talk.connection.conversation.item.create(
+            item={
+                "type": "message",
+                "role": "user",
+                "content": [{"type": "input_image", "image_url": url}],
+            }
+        )
+        await talk.until("conversation.item.done")
+        await talk.connection.response.create()
+        while (event := await talk.next()).type != "response.done":
+            pass
+        failed = event
+        error = await talk.error()
+        await say_text(talk, "again")
+        await talk.connection.response.create()
+        while (event := await talk.next()).type != "response.done":
+            pass
+
+    assert failed.response.status == "failed"
+    assert error.code == "invalid_payload"
+    assert event.response.status == "completed"
+
+
+async def test_tools_that_the_model_cannot_call_are_not_pretended():
+    async with talking() as (_, talk):
+        await talk.connection.session.update(
+            session={"type": "realtime", "tools": [{"type": "function", "name": "f"}]}
+        )
+        updated = await talk.until("session.updated")
+
+    assert updated.session.tools == []
+
+
+# ---- who may, and what is in the way -------------------------------------------------------
+
+
+async def refused(running: Any, key: str = "sk-any") -> Any:
+    async with AsyncOpenAI(api_key=key, base_url=f"{running.url}/v1") as client:
+        try:
+            async with client.realtime.connect(model="m"):
+                raise AssertionError("it was accepted")
+        except Exception as error:
+            return getattr(error, "response", None) or error
+
+
+async def test_without_a_worker_the_upgrade_is_refused():
+    async with running_gateway(queue={"no_worker_refuse_s": 0.001}) as running:
+        response = await refused(running)
+
+    assert response.status_code == 503
+    assert response.headers["retry-after"]
+
+
+async def test_a_full_queue_is_429_before_the_upgrade():
+    async with (
+        running_stack(queue={"max_size": 1}) as running,
+        occupied(running),
+        running.http() as http,
+    ):
+        waiting = asyncio.create_task(http.post("/api/chat", json={"messages": HELLO}))
+        await until(lambda: len(running.runtime.queue) == 1)
+        response = await refused(running)
+        waiting.cancel()
+
+    assert response.status_code == 429
+    assert json.loads(response.body)["error"]["code"] == "queue_full"
+
+
+HELLO = [{"role": "user", "content": "hi"}]
+
+
+async def test_a_strange_key_is_refused_where_keys_are_needed():
+    async with running_gateway(security={"needs_key": True}) as running:
+        response = await refused(running)
+
+    assert response.status_code == 401
+
+
+async def test_who_waits_gets_the_first_event_with_the_place():
+    async with (
+        running_stack(load_model=TalkingModel, worker=ENERGY) as running,
+        AsyncOpenAI(api_key="k", base_url=f"{running.url}/v1") as client,
+        occupied(running) as busy,
+        client.realtime.connect(model="m") as connection,
+    ):
+        talk = Talk(connection)
+        first = asyncio.create_task(talk.next())
+        await until(lambda: len(running.runtime.queue) == 1)
+        assert not first.done()
+        await busy.close()
+        assert (await first).type == "session.created"
+
+
+async def test_a_browsers_key_is_short_lived_and_comes_as_a_subprotocol():
+    async with (
+        running_stack(
+            load_model=TalkingModel,
+            worker=ENERGY,
+            security={"needs_key": True, "admin_token": "the-admin"},
+        ) as running,
+        running.http(headers={"x-admin-token": "the-admin"}) as admin,
+    ):
+        key = (await admin.post("/api/admin/keys", json={"name": "anna"})).json()["key"]
+        async with AsyncOpenAI(api_key=key, base_url=f"{running.url}/v1") as client:
+            secret = await client.realtime.client_secrets.create(
+                session={"type": "realtime", "model": "gpt-realtime"}
+            )
+        url = f"ws://127.0.0.1:{running.gateway.port}/v1/realtime?model=m"
+        page: Any = running.url
+        offered: Any = ["realtime", f"openai-insecure-api-key.{secret.value}"]
+        async with connect(url, subprotocols=offered, origin=page) as socket:
+            first = json.loads(await socket.recv())
+            chosen = socket.subprotocol
+        wrong: Any = ["realtime", "openai-insecure-api-key.st_wrong"]
+        with pytest.raises(InvalidStatus) as caught:
+            async with connect(url, subprotocols=wrong, origin=page):
+                pass
+
+    assert first["type"] == "session.created"
+    assert chosen == "realtime"
+    assert secret.expires_at > 0
+    assert caught.value.response.status_code == 401
+
+
+async def test_a_browsers_key_holds_no_settings():
+    async with (
+        running_gateway() as running,
+        AsyncOpenAI(api_key="sk-any", base_url=f"{running.url}/v1", max_retries=0) as client,
+    ):
+        free = await client.realtime.client_secrets.create()
+        with pytest.raises(openai.BadRequestError, match=r"session\.update"):
+            await client.realtime.client_secrets.create(
+                session={"type": "realtime", "instructions": "Be kind."}
+            )
+
+    assert free.value.startswith("ek_")
+
+
+async def test_what_the_server_can_do_is_told():
+    async with talking() as (running, _), running.http() as http:
+        told = (await http.get("/v1/realtime/capabilities")).json()
+
+    names = {each["name"]: each for each in told["dialects"]}
+    assert names["openai_realtime"]["paths"] == ["/v1/realtime"]
+    assert names["openai_realtime"]["mode"] == "half_duplex"
+    assert {"chat", "half_duplex", "duplex", "realtime"} <= names.keys()
+    assert told["models"][0]["id"] == "talking"
+    assert told["slots"] == {"total": 1, "free": 0}
+    assert told["transcripts"] is True
+    assert told["tools"] is False
+    assert told["rates"] == {"input_hz": 16000, "output_hz": 24000}

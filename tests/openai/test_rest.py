@@ -1,0 +1,541 @@
+"""OpenAI's own Python client, with nothing changed but the address and the key, against a whole
+server: chat completions, models, speech, transcriptions, and every error in its own shape."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import io
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+import soundfile
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from PIL import Image
+from tests.openai.talking_model import HEARD, TalkingModel
+from tests.support.gateways import occupied, running_gateway, until
+from tests.support.patience import HANG_S
+from tests.support.sounds import speak
+from tests.support.stack import RunningStack, running_stack
+
+import openai
+from openai import AsyncOpenAI
+from parley.media.encoder import encode_whole
+from parley.media.wav import encode_wav
+
+
+def red_picture() -> bytes:
+    """32 by 32 pixels, PNG."""
+    file = io.BytesIO()
+    Image.new("RGB", (32, 32), "red").save(file, "PNG")
+    return file.getvalue()
+
+
+QUESTION: list[Any] = [{"role": "user", "content": "hi"}]
+
+
+def client_of(running: Any, **more: Any) -> AsyncOpenAI:
+    """As a stranger would make it: always with some key."""
+    settings = {"api_key": "sk-something", "max_retries": 0, "timeout": HANG_S, **more}
+    return AsyncOpenAI(base_url=f"{running.url}/v1", **settings)
+
+
+@contextlib.asynccontextmanager
+async def talking(
+    model: TalkingModel | None = None, **parts: Any
+) -> AsyncIterator[tuple[RunningStack, AsyncOpenAI]]:
+    made = model or TalkingModel()
+    async with (
+        running_stack(load_model=lambda: made, **parts) as running,
+        client_of(running) as client,
+    ):
+        yield running, client
+
+
+def free_slots(running: RunningStack) -> int:
+    return sum(worker.free_slots for worker in running.runtime.worker_pool)
+
+
+def parse(chunk: ChatCompletionChunk) -> None:
+    """Strictly: nothing is coerced, nothing is missing."""
+    ChatCompletionChunk.model_validate(chunk.model_dump(), strict=False)
+
+
+# ---- chat completions ----------------------------------------------------------------------
+
+
+async def test_an_answer_in_one_piece():
+    async with talking() as (_, client):
+        answer = await client.chat.completions.create(model="gpt-4o", messages=QUESTION)
+
+    (choice,) = answer.choices
+    assert isinstance(answer, ChatCompletion)
+    assert answer.model == "talking"
+    assert choice.message.content == "One two three. "
+    assert choice.finish_reason == "stop"
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == 3
+    assert answer.usage.total_tokens == answer.usage.prompt_tokens + 3
+
+
+async def test_a_streamed_answer_with_usage_comes_piece_by_piece():
+    async with talking() as (_, client):
+        stream = await client.chat.completions.create(
+            model="any", messages=QUESTION, stream=True, stream_options={"include_usage": True}
+        )
+        chunks = [chunk async for chunk in stream]
+
+    *pieces, last, usage = chunks
+    assert pieces[0].choices[0].delta.role == "assistant"
+    said = [chunk.choices[0].delta.content for chunk in pieces[1:]]
+    assert said == ["One ", "two ", "three. "]
+    assert last.choices[0].finish_reason == "stop"
+    assert usage.choices == []
+    assert usage.usage is not None
+    assert usage.usage.completion_tokens == 3
+    assert len({chunk.id for chunk in chunks}) == 1
+    for chunk in chunks:
+        parse(chunk)
+
+
+async def test_a_spoken_answer_in_one_piece_is_a_file_and_its_words():
+    async with talking() as (_, client):
+        answer = await client.chat.completions.create(
+            model="any",
+            messages=QUESTION,
+            modalities=["text", "audio"],
+            audio={"voice": "alloy", "format": "wav"},
+        )
+
+    audio = answer.choices[0].message.audio
+    assert audio is not None
+    assert audio.transcript == "One two three. "
+    samples, rate_hz = soundfile.read(io.BytesIO(base64.b64decode(audio.data)))
+    assert (len(samples), rate_hz) == (7200, 24_000)
+    assert answer.choices[0].message.content is None
+
+
+async def test_a_streamed_spoken_answer_has_standard_audio_deltas():
+    async with talking() as (_, client):
+        stream = await client.chat.completions.create(
+            model="any",
+            messages=QUESTION,
+            modalities=["text", "audio"],
+            audio={"voice": "alloy", "format": "pcm16"},
+            stream=True,
+        )
+        deltas = [chunk.choices[0].delta async for chunk in stream]
+
+    sounds = [delta.audio for delta in deltas if delta.audio is not None]
+    words = "".join(audio.transcript or "" for audio in sounds)
+    data = b"".join(base64.b64decode(audio.data) for audio in sounds if audio.data)
+    assert words == "One two three. "
+    assert len(data) == 2 * 7200
+    assert np.abs(np.frombuffer(data, "<i2")).max() > 5000
+    assert sounds[-1].expires_at is not None
+    assert len({audio.id for audio in sounds}) == 1
+    assert all(not delta.content for delta in deltas)
+
+
+@pytest.mark.parametrize("form", ["mp3", "flac", "opus"])
+async def test_a_spoken_answer_in_other_formats(form):
+    async with talking() as (_, client):
+        answer = await client.chat.completions.create(
+            model="any",
+            messages=QUESTION,
+            modalities=["text", "audio"],
+            audio={"voice": "alloy", "format": form},
+        )
+
+    audio = answer.choices[0].message.audio
+    assert audio is not None
+    samples, _ = soundfile.read(io.BytesIO(base64.b64decode(audio.data)))
+    assert len(samples) >= 7200
+
+
+async def test_sound_pictures_and_words_come_to_the_model():
+    wav = base64.b64encode(encode_wav(speak(1.0))).decode()
+    mp3 = base64.b64encode(encode_whole("mp3", speak(2.0))).decode()
+    picture = base64.b64encode(red_picture()).decode()
+    content: list[Any] = [
+        {"type": "text", "text": "look"},
+        {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{picture}"}},
+        {"type": "input_audio", "input_audio": {"data": wav, "format": "wav"}},
+        {"type": "input_audio", "input_audio": {"data": mp3, "format": "mp3"}},
+    ]
+    async with running_stack() as running, client_of(running) as client:
+        answer = await client.chat.completions.create(
+            model="parrot",
+            messages=[
+                {"role": "developer", "content": "Be kind."},
+                {"role": "user", "content": content},
+            ],
+        )
+
+    text = answer.choices[0].message.content or ""
+    assert text.startswith("You spoke for 3.")
+    assert "I saw 1 picture of 32 by 32." in text
+    assert "You wrote: look" in text
+
+
+async def test_limits_seed_and_temperature_reach_the_model():
+    model = TalkingModel(answer="one two three four")
+    async with talking(model) as (_, client):
+        answer = await client.chat.completions.create(
+            model="any",
+            messages=QUESTION,
+            max_completion_tokens=2,
+            temperature=0,
+            top_p=0.5,
+            seed=-7,
+        )
+        old = await client.chat.completions.create(model="any", messages=QUESTION, max_tokens=3)
+
+    (asked, _) = model.asked
+    assert answer.choices[0].message.content == "one two "
+    assert answer.choices[0].finish_reason == "length"
+    assert old.choices[0].message.content == "one two three "
+    assert asked.sampling.is_greedy
+    assert asked.sampling.top_p == 0.5
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+async def test_a_stop_text_ends_the_answer_before_it(is_streamed):
+    async with talking(TalkingModel(answer="one two three four " * 50)) as (_, client):
+        if is_streamed:
+            stream = await client.chat.completions.create(
+                model="any", messages=QUESTION, stop=["e fo", "nowhere"], stream=True
+            )
+            choices = [chunk.choices[0] async for chunk in stream]
+            text = "".join(choice.delta.content or "" for choice in choices)
+            finish = choices[-1].finish_reason
+        else:
+            answer = await client.chat.completions.create(
+                model="any", messages=QUESTION, stop="e fo"
+            )
+            text = answer.choices[0].message.content or ""
+            finish = answer.choices[0].finish_reason
+
+    assert text == "one two thre"
+    assert finish == "stop"
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"n": 2}, "n"),
+    ({"response_format": {"type": "json_object"}}, "response_format"),
+    ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+    ({"logprobs": True}, "logprobs"),
+    ({"logit_bias": {"1": 2}}, "logit_bias"),
+    ({"presence_penalty": 1.0}, "presence_penalty"),
+    ({"modalities": ["text", "audio"]}, "audio"),
+    ({"temperature": 3.0}, "temperature"),
+    ({"messages": []}, "messages"),
+    (
+        {"modalities": ["audio"], "audio": {"voice": "nobody", "format": "wav"}},
+        "voice",
+    ),
+    (
+        {
+            "messages": [
+                {
+                    "role": "user",
+                    "content": [
+                        {"type": "image_url", "image_url": {"url": "http://127.0.0.1/x.png"}}
+                    ],
+                }
+            ]
+        },
+        "image_url",
+    ),
+]
+
+
+@pytest.mark.parametrize(("asked", "param"), REFUSED, ids=[param for _, param in REFUSED])
+async def test_what_cannot_be_held_is_refused_by_name(asked, param):
+    async with talking() as (running, client):
+        with pytest.raises(openai.BadRequestError) as caught:
+            await client.chat.completions.create(**{"model": "m", "messages": QUESTION, **asked})
+        await until(lambda: free_slots(running) == 1)
+
+    assert caught.value.type == "invalid_request_error"
+    assert param in (caught.value.param or "")
+
+
+async def test_tools_that_are_not_to_be_used_are_no_reason_to_refuse():
+    async with talking() as (_, client):
+        answer = await client.chat.completions.create(
+            model="m",
+            messages=QUESTION,
+            tools=[{"type": "function", "function": {"name": "f"}}],
+            tool_choice="none",
+        )
+
+    assert answer.choices[0].message.content
+
+
+async def test_a_broken_picture_is_told_in_openai_words():
+    url = "data:image/png;base64,AAAA"
+    content: list[Any] = [{"type": "image_url", "image_url": {"url": url}}]
+    async with talking() as (_, client):
+        with pytest.raises(openai.BadRequestError) as caught:
+            await client.chat.completions.create(
+                model="m", messages=[{"role": "user", "content": content}], stream=True
+            )
+
+    assert caught.value.type == "invalid_request_error"
+
+
+async def test_hanging_up_in_the_middle_of_a_stream_frees_the_slot():
+    async with talking(TalkingModel(answer="word " * 3000)) as (running, client):
+        stream = await client.chat.completions.create(
+            model="m", messages=QUESTION, stream=True, max_tokens=4096
+        )
+        async for _ in stream:
+            break
+        await stream.close()
+        await until(lambda: free_slots(running) == 1)
+
+
+# ---- who may, and what is in the way -------------------------------------------------------
+
+
+async def test_a_full_queue_is_429_and_says_when_to_come_again():
+    async with (
+        running_stack(queue={"max_size": 1}) as running,
+        client_of(running) as client,
+        occupied(running),
+        running.http() as http,
+    ):
+        waiting = asyncio.create_task(client.chat.completions.create(model="m", messages=QUESTION))
+        await until(lambda: len(running.runtime.queue) == 1)
+        with pytest.raises(openai.RateLimitError) as caught:
+            await client.chat.completions.create(model="m", messages=QUESTION)
+        ours = await http.post("/api/chat", json={"messages": QUESTION})
+        waiting.cancel()
+
+    assert caught.value.code == "queue_full"
+    assert int(caught.value.response.headers["retry-after"]) > 0
+    assert ours.status_code == 503
+
+
+async def test_without_a_worker_it_is_503():
+    async with (
+        running_gateway(queue={"no_worker_refuse_s": 0.001}) as running,
+        client_of(running) as client,
+    ):
+        with pytest.raises(openai.InternalServerError) as caught:
+            await client.chat.completions.create(model="m", messages=QUESTION)
+        models = await client.models.list()
+
+    assert caught.value.status_code == 503
+    assert caught.value.code == "service_unavailable"
+    assert caught.value.response.headers["retry-after"]
+    assert models.data == []
+
+
+@pytest.mark.parametrize("header", ["Authorization", "api-key", "X-Api-Key"])
+async def test_where_keys_are_needed_a_strange_one_is_401_and_a_right_one_works(header):
+    async with (
+        running_stack(
+            load_model=TalkingModel, security={"needs_key": True, "admin_token": "the-admin"}
+        ) as running,
+        running.http(headers={"x-admin-token": "the-admin"}) as admin,
+        running.http() as http,
+    ):
+        key = (await admin.post("/api/admin/keys", json={"name": "anna"})).json()["key"]
+        async with client_of(running, api_key="sk-strange") as stranger:
+            with pytest.raises(openai.AuthenticationError) as caught:
+                await stranger.models.list()
+        shown = f"Bearer {key}" if header == "Authorization" else key
+        listed = await http.get("/v1/models", headers={header: shown})
+
+    assert caught.value.code == "unauthorized"
+    assert listed.status_code == 200
+
+
+async def test_where_none_is_needed_a_strange_key_is_nobodys_and_one_of_ours_must_be_valid():
+    async with running_gateway() as running, running.http() as http:
+        strange = await http.get("/status", headers={"authorization": "Bearer sk-strange"})
+        ours = await http.get("/status", headers={"authorization": "Bearer pk_unknown"})
+        api_key = await http.get("/status", headers={"api-key": "strange"})
+
+    assert strange.status_code == api_key.status_code == 200
+    assert ours.status_code == 401
+
+
+async def test_a_body_that_is_too_large_is_told_in_openai_words():
+    async with running_gateway(limits={"chat_frame_mb": 0.1}) as running, client_of(running) as c:
+        with pytest.raises(openai.APIStatusError) as caught:
+            await c.chat.completions.create(
+                model="m", messages=[{"role": "user", "content": "x" * 200_000}]
+            )
+
+    assert caught.value.status_code == 413
+    assert caught.value.code == "too_large"
+
+
+# ---- models --------------------------------------------------------------------------------
+
+
+async def test_models_are_those_that_are_loaded_with_their_abilities():
+    async with talking() as (_, client):
+        (card,) = (await client.models.list()).data
+        one = await client.models.retrieve("talking")
+        with pytest.raises(openai.NotFoundError):
+            await client.models.retrieve("gpt-4o")
+
+    assert card == one
+    assert card.id == "talking"
+    assert card.model_extra is not None
+    assert card.model_extra["abilities"] == ["speech", "reading", "transcription"]
+    assert card.model_extra["context_window"] == 8192
+
+
+# ---- speech --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["wav", "mp3", "opus", "flac", "pcm"])
+async def test_a_text_is_spoken_as_it_stands(form):
+    model = TalkingModel(answer="something else")
+    async with (
+        talking(model) as (_, client),
+        client.audio.speech.with_streaming_response.create(
+            model="tts-1", voice="alloy", input="four words are enough", response_format=form
+        ) as answer,
+    ):
+        data = await answer.read()
+        media_type = answer.headers["content-type"]
+
+    assert media_type.startswith("audio/")
+    assert model.asked[0].say == "four words are enough"
+    if form == "pcm":
+        assert len(data) == 2 * 4 * 2400
+    else:
+        # A FLAC that is made while it is sent cannot say how long it will be.
+        with av.open(io.BytesIO(data)) as file:
+            assert sum(frame.samples for frame in file.decode(audio=0)) >= 4 * 2400
+
+
+async def test_speech_as_events():
+    async with talking() as (running, _), running.http() as http:
+        answer = await http.post(
+            "/v1/audio/speech",
+            json={
+                "model": "m",
+                "voice": "alloy",
+                "input": "one two",
+                "response_format": "pcm",
+                "stream_format": "sse",
+            },
+        )
+
+    events = [json.loads(line[6:]) for line in answer.text.splitlines() if line]
+    data = b"".join(base64.b64decode(e["audio"]) for e in events[:-1])
+    assert len(data) == 2 * 2 * 2400
+    assert events[-1]["type"] == "speech.audio.done"
+
+
+async def test_a_model_that_cannot_read_aloud_refuses_speech():
+    async with talking(TalkingModel(can=False)) as (_, client):
+        with pytest.raises(openai.BadRequestError, match="read a text aloud"):
+            await client.audio.speech.create(model="m", voice="alloy", input="hello")
+
+
+@pytest.mark.parametrize(
+    ("asked", "param"),
+    [
+        ({"speed": 2.0}, "speed"),
+        ({"voice": "nobody"}, "voice"),
+        ({"input": "x" * 5000}, "input"),
+        ({"input": "  "}, "input"),
+        ({"instructions": "whisper"}, "instructions"),
+        ({"response_format": "aac"}, "response_format"),
+    ],
+)
+async def test_speech_that_cannot_be_made_is_refused_by_name(asked, param):
+    async with talking() as (_, client):
+        with pytest.raises(openai.BadRequestError) as caught:
+            await client.audio.speech.create(
+                **{"model": "m", "voice": "alloy", "input": "hello", **asked}
+            )
+
+    assert param in (caught.value.param or "")
+
+
+async def test_a_registered_voice_is_named_by_its_name(tmp_path):
+    wav = base64.b64encode(encode_wav(speak(1.5))).decode()
+    async with (
+        running_stack(
+            load_model=TalkingModel,
+            storage={"data_dir": tmp_path, "min_free_gb": 0, "recording": False},
+        ) as running,
+        running.http() as http,
+        client_of(running) as client,
+    ):
+        await http.post("/api/assets/ref_audio", json={"name": "Anna", "audio_base64": wav})
+        spoken = await client.audio.speech.create(
+            model="m", voice="Anna", input="hello", response_format="pcm"
+        )
+
+    assert len(spoken.content) == 2 * 2400
+
+
+# ---- transcriptions ------------------------------------------------------------------------
+
+
+def sound_file(form: Any = "wav") -> tuple[str, bytes]:
+    return f"question.{form}", encode_whole(form, speak(1.0))
+
+
+@pytest.mark.parametrize("form", ["wav", "mp3"])
+async def test_what_the_model_says_it_heard_is_the_transcript(form):
+    async with talking() as (_, client):
+        answer = await client.audio.transcriptions.create(file=sound_file(form), model="whisper-1")
+
+    assert answer.text == HEARD
+
+
+async def test_a_model_that_transcribes_when_asked_is_asked():
+    model = TalkingModel(answer="the words it was asked for", prompt="Please write it down.")
+    async with talking(model) as (_, client):
+        text = await client.audio.transcriptions.create(
+            file=sound_file(), model="whisper-1", response_format="text"
+        )
+
+    assert str(text).strip() == "the words it was asked for"
+
+
+async def test_a_streamed_transcript():
+    async with talking() as (_, client):
+        stream = await client.audio.transcriptions.create(
+            file=sound_file(), model="whisper-1", stream=True
+        )
+        events = [event async for event in stream]
+
+    assert [event.type for event in events] == ["transcript.text.delta", "transcript.text.done"]
+    assert events[-1].type == "transcript.text.done"
+    assert events[-1].text == HEARD
+
+
+@pytest.mark.parametrize(
+    ("model", "asked", "status"),
+    [
+        (TalkingModel(can=False), {}, 400),
+        (None, {"response_format": "srt"}, 400),
+        (None, {"file": ("x.wav", b"no sound at all")}, 400),
+    ],
+    ids=["cannot", "format", "no sound"],
+)
+async def test_what_cannot_be_transcribed_is_refused(model, asked, status):
+    async with talking(model) as (_, client):
+        with pytest.raises(openai.BadRequestError) as caught:
+            await client.audio.transcriptions.create(
+                **{"file": sound_file(), "model": "whisper-1", **asked}
+            )
+
+    assert caught.value.status_code == status

@@ -1,0 +1,278 @@
+"""A disk that is full or fails loses entries of recordings, never without a word."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import wave
+from pathlib import Path
+
+import pytest
+from tests.recording.test_recorder import recordings
+from tests.support.recordings import a_unit, begun, head, tone
+from tests.support.sessions import loud, quiet, worker_harness
+
+from parley.recording import journal as journals
+from parley.recording import layout, lines, store
+from parley.recording.disk import AppendFile, WavFile
+from parley.recording.journal import Entry, Journal, JournalWriter
+from parley.recording.layout import Folder, RecordingFolders
+from parley.recording.lines import NoteLine, ReadyLine, UnitLine
+
+
+class FailingDisk:
+    """Makes writes of recordings fail while `error` is set; after `half` bytes of a write when that
+    is set, too."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.error = 0
+        self.half = 0
+        self.syncs: list[float] = []
+        pwrite, write_bytes, write_atomically = (
+            os.pwrite,
+            Path.write_bytes,
+            layout.write_atomically,
+        )
+
+        def failing_pwrite(file, data, at):
+            if self.error and not self.half:
+                raise OSError(self.error, os.strerror(self.error))
+            if self.error:
+                taken, self.half = min(self.half, len(data)), 0
+                return pwrite(file, data[:taken], at)
+            return pwrite(file, data, at)
+
+        def failing_bytes(path, data):
+            if self.error:
+                raise OSError(self.error, os.strerror(self.error))
+            return write_bytes(path, data)
+
+        def failing_atomically(path, data):
+            if self.error:
+                raise OSError(self.error, os.strerror(self.error))
+            write_atomically(path, data)
+
+        monkeypatch.setattr("parley.recording.disk.os.pwrite", failing_pwrite)
+        monkeypatch.setattr(Path, "write_bytes", failing_bytes)
+        monkeypatch.setattr(layout, "write_atomically", failing_atomically)
+        monkeypatch.setattr("parley.recording.finish.write_atomically", failing_atomically)
+
+    @contextlib.contextmanager
+    def full(self):
+        self.error = errno.ENOSPC
+        try:
+            yield
+        finally:
+            self.error = 0
+
+
+@pytest.fixture
+def failing(monkeypatch):
+    return FailingDisk(monkeypatch)
+
+
+@pytest.fixture
+def writer():
+    writer = JournalWriter()
+    yield writer
+    writer.close()
+
+
+def new(tmp_path, writer) -> Journal:
+    journal = begun(RecordingFolders(tmp_path).folder("one"), writer)
+    assert writer.flush()
+    return journal
+
+
+def read(folder: Folder):
+    recording = store.read_recording(folder)
+    assert recording is not None
+    return recording
+
+
+def test_units_lost_on_a_full_disk_are_counted_and_told_where_they_are_missing(
+    tmp_path, writer, failing
+):
+    journal = new(tmp_path, writer)
+    journal.put(a_unit(0))
+    assert writer.flush()
+    with failing.full():
+        for index in (1, 2, 3):
+            journal.put(a_unit(index))
+        assert writer.flush()
+    assert (journal.lost, writer.lost, writer.problem) == (3, 3, "No space left on device")
+    journal.put(a_unit(4))
+    journal.end("stopped", 6000.0)
+    assert writer.flush()
+
+    recording = json.loads(journal.folder.recording.read_bytes())
+    assert [chunk["index"] for chunk in recording["chunks"]] == [0, 4]
+    assert recording["lost_entries"] == 3
+    (hole,) = recording["events"]
+    assert (hole["count"], hole["why"]) == (3, "No space left on device")
+    assert json.loads(journal.folder.meta.read_bytes())["lost_entries"] == 3
+    assert writer.problem == ""
+
+
+def test_what_was_written_half_is_cut_off_again(tmp_path, writer, failing):
+    journal = new(tmp_path, writer)
+    size = journal.folder.journal.stat().st_size
+    failing.half = 7
+    with failing.full():
+        journal.put(Entry(NoteLine("paused", 10.0)))
+        assert writer.flush()
+
+    assert journal.folder.journal.stat().st_size == size
+    journal.put(Entry(NoteLine("resumed", 20.0)))
+    journal.end("stopped", 30.0)
+    assert writer.flush()
+    written = lines.read(journal.folder.journal)
+    assert written.damaged == 0
+    kinds = [type(line).__name__ for line in written.lines]
+    assert kinds == ["HeadLine", "ReadyLine", "LostLine", "NoteLine", "EndLine"]
+
+
+def test_sound_kept_for_doing_it_again_stays_in_step_with_the_journal(tmp_path, writer, failing):
+    journal = new(tmp_path, writer)
+    journal.put(a_unit(0))
+    assert writer.flush()
+    with failing.full():
+        journal.put(a_unit(1))
+        assert writer.flush()
+    journal.put(a_unit(2))
+    journal.end("stopped", 6000.0)
+    assert writer.flush()
+
+    units = list(lines.read(journal.folder.journal).of(UnitLine))
+    assert [unit.samples for unit in units] == [(0, 16_000, 16_000), (16_000, 16_000, 16_000)]
+    assert journal.folder.inputs.stat().st_size == 2 * 16_000 * 4
+
+
+def test_a_recording_that_cannot_be_begun_does_not_exist(tmp_path, writer, failing):
+    told: list[bool] = []
+    journal = Journal(RecordingFolders(tmp_path).folder("one"), writer)
+    with failing.full():
+        journal.begin(head("one"), {}, settled=told.append)
+        assert writer.flush()
+    journal.put(Entry(ReadyLine(1.0), must=True))
+    journal.put(a_unit(0))
+    journal.end("stopped", 1000.0)
+    assert writer.flush()
+
+    assert told == [False]
+    assert list(RecordingFolders(tmp_path)) == []
+    assert writer.lost >= 1
+
+
+def test_a_session_that_ends_on_a_full_disk_can_be_looked_at_and_is_completed_later(
+    tmp_path, writer, failing, monkeypatch
+):
+    monkeypatch.setattr(journals, "RETRY_S", 0.01)
+    journal = new(tmp_path, writer)
+    journal.put(a_unit(0))
+    assert writer.flush()
+    with failing.full():
+        journal.end("stopped", 2000.0)
+        assert writer.flush()
+        assert not journal.folder.is_live()
+        assert len(read(journal.folder).chunks) == 1
+        assert store.describe(journal.folder)["ended_at"] is not None
+    writer.close()
+
+    assert json.loads(journal.folder.meta.read_bytes())["end_reason"] == "stopped"
+    assert journal.folder.recording.exists()
+
+
+def test_a_recording_deleted_while_it_waits_for_its_end_is_not_waited_for(
+    tmp_path, writer, failing
+):
+    journal = new(tmp_path, writer)
+    with failing.full():
+        journal.end("stopped", 2000.0)
+        assert writer.flush()
+    store.delete(journal.folder)
+    writer.close()
+
+    assert list(RecordingFolders(tmp_path)) == []
+
+
+async def test_clients_learn_no_id_of_a_recording_that_does_not_exist(tmp_path, failing):
+    kept = recordings(tmp_path)
+    async with worker_harness(recordings=kept) as harness:
+        with failing.full():
+            talk = await harness.ready("duplex", "omni_1")
+            told = await talk.until("prepared")
+        talk.say({"type": "audio_chunk", "audio_base64": loud()})
+        await talk.until("result", 1)
+        assert kept.state == "failing"
+    kept.close()
+
+    assert "recording_session_id" not in told
+    assert list(RecordingFolders(tmp_path)) == []
+
+
+async def test_a_conversation_goes_on_while_its_recording_loses_units(tmp_path, failing):
+    kept = recordings(tmp_path)
+    async with worker_harness(recordings=kept) as harness:
+        talk = await harness.ready("duplex", "omni_1")
+        told = await talk.until("prepared")
+        assert kept.writer.flush()
+        with failing.full():
+            for count in range(1, 4):
+                talk.say({"type": "audio_chunk", "audio_base64": quiet()})
+                await talk.until("result", count)
+            assert kept.writer.flush()
+        talk.say({"type": "stop"})
+        await talk.over()
+        beat = harness.host.heartbeat()
+    kept.close()
+
+    folder = RecordingFolders(tmp_path).folder(told["recording_session_id"])
+    assert read(folder).lost_entries == 3
+    assert beat.recording_lost == 3
+
+
+@pytest.mark.parametrize("half", [0, 3])
+def test_an_append_that_fails_leaves_the_file_as_it_was(tmp_path, failing, half):
+    file = AppendFile(tmp_path / "file")
+    file.append(b"whole")
+    failing.half = half
+    with failing.full(), pytest.raises(OSError, match="No space left"):
+        file.append(b"not this")
+    file.append(b" again")
+    file.close()
+
+    assert (tmp_path / "file").read_bytes() == b"whole again"
+
+
+def test_a_growing_wav_file_can_be_played_at_any_moment(tmp_path, failing):
+    sound = WavFile(tmp_path / "x.wav", 24_000)
+    for seconds in (1, 2):
+        sound.append(journals.to_int16(tone(1.0, 24_000)).tobytes())
+        with failing.full(), pytest.raises(OSError, match="No space left"):
+            sound.append(b"\0\0" * 1000)
+        with wave.open(str(tmp_path / "x.wav"), "rb") as played:
+            assert played.getnframes() == 24_000 * seconds
+            assert played.getframerate() == 24_000
+    sound.close()
+
+
+def test_the_journal_reaches_the_disk_itself_every_five_seconds(tmp_path, writer, monkeypatch):
+    """A crash of the machine loses at most five seconds: that is what fdatasync is for."""
+    now = [1000.0]
+    synced: list[float] = []
+    monkeypatch.setattr("parley.recording.journal.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("parley.recording.disk.os.fdatasync", lambda file: synced.append(now[0]))
+    journal = Journal(RecordingFolders(tmp_path).folder("one"), writer)
+    journal.begin(head("one"), {})
+    for second in range(12):
+        now[0] = 1000.0 + second
+        journal.put(Entry(NoteLine("paused", 1000.0 * second)))
+        assert writer.flush()
+
+    assert synced == [1000.0, 1006.0]
+    journal.end("stopped", 12_000.0)
+    assert writer.flush()
+    assert synced[2:] == [1011.0]

@@ -1,0 +1,198 @@
+"""The format on disk: scripted sessions leave exactly the files kept in `data/format.json`.
+
+Recordings outlive versions, so a change of any field is a change of the format. After an intended
+one, write the file again with `python -m tests.recording.test_recording_format`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+from tests.support.recordings import tone
+
+from parley.clock import ManualClock
+from parley.dialects.events import (
+    AnswerDone,
+    AudioInput,
+    ChatRequested,
+    Clip,
+    Content,
+    DuplexSetup,
+    Event,
+    Failed,
+    HalfDuplexSetup,
+    OutputDelta,
+    Picture,
+    SessionEnded,
+    SessionInterrupted,
+    SessionPaused,
+    SessionReady,
+    SessionResumed,
+    Sound,
+    TurnCompleted,
+    TurnStarted,
+    UnitDone,
+)
+from parley.errors import InferenceFailed
+from parley.media.pcm import Pcm
+from parley.media.wav import encode_wav
+from parley.protocol.content import Message
+from parley.protocol.kinds import Kind
+from parley.protocol.values import DuplexConfig, Generation, TextPart
+from parley.recording.layout import RecordingFolders
+from parley.worker.recording import Recordings
+
+KEPT = Path(__file__).parent / "data/format.json"
+PNG = b"\x89PNG\r\n\x1a\n and so on"
+JPEG = b"\xff\xd8\xff and so on"
+RAW = Sound(np.linspace(-0.5, 0.5, 800, dtype="<f4").tobytes())
+WAV = Sound(encode_wav(tone(0.1, 16_000)))
+
+Script = Iterable[tuple[float, Event]]
+Dialect = Literal["chat", "half_duplex", "duplex"]
+
+
+def _unit(index: int, *, speaks: bool, ends: bool = False, heard: bool = True) -> UnitDone:
+    given = AudioInput(tone(0.05, 16_000), (JPEG, PNG)[: index + 1], index == 0, index or None)
+    return UnitDone(
+        index=index,
+        is_listen=not speaks,
+        text=f"wörd {index}" if speaks else "",
+        pcm=tone(0.04, 24_000) if speaks else Pcm.empty(24_000),
+        end_of_turn=ends,
+        context_tokens=100 + index,
+        costs_ms={"prefill": 1.23456, "llm": 2, "tts": 3.5, "all": 7.0},
+        wall_ms=12.3456,
+        text_tokens=4,
+        speech_tokens=25 if speaks else 0,
+        vision_slices=1,
+        vision_tokens=64,
+        unit=given if heard else None,
+    )
+
+
+def duplex() -> Script:
+    setup = DuplexSetup("Be kind.", WAV, RAW, "anna", 2, DuplexConfig())
+    yield 10.0, setup
+    yield 10.5, SessionReady(prompt_tokens=17)
+    yield 11.5, _unit(0, speaks=False)
+    yield 12.5, _unit(1, speaks=True)
+    yield 13.0, SessionInterrupted()
+    yield 13.5, _unit(2, speaks=True, ends=True)
+    yield 14.0, SessionPaused(60.0)
+    yield 15.0, SessionResumed()
+    yield 15.5, _unit(3, speaks=False, heard=False)
+    yield 16.0, Failed(InferenceFailed())
+    yield 16.5, SessionEnded("stopped")
+
+
+def half_duplex() -> Script:
+    system = (TextPart("Talk\nlike"), WAV, TextPart("this."))
+    yield 10.0, HalfDuplexSetup(system, RAW, None, idle_s=90.0)
+    yield 10.5, SessionReady(prompt_tokens=3, idle_s=90.0)
+    yield 12.0, TurnStarted(900, tone(0.2, 16_000))
+    yield 12.4, OutputDelta(0, "Hello ", tone(0.03, 24_000))
+    yield 12.6, OutputDelta(1, "", tone(0.05, 24_000))
+    yield 12.7, OutputDelta(2, "there", None, is_final=True)
+    yield 12.8, TurnCompleted(0, "Hello there", 80)
+    yield 14.0, TurnStarted(300, tone(0.1, 16_000))
+    yield 14.5, OutputDelta(0, "Once", tone(0.03, 24_000))
+    yield 14.6, TurnCompleted(1, "Once", 30, is_interrupted=True)
+    yield 15.0, TurnStarted(300, tone(0.1, 16_000))
+    yield 15.2, TurnCompleted(2, "", has_failed=True)
+    yield 16.0, TurnStarted(300, tone(0.1, 16_000))
+    yield 16.1, OutputDelta(0, "Cut o", None)
+    yield 16.2, SessionEnded("disconnected")
+
+
+def chat() -> Script:
+    history: tuple[Message[Content], ...] = (
+        Message("system", (TextPart("Be brief."), WAV)),
+        Message("user", (TextPart("And this?"), Picture(JPEG))),
+        Message("assistant", (TextPart("A picture."),)),
+        Message("user", (TextPart("What  is\nthis?"), Picture(PNG), RAW, WAV, Clip(b"film", 2))),
+    )
+    yield (
+        10.0,
+        ChatRequested(
+            history,
+            wants_speech=True,
+            voice=WAV,
+            language="de",
+            generation=Generation(say="A test."),
+            seed=5,
+        ),
+    )
+    yield 10.3, OutputDelta(0, "A ", None)
+    yield 10.6, OutputDelta(1, "test.", None, is_final=True)
+    yield 10.9, AnswerDone("A test.", 5, 321, tone(0.05, 24_000), is_stopped=True)
+    yield 11.0, SessionEnded("done")
+
+
+SCRIPTS = {"duplex": duplex, "half_duplex": half_duplex, "chat": chat}
+TASKS: dict[str, Any] = {
+    "duplex": Kind.OMNI_DUPLEX,
+    "half_duplex": Kind.HALF_DUPLEX,
+    "chat": Kind.CHAT,
+}
+
+
+async def _record(data_dir: Path, dialect: Dialect) -> dict[str, Any]:
+    """Run a script; returns every file by its path: JSON as it is, media by length and hash."""
+    clock = ManualClock()
+    kept = Recordings(
+        RecordingFolders(data_dir), worker_id="w1", model="parrot", clock=clock, min_free_gb=0
+    )
+    recording = kept.begin(session_id="s1", dialect=dialect, kind=TASKS[dialect])
+    assert recording is not None
+    recording.seed = 12345
+    for at_s, event in SCRIPTS[dialect]():
+        recording.observe(event, at_s)
+        if isinstance(event, ChatRequested | HalfDuplexSetup | DuplexSetup):
+            await recording.recording_id()
+    kept.close()
+    (folder,) = RecordingFolders(data_dir)
+    files = {path.relative_to(folder.path).as_posix(): path for path in folder.files()}
+    return {name: _content(path, folder.recording_id) for name, path in files.items()}
+
+
+def _content(path: Path, recording_id: str) -> Any:
+    data = path.read_bytes()
+    if path.suffix not in (".json", ".jsonl"):
+        return [len(data), hashlib.sha256(data).hexdigest()[:16]]
+    text = data.decode().replace(recording_id, "ID")
+    if path.suffix == ".jsonl":
+        return [json.loads(line) for line in text.splitlines()]
+    return json.loads(text)
+
+
+@pytest.mark.parametrize("dialect", SCRIPTS)
+async def test_a_scripted_session_leaves_the_files_that_are_kept(tmp_path, dialect):
+    kept = json.loads(KEPT.read_text())[dialect]
+
+    found = await _record(tmp_path, dialect)
+
+    assert found.keys() == kept.keys()
+    for name, content in kept.items():
+        assert found[name] == content, name
+
+
+async def _write() -> None:
+    made = {}
+    for dialect in SCRIPTS:
+        with tempfile.TemporaryDirectory() as folder:
+            made[dialect] = await _record(Path(folder), dialect)  # type: ignore[arg-type]
+    KEPT.write_text(json.dumps(made, indent=1, ensure_ascii=False) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(_write()))

@@ -1,0 +1,294 @@
+"""The merged replay: true timing in the plan, and the same in the files that are made of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Literal
+
+import av
+import numpy as np
+import pytest
+import soundfile
+from tests.support.recordings import JPEG, a_unit, begun, head, recorded, tone
+
+from parley.protocol.kinds import Kind
+from parley.recording import store
+from parley.recording.finish import recover
+from parley.recording.journal import JournalWriter
+from parley.recording.layout import Folder, RecordingFolders
+from parley.recording.lines import (
+    HeardLine,
+    Line,
+    NoteLine,
+    RecordedResult,
+    SaidLine,
+    TurnInput,
+    TurnLine,
+    UnitLine,
+)
+from parley.recording.placing import Caption, place
+from parley.recording.render import make, srt, vtt, wrap
+from parley.recording.render_queue import RenderQueue, pending
+
+MADE = ("merged_replay.wav", "merged_replay.srt", "merged_replay.vtt", "merged_replay.mp4")
+
+
+def unit(index: int, receive_s: float, *, said_ms: float = 0, at_s: float | None = None, **result):
+    mode: Literal["SPEAK", "LISTEN"] = "SPEAK" if said_ms or result else "LISTEN"
+    made = RecordedResult(mode, **result)
+    if said_ms:
+        made.ai_audio, made.ai_audio_duration_ms = f"ai_audio/{index}.wav", said_ms
+    return UnitLine(
+        index=index,
+        receive_ts_ms=1000 * receive_s,
+        at_ms=1000 * (receive_s + 0.2 if at_s is None else at_s),
+        user_audio=f"user_audio/{index}.wav",
+        samples=(0, 16_000, 16_000),
+        result=made,
+    )
+
+
+def starts(pieces) -> list[float]:
+    return [round(piece.start_s, 3) for piece in pieces]
+
+
+def test_units_lie_back_to_back_whatever_the_network_did_to_them():
+    plan = place(head("x"), [unit(0, 1.0), unit(1, 2.12), unit(2, 2.95), unit(3, 4.1)])
+
+    assert starts(plan.user) == [0.0, 1.0, 2.0, 3.0]
+
+
+def test_a_pause_is_heard_as_one():
+    plan = place(head("x"), [unit(0, 1.0), unit(1, 12.0), unit(2, 13.0)])
+
+    assert starts(plan.user) == [0.0, 11.0, 12.0]
+
+
+def test_the_answer_is_heard_when_it_came_and_after_what_came_before():
+    plan = place(
+        head("x"),
+        [unit(0, 1.0, said_ms=1400, text="a"), unit(1, 2.0, said_ms=600), unit(2, 6, said_ms=500)],
+    )
+
+    assert starts(plan.assistant) == [1.2, 2.6, 6.2]
+
+
+def test_what_was_interrupted_was_not_heard():
+    lines = [
+        unit(0, 1.0, said_ms=3000, text="long"),
+        unit(1, 2.0, said_ms=1000, text=" story"),
+        NoteLine("interrupted", 2500.0),
+        unit(2, 3.0),
+        unit(3, 4.0, said_ms=500, text="sorry"),
+    ]
+    plan = place(head("x"), lines)
+
+    assert [(round(p.start_s, 3), round(p.length_s, 3)) for p in plan.assistant] == [
+        (1.2, 1.3),
+        (4.2, 0.5),
+    ]
+    assert [caption.text for caption in plan.captions] == ["long", "long story", "sorry"]
+    assert plan.captions[1].end_s <= 4.2
+
+
+def test_captions_grow_within_a_turn_and_stay_a_while_after_it():
+    lines = [
+        unit(0, 1.0, said_ms=1000, text="One"),
+        unit(1, 2.0, said_ms=1000, text=" two", end_of_turn=True),
+        unit(2, 9.0, said_ms=1000, text="Three"),
+    ]
+    plan = place(head("x"), lines)
+
+    captions = [(one.text, round(one.start_s, 3), round(one.end_s, 3)) for one in plan.captions]
+    assert captions == [("One", 1.2, 2.2), ("One two", 2.2, 4.7), ("Three", 9.2, 11.7)]
+
+
+def test_half_duplex_turns_lie_where_they_were_spoken():
+    lines: list[Line] = [
+        TurnLine(
+            0, 5000.0, 5000.0, TurnInput(audio="user_audio/000.wav"), samples=[(0, 32_000, 16_000)]
+        ),
+        SaidLine(0, 5300.0, "Hi", "a", 800),
+        SaidLine(0, 5400.0, audio="a", audio_ms=900),
+    ]
+    config = {"vad": {"min_silence_duration_ms": 800, "speech_pad_ms": 30}}
+    plan = place(head("x", app_type=Kind.HALF_DUPLEX, config=config), lines)
+
+    assert starts(plan.user) == [2.23]
+    assert starts(plan.assistant) == [5.3, 6.1]
+    assert [piece.offset_s for piece in plan.assistant] == [0.0, 0.8]
+
+
+def test_subtitles_carry_no_commands():
+    text = srt([Caption("<b>x</b> {\\an8}\n\n2\n00:00 --> 00:01\x1b[31m", 0.0, 1.25)])
+
+    assert text.splitlines()[1] == "00:00:00,000 --> 00:00:01,250"
+    assert len(text.splitlines()) == 3
+    assert not set(text.splitlines()[2]) & set("<>{}\\\x1b")
+
+
+def test_subtitles_say_who_said_what_where_both_sides_have_words():
+    user, ours = [Caption("What & when?", 0.0, 1.0)], [Caption("Now.", 1.5, 2.0)]
+
+    assert [line for line in srt(ours, user).splitlines() if ":" in line and "-->" not in line] == [
+        "User: What & when?",
+        "Assistant: Now.",
+    ]
+    assert vtt(ours, user).split("\n\n")[0] == "WEBVTT"
+    assert "<v User>What &amp; when?" in vtt(ours, user)
+    assert "00:00:01.500 --> 00:00:02.000\n<v Assistant>Now." in vtt(ours, user)
+
+
+def test_what_was_heard_and_written_is_captioned_where_it_was_said():
+    turn: list[Line] = [
+        TurnLine(
+            0, 5000.0, 5000.0, TurnInput(audio="user_audio/000.wav"), samples=[(0, 32_000, 16_000)]
+        ),
+        HeardLine(0, 5200.0, "What is the time?"),
+        SaidLine(0, 5300.0, "Hi", "a", 800),
+    ]
+    spoken = place(head("x", app_type=Kind.HALF_DUPLEX), turn)
+    written = unit(0, 1.0)
+    written.text = "Look"
+    units = place(head("x"), [written, unit(1, 2.0), HeardLine(1, 2100.0, "Hello"), unit(2, 3.0)])
+
+    assert [(one.text, one.start_s, one.end_s) for one in spoken.user_captions] == [
+        ("What is the time?", 3.0, 5.0)
+    ]
+    assert [(one.text, one.end_s) for one in units.user_captions] == [("Look", 1.5), ("Hello", 2.1)]
+
+
+def test_lines_break_between_words_and_between_chinese_characters():
+    assert wrap("one two three", len, 8) == ["one two", "three"]
+    assert wrap("你好世界真大", len, 4) == ["你好世界", "真大"]
+
+
+def test_sound_film_and_subtitles_have_the_length_and_timing_of_the_session(tmp_path):
+    folder = recorded(tmp_path, "one", units=4)
+
+    made = make(folder)
+
+    assert [path.name for path in made] == list(MADE)
+    sound, rate_hz = soundfile.read(folder.replay_wav)
+    assert (rate_hz, sound.shape[1]) == (24_000, 2)
+    loud = np.abs(sound) > 0.02
+    assert abs(loud[:, 0].argmax() / rate_hz - 0.0) < 0.01
+    assert abs(loud[:, 1].argmax() / rate_hz - 1.1) < 0.01
+    assert abs((len(sound) - loud[::-1, 1].argmax()) / rate_hz - 5.1) < 0.01
+    with av.open(str(folder.replay_mp4)) as film:
+        video, audio = film.streams.video[0], film.streams.audio[0]
+        assert (video.width, video.height) == (1280, 720)
+        pictures = [frame.to_ndarray(format="rgb24") for frame in film.decode(video)]
+        assert abs(float(audio.duration * audio.time_base) - len(sound) / rate_hz) < 0.2
+    assert 80 < pictures[0][360, 640].mean() < 100
+    assert any(picture[620:700].max() > 200 for picture in pictures)
+    recording = store.read_recording(folder)
+    assert recording is not None
+    assert recording.merged_replay == "merged_replay.wav"
+    assert recording.merged_replay_video == "merged_replay.mp4"
+
+
+def test_resampling_the_person_brings_no_aliases_and_keeps_the_level(tmp_path):
+    folder = recorded(tmp_path, "one", units=2)
+    make(folder)
+
+    left = soundfile.read(folder.replay_wav)[0][2400:45_600, 0]
+    spectrum = np.abs(np.fft.rfft(left * np.hanning(len(left))))
+    frequencies = np.fft.rfftfreq(len(left), 1 / 24_000)
+    assert abs(np.abs(left).max() - 0.1) < 0.005
+    assert spectrum[frequencies > 8100].max() < spectrum.max() * 1e-3
+
+
+@pytest.mark.slow
+def test_replays_are_made_aside_and_say_how_far_they_are(tmp_path):
+    folder = recorded(tmp_path, "one")
+    maker = RenderQueue()
+
+    assert maker.put(folder)
+    maker.wait()
+    maker.close()
+
+    state = json.loads(folder.replay_state.read_bytes())
+    assert state == {"state": "done", "progress": 1.0, "files": list(MADE)}
+    assert store.describe(folder)["replay"]["state"] == "done"
+    assert not any(path.name.endswith(".partial") for path in folder.files())
+
+
+@pytest.mark.slow
+def test_a_replay_that_cannot_be_made_says_so(tmp_path):
+    folder = recorded(tmp_path, "one")
+    folder.journal.write_text("")
+    maker = RenderQueue()
+
+    maker.put(folder)
+    maker.wait()
+    maker.close()
+
+    assert json.loads(folder.replay_state.read_bytes())["state"] == "failed"
+
+
+@pytest.mark.slow
+def test_replays_that_a_restart_cut_off_are_made_after_it(tmp_path):
+    folder = recorded(tmp_path, "one")
+    recorded(tmp_path, "not_asked")
+    stopped = RenderQueue()
+    stopped.put(folder)
+    stopped.close()
+    left = pending(RecordingFolders(tmp_path))
+
+    maker = RenderQueue()
+    for one in left:
+        maker.put(one)
+    maker.wait()
+    maker.close()
+
+    assert [one.recording_id for one in left] == ["one"]
+    assert json.loads(folder.replay_state.read_bytes())["state"] == "done"
+    assert pending(RecordingFolders(tmp_path)) == []
+
+
+def test_the_replay_of_a_crashed_session_plays(tmp_path):
+    folder = _crashed(tmp_path)
+    (torn,) = (folder.path / "ai_audio").glob("*_001.wav")
+    torn.write_bytes(torn.read_bytes()[:30])
+
+    recover(RecordingFolders(tmp_path))
+    make(folder)
+
+    assert soundfile.info(folder.replay_wav).duration > 2
+    with av.open(str(folder.replay_mp4)) as film:
+        assert sum(1 for _ in film.decode(film.streams.video[0])) > 2
+
+
+def _crashed(tmp_path: Path) -> Folder:
+    writer = JournalWriter()
+    journal = begun(RecordingFolders(tmp_path).folder("crash"), writer)
+    for index in range(2):
+        journal.put(a_unit(index))
+    writer.close()
+    journal.close()
+    return journal.folder
+
+
+def test_a_frame_that_is_a_bomb_is_left_out(tmp_path):
+    folder = recorded(tmp_path, "one")
+    bomb = bytearray(JPEG)
+    start = bomb.find(b"\xff\xc0")
+    bomb[start + 5 : start + 9] = b"\xff\xff\xff\xff"
+    (folder.path / "user_frames/000.jpg").write_bytes(bytes(bomb))
+
+    make(folder)
+
+    with av.open(str(folder.replay_mp4)) as film:
+        assert next(film.decode(film.streams.video[0])).width == 1280
+
+
+def test_two_sounds_at_once_do_not_wrap_around(tmp_path):
+    folder = recorded(tmp_path, "one")
+    loud = folder.path / "user_audio/000.wav"
+    soundfile.write(loud, tone(1.0, 16_000, 0.99).samples, 16_000)
+
+    make(folder)
+
+    assert np.abs(soundfile.read(folder.replay_wav)[0]).max() <= 1.0

@@ -1,0 +1,184 @@
+"""Interruptions of answers, in a whole worker: what is sent, and what the context holds."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.support.patience import HANG_S
+from tests.support.sessions import Talk, WorkerHarness, heard, loud, pcm64, quiet, worker_harness
+from tests.support.timeline import chunks, silence, sound, speak
+
+from parley.clock import ManualClock
+from parley.media.pcm import INPUT_RATE_HZ, Pcm
+from parley.session.interruption import Playback
+
+STOP = {"mode": "stop"}
+SENTENCE = sound(silence(0.5), speak(2.5), silence(1.2))
+
+
+def noise(seconds: float) -> Pcm:
+    """A voice that is not the parrot's, which says again what it heard."""
+    rng = np.random.default_rng(1)
+    count = round(seconds * INPUT_RATE_HZ)
+    return Pcm((0.1 * rng.standard_normal(count)).astype(np.float32), INPUT_RATE_HZ)
+
+
+def tell(talk: Talk, pcm: Pcm, chunk_s: float = 0.1) -> None:
+    for chunk in chunks(pcm, chunk_s):
+        talk.say({"type": "audio_chunk", "audio_base64": pcm64(chunk)})
+
+
+async def state(talk: Talk, wanted: str) -> dict[str, Any]:
+    """The first `interruption` message in this state."""
+    count = 1
+    while True:
+        message = await talk.until("interruption", count)
+        if message["state"] == wanted:
+            return message
+        count += 1
+
+
+async def played(harness: WorkerHarness) -> None:
+    """Until the session listens for the next turn."""
+    (session,) = harness._lives()
+    runner: Any = session._runner
+    async with asyncio.timeout(HANG_S):
+        while runner._is_watching:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def test_an_answer_ends_where_it_was_interrupted():
+    clock = ManualClock()
+    async with worker_harness(clock=clock) as harness:
+        talk = await harness.ready("half_duplex", config={"interruption": STOP})
+        tell(talk, SENTENCE)
+        done = await talk.until("turn_done")
+        clock.advance(1.0)
+        tell(talk, noise(1.5))
+        stopped = await state(talk, "stopped")
+        tell(talk, sound(silence(1.5)))
+        second = await talk.until("turn_done", 2)
+
+        assert stopped["index"] == done["turn_index"] == 0
+        assert stopped["heard_ms"] == 1000
+        assert done["text"].startswith(stopped["text"])
+        assert 0 < len(stopped["text"]) < len(done["text"])
+        # What interrupted is the next turn, from its first word.
+        generating = await talk.until("generating", 2)
+        assert generating["speech_duration_ms"] == pytest.approx(1500, abs=200)
+        assert second["interrupted"] is False
+
+
+async def test_nothing_of_an_answer_is_sent_behind_the_fence():
+    async with worker_harness(clock=ManualClock()) as harness:
+        talk = await harness.ready("half_duplex", config={"interruption": STOP})
+        tell(talk, SENTENCE)
+        await talk.until("turn_done")
+        tell(talk, noise(1.5))
+        await state(talk, "stopped")
+        tell(talk, sound(silence(1.5)))
+        await talk.until("generating", 2)
+
+        types = talk.types
+        fence = next(
+            index
+            for index, message in enumerate(talk.socket.sent)
+            if message["type"] == "interruption" and message["state"] == "stopped"
+        )
+        generating = [index for index, name in enumerate(types) if name == "generating"][1]
+        assert "chunk" not in types[fence:generating]
+
+
+async def test_an_acknowledgement_is_told_and_changes_nothing():
+    clock = ManualClock()
+    async with worker_harness(clock=clock) as harness:
+        talk = await harness.ready("half_duplex", config={"interruption": STOP})
+        tell(talk, SENTENCE)
+        await talk.until("turn_done")
+        tell(talk, noise(0.4))
+        tell(talk, sound(silence(0.6)))
+        await state(talk, "dismissed")
+        await harness.pass_time(10.0, due="played")
+        await played(harness)
+        tell(talk, SENTENCE)
+        await talk.until("turn_done", 2)
+
+        states = [m["state"] for m in talk.socket.sent if m["type"] == "interruption"]
+        assert states == ["suspected", "dismissed"]
+        assert talk.types.count("generating") == 2
+
+
+async def test_ducking_never_ends_an_answer_and_what_was_said_is_answered_after_it():
+    async with worker_harness(clock=ManualClock()) as harness:
+        talk = await harness.ready("half_duplex", config={"interruption": {"mode": "duck"}})
+        tell(talk, SENTENCE)
+        await talk.until("turn_done")
+        tell(talk, noise(2.0))
+        tell(talk, sound(silence(1.0)))
+        await state(talk, "dismissed")
+        await harness.pass_time(10.0, due="played")
+        await talk.until("turn_done", 2)
+
+        states = [m["state"] for m in talk.socket.sent if m["type"] == "interruption"]
+        assert states == ["suspected", "dismissed"]
+        assert (await talk.until("generating", 2))["speech_duration_ms"] > 1500
+
+
+async def test_without_being_asked_for_nothing_is_said_of_interruptions():
+    async with worker_harness() as harness:
+        talk = await harness.ready("half_duplex")
+        tell(talk, SENTENCE)
+        await talk.until("turn_done")
+        tell(talk, noise(1.0))
+        tell(talk, sound(silence(1.5)))
+        await talk.until("turn_done", 2)
+
+        assert "interruption" not in talk.types
+
+
+def unit(pcm64_: str) -> dict[str, Any]:
+    return {"type": "audio_chunk", "audio_base64": pcm64_}
+
+
+async def test_a_speaking_unit_is_silenced_in_duplex():
+    async with worker_harness(clock=ManualClock()) as harness:
+        talk = await harness.ready("duplex", "omni_1", interruption=STOP)
+        for sent, audio in enumerate([quiet(), quiet(), loud(), loud(), loud(), quiet()]):
+            talk.say(unit(audio))
+            last = await talk.until("result", sent + 1)
+        assert not last["is_listen"]
+        # Whole seconds and tenths are the same to the watch.
+        for piece in chunks(noise(1.0), 0.1):
+            talk.say(unit(pcm64(piece)))
+        await state(talk, "stopped")
+        fence = len(talk.socket.sent)
+        for count in range(talk.types.count("result") + 1, talk.types.count("result") + 4):
+            talk.say(unit(quiet()))
+            await talk.until("result", count)
+
+        results = [m for m in talk.socket.sent[fence:] if m["type"] == "result"]
+        assert len(results) >= 3
+        for result in results:
+            assert result["is_listen"]
+            assert not len(heard(result["audio_data"]))
+
+
+def test_what_has_been_heard_follows_the_clock():
+    clock = ManualClock()
+    playback = Playback(clock)
+    playback.begin()
+    playback.send("One two three four ", 2000)
+    playback.send("five six seven eight", 2000)
+
+    clock.advance(2.0)
+    assert playback.heard() == (2000, "One two three four")
+    clock.advance(1.0)
+    left_before = playback.is_heard
+    playback.cut()
+    assert (left_before, playback.is_heard) == (True, False)
+    assert playback.heard() == (3000, "One two three four five six")
+    clock.advance(HANG_S)
+    assert playback.heard() == (3000, "One two three four five six")

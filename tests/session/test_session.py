@@ -1,0 +1,422 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+from unittest.mock import Mock
+
+import msgspec
+import pytest
+from tests.support.patience import HANG_S
+from tests.support.sockets import FakeSocket
+
+from parley.clock import ManualClock
+from parley.dialects.base import Dialect, Reply, SessionContext
+from parley.dialects.events import (
+    ClientEvent,
+    Event,
+    Failed,
+    ServerEvent,
+    SessionEnded,
+    SessionInterrupted,
+    StopRequested,
+)
+from parley.errors import InferenceFailed, InvalidPayload, ParleyError, SlowClient, WrongPhase
+from parley.protocol.kinds import Kind, Phase
+from parley.session.session import (
+    PARSE_ON_LOOP_BYTES,
+    Deadlines,
+    Outbox,
+    OutputLimits,
+    Session,
+)
+
+OUTPUT = OutputLimits(waiting_bytes=8 * 1024 * 1024, stall_s=10.0)
+
+
+class PlainMessage(msgspec.Struct):
+    type: str
+
+
+class PlainDialect(Dialect):
+    """Every message is a stop, unless it says otherwise."""
+
+    name = "plain"
+    paths = ("/plain",)
+    kind = Kind.CHAT
+    accepts: ClassVar = {}
+
+    def decode(self, frame: str, phase: Phase) -> ClientEvent | None:
+        if "wrong" in frame:
+            raise WrongPhase("wrong", phase)
+        return None if "ignored" in frame else StopRequested()
+
+    def messages(self, event: ServerEvent) -> list[PlainMessage]:
+        return [PlainMessage("said")]
+
+    def error(self, failure: ParleyError) -> PlainMessage:
+        return PlainMessage("error")
+
+    def answer(self, failure: ParleyError) -> Reply:
+        code = 1008 if isinstance(failure, InvalidPayload) else None
+        return Reply((self.error(failure),), code)
+
+    def ending(self, ended: SessionEnded) -> Reply:
+        code = ended.error.close_code if ended.error else 1000
+        return Reply((PlainMessage(ended.reason),), code)
+
+
+@dataclass
+class PlainDriver:
+    session: Session
+    body: Callable[[Session], object] | None = None
+    accepted: list[ClientEvent] = field(default_factory=list)
+    expired: list[str] = field(default_factory=list)
+    was_cancelled: bool = False
+    started: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def accept(self, event: ClientEvent) -> None:
+        self.accepted.append(event)
+        self.session.end(SessionEnded("stopped"))
+
+    def expire(self, deadline: str) -> None:
+        self.expired.append(deadline)
+        self.session.end(SessionEnded("timeout", elapsed_s=5.0))
+
+    def stop_turn(self) -> bool:
+        return True
+
+    async def run(self) -> SessionEnded:
+        try:
+            self.started.set()
+            if self.body is not None:
+                self.body(self.session)
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.was_cancelled = True
+            raise
+        return SessionEnded("done")
+
+    async def close(self) -> None: ...
+
+
+@dataclass
+class Stage:
+    socket: FakeSocket
+    session: Session
+    runner: PlainDriver
+    clock: ManualClock
+    seen: list
+    phases: list
+    task: asyncio.Task
+
+    async def over(self) -> SessionEnded:
+        async with asyncio.timeout(HANG_S):
+            ended = await self.task
+            await self.session.finish()
+        return ended
+
+
+@contextlib.asynccontextmanager
+async def staged(
+    body: Callable[[Session], object] | None = None, output: OutputLimits | None = None
+) -> AsyncIterator[Stage]:
+    socket, clock = FakeSocket(), ManualClock()
+    seen: list[Event] = []
+    phases: list[Phase] = []
+
+    class Watcher:
+        def observe(self, event, at_s):
+            seen.append(event)
+
+    session = Session(
+        socket=socket,
+        dialect=PlainDialect(SessionContext("s", Kind.CHAT)),
+        clock=clock,
+        session_id="s",
+        output=output or OUTPUT,
+        observers=[Watcher()],
+        enters=phases.append,
+    )
+    runner = PlainDriver(session, body)
+    task = asyncio.create_task(session.run(runner))
+    await runner.started.wait()
+    try:
+        yield Stage(socket, session, runner, clock, seen, phases, task)
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await session.finish()
+
+
+async def test_what_the_client_does_reaches_the_driver_and_its_end_reaches_the_client():
+    async with staged() as stage:
+        stage.socket.say("stop")
+
+        ended = await stage.over()
+
+        assert ended == SessionEnded("stopped")
+        assert stage.socket.types == ["stopped"]
+        assert stage.socket.closed == (1000, "stopped")
+        assert stage.runner.was_cancelled
+        assert stage.seen == [StopRequested(), SessionEnded("stopped")]
+
+
+async def test_a_refused_message_is_answered_and_not_executed():
+    async with staged() as stage:
+        stage.socket.say("wrong")
+
+        await stage.socket.until("error")
+
+        assert stage.runner.accepted == []
+        assert not stage.session.has_ended
+
+
+async def test_what_the_runner_refuses_is_told_with_what_the_client_did(monkeypatch):
+    async with staged() as stage:
+        monkeypatch.setattr(
+            stage.runner, "accept", Mock(side_effect=WrongPhase("stop", Phase.ACTIVE))
+        )
+        stage.socket.say("stop")
+
+        await stage.socket.until("error")
+
+        failed = stage.seen[-1]
+        assert isinstance(failed, Failed)
+        assert (type(failed.error), failed.event) == (WrongPhase, StopRequested())
+
+
+async def test_an_ignored_message_leaves_no_trace():
+    async with staged() as stage:
+        stage.socket.say("ignored")
+        stage.socket.say("stop")
+
+        await stage.over()
+
+        assert stage.runner.accepted == [StopRequested()]
+
+
+async def test_a_binary_message_is_an_error():
+    async with staged() as stage:
+        stage.socket.say(b"\x00")
+
+        await stage.socket.until("error")
+
+        assert "binary" in str(stage.seen[0].error)
+
+
+async def test_a_long_message_is_parsed_away_from_the_event_loop_and_a_short_one_on_it():
+    read = PlainDialect.decode
+    threads: dict[int, str] = {}
+
+    def noting(self, frame, phase):
+        threads[len(frame)] = threading.current_thread().name
+        return read(self, frame, phase)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PlainDialect, "decode", noting)
+        async with staged() as stage:
+            stage.socket.say("ignored")
+            stage.socket.say("x" * (PARSE_ON_LOOP_BYTES + 1))
+            await stage.over()
+
+    assert threads[7] == threading.main_thread().name
+    assert threads[PARSE_ON_LOOP_BYTES + 1] != threading.main_thread().name
+
+
+async def test_a_long_message_is_understood_like_a_short_one():
+    async with staged() as stage:
+        stage.socket.say("x" * 1_000_000)
+
+        assert await stage.over() == SessionEnded("stopped")
+
+
+async def test_a_client_that_leaves_ends_the_conversation_silently():
+    async with staged() as stage:
+        stage.socket.hang_up()
+
+        assert (await stage.over()).reason == "disconnected"
+        assert stage.socket.sent == []
+
+
+async def test_only_the_first_ending_counts_and_nothing_is_said_after_it():
+    def body(session: Session) -> None:
+        session.end(SessionEnded("timeout"))
+        session.end(SessionEnded("stopped"))
+        session.emit(SessionInterrupted())
+
+    async with staged(body) as stage:
+        assert (await stage.over()).reason == "timeout"
+        assert stage.socket.types == ["timeout"]
+
+
+async def test_an_error_that_the_dialect_closes_for_ends_the_conversation():
+    error = InvalidPayload("bad")
+
+    async with staged(lambda session: session.emit(Failed(error))) as stage:
+        assert await stage.over() == SessionEnded("error", error)
+        assert stage.socket.types == ["error"]
+        assert stage.socket.close_code == 1008
+
+
+async def test_a_bug_in_a_driver_ends_its_conversation_without_telling_what_it_was():
+    def body(session: Session) -> None:
+        raise ZeroDivisionError("secret path /etc")
+
+    async with staged(body) as stage:
+        ended = await stage.over()
+
+        assert isinstance(ended.error, InferenceFailed)
+        assert ended.error.error_id is not None
+        assert "secret" not in str(ended.error)
+        assert stage.socket.close_code == 1011
+
+
+async def test_a_deadline_reaches_the_driver_when_the_clock_has_passed_it():
+    async with staged(
+        lambda session: session.deadlines.set("idle", session.clock.monotonic() + 5)
+    ) as stage:
+        stage.clock.advance(4.9)
+        stage.session.check_deadlines()
+        assert stage.runner.expired == []
+
+        stage.clock.advance(0.2)
+        stage.session.check_deadlines()
+
+        assert stage.runner.expired == ["idle"]
+        assert (await stage.over()).elapsed_s == 5.0
+
+
+async def test_the_timekeeper_notices_a_deadline_by_itself():
+    async with staged() as stage:
+        stage.session.deadlines.set("soon", stage.clock.monotonic())
+
+        assert (await stage.over()).reason == "timeout"
+
+
+async def test_cancelling_the_conversation_still_says_goodbye_and_leaves_no_task():
+    before = asyncio.all_tasks()
+    async with staged() as stage:
+        stage.task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await stage.task
+        await stage.session.finish()
+
+        assert stage.socket.types == ["server_shutdown"]
+        assert asyncio.all_tasks() == before
+
+
+async def test_a_client_that_does_not_read_is_disconnected_when_too_much_waits():
+    def body(session: Session) -> None:
+        for _ in range(100):
+            session.emit(SessionInterrupted())
+
+    async with staged(body, replace(OUTPUT, waiting_bytes=200)) as stage:
+        stage.socket.reads.clear()
+        ended = await stage.over()
+
+        assert isinstance(ended.error, SlowClient)
+        assert stage.socket.close_code == 1008
+
+
+async def test_a_client_that_stalls_on_one_message_is_disconnected():
+    async with staged(
+        lambda session: session.emit(SessionInterrupted()), replace(OUTPUT, stall_s=0.01)
+    ) as stage:
+        stage.socket.reads.clear()
+        ended = await stage.over()
+
+        assert isinstance(ended.error, SlowClient)
+
+
+async def test_one_message_larger_than_the_limit_is_taken_when_nothing_waits():
+    outbox = Outbox(replace(OUTPUT, waiting_bytes=10))
+    sent = []
+
+    async def send(text: str) -> None:
+        sent.append(text)
+
+    outbox.put(["x" * 1000])
+    outbox.close()
+    await outbox.pump(send)
+
+    assert sent == ["x" * 1000]
+
+
+async def test_whoever_speaks_faster_than_the_client_reads_can_wait_for_room():
+    outbox = Outbox(replace(OUTPUT, waiting_bytes=100))
+    gate = asyncio.Event()
+    sent: list[str] = []
+
+    async def send(text: str) -> None:
+        await gate.wait()
+        sent.append(text)
+
+    pump = asyncio.create_task(outbox.pump(send))
+    for _ in range(3):
+        outbox.put(["x" * 30])
+    waiting = asyncio.create_task(outbox.room())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+
+    gate.set()
+    async with asyncio.timeout(HANG_S):
+        await waiting
+    assert sent
+    outbox.close()
+    await pump
+
+
+async def test_phases_are_reported_once_each_and_never_after_the_end():
+    def body(session: Session) -> None:
+        for phase in (Phase.ACTIVE, Phase.ACTIVE, Phase.PAUSED):
+            session.enter(phase)
+        session.end(SessionEnded("stopped"))
+        session.enter(Phase.ACTIVE)
+
+    async with staged(body) as stage:
+        await stage.over()
+
+        assert stage.phases == ["active", "paused"]
+
+
+def test_deadlines_expire_in_order_and_once():
+    deadlines = Deadlines()
+    deadlines.set("b", 2.0)
+    deadlines.set("a", 1.0)
+    deadlines.set("c", 3.0)
+    deadlines.set("gone", 0.5)
+    deadlines.clear("gone", "never set")
+
+    assert deadlines.next_due_s() == 1.0
+    assert deadlines.take_expired(2.0) == ["a", "b"]
+    assert deadlines.take_expired(2.0) == []
+    assert deadlines.get("c") == 3.0
+
+
+@pytest.mark.parametrize(
+    ("frame", "on_loop"),
+    [
+        ("ignored" + "x" * (65_536 - 7), True),
+        ("ignored" + "x" * (65_537 - 7), False),
+        ("ignored" + "\N{GRINNING FACE}" * 16_384, False),
+    ],
+    ids=["64 KB", "more", "more in bytes"],
+)
+async def test_nothing_over_64_kb_is_parsed_on_the_event_loop(monkeypatch, frame, on_loop):
+    parsed_by: list[int] = []
+
+    def read(self, frame, phase):
+        parsed_by.append(threading.get_ident())
+
+    monkeypatch.setattr(PlainDialect, "decode", read)
+    async with staged() as stage:
+        stage.socket.say(frame)
+        async with asyncio.timeout(HANG_S):
+            while not parsed_by:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+
+    assert (parsed_by == [threading.get_ident()]) is on_loop

@@ -1,0 +1,37 @@
+"""What each test costs in CPU seconds, as a pytest plugin: wall time says little on a busy machine.
+
+`python -m pytest -p tests.support.costs --costs costs.tsv` writes one line per test: seconds of CPU
+of its own process and of the child processes that ended meanwhile (set-up, test and tear-down
+together), seconds of wall time, name. A fixture shared by several tests counts for the test that
+makes it and the one after which it ends.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--costs", type=Path, help="file to append the CPU seconds of each test to")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    cpu, wall = _cpu_seconds(), time.monotonic()
+    result = yield
+    cpu, wall = _cpu_seconds() - cpu, time.monotonic() - wall
+    path = item.config.getoption("--costs")
+    if path is not None:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(f"{cpu:.2f}\t{wall:.2f}\t{item.nodeid}\n")
+    return result
+
+
+def _cpu_seconds() -> float:
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system

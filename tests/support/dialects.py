@@ -1,0 +1,57 @@
+"""The shipped dialects as tests use them: objects of one connection, and their messages."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any, Literal
+
+from parley.clock import Clock, ManualClock
+from parley.dialects.base import Dialect, SessionContext
+from parley.dialects.registry import installed
+from parley.protocol import chat, codec, duplex, half_duplex, realtime
+from parley.protocol.kinds import Kind
+
+DialectName = Literal["chat", "half_duplex", "duplex", "realtime"]
+
+NAMES: tuple[DialectName, ...] = ("chat", "half_duplex", "duplex", "realtime")
+
+MESSAGES: dict[str, ModuleType] = {
+    "chat": chat,
+    "half_duplex": half_duplex,
+    "duplex": duplex,
+    "realtime": realtime,
+}
+
+
+def connection(
+    name: str,
+    session_id: str = "s",
+    *,
+    kind: Kind | None = None,
+    extensions: bool = False,
+    clock: Clock | None = None,
+) -> Dialect:
+    """A shipped dialect as one client speaks it."""
+    spoken = installed().find(name)
+    assert spoken is not None
+    return spoken(
+        SessionContext(
+            session_id, kind or spoken.kind, extensions=extensions, clock=clock or ManualClock()
+        )
+    )
+
+
+def decode_client(dialect: Dialect, raw: bytes | str) -> Any:
+    """A client's message, whatever the phase."""
+    return MESSAGES[dialect.name].decode_client(raw)
+
+
+def decode_server(dialect: Dialect, raw: bytes | str) -> Any:
+    """A server's message."""
+    return MESSAGES[dialect.name].decode_server(raw)
+
+
+def encoded(message: Any) -> dict[str, Any]:
+    """A message with every field."""
+    value: dict[str, Any] = codec.parse(codec.encode(message))
+    return value

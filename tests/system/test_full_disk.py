@@ -1,0 +1,156 @@
+"""A real disk that fills up under a whole server: the conversation goes on, what is lost is counted
+and told, and whoever wants to keep something hears that there is no room.
+
+The disk is a tmpfs of 8 MiB, for which mounting must be allowed.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from tests.support.gateways import until
+from tests.support.patience import HANG_S
+from tests.support.stack import RunningStack, running_stack
+from websockets.asyncio.client import ClientConnection, connect
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    path = tmp_path / "disk"
+    path.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(path)]
+    try:
+        subprocess.run(mount, check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("mounting is not allowed here")
+    yield path
+    subprocess.run(["umount", "--lazy", str(path)], check=True)
+
+
+@pytest.fixture
+async def server(small_disk: Path) -> AsyncIterator[RunningStack]:
+    storage = {"data_dir": small_disk, "recording": True, "min_free_gb": 0, "replays": False}
+    async with running_stack(slots=2, storage=storage, worker={"vad": "energy"}) as running:
+        yield running
+
+
+@contextlib.contextmanager
+def filled(disk: Path) -> Iterator[None]:
+    """No byte is free while the block runs."""
+    filler = disk / "filler"
+    with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+    try:
+        yield
+    finally:
+        filler.unlink()
+
+
+async def hear(
+    socket: ClientConnection, kind: str, passed: list[dict[str, Any]] | None = None
+) -> dict[str, Any]:
+    """The next message of a kind; `passed` takes those before it."""
+    while (message := json.loads(await socket.recv()))["type"] != kind:
+        assert message["type"] != "error", message
+        if passed is not None:
+            passed.append(message)
+    return dict(message)
+
+
+async def prepare(socket: ClientConnection) -> dict[str, Any]:
+    await hear(socket, "queue_done")
+    await socket.send(json.dumps({"type": "prepare"}))
+    return await hear(socket, "prepared")
+
+
+async def units(
+    socket: ClientConnection, count: int, passed: list[dict[str, Any]] | None = None
+) -> None:
+    sound = base64.b64encode(np.full(16_000, 0.2, "<f4").tobytes()).decode()
+    for _ in range(count):
+        await socket.send(json.dumps({"type": "audio_chunk", "audio_base64": sound}))
+        await hear(socket, "result", passed)
+
+
+def written(server: RunningStack) -> bool:
+    (worker,) = server.workers
+    assert worker.host is not None
+    assert worker.host.recordings is not None
+    return worker.host.recordings.writer.flush()
+
+
+async def test_a_disk_that_fills_up_loses_units_aloud(
+    server: RunningStack, small_disk: Path
+) -> None:
+    async with (
+        httpx.AsyncClient(base_url=server.url, timeout=HANG_S) as http,
+        connect(server.ws("/ws/duplex/omni_1")) as socket,
+    ):
+        recording_id = (await prepare(socket))["recording_session_id"]
+        base = f"/api/sessions/{recording_id}"
+        await units(socket, 5)
+        assert written(server)
+
+        told: list[dict[str, Any]] = []
+        with filled(small_disk):
+            await units(socket, 10, told)
+            assert written(server)
+            for path, body in (
+                (f"{base}/comment", {"comment": "The second answer came late."}),
+                ("/api/admin/keys", {"name": "anna"}),
+            ):
+                answer = await http.post(path, json=body)
+                assert answer.status_code == 507, (path, answer.text)
+                assert answer.json()["code"] == "insufficient_storage"
+            await until(lambda: server.runtime.metrics.recording_lost == 10, 10)
+            status = (await http.get("/status")).json()["recording"]
+            assert status == {"lost_entries": 10, "failing_workers": 1, "no_room_workers": 0}
+            assert "parley_recording_lost_entries_total 10.0" in (await http.get("/metrics")).text
+
+            async with connect(server.ws("/ws/duplex/omni_2")) as late:
+                assert "recording_session_id" not in await prepare(late)
+                await units(late, 1)
+
+        assert (await http.post(f"{base}/comment", json={"comment": "x"})).status_code == 200
+        await units(socket, 5, told)
+        await socket.send(json.dumps({"type": "stop"}))
+        await hear(socket, "stopped", told)
+        # Told at 1, 2, 4, 8 …, so that a full disk is no flood.
+        assert {"type": "recording_lost", "entries": 8} in told
+        await until((small_disk / "sessions" / recording_id / "recording.json").exists, 20)
+        recording = (await http.get(f"{base}/recording")).json()
+        assert len(recording["chunks"]) == 10
+        assert recording["lost_entries"] == 10
+        assert (await http.get(base)).json()["lost_entries"] == 10
+
+
+async def test_a_session_that_ends_on_a_full_disk_is_no_session_that_runs(
+    server: RunningStack, small_disk: Path
+) -> None:
+    async with (
+        httpx.AsyncClient(base_url=server.url, timeout=HANG_S) as http,
+        connect(server.ws("/ws/duplex/omni_1")) as socket,
+    ):
+        recording_id = (await prepare(socket))["recording_session_id"]
+        await units(socket, 3)
+        assert written(server)
+        with filled(small_disk):
+            await socket.send(json.dumps({"type": "stop"}))
+            await hear(socket, "stopped")
+            assert written(server)
+            answer = await http.get(f"/api/sessions/{recording_id}/recording")
+
+    assert answer.status_code == 200
+    assert len(answer.json()["chunks"]) == 3

@@ -1,0 +1,186 @@
+"""A client that vanishes gives its slot back at once, whatever was going on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncIterator
+
+import pytest
+from tests.support.faults import Gated
+from tests.support.gateways import all_free, until
+from tests.support.patience import HANG_S
+from tests.support.stack import RunningStack, running_stack
+from tests.support.talking import (
+    ASK,
+    LOUD,
+    PATHS,
+    QUIET,
+    ask_aloud,
+    begin_duplex,
+    begin_half_duplex,
+    begin_realtime,
+    hear,
+    hear_until,
+    say,
+)
+from websockets.asyncio.client import ClientConnection, connect
+
+from parley.engine.work import Stage
+from parley.models.parrot import Parrot
+
+
+@pytest.fixture
+def model() -> Gated:
+    return Gated(Parrot(1))
+
+
+@pytest.fixture
+async def server(model: Gated) -> AsyncIterator[RunningStack]:
+    async with running_stack(
+        load_model=lambda: model,
+        worker={"vad": "energy"},
+    ) as running:
+        try:
+            yield running
+        finally:
+            model.open()
+
+
+async def vanish(client: ClientConnection) -> None:
+    """Without a close frame, as when a laptop is shut."""
+    client.transport.abort()
+
+
+async def everything_is_back(server: RunningStack) -> None:
+    async with asyncio.timeout(HANG_S):
+        await all_free(server)
+        (worker,) = server.workers
+        assert worker.host is not None
+        host = worker.host
+        await until(lambda: host.state == "idle" and host.free_slots == 1)
+    # And it is of use: somebody else is served.
+    async with connect(server.ws("/ws/chat")) as client:
+        await say(client, **ASK)
+        assert (await hear(client))["type"] == "prefill_done"
+        await hear_until(client, "done")
+
+
+@pytest.mark.parametrize("dialect", ["chat", "half_duplex", "duplex", "realtime"])
+async def test_at_assignment(server: RunningStack, dialect: str) -> None:
+    async with connect(server.ws("/ws/duplex/holds")) as holder:
+        await begin_duplex(holder)
+        client = await connect(server.ws(PATHS[dialect]))
+        if dialect == "chat":
+            await say(client, **ASK)
+        await hear(client)  # it waits
+        await say(holder, type="stop")
+        # The slot is on its way to a client that is no longer there.
+        await vanish(client)
+
+    await everything_is_back(server)
+
+
+@pytest.mark.parametrize("dialect", ["chat", "half_duplex", "duplex", "realtime"])
+async def test_before_its_first_word(server: RunningStack, dialect: str) -> None:
+    client = await connect(server.ws(PATHS[dialect]))
+    if dialect != "chat":
+        await hear(client)  # queue_done
+    await vanish(client)
+
+    await everything_is_back(server)
+
+
+@pytest.mark.parametrize("dialect", ["chat", "half_duplex", "duplex", "realtime"])
+@pytest.mark.parametrize("is_polite", [True, False])
+async def test_during_the_preparation(
+    server: RunningStack, model: Gated, dialect: str, is_polite: bool
+) -> None:
+    model.shut(Stage.PREFILL)
+    client = await connect(server.ws(PATHS[dialect]))
+    if dialect == "chat":
+        await say(client, **ASK)
+    elif dialect == "realtime":
+        await hear(client)
+        await say(client, type="session.update", session={"instructions": "Be kind."})
+    else:
+        await hear(client)
+        await say(client, type="prepare")
+    await model.arrived()
+    if is_polite:
+        leaving = asyncio.create_task(client.close())
+    else:
+        await vanish(client)
+    model.open()
+    if is_polite:
+        await leaving
+
+    await everything_is_back(server)
+
+
+@pytest.mark.parametrize("dialect", ["chat", "half_duplex", "duplex", "realtime"])
+@pytest.mark.parametrize("stage", [Stage.ENCODE, Stage.DECODE, Stage.VOCODE])
+async def test_in_mid_answer(
+    server: RunningStack, model: Gated, dialect: str, stage: Stage
+) -> None:
+    client = await connect(server.ws(PATHS[dialect]))
+    match dialect:
+        case "chat":
+            model.shut(stage)
+            sound = {"type": "audio", "data": LOUD}
+            await say(client, messages=[{"role": "user", "content": [sound]}], tts={})
+            await model.arrived()
+        case "half_duplex":
+            await begin_half_duplex(client)
+            model.shut(stage)
+            await ask_aloud(client)
+            await model.arrived()
+        case "duplex":
+            await begin_duplex(client, config={"force_listen_count": 0})
+            model.shut(stage)
+            await talk_until_stuck(client, model, "audio_chunk")
+        case "realtime":
+            await begin_realtime(client)
+            model.shut(stage)
+            await talk_until_stuck(client, model, "input_audio_buffer.append")
+    await vanish(client)
+    model.open()
+
+    await everything_is_back(server)
+
+
+async def talk_until_stuck(client: ClientConnection, model: Gated, kind: str) -> None:
+    """One unit after the other, until the model is at its gate."""
+    stuck = asyncio.create_task(model.arrived())
+    for unit in (LOUD, LOUD, LOUD, LOUD, QUIET, QUIET, QUIET):
+        await say(client, type=kind, audio=unit)
+        answer = asyncio.create_task(hear(client))
+        await asyncio.wait({answer, stuck}, return_when=asyncio.FIRST_COMPLETED)
+        if stuck.done():
+            answer.cancel()
+            break
+    await stuck
+
+
+async def test_while_paused(server: RunningStack) -> None:
+    client = await connect(server.ws("/ws/duplex/omni_1"))
+    await begin_duplex(client)
+    await say(client, type="pause")
+    assert (await hear(client))["type"] == "paused"
+    await vanish(client)
+
+    await everything_is_back(server)
+
+
+async def test_no_thread_stays(server: RunningStack) -> None:
+    for _ in range(2):  # the first life starts the pools
+        before = threading.active_count()
+        for _ in range(5):
+            with contextlib.suppress(Exception):
+                client = await connect(server.ws("/ws/half_duplex/hdx_1"))
+                await begin_half_duplex(client)
+                await vanish(client)
+            await everything_is_back(server)
+
+    assert threading.active_count() <= before + 1

@@ -1,0 +1,91 @@
+"""Orders and signals as an operator gives them, to real processes."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from tests.support.patience import HANG_S
+from tests.support.processes import running, serving
+from websockets.sync.client import connect
+
+pytestmark = pytest.mark.slow
+
+
+def ask(url: str, *, method: str = "GET") -> Any:
+    with urllib.request.urlopen(
+        urllib.request.Request(url, method=method), timeout=HANG_S
+    ) as answer:
+        return json.loads(answer.read())
+
+
+def workers_when(url: str, condition: Any) -> list[dict[str, Any]]:
+    deadline = time.monotonic() + HANG_S
+    while True:
+        workers: list[dict[str, Any]] = ask(f"{url}/workers")["workers"]
+        if condition(workers):
+            return workers
+        assert time.monotonic() < deadline, workers
+        time.sleep(0.1)
+
+
+def test_a_stand_alone_worker_comes_back_from_an_ordered_restart(tmp_path: Path) -> None:
+    flags = ("--http", "--host", "127.0.0.1", "--port", "0")
+    with running(tmp_path, "gateway", *flags) as gateway:
+        gateway.line_with("gateway ready")
+        with running(tmp_path, "worker", "--gateway", gateway.url, "--model", "parrot") as worker:
+            worker.line_with("gateway welcome")
+            (before,) = workers_when(gateway.url, lambda found: len(found) == 1)
+            ask(f"{gateway.url}/api/admin/workers/{before['worker_id']}/restart", method="POST")
+            left = gateway.line_with("worker left")
+            worker.line_with("gateway welcome")
+            (after,) = workers_when(gateway.url, lambda found: len(found) == 1)
+
+    assert json.loads(left)["reason"] == "restart"
+    assert after["worker_id"] != before["worker_id"]
+    assert after["status"] == "idle"
+
+
+def test_every_line_of_serve_and_its_workers_is_one_json_object(tmp_path: Path) -> None:
+    with serving(tmp_path, "--log-format", "json") as server:
+        ws = "ws" + server.url.removeprefix("http")
+        with connect(f"{ws}/ws/chat") as client:
+            client.send(json.dumps({"messages": [{"role": "user", "content": "hi"}]}))
+            assert json.loads(client.recv(HANG_S))["type"] == "prefill_done"
+        server.line_with("session ended")
+        (worker,) = workers_when(server.url, lambda found: len(found) == 1)
+        ask(f"{server.url}/api/admin/workers/{worker['worker_id']}/restart", method="POST")
+        server.line_with("starting it again in 0 s")
+        server.line_with("worker 0 ready")
+        server.send(signal.SIGTERM)
+        server.line_with("ended after")
+        assert server.popen.wait(HANG_S) == 0
+
+    lines = [json.loads(line) for line in server.seen]
+    assert all("event" in line and "level" in line for line in lines)
+    assert any(line.get("worker_index") == 0 for line in lines)
+    assert sum(line["event"] == "session began" for line in lines) == 2, "gateway and worker"
+
+
+def test_a_drained_serve_lets_a_call_end_and_its_processes_end_then(tmp_path: Path) -> None:
+    with serving(tmp_path, "--drain-timeout", "600") as server:
+        children = server.children
+        ws = "ws" + server.url.removeprefix("http")
+        with connect(f"{ws}/ws/duplex/omni_1?extensions=true") as client:
+            assert json.loads(client.recv(HANG_S))["type"] == "queue_done"
+            server.send(signal.SIGTERM)
+            server.line_with("shutting down")
+            client.send(json.dumps({"type": "prepare"}))
+            assert json.loads(client.recv(HANG_S))["type"] == "prepared"
+            assert server.popen.poll() is None
+            client.send(json.dumps({"type": "stop"}))
+        assert server.popen.wait(HANG_S) == 0
+        _, alive = psutil.wait_procs(children, HANG_S)
+
+    assert alive == []

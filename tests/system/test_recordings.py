@@ -1,0 +1,173 @@
+"""The whole server keeps what is said: the id that a client is told leads to its recording, and
+registered voices serve sessions by name only."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from tests.support.gateways import until
+from tests.support.patience import HANG_S
+from tests.support.recordings import tone
+from tests.support.stack import RunningStack, running_stack
+from websockets.asyncio.client import ClientConnection, connect
+
+from parley.media.wav import encode_wav
+from parley.recording.layout import RecordingFolders
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[RunningStack]:
+    storage = {"data_dir": tmp_path, "recording": True, "min_free_gb": 0, "replays": False}
+    async with running_stack(storage=storage, worker={"vad": "energy"}) as running:
+        yield running
+
+
+async def hear(socket: ClientConnection, *kinds: str) -> dict[str, Any]:
+    while True:
+        async with asyncio.timeout(HANG_S):
+            message = json.loads(await socket.recv())
+        if message["type"] in (*kinds, "error"):
+            return dict(message)
+
+
+def sound() -> str:
+    return base64.b64encode(np.full(16_000, 0.2, "<f4").tobytes()).decode()
+
+
+async def duplex(server: RunningStack, *, token: str = "", **prepare: Any) -> dict[str, Any]:
+    query = f"?token={token}" if token else ""
+    async with connect(server.ws(f"/ws/duplex/omni_1{query}")) as socket:
+        await hear(socket, "queue_done")
+        await socket.send(json.dumps({"type": "prepare", **prepare}))
+        told = await hear(socket, "prepared")
+        if told["type"] == "prepared":
+            await socket.send(json.dumps({"type": "audio_chunk", "audio_base64": sound()}))
+            await hear(socket, "result")
+        await socket.send(json.dumps({"type": "stop"}))
+        await hear(socket, "stopped")
+    return told
+
+
+async def realtime(server: RunningStack) -> dict[str, Any]:
+    async with connect(server.ws("/v1/realtime?mode=audio")) as socket:
+        await hear(socket, "session.queue_done")
+        update = {"type": "session.update", "session": {"instructions": "Be kind."}}
+        await socket.send(json.dumps(update))
+        told = await hear(socket, "session.created")
+        append = {"type": "input_audio_buffer.append", "audio": sound()}
+        await socket.send(json.dumps(append))
+        await hear(socket, "response.listen", "response.output_audio.delta")
+        await socket.send(json.dumps({"type": "session.close"}))
+        await hear(socket, "session.closed")
+    return told
+
+
+async def chat(server: RunningStack, **more: Any) -> dict[str, Any]:
+    async with connect(server.ws("/ws/chat")) as socket:
+        request = {"messages": [{"role": "user", "content": "Hello"}], **more}
+        await socket.send(json.dumps(request))
+        return await hear(socket, "done")
+
+
+async def http_chat(server: RunningStack) -> dict[str, Any]:
+    async with httpx.AsyncClient(base_url=server.url, timeout=HANG_S) as http:
+        body = {"messages": [{"role": "user", "content": "Hello"}]}
+        return dict((await http.post("/api/chat", json=body)).json())
+
+
+@pytest.mark.parametrize(
+    ("talk", "entries"),
+    [(duplex, "chunks"), (realtime, "chunks"), (chat, "turns"), (http_chat, "turns")],
+)
+async def test_the_id_that_a_client_is_told_leads_to_its_recording(server, talk, entries):
+    told = await talk(server)
+    base = f"/api/sessions/{told['recording_session_id']}"
+
+    async with httpx.AsyncClient(base_url=server.url, timeout=HANG_S) as http:
+        folder = server.runtime.folders.folder(told["recording_session_id"])
+        await until(folder.recording.exists, 10)
+        recording = (await http.get(f"{base}/recording")).json()
+        meta = (await http.get(base)).json()
+
+    assert len(recording[entries]) == 1
+    assert meta["ended_at"] is not None
+
+
+async def test_whoever_declines_a_chat_leaves_nothing(server, tmp_path):
+    told = await chat(server, record=False)
+
+    assert "recording_session_id" not in told
+    assert list(RecordingFolders(tmp_path)) == []
+
+
+async def test_a_registered_voice_serves_sessions_by_id_and_by_name(server):
+    async with httpx.AsyncClient(base_url=server.url, timeout=HANG_S) as http:
+        body = {
+            "name": "Anna",
+            "audio_base64": base64.b64encode(encode_wav(tone(1.0, 24_000))).decode(),
+        }
+        voice = (await http.post("/api/assets/ref_audio", json=body)).json()
+        asked = {
+            "messages": [{"role": "user", "content": "Hello!"}],
+            "tts": {"enabled": True, "ref_audio_path": "Anna"},
+        }
+        answer = await http.post("/api/chat", json=asked)
+    without = await duplex(server, record=False)
+    by_id = await duplex(server, ref_audio_path=voice["id"], record=False)
+    by_name = await duplex(server, ref_audio_path="Anna", record=False)
+
+    assert answer.status_code == 200, answer.text
+    # A voice is part of the prompt.
+    assert by_id["prompt_length"] == by_name["prompt_length"] > without["prompt_length"]
+
+
+async def test_a_stranger_uses_a_voice_by_its_id_and_its_key_by_name(tmp_path):
+    admin = {"x-admin-token": "the-admin"}
+    async with (
+        running_stack(
+            storage={"data_dir": tmp_path, "min_free_gb": 0, "recording": False},
+            worker={"vad": "energy"},
+            security={"admin_token": "the-admin"},
+        ) as server,
+        httpx.AsyncClient(base_url=server.url, timeout=HANG_S) as http,
+    ):
+        made = await http.post("/api/admin/keys", json={"name": "anna"}, headers=admin)
+        key = {"x-api-key": made.json()["key"]}
+        sound = base64.b64encode(encode_wav(tone(1.0, 24_000))).decode()
+        for name, headers in (("Anna", key), ("Bo", {})):
+            body = {"name": name, "audio_base64": sound}
+            added = await http.post("/api/assets/ref_audio", json=body, headers=headers)
+        stranger_id = added.json()["id"]
+
+        told = [
+            (await duplex(server, ref_audio_path=voice, token=token))["type"]
+            for voice, token in (
+                ("Anna", ""),
+                ("Bo", ""),
+                (stranger_id, ""),
+                ("Anna", made.json()["key"]),
+            )
+        ]
+
+    assert told == ["error", "error", "prepared", "prepared"]
+
+
+@pytest.mark.parametrize("path", ["/etc/hostname", "../voices/x.wav", "nobody"])
+async def test_paths_of_the_server_are_no_voices(server, tmp_path, path):
+    (tmp_path / "voices").mkdir(exist_ok=True)
+    (tmp_path / "voices" / "x.wav").write_bytes(encode_wav(tone(1.0, 16_000)))
+
+    told = await duplex(server, ref_audio_path=path)
+
+    assert told["type"] == "error"
+    assert "no registered voice" in told["error"]

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import asyncio
+import ssl
+
+import pytest
+from tests.support.certificates import self_signed
+from tests.support.gateway_control import fake_gateway_control
+
+from parley.certificates import (
+    ServerPair,
+    fingerprint,
+    plain_fingerprint,
+    server_context,
+    shown_certificate,
+    trust_exactly,
+    trust_file,
+)
+from parley.errors import SetupError
+from parley.worker.trust import GatewayTrust, WrongCertificate
+
+
+async def test_a_fingerprint_is_compared_before_anything_is_trusted():
+    pair, other = ServerPair(), ServerPair()
+    async with fake_gateway_control(tls=server_context(pair)) as gateway:
+        right = GatewayTrust(
+            gateway.url, fingerprint=fingerprint(pair.pem).replace(":", "").lower()
+        )
+        wrong = GatewayTrust(gateway.url, fingerprint=fingerprint(other.pem))
+
+        context = await right.context()
+        with pytest.raises(WrongCertificate) as caught:
+            await wrong.context()
+
+    assert context is not None
+    assert context.verify_mode is ssl.CERT_REQUIRED
+    assert caught.value.shown == fingerprint(pair.pem)
+
+
+async def test_an_exact_trust_refuses_every_other_certificate():
+    pair, other = ServerPair(), ServerPair()
+    async with fake_gateway_control(tls=server_context(pair)) as gateway:
+        port = int(gateway.url.rpartition(":")[2])
+        _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trust_exactly(pair.pem))
+        writer.close()
+        with pytest.raises(ssl.SSLCertVerificationError):
+            await asyncio.open_connection("127.0.0.1", port, ssl=trust_exactly(other.pem))
+        assert await asyncio.to_thread(shown_certificate, "127.0.0.1", port, limit_s=20) == pair.pem
+
+
+def test_a_file_with_an_authority_vouches_for_names_and_a_servers_own_for_itself(tmp_path):
+    _, authority = self_signed(tmp_path)
+    own = tmp_path / "own.pem"
+    own.write_text(ServerPair().pem)
+
+    assert trust_file(authority).check_hostname
+    assert not trust_file(own).check_hostname
+
+
+@pytest.mark.parametrize("text", ["", "AB", "zz" * 32, "AB:" * 31])
+def test_what_is_no_fingerprint_is_refused_at_once(text):
+    assert plain_fingerprint(text) is None
+    if text:
+        with pytest.raises(SetupError, match="not a certificate's fingerprint"):
+            GatewayTrust("wss://h:1", fingerprint=text)
+
+
+def test_a_ca_file_that_is_not_there_is_a_set_up_error(tmp_path):
+    with pytest.raises(SetupError, match=r"nothing\.pem cannot be used"):
+        GatewayTrust("wss://h:1", ca=tmp_path / "nothing.pem")

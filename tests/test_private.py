@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+from tests.support.gateways import running_gateway
+from tests.support.stack import running_stack
+
+from parley.private import keep_private
+
+
+def mode(folder: Path) -> int:
+    return stat.S_IMODE(folder.stat().st_mode)
+
+
+def test_a_new_folder_is_for_this_user_alone(tmp_path: Path):
+    keep_private(tmp_path / "a" / "data")
+
+    assert mode(tmp_path / "a" / "data") == 0o700
+
+
+@pytest.mark.parametrize(("before", "after"), [(0o755, 0o700), (0o750, 0o750), (0o1777, 0o1777)])
+def test_a_folder_that_is_open_to_everybody_is_closed(tmp_path: Path, before: int, after: int):
+    folder = tmp_path / "data"
+    folder.mkdir()
+    folder.chmod(before)
+
+    with capture_logs() as lines:
+        keep_private(folder)
+
+    assert mode(folder) == after
+    assert [line["event"] for line in lines] == ["closed to other users"] * (before == 0o755)
+
+
+async def test_the_gateway_closes_its_data(tmp_path: Path):
+    data = tmp_path / "data"
+    (data / "sessions").mkdir(parents=True)
+    for folder in (data, data / "sessions"):
+        folder.chmod(0o755)
+
+    async with running_gateway(storage={"data_dir": data}):
+        pass
+
+    assert [mode(data), mode(data / "sessions")] == [0o700, 0o700]
+
+
+async def test_recordings_are_made_in_a_folder_of_their_own(tmp_path: Path):
+    data = tmp_path / "data"
+    async with running_stack(storage={"data_dir": data, "recording": True}):
+        pass
+
+    assert [mode(data), mode(data / "sessions")] == [0o700, 0o700]

@@ -1,0 +1,147 @@
+"""Who interrupts, and who does not: the state machine by script, the figures with Silero."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.support import noises
+from tests.support.timeline import Script, chunks, silence, sound, speak, windows
+
+from parley.media.pcm import INPUT_RATE_HZ, Pcm
+from parley.protocol.values import InterruptionOptions
+from parley.vad.interruption import (
+    Interrupted,
+    InterruptionDetector,
+    InterruptionEvent,
+    SpeechOver,
+    SpeechSuspected,
+    likeness,
+)
+from parley.vad.silero import SileroModel
+
+STOP = InterruptionOptions(mode="stop")
+HEED = InterruptionOptions(mode="stop", backchannel="heed")
+MINUTE_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def silero() -> SileroModel:
+    return SileroModel()
+
+
+def listen(
+    detector: InterruptionDetector, heard: Pcm, played: Pcm | None = None, chunk_s: float = 0.1
+) -> list[InterruptionEvent]:
+    events: list[InterruptionEvent] = []
+    said = chunks(played, chunk_s) if played is not None else []
+    for index, chunk in enumerate(chunks(heard, chunk_s)):
+        if index < len(said):
+            detector.play(said[index])
+        events += detector.feed(chunk)
+    return events
+
+
+def scripted(options: InterruptionOptions, *parts) -> list[InterruptionEvent]:
+    return listen(InterruptionDetector(Script(*parts), options), sound(*parts))
+
+
+def test_speech_is_suspected_first_and_an_interruption_later():
+    events = scripted(STOP, silence(1.024), speak(1.6), silence(1.0))
+
+    assert events[:2] == [SpeechSuspected(16_384), Interrupted(16_384)]
+    assert [type(event) for event in events[2:]] == [SpeechOver]
+
+
+def test_an_acknowledgement_is_dismissed_when_it_falls_silent():
+    (suspected, dismissed) = scripted(STOP, silence(1.024), speak(0.5), silence(1.0))
+
+    assert suspected == SpeechSuspected(16_384)
+    assert isinstance(dismissed, SpeechOver)
+
+
+def test_an_acknowledgement_that_is_heeded_interrupts_at_once():
+    events = scripted(HEED, silence(1.024), speak(0.5), silence(1.0))
+
+    assert events[:2] == [SpeechSuspected(16_384), Interrupted(16_384)]
+
+
+def test_what_is_shorter_than_asked_is_nothing():
+    assert scripted(STOP, silence(1.024), windows(1, 0.95), silence(1.0)) == []
+
+
+def test_short_pauses_between_words_are_part_of_the_interruption():
+    parts = (silence(1.024), speak(0.5), silence(0.2), speak(0.5), silence(1.0))
+
+    assert Interrupted(16_384) in scripted(STOP, *parts)
+
+
+def test_less_sensitive_means_surer():
+    deaf = InterruptionOptions(mode="stop", sensitivity=0.0)
+    parts = (silence(1.024), speak(1.6, probability=0.9), silence(1.0))
+
+    assert scripted(deaf, *parts) == []
+    assert scripted(STOP, *parts)
+
+
+@pytest.mark.parametrize("size", [320, 1600, 4800, 16_000])
+def test_the_length_of_chunks_changes_nothing(size):
+    parts = (silence(1.0), speak(1.6), silence(1.0))
+    detector = InterruptionDetector(Script(*parts), STOP)
+
+    events = listen(detector, sound(*parts), chunk_s=size / INPUT_RATE_HZ)
+
+    assert [type(event) for event in events] == [SpeechSuspected, Interrupted, SpeechOver]
+
+
+def test_a_copy_is_alike_at_any_delay_and_level_and_another_voice_is_not():
+    played = noises.talk(5.0)[::4]
+    heard = 0.03 * played[7000:8500]
+
+    assert likeness(heard, played) > 0.99
+    assert likeness(noises.talk(0.4, "en-us", start=3)[::4], played) < 0.5
+    assert likeness(np.zeros(100, np.float32), played) == 0.0
+    assert likeness(heard, played[:100]) == 0.0
+
+
+@pytest.mark.parametrize("noise", ["coughs", "music", "crowd"])
+def test_a_minute_of_noise_stops_nothing(noise, silero):
+    samples = noises.room(MINUTE_S) + getattr(noises, noise)(MINUTE_S)
+
+    events = listen(InterruptionDetector(silero(), STOP), noises.pcm(samples))
+
+    assert not [event for event in events if isinstance(event, Interrupted)]
+
+
+def test_the_assistants_own_echo_stops_nothing(silero):
+    played = noises.talk(MINUTE_S)
+    heard = noises.room(MINUTE_S) + noises.echo(played)
+
+    events = listen(InterruptionDetector(silero(), STOP), noises.pcm(heard), noises.pcm(played))
+
+    assert not [event for event in events if isinstance(event, Interrupted)]
+
+
+@pytest.mark.parametrize("said", noises.ACKNOWLEDGEMENTS)
+def test_acknowledgements_stop_nothing(said, silero):
+    for voice in noises.VOICES:
+        word = noises.spoken(said, voice)
+        heard = noises.room(4.0)
+        heard[32_000 : 32_000 + len(word)] += word
+
+        events = listen(InterruptionDetector(silero(), STOP), noises.pcm(heard))
+
+        assert not [event for event in events if isinstance(event, Interrupted)]
+
+
+@pytest.mark.parametrize("said", noises.INTERRUPTIONS)
+def test_a_sentence_interrupts_also_above_the_echo(said, silero):
+    played = noises.talk(7.0, "en-us")
+    heard = noises.room(7.0) + noises.echo(played)
+    sentence = noises.spoken(said, "en-gb-scotland")
+    heard[48_000 : 48_000 + len(sentence)] += sentence[: len(heard) - 48_000]
+
+    events = listen(InterruptionDetector(silero(), STOP), noises.pcm(heard), noises.pcm(played))
+
+    # A sentence with a pause may interrupt twice.
+    stop = next(event for event in events if isinstance(event, Interrupted))
+    assert stop.at_sample == pytest.approx(48_000, abs=6_400)

@@ -1,0 +1,510 @@
+/**
+ * Calls that go wrong, or are treated badly, in a real browser: one scenario for each way in which a page
+ * once told an untruth. The numbers are those of the review that found them.
+ */
+
+import assert from 'node:assert/strict';
+import { mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+
+import { launch, openContext } from './support/browser.mjs';
+import {
+  activity,
+  eventually,
+  hangUp,
+  heard,
+  hearOn,
+  mainButton,
+  openGroup,
+  phase,
+  tap,
+  tone,
+  until,
+  wiretap,
+} from './support/page.mjs';
+import { startProxy } from './support/proxy.mjs';
+
+/** A second of a tone, as a server sends it. */
+const second = (size = 0.3) =>
+  Buffer.from(Float32Array.from({ length: 24000 }, (_, i) => size * Math.sin(i * 0.05)).buffer).toString('base64');
+
+const speaking = (text, last = false) => ({
+  type: 'response.output_audio.delta',
+  text,
+  audio: second(),
+  end_of_turn: last,
+  kv_cache_length: 10,
+});
+const listening = { type: 'response.listen', kv_cache_length: 11 };
+
+/**
+ * A server made up by the test, behind /v1/realtime.
+ * @param {{onUnit?: (say: (message: object) => void, count: number, call: number) => void,
+ *   onStart?: (say: (message: object) => void, call: number) => void}} how
+ */
+async function madeUp(page, { onUnit = (say) => say(listening), onStart = () => {} } = {}) {
+  const calls = [];
+  await page.routeWebSocket(/\/v1\/realtime/, (socket) => {
+    const say = (message) => socket.send(JSON.stringify(message));
+    const call = { units: 0, say, socket, updates: [] };
+    calls.push(call);
+    say({ type: 'session.queue_done' });
+    socket.onMessage((text) => {
+      const message = JSON.parse(String(text));
+      if (message.type === 'session.update') {
+        call.updates.push(message.session);
+        say({ type: 'session.created', session_id: `rt_${calls.length}`, prompt_length: 1 });
+        onStart(say, calls.length);
+      }
+      if (message.type === 'input_audio_buffer.append') onUnit(say, ++call.units, calls.length);
+      if (message.type === 'session.close') say({ type: 'session.closed', reason: 'stopped' });
+    });
+  });
+  return calls;
+}
+
+/** Whether a press in the middle of each of these reaches them. */
+async function reachable(page, selectors) {
+  return await page.evaluate((list) => {
+    return Object.fromEntries(
+      list.map((selector) => {
+        const node = document.querySelector(selector);
+        const { left, top, width, height } = node.getBoundingClientRect();
+        const hit = document.elementFromPoint(left + width / 2, top + height / 2);
+        return [selector, width > 0 && (hit === node || node.contains(hit))];
+      }),
+    );
+  }, selectors);
+}
+
+const CONTROLS = ['.dock .main', '.dock .left .round', '.dock .right .round'];
+
+/** Until each of the controls can be pressed, when whatever slides has come to rest. */
+const allReachable = (page, where) =>
+  eventually(async () => Object.values(await reachable(page, CONTROLS)).every(Boolean), `controls: ${where}`);
+
+/** The browser's own recording as two channels of samples at 16 kHz. */
+async function recordedSides(page) {
+  const saving = page.waitForEvent('download');
+  await page.getByRole('button', { name: 'Save the recording' }).click();
+  const wav = readFileSync(await (await saving).path());
+  const sides = [[], []];
+  for (let at = 44; at + 3 < wav.length; at += 4) {
+    sides[0].push(wav.readInt16LE(at) / 32768);
+    sides[1].push(wav.readInt16LE(at + 2) / 32768);
+  }
+  return sides;
+}
+
+/** The longest stretch without sound, in samples. */
+function longestQuiet(samples) {
+  let longest = 0;
+  let run = 0;
+  for (const value of samples) {
+    run = Math.abs(value) < 0.001 ? run + 1 : 0;
+    longest = Math.max(longest, run);
+  }
+  return longest;
+}
+
+const peak = (samples) => samples.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
+const setting = (page, kind, values) =>
+  page.addInitScript(
+    ([key, text]) => localStorage.setItem(key, text),
+    [`parley.settings.${kind}`, JSON.stringify(values)],
+  );
+
+export const callScenarios = {
+  async w1_second_press({ page }) {
+    // The camera question stays open for as long as the test wants.
+    await page.addInitScript(() => {
+      const ask = navigator.mediaDevices.getUserMedia.bind(navigator.mediaDevices);
+      navigator.mediaDevices.getUserMedia = async (wishes) => {
+        if (wishes.video) {
+          await new Promise((resolve) => {
+            globalThis.__allow = resolve;
+          });
+        }
+        const stream = await ask(wishes);
+        globalThis.__opened = stream;
+        return stream;
+      };
+    });
+    const wire = wiretap(page);
+    await page.goto('/omni');
+    await mainButton(page).click();
+    await phase(page, 'starting');
+    await page.locator('.state').getByText('Getting ready…').waitFor();
+    await until(page, () => globalThis.__allow !== undefined);
+    await mainButton(page).click();
+    await phase(page, 'idle');
+    await page.evaluate(() => globalThis.__allow());
+    await until(page, () => globalThis.__opened?.getTracks().every(({ readyState }) => readyState === 'ended'));
+    assert.equal(wire.urls.length, 0, 'no place was taken');
+    await page.evaluate(() => {
+      globalThis.__allow = undefined;
+    });
+    await mainButton(page).click();
+    await until(page, () => globalThis.__allow !== undefined);
+    await page.evaluate(() => globalThis.__allow());
+    await phase(page, 'live');
+    await wire.sends(1, ({ type }) => type === 'input_audio_buffer.append');
+    await hangUp(page);
+    await wire.ends('session.closed');
+  },
+
+  async w2_space_mutes({ page }) {
+    for (const path of ['/audio_duplex', '/half_duplex', '/omni']) {
+      await page.goto(path);
+      await mainButton(page).click();
+      await phase(page, 'live');
+      await page.keyboard.press('Space');
+      await page.locator('.dock [aria-label^="Unmute"]').waitFor();
+      assert.equal(await page.locator('main').getAttribute('data-phase'), 'live', path);
+      await page.keyboard.press('Space');
+      await page.locator('.dock [aria-label^="Mute"]').waitFor();
+      await mainButton(page).focus();
+      await page.keyboard.press('Space');
+      await page.locator('.dock [aria-label^="Unmute"]').waitFor();
+      assert.equal(await page.locator('main').getAttribute('data-phase'), 'live', `${path}, from the main button`);
+      await hangUp(page);
+    }
+    // A key that is held down begins one call and ends none.
+    await mainButton(page).focus();
+    await page.keyboard.down('Enter');
+    await phase(page, 'live');
+    for (let i = 0; i < 5; i++) await page.keyboard.down('Enter');
+    await page.keyboard.up('Enter');
+    assert.equal(await page.locator('main').getAttribute('data-phase'), 'live');
+    await hangUp(page);
+  },
+
+  async w3_asked_before_anything_is_kept({ browser, base }) {
+    const { context, errors } = await openContext(browser, base, { isNew: true, permissions: [] });
+    const page = await context.newPage();
+    const wire = wiretap(page);
+    const asked = () => wire.sent.filter(({ message }) => message.messages).map(({ message }) => message.record);
+    await page.goto('/turnbased');
+    const write = async (text) => {
+      await page.locator('.compose textarea').fill(text);
+      await page.keyboard.press('Enter');
+    };
+    await write('Hello');
+    await page.locator('dialog').getByText('May this server keep your conversations').waitFor();
+    assert.equal(wire.urls.length, 0, 'nothing is sent before the answer');
+    await page.getByRole('button', { name: 'Start, keep nothing' }).click();
+    await wire.has((message) => message.type === 'done');
+    assert.deepEqual(asked(), [false]);
+    assert.ok(await page.locator('.bar .rec').isHidden());
+    await page.locator('.bar').getByRole('button', { name: 'Settings' }).click();
+    await page.locator('.switch', { hasText: 'Keep conversations on the server' }).click();
+    await page.locator('.bar .rec').waitFor();
+    wire.got.length = 0;
+    await write('Once more');
+    await wire.has((message) => message.type === 'done');
+    assert.deepEqual(asked(), [false, true], 'not asked again, and the switch counts');
+
+    // A call explains the browser's question before it comes; whoever closes the explanation is not asked.
+    const call = await context.newPage();
+    // A browser without a screen has decided already; one with a screen would ask.
+    await call.addInitScript(() => {
+      navigator.permissions.query = async () => ({ state: 'prompt' });
+    });
+    await call.goto('/audio_duplex');
+    await mainButton(call).click();
+    await call.locator('dialog').getByText('Your browser will ask for the microphone').waitFor();
+    await call.keyboard.press('Escape');
+    await phase(call, 'idle');
+    assert.deepEqual(errors, []);
+    await context.close();
+  },
+
+  async w8_the_answer_to_a_photo_is_seen({ page }) {
+    const wire = wiretap(page);
+    await page.goto('/turnbased');
+    await page.locator('.compose textarea').waitFor();
+    await page.evaluate(async () => {
+      const transfer = new DataTransfer();
+      for (let i = 0; i < 2; i++) {
+        const canvas = Object.assign(document.createElement('canvas'), { width: 600, height: 900 });
+        canvas.getContext('2d').fillRect(80, 80, 300, 500);
+        const blob = await new Promise((resolve) => canvas.toBlob(resolve, 'image/png'));
+        transfer.items.add(new File([blob], `photo-${i}.png`, { type: 'image/png' }));
+      }
+      document.dispatchEvent(new DragEvent('drop', { dataTransfer: transfer, bubbles: true, cancelable: true }));
+    });
+    await until(page, () => document.querySelectorAll('.attached img').length === 2);
+    await page.locator('.compose textarea').fill('What do you see?');
+    await page.keyboard.press('Enter');
+    await wire.has((message) => message.type === 'done');
+    await until(page, () => (document.querySelector('.message.assistant .body')?.textContent ?? '').length > 3);
+    // All of the answer is in sight.
+    await until(page, () => {
+      const answer = document.querySelector('.message.assistant').getBoundingClientRect();
+      return answer.bottom - document.querySelector('.view').getBoundingClientRect().bottom < 2;
+    });
+    await page.locator('.message.user img').first().click();
+    await page.locator('dialog.large img').waitFor();
+  },
+
+  async w4_muted_is_not_recorded({ base }) {
+    // A microphone that is never silent by itself, and nothing that would take a steady tone for noise.
+    const steady = join(mkdtempSync(join(tmpdir(), 'parley-steady-')), 'steady.wav');
+    writeFileSync(steady, tone(300, 4));
+    const browser = await launch({ wav: steady });
+    try {
+      const { context, errors } = await openContext(browser, base);
+      const page = await context.newPage();
+      await setting(page, 'audio_duplex', { recordHere: true, studio: true });
+      await madeUp(page);
+      await page.goto('/audio_duplex');
+      await tap(page);
+      await mainButton(page).click();
+      await phase(page, 'live');
+      await hearOn(page, 2);
+      await page.keyboard.press('m');
+      await hearOn(page, 4);
+      await page.keyboard.press('m');
+      await hearOn(page, 3);
+      await hangUp(page);
+      const [left] = await recordedSides(page);
+      const quiet = longestQuiet(left) / 16000;
+      assert.ok(quiet > 3, `muted for 4 s, of which ${quiet} s are silent in the recording`);
+      assert.ok(peak(left.slice(-16000)) > 0.05, `and heard after that: ${left.length / 16000} s, ${peak(left)}`);
+      assert.deepEqual(errors, []);
+      return `${quiet.toFixed(1)} s of silence`;
+    } finally {
+      await browser.close();
+    }
+  },
+
+  async w15_another_microphone({ page }) {
+    await setting(page, 'audio_duplex', { recordHere: true });
+    await madeUp(page);
+    await page.goto('/audio_duplex');
+    await tap(page);
+    await mainButton(page).click();
+    await phase(page, 'live');
+    await openGroup(page, 'Microphone and loudspeaker');
+    await page.locator('p-devices select').first().dispatchEvent('change');
+    await hearOn(page, 8);
+    await hangUp(page);
+    const [left] = await recordedSides(page);
+    assert.ok(peak(left.slice(16000)) > 0.05, 'the person is still in the recording');
+  },
+
+  async w6_network_cut({ browser, base }) {
+    const proxy = await startProxy(Number(new URL(base).port));
+    const { context, errors } = await openContext(browser, proxy.base, {
+      expected: [/WebSocket|Failed to load|failed:/],
+    });
+    try {
+      const page = await context.newPage();
+      await page.goto('/audio_duplex');
+      await mainButton(page).click();
+      await phase(page, 'live');
+      await page.waitForSelector('p-signal:not([hidden])');
+      // In one and the same moment: a page that says the server is slow beside a good sign contradicts itself.
+      await page.evaluate(() => {
+        const main = document.querySelector('main');
+        new MutationObserver(() => {
+          if (main.dataset.service === 'slow') globalThis.__sign ??= document.querySelector('p-signal').textContent;
+        }).observe(main, { attributeFilter: ['data-service'] });
+      });
+      proxy.cut();
+      const from = Date.now();
+      await page.waitForSelector('main[data-service="slow"]');
+      const toSlowMs = Date.now() - from;
+      assert.match(await page.evaluate(() => globalThis.__sign), /poor/);
+      await page.waitForSelector('main[data-service="silent"]');
+      await phase(page, 'reconnecting');
+      await page.locator('.state').getByText('Connection lost. Reconnecting…').waitFor();
+      proxy.mend();
+      await phase(page, 'live');
+      await page.waitForSelector('main[data-service="ok"]');
+      await page.locator('p-transcript').getByText('reconnected').waitFor();
+      await hangUp(page);
+      assert.ok(await page.locator('p-signal').isHidden(), 'nothing is said of a connection that is no more');
+      assert.deepEqual(errors, []);
+      return `said to be slow after ${(toSlowMs / 1000).toFixed(1)} s`;
+    } finally {
+      await context.close();
+      proxy.stop();
+    }
+  },
+
+  async w6_offline({ page, context }) {
+    await madeUp(page);
+    await page.goto('/audio_duplex');
+    await mainButton(page).click();
+    await phase(page, 'live');
+    await context.setOffline(true);
+    await page.locator('.state').getByText('You appear to be offline').waitFor();
+    await context.setOffline(false);
+    await page.locator('.state').getByText('Listening').waitFor();
+    await hangUp(page);
+  },
+
+  async w6_stalled_server({ page }) {
+    // It answers five times and then no more; the call after that is answered.
+    const calls = await madeUp(page, { onUnit: (say, count, call) => (count <= 5 || call > 1) && say(listening) });
+    await page.goto('/audio_duplex');
+    await mainButton(page).click();
+    await page.waitForSelector('main[data-service="slow"]');
+    await page.locator('.state').getByText('The server is slow to answer').waitFor();
+    await page
+      .locator('.state')
+      .getByText(/No answer for \d+ s/)
+      .waitFor();
+    await until(page, () => document.querySelector('p-transcript').textContent.includes('reconnected'));
+    await phase(page, 'live');
+    await eventually(() => calls[1].units >= 4, 'four units of the second call');
+    await until(page, () => /good|fair/.test(document.querySelector('p-signal').textContent));
+    await hangUp(page);
+  },
+
+  async w7_the_sign_recovers({ page }) {
+    // Three late answers, then prompt ones.
+    const late = [];
+    await madeUp(page, {
+      onUnit: (say, count) => (count <= 3 ? late.push(setTimeout(() => say(listening), 1500)) : say(listening)),
+    });
+    await page.goto('/audio_duplex');
+    await mainButton(page).click();
+    await until(page, () => document.querySelector('p-signal').textContent.includes('poor'));
+    await until(page, () => document.querySelector('p-signal').textContent.includes('good'));
+    await hangUp(page);
+    assert.ok(await page.locator('p-signal').isHidden());
+  },
+
+  async w12_full_screen({ page }) {
+    await page.goto('/omni');
+    await mainButton(page).click();
+    await phase(page, 'live');
+    await page.keyboard.press('f');
+    await until(page, () => document.fullscreenElement !== null);
+    await allReachable(page, 'full screen');
+    assert.ok(await page.locator('.dock .status .now').isVisible(), 'the state is there');
+    assert.match(await page.locator('.dock .status .num').textContent(), /\d:\d\d/, 'and the time');
+    await page.evaluate(async () =>
+      (await import(document.querySelector('script[src]').src.replace(/pages\/.*/, 'elements/dom.js'))).toast(
+        'call.headphones',
+      ),
+    );
+    assert.ok(await page.locator('.toast').isVisible());
+    await allReachable(page, 'no message lies over them');
+    await page.keyboard.press('Space');
+    await page.locator('.dock [aria-label^="Unmute"]').waitFor();
+    await hangUp(page);
+  },
+
+  async w13_phone_sheet({ browser, base }) {
+    const options = { viewport: { width: 360, height: 740 }, hasTouch: true, isMobile: true, deviceScaleFactor: 2 };
+    const { context, errors } = await openContext(browser, base, { options });
+    const page = await context.newPage();
+    await page.goto('/audio_duplex');
+    await mainButton(page).click();
+    await phase(page, 'live');
+    for (const name of ['Text', 'Settings']) {
+      await page.locator(`.dock [aria-label="${name}"]`).click();
+      await allReachable(page, name);
+      assert.ok(await page.locator('.dock .status .now').isVisible());
+      await page.evaluate(async () =>
+        (await import(document.querySelector('script[src]').src.replace(/pages\/.*/, 'elements/dom.js'))).toast(
+          'call.headphones',
+        ),
+      );
+      await page.locator('.toast').first().waitFor();
+      await allReachable(page, `${name}, with a message`);
+      await page.keyboard.press('Escape');
+    }
+    await page.locator('.dock [aria-label="Text"]').click();
+    await allReachable(page, 'Text, once more');
+    await hangUp(page);
+    assert.deepEqual(errors, []);
+    await context.close();
+  },
+
+  async w14_second_call({ page }) {
+    await madeUp(page, {
+      onStart: (say, call) => say(call === 1 ? speaking('The first call. ', true) : listening),
+    });
+    await page.goto('/audio_duplex');
+    await mainButton(page).click();
+    await page.locator('p-transcript .assistant .said').getByText('The first call.').waitFor();
+    await hangUp(page);
+    await mainButton(page).click();
+    await phase(page, 'live');
+    assert.equal(await page.locator('p-transcript .assistant').count(), 0);
+    assert.equal((await page.locator('.caption').textContent()).trim(), '');
+    await hangUp(page);
+  },
+
+  async w18_leaving({ page }) {
+    await page.goto('/audio_duplex');
+    await mainButton(page).click();
+    await phase(page, 'live');
+    const asked = [];
+    page.on('dialog', (dialog) => {
+      asked.push(dialog.type());
+      void dialog.dismiss();
+    });
+    await page.locator('nav a', { hasText: 'Chat' }).first().click();
+    await eventually(() => asked.length > 0, 'the question of the browser');
+    assert.deepEqual(asked, ['beforeunload']);
+    assert.equal(await page.locator('main').getAttribute('data-phase'), 'live', 'the call goes on');
+    page.removeAllListeners('dialog');
+    page.on('dialog', (dialog) => void dialog.accept());
+    await page.goto('/');
+    await page.locator('.recent a').first().waitFor();
+    assert.equal(await page.locator('.recent a').count(), 1, 'and it is found again');
+  },
+
+  async w19_go_on_after_a_loss({ page }) {
+    const calls = await madeUp(page, {
+      onStart: (say, call) => call === 1 && say(speaking('Vientiane is in Laos. ', true)),
+    });
+    await page.goto('/audio_duplex');
+    await mainButton(page).click();
+    await page.locator('p-transcript .assistant .said').getByText('Vientiane is in Laos.').waitFor();
+    calls[0].say({ type: 'error', error: { code: 'inference_error', message: 'lost', type: 'server_error' } });
+    await calls[0].socket.close({ code: 1011 });
+    await page.getByRole('button', { name: 'Continue' }).click();
+    await phase(page, 'live');
+    assert.match(calls[1].updates[0].instructions, /Assistant: Vientiane is in Laos\./);
+    await hangUp(page);
+  },
+
+  async w20_ducking({ page }) {
+    // It speaks without end; the person begins in the middle of it. Nothing is switched on for this.
+    await madeUp(page, { onUnit: (say) => say(speaking('and so on ')) });
+    await page.goto('/audio_duplex');
+    await tap(page);
+    await page.evaluate(async () => {
+      const rig = (
+        await import(document.querySelector('script[src]').src.replace(/pages\/.*/, 'audio/rig.js'))
+      ).theRig();
+      globalThis.__mic = [];
+      rig.addEventListener('level', ({ detail }) => globalThis.__mic.push([rig.context.currentTime, detail.rms]));
+    });
+    await mainButton(page).click();
+    await activity(page, 'speaking');
+    await hearOn(page, 10);
+    const { levels, from } = await heard(page);
+    const mic = await page.evaluate(() => globalThis.__mic);
+    const at = (time) => Math.round((time - from) * 200);
+    const loudest = (start, end) => peak(levels.slice(Math.max(0, at(start)), at(end)));
+    const begun = mic.findIndex(
+      ([time, rms], i) =>
+        rms > 0.15 && loudest(time - 0.2, time) > 0.1 && mic.slice(i, i + 4).every(([, next]) => next > 0.1),
+    );
+    assert.ok(begun >= 0, 'somebody spoke while it did');
+    const [time] = mic[begun];
+    const duckedAt = levels.findIndex((_, i) => i > at(time) - 4 && peak(levels.slice(i, i + 6)) < 0.08);
+    const afterMs = (duckedAt - at(time)) * 5;
+    await hangUp(page);
+    assert.ok(duckedAt > 0 && afterMs < 600, `lowered after ${afterMs} ms`);
+    return `lowered ${afterMs} ms after the first loud report`;
+  },
+};

@@ -1,0 +1,259 @@
+/** What is there beside talking itself: other ways to begin, to hold, to keep and to show. */
+
+import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
+
+import { openContext } from './support/browser.mjs';
+import { activity, eventually, hangUp, mainButton, openGroup, phase, wiretap } from './support/page.mjs';
+
+/** A server made up by the test that listens and says what else it takes in a call. @param {string[]} accepts */
+async function silentServer(page, accepts = []) {
+  const sent = [];
+  await page.routeWebSocket(/\/v1\/realtime/, (socket) => {
+    const say = (message) => socket.send(JSON.stringify(message));
+    say({ type: 'session.queue_done' });
+    socket.onMessage((text) => {
+      const message = JSON.parse(String(text));
+      const { type } = message;
+      sent.push(message);
+      if (type === 'session.update') say({ type: 'session.created', session_id: 'rt_1', prompt_length: 1, accepts });
+      if (type === 'input_audio_buffer.append') say({ type: 'response.listen', kv_cache_length: 11 });
+      if (type === 'session.close') say({ type: 'session.closed', reason: 'stopped' });
+    });
+  });
+  return sent;
+}
+
+export const extraScenarios = {
+  async push_to_talk({ page }) {
+    const wire = wiretap(page);
+    await page.addInitScript(() =>
+      localStorage.setItem('parley.settings.half_duplex', JSON.stringify({ pushToTalk: true })),
+    );
+    await page.goto('/half_duplex');
+    const talk = page.locator('.dock .talk');
+    await mainButton(page).waitFor();
+    assert.ok(await talk.isHidden(), 'before a call there is nothing to hold');
+    await mainButton(page).click();
+    await activity(page, 'listening');
+    const chunks = () => wire.sent.filter(({ message }) => message.type === 'audio_chunk').length;
+    await page.waitForTimeout(1500);
+    assert.equal(chunks(), 0, 'nobody is heard who does not hold it');
+    await talk.hover();
+    await page.mouse.down();
+    await page.locator('.dock .talk[aria-pressed=true]').waitFor();
+    await eventually(() => chunks() > 8, 'sound while it is held');
+    await page.mouse.up();
+    await page.locator('.dock .talk[aria-pressed=false]').waitFor();
+    // The silence that follows lets the server find the end of what was said.
+    await activity(page, 'speaking');
+    await activity(page, 'listening');
+    const before = chunks();
+    await talk.focus();
+    await page.keyboard.down('Enter');
+    await eventually(() => chunks() > before + 1, 'sound while the key is held');
+    await page.keyboard.up('Enter');
+    await hangUp(page);
+  },
+
+  async small_window({ page }) {
+    // A headless browser has no screen for it: a frame of this page stands in for the window.
+    await page.addInitScript(() => {
+      const value = {
+        async requestWindow() {
+          const frame = document.createElement('iframe');
+          document.body.append(frame);
+          const inside = frame.contentWindow;
+          inside.close = () => {
+            inside.dispatchEvent(new Event('pagehide'));
+            frame.remove();
+          };
+          return inside;
+        },
+      };
+      Object.defineProperty(globalThis, 'documentPictureInPicture', { value });
+    });
+    await page.goto('/audio_duplex');
+    await mainButton(page).click();
+    await phase(page, 'live');
+    await page.getByRole('button', { name: 'Controls in a small window' }).click();
+    const small = page.frameLocator('iframe');
+    await small.locator('.dock .main').waitFor();
+    assert.equal(await page.locator('.dock').count(), 0, 'there is one of each');
+    await page.getByText('The controls are in a small window.').waitFor();
+    await small.locator('.status .now').getByText('Listening').waitFor();
+    await eventually(
+      async () => /\d:\d\d/.test(await small.locator('.status .num').textContent()),
+      'the time in the small window',
+    );
+    await small.locator('[aria-label^="Mute"]').click();
+    await small.locator('[aria-label^="Unmute"]').waitFor();
+    await small.locator('body').press('m');
+    await small.locator('[aria-label^="Mute"]').waitFor();
+    await small.getByRole('button', { name: 'Pause' }).click();
+    await phase(page, 'paused');
+    await small.getByRole('button', { name: 'Controls in a small window' }).click();
+    await page.locator('main .dock').waitFor();
+    await page.getByRole('button', { name: 'Go on' }).click();
+    await phase(page, 'live');
+    await hangUp(page);
+  },
+
+  async words_in_a_call({ page, context }) {
+    await page.addInitScript(() => {
+      navigator.clipboard.writeText = async (text) => {
+        globalThis.__copied = text;
+      };
+    });
+    const copied = async () => {
+      await eventually(() => page.evaluate(() => globalThis.__copied), 'something copied');
+      return await page.evaluate(() => [globalThis.__copied, delete globalThis.__copied][0]);
+    };
+    await page.goto('/audio_duplex');
+    await mainButton(page).click();
+    await activity(page, 'speaking');
+    await activity(page, 'listening');
+    const tools = page.locator('.words-tools');
+    await tools.getByRole('button', { name: 'Copy the text' }).click();
+    assert.match(await copied(), /Assistant: \w+/);
+    await tools.getByRole('button', { name: 'Save the text' }).click();
+    const saving = page.waitForEvent('download');
+    await page.getByRole('button', { name: 'As web subtitles (.vtt)' }).click();
+    assert.match(readFileSync(await (await saving).path(), 'utf8'), /^WEBVTT\n/);
+    await tools.getByRole('button', { name: 'Share' }).click();
+    await page.getByRole('button', { name: 'Share and copy the link' }).click();
+    const link = await copied();
+    assert.equal(await page.locator('main').getAttribute('data-phase'), 'live', 'and the call goes on');
+    await hangUp(page);
+    // What was shared in the call can be looked at after it.
+    const viewer = await context.newPage();
+    await viewer.goto(link);
+    await viewer.locator('.said .line.assistant').first().waitFor();
+  },
+
+  async w9_no_free_place({ page }) {
+    await silentServer(page);
+    await page.route('**/status', (route) => route.fulfill({ json: { idle_workers: 0, total_workers: 1 } }));
+    const wire = wiretap(page);
+    await page.goto('/audio_duplex');
+    await mainButton(page).click();
+    await phase(page, 'live');
+    const field = page.locator('.writing textarea');
+    await field.fill('What is the capital of Laos?');
+    await field.press('Enter');
+    await page.locator('#panel-conversation [role=status]').getByText('second free line').waitFor();
+    assert.equal(await field.inputValue(), 'What is the capital of Laos?', 'what was written stays');
+    assert.ok(!wire.urls.some((url) => url.includes('/ws/chat')), 'no stranger loses a place to it');
+    assert.equal(await page.locator('p-transcript .you').count(), 0);
+    await hangUp(page);
+  },
+
+  async w9_written_into_the_call({ page }) {
+    // A picture and words go where the voice is, when the server takes them.
+    const wire = wiretap(page);
+    const sent = await silentServer(page, ['input_text']);
+    await page.goto('/audio_duplex');
+    await mainButton(page).click();
+    await phase(page, 'live');
+    const field = page.locator('.writing textarea');
+    const choosing = page.waitForEvent('filechooser');
+    await page.locator('.writing button').first().click();
+    const dot = await page.evaluate(async () => {
+      const canvas = Object.assign(document.createElement('canvas'), { width: 64, height: 48 });
+      canvas.getContext('2d').fillRect(8, 8, 30, 20);
+      const blob = await new Promise((resolve) => canvas.toBlob(resolve, 'image/png'));
+      return [...new Uint8Array(await blob.arrayBuffer())];
+    });
+    await (await choosing).setFiles({ name: 'dot.png', mimeType: 'image/png', buffer: Buffer.from(dot) });
+    await page.locator('.writing img').waitFor();
+    await field.fill('What do you see?');
+    await field.press('Enter');
+    await page.locator('p-transcript').getByText('What do you see?').waitFor();
+    const written = () => sent.find(({ type }) => type === 'conversation.item.create');
+    await eventually(written, 'the words on the wire');
+    const [picture, text] = written().item.content;
+    assert.match(picture.image_url, /^data:image\/jpeg;base64,/);
+    assert.deepEqual(text, { type: 'input_text', text: 'What do you see?' });
+    assert.ok(!wire.urls.some((url) => url.includes('/ws/chat')), 'there is one conversation');
+    await page.locator('p-transcript img').click();
+    await page.locator('dialog.large img').waitFor();
+    await page.keyboard.press('Escape');
+    await page.locator('p-transcript img').focus();
+    await page.keyboard.press('Enter');
+    await page.locator('dialog.large img').waitFor();
+    await page.keyboard.press('Escape');
+    await hangUp(page);
+  },
+
+  async without_camera({ browser, base }) {
+    const { context, errors } = await openContext(browser, base, { permissions: ['microphone'] });
+    const page = await context.newPage();
+    const wire = wiretap(page);
+    await page.goto('/omni');
+    await page.getByRole('button', { name: 'Talk without a camera' }).click();
+    await phase(page, 'live');
+    await wire.sends(2, ({ type }) => type === 'input_audio_buffer.append');
+    assert.ok(wire.sent.every(({ message }) => !message.video_frames?.length));
+    await page.getByText('No camera. Tap to turn it on').waitFor();
+    await hangUp(page);
+    assert.deepEqual(errors, []);
+    await context.close();
+  },
+
+  async scenes({ page }) {
+    // Which model answers is told by the server; what can be done with it is offered.
+    const answer = async (route, model) => {
+      const told = await (await route.fetch()).json();
+      await route.fulfill({ json: { ...told, model } });
+    };
+    let model = 'openbmb/MiniCPM-o-4_5';
+    await page.route('**/api/frontend_defaults', (route) => answer(route, model));
+    const sent = await silentServer(page);
+    const instructions = () => sent.findLast(({ type }) => type === 'session.update').session.instructions;
+    await page.goto('/audio_duplex');
+    await page.getByRole('button', { name: 'Interpreter' }).click();
+    await page.locator('.hints').getByText('Translate everything I say into Chinese.').waitFor();
+    await page.locator('p-prompt .note').getByText('You are an interpreter.').waitFor({ state: 'attached' });
+    await mainButton(page).click();
+    await phase(page, 'live');
+    assert.match(instructions(), /^You are an interpreter\./);
+    await hangUp(page);
+    // Left again, here or in the settings, everything is as it was.
+    await page.getByRole('button', { name: 'Interpreter' }).click();
+    await page.locator('.hints').getByText('Give me a quiz about animals.').waitFor();
+    await page.getByRole('button', { name: 'Interpreter' }).click();
+    await page.locator('[data-scene=translator][aria-pressed=true]').waitFor();
+    await page.getByRole('tab', { name: 'Settings' }).click();
+    await page.getByRole('button', { name: 'Back to my own instructions' }).click();
+    await page.locator('[data-scene=translator][aria-pressed=false]').waitFor();
+    await page.locator('.hints').getByText('Give me a quiz about animals.').waitFor();
+    await mainButton(page).click();
+    await phase(page, 'live');
+    assert.doesNotMatch(instructions(), /interpreter/);
+    await hangUp(page);
+    model = 'pocket';
+    await page.goto('/audio_duplex');
+    await page.getByText('understands English only').waitFor();
+    await page.getByRole('button', { name: 'Riddles' }).click();
+    await page.locator('.hints').getByText('Give me a riddle.').waitFor();
+  },
+
+  async speech_found({ page }) {
+    // The bars of half-duplex: loud where somebody spoke, and of another colour where the server heard it.
+    await page.goto('/half_duplex');
+    await openGroup(page, 'When you have finished speaking');
+    await mainButton(page).click();
+    await activity(page, 'hearing');
+    await activity(page, 'speaking');
+    const colours = () =>
+      page.evaluate(() => {
+        const canvas = document.querySelector('p-vad canvas');
+        const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+        const seen = new Set();
+        for (let i = 0; i < data.length; i += 4) if (data[i + 3] > 200) seen.add(data.slice(i, i + 3).join());
+        return seen.size;
+      });
+    await eventually(async () => (await colours()) >= 2, 'bars in two colours');
+    await hangUp(page);
+  },
+};

@@ -1,0 +1,138 @@
+/**
+ * Calls, chat and replay in Firefox, driven by WebDriver BiDi. Its microphone plays a tone and its camera
+ * draws a picture; no addition to the browser is needed.
+ */
+
+import assert from 'node:assert/strict';
+import { existsSync } from 'node:fs';
+
+import playwright from 'playwright-core';
+
+import { activity, eventually, hangUp, mainButton, phase, until } from './support/page.mjs';
+
+const PLACES = [process.env.FIREFOX, '/usr/bin/firefox-esr', '/usr/bin/firefox'];
+export const findFirefox = () => PLACES.find((place) => place && existsSync(place));
+
+const PREFERENCES = {
+  'media.navigator.streams.fake': true,
+  'media.navigator.permission.disabled': true,
+  'media.autoplay.default': 0,
+  // A machine without a sound card: a clock of its own drives the sound.
+  'media.cubeb.force_mock_context': true,
+  'intl.accept_languages': 'en-GB',
+  'datareporting.policy.dataSubmissionEnabled': false,
+};
+
+/** A page of Firefox whose person has been here before. */
+async function open(base) {
+  const browser = await playwright._bidiFirefox.launch({
+    executablePath: findFirefox(),
+    headless: true,
+    firefoxUserPrefs: PREFERENCES,
+  });
+  const context = await browser.newContext({ baseURL: base });
+  context.setDefaultTimeout(60_000);
+  const page = await context.newPage();
+  const errors = [];
+  page.on('pageerror', (error) => errors.push(String(error.stack ?? error)));
+  page.on('console', (message) => message.type() === 'error' && errors.push(message.text()));
+  await page.goto('/');
+  await page.evaluate(() => {
+    localStorage.setItem('parley.record', 'yes');
+    localStorage.setItem('parley.explained', 'yes');
+  });
+  return { browser, page, errors };
+}
+
+/** What the page itself has noted of its messages, newest first. */
+const messages = (page) =>
+  page.evaluate(() => [...document.querySelectorAll('p-events li b')].map((node) => node.textContent));
+
+export const firefoxScenarios = {
+  async firefox_call({ base }) {
+    const { browser, page, errors } = await open(base);
+    try {
+      await page.goto('/audio_duplex');
+      await page.evaluate(async () => {
+        const rig = (
+          await import(document.querySelector('script[src]').src.replace(/pages\/.*/, 'audio/rig.js'))
+        ).theRig();
+        globalThis.__loudest = 0;
+        rig.addEventListener('level', ({ detail }) => {
+          globalThis.__loudest = Math.max(globalThis.__loudest, detail.rms);
+        });
+      });
+      await mainButton(page).click();
+      await phase(page, 'live');
+      await until(page, () => globalThis.__loudest > 0.01);
+      await until(
+        page,
+        () =>
+          [...document.querySelectorAll('p-events li b')].filter((node) => /listen|delta/.test(node.textContent))
+            .length > 3,
+      );
+      await page.keyboard.press('Space');
+      await page.locator('.dock [aria-label^="Unmute"]').waitFor();
+      assert.equal(await page.locator('main').getAttribute('data-phase'), 'live', 'Space mutes here too');
+      await page.keyboard.press('Space');
+      await page.getByRole('button', { name: 'Pause' }).click();
+      await phase(page, 'paused');
+      await page.getByRole('button', { name: 'Go on' }).click();
+      await phase(page, 'live');
+      await hangUp(page);
+      await eventually(async () => (await messages(page)).includes('session.closed'), 'session.closed');
+      const seen = await messages(page);
+      assert.ok(seen.includes('session.created'), seen.join(' '));
+      const replay = await page.getByRole('link', { name: 'View recording' }).getAttribute('href');
+      await page.goto(replay);
+      await page.locator('.units summary').waitFor();
+      assert.deepEqual(errors, []);
+      return `${seen.length} messages`;
+    } finally {
+      await browser.close();
+    }
+  },
+
+  async firefox_video_and_turns({ base }) {
+    const { browser, page, errors } = await open(base);
+    try {
+      await page.goto('/omni');
+      await mainButton(page).click();
+      await phase(page, 'live');
+      await until(page, () => document.querySelector('video').videoWidth > 0);
+      await until(page, () =>
+        [...document.querySelectorAll('p-events li')].some((row) => row.textContent.includes('video_frames')),
+      );
+      await hangUp(page);
+      await page.goto('/half_duplex');
+      await mainButton(page).click();
+      await activity(page, 'listening');
+      await hangUp(page);
+      assert.deepEqual(errors, []);
+    } finally {
+      await browser.close();
+    }
+  },
+
+  async firefox_chat({ base }) {
+    const { browser, page, errors } = await open(base);
+    try {
+      await page.goto('/turnbased');
+      await page.locator('.compose textarea').fill('Hello there');
+      await page.keyboard.press('Enter');
+      await until(page, () =>
+        (document.querySelector('.message.assistant .body')?.textContent ?? '').includes('Hello'),
+      );
+      await until(page, () => document.querySelector('.messages + [role=log]')?.textContent.length > 3);
+      await page.reload();
+      await page
+        .getByRole('button', { name: /^Hello there/ })
+        .first()
+        .click();
+      await until(page, () => document.querySelectorAll('.message').length === 2);
+      assert.deepEqual(errors, []);
+    } finally {
+      await browser.close();
+    }
+  },
+};

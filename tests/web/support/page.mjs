@@ -1,0 +1,219 @@
+/** What scenarios do with a page: press, wait, listen to its loudspeaker and to its sockets. */
+
+import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
+
+import { encodeWav } from '../../../src/parley/web/audio/wav.js';
+import { compareSound, lastLoud } from './sound.mjs';
+
+/**
+ * What has not come by then never comes, however busy the machine: nothing is claimed about speed. What is
+ * measured in sound (how long something was audible) is counted in samples, which a busy machine does not
+ * stretch.
+ */
+export const PATIENCE_MS = 60_000;
+
+/**
+ * Wait for what the test itself has noted, as messages on a wire.
+ * @param {() => unknown} check
+ * @param {string} what is waited for
+ */
+export async function eventually(check, what, ms = PATIENCE_MS) {
+  const end = Date.now() + ms;
+  while (!(await check())) {
+    if (Date.now() > end) throw new Error(`never came: ${what}`);
+    await new Promise((resolve) => setTimeout(resolve, 40));
+  }
+}
+
+/** Hear what leaves the loudspeaker from now on. */
+export async function tap(page) {
+  await page.evaluate(async () => {
+    const { theRig } = await import(document.querySelector('script[src]').src.replace(/pages\/.*/, 'audio/rig.js'));
+    const rig = theRig();
+    await rig.open();
+    const { node } = await rig.listenIn();
+    const tap = { blocks: [], rateHz: rig.context.sampleRate, gaps: 0 };
+    node.port.onmessage = ({ data }) => data.type === 'block' && tap.blocks.push({ right: data.right, at: data.at });
+    rig.addEventListener('gap', () => tap.gaps++);
+    globalThis.__tap = tap;
+  });
+}
+
+/** Until the tap has got the sound of so many seconds after this moment (context time). */
+export async function heardUntil(page, at, seconds) {
+  await eventually(
+    async () => (await page.evaluate(() => globalThis.__tap.blocks.at(-1)?.at ?? 0)) > at + seconds,
+    `sound of ${seconds} s`,
+  );
+}
+
+/** Go on listening for so many seconds of sound. */
+export async function hearOn(page, seconds) {
+  await heardUntil(page, await page.evaluate(() => globalThis.__tap.blocks.at(-1)?.at ?? 0), seconds);
+}
+
+/** Loudness of what was heard, per 5 ms, and the context time of its beginning. */
+export async function heard(page) {
+  return await page.evaluate(() => {
+    const { blocks, rateHz, gaps } = globalThis.__tap;
+    const frame = Math.round(rateHz / 200);
+    const levels = [];
+    let sum = 0;
+    let count = 0;
+    for (const { right } of blocks) {
+      for (const value of right) {
+        sum += value * value;
+        if (++count === frame) {
+          levels.push(Math.sqrt(sum / count));
+          sum = count = 0;
+        }
+      }
+    }
+    return { levels, from: blocks[0]?.at ?? 0, gaps };
+  });
+}
+
+/** What the loudspeaker got is what the server sent: as long, as loud, without holes. */
+export function assertHeard(heardLevels, sentLevels, gaps) {
+  const difference = compareSound(heardLevels, sentLevels);
+  assert.equal(gaps, 0);
+  assert.ok(
+    difference.likeness > 0.95 && Math.abs(difference.longerMs) <= 20 && difference.holeMs <= 20,
+    `what was heard is not what was sent: ${JSON.stringify(difference)}`,
+  );
+  return difference;
+}
+
+/** Press something, and how long the assistant was still audible. */
+export async function silenceAfter(page, press) {
+  await until(page, () =>
+    globalThis.__tap.blocks.slice(-2).some(({ right }) => right.some((value) => Math.abs(value) > 0.1)),
+  );
+  const at = await page.evaluate(press);
+  // From the press: the way from the page to the sound's own thread takes as long as the machine is busy.
+  return await audibleAfter(page, at, 200);
+}
+
+/** How long after that moment (context time) something was still audible, in ms; never longer than `most`. */
+export async function audibleAfter(page, at, most = 100) {
+  await heardUntil(page, at, 0.7);
+  const { levels, from } = await heard(page);
+  const last = lastLoud(levels, (at - from) * 200, (at - from + 0.6) * 200);
+  const silentAfterMs = Math.max(0, (last / 200 + from - at) * 1000);
+  assert.ok(silentAfterMs < most, `still audible after ${silentAfterMs} ms`);
+  return Math.round(silentAfterMs);
+}
+
+/** When the loudspeaker is next told to be silent, `globalThis.__flushedAt` says when that was. */
+export async function noteFlush(page) {
+  await page.evaluate(async () => {
+    const { theRig } = await import(document.querySelector('script[src]').src.replace(/pages\/.*/, 'audio/rig.js'));
+    const rig = theRig();
+    rig.addEventListener('flushed', ({ detail }) => (globalThis.__flushedAt ??= detail.at));
+  });
+}
+
+/** In the page: press the hand; the time at which that was. */
+export const pressHush = async () => {
+  const { theRig } = await import(document.querySelector('script[src]').src.replace(/pages\/.*/, 'audio/rig.js'));
+  const at = theRig().context.currentTime;
+  document.querySelector('.dock .right .round').click();
+  return at;
+};
+
+/** Messages of the page's sockets, both ways. */
+export function wiretap(page) {
+  const wire = { sent: [], got: [], urls: [] };
+  page.on('websocket', (socket) => {
+    wire.urls.push(socket.url());
+    const note =
+      (list) =>
+      ({ payload }) => {
+        try {
+          list.push({ at: Date.now(), message: JSON.parse(String(payload)) });
+        } catch {
+          list.push({ at: Date.now(), message: {} });
+        }
+      };
+    socket.on('framesent', note(wire.sent));
+    socket.on('framereceived', note(wire.got));
+  });
+  wire.types = (list) => list.map(({ message }) => message.type);
+  /** Until a message like that has come; it. */
+  wire.has = async (predicate) => {
+    const find = () => wire.got.find(({ message }) => predicate(message));
+    await eventually(find, String(predicate)).catch((error) => {
+      throw new Error(`${error.message}; got ${JSON.stringify(wire.types(wire.got))}`);
+    });
+    return find().message;
+  };
+  /** Until the last message that came is of this type. */
+  wire.ends = (type) => eventually(() => wire.types(wire.got).at(-1) === type, type);
+  /** Until so many messages have left. */
+  wire.sends = (count, like = () => true) =>
+    eventually(() => wire.sent.filter(({ message }) => like(message)).length >= count, `${count} sent`);
+  return wire;
+}
+
+/** Playwright's own waitForFunction compiles text in the page, which the page's policy forbids. */
+export async function until(page, predicate, ms = PATIENCE_MS) {
+  const end = Date.now() + ms;
+  while (!(await page.evaluate(predicate))) {
+    if (Date.now() > end) throw new Error(`never true: ${predicate}`);
+    await page.waitForTimeout(40);
+  }
+}
+
+export const phase = (page, name, timeout = PATIENCE_MS) =>
+  page.waitForSelector(`main[data-phase="${name}"]`, { timeout });
+export const activity = (page, name, timeout = 90_000) =>
+  page.waitForSelector(`main[data-phase="live"][data-activity="${name}"]`, { timeout });
+export const mainButton = (page) => page.locator('.dock .main');
+
+export async function hangUp(page) {
+  await mainButton(page).click();
+  await phase(page, 'ended');
+}
+
+/** Settings, and in them the group of that name. */
+export async function openGroup(page, name) {
+  await page.getByRole('tab', { name: 'Settings' }).click();
+  await page.locator('summary', { hasText: name }).click();
+}
+
+/** A WAV file with a tone. */
+export function tone(hz, seconds, size = 0.3) {
+  return Buffer.from(
+    encodeWav(
+      [Float32Array.from({ length: seconds * 16000 }, (_, i) => size * Math.sin((2 * Math.PI * hz * i) / 16000))],
+      16000,
+    ),
+  );
+}
+
+/** Root mean square of one frequency in a second of sound. */
+export function toneLevel(samples, hz) {
+  let sine = 0;
+  let cosine = 0;
+  samples.forEach((value, i) => {
+    sine += value * Math.sin((2 * Math.PI * hz * i) / 16000);
+    cosine += value * Math.cos((2 * Math.PI * hz * i) / 16000);
+  });
+  return (Math.hypot(sine, cosine) / samples.length) * Math.SQRT2;
+}
+
+/** @param {string} text base64 JPEG: its frame header says how wide it is */
+export function jpegWidth(text) {
+  const bytes = Buffer.from(text, 'base64');
+  for (let at = 2; at < bytes.length; at += 2 + bytes.readUInt16BE(at + 2)) {
+    if ([0xc0, 0xc1, 0xc2].includes(bytes[at + 1])) return bytes.readUInt16BE(at + 7);
+  }
+  return 0;
+}
+
+/** A piece of code in the documentation, word for word. */
+export function example(language) {
+  const page = readFileSync(new URL('../../../docs/do/javascript-client.md', import.meta.url), 'utf8');
+  return new RegExp(`\`\`\`${language}\\n([\\s\\S]*?)\`\`\``).exec(page)[1];
+}

@@ -1,0 +1,535 @@
+/** One object per call: what a person sees is true at every moment, and nothing outlives its call. */
+
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+
+import { Barge } from '../../../src/parley/web/talk/barge.js';
+import { Calls } from '../../../src/parley/web/talk/calls.js';
+import { DuplexCall } from '../../../src/parley/web/talk/duplex.js';
+import { linesOf, plainText, srt, vtt } from '../../../src/parley/web/talk/export.js';
+import { HalfDuplexCall } from '../../../src/parley/web/talk/half-duplex.js';
+import { mayFollow } from '../../../src/parley/web/talk/phases.js';
+import { QualityMeter } from '../../../src/parley/web/talk/quality.js';
+import { FakeRig, settle, sound, surroundings } from '../support/fakes.mjs';
+
+const hello = (id = 'rt_1') => [
+  { type: 'session.queue_done' },
+  { type: 'session.created', session_id: id, prompt_length: 5, recording_session_id: `${id}_rec` },
+];
+const listen = { type: 'response.listen', kv_cache_length: 10 };
+const speak = (text, count, last = false) => ({
+  type: 'response.output_audio.delta',
+  text,
+  audio: sound(count),
+  end_of_turn: last,
+  kv_cache_length: 20,
+});
+const units = (socket) => socket.sent.filter(({ type }) => type === 'input_audio_buffer.append');
+const instructions = (socket) => socket.sent.find(({ type }) => type === 'session.update').session.instructions;
+const lines = (call) => call.captions.list.map(({ who, key, text }) => (who === 'note' ? key : `${who}: ${text}`));
+
+/** A page with one kind of call and fakes around it. */
+function page(more = {}) {
+  const { clock, sockets, connection } = surroundings();
+  const rig = new FakeRig();
+  const calls = new Calls(() => new DuplexCall(rig, clock.surroundings()));
+  const options = (said) => ({ instructions: said ? `Be kind.\n${said}` : 'Be kind.' });
+  const order = { dialect: 'realtime', mode: 'audio', options, microphone: {}, connection, ...more };
+  /** Time passes and the sound card ticks. */
+  const seconds = async (count, answer) => {
+    for (let i = 0; i < count; i++) {
+      rig.unit();
+      await settle();
+      if (answer) sockets.at(-1).say(answer);
+      clock.pass(1000);
+    }
+  };
+  return { clock, sockets, rig, calls, order, seconds };
+}
+
+async function live(more) {
+  const all = page(more);
+  await all.calls.start(all.order);
+  all.sockets[0].accept();
+  all.sockets[0].say(...hello());
+  return { ...all, call: all.calls.current, socket: all.sockets[0] };
+}
+
+test('W1: the click itself begins the call, and a second one finds it busy', async () => {
+  const { calls, order, sockets, rig } = page();
+  let allow;
+  const question = new Promise((resolve) => {
+    allow = resolve;
+  });
+  const first = calls.start(async () => {
+    await question;
+    return order;
+  });
+  assert.equal(calls.state.phase, 'starting');
+  const call = calls.current;
+  const second = await calls.start(order);
+  allow();
+  await first;
+
+  assert.equal(second, false);
+  assert.equal(calls.current, call);
+  assert.equal(sockets.length, 1);
+  sockets[0].accept();
+  sockets[0].say(...hello());
+  rig.unit();
+  await settle();
+  assert.equal(units(sockets[0]).length, 1, 'it hears the person');
+  calls.stop();
+  assert.equal(sockets[0].types().at(-1), 'session.close', 'and it can be hung up');
+});
+
+test('W1: whoever thinks better of it while the camera question is open takes no place', async () => {
+  const { calls, order, sockets, rig } = page();
+  let allow;
+  const started = calls.start(
+    () =>
+      new Promise((resolve) => {
+        allow = () => resolve(order);
+      }),
+  );
+  calls.stop();
+  allow();
+
+  assert.equal(await started, false);
+  assert.equal(calls.state.phase, 'ended');
+  assert.equal(calls.state.ending.reason, 'not_started');
+  assert.equal(sockets.length, 0);
+  assert.ok(!rig.log.includes('mic'), 'nor the microphone');
+});
+
+test('W1: a microphone that is allowed after hanging up is let go', async () => {
+  const { calls, order, sockets, rig } = page();
+  let allow;
+  rig.connectMicrophone = () =>
+    new Promise((resolve) => {
+      allow = resolve;
+    });
+  const started = calls.start(order);
+  await settle();
+  calls.stop();
+  allow();
+
+  assert.equal(await started, false);
+  assert.equal(rig.log.at(-1), 'release');
+  assert.equal(sockets.length, 0);
+});
+
+test('a call passes through states that make sense only', () => {
+  assert.ok(mayFollow('idle', 'starting') && mayFollow('live', 'reconnecting') && mayFollow('reconnecting', 'queued'));
+  for (const [from, to] of [
+    ['idle', 'live'],
+    ['ended', 'starting'],
+    ['ending', 'live'],
+    ['starting', 'live'],
+  ]) {
+    assert.equal(mayFollow(from, to), false, `${from} → ${to}`);
+  }
+});
+
+test('W5: after an interruption the assistant is known to be silent', async () => {
+  const { call, socket, rig } = await live({ barge: () => 'stop' });
+  socket.say(speak('Once upon a time', 24000));
+  rig.position(call.turn, 4000);
+  socket.say(listen);
+  // The last report of the fade, as the playback worklet sends it.
+  rig.position(call.turn, 4100, false);
+
+  assert.equal(call.state.activity, 'listening');
+  let voice = 1;
+  call.addEventListener('level', ({ detail }) => {
+    voice = detail.voice;
+  });
+  for (let i = 0; i < 10; i++) rig.tell('level', { rms: 0.4, peak: 0.5 });
+  assert.equal(voice, 0, 'its bars stand still');
+  rig.unit();
+  await settle();
+  assert.equal(units(socket).at(-1).force_listen ?? false, false, 'nobody is interrupted who is silent');
+  call.pause();
+  assert.equal(call.state.phase, 'paused');
+});
+
+test('W6: a server that gives no answer is said to be slow, then silent, then called again', async () => {
+  const { call, sockets, seconds } = await live();
+  await seconds(3, listen);
+  assert.equal(call.state.service, 'ok');
+  await seconds(5);
+  assert.equal(call.state.service, 'slow');
+  assert.equal(call.quality(), 'poor');
+  await seconds(6);
+  assert.equal(call.state.service, 'silent');
+  assert.ok(call.state.waitedS >= 9, `${call.state.waitedS} s`);
+  await seconds(12);
+
+  assert.equal(call.state.phase, 'reconnecting');
+  assert.equal(sockets.length, 2, 'the dead line was given up and another one dialled');
+  sockets[1].accept();
+  sockets[1].say(...hello('rt_2'));
+  assert.equal(call.state.phase, 'live');
+  await seconds(2, listen);
+  assert.equal(call.state.service, 'ok');
+  assert.equal(units(sockets[1]).length, 2);
+});
+
+test('W6: answers that come again are believed at once', async () => {
+  const { call, seconds } = await live();
+  await seconds(6);
+  assert.equal(call.state.service, 'slow');
+  await seconds(1, listen);
+  assert.equal(call.state.service, 'ok');
+  assert.equal(call.state.waitedS, 0);
+});
+
+test('W6: without a network it says so, and calls again when it is back', async () => {
+  const { call, clock, sockets, seconds } = await live();
+  await seconds(2, listen);
+  clock.network.dispatchEvent(new Event('offline'));
+  assert.equal(call.state.isOffline, true);
+  await seconds(30);
+  sockets[0].hangUp(1006);
+  assert.equal(call.state.phase, 'reconnecting');
+  clock.pass(10_000);
+  assert.equal(sockets.length, 1, 'there is nowhere to dial to');
+  clock.network.dispatchEvent(new Event('online'));
+  clock.pass(500);
+
+  assert.equal(call.state.isOffline, false);
+  assert.equal(sockets.length, 2);
+});
+
+test('W6: a network that stays away ends the call', async () => {
+  const { call, clock, sockets } = await live();
+  clock.network.dispatchEvent(new Event('offline'));
+  sockets[0].hangUp(1006);
+  clock.pass(60_000);
+
+  assert.equal(call.state.phase, 'ended');
+  assert.equal(call.state.ending.reason, 'lost');
+  assert.ok(call.state.ending.wasReady, 'it can be gone on with');
+});
+
+test('a paused call waits for no answer', async () => {
+  const { call, clock, seconds } = await live();
+  await seconds(1, listen);
+  call.pause();
+  clock.pass(120_000);
+  assert.equal(call.state.phase, 'paused');
+  assert.equal(call.state.service, 'ok');
+});
+
+test('a lost call is dialled again with what both have said', async () => {
+  const { call, clock, sockets, rig } = await live();
+  call.captions.heardYou('a', 'What is the tallest mountain?', true);
+  sockets[0].say(speak('Mount Everest. And the', 24000), speak(' second', 24000));
+  rig.position(call.turn, 24000);
+  sockets[0].hangUp(1006);
+  assert.equal(call.state.phase, 'reconnecting');
+  clock.pass(500);
+  sockets[1].accept();
+  sockets[1].say({ type: 'session.queue_done' });
+
+  assert.equal(
+    instructions(sockets[1]),
+    'Be kind.\nUser: What is the tallest mountain?\nAssistant: Mount Everest. And the',
+  );
+  sockets[1].say(hello('rt_2')[1]);
+  assert.equal(call.state.phase, 'live');
+  assert.equal(call.state.sessionId, 'rt_2');
+  assert.deepEqual(
+    lines(call).filter((line) => line.startsWith('note')),
+    ['note.connected', 'note.reconnecting', 'note.reconnected'],
+  );
+});
+
+test('a muted or paused person is so after a reconnection too', async () => {
+  const { call, clock, sockets, rig } = await live();
+  call.mute(true);
+  call.pause();
+  sockets[0].hangUp(1006);
+  clock.pass(500);
+  sockets[1].accept();
+  sockets[1].say(...hello('rt_2'));
+
+  assert.equal(call.state.isMuted, true);
+  assert.equal(rig.log.filter((line) => line.endsWith('mute')).at(-1), 'mute');
+  assert.equal(call.state.phase, 'paused');
+});
+
+test('a server that cannot be reached again ends the call; hanging up ends the attempt', async () => {
+  const lost = await live();
+  lost.sockets[0].hangUp(1006);
+  lost.clock.pass(500);
+  for (let i = 1; i <= 6; i++) {
+    lost.sockets.at(-1).hangUp(1006);
+    lost.clock.pass(10_000);
+  }
+  assert.equal(lost.call.state.ending.reason, 'lost');
+  assert.ok(lost.call.state.ending.wasReady);
+
+  const left = await live();
+  left.sockets[0].hangUp(1006);
+  left.calls.stop();
+  left.clock.pass(5000);
+  assert.equal(left.call.state.ending.reason, 'stopped');
+  assert.equal(left.sockets.length, 1);
+  assert.ok(left.rig.log.includes('release'));
+});
+
+test('a call that breaks again and again is given up', async () => {
+  const { call, clock, sockets } = await live();
+  for (let i = 0; i < 4; i++) {
+    sockets.at(-1).hangUp(1006);
+    clock.pass(500);
+    if (call.state.phase === 'ended') break;
+    sockets.at(-1).accept();
+    sockets.at(-1).say(...hello(`rt_${i + 2}`));
+  }
+  assert.equal(sockets.length, 4, 'three times within two minutes');
+  assert.equal(call.state.ending.reason, 'lost');
+});
+
+test('a server that ended the call is not called again by itself', async () => {
+  const { call, clock, sockets } = await live();
+  sockets[0].hangUp(1011);
+  clock.pass(10_000);
+  assert.equal(call.state.ending.reason, 'failed');
+  assert.equal(sockets.length, 1);
+});
+
+test('W7: the sign of quality recovers, and is gone with the call', async () => {
+  const { call, calls, clock, rig, seconds } = await live();
+  await seconds(3, listen);
+  assert.equal(call.quality(), 'good');
+  rig.tell('gap', { turn: 1, index: 1, ms: 80 });
+  assert.equal(call.quality(), 'fair');
+  await seconds(11, listen);
+  assert.equal(call.quality(), 'good', 'ten seconds later it is forgotten');
+  calls.stop();
+  clock.pass(2000);
+  assert.equal(call.quality(), null);
+});
+
+test('W7: what could not be sent is forgotten too', () => {
+  const meter = new QualityMeter();
+  assert.equal(meter.grade(0), null);
+  meter.answered(300);
+  meter.dropped(1000);
+  assert.equal(meter.grade(2000), 'poor');
+  assert.equal(meter.grade(11_500), 'good');
+  for (const ms of [2000, 300, 300, 300]) meter.answered(ms);
+  assert.equal(meter.grade(12_000), 'good', 'one slow answer among quick ones');
+  assert.equal(meter.grade(12_000, 4000), 'poor', 'nobody answers now');
+});
+
+test('W14: a second call has words of its own', async () => {
+  const { calls, call, socket, rig, clock, order, sockets } = await live();
+  socket.say(speak('The first call', 24000, true));
+  rig.position(call.turn, 24000);
+  calls.stop();
+  socket.say({ type: 'session.closed', reason: 'stopped' });
+  await calls.start(order);
+  sockets[1].accept();
+  sockets[1].say(...hello('rt_2'));
+
+  assert.deepEqual(lines(calls.current), ['note.connected']);
+  assert.ok(lines(call).includes('assistant: The first call'), 'the first keeps its own');
+  assert.equal(instructions(sockets[1]), 'Be kind.');
+  clock.pass(0);
+});
+
+test('a call that goes on from another begins with what was said in it', async () => {
+  const { sockets } = await live({ said: 'User: I am Ann.' });
+  assert.equal(instructions(sockets[0]), 'Be kind.\nUser: I am Ann.');
+});
+
+test('W19: the last sentence is heard and followed after the server has gone', async () => {
+  const { call, socket, rig } = await live();
+  socket.say(speak('Good bye and thanks', 48000));
+  rig.position(call.turn, 12000);
+  socket.hangUp(1011);
+  rig.position(call.turn, 30000);
+  const heard = call.captions.list.find(({ who }) => who === 'assistant').heard;
+  rig.tell('drained', { turn: call.turn });
+  rig.position(call.turn, 48000, false);
+  rig.position(call.turn, 1, true);
+
+  assert.ok(heard > 10, 'captions follow the voice to its end');
+  assert.equal(call.captions.said(), 'Assistant: Good bye and thanks');
+  assert.equal(call.position.sounding, false, 'and then nothing is listened to any more');
+});
+
+test('W20: the voice is lowered at the first syllable, and silenced only for those who asked', async () => {
+  for (const barge of ['duck', 'stop']) {
+    const { call, socket, rig } = await live({ barge: () => barge });
+    socket.say(speak('A long story', 48000));
+    rig.position(call.turn, 4000);
+    rig.tell('level', { rms: 0.3, peak: 0.4 });
+    rig.position(call.turn, 5000);
+    rig.tell('level', { rms: 0.3, peak: 0.4 });
+    assert.ok(rig.log.includes('duck'), 'within two reports, a tenth of a second');
+    for (let i = 0; i < 6; i++) rig.tell('level', { rms: 0.3, peak: 0.4 });
+    assert.equal(rig.log.includes('flush'), barge === 'stop');
+  }
+});
+
+test('W20: it is as loud as before when nobody speaks, and when it is silent', () => {
+  const barge = new Barge();
+  assert.deepEqual(
+    [0.3, 0.3, 0.3].map((mic) => barge.note(mic, 0.2)),
+    [null, 'duck', null],
+  );
+  const back = Array.from({ length: 8 }, () => barge.note(0.01, 0.2));
+  assert.deepEqual(back.filter(Boolean), ['back']);
+  barge.note(0.3, 0.2);
+  barge.note(0.3, 0.2);
+  assert.equal(barge.note(0.3, 0), 'back');
+  assert.equal(barge.note(0.06, 0.3), null, 'a loudspeaker in the room is no voice');
+});
+
+test('W20: a loudspeaker that the microphone hears lowers nothing', async () => {
+  const { call, socket, rig } = await live();
+  socket.say(speak('A long story', 480000));
+  for (let i = 0; i < 70; i++) {
+    const level = 0.1 + 0.09 * Math.sin(i);
+    rig.tell('position', {
+      turn: call.turn,
+      played: i,
+      heard: i,
+      sounding: true,
+      level,
+      aheadMs: 1,
+      gaps: 0,
+      shiftMs: 0,
+    });
+    rig.tell('level', { rms: level * 0.9, peak: 1 });
+  }
+  assert.equal(call.hasEcho, true);
+  const before = rig.log.length;
+  for (let i = 0; i < 10; i++) rig.tell('level', { rms: 0.5, peak: 1 });
+  assert.equal(rig.log.slice(before).includes('duck'), false);
+});
+
+test('W21: the time left is counted from the limit that the server tells', async () => {
+  const told = await live({ limitS: 90 });
+  told.clock.pass(30_000);
+  assert.equal(told.call.leftS(), 60);
+  const unlimited = await live({ limitS: null });
+  assert.equal(unlimited.call.leftS(), null);
+});
+
+test('W15: another microphone in mid-call belongs to the call', async () => {
+  const { call, calls, rig, socket } = await live();
+  rig.tell('mic-lost', {});
+  assert.equal(call.state.hasLostMic, true);
+  await call.useMicrophone({ deviceId: 'two' });
+  assert.equal(call.state.hasLostMic, false);
+  calls.stop();
+  socket.say({ type: 'session.closed', reason: 'stopped' });
+  await call.useMicrophone({ deviceId: 'three' });
+  assert.equal(rig.log.at(-1), 'release', 'a call that is over holds no microphone');
+});
+
+test('a recording in the browser belongs to its call', async () => {
+  const made = [];
+  const recorder = async () => {
+    const log = [];
+    made.push(log);
+    return {
+      start: async () => log.push('start'),
+      pause: (on) => log.push(on ? 'pause' : 'go on'),
+      stop: async () => {
+        log.push('stop');
+        return new Blob(['x']);
+      },
+    };
+  };
+  const { call, calls, socket, clock, sockets } = await live({ recorder });
+  await settle();
+  call.pause();
+  call.resume();
+  sockets[0].hangUp(1006);
+  clock.pass(500);
+  sockets[1].accept();
+  sockets[1].say(...hello('rt_2'));
+  await settle();
+  const told = new Promise((resolve) => calls.addEventListener('recorded', ({ detail }) => resolve(detail)));
+  calls.stop();
+  sockets[1].say({ type: 'session.closed', reason: 'stopped' });
+  assert.equal((await told).size, 1);
+  assert.deepEqual(made, [['start', 'pause', 'go on', 'stop']], 'one for the whole call, reconnection included');
+  assert.equal(socket.types().includes('session.close'), false);
+});
+
+test('half-duplex: an answer that does not come is missed; silence of the person is not', async () => {
+  const { clock, sockets, connection } = surroundings();
+  const call = new HalfDuplexCall(new FakeRig(), clock.surroundings());
+  await call.start({ options: () => ({}), microphone: {}, connection });
+  sockets[0].accept();
+  sockets[0].say({ type: 'queue_done' }, { type: 'prepared', session_id: 'hdx_1', timeout_s: 180 });
+  clock.pass(60_000);
+  assert.equal(call.state.service, 'ok', 'nobody has asked anything');
+  sockets[0].say({ type: 'generating', speech_duration_ms: 900 });
+  clock.pass(5000);
+  assert.equal(call.state.service, 'slow');
+  sockets[0].say({ type: 'chunk', text_delta: 'Here', audio_data: null });
+  clock.pass(2000);
+  assert.equal(call.state.service, 'ok');
+  clock.pass(22_000);
+  assert.equal(call.state.phase, 'reconnecting');
+});
+
+// Words of both sides
+
+test('what the person says is written where the server writes it down', async () => {
+  const { call } = await live();
+  call.client.tell('heard_text', { id: 'u1', text: 'How', isFinal: false });
+  call.client.tell('heard_text', { id: 'u1', text: 'How are you?', isFinal: true });
+  assert.deepEqual(lines(call), ['note.connected', 'you: How are you?']);
+});
+
+test('half-duplex: the length of what was said gives way to its words', async () => {
+  const { clock, sockets, connection } = surroundings();
+  const call = new HalfDuplexCall(new FakeRig(), clock.surroundings());
+  await call.start({ options: () => ({}), microphone: {}, connection });
+  sockets[0].accept();
+  sockets[0].say({ type: 'queue_done' }, { type: 'prepared', session_id: 'hdx_1', timeout_s: 180 });
+  sockets[0].say({ type: 'generating', speech_duration_ms: 900 });
+  assert.equal(call.captions.list.at(-1).key, 'caption.you_spoke');
+  call.client.tell('heard_text', { id: 'u1', text: 'Good morning.', isFinal: true });
+  const said = call.captions.list.filter(({ who }) => who === 'you');
+  assert.deepEqual(
+    said.map(({ text, key }) => [text, key]),
+    [['Good morning.', undefined]],
+  );
+});
+
+const t = (key, values) =>
+  ({ 'who.you': 'You', 'who.assistant': 'It', 'who.note': '', 'note.connected': 'connected' })[key] ??
+  `${key} ${JSON.stringify(values ?? {})}`;
+
+test('W14: only what was heard is copied, and an interruption is marked once', async () => {
+  const { call, clock, socket, rig, calls } = await live();
+  clock.pass(2000);
+  call.captions.heardYou('a', 'Tell me\n\na <story>', true);
+  socket.say(speak('Once upon a time ', 24000), speak('there was a king', 24000));
+  clock.pass(1000);
+  rig.position(call.turn, 6000);
+  clock.pass(1000);
+  rig.position(call.turn, 12000);
+  socket.say(listen);
+  calls.stop();
+
+  const found = linesOf(call.captions.list, t);
+  const text = plainText(found, 'interrupted');
+  assert.match(text, /^— connected —\nYou: Tell me\n\na <story>\nIt: Once upon… \(interrupted\)/);
+  assert.ok(!text.includes('king') && !text.includes('(('));
+  assert.match(
+    srt(found),
+    /^1\n00:00:02,000 --> 00:00:03,000\nYou: Tell me a <story>\n\n2\n00:00:03,000 --> 00:00:04,200\nIt: Once upon\n$/,
+  );
+  assert.match(vtt(found), /^WEBVTT\n\n00:00:02\.000 --> 00:00:03\.000\n<v You>Tell me a &lt;story&gt;\n/);
+});
