@@ -13,27 +13,54 @@ CODE := src tests training
 debian = { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
 	&& echo "── parley: installing Debian's $(1) for the tests" \
 	&& apt-get update -qq && apt-get install -y -qq --no-install-recommends $(1) >/dev/null; }
-SLOW_FOLDERS := tests/house tests/models tests/golden tests/training tests/web
+SLOW_FOLDERS := tests/system tests/models tests/golden tests/training tests/web
+SERVING := .venv/.serving
 STAMP := .venv/.ready
+PIP := $(PY) -m pip install --disable-pip-version-check --progress-bar on -c constraints.txt
+# Which build of PyTorch: `cpu`, or `default` for what the package index offers, which on Linux brings
+# CUDA. Without a word: `cpu` on a Linux machine without an NVIDIA card.
+TORCH ?= $(shell [ "$$(uname -s)" != Linux ] || nvidia-smi -L 2>/dev/null | grep -q GPU && echo default || echo cpu)
+# PyTorch's CPU wheel index (its "Get started" page shows the address under pip, CPU). Tried first when set.
+TORCH_CPU_INDEX ?=
+TORCH_VERSION := $(shell sed -n 's/^torch==//p' constraints.txt)
 
-.PHONY: help setup serve browser speakers test test-fast fmt lint type bench web web-check web-test web-shots gpu docs clean
+.PHONY: help setup serve browser speakers test test-fast fmt lint type bench web web-check web-test web-bench web-hour web-shots gpu clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*?## ' $(MAKEFILE_LIST) | awk -F ':.*?## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
 setup: $(STAMP) ## make .venv with everything for development
 
-$(STAMP): pyproject.toml constraints.txt
-	@echo "── parley: making .venv (once; a few minutes, about 1.5 GB)"
+$(PY):
 	@$(PYTHON) -c 'import sys; sys.exit("parley needs Python 3.11 or newer, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
-	@test -x $(PY) || $(PYTHON) -m venv .venv
-	@echo "── parley: installing (1/2) PyTorch"
-	@$(PY) -m pip install --disable-pip-version-check --progress-bar on -c constraints.txt torch
-	@echo "── parley: installing (2/2) everything else"
-	@$(PY) -m pip install --disable-pip-version-check --progress-bar on -c constraints.txt -e '.[dev]'
+	@echo "── parley: making .venv (once)"
+	@$(PYTHON) -m venv .venv
+
+# What serving needs, and no more.
+$(SERVING): pyproject.toml constraints.txt | $(PY)
+	@echo "── parley: installing (1/2) PyTorch, $(TORCH) build (both parts: 350 MB to fetch with the CPU build, 3 GB with CUDA)"
+ifeq ($(TORCH),cpu)
+	@{ [ -n "$(TORCH_CPU_INDEX)" ] && $(PIP) --retries 1 --timeout 20 --index-url "$(TORCH_CPU_INDEX)" torch==$(TORCH_VERSION)+cpu; } \
+		|| $(PIP) torch==$(TORCH_VERSION)+cpu 2>/dev/null \
+		|| { echo "── parley: no CPU build of PyTorch could be reached; the one of the package index may bring CUDA, 2.7 GB."; \
+			echo "   To spare that: Ctrl-C, and make serve TORCH_CPU_INDEX=ADDRESS (PyTorch's CPU wheel index; its"; \
+			echo "   'Get started' page shows the address under pip, CPU)."; \
+			$(PIP) torch; }
+else
+	@$(PIP) torch
+endif
+	@echo "── parley: installing (2/2) the server"
+	@$(PIP) -e '.[worker,talk]' -e packages/parley-pocket-data
 	@touch $@
 
-serve: $(STAMP) ## start the server; ARGS="--http --port 8080" adds flags
+$(STAMP): $(SERVING)
+	@echo "── parley: installing what tests and tools need"
+	@$(PIP) -e '.[dev]'
+	@# It asks for websockets below 17 without needing it; the rest of what it needs is in [dev].
+	@$(PIP) --no-deps openai-agents
+	@touch $@
+
+serve: $(SERVING) ## start the server; ARGS="--http --port 8080" adds flags
 	@.venv/bin/parley serve $(ARGS)
 
 browser: # what the browser tests need, where it may be installed; they say in one line why they skip
@@ -42,21 +69,22 @@ browser: # what the browser tests need, where it may be installed; they say in o
 	@command -v chromium >/dev/null || $(call debian,chromium) \
 		|| echo "── parley: chromium is absent; tests in a browser will be skipped"
 
-speakers: # the synthesiser whose voices the pocket model's tests ask with, where it may be installed
+speakers: # a synthesiser whose voices the pocket model is asked with, where it may be installed
 	@$(PY) -c 'import ctypes; ctypes.CDLL("libflite.so.1")' 2>/dev/null || $(call debian,libflite1) \
 		|| echo "── parley: flite is absent; tests that need its voices will be skipped"
 
-test: $(STAMP) browser speakers ## every test that this machine can run (under 15 minutes on two cores)
+test: $(STAMP) browser speakers ## every test that this machine can run (about 25 minutes on two cores)
 	@$(ONE_THREAD) $(PY) -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
 
-test-fast: $(STAMP) ## the quick tests of the parts, without networks and whole houses
+test-fast: $(STAMP) ## the quick tests of the parts, without networks and whole servers
 	@$(ONE_THREAD) $(PY) -m pytest -n $(JOBS) -m "not slow" $(SLOW_FOLDERS:%=--ignore=%) $(ARGS)
 
 fmt: $(STAMP) ## format the code
 	@.venv/bin/ruff format $(CODE) && .venv/bin/ruff check --fix $(CODE)
 
-lint: $(STAMP) ## ruff and the import rules
+lint: $(STAMP) ## ruff, the import rules, and biome where npm ci has put it
 	@.venv/bin/ruff format --check $(CODE) && .venv/bin/ruff check $(CODE) && .venv/bin/lint-imports
+	@[ ! -x node_modules/.bin/biome ] || node_modules/.bin/biome check --error-on-warnings
 
 type: $(STAMP) ## mypy
 	@.venv/bin/mypy
@@ -66,9 +94,12 @@ bench: $(STAMP) ## measure; ARGS="relay" or ARGS="session"
 
 web: $(STAMP) ## generate the wire types and JSON Schema
 	@$(PY) -m parley.protocol.export
+	@[ ! -x node_modules/.bin/tsc ] || npm run --silent types
 
+# The lock lacks optional packages of the linter for systems that a registry here does not serve; where
+# npm insists on them, the exact versions of package.json are installed without the lock.
 node_modules/.package-lock.json: package.json package-lock.json
-	@npm ci --ignore-scripts --silent
+	@npm ci --ignore-scripts --silent >/dev/null 2>&1 || npm install --ignore-scripts --no-package-lock --silent
 
 web-check: node_modules/.package-lock.json ## types and tests of the browser code, without a browser
 	@npm run --silent check && npm run --silent test
@@ -76,9 +107,16 @@ web-check: node_modules/.package-lock.json ## types and tests of the browser cod
 web-test: $(STAMP) node_modules/.package-lock.json ## conversations in headless Chromium (Debian: chromium)
 	@$(PY) -m pytest tests/web $(ARGS)
 
-web-shots: $(STAMP) node_modules/.package-lock.json ## pictures of every page into .shots/; ARGS="call omni" for some
+web-bench web-hour: $(STAMP) node_modules/.package-lock.json
 	@mkdir -p .shots && $(PY) -m tests.web.speech .shots/speech.wav
-	@node tests/web/shots.mjs --wav .shots/speech.wav --out .shots $(ARGS)
+	@node --no-warnings --experimental-websocket tests/web/figures.mjs --wav .shots/speech.wav $(FIGURES) $(ARGS)
+web-bench: ## figures of the pages: how soon they can be used, what they add to the way of a word
+web-hour: FIGURES := hour
+web-hour: ## one call of an hour, its memory and its clocks; ARGS="--minutes 10" for less
+
+web-shots: $(STAMP) node_modules/.package-lock.json ## pictures of every page into .shots/; ARGS="call omni" for some
+	@mkdir -p .shots && $(PY) -m tests.web.speech .shots/speech.wav 'What is the capital of France?'
+	@node --no-warnings tests/web/shots.mjs --model pocket --wav .shots/speech.wav --out .shots $(ARGS)
 
 gpu: $(STAMP) ## tests that need a GPU
 	@$(PY) -m pytest -m gpu $(ARGS)

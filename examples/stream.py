@@ -12,14 +12,14 @@ URL = sys.argv[1] if len(sys.argv) > 1 else "https://localhost:8006"
 
 async def main() -> None:
     client = parley.ChatClient(URL, speech=True, insecure=True)
-    async for event in client.stream("Tell me a story."):
+    async for event in client.stream("Please count to five."):
         match event:
             case Waiting(position=position, estimated_wait_s=wait_s):
                 print(f"place {position}, {wait_s} s")
             case Piece(text=text):
                 print(text, end="", flush=True)
             case Answer(sound=sound) if sound is not None:
-                wav.save("story.wav", sound)
+                wav.save("answer.wav", sound)
 
 
 asyncio.run(main())
