@@ -52,12 +52,16 @@ class Process:
         """Wait for a line. Fails with everything that was written when none comes."""
         deadline = time.monotonic() + limit_s
         while True:
+            why = f"in {limit_s:.0f} s"
             try:
                 line = self._lines.get(timeout=max(0.01, deadline - time.monotonic()))
             except queue.Empty:
                 line = None
+            else:
+                if line is None:
+                    why = f"before it ended with {self.popen.wait(HANG_S)}"
             if line is None:
-                raise AssertionError(f"no line with {words!r} in:\n{''.join(self.seen)}")
+                raise AssertionError(f"no line with {words!r} {why}, in:\n{''.join(self.seen)}")
             self.seen.append(line)
             if words in line:
                 return line
