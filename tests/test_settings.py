@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from parley import settings
 from parley.errors import SetupError
 from parley.settings import Settings, load
+from parley.settings.page import main
+from parley.settings.tree import leaves
 
 
 @pytest.fixture(autouse=True)
@@ -141,10 +142,10 @@ def test_a_missing_or_broken_file_is_a_plain_sentence() -> None:
 
 
 def test_every_setting_has_a_meaning() -> None:
-    without = [name for name, field in settings._leaves() if not field.description]
+    without = [name for name, field in leaves() if not field.description]
 
     assert without == []
 
 
 def test_the_page_is_current() -> None:
-    assert settings.main(["--check"]) == 0, "run python -m parley.settings"
+    assert main(["--check"]) == 0, "run python -m parley.settings"

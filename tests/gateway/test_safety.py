@@ -204,9 +204,9 @@ async def test_nonsense_on_the_control_socket_ends_it(words: str):
 
 async def test_paths_cannot_escape():
     paths = (
-        "/static/../settings.py",
-        "/static/%2e%2e/settings.py",
-        "/static/..%2fsettings.py",
+        "/static/../settings/tree.py",
+        "/static/%2e%2e/settings/tree.py",
+        "/static/..%2fsettings%2ftree.py",
         "/static/%2e%2e%2f%2e%2e%2fpyproject.toml",
         "//etc/passwd",
     )

@@ -1,42 +1,16 @@
-"""Settings of the server: names, defaults and descriptions.
+"""Names, defaults and descriptions of all settings: one frozen tree.
 
-One frozen tree and one loader. Later sources override earlier ones: defaults, TOML file,
-environment (`PARLEY_*`, nested with `__`), flags. Only the client's address and key are read from
-the environment elsewhere (`parley.client.access`). Unknown keys are reported and ignored.
-Components receive the values they need, never this tree. `docs/do/settings.md` is generated:
-
-    python -m parley.settings            write docs/do/settings.md
-    python -m parley.settings --check    exit 1 if it is out of date
+Components receive the values they need, never this tree.
 """
 
 from __future__ import annotations
 
-import difflib
-import logging
-import os
-import sys
-import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, get_args
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic.fields import FieldInfo
-from pydantic_settings import (
-    BaseSettings,
-    EnvSettingsSource,
-    InitSettingsSource,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-)
-
-from parley.errors import SetupError
-
-ENV_PREFIX: Final = "PARLEY_"
-DEFAULT_FILE: Final = Path("parley.toml")
-_OF_CLIENTS: Final = frozenset({"PARLEY_URL", "PARLEY_TOKEN", "PARLEY_CA"})
-"""Read by the client, which has no settings: server address, key, trusted certificate."""
-_SECRETS: Final = frozenset({"model.llm_key", "security.admin_token", "security.worker_secret"})
 
 
 class Part(BaseModel):
@@ -524,235 +498,18 @@ class Settings(Part):
     trace: TraceSettings = TraceSettings()
 
 
-# ---- loading -------------------------------------------------------------------------------
-
-log = logging.getLogger(__name__)
-
-
-def load(
-    file: Path | None = None,
-    flags: Mapping[str, Any] | None = None,
-    *,
-    warn: Callable[[str], None] = log.warning,
-) -> Settings:
-    """Read the settings: defaults < file < environment < flags.
-
-    Args:
-        file: a TOML file that must exist; None reads `parley.toml` in the working folder, if any.
-        flags: from the command line, nested or with dotted keys; None values are left out.
-        warn: called with a sentence for every unknown key.
-
-    Raises:
-        SetupError: an unreadable file or an invalid value; the hint names the key.
-    """
-    path, from_file = _read_file(file)
-    from_flags = _nested(flags or {})
-    for name in _unknown(from_file):
-        warn(f"{path}: unknown setting '{name}' is ignored{_nearest(name)}")
-    for variable, name in _unknown_variables():
-        warn(f"{variable}: unknown setting '{name}' is ignored{_nearest(name)}")
-    try:
-        read = _reader(from_file)(**from_flags)
-    except ValidationError as error:
-        raise _explain(error, path, from_file, from_flags) from None
-    return Settings(**{name: getattr(read, name) for name in Settings.model_fields})
-
-
-def _reader(from_file: dict[str, Any]) -> type[BaseSettings]:
-    class Reader(Settings, BaseSettings):
-        model_config = SettingsConfigDict(
-            frozen=True,
-            extra="ignore",
-            env_prefix=ENV_PREFIX,
-            env_nested_delimiter="__",
-            # Lists are comma-separated text here, not JSON.
-            enable_decoding=False,
-        )
-
-        @classmethod
-        def settings_customise_sources(
-            cls,
-            settings_cls: type[BaseSettings],
-            init_settings: PydanticBaseSettingsSource,
-            env_settings: PydanticBaseSettingsSource,
-            dotenv_settings: PydanticBaseSettingsSource,
-            file_secret_settings: PydanticBaseSettingsSource,
-        ) -> tuple[PydanticBaseSettingsSource, ...]:
-            return (
-                init_settings,
-                EnvSettingsSource(settings_cls),
-                InitSettingsSource(settings_cls, init_kwargs=from_file),
-            )
-
-    return Reader
-
-
-def _read_file(file: Path | None) -> tuple[Path, dict[str, Any]]:
-    path = DEFAULT_FILE if file is None else file
-    try:
-        return path, tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        if file is None:
-            return path, {}
-        raise SetupError(
-            f"The settings file {path} does not exist.",
-            hint="Check the path after --config, or leave it out.",
-        ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise SetupError(f"The settings file {path} cannot be read.", hint=f"{error}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise SetupError(f"The settings file {path} is not valid TOML.", hint=f"{error}") from None
-
-
-def _nested(flags: Mapping[str, Any]) -> dict[str, Any]:
-    tree: dict[str, Any] = {}
-    for key, value in flags.items():
-        if value is None:
-            continue
-        *folders, name = key.split(".")
-        branch = tree
-        for folder in folders:
-            branch = branch.setdefault(folder, {})
-        if isinstance(value, Mapping):
-            branch.setdefault(name, {}).update(_nested(value))
-        else:
-            branch[name] = value
-    return tree
-
-
-def _leaves(part: type[BaseModel] = Settings, prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
+def leaves(part: type[BaseModel] = Settings, prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
     """Every setting as a dotted name with its field."""
     for name, field in part.model_fields.items():
         inner = field.annotation
         if isinstance(inner, type) and issubclass(inner, BaseModel):
-            yield from _leaves(inner, f"{prefix}{name}.")
+            yield from leaves(inner, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", field
 
 
-_NAMES: Final = tuple(name for name, _ in _leaves())
-
-
-def _unknown(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    for key, value in tree.items():
-        name = f"{prefix}{key}"
-        if name in _NAMES:
-            continue
-        if isinstance(value, Mapping) and any(each.startswith(f"{name}.") for each in _NAMES):
-            yield from _unknown(value, f"{name}.")
-        else:
-            yield name
-
-
-def _unknown_variables() -> Iterator[tuple[str, str]]:
-    for variable in sorted(os.environ):
-        if variable.upper().startswith(ENV_PREFIX) and variable not in _OF_CLIENTS:
-            name = variable[len(ENV_PREFIX) :].lower().replace("__", ".")
-            if name not in _NAMES:
-                yield variable, name
-
-
-def _nearest(name: str) -> str:
-    near = difflib.get_close_matches(name, _NAMES, n=1, cutoff=0.6)
-    if not near:
-        last = name.rpartition(".")[2]
-        near = [each for each in _NAMES if each.rpartition(".")[2] == last][:1]
-    return f"; did you mean '{near[0]}'?" if near else ""
-
-
-def _explain(
-    error: ValidationError, path: Path, from_file: dict[str, Any], from_flags: dict[str, Any]
-) -> SetupError:
-    first = error.errors()[0]
-    parts = [str(part) for part in first["loc"]]
-    name = next((n for n in _NAMES if n.split(".") == parts[: n.count(".") + 1]), ".".join(parts))
-    variable = ENV_PREFIX + name.upper().replace(".", "__")
-    if _holds(from_flags, name):
-        place, change = "on the command line", "on the command line"
-    elif any(each.upper() == variable for each in os.environ):
-        place, change = f"in the environment ({variable})", f"as {variable}"
-    else:
-        place, change = f"in {path}", f"in {path}"
-    wrong = "" if name in _SECRETS else f" is {first['input']!r}"
-    # A value that may be a number or a word has one error for each.
-    same = [
-        e
-        for e in error.errors()
-        if [str(part) for part in e["loc"]][: len(name.split("."))] == name.split(".")
-    ]
-    reason = ", or ".join(e["msg"][:1].lower() + e["msg"][1:] for e in same or [first])
-    default = dict(_leaves()).get(name)
-    rest = "" if default is None else f" or leave it out for the default, {_shown(default)}"
-    return SetupError(
-        f"The setting {name}{wrong} {place}: {reason}.", hint=f"Change {name} {change},{rest}."
-    )
-
-
-def _holds(tree: Mapping[str, Any], name: str) -> bool:
-    branch: Any = tree
-    for part in name.split("."):
-        if not isinstance(branch, Mapping) or part not in branch:
-            return False
-        branch = branch[part]
-    return True
-
-
-# ---- the page ------------------------------------------------------------------------------
-
-PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "do" / "settings.md"
-
-
-def page() -> str:
-    """`docs/do/settings.md`."""
-    lines = [
-        "# Settings",
-        "",
-        "<!-- Generated by `python -m parley.settings` from src/parley/settings.py. -->",
-        "",
-        "Every setting has a default. Settings are read from a file, then from the environment,",
-        "then from flags; later sources override earlier ones. The file is `parley.toml` in the",
-        "working folder, or the one named by `--config`:",
-        "",
-        "```toml",
-        "[gateway]",
-        "port = 8443",
-        "",
-        "[model]",
-        'name = "pocket"',
-        "```",
-        "",
-        "The environment variable for the same setting is `PARLEY_GATEWAY__PORT=8443`; lists are",
-        "comma-separated. Clients read the server's address, a key and a trusted certificate from",
-        "`PARLEY_URL`, `PARLEY_TOKEN` and `PARLEY_CA`. Unknown names are reported and ignored.",
-    ]
-    section = None
-    for name, field in _leaves():
-        folder = name.rpartition(".")[0]
-        if folder != section:
-            section = folder
-            summary = (
-                (_part(folder).__doc__ or "").split("\n")[0]
-                if folder
-                else "Settings without a section."
-            )
-            lines += ["", f"## {folder or 'top level'}", "", summary, ""]
-            lines += ["| setting | default | values | meaning |", "|---|---|---|---|"]
-        lines.append(
-            f"| `{name}` | {_shown(field)} | {_values(field)} | {field.description or ''} |"
-        )
-    return "\n".join(lines) + "\n"
-
-
-def _part(folder: str) -> type[BaseModel]:
-    part: type[BaseModel] = Settings
-    for name in folder.split("."):
-        inner = part.model_fields[name].annotation
-        assert isinstance(inner, type)
-        part = inner
-    return part
-
-
-def _shown(field: FieldInfo) -> str:
+def shown_default(field: FieldInfo) -> str:
+    """As the page and error messages write it."""
     default = field.default
     match default:
         case None:
@@ -765,57 +522,3 @@ def _shown(field: FieldInfo) -> str:
             return f"`{int(default)}`"
         case _:
             return f"`{default}`"
-
-
-def _values(field: FieldInfo) -> str:
-    named = _choices(field.annotation)
-    limits = {
-        "ge": "at least {}",
-        "gt": "above {}",
-        "le": "at most {}",
-        "lt": "below {}",
-    }
-    bounds = [
-        text.format(f"{getattr(each, key):g}")
-        for each in field.metadata
-        for key, text in limits.items()
-        if hasattr(each, key)
-    ]
-    return ", ".join([" or ".join(named), *bounds])
-
-
-def _choices(annotation: Any) -> list[str]:
-    plain = {
-        str: "text",
-        int: "whole number",
-        float: "number",
-        bool: "true or false",
-        Path: "path",
-        type(None): "",
-    }
-    if annotation in plain:
-        return [plain[annotation]] if plain[annotation] else []
-    if annotation == tuple[str, ...]:
-        return ["list of text"]
-    found: list[str] = []
-    for each in get_args(annotation):
-        found += [f"`{each}`"] if isinstance(each, str) else _choices(each)
-    return found
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Write the page, or check it with `--check`."""
-    arguments = sys.argv[1:] if arguments is None else arguments
-    if "--check" in arguments:
-        is_current = PAGE.is_file() and PAGE.read_text(encoding="utf-8") == page()
-        if not is_current:
-            print(f"not current: {PAGE}; run python -m parley.settings", file=sys.stderr)
-        return 0 if is_current else 1
-    PAGE.parent.mkdir(parents=True, exist_ok=True)
-    PAGE.write_text(page(), encoding="utf-8")
-    print(PAGE)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

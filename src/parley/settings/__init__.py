@@ -1,0 +1,18 @@
+"""Settings of the server: `tree` has names, defaults and descriptions, `reader` finds the values,
+`page` writes `docs/do/settings.md`."""
+
+from parley.settings.reader import load as load
+from parley.settings.tree import EtaSettings as EtaSettings
+from parley.settings.tree import GatewaySettings as GatewaySettings
+from parley.settings.tree import LimitSettings as LimitSettings
+from parley.settings.tree import LogSettings as LogSettings
+from parley.settings.tree import ModelBehaviour as ModelBehaviour
+from parley.settings.tree import ModelSettings as ModelSettings
+from parley.settings.tree import Part as Part
+from parley.settings.tree import QueueSettings as QueueSettings
+from parley.settings.tree import RaySettings as RaySettings
+from parley.settings.tree import SecuritySettings as SecuritySettings
+from parley.settings.tree import Settings as Settings
+from parley.settings.tree import StorageSettings as StorageSettings
+from parley.settings.tree import TraceSettings as TraceSettings
+from parley.settings.tree import WorkerSettings as WorkerSettings

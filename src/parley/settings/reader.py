@@ -1,0 +1,193 @@
+"""Reading the settings: defaults, then a TOML file, then `PARLEY_*` in the environment, then flags.
+
+Only the client's address and key are read from the environment elsewhere (`parley.client.access`).
+Unknown keys are reported and ignored.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import os
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+
+from parley.errors import SetupError
+from parley.settings.tree import Settings, leaves, shown_default
+
+ENV_PREFIX: Final = "PARLEY_"
+DEFAULT_FILE: Final = Path("parley.toml")
+_OF_CLIENTS: Final = frozenset({"PARLEY_URL", "PARLEY_TOKEN", "PARLEY_CA"})
+"""Read by the client, which has no settings: server address, key, trusted certificate."""
+_SECRETS: Final = frozenset({"model.llm_key", "security.admin_token", "security.worker_secret"})
+
+log = logging.getLogger("parley.settings")
+
+
+def load(
+    file: Path | None = None,
+    flags: Mapping[str, Any] | None = None,
+    *,
+    warn: Callable[[str], None] = log.warning,
+) -> Settings:
+    """Read the settings: defaults < file < environment < flags.
+
+    Args:
+        file: a TOML file that must exist; None reads `parley.toml` in the working folder, if any.
+        flags: from the command line, nested or with dotted keys; None values are left out.
+        warn: called with a sentence for every unknown key.
+
+    Raises:
+        SetupError: an unreadable file or an invalid value; the hint names the key.
+    """
+    path, from_file = _read_file(file)
+    from_flags = _nested(flags or {})
+    for name in _unknown(from_file):
+        warn(f"{path}: unknown setting '{name}' is ignored{_nearest(name)}")
+    for variable, name in _unknown_variables():
+        warn(f"{variable}: unknown setting '{name}' is ignored{_nearest(name)}")
+    try:
+        read = _reader(from_file)(**from_flags)
+    except ValidationError as error:
+        raise _explain(error, path, from_file, from_flags) from None
+    return Settings(**{name: getattr(read, name) for name in Settings.model_fields})
+
+
+def _reader(from_file: dict[str, Any]) -> type[BaseSettings]:
+    class Reader(Settings, BaseSettings):
+        model_config = SettingsConfigDict(
+            frozen=True,
+            extra="ignore",
+            env_prefix=ENV_PREFIX,
+            env_nested_delimiter="__",
+            # Lists are comma-separated text here, not JSON.
+            enable_decoding=False,
+        )
+
+        @classmethod
+        def settings_customise_sources(
+            cls,
+            settings_cls: type[BaseSettings],
+            init_settings: PydanticBaseSettingsSource,
+            env_settings: PydanticBaseSettingsSource,
+            dotenv_settings: PydanticBaseSettingsSource,
+            file_secret_settings: PydanticBaseSettingsSource,
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            return (
+                init_settings,
+                EnvSettingsSource(settings_cls),
+                InitSettingsSource(settings_cls, init_kwargs=from_file),
+            )
+
+    return Reader
+
+
+def _read_file(file: Path | None) -> tuple[Path, dict[str, Any]]:
+    path = DEFAULT_FILE if file is None else file
+    try:
+        return path, tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        if file is None:
+            return path, {}
+        raise SetupError(
+            f"The settings file {path} does not exist.",
+            hint="Check the path after --config, or leave it out.",
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise SetupError(f"The settings file {path} cannot be read.", hint=f"{error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise SetupError(f"The settings file {path} is not valid TOML.", hint=f"{error}") from None
+
+
+def _nested(flags: Mapping[str, Any]) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    for key, value in flags.items():
+        if value is None:
+            continue
+        *folders, name = key.split(".")
+        branch = tree
+        for folder in folders:
+            branch = branch.setdefault(folder, {})
+        if isinstance(value, Mapping):
+            branch.setdefault(name, {}).update(_nested(value))
+        else:
+            branch[name] = value
+    return tree
+
+
+_NAMES: Final = tuple(name for name, _ in leaves())
+
+
+def _unknown(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for key, value in tree.items():
+        name = f"{prefix}{key}"
+        if name in _NAMES:
+            continue
+        if isinstance(value, Mapping) and any(each.startswith(f"{name}.") for each in _NAMES):
+            yield from _unknown(value, f"{name}.")
+        else:
+            yield name
+
+
+def _unknown_variables() -> Iterator[tuple[str, str]]:
+    for variable in sorted(os.environ):
+        if variable.upper().startswith(ENV_PREFIX) and variable not in _OF_CLIENTS:
+            name = variable[len(ENV_PREFIX) :].lower().replace("__", ".")
+            if name not in _NAMES:
+                yield variable, name
+
+
+def _nearest(name: str) -> str:
+    near = difflib.get_close_matches(name, _NAMES, n=1, cutoff=0.6)
+    if not near:
+        last = name.rpartition(".")[2]
+        near = [each for each in _NAMES if each.rpartition(".")[2] == last][:1]
+    return f"; did you mean '{near[0]}'?" if near else ""
+
+
+def _explain(
+    error: ValidationError, path: Path, from_file: dict[str, Any], from_flags: dict[str, Any]
+) -> SetupError:
+    first = error.errors()[0]
+    parts = [str(part) for part in first["loc"]]
+    name = next((n for n in _NAMES if n.split(".") == parts[: n.count(".") + 1]), ".".join(parts))
+    variable = ENV_PREFIX + name.upper().replace(".", "__")
+    if _holds(from_flags, name):
+        place, change = "on the command line", "on the command line"
+    elif any(each.upper() == variable for each in os.environ):
+        place, change = f"in the environment ({variable})", f"as {variable}"
+    else:
+        place, change = f"in {path}", f"in {path}"
+    wrong = "" if name in _SECRETS else f" is {first['input']!r}"
+    # A value that may be a number or a word has one error for each.
+    same = [
+        e
+        for e in error.errors()
+        if [str(part) for part in e["loc"]][: len(name.split("."))] == name.split(".")
+    ]
+    reason = ", or ".join(e["msg"][:1].lower() + e["msg"][1:] for e in same or [first])
+    default = dict(leaves()).get(name)
+    rest = "" if default is None else f" or leave it out for the default, {shown_default(default)}"
+    return SetupError(
+        f"The setting {name}{wrong} {place}: {reason}.", hint=f"Change {name} {change},{rest}."
+    )
+
+
+def _holds(tree: Mapping[str, Any], name: str) -> bool:
+    branch: Any = tree
+    for part in name.split("."):
+        if not isinstance(branch, Mapping) or part not in branch:
+            return False
+        branch = branch[part]
+    return True
