@@ -211,6 +211,7 @@ def test_a_child_leaves_unknown_settings_to_its_parent_who_has_named_them(
     (tmp_path / "parley.toml").write_text("[gateway]\nprot = 1\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["child", "1", "worker"])
+    monkeypatch.setenv(child.SUPERVISED_VARIABLE, "")
     monkeypatch.setattr(child, "follow", lambda parent: None)
     monkeypatch.setattr(runpy, "run_module", lambda *_, **__: load())
     log = logging.getLogger("parley.settings")
@@ -226,6 +227,23 @@ def test_a_child_leaves_unknown_settings_to_its_parent_who_has_named_them(
 
     assert "unknown setting 'gateway.prot'" in said_by_the_parent
     assert caplog.text == ""
+
+
+def test_what_a_supervised_process_starts_is_not_supervised(tmp_path: Path):
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import os, subprocess, sys\n"
+        "from parley.executor import child\n"
+        "if sys.argv[1] == 'outer': os.environ[child.SUPERVISED_VARIABLE] = str(os.getpid())\n"
+        "print(child.is_supervised(), flush=True)\n"
+        "if sys.argv[1] == 'outer': subprocess.run([sys.executable, sys.argv[0], 'inner'])\n"
+    )
+
+    said = subprocess.run(
+        [sys.executable, str(program), "outer"], stdout=subprocess.PIPE, text=True, check=True
+    )
+
+    assert said.stdout.split() == ["True", "False"]
 
 
 def test_settings_survive_the_way_through_the_environment(monkeypatch: pytest.MonkeyPatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import time
 import urllib.request
@@ -14,6 +15,8 @@ import pytest
 from tests.support.patience import HANG_S
 from tests.support.processes import running, serving
 from websockets.sync.client import connect
+
+from parley.executor.child import SUPERVISED_VARIABLE
 
 pytestmark = pytest.mark.slow
 
@@ -35,7 +38,11 @@ def workers_when(url: str, condition: Any) -> list[dict[str, Any]]:
         time.sleep(0.1)
 
 
-def test_a_stand_alone_worker_comes_back_from_an_ordered_restart(tmp_path: Path) -> None:
+def test_a_stand_alone_worker_comes_back_from_an_ordered_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As in a shell of somebody whom a supervised process started: none of their business.
+    monkeypatch.setenv(SUPERVISED_VARIABLE, str(os.getpid()))
     flags = ("--http", "--host", "127.0.0.1", "--port", "0")
     with running(tmp_path, "gateway", *flags) as gateway:
         gateway.line_with("gateway ready")
@@ -44,6 +51,7 @@ def test_a_stand_alone_worker_comes_back_from_an_ordered_restart(tmp_path: Path)
             (before,) = workers_when(gateway.url, lambda found: len(found) == 1)
             ask(f"{gateway.url}/api/admin/workers/{before['worker_id']}/restart", method="POST")
             left = gateway.line_with("worker left")
+            worker.line_with("worker begins again")
             worker.line_with("gateway welcome")
             (after,) = workers_when(gateway.url, lambda found: len(found) == 1)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, NoReturn
 
 import typer
 import uvloop
@@ -14,16 +15,17 @@ import uvloop
 from parley import logs
 from parley.cli import flags
 from parley.cli.gateway import ending_on_signals
-from parley.executor.child import SUPERVISED_VARIABLE
+from parley.executor.child import is_supervised
 from parley.settings import Settings, load
 from parley.worker.main import RESTART, WorkerProcess
 
-IS_SUPERVISED: Final = SUPERVISED_VARIABLE in os.environ
-"""Whether an executor started this process, and starts the next one."""
 EXIT_LIMIT_S: Final = 10.0
 """How long the interpreter may take to end after a failure."""
 LEAVE_LIMIT_S: Final = 30.0
 """How long a worker that failed, or is to begin again, may take to leave."""
+DESCRIPTORS: Final = Path("/dev/fd")
+
+log = logs.get(__name__)
 
 
 def worker(
@@ -98,8 +100,10 @@ def worker(
     )
     logs.configure(level=settings.log.level, style=settings.log.format)
     code = uvloop.run(_run(settings))
-    if code == RESTART and not IS_SUPERVISED:
-        _begin_again()
+    if code == RESTART:
+        if not is_supervised():
+            _begin_again()
+        log.info("worker ends", exit_code=code, next="its executor starts it again")
     if code:
         # A device that hangs may keep the interpreter from ending, too.
         last_resort = threading.Timer(EXIT_LIMIT_S, os._exit, (code,))
@@ -121,15 +125,32 @@ async def _run(settings: Settings) -> int:
 def _leave_at_last(code: int) -> None:
     """Something that hangs while the worker leaves must not keep it from ending, or from beginning
     again."""
-    is_again = code == RESTART and not IS_SUPERVISED
+    is_again = code == RESTART and not is_supervised()
     end = _begin_again if is_again else lambda: os._exit(code)
     last_resort = threading.Timer(LEAVE_LIMIT_S, end)
     last_resort.daemon = True
     last_resort.start()
 
 
-def _begin_again() -> None:
-    """Become a new process of the same command: nobody else would start one."""
+def _begin_again() -> NoReturn:
+    """Become a new process of the same command: nobody else would start one. Where that fails, end
+    so that systemd or a container starts one."""
+    log.info("worker begins again", pid=os.getpid())
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execv(sys.executable, [sys.executable, "-m", "parley", *sys.argv[1:]])
+    inherit_no_descriptors()
+    try:
+        # As it was typed: `-m parley` would look for modules in the working folder first.
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+    except OSError as error:
+        log.error("worker cannot begin again", program=sys.executable, why=error.strerror)
+        os._exit(RESTART)
+
+
+def inherit_no_descriptors() -> None:
+    """Close everything but the standard streams when this process becomes another program. A
+    library may have opened a device so that it stays open, and the device's memory taken."""
+    for name in os.listdir(DESCRIPTORS):
+        with contextlib.suppress(OSError):  # the one that listed them, and what threads closed
+            if int(name) > 2:
+                os.set_inheritable(int(name), False)

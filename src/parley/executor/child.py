@@ -22,9 +22,15 @@ GRACE_S: Final = 15.0
 """How long it may take to finish its sessions once the parent is gone."""
 
 SUPERVISED_VARIABLE: Final = "_PARLEY_SUPERVISED"
-"""Set in a process that an executor starts again when it ends."""
+"""Holds the id of a process that an executor starts again when it ends. The id, because whatever
+that process starts inherits the variable, and is not started again."""
 
 _PR_SET_PDEATHSIG: Final = 1
+
+
+def is_supervised() -> bool:
+    """Whether an executor started this very process, and starts the next one."""
+    return os.environ.get(SUPERVISED_VARIABLE) == str(os.getpid())
 
 
 def follow(parent: int) -> None:
@@ -48,7 +54,7 @@ def _watch(parent: int) -> None:
 def main() -> None:
     """Follow the parent, then run the command line."""
     follow(int(sys.argv[1]))
-    os.environ[SUPERVISED_VARIABLE] = "1"
+    os.environ[SUPERVISED_VARIABLE] = str(os.getpid())
     # The parent read the same file and variables, and has said which names in them are unknown.
     logging.getLogger("parley.settings").setLevel(logging.ERROR)
     sys.argv = ["parley", *sys.argv[2:]]

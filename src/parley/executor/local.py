@@ -45,7 +45,8 @@ log = logs.get(__name__)
 
 def worker_command() -> list[str]:
     """How to start one worker that ends with this process."""
-    return [sys.executable, "-m", "parley.executor.child", str(os.getpid()), "worker"]
+    # -P: a file in the working folder must not stand for a module of its name.
+    return [sys.executable, "-P", "-m", "parley.executor.child", str(os.getpid()), "worker"]
 
 
 def write_line(index: int, line: str) -> None:

@@ -41,7 +41,7 @@ from parley.private import keep_private
 from parley.settings import Settings
 
 NAMESPACE: Final = "parley"
-WORKER_COMMAND: Final = ("-m", "parley.executor.child", "{parent}", "worker")
+WORKER_COMMAND: Final = ("-P", "-m", "parley.executor.child", "{parent}", "worker")
 POLL_S: Final = 1.0
 WAITING_AFTER_S: Final = 5.0
 """An actor that does not answer for this long has no place yet."""

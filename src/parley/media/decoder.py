@@ -303,7 +303,7 @@ class _Child:
     def __init__(self, limits: DecoderLimits) -> None:
         self.idle_since_s = 0.0
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "parley.media.decoder_child", str(limits.memory_bytes)],
+            [sys.executable, "-P", "-m", "parley.media.decoder_child", str(limits.memory_bytes)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,

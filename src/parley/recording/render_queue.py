@@ -97,7 +97,7 @@ class RenderQueue:
     def _make(self, folder: Folder) -> None:
         if self._closing.is_set() or not folder.path.is_dir():
             return
-        command = [sys.executable, "-m", "parley.recording.render", str(folder.path)]
+        command = [sys.executable, "-P", "-m", "parley.recording.render", str(folder.path)]
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
         )
