@@ -59,6 +59,8 @@ class ParleyError(Exception):
     close_code: ClassVar[int] = 1011
     http_status: ClassVar[int] = 500
     is_client_error: ClassVar[bool] = False
+    client_event_id: str | None = None
+    """The client's own id of the message that caused it, in dialects that have such ids."""
 
     @classmethod
     def from_wire(cls, sentence: str) -> Self:

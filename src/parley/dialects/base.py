@@ -349,3 +349,14 @@ def close_reason(sentence: str) -> str:
     if len(data) <= REASON_BYTES:
         return sentence
     return data[: REASON_BYTES - 3].decode(errors="ignore") + "..."
+
+
+def place_fields(place: QueuePlace) -> dict[str, Any]:
+    """A place in the queue as every dialect with words for it tells of it."""
+    return {
+        "position": place.position,
+        "estimated_wait_s": place.estimated_wait_s,
+        "eta_seconds": place.estimated_wait_s,
+        "ticket_id": place.ticket_id,
+        "queue_length": place.queue_length,
+    }

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import msgspec
 
-from parley.dialects.base import Dialect, Reply
+from parley.dialects.base import Dialect, Reply, place_fields
 from parley.dialects.events import InterruptionChanged, RecordingLost, TextInput, UserTranscribed
 from parley.dialects.sound import within
 from parley.errors import MissingField, ParleyError
@@ -29,22 +29,10 @@ class LegacyDialect(Dialect):
     """Whether the client asked for what it was heard to say."""
 
     def queued(self, place: QueuePlace) -> Queued:
-        return Queued(
-            position=place.position,
-            estimated_wait_s=place.estimated_wait_s,
-            eta_seconds=place.estimated_wait_s,
-            ticket_id=place.ticket_id,
-            queue_length=place.queue_length,
-        )
+        return Queued(**place_fields(place))
 
     def queue_update(self, place: QueuePlace) -> QueueUpdate:
-        return QueueUpdate(
-            position=place.position,
-            estimated_wait_s=place.estimated_wait_s,
-            eta_seconds=place.estimated_wait_s,
-            ticket_id=place.ticket_id,
-            queue_length=place.queue_length,
-        )
+        return QueueUpdate(**place_fields(place))
 
     def queue_done(self) -> QueueDone:
         return QueueDone()

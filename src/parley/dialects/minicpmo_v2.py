@@ -13,24 +13,22 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
-from parley.dialects.base import Dialect, Reply, SessionContext, UpgradeRequest
+from parley.dialects.base import Reply, SessionContext, UpgradeRequest
 from parley.dialects.events import (
-    AudioInput,
     ClientEvent,
-    DuplexSetup,
     ServerEvent,
     SessionReady,
     StopRequested,
     UnitDone,
 )
-from parley.dialects.sound import in_seconds, pcm_text, reference, within
+from parley.dialects.realtime_call import RealtimeCallDialect, setup_of
+from parley.dialects.sound import in_seconds, pcm_text
 from parley.errors import ParleyError
-from parley.media.pcm import from_float32_bytes
-from parley.protocol import codec, realtime
+from parley.protocol import codec
 from parley.protocol import minicpmo_v2 as wire
-from parley.protocol.kinds import Kind, Phase
+from parley.protocol.kinds import Phase
 from parley.protocol.legacy import CLOSE_CODES, CLOSE_SENTENCES, CloseReason
-from parley.protocol.values import CONTEXT_TOKENS, QueuePlace, make_id
+from parley.protocol.values import make_id
 
 REASONS: Final[Mapping[CloseReason, str]] = {
     "stopped": "user_stop",
@@ -43,12 +41,11 @@ AUDIO_TOKENS_PER_S: Final = 10
 """Of MiniCPM-o; usage counts what was heard by it."""
 
 
-class MiniCPMOV2Dialect(Dialect):
+class MiniCPMOV2Dialect(RealtimeCallDialect):
     """See the module's text. Recognised by its first message; `mode=chat` is not held."""
 
     name = "minicpmo_v2"
     paths = (wire.PATH,)
-    kind = Kind.OMNI_DUPLEX
     accepts: ClassVar[Mapping[Phase, frozenset[str]]] = {
         Phase.QUEUED: frozenset({"session.init", "session.close"}),
         Phase.CONNECTED: frozenset({"session.init", "session.close"}),
@@ -57,12 +54,7 @@ class MiniCPMOV2Dialect(Dialect):
     }
     precedence = 5
     first_types = frozenset({"session.init"})
-    app_id = "realtime"
     keeps = frozenset({"session.init"})
-    stops = frozenset({"session.close"})
-    is_timed_call = True
-    context_tokens = CONTEXT_TOKENS
-    prompt_room_tokens = realtime.PROMPT_ROOM_TOKENS
 
     def __init__(self, context: SessionContext) -> None:
         super().__init__(context)
@@ -80,17 +72,6 @@ class MiniCPMOV2Dialect(Dialect):
         del now_s
         return f"sess_{secrets.token_hex(16)}"
 
-    # ---- while the client waits ------------------------------------------------------------
-
-    def queued(self, place: QueuePlace) -> realtime.SessionQueued:
-        return realtime.SessionQueued(**_place(place))
-
-    def queue_update(self, place: QueuePlace) -> realtime.SessionQueueUpdate:
-        return realtime.SessionQueueUpdate(**_place(place))
-
-    def queue_done(self) -> realtime.SessionQueueDone:
-        return realtime.SessionQueueDone()
-
     # ---- client → server -------------------------------------------------------------------
 
     def decode(self, frame: str, phase: Phase) -> ClientEvent | None:
@@ -99,20 +80,11 @@ class MiniCPMOV2Dialect(Dialect):
         self.check(phase, name)
         match name:
             case "session.init":
-                return _setup(wire.setup_of(value).session)
+                return setup_of(wire.setup_of(value).session)
             case "input.append":
-                return self._input(wire.input_of(value))
+                return self.unit_of(wire.input_of(value))
             case _:
                 return StopRequested()
-
-    def _input(self, message: realtime.Append) -> AudioInput:
-        sees_video = self.context.kind is Kind.OMNI_DUPLEX
-        return AudioInput(
-            from_float32_bytes(message.audio_bytes()),
-            frames=within(message.frame_bytes) if sees_video else (),
-            force_listen=message.force_listen,
-            max_slices=message.max_slice_nums,
-        )
 
     # ---- server → client -------------------------------------------------------------------
 
@@ -209,16 +181,6 @@ class MiniCPMOV2Dialect(Dialect):
         return self.closed("server_shutdown")
 
 
-def _place(place: QueuePlace) -> dict[str, Any]:
-    return {
-        "position": place.position,
-        "estimated_wait_s": place.estimated_wait_s,
-        "eta_seconds": place.estimated_wait_s,
-        "ticket_id": place.ticket_id,
-        "queue_length": place.queue_length,
-    }
-
-
 def _usage(counts: Mapping[str, int]) -> dict[str, Any]:
     input_tokens = counts["text"] + counts["audio"] + counts["vision"]
     output_tokens = counts["text_out"] + counts["audio_out"]
@@ -255,14 +217,3 @@ def _metrics(unit: UnitDone) -> dict[str, Any]:
         "vision_slices": unit.vision_slices,
         "vision_tokens": unit.vision_tokens,
     }
-
-
-def _setup(session: realtime.SessionOptions) -> DuplexSetup:
-    return DuplexSetup(
-        prompt=session.instructions,
-        voice=reference(within(session.voice_bytes)),
-        tts_voice=reference(within(session.tts_voice_bytes)),
-        max_slices=session.max_slice_nums,
-        options=session.voice_config,
-        wants_recording=session.record,
-    )

@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 import msgspec
-import numpy as np
 
-from parley.dialects.base import Dialect, Reply, SessionContext
+from parley.dialects.base import Reply, SessionContext
 from parley.dialects.events import (
     AudioInput,
     ClientEvent,
     DuplexSetup,
-    Failed,
     ServerEvent,
     SessionReady,
     StopRequested,
@@ -28,20 +27,18 @@ from parley.dialects.events import (
     UserTranscribed,
     VideoInput,
 )
-from parley.dialects.openai_session import BUILT_IN_VOICES, EXPIRES_S, OWN_VOICE, PCM
-from parley.dialects.sound import UnitAssembler, in_seconds, within
+from parley.dialects.openai_base import OpenAIDialect
+from parley.dialects.openai_session import BUILT_IN_VOICES, EXPIRES_S, OWN_VOICE, PCM, object_of
+from parley.dialects.sound import UnitAssembler, in_seconds, pcm16_of, pcm16_text, within
 from parley.errors import (
-    BadInput,
-    InvalidPayload,
     InvalidRequest,
     NotReady,
     ParleyError,
-    QueueFull,
     UnknownEvent,
 )
 from parley.media.pcm import INPUT_RATE_HZ, Pcm
 from parley.media.resample import ResampleStream
-from parley.protocol import codec
+from parley.protocol import codec, openai
 from parley.protocol import openai_live as wire
 from parley.protocol.kinds import Kind, Phase
 from parley.protocol.legacy import CLOSE_CODES, CLOSE_SENTENCES, CloseReason
@@ -64,7 +61,15 @@ USAGE_EVERY_UNITS: Final = 10
 BEGIN: Final = frozenset({"session.start", "session.close"})
 
 
-class OpenAILiveDialect(Dialect):
+@dataclass(frozen=True, slots=True)
+class LiveRead:
+    """A message with its media decoded: sound at 16 kHz, or a picture file."""
+
+    message: wire.LiveMessage
+    media: Any = None
+
+
+class OpenAILiveDialect(OpenAIDialect):
     """See the module's text."""
 
     name = "openai_live"
@@ -76,24 +81,18 @@ class OpenAILiveDialect(Dialect):
         Phase.PREPARING: frozenset({"session.close"}),
         Phase.ACTIVE: TYPES - {"session.start"},
     }
-    announces_assignment = False
     keeps = frozenset({"session.start"})
     stops = frozenset({"session.close"})
-    refuses_by_status = True
+    event_id_name = "client_event_id"
 
     def __init__(self, context: SessionContext) -> None:
         super().__init__(context)
         self._session: dict[str, Any] = {"id": context.session_id, "model": "", "status": "active"}
-        self._resampler = ResampleStream(wire.RATE_HZ, INPUT_RATE_HZ)
+        self._resampler = ResampleStream(openai.RATE_HZ, INPUT_RATE_HZ)
         self._units = UnitAssembler(INPUT_RATE_HZ)
         self._is_muted = False
         self._heard_ms = 0
         self._said_ms = 0
-        self._event_id: str | None = None
-
-    def refuse_upgrade(self, failure: ParleyError) -> tuple[int, dict[str, Any]]:
-        status = 429 if isinstance(failure, QueueFull) else failure.http_status
-        return status, {"error": self._error_object(failure)}
 
     # ---- client → server -------------------------------------------------------------------
 
@@ -104,16 +103,7 @@ class OpenAILiveDialect(Dialect):
             raise NotReady(type_name, phase)
         super().check(phase, type_name)
 
-    def decode(self, frame: str, phase: Phase) -> tuple[wire.LiveMessage, Any]:
-        value = codec.parse(frame)
-        given = value.get("event_id") if isinstance(value, dict) else None
-        try:
-            return self._decoded(value, phase)
-        except BadInput as error:
-            error.client_event_id = given  # type: ignore[attr-defined]
-            raise
-
-    def _decoded(self, value: Any, phase: Phase) -> tuple[wire.LiveMessage, Any]:
+    def read(self, value: Any, phase: Phase) -> LiveRead:
         name = value.get("type") if isinstance(value, dict) else None
         shape = wire.SHAPES.get(name) if isinstance(name, str) else None
         if shape is None:
@@ -122,27 +112,23 @@ class OpenAILiveDialect(Dialect):
         message: wire.LiveMessage = codec.read(value, shape)
         match message:
             case wire.InputAudio(audio=audio):
-                return message, self._resampler.feed(within(lambda: _pcm_of(audio)))
+                pcm = within(lambda: pcm16_of(audio, field="audio", rate_hz=openai.RATE_HZ))
+                return LiveRead(message, self._resampler.feed(pcm))
             case wire.InputImage(image=image):
-                return message, within(
-                    lambda: codec.image_bytes(image, field="image", limit_bytes=IMAGE_LIMIT_BYTES)
+                return LiveRead(
+                    message,
+                    within(
+                        lambda: codec.image_bytes(
+                            image, field="image", limit_bytes=IMAGE_LIMIT_BYTES
+                        )
+                    ),
                 )
             case _:
-                return message, None
+                return LiveRead(message)
 
-    def events(
-        self, decoded: tuple[wire.LiveMessage, Any], phase: Phase
-    ) -> Sequence[ClientEvent | Reply]:
-        message, media = decoded
-        self._event_id = message.event_id
-        try:
-            return self._events(message, media)
-        except BadInput as error:
-            error.client_event_id = message.event_id  # type: ignore[attr-defined]
-            raise
-
-    def _events(self, message: wire.LiveMessage, media: Any) -> list[ClientEvent | Reply]:
-        match message:
+    def act(self, decoded: LiveRead) -> list[ClientEvent | Reply]:
+        media = decoded.media
+        match decoded.message:
             case wire.SessionStart(session=session):
                 return [self._start(session)]
             case wire.SessionChange(session=session):
@@ -177,13 +163,13 @@ class OpenAILiveDialect(Dialect):
         instructions = session.get("instructions") or DEFAULT_SYSTEM_PROMPT
         if not isinstance(instructions, str) or len(instructions) > TEXT_LIMIT_CHARS:
             raise InvalidRequest("Instructions are a text.", field="session.instructions")
-        audio = _object(session.get("audio"), "session.audio")
-        form = _object(audio.get("format"), "session.audio.format")
+        audio = object_of(session.get("audio"), "session.audio")
+        form = object_of(audio.get("format"), "session.audio.format")
         if form and (form.get("type") != "audio/pcm" or form.get("rate", 24_000) != 24_000):
             raise InvalidRequest(
                 "Sound is audio/pcm with a rate of 24000.", field="session.audio.format"
             )
-        voice = _object(audio.get("output"), "session.audio.output").get("voice", OWN_VOICE)
+        voice = object_of(audio.get("output"), "session.audio.output").get("voice", OWN_VOICE)
         voice = voice.get("id") if isinstance(voice, dict) else voice
         if not isinstance(voice, str):
             raise InvalidRequest("A voice is a name.", field="session.audio.output.voice")
@@ -203,11 +189,6 @@ class OpenAILiveDialect(Dialect):
         )
 
     # ---- server → client -------------------------------------------------------------------
-
-    def encode(self, event: ServerEvent) -> Reply:
-        if isinstance(event, Failed) and event.event is not None:
-            event.error.client_event_id = self._event_id  # type: ignore[attr-defined]
-        return super().encode(event)
 
     def messages(self, event: ServerEvent) -> Sequence[msgspec.Struct]:
         match event:
@@ -237,7 +218,9 @@ class OpenAILiveDialect(Dialect):
             at_ms = begins_ms
             for sound in sounds:
                 end_ms = at_ms + sound.duration_ms
-                found.append(wire.OutputAudio(delta=_pcm16(sound), start_ms=at_ms, end_ms=end_ms))
+                found.append(
+                    wire.OutputAudio(delta=pcm16_text(sound), start_ms=at_ms, end_ms=end_ms)
+                )
                 at_ms = end_ms
             self._said_ms += ends_ms - begins_ms
         if unit.index % USAGE_EVERY_UNITS == USAGE_EVERY_UNITS - 1:
@@ -247,22 +230,10 @@ class OpenAILiveDialect(Dialect):
     def _usage(self) -> dict[str, Any]:
         return {"seconds": (self._heard_ms + self._said_ms) / 1000}
 
-    def frame(self, message: msgspec.Struct) -> str:
-        return wire.encode(message)
-
     # ---- errors and the end ----------------------------------------------------------------
 
     def error(self, failure: ParleyError) -> msgspec.Struct:
-        return wire.LiveError(error=self._error_object(failure))
-
-    def _error_object(self, failure: ParleyError) -> dict[str, Any]:
-        return {
-            "type": "invalid_request_error" if failure.is_client_error else "server_error",
-            "code": failure.code,
-            "message": str(failure),
-            "param": getattr(failure, "field", None),
-            "client_event_id": getattr(failure, "client_event_id", None),
-        }
+        return wire.LiveError(error=self.error_object(failure))
 
     def closed(self, reason: CloseReason, *, elapsed_s: float = 0.0) -> Reply:
         """The last snapshot, where the session had begun."""
@@ -278,19 +249,6 @@ class OpenAILiveDialect(Dialect):
         return Reply(messages, CLOSE_CODES[reason], CLOSE_SENTENCES[reason])
 
 
-def _pcm_of(text: str) -> Pcm:
-    data = codec.from_base64(text, field="audio")
-    if len(data) % 2:
-        raise InvalidPayload("audio must hold 16-bit samples.", field="audio")
-    samples = np.frombuffer(data, "<i2").astype(np.float32) / np.float32(32768)
-    return Pcm(samples, wire.RATE_HZ)
-
-
-def _pcm16(pcm: Pcm) -> str:
-    scaled = np.clip(np.rint(pcm.samples * 32767.0), -32768, 32767)
-    return codec.to_base64(scaled.astype("<i2").tobytes())
-
-
 def _history(items: Any) -> list[str]:
     """What was said before the session, as lines of its prompt."""
     lines: list[str] = []
@@ -302,11 +260,3 @@ def _history(items: Any) -> list[str]:
             role = str(item.get("role"))
             lines.append(text if role == "developer" else f"{role}: {text}")
     return lines
-
-
-def _object(value: Any, where: str) -> dict[str, Any]:
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise InvalidRequest("This is an object.", field=where)
-    return value

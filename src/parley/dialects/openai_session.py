@@ -109,9 +109,9 @@ def merged(session: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
             new[name] = changes[name]
     if changes.get("prompt") is not None:
         raise InvalidRequest("No prompts are stored here.", field="session.prompt")
-    audio = _object(changes.get("audio"), "session.audio")
-    _merge_input(new["audio"]["input"], _object(audio.get("input"), "session.audio.input"))
-    _merge_output(new["audio"]["output"], _object(audio.get("output"), "session.audio.output"))
+    audio = object_of(changes.get("audio"), "session.audio")
+    _merge_input(new["audio"]["input"], object_of(audio.get("input"), "session.audio.input"))
+    _merge_output(new["audio"]["output"], object_of(audio.get("output"), "session.audio.output"))
     return new
 
 
@@ -122,7 +122,7 @@ def _merge_input(current: dict[str, Any], changes: dict[str, Any]) -> None:
     for name in ("transcription", "noise_reduction"):
         if name in changes:
             value = changes[name]
-            current[name] = None if value is None else _object(value, f"{where}.{name}")
+            current[name] = None if value is None else object_of(value, f"{where}.{name}")
     if "turn_detection" in changes:
         current["turn_detection"] = _detection(
             changes["turn_detection"], current["turn_detection"], f"{where}.turn_detection"
@@ -145,7 +145,7 @@ def _merge_output(current: dict[str, Any], changes: dict[str, Any]) -> None:
 
 
 def _format(value: Any, where: str) -> dict[str, Any]:
-    given = {"type": value} if isinstance(value, str) else _object(value, where)
+    given = {"type": value} if isinstance(value, str) else object_of(value, where)
     if given.get("type") not in ("audio/pcm", "pcm16") or given.get("rate", 24_000) != 24_000:
         raise InvalidRequest("Sound is audio/pcm with a rate of 24000.", field=where)
     return dict(PCM)
@@ -154,7 +154,7 @@ def _format(value: Any, where: str) -> dict[str, Any]:
 def _detection(value: Any, current: dict[str, Any] | None, where: str) -> dict[str, Any] | None:
     if value is None:
         return None
-    given = _object(value, where)
+    given = object_of(value, where)
     kind = given.get("type", (current or SERVER_VAD)["type"])
     if kind not in ("server_vad", "semantic_vad"):
         raise InvalidRequest("turn_detection is server_vad, semantic_vad or null.", field=where)
@@ -244,7 +244,12 @@ def _number(value: Any, default: float, where: str) -> float:
     return float(value)
 
 
-def _object(value: Any, where: str) -> dict[str, Any]:
+def object_of(value: Any, where: str) -> dict[str, Any]:
+    """A value that has to be an object; none is an empty one.
+
+    Raises:
+        InvalidRequest: it is something else.
+    """
     if value is None:
         return {}
     if not isinstance(value, dict):

@@ -12,11 +12,9 @@ from typing import ClassVar, Final, assert_never
 
 import msgspec
 
-from parley.dialects.base import Dialect, Reply, SessionContext, UpgradeRequest
+from parley.dialects.base import Reply, SessionContext, UpgradeRequest
 from parley.dialects.events import (
-    AudioInput,
     ClientEvent,
-    DuplexSetup,
     InterruptionChanged,
     RecordingLost,
     ServerEvent,
@@ -26,7 +24,8 @@ from parley.dialects.events import (
     UnitDone,
     UserTranscribed,
 )
-from parley.dialects.sound import in_seconds, pcm_text, reference, within
+from parley.dialects.realtime_call import RealtimeCallDialect, setup_of
+from parley.dialects.sound import in_seconds, pcm_text, within
 from parley.errors import (
     BadInput,
     BadSessionId,
@@ -46,22 +45,20 @@ from parley.errors import (
     WorkerLost,
     WrongPhase,
 )
-from parley.media.pcm import OUTPUT_RATE_HZ, Pcm, from_float32_bytes
+from parley.media.pcm import OUTPUT_RATE_HZ, Pcm
 from parley.protocol import realtime
 from parley.protocol.kinds import Kind, Phase
 from parley.protocol.legacy import CLOSE_CODES, CLOSE_SENTENCES, CloseReason
-from parley.protocol.values import CONTEXT_TOKENS, QueuePlace
 
 SHORT_SAMPLES: Final = 240
 """Ten milliseconds."""
 
 
-class RealtimeDialect(Dialect):
+class RealtimeDialect(RealtimeCallDialect):
     """Units, one `response.*` message each. `session.update` may ask for extensions, too."""
 
     name = "realtime"
     paths = (realtime.PATH,)
-    kind = Kind.OMNI_DUPLEX
     accepts: ClassVar[Mapping[Phase, frozenset[str]]] = {
         Phase.QUEUED: frozenset({"session.update", "session.close"}),
         Phase.CONNECTED: frozenset({"session.update", "session.close"}),
@@ -73,13 +70,8 @@ class RealtimeDialect(Dialect):
     """A `session.update` that comes while queued is kept and applied after `session.queue_done`. A
     failed update leads back to `CONNECTED`."""
     extra_types = frozenset({"conversation.item.create"})
-    app_id = "realtime"
     keeps = frozenset({"session.update"})
-    stops = frozenset({"session.close"})
     ignores = frozenset({"client_diagnostic"})
-    is_timed_call = True
-    context_tokens = CONTEXT_TOKENS
-    prompt_room_tokens = realtime.PROMPT_ROOM_TOKENS
 
     def __init__(self, context: SessionContext) -> None:
         super().__init__(context)
@@ -105,29 +97,6 @@ class RealtimeDialect(Dialect):
         it. All of them are digits, for clients that expect a number there."""
         return f"rt_{int(now_s * 1000):013d}{secrets.randbelow(10**39):039d}"
 
-    # ---- while the client waits ------------------------------------------------------------
-
-    def queued(self, place: QueuePlace) -> realtime.SessionQueued:
-        return realtime.SessionQueued(
-            position=place.position,
-            estimated_wait_s=place.estimated_wait_s,
-            eta_seconds=place.estimated_wait_s,
-            ticket_id=place.ticket_id,
-            queue_length=place.queue_length,
-        )
-
-    def queue_update(self, place: QueuePlace) -> realtime.SessionQueueUpdate:
-        return realtime.SessionQueueUpdate(
-            position=place.position,
-            estimated_wait_s=place.estimated_wait_s,
-            eta_seconds=place.estimated_wait_s,
-            ticket_id=place.ticket_id,
-            queue_length=place.queue_length,
-        )
-
-    def queue_done(self) -> realtime.SessionQueueDone:
-        return realtime.SessionQueueDone()
-
     # ---- client → server -------------------------------------------------------------------
 
     def check(self, phase: Phase, type_name: str) -> None:
@@ -151,9 +120,9 @@ class RealtimeDialect(Dialect):
             case realtime.SessionUpdate():
                 self.extensions = self.extensions or message.extensions
                 self._wants_transcript = message.session.transcribe
-                return _setup(message.session)
+                return setup_of(message.session)
             case realtime.Append():
-                return self._input(message)
+                return self.unit_of(message)
             case realtime.ItemCreate(item=item):
                 pictures = within(item.image_bytes)
                 if not item.text and not pictures:
@@ -163,15 +132,6 @@ class RealtimeDialect(Dialect):
                 return StopRequested()
             case _ as never:
                 assert_never(never)
-
-    def _input(self, message: realtime.Append) -> AudioInput:
-        sees_video = self.context.kind is Kind.OMNI_DUPLEX
-        return AudioInput(
-            from_float32_bytes(message.audio_bytes()),
-            frames=within(message.frame_bytes) if sees_video else (),
-            force_listen=message.force_listen,
-            max_slices=message.max_slice_nums,
-        )
 
     # ---- server → client -------------------------------------------------------------------
 
@@ -289,16 +249,3 @@ def _code(failure: ParleyError) -> str:
             return failure.code
         case _:
             return InferenceFailed.code
-
-
-def _setup(session: realtime.SessionOptions) -> DuplexSetup:
-    return DuplexSetup(
-        prompt=session.instructions,
-        voice=reference(within(session.voice_bytes)),
-        tts_voice=reference(within(session.tts_voice_bytes)),
-        voice_name=session.ref_audio_path,
-        max_slices=session.max_slice_nums,
-        options=session.voice_config,
-        interruption=session.interruption,
-        wants_recording=session.record,
-    )

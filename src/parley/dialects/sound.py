@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+import numpy as np
+
 from parley.dialects.events import Sound
 from parley.errors import InvalidPayload, TooLarge
 from parley.media.pcm import Pcm, join
@@ -18,6 +20,24 @@ def pcm_text(pcm: Pcm | None) -> str | None:
     if pcm is None or not len(pcm):
         return None
     return codec.to_base64(pcm.samples.astype("<f4", copy=False).tobytes())
+
+
+def pcm16_of(text: str, *, field: str, rate_hz: int) -> Pcm:
+    """Base64 of 16-bit little-endian samples.
+
+    Raises:
+        InvalidPayload: it is none.
+    """
+    data = codec.from_base64(text, field=field)
+    if len(data) % 2:
+        raise InvalidPayload(f"{field} must hold 16-bit samples.", field=field)
+    return Pcm(np.frombuffer(data, "<i2").astype(np.float32) / np.float32(32768), rate_hz)
+
+
+def pcm16_text(pcm: Pcm) -> str:
+    """Base64 of 16-bit little-endian samples."""
+    scaled = np.clip(np.rint(pcm.samples * 32767.0), -32768, 32767)
+    return codec.to_base64(scaled.astype("<i2").tobytes())
 
 
 def in_seconds(pcm: Pcm | None) -> tuple[Pcm | None, list[Pcm]]:

@@ -12,71 +12,62 @@ that know it send it. Source: openai-python 3.54 `types/live`.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
-import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from parley.protocol import codec
-from parley.protocol.values import Text, make_id
+from parley.protocol.openai import Json, OpenAIClientEvent, OpenAIServerEvent
+from parley.protocol.values import Text
 
 PATH: Final = "/v1/live/sessions"
-RATE_HZ: Final = 24_000
-"""Of sound in both directions."""
-Json = dict[str, Any]
 
 
 # ---- client → server -----------------------------------------------------------------------
 
 
-class LiveClientEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """What every message of a client may carry."""
-
-    event_id: Annotated[str, Meta(max_length=512)] | None = None
-
-
-class SessionStart(LiveClientEvent, tag="session.start", frozen=True, kw_only=True):
+class SessionStart(OpenAIClientEvent, tag="session.start", frozen=True, kw_only=True):
     """The first message: how the session is to be."""
 
     session: Json
 
 
-class SessionChange(LiveClientEvent, tag="session.update", frozen=True, kw_only=True):
+class SessionChange(OpenAIClientEvent, tag="session.update", frozen=True, kw_only=True):
     """Change the delegation."""
 
     session: Json
 
 
-class InputAudio(LiveClientEvent, tag="session.input_audio.append", frozen=True, kw_only=True):
+class InputAudio(OpenAIClientEvent, tag="session.input_audio.append", frozen=True, kw_only=True):
     """Sound: base64 of 16-bit samples, 24 kHz, of any length."""
 
     audio: str
 
 
-class InputImage(LiveClientEvent, tag="session.input_image.append", frozen=True, kw_only=True):
+class InputImage(OpenAIClientEvent, tag="session.input_image.append", frozen=True, kw_only=True):
     """A picture: base64 of a JPEG, PNG or WebP file, or a data URL. Ours."""
 
     image: str
     t_ms: int | None = None
 
 
-class Mute(LiveClientEvent, tag="session.input_audio.mute", frozen=True, kw_only=True):
+class Mute(OpenAIClientEvent, tag="session.input_audio.mute", frozen=True, kw_only=True):
     """What is sent from here on is silence to the model."""
 
 
-class Unmute(LiveClientEvent, tag="session.input_audio.unmute", frozen=True, kw_only=True):
+class Unmute(OpenAIClientEvent, tag="session.input_audio.unmute", frozen=True, kw_only=True):
     """The model hears again."""
 
 
 class InstructionsAppend(
-    LiveClientEvent, tag="session.instructions.append", frozen=True, kw_only=True
+    OpenAIClientEvent, tag="session.instructions.append", frozen=True, kw_only=True
 ):
     """Words for the model while it runs."""
 
     content: Annotated[Text, Meta(min_length=1)]
 
 
-class LiveClose(LiveClientEvent, tag="session.close", frozen=True, kw_only=True):
+class LiveClose(OpenAIClientEvent, tag="session.close", frozen=True, kw_only=True):
     """End the session."""
 
 
@@ -108,10 +99,9 @@ SHAPES: Final = {
 # ---- server → client -----------------------------------------------------------------------
 
 
-class LiveServerEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """What every event of the server carries."""
+class LiveServerEvent(OpenAIServerEvent, frozen=True, kw_only=True):
+    """What every event of the server carries here: also which of the client's it answers."""
 
-    event_id: str = ""
     client_event_id: str | UnsetType = UNSET
 
 
@@ -190,10 +180,3 @@ class LiveError(LiveServerEvent, tag="error", frozen=True, kw_only=True):
     """Something went wrong; the session goes on where that makes sense."""
 
     error: Json
-
-
-def encode(message: msgspec.Struct) -> str:
-    """A message as the text of one frame, with an id of its own."""
-    if isinstance(message, LiveServerEvent) and not message.event_id:
-        message = msgspec.structs.replace(message, event_id=make_id("event"))
-    return codec.encode(message)

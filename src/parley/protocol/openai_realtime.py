@@ -7,80 +7,70 @@
     conversation.item.create       ─▶   conversation.item.added, done
     response.create                ─▶   response.created … response.done, rate_limits.updated
 
-Sessions, items, responses and errors are plain objects here: they are told as they are, and what a
-client does not know it skips. Every event of the server has an id, which `encode` makes.
 Source: OpenAI API reference, Realtime; openai-python 3.54 `types/realtime`.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta
 
 from parley.protocol import codec
-from parley.protocol.values import Text, make_id
+from parley.protocol.openai import Json, OpenAIClientEvent, OpenAIServerEvent
+from parley.protocol.values import Text
 
 PATH: Final = "/v1/realtime"
 SUBPROTOCOL: Final = "realtime"
 KEY_SUBPROTOCOL: Final = "openai-insecure-api-key."
-RATE_HZ: Final = 24_000
-"""Of sound in both directions."""
 
 Id = Annotated[str, Meta(min_length=1, max_length=128)]
-Json = dict[str, Any]
 
 
 # ---- client → server -----------------------------------------------------------------------
 
 
-class ClientEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """What every message of a client may carry."""
-
-    event_id: Annotated[str, Meta(max_length=512)] | None = None
-
-
-class SessionUpdate(ClientEvent, tag="session.update", frozen=True, kw_only=True):
+class SessionUpdate(OpenAIClientEvent, tag="session.update", frozen=True, kw_only=True):
     """Change what is named, keep the rest."""
 
     session: Json
 
 
-class AudioAppend(ClientEvent, tag="input_audio_buffer.append", frozen=True, kw_only=True):
+class AudioAppend(OpenAIClientEvent, tag="input_audio_buffer.append", frozen=True, kw_only=True):
     """Sound: base64 of 16-bit samples, 24 kHz."""
 
     audio: str
 
 
-class AudioCommit(ClientEvent, tag="input_audio_buffer.commit", frozen=True, kw_only=True):
+class AudioCommit(OpenAIClientEvent, tag="input_audio_buffer.commit", frozen=True, kw_only=True):
     """The sound so far is a turn."""
 
 
-class AudioClear(ClientEvent, tag="input_audio_buffer.clear", frozen=True, kw_only=True):
+class AudioClear(OpenAIClientEvent, tag="input_audio_buffer.clear", frozen=True, kw_only=True):
     """The sound so far is nothing."""
 
 
-class ItemCreate(ClientEvent, tag="conversation.item.create", frozen=True, kw_only=True):
+class ItemCreate(OpenAIClientEvent, tag="conversation.item.create", frozen=True, kw_only=True):
     """A message joins the conversation."""
 
     item: Json
     previous_item_id: Id | None = None
 
 
-class ItemRetrieve(ClientEvent, tag="conversation.item.retrieve", frozen=True, kw_only=True):
+class ItemRetrieve(OpenAIClientEvent, tag="conversation.item.retrieve", frozen=True, kw_only=True):
     """Tell what an item is."""
 
     item_id: Id
 
 
-class ItemDelete(ClientEvent, tag="conversation.item.delete", frozen=True, kw_only=True):
+class ItemDelete(OpenAIClientEvent, tag="conversation.item.delete", frozen=True, kw_only=True):
     """An item leaves the conversation."""
 
     item_id: Id
 
 
-class ItemTruncate(ClientEvent, tag="conversation.item.truncate", frozen=True, kw_only=True):
+class ItemTruncate(OpenAIClientEvent, tag="conversation.item.truncate", frozen=True, kw_only=True):
     """Only so much of an answer was heard."""
 
     item_id: Id
@@ -88,13 +78,13 @@ class ItemTruncate(ClientEvent, tag="conversation.item.truncate", frozen=True, k
     audio_end_ms: Annotated[int, Meta(ge=0)]
 
 
-class ResponseCreate(ClientEvent, tag="response.create", frozen=True, kw_only=True):
+class ResponseCreate(OpenAIClientEvent, tag="response.create", frozen=True, kw_only=True):
     """Answer now."""
 
-    response: Json = {}
+    response: Json = msgspec.field(default_factory=dict)
 
 
-class ResponseCancel(ClientEvent, tag="response.cancel", frozen=True, kw_only=True):
+class ResponseCancel(OpenAIClientEvent, tag="response.cancel", frozen=True, kw_only=True):
     """Say no more."""
 
     response_id: Id | None = None
@@ -112,7 +102,7 @@ ClientMessage = (
     | ResponseCreate
     | ResponseCancel
 )
-CLIENT_TYPES: Final[tuple[type[ClientEvent], ...]] = (
+CLIENT_TYPES: Final[tuple[type[OpenAIClientEvent], ...]] = (
     SessionUpdate,
     AudioAppend,
     AudioCommit,
@@ -152,43 +142,39 @@ ITEM: Final = codec.Shape(MessageItem)
 # ---- server → client -----------------------------------------------------------------------
 
 
-class ServerEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """What every event of the server carries."""
-
-    event_id: str = ""
-
-
-class SessionCreated(ServerEvent, tag="session.created", frozen=True, kw_only=True):
+class SessionCreated(OpenAIServerEvent, tag="session.created", frozen=True, kw_only=True):
     """The session as it begins."""
 
     session: Json
 
 
-class SessionUpdated(ServerEvent, tag="session.updated", frozen=True, kw_only=True):
+class SessionUpdated(OpenAIServerEvent, tag="session.updated", frozen=True, kw_only=True):
     """The session as it is now."""
 
     session: Json
 
 
-class ErrorEvent(ServerEvent, tag="error", frozen=True, kw_only=True):
+class ErrorEvent(OpenAIServerEvent, tag="error", frozen=True, kw_only=True):
     """Something went wrong; the connection stays open where that makes sense."""
 
     error: Json
 
 
-class BufferCommitted(ServerEvent, tag="input_audio_buffer.committed", frozen=True, kw_only=True):
+class BufferCommitted(
+    OpenAIServerEvent, tag="input_audio_buffer.committed", frozen=True, kw_only=True
+):
     """Sound became an item."""
 
     item_id: str
     previous_item_id: str | None
 
 
-class BufferCleared(ServerEvent, tag="input_audio_buffer.cleared", frozen=True, kw_only=True):
+class BufferCleared(OpenAIServerEvent, tag="input_audio_buffer.cleared", frozen=True, kw_only=True):
     """The sound so far is forgotten."""
 
 
 class UserSpeechStarted(
-    ServerEvent, tag="input_audio_buffer.speech_started", frozen=True, kw_only=True
+    OpenAIServerEvent, tag="input_audio_buffer.speech_started", frozen=True, kw_only=True
 ):
     """Somebody speaks."""
 
@@ -197,7 +183,7 @@ class UserSpeechStarted(
 
 
 class UserSpeechStopped(
-    ServerEvent, tag="input_audio_buffer.speech_stopped", frozen=True, kw_only=True
+    OpenAIServerEvent, tag="input_audio_buffer.speech_stopped", frozen=True, kw_only=True
 ):
     """Silence again."""
 
@@ -205,33 +191,36 @@ class UserSpeechStopped(
     item_id: str
 
 
-class ItemAdded(ServerEvent, tag="conversation.item.added", frozen=True, kw_only=True):
+class ItemEvent(OpenAIServerEvent, frozen=True, kw_only=True):
+    """An item, and the one before it."""
+
+    item: Json
+    previous_item_id: str | None
+
+
+class ItemAdded(ItemEvent, tag="conversation.item.added", frozen=True, kw_only=True):
     """An item joined the conversation."""
 
-    item: Json
-    previous_item_id: str | None
 
-
-class ItemDone(ServerEvent, tag="conversation.item.done", frozen=True, kw_only=True):
+class ItemDone(ItemEvent, tag="conversation.item.done", frozen=True, kw_only=True):
     """An item is complete."""
 
-    item: Json
-    previous_item_id: str | None
 
-
-class ItemRetrieved(ServerEvent, tag="conversation.item.retrieved", frozen=True, kw_only=True):
+class ItemRetrieved(
+    OpenAIServerEvent, tag="conversation.item.retrieved", frozen=True, kw_only=True
+):
     """An item, as asked for."""
 
     item: Json
 
 
-class ItemGone(ServerEvent, tag="conversation.item.deleted", frozen=True, kw_only=True):
+class ItemGone(OpenAIServerEvent, tag="conversation.item.deleted", frozen=True, kw_only=True):
     """An item left the conversation."""
 
     item_id: str
 
 
-class ItemCut(ServerEvent, tag="conversation.item.truncated", frozen=True, kw_only=True):
+class ItemCut(OpenAIServerEvent, tag="conversation.item.truncated", frozen=True, kw_only=True):
     """An answer ends earlier than it was said."""
 
     item_id: str
@@ -240,7 +229,7 @@ class ItemCut(ServerEvent, tag="conversation.item.truncated", frozen=True, kw_on
 
 
 class TranscriptionCompleted(
-    ServerEvent,
+    OpenAIServerEvent,
     tag="conversation.item.input_audio_transcription.completed",
     frozen=True,
     kw_only=True,
@@ -254,7 +243,7 @@ class TranscriptionCompleted(
 
 
 class TranscriptionFailed(
-    ServerEvent,
+    OpenAIServerEvent,
     tag="conversation.item.input_audio_transcription.failed",
     frozen=True,
     kw_only=True,
@@ -266,35 +255,35 @@ class TranscriptionFailed(
     error: Json
 
 
-class ResponseCreated(ServerEvent, tag="response.created", frozen=True, kw_only=True):
+class ResponseCreated(OpenAIServerEvent, tag="response.created", frozen=True, kw_only=True):
     """An answer begins."""
 
     response: Json
 
 
-class ResponseDone(ServerEvent, tag="response.done", frozen=True, kw_only=True):
+class ResponseDone(OpenAIServerEvent, tag="response.done", frozen=True, kw_only=True):
     """An answer is over."""
 
     response: Json
 
 
-class OutputItemAdded(ServerEvent, tag="response.output_item.added", frozen=True, kw_only=True):
+class OutputItemEvent(OpenAIServerEvent, frozen=True, kw_only=True):
+    """An item of an answer."""
+
+    response_id: str
+    output_index: int
+    item: Json
+
+
+class OutputItemAdded(OutputItemEvent, tag="response.output_item.added", frozen=True, kw_only=True):
     """An answer's item begins."""
 
-    response_id: str
-    output_index: int
-    item: Json
 
-
-class OutputItemDone(ServerEvent, tag="response.output_item.done", frozen=True, kw_only=True):
+class OutputItemDone(OutputItemEvent, tag="response.output_item.done", frozen=True, kw_only=True):
     """An answer's item is complete."""
 
-    response_id: str
-    output_index: int
-    item: Json
 
-
-class PartEvent(ServerEvent, frozen=True, kw_only=True):
+class PartEvent(OpenAIServerEvent, frozen=True, kw_only=True):
     """What says where in an answer something belongs."""
 
     response_id: str
@@ -353,14 +342,7 @@ class TextDone(PartEvent, tag="response.output_text.done", frozen=True, kw_only=
     text: str
 
 
-class RateLimitsUpdated(ServerEvent, tag="rate_limits.updated", frozen=True, kw_only=True):
+class RateLimitsUpdated(OpenAIServerEvent, tag="rate_limits.updated", frozen=True, kw_only=True):
     """What is left of the limits; there are none of this kind here."""
 
     rate_limits: tuple[Json, ...] = ()
-
-
-def encode(message: msgspec.Struct) -> str:
-    """A message as the text of one frame, with an id of its own."""
-    if isinstance(message, ServerEvent) and not message.event_id:
-        message = msgspec.structs.replace(message, event_id=make_id("event"))
-    return codec.encode(message)

@@ -1,0 +1,256 @@
+"""What a client does in a conversation; made by dialects, taken by runners."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from parley.dialects.events.content import Content, Sound
+from parley.media.pcm import Pcm
+from parley.protocol.content import Message
+from parley.protocol.values import (
+    DuplexConfig,
+    Generation,
+    InterruptionOptions,
+    TextPart,
+    TtsMode,
+    VadOptions,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequested:
+    """A whole request.
+
+    Args:
+        voice: reference sound the client brought; wins over `voice_name`.
+        voice_name: a registered voice.
+        numbers_images: give pictures numbers in the prompt; None leaves it to the model.
+        wants_recording: False when the client asked not to be recorded.
+        seed: None: drawn here.
+    """
+
+    messages: tuple[Message[Content], ...]
+    is_streaming: bool = True
+    wants_speech: bool = False
+    voice: Sound | None = None
+    voice_name: str | None = None
+    tts_mode: TtsMode = "default"
+    language: str | None = None
+    generation: Generation = field(default_factory=Generation)
+    max_slices: int | None = None
+    numbers_images: bool | None = None
+    is_omni: bool = False
+    wants_recording: bool = True
+    seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HalfDuplexSetup:
+    """A half-duplex conversation is set up: prompt, voice, when a turn ends, how it is answered."""
+
+    system: tuple[TextPart | Sound, ...] = ()
+    voice: Sound | None = None
+    voice_name: str | None = None
+    wants_speech: bool = True
+    vad: VadOptions = field(default_factory=VadOptions)
+    generation: Generation = field(default_factory=Generation)
+    idle_s: float = 180.0
+    interruption: InterruptionOptions = field(default_factory=InterruptionOptions)
+    wants_recording: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class DuplexSetup:
+    """A duplex conversation is set up: prompt, what the model hears as its voice, what it imitates.
+
+    Args:
+        voice: part of the prompt.
+        tts_voice: what the vocoder imitates; None falls back to `voice`.
+        settles_late: send a unit's result before its bookkeeping.
+    """
+
+    prompt: str
+    voice: Sound | None = None
+    tts_voice: Sound | None = None
+    voice_name: str | None = None
+    max_slices: int = 1
+    options: DuplexConfig = field(default_factory=DuplexConfig)
+    settles_late: bool = True
+    interruption: InterruptionOptions = field(default_factory=InterruptionOptions)
+    wants_recording: bool = True
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AudioInput:
+    """Sound from the microphone, with what the camera saw.
+
+    Args:
+        pcm: mono, 16 kHz.
+        frames: picture files, oldest first.
+        max_slices: for these frames; None leaves it to the session.
+        text: written words that joined the unit (for observers).
+    """
+
+    pcm: Pcm
+    frames: tuple[bytes, ...] = ()
+    force_listen: bool = False
+    max_slices: int | None = None
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class VideoInput:
+    """Frames that came ahead of their sound."""
+
+    frames: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TextInput:
+    """Written words for a running conversation, to be answered, and pictures with them.
+
+    Args:
+        text: empty where only pictures came; these go with what is said or written next.
+        pictures: picture files, oldest first.
+    """
+
+    text: str
+    pictures: tuple[bytes, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PauseRequested:
+    """The client wants to rest, for at most so long; None: as long as the server lets it."""
+
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeRequested:
+    """The client goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class InterruptRequested:
+    """The client wants silence now."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopRequested:
+    """The client wants to end."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnDetection:
+    """Who ends a user's turn: the voice detector.
+
+    Args:
+        answers: the end of an utterance asks for a response.
+        interrupts: whoever speaks silences the response in progress.
+    """
+
+    vad: VadOptions = field(default_factory=VadOptions)
+    answers: bool = True
+    interrupts: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class SetupChanged:
+    """A conversation of items is set up anew while it goes on; counts from the next response."""
+
+    setup: HalfDuplexSetup
+
+
+@dataclass(frozen=True, slots=True)
+class DetectionChanged:
+    """Another way to find turns; None: the client says when one is complete."""
+
+    detection: TurnDetection | None
+
+
+@dataclass(frozen=True, slots=True)
+class AudioCommitted:
+    """The sound since the last turn is one, as an item with this id."""
+
+    item_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class AudioCleared:
+    """The sound since the last turn is forgotten."""
+
+
+@dataclass(frozen=True, slots=True)
+class ItemCreated:
+    """A message joins the conversation.
+
+    Args:
+        after_id: the item it follows; None: the last; "": it is the first.
+    """
+
+    item_id: str
+    message: Message[Content]
+    after_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ItemDeleted:
+    """A message leaves the conversation."""
+
+    item_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ItemTruncated:
+    """Only so much of a spoken answer was heard: the rest was never said."""
+
+    item_id: str
+    heard_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseRequested:
+    """The client wants an answer now; None everywhere: as the session is set up.
+
+    Args:
+        reference: of the client's, comes back in `ResponseStarted`.
+        items: answer these instead of the conversation.
+        is_apart: the answer does not join the conversation.
+    """
+
+    reference: int = 0
+    instructions: str | None = None
+    wants_speech: bool | None = None
+    limit_tokens: int | None = None
+    items: tuple[Message[Content], ...] | None = None
+    is_apart: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseCancelled:
+    """The client wants no more of a response; None: of the one in progress."""
+
+    response_id: str | None = None
+
+
+ClientEvent = (
+    ChatRequested
+    | SetupChanged
+    | DetectionChanged
+    | AudioCommitted
+    | AudioCleared
+    | ItemCreated
+    | ItemDeleted
+    | ItemTruncated
+    | ResponseRequested
+    | ResponseCancelled
+    | HalfDuplexSetup
+    | DuplexSetup
+    | AudioInput
+    | VideoInput
+    | TextInput
+    | PauseRequested
+    | ResumeRequested
+    | InterruptRequested
+    | StopRequested
+)

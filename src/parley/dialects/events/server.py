@@ -1,0 +1,318 @@
+"""What happens in a conversation; emitted by runners, told by dialects."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from parley.dialects.events.client import AudioInput, ClientEvent
+from parley.errors import ParleyError
+from parley.media.pcm import Pcm
+from parley.protocol.kinds import Ending
+from parley.protocol.legacy import CloseReason
+from parley.protocol.values import InterruptionState
+
+
+@dataclass(frozen=True, slots=True)
+class SessionReady:
+    """The session is set up. `idle_s` is 0 where silence does not end it. `reads`: written words
+    may be put into it."""
+
+    prompt_tokens: int = 0
+    idle_s: float = 0.0
+    recording_id: str | None = None
+    reads: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Prefilled:
+    """The request is in the context (chat)."""
+
+    input_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechChanged:
+    """Somebody began or ceased to speak (half-duplex)."""
+
+    is_speaking: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TurnStarted:
+    """A user's turn is complete and is being answered (half-duplex).
+
+    Args:
+        speech_ms: 0 where nothing was said.
+        utterance: empty where nothing was said.
+        text: what was written, and `pictures` what was shown with it.
+    """
+
+    speech_ms: int
+    utterance: Pcm
+    text: str = ""
+    pictures: tuple[bytes, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class UserTranscribed:
+    """What the user was heard to say. `index`: of the turn, or of the unit that begins the
+    answer."""
+
+    index: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OutputDelta:
+    """The next piece of an answer (chat, half-duplex)."""
+
+    index: int
+    text: str = ""
+    pcm: Pcm | None = None
+    is_final: bool = False
+    duration_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AnswerDone:
+    """A chat answer is complete.
+
+    Args:
+        pcm: the whole sound unless it went out in pieces.
+        heard: the words of the request's sound, where the model makes any.
+    """
+
+    text: str
+    generated_tokens: int
+    input_tokens: int
+    pcm: Pcm | None = None
+    is_stopped: bool = False
+    recording_id: str | None = None
+    ending: Ending = Ending.DONE
+    heard: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnCompleted:
+    """A half-duplex answer is complete."""
+
+    index: int
+    text: str
+    audio_ms: int = 0
+    is_interrupted: bool = False
+    has_failed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechStarted:
+    """Somebody speaks; the utterance will be the item. `at_ms`: of all sound that came."""
+
+    item_id: str
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechStopped:
+    """Silence again."""
+
+    item_id: str
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class InputCommitted:
+    """Sound became an item of the conversation."""
+
+    item_id: str
+    previous_id: str | None
+    audio_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class InputTranscribed:
+    """The words of an item's sound; None: the model makes none."""
+
+    item_id: str
+    text: str | None
+    audio_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseStarted:
+    """An answer begins, as an item.
+
+    Args:
+        reference: of the request, 0 where none was made.
+    """
+
+    response_id: str
+    item_id: str
+    previous_id: str | None
+    is_spoken: bool
+    reference: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TokenCounts:
+    """What a response took.
+
+    Args:
+        input: tokens of the context it answered; of these `cached` were there before, `audio` and
+            `image` stand for sound and pictures, as near as they can be told.
+        output: tokens of text; `speech`: of sound.
+    """
+
+    input: int = 0
+    cached: int = 0
+    audio: int = 0
+    image: int = 0
+    output: int = 0
+    speech: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseEnded:
+    """An answer is complete, or will not be.
+
+    Args:
+        ending: None: it failed with `error`.
+        is_turn: cancelled because somebody spoke, not because the client asked.
+    """
+
+    response_id: str
+    item_id: str
+    text: str
+    is_spoken: bool
+    ending: Ending | None
+    tokens: TokenCounts = TokenCounts()
+    is_turn: bool = False
+    error: ParleyError | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UnitDone:
+    """One unit of duplex: listened or spoke.
+
+    Args:
+        index: counts processed units from 0.
+        pcm: what is to be heard; empty when listening or when no sound is ready yet.
+        time_ms: session time when the unit was complete.
+        costs_ms: milliseconds per stage: `prefill`, `llm`, `tts_prep`, `tts`, `token2wav`, `all`.
+        wall_ms: from receipt of the sound to the result.
+        context_tokens: as reported to clients, before settling.
+        unit: what it was an answer to (for observers).
+    """
+
+    index: int
+    is_listen: bool
+    text: str
+    pcm: Pcm
+    end_of_turn: bool
+    context_tokens: int
+    time_ms: int = 0
+    costs_ms: Mapping[str, float] = field(default_factory=dict)
+    wall_ms: float = 0.0
+    text_tokens: int = 0
+    speech_tokens: int = 0
+    vision_slices: int = 0
+    vision_tokens: int = 0
+    unit: AudioInput | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionPaused:
+    """Resting for at most `seconds`."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class SessionResumed:
+    """Going on."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionInterrupted:
+    """The next unit will listen."""
+
+
+@dataclass(frozen=True, slots=True)
+class InterruptionChanged:
+    """Somebody may be interrupting, does not, or has interrupted the answer.
+
+    Args:
+        state: after `stopped` nothing of the answer is sent; what waits is to be thrown away.
+        index: of the turn, or of the unit, that is heard.
+        heard_ms: of the answer, as far as the server can tell.
+        text: what has been heard of its text.
+    """
+
+    state: InterruptionState
+    index: int
+    heard_ms: int = 0
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Something went wrong; whether that ends the session is for the dialect to say.
+
+    Args:
+        event: what the client did that failed, where it did something.
+    """
+
+    error: ParleyError
+    event: ClientEvent | None = None
+
+
+EndReason = CloseReason | Literal["done", "disconnected"]
+
+
+@dataclass(frozen=True, slots=True)
+class SessionEnded:
+    """The conversation is over; always the last event.
+
+    Args:
+        error: what ended it, when an error did.
+        elapsed_s: what ran out, for `timeout`.
+    """
+
+    reason: EndReason
+    error: ParleyError | None = None
+    elapsed_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RecordingLost:
+    """The recording has holes: so many entries could not be written, of the whole session so
+    far."""
+
+    entries: int
+
+
+ServerEvent = (
+    SessionReady
+    | RecordingLost
+    | Prefilled
+    | SpeechChanged
+    | TurnStarted
+    | UserTranscribed
+    | OutputDelta
+    | AnswerDone
+    | TurnCompleted
+    | SpeechStarted
+    | SpeechStopped
+    | InputCommitted
+    | InputTranscribed
+    | ResponseStarted
+    | ResponseEnded
+    | UnitDone
+    | SessionPaused
+    | SessionResumed
+    | SessionInterrupted
+    | InterruptionChanged
+    | Failed
+    | SessionEnded
+)

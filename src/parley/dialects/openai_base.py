@@ -1,0 +1,87 @@
+"""What the dialects of OpenAI do alike: errors name the client's event, and events have ids."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar, Protocol
+
+import msgspec
+
+from parley.dialects.base import Dialect, Reply, SessionContext
+from parley.dialects.events import ClientEvent, Failed, ServerEvent
+from parley.errors import BadInput, ParleyError, QueueFull
+from parley.protocol import codec, openai
+from parley.protocol.kinds import Phase
+
+
+class ReadMessage(Protocol):
+    """A message of a client, with whatever was decoded of it."""
+
+    @property
+    def message(self) -> openai.OpenAIClientEvent: ...
+
+
+class OpenAIDialect(Dialect):
+    """A dialect whose messages may have an `event_id`, which errors and answers name."""
+
+    announces_assignment = False
+    refuses_by_status = True
+    event_id_name: ClassVar[str] = "event_id"
+    """What an error calls the id of the client's event."""
+
+    def __init__(self, context: SessionContext) -> None:
+        super().__init__(context)
+        self._event_id: str | None = None
+        """Of the client's newest message."""
+
+    def refuse_upgrade(self, failure: ParleyError) -> tuple[int, dict[str, Any]]:
+        status = 429 if isinstance(failure, QueueFull) else failure.http_status
+        return status, {"error": self.error_object(failure)}
+
+    # ---- client → server -------------------------------------------------------------------
+
+    def decode(self, frame: str, phase: Phase) -> Any:
+        value = codec.parse(frame)
+        given = value.get("event_id") if isinstance(value, dict) else None
+        try:
+            return self.read(value, phase)
+        except BadInput as error:
+            error.client_event_id = given if isinstance(given, str) else None
+            raise
+
+    @abstractmethod
+    def read(self, value: Any, phase: Phase) -> ReadMessage:
+        """What a parsed message says; as `decode`."""
+
+    def events(self, decoded: ReadMessage, phase: Phase) -> Sequence[ClientEvent | Reply]:
+        self._event_id = decoded.message.event_id
+        try:
+            return self.act(decoded)
+        except BadInput as error:
+            error.client_event_id = self._event_id
+            raise
+
+    @abstractmethod
+    def act(self, decoded: Any) -> Sequence[ClientEvent | Reply]:
+        """What is to be done about a message; as `events`."""
+
+    # ---- server → client -------------------------------------------------------------------
+
+    def encode(self, event: ServerEvent) -> Reply:
+        if isinstance(event, Failed) and event.event is not None:
+            event.error.client_event_id = self._event_id
+        return super().encode(event)
+
+    def frame(self, message: msgspec.Struct) -> str:
+        return openai.encode(message)
+
+    def error_object(self, failure: ParleyError) -> dict[str, Any]:
+        """An error as clients of OpenAI read it."""
+        return {
+            "type": "invalid_request_error" if failure.is_client_error else "server_error",
+            "code": failure.code,
+            "message": str(failure),
+            "param": getattr(failure, "field", None),
+            self.event_id_name: failure.client_event_id,
+        }

@@ -1,0 +1,370 @@
+"""OpenAI Realtime (GA) on `/v1/realtime?model=…`: a conversation of items.
+
+Runs on the half-duplex view: voice detection, or the client, ends a turn. Sound is 24 kHz PCM16 in
+both directions. A model that calls no tools says so: `tools` stays empty in every session. Nothing
+is sent that the published types do not name.
+Source: OpenAI API reference, Realtime; openai-python 3.54 `types/realtime`.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+import msgspec
+
+from parley.dialects.base import Reply, SessionContext, UpgradeRequest
+from parley.dialects.events import (
+    AudioCleared,
+    AudioCommitted,
+    AudioInput,
+    ClientEvent,
+    Content,
+    DetectionChanged,
+    InputCommitted,
+    InputTranscribed,
+    ItemCreated,
+    ItemDeleted,
+    ItemTruncated,
+    OutputDelta,
+    ResponseCancelled,
+    ResponseEnded,
+    ResponseRequested,
+    ResponseStarted,
+    ServerEvent,
+    SetupChanged,
+    SpeechStarted,
+    SpeechStopped,
+)
+from parley.dialects.openai_base import OpenAIDialect
+from parley.dialects.openai_realtime.answers import ResponseTeller
+from parley.dialects.openai_realtime.items import (
+    ItemBook,
+    content_of,
+    input_of,
+    message_item,
+    without_media,
+)
+from parley.dialects.openai_session import (
+    RealtimeSettings,
+    default_session,
+    limit_of,
+    merged,
+    settings_of,
+)
+from parley.dialects.sound import pcm16_of, within
+from parley.errors import (
+    InvalidRequest,
+    ParleyError,
+    UnknownEvent,
+)
+from parley.media.pcm import INPUT_RATE_HZ, Pcm
+from parley.media.resample import ResampleStream
+from parley.protocol import codec
+from parley.protocol import openai_realtime as wire
+from parley.protocol.content import Message
+from parley.protocol.kinds import Kind, Phase
+from parley.protocol.legacy import CLOSE_CODES, CLOSE_SENTENCES, CloseReason
+from parley.protocol.openai import RATE_HZ
+from parley.protocol.values import Role, make_id
+
+TYPES: Final = frozenset(wire.SHAPES)
+METADATA_MOST: Final = 16
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Decoded:
+    """A message with its media decoded.
+
+    Args:
+        pcm: of appended sound, 16 kHz.
+        content: of an item.
+        items: of a response's own input.
+    """
+
+    message: wire.ClientMessage
+    pcm: Pcm | None = None
+    content: tuple[Content, ...] = ()
+    items: tuple[Message[Content], ...] | None = None
+
+
+class OpenAIRealtimeDialect(OpenAIDialect):
+    """See the module's text."""
+
+    name = "openai_realtime"
+    paths = (wire.PATH,)
+    kind = Kind.HALF_DUPLEX
+    accepts: ClassVar[Mapping[Phase, frozenset[str]]] = dict.fromkeys(
+        (Phase.QUEUED, Phase.CONNECTED, Phase.ACTIVE, Phase.GENERATING), TYPES
+    )
+    precedence = 10
+    parameters = frozenset({"model"})
+    subprotocol = wire.SUBPROTOCOL
+    keeps = TYPES
+    keeps_most = 64
+    stops: ClassVar[frozenset[str]] = frozenset()
+    has_items = True
+
+    def __init__(self, context: SessionContext) -> None:
+        super().__init__(context)
+        model = context.parameters.get("model", "")
+        self._session = default_session(context.session_id, model, context.clock.time())
+        self._settings = RealtimeSettings()
+        self._conversation_id = make_id("conv")
+        self._resampler = ResampleStream(RATE_HZ, INPUT_RATE_HZ)
+        self._items = ItemBook()
+        self._has_begun = False
+        self._references = 0
+        self._asked: dict[int, dict[str, Any]] = {}
+        self._telling: ResponseTeller | None = None
+
+    @classmethod
+    def claims(cls, request: UpgradeRequest) -> bool:
+        return "model" in request.query or cls.subprotocol in request.subprotocols
+
+    def greet(self) -> Reply:
+        """The session, at once: clients wait for it."""
+        return Reply((wire.SessionCreated(session=copy.deepcopy(self._session)),))
+
+    # ---- client → server -------------------------------------------------------------------
+
+    def read(self, value: Any, phase: Phase) -> Decoded:
+        del phase
+        if not isinstance(value, dict):
+            raise UnknownEvent("(not an object)")
+        name = value.get("type")
+        shape = wire.SHAPES.get(name) if isinstance(name, str) else None
+        if shape is None:
+            raise UnknownEvent(str(name))
+        nulls = _nulls(value)
+        message: wire.ClientMessage = codec.read(value, shape)
+        match message:
+            case wire.SessionUpdate():
+                # `null` means something here: it switches off.
+                message = msgspec.structs.replace(message, session=nulls.get("session", {}))
+                return Decoded(message)
+            case wire.AudioAppend(audio=audio):
+                pcm = within(lambda: pcm16_of(audio, field="audio", rate_hz=RATE_HZ))
+                return Decoded(message, pcm=self._resampler.feed(pcm))
+            case wire.ItemCreate(item=item):
+                return Decoded(message, content=content_of(item))
+            case wire.ResponseCreate(response=response):
+                message = msgspec.structs.replace(message, response=response)
+                return Decoded(message, items=input_of(response.get("input")))
+            case _:
+                return Decoded(message)
+
+    def act(self, decoded: Decoded) -> Sequence[ClientEvent | Reply]:
+        found = self._events(decoded)
+        if self._has_begun or isinstance(decoded.message, wire.SessionUpdate):
+            return found
+        # From here on there is something to record.
+        self._has_begun = True
+        return [self._settings.setup, *found]
+
+    def _events(self, decoded: Decoded) -> list[ClientEvent | Reply]:
+        match decoded.message:
+            case wire.SessionUpdate(session=session):
+                return self._update(session)
+            case wire.AudioAppend():
+                assert decoded.pcm is not None
+                return [AudioInput(decoded.pcm)]
+            case wire.AudioCommit():
+                return [AudioCommitted(make_id("item"))]
+            case wire.AudioClear():
+                return [AudioCleared(), Reply((wire.BufferCleared(),))]
+            case wire.ItemCreate():
+                return self._create(decoded.message, decoded.content)
+            case wire.ItemRetrieve(item_id=item_id):
+                return [Reply((wire.ItemRetrieved(item=self._items.find(item_id)),))]
+            case wire.ItemDelete(item_id=item_id):
+                self._items.remove(item_id)
+                return [ItemDeleted(item_id), Reply((wire.ItemGone(item_id=item_id),))]
+            case wire.ItemTruncate():
+                return self._truncate(decoded.message)
+            case wire.ResponseCreate(response=response):
+                return [self._ask(response, decoded.items)]
+            case wire.ResponseCancel(response_id=response_id):
+                return [ResponseCancelled(response_id)]
+
+    def _update(self, changes: dict[str, Any]) -> list[ClientEvent | Reply]:
+        session = merged(self._session, changes)
+        settings = settings_of(session)
+        found: list[ClientEvent | Reply] = []
+        if settings.setup != self._settings.setup:
+            found.append(SetupChanged(settings.setup))
+        if settings.detection != self._settings.detection:
+            found.append(DetectionChanged(settings.detection))
+        self._session, self._settings = session, settings
+        told = wire.SessionUpdated(session=copy.deepcopy(session))
+        return [*found, Reply((told,))]
+
+    def _create(
+        self, message: wire.ItemCreate, content: tuple[Content, ...]
+    ) -> list[ClientEvent | Reply]:
+        brought = message.item
+        item_id = str(brought.get("id") or make_id("item"))
+        if item_id in self._items:
+            raise InvalidRequest(f"There is an item '{item_id[:80]}' already.", field="item.id")
+        previous = message.previous_item_id
+        after = "" if previous == "root" else previous
+        if after:
+            self._items.find(after)
+        role: Role = brought["role"]
+        item = message_item(item_id, role, list(map(without_media, brought.get("content", []))))
+        if after is None:
+            previous = self._items.last_id
+        self._items.keep(item)
+        told: dict[str, Any] = {
+            "item": item,
+            "previous_item_id": None if previous == "root" else previous,
+        }
+        return [
+            ItemCreated(item_id, Message(role, content), after),
+            Reply((wire.ItemAdded(**told), wire.ItemDone(**told))),
+        ]
+
+    def _truncate(self, message: wire.ItemTruncate) -> list[ClientEvent | Reply]:
+        item = self._items.find(message.item_id)
+        if item.get("role") != "assistant":
+            raise InvalidRequest("Only an answer can be truncated.", field="item_id")
+        if message.content_index != 0:
+            raise InvalidRequest("An answer has one part: content_index is 0.")
+        for part in item["content"]:
+            # Which of the words were heard is not known to the client.
+            part.pop("transcript", None)
+        told = wire.ItemCut(
+            item_id=message.item_id, content_index=0, audio_end_ms=message.audio_end_ms
+        )
+        return [ItemTruncated(message.item_id, message.audio_end_ms), Reply((told,))]
+
+    def _ask(
+        self, response: dict[str, Any], items: tuple[Message[Content], ...] | None
+    ) -> ResponseRequested:
+        modalities = response.get("output_modalities")
+        if modalities is not None and modalities not in (["text"], ["audio"]):
+            raise InvalidRequest(
+                'output_modalities is ["audio"] or ["text"].', field="response.output_modalities"
+            )
+        metadata = response.get("metadata")
+        if metadata is not None and not _is_metadata(metadata):
+            raise InvalidRequest("metadata holds at most 16 texts.", field="response.metadata")
+        self._references += 1
+        # One is told at a time, and one may wait.
+        while len(self._asked) > 1:
+            self._asked.pop(next(iter(self._asked)))
+        self._asked[self._references] = response
+        instructions = response.get("instructions")
+        return ResponseRequested(
+            reference=self._references,
+            instructions=instructions if isinstance(instructions, str) else None,
+            wants_speech=None if modalities is None else modalities == ["audio"],
+            limit_tokens=limit_of(response.get("max_output_tokens"), "response"),
+            items=items,
+            is_apart=response.get("conversation") == "none",
+        )
+
+    # ---- server → client -------------------------------------------------------------------
+
+    def messages(self, event: ServerEvent) -> Sequence[msgspec.Struct]:
+        match event:
+            case SpeechStarted():
+                told = wire.UserSpeechStarted(audio_start_ms=event.at_ms, item_id=event.item_id)
+                return (told,)
+            case SpeechStopped():
+                return (wire.UserSpeechStopped(audio_end_ms=event.at_ms, item_id=event.item_id),)
+            case InputCommitted():
+                return self._committed(event)
+            case InputTranscribed():
+                return self._transcribed(event)
+            case ResponseStarted():
+                return self._started(event)
+            case OutputDelta() if self._telling is not None:
+                return self._telling.say(event)
+            case ResponseEnded():
+                return self._ended(event)
+            case _:
+                # Turns and units have no words here.
+                return ()
+
+    def _committed(self, event: InputCommitted) -> list[msgspec.Struct]:
+        item = message_item(event.item_id, "user", [{"type": "input_audio", "transcript": None}])
+        self._items.keep(item)
+        told: dict[str, Any] = {"item": copy.deepcopy(item), "previous_item_id": event.previous_id}
+        return [
+            wire.BufferCommitted(item_id=event.item_id, previous_item_id=event.previous_id),
+            wire.ItemAdded(**told),
+            wire.ItemDone(**told),
+        ]
+
+    def _transcribed(self, event: InputTranscribed) -> list[msgspec.Struct]:
+        if self._session["audio"]["input"]["transcription"] is None:
+            return []
+        if event.text is None:
+            error = {
+                "type": "transcription_error",
+                "code": "transcription_unavailable",
+                "message": "This model does not write down what it hears.",
+                "param": None,
+            }
+            return [wire.TranscriptionFailed(item_id=event.item_id, content_index=0, error=error)]
+        if event.item_id in self._items:
+            self._items.find(event.item_id)["content"][0]["transcript"] = event.text
+        return [
+            wire.TranscriptionCompleted(
+                item_id=event.item_id,
+                content_index=0,
+                transcript=event.text,
+                usage={"type": "duration", "seconds": event.audio_ms / 1000},
+            )
+        ]
+
+    def _started(self, event: ResponseStarted) -> list[msgspec.Struct]:
+        asked = self._asked.pop(event.reference, {})
+        is_apart = asked.get("conversation") == "none"
+        self._telling = ResponseTeller(
+            event,
+            asked,
+            self._session,
+            None if is_apart else self._conversation_id,
+            self._items,
+        )
+        return self._telling.begin()
+
+    def _ended(self, event: ResponseEnded) -> list[msgspec.Struct]:
+        telling, self._telling = self._telling, None
+        return [] if telling is None else telling.end(event)
+
+    # ---- errors and the end ----------------------------------------------------------------
+
+    def error(self, failure: ParleyError) -> msgspec.Struct:
+        return wire.ErrorEvent(error=self.error_object(failure))
+
+    def closed(self, reason: CloseReason, *, elapsed_s: float = 0.0) -> Reply:
+        """Only a time that ran out is told; a connection that is closed says the rest."""
+        messages: tuple[msgspec.Struct, ...] = ()
+        if reason == "timeout":
+            error = {
+                "type": "invalid_request_error",
+                "code": "session_expired",
+                "message": f"The session has ended after {elapsed_s:g} s.",
+                "param": None,
+                "event_id": None,
+            }
+            messages = (wire.ErrorEvent(error=error),)
+        return Reply(messages, CLOSE_CODES[reason], CLOSE_SENTENCES[reason])
+
+
+def _nulls(value: dict[str, Any]) -> dict[str, Any]:
+    """A message as it was sent: reading drops what is null."""
+    return copy.deepcopy(value) if value.get("type") == "session.update" else {}
+
+
+def _is_metadata(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and len(value) <= METADATA_MOST
+        and all(isinstance(each, str) and len(each) <= 512 for each in value.values())
+    )

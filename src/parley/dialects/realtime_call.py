@@ -1,0 +1,59 @@
+"""What the two dialects of MiniCPM-o's realtime calls do alike: queue words, setups, units.
+
+The newer one says what the older one says in other words: both read their messages as the structs
+of `protocol/realtime.py`.
+"""
+
+from __future__ import annotations
+
+from parley.dialects.base import Dialect, place_fields
+from parley.dialects.events import AudioInput, DuplexSetup
+from parley.dialects.sound import reference, within
+from parley.media.pcm import from_float32_bytes
+from parley.protocol import realtime
+from parley.protocol.kinds import Kind
+from parley.protocol.values import CONTEXT_TOKENS, QueuePlace
+
+
+class RealtimeCallDialect(Dialect):
+    """Units of sound and video frames, in a call with a total time."""
+
+    kind = Kind.OMNI_DUPLEX
+    app_id = "realtime"
+    stops = frozenset({"session.close"})
+    is_timed_call = True
+    context_tokens = CONTEXT_TOKENS
+    prompt_room_tokens = realtime.PROMPT_ROOM_TOKENS
+
+    def queued(self, place: QueuePlace) -> realtime.SessionQueued:
+        return realtime.SessionQueued(**place_fields(place))
+
+    def queue_update(self, place: QueuePlace) -> realtime.SessionQueueUpdate:
+        return realtime.SessionQueueUpdate(**place_fields(place))
+
+    def queue_done(self) -> realtime.SessionQueueDone:
+        return realtime.SessionQueueDone()
+
+    def unit_of(self, message: realtime.Append) -> AudioInput:
+        """A unit as an event; frames count in video calls only."""
+        sees_video = self.context.kind is Kind.OMNI_DUPLEX
+        return AudioInput(
+            from_float32_bytes(message.audio_bytes()),
+            frames=within(message.frame_bytes) if sees_video else (),
+            force_listen=message.force_listen,
+            max_slices=message.max_slice_nums,
+        )
+
+
+def setup_of(session: realtime.SessionOptions) -> DuplexSetup:
+    """A call as it is to be set up."""
+    return DuplexSetup(
+        prompt=session.instructions,
+        voice=reference(within(session.voice_bytes)),
+        tts_voice=reference(within(session.tts_voice_bytes)),
+        voice_name=session.ref_audio_path,
+        max_slices=session.max_slice_nums,
+        options=session.voice_config,
+        interruption=session.interruption,
+        wants_recording=session.record,
+    )
