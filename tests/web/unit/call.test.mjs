@@ -292,6 +292,39 @@ test('a call that breaks again and again is given up', async () => {
   assert.equal(call.state.ending.reason, 'lost');
 });
 
+test('a call whose memory is full goes on in a new one with the latest of what was said', async () => {
+  const { call, clock, sockets, rig, seconds } = await live({ said: 'User: hello' });
+  await seconds(21, listen);
+  sockets[0].say(speak('The capital is Vientiane.', 24000, true));
+  rig.tell('drained', { turn: call.turn });
+  sockets[0].say({ type: 'session.closed', reason: 'context_full' });
+  assert.equal(call.state.phase, 'reconnecting');
+  assert.ok(call.state.isRenewing);
+  clock.pass(500);
+  sockets[1].accept();
+  sockets[1].say(...hello('rt_2'));
+
+  assert.equal(instructions(sockets[1]), 'Be kind.\nUser: hello\nAssistant: The capital is Vientiane.');
+  assert.equal(call.state.phase, 'live');
+  assert.equal(call.state.isRenewing, false);
+  assert.deepEqual(
+    lines(call).filter((line) => line.startsWith('note')),
+    ['note.connected', 'note.renewed'],
+  );
+  sockets[1].say({ type: 'session.closed', reason: 'context_full' });
+  assert.equal(call.state.phase, 'ended', 'a memory that is full at once is no use');
+  assert.equal(call.state.ending.reason, 'context_full');
+});
+
+test('what is carried over stays bounded from call to call', async () => {
+  const { call, sockets, rig } = await live({ said: 'x'.repeat(3990) });
+  sockets[0].say(speak('The newest words of all of them', 24000, true));
+  rig.tell('drained', { turn: call.turn });
+  const carried = call.captions.said(call.order.said);
+  assert.equal(carried.length, 4000);
+  assert.ok(carried.endsWith('The newest words of all of them'));
+});
+
 test('a server that ended the call is not called again by itself', async () => {
   const { call, clock, sockets } = await live();
   sockets[0].hangUp(1011);

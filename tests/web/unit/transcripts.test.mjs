@@ -40,6 +40,7 @@ function wantedReason(lines) {
   const last = said.at(-1);
   if (last?.type === 'timeout') return 'timeout';
   if (last?.type === 'session.closed') return last.reason === 'error' ? 'failed' : last.reason;
+  if (last?.type === 'stopped' && said.at(-2)?.code === 'context_full') return 'context_full';
   if (last?.type === 'stopped' || last?.type === 'done') return 'stopped';
   const error = last?.type === 'error' ? last : null;
   const sentence = error?.message ?? error?.error ?? '';

@@ -4,7 +4,8 @@
  *
  * The state changes in the click itself (`starting`), before anything is awaited: a second press finds a
  * call that is busy. The microphone is asked for before a place on a server is taken. A connection that
- * is lost in mid-call is made again with what was said carried over; so is one that gives no answer.
+ * is lost in mid-call is made again with what was said carried over; so is one that gives no answer, and
+ * one whose memory on the server is full.
  *
  * No DOM. The `rig` is the only way to sound and `client` the only way to the server; tests pass their
  * own. State flows one way: events → `state` → 'change'.
@@ -34,6 +35,7 @@ import { isBusyIn, isOnIn, mayFollow } from './phases.js';
  * @property {boolean} isSuspended the system took the sound away
  * @property {boolean} hasLostMic
  * @property {boolean} isOffline the browser says that there is no network
+ * @property {boolean} isRenewing it is dialled again because its memory was full
  * @property {'ok' | 'slow' | 'silent'} service how long an answer has been due
  * @property {number} waitedS whole seconds without an answer that is due
  * @property {string} sessionId
@@ -61,6 +63,8 @@ const LOST_MS = 20_000;
 const REDIALS = 3;
 const REDIALS_WITHIN_MS = 120_000;
 const REDIAL_PAUSE_MS = 500;
+/** A memory that is full sooner than that is too small to go on with. */
+const RENEW_AFTER_MS = 20_000;
 /** Without a network for longer than this a call is over. */
 const OFFLINE_LIMIT_MS = 60_000;
 
@@ -76,6 +80,7 @@ export function freshState() {
     isSuspended: false,
     hasLostMic: false,
     isOffline: false,
+    isRenewing: false,
     service: 'ok',
     waitedS: 0,
     sessionId: '',
@@ -155,6 +160,7 @@ export class Call extends EventTarget {
   #redials = [];
   #wasPaused = false;
   #hasBeenLive = false;
+  #readyAt = 0;
   /** From the click to the end. */
   #life = new AbortController();
   /** One connection's. */
@@ -250,8 +256,7 @@ export class Call extends EventTarget {
 
   #dial() {
     this.#line = new AbortController();
-    const said = [this.order?.said, this.captions.said()].filter(Boolean).join('\n');
-    const client = this.makeClient(/** @type {O} */ (this.order), said);
+    const client = this.makeClient(/** @type {O} */ (this.order), this.captions.said(this.order?.said));
     this.client = client;
     this.#watchClient(client, this.#line.signal);
     this.wire(client, this.#line.signal);
@@ -348,9 +353,12 @@ export class Call extends EventTarget {
     const isFirst = !this.#hasBeenLive;
     this.#hasBeenLive = true;
     const liveSince = isFirst ? this.now() : this.state.liveSince;
-    this.set({ phase: 'live', activity: 'listening', sessionId, recordingId, retrying: null, liveSince });
+    this.#readyAt = this.now();
+    const wasRenewing = this.state.isRenewing;
+    const now = { sessionId, recordingId, retrying: null, liveSince, isRenewing: false };
+    this.set({ phase: 'live', activity: 'listening', ...now });
     this.captions.begin(liveSince, this.now);
-    this.captions.note(isFirst ? 'note.connected' : 'note.reconnected');
+    if (!wasRenewing) this.captions.note(isFirst ? 'note.connected' : 'note.reconnected');
     this.#watch();
     this.onReady();
     this.dispatchEvent(new CustomEvent('live', { detail: { isFirst } }));
@@ -396,21 +404,25 @@ export class Call extends EventTarget {
     this.#line.abort();
     const at = this.now();
     this.#redials = this.#redials.filter((then) => at - then < REDIALS_WITHIN_MS);
-    const isCut = ending.reason === 'lost' && ending.wasReady && this.isOn;
-    if (isCut && this.#redials.length < REDIALS) this.#redial(at);
-    else this.#finish({ ...ending, wasReady: this.#hasBeenLive });
+    const isCut = ending.wasReady && this.isOn;
+    const isFull = ending.reason === 'context_full' && at - this.#readyAt > RENEW_AFTER_MS;
+    if (isCut && isFull) this.#redial('note.renewed');
+    else if (isCut && ending.reason === 'lost' && this.#redials.length < REDIALS) {
+      this.#redials.push(at);
+      this.#redial('note.reconnecting');
+    } else this.#finish({ ...ending, wasReady: this.#hasBeenLive });
   }
 
-  /** @param {number} at */
-  #redial(at) {
-    this.#redials.push(at);
+  /** @param {'note.renewed' | 'note.reconnecting'} note */
+  #redial(note) {
     this.#wasPaused = this.state.phase === 'paused' || this.state.phase === 'pausing';
     void this.rig.stopCapture();
     this.rig.endTurn(this.turn);
     this.captions.complete(this.turn);
     this.onCut();
-    this.captions.note('note.reconnecting');
-    this.set({ phase: 'reconnecting', queue: null, service: 'ok', waitedS: 0, trouble: null });
+    this.captions.note(note);
+    const isRenewing = note === 'note.renewed';
+    this.set({ phase: 'reconnecting', isRenewing, queue: null, service: 'ok', waitedS: 0, trouble: null });
     if (this.state.isOffline) {
       const ending = { reason: /** @type {const} */ ('lost'), code: '', sentence: '', wasReady: true };
       this.#timers.dial = this.setTimer(() => this.#finish(ending), OFFLINE_LIMIT_MS);
@@ -442,7 +454,14 @@ export class Call extends EventTarget {
     if (isQuiet || !this.position?.sounding) this.#ears.abort();
     if (ending.wasReady) this.captions.note('note.ended');
     const kept = ending.reason === 'stopped' ? null : this.state.trouble;
-    const over = { queue: null, retrying: null, isOffline: false, service: /** @type {const} */ ('ok'), waitedS: 0 };
+    const over = {
+      queue: null,
+      retrying: null,
+      isOffline: false,
+      isRenewing: false,
+      service: /** @type {const} */ ('ok'),
+      waitedS: 0,
+    };
     this.set({ phase: 'ended', ending, ...over, isSuspended: false, hasLostMic: false, trouble: trouble ?? kept });
     void this.#stopRecording();
   }

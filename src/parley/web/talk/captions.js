@@ -169,12 +169,15 @@ export class Captions extends EventTarget {
     this.#changed();
   }
 
-  /** What both have said, for a call that goes on from here; the newest of it where it is long. */
-  said() {
+  /**
+   * What both have said, for a call that goes on from here; the newest of it where it is long.
+   * @param {string} [before] what was said in an earlier call
+   */
+  said(before = '') {
     const lines = this.list
       .filter(({ who, text, heard }) => who !== 'note' && text.slice(0, heard).trim())
       .map(({ who, text, heard }) => `${who === 'you' ? 'User' : 'Assistant'}: ${text.slice(0, heard).trim()}`);
-    return lines.join('\n').slice(-CARRY_LIMIT);
+    return [before, ...lines].filter(Boolean).join('\n').slice(-CARRY_LIMIT);
   }
 
   /** @param {number} turn @param {string} text @param {number} samples */

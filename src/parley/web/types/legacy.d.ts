@@ -11,5 +11,6 @@ export class LegacyConnection extends Connection {
         code: string;
         sentence: string;
     }): void;
+    #private;
 }
 import { Connection } from './connection.js';

@@ -3,6 +3,9 @@
 import { Connection, placeOf, reasonOf } from './connection.js';
 
 export class LegacyConnection extends Connection {
+  /** A full context is told as an error, and `stopped` follows. */
+  #isFull = false;
+
   /** @param {any} message @returns {boolean} whether the message was one of these */
   onShared(message) {
     switch (message.type) {
@@ -15,7 +18,7 @@ export class LegacyConnection extends Connection {
         this.onAssigned();
         return true;
       case 'stopped':
-        this.finish({ reason: 'stopped' });
+        this.finish(this.#isFull ? { reason: 'context_full', code: 'context_full' } : { reason: 'stopped' });
         return true;
       case 'timeout':
         this.finish({ reason: 'timeout', sentence: message.reason ?? '' });
@@ -36,6 +39,7 @@ export class LegacyConnection extends Connection {
    * @param {{code: string, sentence: string}} trouble
    */
   onError({ code, sentence }) {
+    this.#isFull ||= code === 'context_full';
     const reason = sentence === 'Cancelled' ? 'cancelled' : undefined;
     this.farewell({ code, sentence, ...(reason ? { reason } : {}) });
     this.tell('trouble', { code, sentence, reason: reason ?? reasonOf(1008, code) });

@@ -2,6 +2,7 @@
 
 import { element, h, say, toast } from '../../elements/dom.js';
 import { grade } from '../../elements/metrics/metrics.js';
+import { CONTEXT_TOKENS } from '../../wire/duplex.js';
 import { clock, t } from '../../words/words.js';
 
 /** @typedef {import('./parts.js').CallPage} CallPage */
@@ -106,7 +107,8 @@ export class CallClock {
     say(this.#memory, 'call.memory', { percent: Math.round(used * 100) });
     this.page.metrics.show(duplexMetrics(call, used));
     if (used >= NEARLY_FULL) this.#tellOnce('call.context_nearly', { percent: Math.round(used * 100) });
-    if (used < 1) return;
+    // What the server can hold is its own to say, and the call goes on; a limit of the person's ends it.
+    if (used < 1 || this.page.settings.get('contextLimit') >= CONTEXT_TOKENS) return;
     this.#tellOnce('call.context_full', {});
     call.stop();
   }

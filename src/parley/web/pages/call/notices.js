@@ -42,12 +42,12 @@ function overNotices(page) {
   /** @type {Way} */
   const again = { words: 'call.again', act: () => page.start(), isMain: true };
   if (hasGivenBack) return [notice('warn', 'queue.gave_back', 'queue.gave_back_fix', { ways: [again] })];
-  const said = isCutShort(ending.reason) ? (page.calls.current?.captions.said() ?? '') : '';
-  const before = page.calls.current?.order?.said ?? '';
-  const whole = [before, said].filter(Boolean).join('\n');
+  const call = page.calls.current;
+  const said = isCutShort(ending.reason) ? (call?.captions.said() ?? '') : '';
+  const whole = () => call?.captions.said(call.order?.said);
   /** @type {Way[]} */
   const ways = [];
-  if (said) ways.push({ words: 'call.carry', act: () => page.start(whole), isMain: true });
+  if (said) ways.push({ words: 'call.carry', act: () => page.start(whole()), isMain: true });
   if (ending.code === 'unauthorized') ways.push({ words: 'key.enter', act: () => void askForKey(), isMain: true });
   else ways.push({ ...again, isMain: !said });
   if (ending.reason === 'busy') ways.push(writeInstead);

@@ -135,7 +135,10 @@ export function present({ calls, hasVideo }) {
   if (phase === 'idle' || isNotStarted) return said('idle', hasVideo ? 'state.idle_video' : 'state.idle');
   if (phase === 'ended') return said('idle', 'state.ended');
   if (phase === 'paused' || phase === 'pausing') return said('paused', `state.${phase}`);
-  if (phase === 'reconnecting') return said('waiting', state.isOffline ? 'state.offline' : 'state.reconnecting');
+  if (phase === 'reconnecting') {
+    const why = state.isRenewing ? 'state.renewing' : 'state.reconnecting';
+    return said('waiting', state.isOffline ? 'state.offline' : why);
+  }
   if (phase !== 'live') return said('waiting', state.retrying ? 'state.retrying' : `state.${phase}`);
   if (state.isOffline) return said('waiting', 'state.offline');
   if (state.service === 'silent') return said('waiting', 'state.silent', { seconds: state.waitedS });
