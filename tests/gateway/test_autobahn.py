@@ -26,10 +26,10 @@ from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket
 
 from parley.gateway.relay import relay
-from parley.gateway.transport.client import dial
-from parley.gateway.transport.connection import ConnectionLimits, Keepalive, Traffic
-from parley.gateway.transport.http import BoundedHttp
-from parley.gateway.transport.server import ServerConnection, connection_of
+from parley.transport.client import dial
+from parley.transport.connection import ConnectionLimits, Keepalive, Traffic
+from parley.transport.http import BoundedHttp
+from parley.transport.server import ServerConnection, connection_of
 
 CASES = {
     "framing": ["1.*", "2.*", "3.*", "4.*", "5.*", "10.*"],

@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 from tests.support.patience import HANG_S
 
-from parley.gateway.transport.connection import (
+from parley.transport.connection import (
     INBOX_MESSAGES,
     TURN_FRAMES,
     Budget,
@@ -17,7 +17,7 @@ from parley.gateway.transport.connection import (
     Keepalive,
     Traffic,
 )
-from parley.gateway.transport.framing import (
+from parley.transport.framing import (
     CLOSE,
     PING,
     PONG,
@@ -266,7 +266,7 @@ async def test_cancelling_a_receive_loses_nothing():
 async def test_a_connection_whose_tick_fails_does_not_keep_the_others_from_their_pings(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr("parley.gateway.transport.connection.TICK_S", 0.01)
+    monkeypatch.setattr("parley.transport.connection.TICK_S", 0.01)
     keepalive = Keepalive()
     connections, wires = [], []
     for _ in range(3):

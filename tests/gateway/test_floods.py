@@ -22,10 +22,10 @@ from tests.support.stand_in_worker import StandInWorker
 from websockets.asyncio.client import connect
 
 from parley.gateway.http import sessions
-from parley.gateway.transport.clients import OpenConnections
-from parley.gateway.transport.framing import BINARY, CONTINUATION, PING, TEXT, frame
-from parley.gateway.transport.http import HEAD_LIMIT_BYTES, BoundedHttp
 from parley.protocol.control import CONTROL_PATH, SECRET_HEADER
+from parley.transport.clients import OpenConnections
+from parley.transport.framing import BINARY, CONTINUATION, PING, TEXT, frame
+from parley.transport.http import HEAD_LIMIT_BYTES, BoundedHttp
 
 SECRET = {"worker_secret": "right"}
 

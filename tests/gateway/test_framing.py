@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parley.gateway.transport.framing import (
+from parley.transport.framing import (
     BINARY,
     CLOSE,
     CONTINUATION,

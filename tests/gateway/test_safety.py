@@ -17,9 +17,9 @@ from websockets.asyncio.client import connect
 
 from parley.errors import OriginForbidden, TooManySessions, Unauthorized
 from parley.gateway.admission import Admission
-from parley.gateway.transport.http import BoundedHttp
 from parley.protocol.control import CONTROL_PATH, SECRET_HEADER
 from parley.settings import SecuritySettings
+from parley.transport.http import BoundedHttp
 
 
 def admission(*, sessions: int = 2, **security) -> Admission:

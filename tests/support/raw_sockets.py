@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 
 from tests.support.patience import HANG_S
 
-from parley.gateway.transport.framing import (
+from parley.transport.framing import (
     CLOSE,
     PONG,
     Control,

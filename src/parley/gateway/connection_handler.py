@@ -37,11 +37,11 @@ from parley.gateway.dispatcher import Dispatcher
 from parley.gateway.metrics import Metrics
 from parley.gateway.queue_waiter import SHUTTING_DOWN, QueueWaiter, WaitLimits, send_answer
 from parley.gateway.relay import RelayEnd, relay
-from parley.gateway.transport import Connection, connection_of
 from parley.gateway.upstream import UpstreamConnection
 from parley.protocol.codec import check_session_id
 from parley.protocol.kinds import Kind
 from parley.settings import LimitSettings, QueueSettings
+from parley.transport import Connection, connection_of
 
 RECONNECT_S: Final = 2.0
 """How long a newcomer waits for the session id of a connection that is ending."""

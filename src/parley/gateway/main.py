@@ -22,8 +22,8 @@ from parley.gateway.app import make_app
 from parley.gateway.http.pages import WEB
 from parley.gateway.runtime import GatewayRuntime
 from parley.gateway.tls import ensure_certificate, own_fingerprint, own_names
-from parley.gateway.transport import BoundedHttp, ServerConnection
 from parley.settings import Settings
+from parley.transport import BoundedHttp, ServerConnection
 
 log = logs.get(__name__)
 

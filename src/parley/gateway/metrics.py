@@ -31,10 +31,10 @@ from prometheus_client.metrics_core import (
 
 from parley import __version__
 from parley.gateway.queue import Queue
-from parley.gateway.transport import Traffic
 from parley.gateway.worker_pool import WorkerPool
 from parley.protocol.control import STAGE_BUCKETS_MS, Durations, Heartbeat, RecordingState
 from parley.protocol.kinds import Kind
+from parley.transport import Traffic
 
 WAIT_BUCKETS_S: Final = (0.1, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 3600)
 

@@ -22,8 +22,8 @@ from parley.gateway.acquisition import ClientWatch, Departed
 from parley.gateway.dispatcher import Dispatcher
 from parley.gateway.large_json import read_aside
 from parley.gateway.queue import Ticket
-from parley.gateway.transport import Closure, Connection, ConnectionClosed, Message
 from parley.protocol import codec
+from parley.transport import Closure, Connection, ConnectionClosed, Message
 
 SHUTTING_DOWN: Final = "The server is shutting down."
 

@@ -10,7 +10,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from parley.gateway.transport import Closure, Connection, Traffic
+from parley.transport import Closure, Connection, Traffic
 
 
 @dataclass(frozen=True, slots=True)

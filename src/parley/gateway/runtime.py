@@ -29,13 +29,6 @@ from parley.gateway.recording_access import RecordingAccess
 from parley.gateway.state import State
 from parley.gateway.supervisor import Supervisor
 from parley.gateway.tls import own_names
-from parley.gateway.transport import (
-    LARGE_BYTES,
-    Budget,
-    ConnectionLimits,
-    Keepalive,
-    OpenConnections,
-)
 from parley.gateway.upstream import DialPolicy, UpstreamSettings
 from parley.gateway.usage import KeyUsage
 from parley.gateway.worker_control import WorkerControl
@@ -49,6 +42,13 @@ from parley.protocol.control import SILENCE_LIMIT_S
 from parley.recording.layout import RecordingFolders, free_bytes
 from parley.settings import Settings
 from parley.tracing import Tracing
+from parley.transport import (
+    LARGE_BYTES,
+    Budget,
+    ConnectionLimits,
+    Keepalive,
+    OpenConnections,
+)
 
 SWEEP_EVERY_S: Final = 1.0
 FORGIVEN_S: Final = 0.5

@@ -11,7 +11,6 @@ from typing import Any
 
 from parley import logs
 from parley.gateway.tls import worker_context
-from parley.gateway.transport import ClientConnection, ConnectionLimits, DialFailed, Keepalive, dial
 from parley.gateway.worker_pool import Lease
 from parley.protocol.control import (
     ACCEPTED_HEADER,
@@ -28,6 +27,7 @@ from parley.protocol.control import (
     UNKNOWN_DIALECT_STATUS,
 )
 from parley.tracing import TRACE_HEADER
+from parley.transport import ClientConnection, ConnectionLimits, DialFailed, Keepalive, dial
 
 log = logs.get(__name__)
 

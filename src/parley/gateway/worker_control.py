@@ -18,7 +18,6 @@ from parley.errors import ParleyError, ServiceUnavailable, Unauthorized
 from parley.gateway.admission import Admission, names_loopback
 from parley.gateway.metrics import Metrics
 from parley.gateway.tls import worker_context
-from parley.gateway.transport import Connection, ConnectionClosed, connection_of
 from parley.gateway.worker_pool import Lease, Worker, WorkerPool
 from parley.protocol.control import (
     SILENCE_LIMIT_S,
@@ -34,6 +33,7 @@ from parley.protocol.control import (
     ToWorker,
     Welcome,
 )
+from parley.transport import Connection, ConnectionClosed, connection_of
 
 ANSWER_LIMIT_S: Final = 5.0
 PROBE_EVERY_S: Final = 2.0

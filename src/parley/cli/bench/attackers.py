@@ -17,7 +17,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from parley.gateway.admission import is_loopback
-from parley.gateway.transport.framing import BINARY, CONTINUATION, PING, TEXT, frame
+from parley.transport.framing import BINARY, CONTINUATION, PING, TEXT, frame
 
 LONGEST_S: Final = 60.0
 CONNECTIONS: Final = 40

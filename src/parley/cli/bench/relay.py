@@ -28,7 +28,7 @@ import uvloop
 from parley.cli.bench.figures import Figures
 from parley.cli.bench.relay_parts import raise_file_limit
 from parley.errors import SetupError
-from parley.gateway.transport import (
+from parley.transport import (
     Connection,
     ConnectionClosed,
     ConnectionLimits,

@@ -25,14 +25,6 @@ from starlette.websockets import WebSocket
 
 from parley import __version__, logs
 from parley.gateway.main import Gateway
-from parley.gateway.transport import (
-    ConnectionClosed,
-    ConnectionLimits,
-    Keepalive,
-    Message,
-    ServerConnection,
-    connection_of,
-)
 from parley.protocol.control import (
     BEAT_EVERY_S,
     CONTROL_PATH,
@@ -47,6 +39,14 @@ from parley.protocol.control import (
 )
 from parley.protocol.kinds import Phase
 from parley.settings import GatewaySettings, LimitSettings, Settings
+from parley.transport import (
+    ConnectionClosed,
+    ConnectionLimits,
+    Keepalive,
+    Message,
+    ServerConnection,
+    connection_of,
+)
 
 SESSIONS_LIMIT: Final = 100_000
 

@@ -32,11 +32,11 @@ from parley.gateway.admission import Admission
 from parley.gateway.apps import Apps
 from parley.gateway.authenticator import caller_word
 from parley.gateway.large_json import read_aside
-from parley.gateway.transport import Connection, ConnectionClosed, Message
 from parley.gateway.upstream import UpstreamConnection
 from parley.protocol import chat, legacy
 from parley.protocol.kinds import Kind
 from parley.settings import QueueSettings
+from parley.transport import Connection, ConnectionClosed, Message
 
 BAD_INPUT_CODES = frozenset(
     {

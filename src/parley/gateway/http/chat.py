@@ -19,8 +19,8 @@ from parley.gateway.http.errors import CLIENT_CLOSED_STATUS, problem, problems
 from parley.gateway.http.large import read_body
 from parley.gateway.large_json import READ_ON_LOOP_BYTES, read_aside
 from parley.gateway.metrics import Metrics
-from parley.gateway.transport import Message
 from parley.protocol import chat, codec
+from parley.transport import Message
 
 
 class TokenStats(BaseModel):

@@ -11,7 +11,7 @@ from fastapi.routing import APIRoute
 
 from parley.errors import InvalidRequest
 from parley.gateway.large_json import read_aside
-from parley.gateway.transport import ITEMS_LIMIT
+from parley.transport import ITEMS_LIMIT
 
 
 async def read_body(request: Request) -> bytearray:

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from parley.gateway.admission import Admission
 from parley.gateway.http.errors import refusal
-from parley.gateway.transport import LARGE_BYTES, Budget
+from parley.transport import LARGE_BYTES, Budget
 
 PAGE_POLICY = (
     "default-src 'self'; connect-src 'self' ws: wss:; media-src 'self' blob: data:; "

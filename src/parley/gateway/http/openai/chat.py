@@ -31,10 +31,10 @@ from parley.gateway.http.openai.stream import DONE, EVENTS, PiecesResponse, even
 from parley.gateway.http.openai.voices import VoiceNames
 from parley.gateway.large_json import read_aside
 from parley.gateway.metrics import Metrics
-from parley.gateway.transport import Message
 from parley.media.encoder import Encoder, SoundFormat, encode_whole, open_encoder
 from parley.media.pcm import OUTPUT_RATE_HZ, Pcm
 from parley.protocol import chat, codec
+from parley.transport import Message
 
 PATH: Final = "/v1/chat/completions"
 BODY_NAME: Final = "http completions"

@@ -26,9 +26,9 @@ from parley.gateway.http.openai.models import ModelList
 from parley.gateway.http.openai.stream import EVENTS, PiecesResponse, event
 from parley.gateway.http.openai.voices import VoiceNames
 from parley.gateway.metrics import Metrics
-from parley.gateway.transport import Message
 from parley.media.encoder import MEDIA_TYPES, Encoder, SoundFormat, open_encoder
 from parley.protocol import chat, codec, values
+from parley.transport import Message
 
 PATH: Final = "/v1/audio/speech"
 

@@ -26,8 +26,8 @@ from parley.gateway.http.openai.models import ModelList
 from parley.gateway.http.openai.sources import wav_of
 from parley.gateway.http.openai.stream import EVENTS, PiecesResponse, event
 from parley.gateway.metrics import Metrics
-from parley.gateway.transport import Message
 from parley.protocol import chat, values
+from parley.transport import Message
 
 PATH: Final = "/v1/audio/transcriptions"
 FILE_BYTES: Final = 25 << 20

@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from typing import cast
 
 from parley import logs
-from parley.gateway.transport.allowance import Allowance
-from parley.gateway.transport.framing import (
+from parley.transport.allowance import Allowance
+from parley.transport.framing import (
     CLOSE,
     PING,
     PONG,

@@ -23,8 +23,8 @@ from websockets.http11 import Request
 from websockets.server import ServerProtocol
 
 from parley import logs
-from parley.gateway.transport.clients import OpenConnections
-from parley.gateway.transport.connection import (
+from parley.transport.clients import OpenConnections
+from parley.transport.connection import (
     Budget,
     Connection,
     ConnectionClosed,
@@ -33,7 +33,7 @@ from parley.gateway.transport.connection import (
     Keepalive,
     as_transport,
 )
-from parley.gateway.transport.framing import BINARY, frame
+from parley.transport.framing import BINARY, frame
 
 EXTENSION: Final = "parley.connection"
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
-from parley.gateway.transport.allowance import Allowance
+from parley.transport.allowance import Allowance
 
 HELD_OFF_S: Final = 5.0
 """How long an address that flooded a connection gets no new WebSocket: what one flood costs is

@@ -14,7 +14,7 @@ from typing import Any, Final
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from parley.gateway.transport.clients import OpenConnections
+from parley.transport.clients import OpenConnections
 
 HEAD_LIMIT_S: Final = 20.0
 """From the connection to the end of its first request's head; later ones have uvicorn's keep-alive

@@ -4,9 +4,9 @@ A `Connection` is all that others see of a WebSocket: `receive`, `send_text`, `p
 `close`. Nobody outside this package knows how frames look; import-linter checks it.
 """
 
-from parley.gateway.transport.client import ClientConnection, DialFailed, dial
-from parley.gateway.transport.clients import OpenConnections
-from parley.gateway.transport.connection import (
+from parley.transport.client import ClientConnection, DialFailed, dial
+from parley.transport.clients import OpenConnections
+from parley.transport.connection import (
     Budget,
     Closure,
     Connection,
@@ -16,9 +16,9 @@ from parley.gateway.transport.connection import (
     Keepalive,
     Traffic,
 )
-from parley.gateway.transport.framing import ITEMS_LIMIT, LARGE_BYTES, Message
-from parley.gateway.transport.http import BoundedHttp
-from parley.gateway.transport.server import ServerConnection, connection_of
+from parley.transport.framing import ITEMS_LIMIT, LARGE_BYTES, Message
+from parley.transport.http import BoundedHttp
+from parley.transport.server import ServerConnection, connection_of
 
 __all__ = [
     "ITEMS_LIMIT",

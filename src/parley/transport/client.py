@@ -11,7 +11,7 @@ from websockets.client import ClientProtocol
 from websockets.exceptions import WebSocketException
 from websockets.uri import parse_uri
 
-from parley.gateway.transport.connection import (
+from parley.transport.connection import (
     Connection,
     ConnectionLimits,
     Keepalive,
