@@ -21,7 +21,7 @@ from tests.support.raw_sockets import WS_HEAD, Answers, masked_frame, raw_client
 from tests.support.stand_in_worker import StandInWorker
 from websockets.asyncio.client import connect
 
-from parley.gateway.http import sessions
+from parley.gateway.http.transfers import Transfers
 from parley.protocol.control import CONTROL_PATH, SECRET_HEADER
 from parley.transport.clients import OpenConnections
 from parley.transport.framing import BINARY, CONTINUATION, PING, TEXT, frame
@@ -304,7 +304,7 @@ async def test_a_reader_that_stands_still_is_dropped(monkeypatch: pytest.MonkeyP
 
 
 async def test_nobody_waits_for_somebody_elses_transfers():
-    transfers = sessions.Transfers("uploads", 3, each=2)
+    transfers = Transfers("uploads", 3, each=2)
 
     async def status(address: str) -> int:
         try:

@@ -1,0 +1,157 @@
+"""What `/api/sessions` takes and answers, with the examples of its documentation."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+from pydantic import BaseModel, Field
+
+UPLOAD_BODY: Final[dict[str, Any]] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "multipart/form-data": {
+                "schema": {
+                    "type": "object",
+                    "required": ["file"],
+                    "properties": {
+                        "file": {
+                            "type": "string",
+                            "format": "binary",
+                            "description": "WebM, MP4 or WAV; at most 200 MB",
+                        }
+                    },
+                }
+            }
+        },
+    }
+}
+
+META_EXAMPLE: Final = {
+    "session_id": "20261120_174312_omni_0123456789abcdef01234567",
+    "app_type": "omni_duplex",
+    "created_at": "2026-11-20T17:43:12.000+00:00",
+    "ended_at": "2026-11-20T17:45:00.000+00:00",
+    "duration_s": 108.0,
+    "worker_id": "w0",
+    "title": "What is in the picture?",
+    "config": {"system_prompt": "Be kind."},
+    "type": "omni_duplex",
+    "pinned": False,
+    "replay": {"state": "done", "progress": 1.0},
+}
+
+TIMELINE_EXAMPLE: Final = {
+    "session_id": "20261120_174312_omni_0123456789abcdef01234567",
+    "mode": "duplex",
+    "worker_id": "w0",
+    "start_ts": 1795196592.0,
+    "config": {"system_prompt": "Be kind."},
+    "chunks": [
+        {
+            "index": 0,
+            "receive_ts_ms": 1000.0,
+            "user_audio": "user_audio/000.wav",
+            "user_frame": "user_frames/000.jpg",
+            "result": {
+                "mode": "SPEAK",
+                "text": "Hello!",
+                "ai_audio": "ai_audio/turn_0_chunk_000.wav",
+                "ai_audio_duration_ms": 1000.0,
+                "timing": {"wall_clock_ms": 100.0},
+            },
+        }
+    ],
+}
+
+
+class RunningSession(BaseModel):
+    """A session that is being recorded."""
+
+    session_id: str = Field(examples=["20261120_174312_omni_0123456789abcdef01234567"])
+    worker_id: str = Field(examples=["w0"])
+    last_active: str | None = Field(examples=["2026-11-20T17:43:12.000+00:00"])
+
+
+class RecordingInfo(BaseModel):
+    """A recording, as lists show it; `problem`: what is wrong with its files."""
+
+    session_id: str = Field(examples=["20261120_174312_omni_0123456789abcdef01234567"])
+    app_type: str = Field(examples=["omni_duplex"])
+    created_at: str = Field(examples=["2026-11-20T17:43:12.000+00:00"])
+    ended_at: str | None = Field(examples=["2026-11-20T17:45:00.000+00:00"])
+    duration_s: float | None = Field(examples=[108.0])
+    title: str = Field(examples=["What is in the picture?"])
+    worker_id: str = Field(examples=["w0"])
+    pinned: bool
+    problem: str | None
+
+
+class SessionList(BaseModel):
+    """`sessions` run now; `recordings` is a page of all, newest first."""
+
+    total: int = Field(examples=[1])
+    sessions: list[RunningSession]
+    total_recordings: int = Field(examples=[1])
+    recordings: list[RecordingInfo]
+
+
+class Comment(BaseModel):
+    """At most 2000 characters; "" removes it."""
+
+    comment: str = Field(examples=["The second answer came late."])
+
+
+class Commented(BaseModel):
+    """It is written."""
+
+    status: str = "ok"
+    len: int = Field(examples=[28])
+
+
+class Uploaded(BaseModel):
+    """It is kept."""
+
+    status: str = "ok"
+    path: str = Field(examples=["frontend_replay.webm"])
+    size_bytes: int = Field(examples=[48213])
+
+
+class ShareOrder(BaseModel):
+    """For how long; null: for as long as the recording is there."""
+
+    expires_in_s: float | None = Field(86_400.0, gt=0, le=3.2e8, allow_inf_nan=False)
+
+
+class ShareLink(BaseModel):
+    """A link that shows one recording."""
+
+    token: str = Field(examples=["sh_…"])
+    path: str = Field(examples=["/s/sh_…"])
+    expires_at: str | None = Field(examples=["2026-11-20T17:43:12.000+00:00"])
+
+
+class Pin(BaseModel):
+    """Whether it is kept whatever its age."""
+
+    pinned: bool
+
+
+class Deleted(BaseModel):
+    """It was done."""
+
+    success: bool = True
+
+
+class StillRuns(BaseModel):
+    """There is no timeline before the end."""
+
+    status: Literal["recording"]
+    session_id: str = Field(examples=["20261120_174312_omni_0123456789abcdef01234567"])
+
+
+class ReplayState(BaseModel):
+    """How far the making of the merged replay is."""
+
+    state: str = Field(examples=["running"])
+    progress: float = Field(examples=[0.4], description="share of 1")

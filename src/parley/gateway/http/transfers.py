@@ -1,0 +1,41 @@
+"""How many uploads or downloads may be under way at once."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator
+
+from starlette.exceptions import HTTPException
+
+
+class Transfers:
+    """Uploads or downloads that are under way: so many of all clients, so many of one address.
+
+    Nobody waits for somebody else's: who does not fit is told to come back.
+    """
+
+    def __init__(self, name: str, limit: int, *, each: int) -> None:
+        self._name = name
+        self._limit = limit
+        self._each = each
+        self._held: Counter[str] = Counter()
+
+    @contextlib.asynccontextmanager
+    async def one(self, address: str) -> AsyncIterator[None]:
+        """Count one of `address` while the block runs.
+
+        Raises:
+            HTTPException: 429 when the address has enough of them, 503 when all together have.
+        """
+        if self._held[address] >= self._each:
+            raise HTTPException(429, f"Too many {self._name} at once from this address.")
+        if self._held.total() >= self._limit:
+            raise HTTPException(503, f"Too many {self._name} at once.")
+        self._held[address] += 1
+        try:
+            yield
+        finally:
+            self._held[address] -= 1
+            if not self._held[address]:
+                del self._held[address]
