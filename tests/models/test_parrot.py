@@ -175,7 +175,7 @@ def test_sound_of_another_rate_is_refused(cast):
 def test_a_unit_has_to_be_settled(cast):
     cast.play(0, [*Style().units(count=0), unit(silence(1.0)), StepUnit()])
 
-    with pytest.raises(InvalidRequest, match="has not been settled"):
+    with pytest.raises(InvalidRequest, match="has not been finalized"):
         cast.play(0, [unit(silence(1.0))])
 
 

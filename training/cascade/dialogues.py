@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from random import Random
 
 from parley.models.cascade import notes
-from parley.models.cascade.memory import listen
+from parley.models.cascade.notes.knowledge import lines_of
+from parley.models.cascade.notes.memory import listen
 from parley.models.cascade.numerals import in_words
 from parley.models.cascade.prompt import PERSONA, with_note
 
@@ -454,7 +455,7 @@ def ask_known(r: Random, held: bool) -> list[tuple[str, str]]:
 
 def _question_for(keys: Sequence[str], sentence: str, r: Random) -> str:
     """A question with these key words; clumsy at times, as people are."""
-    row = next(line for line in notes._read("facts") if line.endswith(sentence))
+    row = next(line for line in lines_of("facts") if line.endswith(sentence))
     words = row.partition("|")[0].split()
     body = " ".join(words)
     starts = ("who", "how", "why", "when", "where", "is", "can")

@@ -1,14 +1,36 @@
-"""What the engine sees of a piece of work, as models keep it: a row, the stage it needs next, and
-what came of it. Satisfies `engine.model.Job`; models add how a step is computed.
+"""What models on the engine's contract share: how work is kept, and which work makes sense.
+
+`ModelJob` is what the engine sees of a piece of work: a row, the stage it needs next, and what came
+of it; models add how a step is computed. `RowModel` holds one conversation per row and refuses what
+is out of order before a model of its own is asked for a job.
 """
 
 from __future__ import annotations
 
-from parley.engine.work import OutputPiece, Result, Stage
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Generic, Protocol, TypeVar
+
+from parley.engine.model import Job, ModelSpec
+from parley.engine.segments import Audio, Segment, Text
+from parley.engine.work import (
+    Finalize,
+    Generate,
+    OutputPiece,
+    Prefill,
+    Result,
+    Stage,
+    StartSession,
+    StepUnit,
+    Work,
+)
+from parley.errors import InvalidRequest
+from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, join
 
 
 class ModelJob:
-    """One piece of work on one row.
+    """One piece of work on one row. Satisfies `engine.model.Job`.
 
     Args:
         row: the slot it belongs to.
@@ -48,3 +70,133 @@ class ModelJob:
         """No step is left."""
         self._stage = None
         self._result = result
+
+
+class RowConversation(Protocol):
+    """What `RowModel` needs to know about a conversation."""
+
+    @property
+    def is_duplex(self) -> bool: ...
+
+    @property
+    def awaits_finalize(self) -> bool:
+        """Whether the last unit was decided and not finalized."""
+        ...
+
+    @property
+    def context_tokens(self) -> int: ...
+
+
+Talk = TypeVar("Talk", bound=RowConversation)
+
+
+class RowModel(ABC, Generic[Talk]):
+    """A model whose rows are Python values: dispatch of work, and what is refused.
+
+    Args:
+        spec: what others need to know about it.
+        rows: how many conversations at once.
+    """
+
+    def __init__(self, spec: ModelSpec, rows: int) -> None:
+        self._spec = spec
+        self._conversations: list[Talk | None] = [None] * rows
+
+    @property
+    def spec(self) -> ModelSpec:
+        return self._spec
+
+    @property
+    def rows(self) -> int:
+        return len(self._conversations)
+
+    def start(self, row: int, work: Work) -> Job:
+        if isinstance(work, StartSession):
+            return self.job_of_start(row, work)
+        conversation = self.conversation(row)
+        match work:
+            case Prefill(segments):
+                if conversation.awaits_finalize:
+                    raise InvalidRequest("The last unit has not been finalized.")
+                require_input_rate(segments)
+                return self.job_of_prefill(row, conversation, work)
+            case Finalize():
+                return self.job_of_finalize(row, conversation)
+            case StepUnit():
+                if not conversation.is_duplex:
+                    raise InvalidRequest("Units are answered in duplex only.")
+                return self.job_of_unit(row, conversation, work)
+            case Generate():
+                if conversation.is_duplex:
+                    raise InvalidRequest("Turns are answered in chat and half-duplex only.")
+                return self.job_of_reply(row, conversation, work)
+
+    @abstractmethod
+    def job_of_start(self, row: int, work: StartSession) -> Job: ...
+
+    @abstractmethod
+    def job_of_prefill(self, row: int, conversation: Talk, work: Prefill) -> Job: ...
+
+    @abstractmethod
+    def job_of_finalize(self, row: int, conversation: Talk) -> Job: ...
+
+    @abstractmethod
+    def job_of_unit(self, row: int, conversation: Talk, work: StepUnit) -> Job: ...
+
+    @abstractmethod
+    def job_of_reply(self, row: int, conversation: Talk, work: Generate) -> Job: ...
+
+    def conversation(self, row: int) -> Talk:
+        """The row's conversation.
+
+        Raises:
+            InvalidRequest: there is none.
+        """
+        conversation = self._conversations[row]
+        if conversation is None:
+            raise InvalidRequest("The conversation has not been opened.")
+        return conversation
+
+    def context_tokens(self, row: int) -> int:
+        conversation = self._conversations[row]
+        return 0 if conversation is None else conversation.context_tokens
+
+    def close(self, row: int) -> None:
+        self._conversations[row] = None
+
+    def unload(self) -> None:
+        for row in range(self.rows):
+            self.close(row)
+
+
+def seed_of(opening: StartSession) -> int:
+    """The asked seed, or a new one."""
+    return random.randrange(2**63) if opening.seed is None else opening.seed
+
+
+def require_input_rate(segments: Sequence[Segment]) -> None:
+    """Raises `InvalidRequest` for sound of any other rate than models hear."""
+    for segment in segments:
+        if isinstance(segment, Audio) and segment.pcm.rate_hz != INPUT_RATE_HZ:
+            raise InvalidRequest(
+                f"Sound must have {INPUT_RATE_HZ} Hz here, got {segment.pcm.rate_hz} Hz."
+            )
+
+
+def merge_texts(segments: Sequence[Segment]) -> list[Segment]:
+    """Neighbouring texts are one text."""
+    merged: list[Segment] = []
+    for segment in segments:
+        if isinstance(segment, Text) and merged and isinstance(merged[-1], Text):
+            merged[-1] = Text(merged[-1].text + segment.text)
+        else:
+            merged.append(segment)
+    return merged
+
+
+def join_pieces(pieces: Sequence[OutputPiece]) -> OutputPiece:
+    """Several pieces of an answer as one."""
+    sounds = [piece.pcm for piece in pieces if piece.pcm is not None]
+    return OutputPiece(
+        "".join(piece.text for piece in pieces), join(sounds, OUTPUT_RATE_HZ) if sounds else None
+    )

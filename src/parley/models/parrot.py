@@ -13,7 +13,6 @@ tokens per second of sound, 64 + 2 per picture or slice, one per word or Chinese
 from __future__ import annotations
 
 import math
-import random
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -25,7 +24,6 @@ from parley.engine.segments import Audio, Image, Mark, Marker, Segment, Text
 from parley.engine.work import (
     Checkpoint,
     Ending,
-    Finalize,
     FinalizeResult,
     Generate,
     GenerateResult,
@@ -36,12 +34,10 @@ from parley.engine.work import (
     StartResult,
     StartSession,
     StepUnit,
-    Work,
 )
-from parley.errors import InvalidRequest
 from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm, join, level_dbfs
 from parley.media.resample import resample
-from parley.models.job import ModelJob
+from parley.models.job import ModelJob, RowModel, join_pieces, merge_texts, seed_of
 from parley.models.plan import ModelPlan
 from parley.protocol.values import CONTEXT_TOKENS
 from parley.settings import ModelSettings
@@ -150,7 +146,7 @@ class _Memory:
         has_replied: turn-based: the round has its answer, so the next turn begins another.
         is_reply_open: turn-based: the answer's terminators are due before the next turn.
         is_unit_silent: duplex: about the unit that awaits its decision; None when none does.
-        is_unsettled: duplex: the unit has its decision, terminators are due.
+        is_unfinalized: duplex: the unit has its decision, terminators are due.
         is_answering: duplex: a turn of the parrot is running.
         sound, words: duplex: what is still to be said in it.
         said: duplex: how many words the open unit said.
@@ -162,7 +158,7 @@ class _Memory:
     has_replied: bool = False
     is_reply_open: bool = False
     is_unit_silent: bool | None = None
-    is_unsettled: bool = False
+    is_unfinalized: bool = False
     is_answering: bool = False
     sound: Pcm = field(default_factory=lambda: Pcm.empty(OUTPUT_RATE_HZ))
     words: tuple[str, ...] = ()
@@ -199,6 +195,14 @@ class _SlotState:
     @property
     def is_duplex(self) -> bool:
         return self.opening.mode == "duplex"
+
+    @property
+    def awaits_finalize(self) -> bool:
+        return self.memo.is_unfinalized
+
+    @property
+    def context_tokens(self) -> int:
+        return self.book.length_tokens
 
     def take_in(self, segment: Segment, tokens: int) -> None:
         """A segment enters the context."""
@@ -269,7 +273,7 @@ class _StartJob(ParrotJob):
         self._opening = opening
 
     def compute(self) -> Callable[[], None]:
-        seed = random.randrange(2**63) if self._opening.seed is None else self._opening.seed
+        seed = seed_of(self._opening)
 
         def commit() -> None:
             self._parrot.begin(self._row, self._opening)
@@ -284,7 +288,7 @@ class _PrefillJob(ParrotJob):
     def __init__(
         self, row: int, conversation: _SlotState, work: Prefill, piece_tokens: int
     ) -> None:
-        segments = _merge_texts(work.segments)
+        segments = merge_texts(work.segments)
         has_media = any(isinstance(segment, Audio | Image) for segment in segments)
         super().__init__(row, Stage.ENCODE if has_media else Stage.PREFILL)
         self._conversation = conversation
@@ -397,7 +401,7 @@ class _GenerateJob(ParrotJob):
 
     def _end(self, ending: Ending) -> None:
         if self._held:
-            self._pieces.append(_join_pieces(self._held))
+            self._pieces.append(join_pieces(self._held))
         conversation = self._conversation
         conversation.memo = replace(conversation.memo, has_replied=True, is_reply_open=True)
         self.finish(
@@ -488,7 +492,7 @@ class _UnitJob(ParrotJob):
 
     def _decided(self, memo: _Memory) -> None:
         self._conversation.memo = replace(
-            memo, is_unit_silent=None, is_unsettled=True, decisions=memo.decisions + 1
+            memo, is_unit_silent=None, is_unfinalized=True, decisions=memo.decisions + 1
         )
 
     def _end(self, ending: Ending) -> None:
@@ -508,7 +512,7 @@ class _FinalizeJob(ParrotJob):
     """Terminators of a unit, and its window."""
 
     def __init__(self, row: int, conversation: _SlotState) -> None:
-        is_due = conversation.memo.is_unsettled
+        is_due = conversation.memo.is_unfinalized
         super().__init__(row, Stage.FINALIZE if is_due else None)
         self._conversation = conversation
         if not is_due:
@@ -521,52 +525,34 @@ class _FinalizeJob(ParrotJob):
         conversation = self._conversation
         conversation.book.append(CLOSING_TOKENS)
         conversation.book.end_entry(said=range(conversation.memo.said))
-        conversation.memo = replace(conversation.memo, is_unsettled=False, said=0)
+        conversation.memo = replace(conversation.memo, is_unfinalized=False, said=0)
         dropped = conversation.slide()
         self.finish(FinalizeResult(conversation.book.length_tokens, dropped))
 
 
-class Parrot:
+class Parrot(RowModel[_SlotState]):
     """See the module's text."""
 
     def __init__(
         self, rows: int = 1, *, name: str = "parrot", context_limit_tokens: int = CONTEXT_TOKENS
     ) -> None:
-        self._spec = ModelSpec(
-            name=name, context_limit_tokens=context_limit_tokens, reads_in_units=True
-        )
-        self._conversations: list[_SlotState | None] = [None] * rows
+        spec = ModelSpec(name=name, context_limit_tokens=context_limit_tokens, reads_in_units=True)
+        super().__init__(spec, rows)
 
-    @property
-    def spec(self) -> ModelSpec:
-        return self._spec
+    def job_of_start(self, row: int, work: StartSession) -> Job:
+        return _StartJob(self, row, work)
 
-    @property
-    def rows(self) -> int:
-        return len(self._conversations)
+    def job_of_prefill(self, row: int, conversation: _SlotState, work: Prefill) -> Job:
+        return _PrefillJob(row, conversation, work, self._spec.prefill_piece_tokens)
 
-    def start(self, row: int, work: Work) -> Job:
-        if isinstance(work, StartSession):
-            return _StartJob(self, row, work)
-        conversation = self._conversations[row]
-        if conversation is None:
-            raise InvalidRequest("The conversation has not been opened.")
-        match work:
-            case Prefill(segments):
-                if conversation.memo.is_unsettled:
-                    raise InvalidRequest("The last unit has not been settled.")
-                _check(segments)
-                return _PrefillJob(row, conversation, work, self._spec.prefill_piece_tokens)
-            case Finalize():
-                return _FinalizeJob(row, conversation)
-            case StepUnit():
-                if not conversation.is_duplex:
-                    raise InvalidRequest("Units are answered in duplex only.")
-                return _UnitJob(row, conversation, work)
-            case Generate():
-                if conversation.is_duplex:
-                    raise InvalidRequest("Turns are answered in chat and half-duplex only.")
-                return _GenerateJob(row, conversation, work)
+    def job_of_finalize(self, row: int, conversation: _SlotState) -> Job:
+        return _FinalizeJob(row, conversation)
+
+    def job_of_unit(self, row: int, conversation: _SlotState, work: StepUnit) -> Job:
+        return _UnitJob(row, conversation, work)
+
+    def job_of_reply(self, row: int, conversation: _SlotState, work: Generate) -> Job:
+        return _GenerateJob(row, conversation, work)
 
     def step(self, stage: Stage, jobs: Sequence[Job]) -> None:
         ours = [job for job in jobs if isinstance(job, ParrotJob)]
@@ -580,9 +566,7 @@ class Parrot:
         self._conversations[row] = _SlotState(opening, self._spec.context_limit_tokens)
 
     def mark(self, row: int) -> Checkpoint:
-        conversation = self._conversations[row]
-        if conversation is None:
-            raise InvalidRequest("The conversation has not been opened.")
+        conversation = self.conversation(row)
         return ParrotMark(row, conversation, conversation.book.mark(), conversation.memo)
 
     def can_roll_back(self, mark: Checkpoint) -> bool:
@@ -597,13 +581,6 @@ class Parrot:
         mark.conversation.book.roll_back(mark.book)
         mark.conversation.memo = mark.memo
 
-    def context_tokens(self, row: int) -> int:
-        conversation = self._conversations[row]
-        return 0 if conversation is None else conversation.book.length_tokens
-
-    def close(self, row: int) -> None:
-        self._conversations[row] = None
-
     def warm_up(self) -> None:
         resample(Pcm.silence(INPUT_RATE_HZ, INPUT_RATE_HZ), OUTPUT_RATE_HZ)
 
@@ -615,9 +592,6 @@ class Parrot:
             for sound in (*conversation.memo.heard.sounds, conversation.memo.sound)
         ]
         return Memory(0, 0, sum(sound.samples.nbytes for sound in sounds))
-
-    def unload(self) -> None:
-        self._conversations = [None] * self.rows
 
 
 def load(settings: ModelSettings) -> Parrot:
@@ -631,34 +605,7 @@ def describe(settings: ModelSettings) -> ModelPlan:
     return ModelPlan("parrot", source="built in", device="none", slots=rows)
 
 
-def _check(segments: Sequence[Segment]) -> None:
-    for segment in segments:
-        if isinstance(segment, Audio) and segment.pcm.rate_hz != INPUT_RATE_HZ:
-            raise InvalidRequest(
-                f"Sound must have {INPUT_RATE_HZ} Hz here, got {segment.pcm.rate_hz} Hz."
-            )
-
-
-def _merge_texts(segments: Sequence[Segment]) -> list[Segment]:
-    """Neighbouring texts are one text."""
-    merged: list[Segment] = []
-    for segment in segments:
-        if isinstance(segment, Text) and merged and isinstance(merged[-1], Text):
-            merged[-1] = Text(merged[-1].text + segment.text)
-        else:
-            merged.append(segment)
-    return merged
-
-
 def _starts_turn(segments: Sequence[Segment]) -> bool:
     return any(
         isinstance(segment, Marker) and segment.mark is Mark.TURN_START for segment in segments
-    )
-
-
-def _join_pieces(pieces: Sequence[OutputPiece]) -> OutputPiece:
-    sounds = [piece.pcm for piece in pieces if piece.pcm is not None]
-    return OutputPiece(
-        "".join(piece.text for piece in pieces),
-        join(sounds, OUTPUT_RATE_HZ) if sounds else None,
     )

@@ -8,7 +8,7 @@ from unittest import mock
 from tests.contracts.model import ModelContract
 from tests.models.cascade.parts import small_cascade
 
-from parley.models.cascade.model import PrefillJob
+from parley.models.cascade.prefill import PrefillJob
 
 
 class TestCascade(ModelContract):

@@ -53,7 +53,7 @@ def test_no_view_shows_a_control_token_whatever_tokens_come(seed: int, heat: flo
         logits[:4] += heat  # the control tokens are louder than the letters
         return logits
 
-    model.writer.model.run = run  # type: ignore[attr-defined]
+    model.parts.writer.model.run = run  # type: ignore[attr-defined]
     style = Style(max_new_tokens=24)
     for works in (style.chat(1), style.chat(2, streaming=False), style.turns(), style.units()):
         for outcome in Cast(model).play(0, works):

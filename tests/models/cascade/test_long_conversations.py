@@ -99,13 +99,13 @@ def test_an_answer_that_is_talked_over_ends_where_it_was_heard():
 def test_an_utterance_is_recognised_once(monkeypatch):
     model = small_cascade(rows=1)
     asked: list[int] = []
-    begin = model.recogniser.begin
+    begin = model.parts.recogniser.begin
 
     def counted(samples: Any) -> Any:
         asked.append(len(samples))
         return begin(samples)
 
-    monkeypatch.setattr(model.recogniser, "begin", counted)
+    monkeypatch.setattr(model.parts.recogniser, "begin", counted)
     cast = Cast(model)
     start_duplex(cast)
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from parley.models.cascade import manners
-from parley.models.cascade.memory import listen
-from parley.models.cascade.notes import capitals, note_for, opposites
+from parley.models.cascade.notes import capitals, manners, note_for, opposites
+from parley.models.cascade.notes.memory import listen
 
 
 @pytest.mark.parametrize(

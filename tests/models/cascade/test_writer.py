@@ -9,8 +9,7 @@ import torch
 from tests.models.cascade.parts import byte_tokenizer, small_llama
 
 from parley.models.cascade.messages import History, Line
-from parley.models.cascade.model import persona_of
-from parley.models.cascade.prompt import PERSONA
+from parley.models.cascade.prompt import PERSONA, persona_of
 from parley.models.cascade.sampling import Rule
 from parley.models.cascade.writer import Draft, LocalWriter, shown
 
@@ -77,7 +76,7 @@ def _advance(cache, count):
 
 
 def test_words_of_a_user_cannot_become_control_tokens():
-    from parley.models.cascade.model import plain
+    from parley.models.cascade.messages import plain
 
     ids = (
         byte_tokenizer()

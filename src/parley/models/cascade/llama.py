@@ -1,4 +1,4 @@
-"""The language model: a small Llama whose state lives outside the weights, one row per conversation.
+"""The language model: a small Llama with its state outside the weights, one row per conversation.
 
 Shapes: `T` new tokens of one row, `P` tokens already in its cache, `D` width, `H` heads, `K`
 key-value heads, `V` vocabulary. Rows are run one after the other: dynamic int8 scales would make a

@@ -46,3 +46,8 @@ class History:
     lines: tuple[Line, ...] = ()
     told: tuple[str, ...] = ()
     known: tuple[str, ...] = field(default=())
+
+
+def plain(text: str) -> str:
+    """Words of a user, without anything that could be taken for a control token."""
+    return " ".join(text.replace("<|", "< ").replace("|>", " >").split())

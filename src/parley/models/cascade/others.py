@@ -186,7 +186,8 @@ def load_causal(name: str, *, rows: int) -> CausalWriter:
     except Exception as error:  # transformers raises what its parts raise
         raise SetupError(
             f"The language model '{name}' cannot be loaded: {error}",
-            hint="Give a folder or a hub id of a causal language model, or the address of a server.",
+            hint="Give a folder or a hub id of a causal language model, or the address of a "
+            "server.",
         ) from error
     if not words.chat_template:
         raise SetupError(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 PERSONA = (
     "You are Parley, a small friendly voice assistant. You answer in one or two short spoken "
     "sentences. You are a program, not a person. If you do not know something, you say so."
@@ -23,3 +25,33 @@ CLOSING = f"{END}\n"
 def with_note(text: str, note: str | None) -> str:
     """A user turn with what the notes say about it."""
     return f"{text}\n(note: {note})" if note else text
+
+
+_NOT_PROMPTS = (
+    "clone the voice", "use the voice in the audio prompt", "you are a helpful assistant with the "
+    "above",
+    "as an assistant, you will speak using this voice", "try to role-play the character based on "
+    "the audio",
+    "use the <reserved", "streaming omni conversation", "streaming duplex conversation", "模仿",
+    "你的任务是用这种声音", "请用这种声音", "假装你是",
+)  # fmt: skip
+
+
+_GENERIC = re.compile(
+    r"(?:you are|you're) an? (?:helpful|friendly|useful|good)?(?: and \w+)? ?(?:ai |voice "
+    r"|personal )?assistant"
+    r"(?:\W+(?:please )?(?:reply|answer|respond|speak) (?:naturally|briefly|politely|helpfully|in "
+    r"english))?\W*"
+)
+"""Prompts that say no more than our own, such as those that pages and clients send by default."""
+
+
+def persona_of(system: str) -> str:
+    """Who the model is: the asked prompt, or our own where it only speaks of voices."""
+    low = system.lower().strip()
+    if _GENERIC.fullmatch(low):
+        return PERSONA
+    for phrase in _NOT_PROMPTS:
+        if low.startswith(phrase):
+            return PERSONA
+    return system.strip() or PERSONA

@@ -1,4 +1,4 @@
-"""Parts that are somebody else's server: a language model and a voice behind an OpenAI-compatible API.
+"""Parts that are a server of somebody else: a language model and a voice behind OpenAI's API.
 
 A request runs in a thread of its own and leaves its words in a queue; `step` takes what is there
 and waits at most `PATIENCE_S`, so that an engine step stays short. Whatever goes wrong (no
@@ -238,7 +238,8 @@ class RemoteSpeaker:
         if not any(sign.isalnum() for sign in clause):
             return np.zeros(0, np.float32)
         body = {
-            "model": self.endpoint.model, "voice": self._voice, "input": clause.strip(), "response_format": "pcm",
+            "model": self.endpoint.model, "voice": self._voice, "input": clause.strip(),
+            "response_format": "pcm",
         }  # fmt: skip
         try:
             timeout = httpx.Timeout(self.endpoint.timeout_s, connect=CONNECT_S)

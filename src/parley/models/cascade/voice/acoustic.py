@@ -103,7 +103,7 @@ class VoiceNetwork(nn.Module):
     def read(
         self, sounds: Tensor, voice: Tensor, mask: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Sounds (B, S) to what they mean (B, S, D) and the log of their length in frames (B, S)."""
+        """Sounds (B, S) to meanings (B, S, D) and the log of their length in frames (B, S)."""
         x = self.embed(sounds) + self.who(voice)[:, None]
         for reader in self.readers:
             x = reader(x, mask)
@@ -113,7 +113,7 @@ class VoiceNetwork(nn.Module):
     def course(
         self, spread: Tensor, place: Tensor, voice: Tensor, mask: Tensor | None = None
     ) -> Tensor:
-        """Sounds spread over frames (B, F, D) and where in its sound each is (B, F, 4) to all heads."""
+        """Sounds spread over frames (B, F, D) and places in them (B, F, 4) to all heads."""
         x = self.widen(torch.cat((spread, place), -1)) + self.who_frames(voice)[:, None]
         for teller in self.tellers:
             x = teller(x, mask)
@@ -140,7 +140,7 @@ class VoiceNetwork(nn.Module):
 
 
 def spread_out(x: Tensor, frames: Tensor) -> tuple[Tensor, Tensor]:
-    """Sounds (S, D) repeated for their frames (F, D), and each frame's place in its sound (F, 4)."""
+    """Sounds (S, D) repeated for their frames (F, D), and each frame's place in them (F, 4)."""
     spread = x.repeat_interleave(frames, 0)
     length = frames.repeat_interleave(frames).float()
     starts = (frames.cumsum(0) - frames).repeat_interleave(frames)

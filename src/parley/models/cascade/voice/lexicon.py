@@ -21,7 +21,7 @@ SOUNDS = "AIOWYbdfhijklmnpstuvwzæðŋɑɔəɛɜɡɪɹɾʃʊʌʒʔʤʧθᵊᵻ"
 STRESS = "ˈˌ"
 MARKS = ".!?,;:— "
 ALPHABET = SOUNDS + STRESS + MARKS
-"""Everything a reading may hold, in the order of the ids of the acoustic model, which begin at 1."""
+"""Everything a reading may hold, in the order of the acoustic model's ids, which begin at 1."""
 
 _LETTER_NAMES = dict(
     zip(
@@ -34,12 +34,14 @@ _LETTER_NAMES = dict(
 _WEAK = {
     "a": "ə", "the": "ðə", "an": "ən", "of": "əv", "to": "tə", "and": "ænd", "i": "I", "for": "fɔɹ",
     "in": "ɪn", "is": "ɪz", "it": "ɪt", "you": "ju", "at": "æt", "as": "æz", "or": "ɔɹ", "by": "bI",
-    "read": "ɹˈid", "live": "lˈɪv", "use": "jˈuz", "wind": "wˈɪnd", "close": "klˈOz", "lead": "lˈid",
+    "read": "ɹˈid", "live": "lˈɪv", "use": "jˈuz", "wind": "wˈɪnd", "close": "klˈOz",
+    "lead": "lˈid",
     "that": "ðæt", "can": "kæn", "was": "wʌz", "parley": "pˈɑɹli", "okay": "ˌOkˈA",
 }  # fmt: skip
 _FROM_ARPABET = {
     "AA": "ɑ", "AE": "æ", "AH": "ʌ", "AO": "ɔ", "AW": "W", "AY": "I", "B": "b", "CH": "ʧ", "D": "d",
-    "DH": "ð", "EH": "ɛ", "ER": "ɜɹ", "EY": "A", "F": "f", "G": "ɡ", "HH": "h", "IH": "ɪ", "IY": "i",
+    "DH": "ð", "EH": "ɛ", "ER": "ɜɹ", "EY": "A", "F": "f", "G": "ɡ", "HH": "h", "IH": "ɪ",
+    "IY": "i",
     "JH": "ʤ", "K": "k", "L": "l", "M": "m", "N": "n", "NG": "ŋ", "OW": "O", "OY": "Y", "P": "p",
     "R": "ɹ", "S": "s", "SH": "ʃ", "T": "t", "TH": "θ", "UH": "ʊ", "UW": "u", "V": "v", "W": "w",
     "Y": "j", "Z": "z", "ZH": "ʒ",

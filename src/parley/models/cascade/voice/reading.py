@@ -11,8 +11,10 @@ import re
 from parley.models.cascade.numerals import as_ordinal, in_words
 
 _ABBREVIATIONS = {
-    "mr": "mister", "mrs": "missus", "ms": "miz", "dr": "doctor", "st": "saint", "prof": "professor",
-    "vs": "versus", "etc": "et cetera", "jr": "junior", "sr": "senior", "no": "no", "e.g": "for example",
+    "mr": "mister", "mrs": "missus", "ms": "miz", "dr": "doctor", "st": "saint",
+    "prof": "professor", "vs": "versus", "etc": "et cetera", "jr": "junior", "sr": "senior",
+    "no": "no",
+    "e.g": "for example",
     "i.e": "that is", "approx": "approximately", "min": "minutes", "max": "maximum", "ok": "okay",
     "km": "kilometres", "kg": "kilograms", "cm": "centimetres", "mm": "millimetres", "ft": "feet",
     "lb": "pounds", "lbs": "pounds", "oz": "ounces", "mph": "miles per hour", "jan": "january",
@@ -128,7 +130,8 @@ def _money(found: re.Match[str]) -> str:
     whole = int(found[2].replace(",", "") or 0)
     text = f"{in_words(whole)} {unit}{'' if whole == 1 else 's'}"
     if found[3] and int(found[3]):
-        text += f" and {in_words(int(found[3]))} {small if int(found[3]) == 1 else 'pence' if small == 'penny' else small + 's'}"
+        many = "pence" if small == "penny" else small + "s"
+        text += f" and {in_words(int(found[3]))} {small if int(found[3]) == 1 else many}"
     return text
 
 

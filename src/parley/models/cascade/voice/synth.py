@@ -27,7 +27,7 @@ Floats = npt.NDArray[np.float64]
 
 @functools.cache
 def _envelope_tables(count: int) -> tuple[Floats, Floats]:
-    """Inverse cosine transform (C, 513 mel points), and where each bin lies on the mel axis (K,)."""
+    """Inverse cosine transform (C, 513 mel points), and each bin's place on the mel axis (K,)."""
     points = BINS
     mel_low = 1127.01048 * math.log(40 / 700 + 1)
     mel_high = 1127.01048 * math.log(20_000 / 700 + 1)

@@ -10,49 +10,60 @@ import re
 from collections.abc import Sequence
 
 _AGAIN = re.compile(
-    r"^\W*(?:(?:sorry|excuse me|pardon|please|um|oh|wait|can you|could you|would you)\W+)*(?:what did you (?:just )?say|"
-    r"what was that|pardon(?: me)?|say (?:that|it) again|repeat (?:that|it|your(?:self)?(?: last)?(?: answer)?)|"
-    r"come again|once more please|what were you saying)(?: (?:again|please|once more|for me|just now))*\W*$"
+    r"^\W*(?:(?:sorry|excuse me|pardon|please|um|oh|wait|can you|could you|would you)\W+)*(?:what "
+    r"did you (?:just )?say|"
+    r"what was that|pardon(?: me)?|say (?:that|it) again|repeat (?:that|it|your(?:self)?(?: "
+    r"last)?(?: answer)?)|"
+    r"come again|once more please|what were you saying)(?: (?:again|please|once more|for me|just "
+    r"now))*\W*$"
 )
 
 _ALWAYS: tuple[tuple[str, str], ...] = (
     # About itself.
     (
-        r"\bare you (?:a )?(?:man or (?:a )?woman|male or female|boy or (?:a )?girl|he or she|(?:a )?woman or (?:a )?man)\b"
+        r"\bare you (?:a )?(?:man or (?:a )?woman|male or female|boy or (?:a )?girl|he or she|(?:a "
+        r")?woman or (?:a )?man)\b"
         r"|\bwhat(?:'s| is) your gender\b|\bdo you have a gender\b",
         "I am neither a man nor a woman. I am a program.",
     ),
     (r"^\W*what(?:'s| is) parley\b", "My name is Parley. I am a small voice assistant."),
     (
-        r"\bwho am i (?:talking|speaking|chatting) (?:to|with)\b|\bwho(?:'s| is) (?:there|this|that speaking)\W*$",
+        r"\bwho am i (?:talking|speaking|chatting) (?:to|with)\b|\bwho(?:'s| is) (?:there|this"
+        r"|that speaking)\W*$",
         "I am Parley, a small voice assistant.",
     ),
     (
-        r"\b(?:is (?:there|this) an? (?:real |actual )?|(?:am i|i'm|i am) (?:talking|speaking) (?:to|with) an? (?:real |actual )?)"
+        r"\b(?:is (?:there|this) an? (?:real |actual )?|(?:am i|i'm|i am) (?:talking|speaking) "
+        r"(?:to|with) an? (?:real |actual )?)"
         r"(?:human|person|man|woman|machine|robot|computer|bot)\b",
         "No, I am not a person. I am a program.",
     ),
     (
-        r"\b(?:always|all the time|even now|secretly|constantly)\b.*\blisten|\blisten\w*\b.*\b(?:always|all the time|secretly)\b"
+        r"\b(?:always|all the time|even now|secretly|constantly)\b.*\blisten"
+        r"|\blisten\w*\b.*\b(?:always|all the time|secretly)\b"
         r"|\bare you spying\b",
         "I only listen while we are talking.",
     ),
     (
-        r"\b(?:speak|talk) (?:a (?:bit|little) |more |much )*(?:slow|fast|quick|loud|quiet|low|high|soft)\w*\b"
+        r"\b(?:speak|talk) (?:a (?:bit|little) |more |much )*(?:slow|fast|quick|loud|quiet|low|high"
+        r"|soft)\w*\b"
         r"|\bslow down\b|\bspeak up\b|\bchange your voice\b",
         "I'm sorry, I cannot change the way I speak.",
     ),
     # Moods.
     (
-        r"\bmy (?:\w+ ){0,2}\w+ (?:just )?(?:died|passed away|is dead|is very ill|is in (?:the )?hospital|is dying|left me)\b",
+        r"\bmy (?:\w+ ){0,2}\w+ (?:just )?(?:died|passed away|is dead|is very ill|is in (?:the "
+        r")?hospital|is dying|left me)\b",
         "I am very sorry to hear that. Do you want to talk about it?",
     ),
     (
-        r"\bi(?:'m| am) (?:so |very |really |a (?:bit|little) )?(?:nervous|afraid|anxious|worried|scared) (?:about|of|because)\b",
+        r"\bi(?:'m| am) (?:so |very |really |a (?:bit|little) )?(?:nervous|afraid|anxious|worried"
+        r"|scared) (?:about|of|because)\b",
         "I understand that you are worried. I hope it goes well. Good luck!",
     ),
     (
-        r"^\W*(?:oh )?i(?:'m| am) (?:so |very |really |a (?:bit|little) )?bored\b|\bi have nothing to do\b|\bentertain me\b",
+        r"^\W*(?:oh )?i(?:'m| am) (?:so |very |really |a (?:bit|little) )?bored\b|\bi have nothing "
+        r"to do\b|\bentertain me\b",
         "I can tell you a joke, a story or a riddle. Which one would you like?",
     ),
     (
@@ -60,12 +71,14 @@ _ALWAYS: tuple[tuple[str, str], ...] = (
         "Happy birthday! I hope you have a wonderful day.",
     ),
     (
-        r"^\W*(?:oh )?i(?:'m| am) (?:so |very |really |a (?:bit|little) )?(?:tired|exhausted|sleepy)\b",
+        r"^\W*(?:oh )?i(?:'m| am) (?:so |very |really |a (?:bit|little) )?(?:tired|exhausted"
+        r"|sleepy)\b",
         "Then you should rest a little. Was it a long day?",
     ),
     # Ends.
     (
-        r"\bi(?:'ve| have)?(?: really)? (?:got to|gotta|must|need to|have to|should) (?:go|leave|run)(?: now| soon)?\W*$",
+        r"\bi(?:'ve| have)?(?: really)? (?:got to|gotta|must|need to|have to|should) (?:go|leave"
+        r"|run)(?: now| soon)?\W*$",
         "Goodbye! It was nice talking to you.",
     ),
     (
@@ -74,12 +87,14 @@ _ALWAYS: tuple[tuple[str, str], ...] = (
     ),
     # Repairs.
     (
-        r"\b(?:that(?:'s| is)|this is) not what i (?:asked|meant|said|wanted)\b|\byou (?:misunderstood|misheard) me\b"
+        r"\b(?:that(?:'s| is)|this is) not what i (?:asked|meant|said|wanted)\b|\byou "
+        r"(?:misunderstood|misheard) me\b"
         r"|\bi did(?:n't| not) (?:ask|say) that\b",
         "I'm sorry, I got that wrong. Please say it again in other words.",
     ),
     (
-        r"^\W*(?:oh |i'm |i am )?(?:so |very )?sorry\W+(?:about that|my (?:mistake|fault)|i did(?:n't| not) mean (?:that|it)|for that)"
+        r"^\W*(?:oh |i'm |i am )?(?:so |very )?sorry\W+(?:about that|my (?:mistake|fault)|i "
+        r"did(?:n't| not) mean (?:that|it)|for that)"
         r"|^\W*(?:my bad|my mistake|i apologi[sz]e)\b",
         "No problem at all.",
     ),

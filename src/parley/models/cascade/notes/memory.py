@@ -17,10 +17,12 @@ _NAME = re.compile(
     r"(?!not\b|an?\b|the\b|later\b|back\b|when\b|if\b)([A-Za-z][\w'-]*(?:\s[A-Z][\w'-]*)?)",
 )
 _I_AM_NAME = re.compile(
-    r"^(?:\W*(?i:hi|hello|hey|well|so|good (?:morning|evening|day))\W+)*(?i:i am|i'm) ([A-Z][a-z'-]+)\b"
+    r"^(?:\W*(?i:hi|hello|hey|well|so|good (?:morning|evening|day))\W+)*(?i:i am|i'm) "
+    r"([A-Z][a-z'-]+)\b"
 )
 _NOT_BUT = re.compile(
-    r"\b(?:no|sorry|wait|actually|i mean|correction|rather)\b[\s,.!]*(?:no |wait |sorry |actually |i mean )*"
+    r"\b(?:no|sorry|wait|actually|i mean|correction|rather)\b[\s,.!]*(?:no |wait |sorry |actually "
+    r"|i mean )*"
     r"(?:it's|it is|make that|i meant|i'm|my name is)? ?([A-Z][\w'-]+)\W*$"
 )
 """`My name is Petra. No wait, it's Paula.`"""
@@ -55,12 +57,14 @@ _REMEMBER = re.compile(
     r"((?:my|the|i|we|our|he|she|it)\b[^.!?]+)"
 )
 _ASKS = re.compile(
-    r"\b(?:what|what's|who|whose|where|how (?:old|is|are)|which|when|do you (?:know|remember|recall)|"
+    r"\b(?:what|what's|who|whose|where|how (?:old|is|are)|which|when|do you (?:know|remember"
+    r"|recall)|"
     r"can you (?:tell|remember|recall)|tell me|remind me|say)\b"
 )
 _STOP = frozenset(
     "what whats what's is are was were the a an of my our your me i you do does did can could "
-    "tell remember recall know again please who where which how when that it to in on for and told just "
+    "tell remember recall know again please who where which how when that it to in on for and told "
+    "just "
     "said say s called name named remind now so still earlier before let have about us".split()
 )
 _MINE = re.compile(r"\b(?:my|i|i'm|me|our|mine)\b")
@@ -116,7 +120,8 @@ def recall(text: str, told: Told) -> str | None:
     ):
         return None
     if re.search(
-        r"\bmy (?:own )?name\b|\bwho (?:am i|i am)\b(?! (?:talking|speaking|chatting|dealing))|\bi(?:'m| am) called\b|\bam i called\b",
+        r"\bmy (?:own )?name\b|\bwho (?:am i|i am)\b(?! (?:talking|speaking|chatting|dealing))"
+        r"|\bi(?:'m| am) called\b|\bam i called\b",
         low,
     ):
         return f"Your name is {told.name}." if told.name else ""
@@ -190,7 +195,8 @@ def _facts(plain: str) -> Iterable[tuple[str, str]]:
 
 def _also_key(key: str, values: list[str]) -> str:
     return f"{values[0].lower()} {key}" if key == "have" else {
-        "live": "live", "from": "from", "born": "born birthday", "old": "old", "work": "work job", "job": "work job",
+        "live": "live", "from": "from", "born": "born birthday", "old": "old", "work": "work job",
+        "job": "work job",
         "like": "like", "parked": "parked park car",
     }[key]  # fmt: skip
 

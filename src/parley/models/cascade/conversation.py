@@ -1,0 +1,133 @@
+"""What a cascade remembers of a conversation: values, so that a mark is a value too."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from parley.engine.work import StartSession
+from parley.media.image import Pixels
+from parley.media.pcm import Samples
+from parley.models.cascade.detector import Turns
+from parley.models.cascade.messages import History
+from parley.models.cascade.prompt import PERSONA
+from parley.models.cascade.writer import Draft
+from parley.protocol.values import Role
+from parley.vad.base import Detector
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Telling:
+    """An answer of a duplex conversation while it is spoken.
+
+    Args:
+        draft: what was written of it.
+        taken: how much of its text has become sound.
+        clauses: what was spoken, with its length in samples.
+        waiting: sound that was not played yet, (N,).
+        played: samples that were.
+    """
+
+    draft: Draft = field(default_factory=Draft)
+    taken: int = 0
+    clauses: tuple[tuple[str, int], ...] = ()
+    waiting: Samples = field(default_factory=lambda: np.zeros(0, np.float32))
+    played: int = 0
+    shown: int = 0
+
+    @property
+    def is_all_spoken(self) -> bool:
+        return self.draft.is_over and self.taken >= len(self.draft.text)
+
+    def heard_text(self) -> str:
+        """The words whose sound was played."""
+        left, words = self.played, []
+        for text, samples in self.clauses:
+            if left >= samples:
+                words.append(text)
+            elif left > 0:
+                pieces = text.split()
+                words.append(" ".join(pieces[: round(len(pieces) * left / max(1, samples))]))
+            left -= samples
+        return " ".join(" ".join(words).split())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Memo:
+    """What a row knows; replaced as a whole."""
+
+    history: History
+    tokens: int = 0
+    draws: int = 0
+    role: Role | None = None
+    turns: Turns = field(default_factory=Turns)
+    ear: tuple[Samples, Samples] | None = None
+    rest: Samples = field(default_factory=lambda: np.zeros(0, np.float32))
+    picture: str | None = None
+    images: tuple[Pixels, ...] = ()
+    telling: Telling | None = None
+    echo: Samples = field(default_factory=lambda: np.zeros(0, np.float32))
+    is_unit_open: bool = False
+    is_unfinalized: bool = False
+    barged_ms: int = 0
+    decisions: int = 0
+    heard: str = ""
+    written: str = ""
+
+
+class Conversation:
+    """One row's opening, and its memo."""
+
+    def __init__(self, opening: StartSession, seed: int, voice: int, ear: Detector | None) -> None:
+        self.opening = opening
+        self.seed = seed
+        self.voice = voice
+        self.ear = ear
+        self.memo = Memo(History(PERSONA))
+        self.serial = 0
+        self.abandoned: list[tuple[int, int]] = []
+
+    @property
+    def is_duplex(self) -> bool:
+        return self.opening.mode == "duplex"
+
+    @property
+    def awaits_finalize(self) -> bool:
+        return self.memo.is_unfinalized
+
+    @property
+    def context_tokens(self) -> int:
+        return self.memo.tokens
+
+    @property
+    def speaks(self) -> bool:
+        return self.opening.speak and (not self.is_duplex or self.opening.duplex.generate_audio)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CascadeMark:
+    """A remembered point of one opening of one row."""
+
+    row: int
+    conversation: Conversation
+    memo: Memo
+    serial: int
+    point: object
+
+    @property
+    def context_tokens(self) -> int:
+        return self.memo.tokens
+
+
+def snapshot(ear: Detector) -> tuple[Samples, Samples] | None:
+    """What a detector remembers, if it remembers anything."""
+    state, context = getattr(ear, "_state", None), getattr(ear, "_context", None)
+    return None if state is None or context is None else (state.copy(), context.copy())
+
+
+def restore(ear: Detector, kept: tuple[Samples, Samples] | None) -> None:
+    """Return a detector to a snapshot; None is its beginning."""
+    ear.reset()
+    if kept is not None:
+        ear._state, ear._context = kept[0].copy(), kept[1].copy()  # type: ignore[attr-defined]

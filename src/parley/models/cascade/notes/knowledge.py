@@ -1,0 +1,244 @@
+"""A small stock of knowledge: capitals, opposites, facts, definitions; text files in `know/`."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import re
+from importlib import resources
+
+
+def lines_of(name: str) -> list[str]:
+    """A text file of the stock without its empty lines."""
+    text = (resources.files("parley.models.cascade") / "know" / f"{name}.txt").read_text("utf-8")
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+@functools.cache
+def capitals() -> dict[str, str]:
+    """Country, lower case, to its capital."""
+    return {
+        c.strip().lower(): t.strip()
+        for c, _, t in (line.partition(":") for line in lines_of("capitals"))
+    }
+
+
+@functools.cache
+def country_names() -> dict[str, str]:
+    """Lower case to the usual writing."""
+    return {
+        line.partition(":")[0].strip().lower(): line.partition(":")[0].strip()
+        for line in lines_of("capitals")
+    }
+
+
+@functools.cache
+def opposites() -> dict[str, str]:
+    """Word to its opposite, both ways; the first line that names a word holds."""
+    table: dict[str, str] = {}
+    for line in lines_of("opposites"):
+        first, second = line.split()
+        table.setdefault(first, second)
+    for line in lines_of("opposites"):
+        first, second = line.split()
+        table.setdefault(second, first)
+    return table
+
+
+@functools.cache
+def definitions() -> dict[str, str]:
+    """Head word to its sentence."""
+    return {
+        h.strip(): s.strip()
+        for h, _, s in (line.partition(":") for line in lines_of("definitions"))
+    }
+
+
+@functools.cache
+def facts() -> list[tuple[frozenset[str], str]]:
+    """Key words and the sentence; more key words come first."""
+    rows = [line.partition("|") for line in lines_of("facts")]
+    table = [(frozenset(_keys(keys)), sentence.strip()) for keys, _, sentence in rows]
+    return sorted(table, key=lambda row: -len(row[0]))
+
+
+@functools.cache
+def stock(name: str) -> list[str]:
+    """Jokes, poems, riddles, stories or tongue twisters."""
+    return lines_of(name)
+
+
+def _the(country: str) -> str:
+    needs = ("united ", "usa", "netherlands", "philippines", "bahamas", "gambia", "maldives",
+             "czech r", "dominican", "ivory")  # fmt: skip
+    name = country_names()[country]
+    return f"the {name}" if country.startswith(needs) else name
+
+
+_LAND = re.compile(r"\b(?:capital|capitol)(?: city)?\b")
+_ALIASES = {
+    "us": "united states", "u.s": "united states", "u.s.a": "usa", "the states": "united states",
+    "uk": "united kingdom", "u.k": "united kingdom", "korea": "south korea",
+    "the uk": "united kingdom",
+}  # fmt: skip
+
+
+def capital_note(low: str) -> str | None:
+    """A capital, or the country of one."""
+    if not _LAND.search(low):
+        return _country_of(low)
+    table = capitals()
+    yes_no = re.search(r"^\W*is ([a-z' ]+?) the capital(?: city)? of (?:the )?([a-z ]+)", low)
+    if yes_no:
+        land = _ALIASES.get(yes_no[2].strip(), yes_no[2].strip())
+        if land in table:
+            is_so = table[land].lower() == yes_no[1].strip()
+            town = table[land].rstrip(".")
+            return f"{'Yes' if is_so else 'No'}, the capital of {_the(land)} is {town}."
+        return None
+    of = re.search(r"\b(?:capital|capitol)(?: city)?(?: of| in| for)? (?:the )?([a-z. ]+)", low)
+    if of:
+        land = of[1].strip(" .")
+        for candidate in (
+            land,
+            _ALIASES.get(land, ""),
+            re.sub(r"\b(?:please|then|called|again)\b", "", land).strip(),
+        ):
+            if candidate in table:
+                return _is_capital(candidate)
+        # Misspelt, or misheard; the answer says which country was taken.
+        close = difflib.get_close_matches(land, table, 1, 0.8)
+        if close:
+            return _is_capital(close[0])
+    for land in sorted(table, key=len, reverse=True):
+        if re.search(rf"\b{re.escape(land)}(?:'s)?\b", low):
+            return _is_capital(land)
+    for town, land in ((t.lower(), c) for c, t in table.items()):
+        if re.search(rf"\b{re.escape(town)}\b", low) and re.search(
+            r"\b(?:which|what|whose) (?:country|capital)|\bcapital of what\b", low
+        ):
+            return f"{table[land]} is the capital of {_the(land)}."
+    return None
+
+
+def _is_capital(land: str) -> str:
+    return f"The capital of {_the(land)} is {capitals()[land]}".rstrip(".") + "."
+
+
+def _country_of(low: str) -> str | None:
+    found = re.search(
+        r"\b(?:where is|where's|which country is|what country is|in which country is|in what "
+        r"country is)"
+        r" ([a-z' .-]+?)(?: in| located| found)?\W*$",
+        low,
+    )
+    if not found:
+        return None
+    for land, town in capitals().items():
+        if town.lower() == found[1].strip() and land != found[1].strip():
+            return f"{town} is in {_the(land)}."
+    return None
+
+
+def opposite_note(low: str) -> str | None:
+    """An opposite, or that it is not known: the model would invent one."""
+    found = re.search(
+        r"\bopposites? (?:of|to|for|from)(?: the word)? [\"']?([a-z]+)", low
+    ) or re.search(r"\bwhat(?:'s| is)? ([a-z]+)'s opposite", low) or re.search(
+        r"\bantonym (?:of|for) ([a-z]+)", low
+    )  # fmt: skip
+    if found and found[1] in opposites():
+        return f"The opposite of {found[1]} is {opposites()[found[1]]}."
+    return None
+
+
+_QUESTION = re.compile(
+    r"^\W*(?:(?:and|so|well|okay|ok|hey|please|um|uh|er|now|hello|hi|parley|tell me|do you know|"
+    r"can you tell me|could you tell me|i wonder|i want to know|can you say|say)\W+)*"
+    r"(?:what|who|where|when|why|how|which|is|are|can|do|does|did|name|list|whose|explain|in|at|of|"
+    r"give|i)\b"
+)
+_SYNONYM = {
+    "color": "colour", "colours": "colour", "colors": "colour", "coloured": "colour",
+    "grey": "gray",
+    "largest": "biggest", "greatest": "biggest", "mix": "mix", "mixing": "mix", "feet": "foot",
+    "legs": "leg", "mice": "mouse", "teeth": "tooth", "people": "people", "kids": "baby",
+    "babies": "baby", "young": "baby", "noise": "sound", "sounds": "sound", "eating": "eat",
+    "eats": "eat", "feed": "eat", "says": "say", "made": "made", "written": "wrote",
+    "author": "wrote",
+    "painted": "painted", "painter": "painted", "inventor": "invented", "invent": "invented",
+    "ended": "end", "over": "end", "began": "begin", "started": "start", "fell": "fall",
+    "sank": "sink", "sunk": "sink", "talk": "language", "speak": "language", "spoken": "language",
+    "languages": "language", "meter": "metre", "meters": "metre", "metres": "metre",
+    "kilometers": "kilometre", "kilometer": "kilometre", "kilometres": "kilometre", "tall": "tall",
+    "ii": "two", "2": "two", "leaves": "leaf", "wide": "wide", "salt": "salty",
+    "autumn": "autumn", "ties": "tie", "wheels": "wheel", "humans": "human",
+}  # fmt: skip
+
+
+def _keys(text: str) -> list[str]:
+    found = []
+    # Recognisers write "What do cow's eat?".
+    for word in re.findall(r"[a-z0-9]+", text.lower().replace("'s ", " ")):
+        word = _SYNONYM.get(word, word)
+        if len(word) > 4 and word.endswith("oes"):
+            word = word[:-2]
+        if len(word) > 3 and word.endswith("s") and not word.endswith(("ss", "us", "is")):
+            word = _SYNONYM.get(word[:-1], word[:-1])
+        found.append(word)
+    return found
+
+
+def fact_note(low: str) -> str | None:
+    """The fact whose key words the question has."""
+    if not _QUESTION.search(low):
+        return None
+    words = set(_keys(low))
+    for keys, sentence in facts():
+        if keys <= words or (
+            # "largest" and "biggest" are the same question with another word.
+            "biggest" in words
+            and {"biggest" if key in ("largest",) else key for key in keys} <= words
+        ):
+            # A short key must not catch a long question about something else.
+            content = words - _FILLER
+            if len(content - keys) <= len(keys) + (0 if len(keys) > 1 else -1):
+                return sentence
+    return None
+
+
+_FILLER = frozenset(
+    _keys(
+        "what whats is are was were the a an of in on at to do does did you your me tell know "
+        "please can "
+        "could i it its and so that this there for how many much why who where when which called "
+        "have has "
+        "with by okay hey say um uh well name if one as from exactly really hi hello parley "
+        "usually normally"
+    )
+)
+
+
+def definition_note(low: str) -> str | None:
+    """What a thing is."""
+    found = re.search(
+        r"\b(?:what(?:'s| is| are| was)|define|explain what|explain|what does|meaning of|tell me "
+        r"what|tell me about|"
+        r"what do you know about|definition of|explain to me what)\s+(?:the word |a |an |the |some "
+        r"|exactly )*([a-z ]+?)"
+        r"(?: mean| means| is| are| exactly| please| to me)*\W*$",
+        low,
+    )
+    if not found:
+        return None
+    head = found[1].strip()
+    table = definitions()
+    for one in (
+        head,
+        head.removesuffix("s"),
+        head.removesuffix("es"),
+        head.removesuffix("ies") + "y",
+    ):
+        if one in table:
+            return table[one]
+    return None

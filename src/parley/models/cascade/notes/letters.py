@@ -1,0 +1,54 @@
+"""Spelling and the alphabet."""
+
+from __future__ import annotations
+
+import re
+
+
+def spelling_note(low: str) -> str | None:
+    """A word letter by letter."""
+    found = re.search(
+        r"\b(?:spell(?:ing of)?(?: out)?(?: me)?(?: the)?(?: word)?(?: for me)?(?: the)?(?: "
+        r"word)?)[\s:,\"']+"
+        r"([a-z'-]+)[\"']?\W*(?:for me|please|by letters?|letter by letter)?\W*$",
+        low,
+    ) or re.search(
+        r"\bhow (?:is|do you write)(?: the word)? ([a-z'-]+)(?: spelled| spelt|$|\?)", low
+    )
+    if not found:
+        return None
+    word = found[1].strip("'-")
+    if (
+        word in ("it", "that", "this", "me", "you", "words", "word", "please", "life", "everything")
+        or len(word) < 2
+    ):
+        return None
+    return f"{word.capitalize()} is spelled {', '.join(word.replace(chr(39), '').upper())}."
+
+
+def letters_note(low: str) -> str | None:
+    """Letters of a word or of the alphabet."""
+    found = re.search(
+        r"\bhow many letters (?:are (?:there )?in|does|has|in) (?:the word )?([a-z]+)", low
+    )
+    if found and found[1] not in ("the", "alphabet", "english"):
+        word = found[1]
+        return f"{word.capitalize()} has {len(word)} letters."
+    found = re.search(
+        r"\b(?:letter|what) (?:comes )?(after|before|follows)(?: the letter)? ([a-z])\b\W*$", low
+    )
+    if found:
+        place = ord(found[2]) - 97 + (-1 if found[1] == "before" else 1)
+        if 0 <= place < 26:
+            return f"{found[1].capitalize()} {found[2].upper()} comes {chr(97 + place).upper()}."
+        return "The alphabet ends there."
+    found = re.search(r"\bfirst letter (?:of|in) (?:the (?:word|alphabet)\s?)?([a-z]*)", low)
+    if found:
+        return (
+            f"The first letter of {found[1]} is {found[1][0].upper()}."
+            if found[1]
+            else "The first letter is A."
+        )
+    if re.search(r"\b(?:say|tell me|recite|sing|know)\b.*\balphabet\b", low):
+        return "A, B, C, D, E, F, G, H, I, J, K, L, M, N, O, P, Q, R, S, T, U, V, W, X, Y, Z."
+    return None

@@ -1,0 +1,142 @@
+"""Notes that go with what the user said: sums, spelling, the calendar, a small stock of facts.
+
+A language model of 135 M parameters converses, but neither reckons nor knows much. What a few
+lines of code or a table know for certain is put beside the user's words as a note, and the model
+was taught to answer from the note, and to say that it does not know where there is none
+(`training/cascade/dialogues.py` makes its examples with this very module). Large models behind an
+endpoint get no notes.
+
+Pure text: knows nothing of models. The stock is the text files in `know/`, all of them our own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from parley.models.cascade.notes import manners, memory
+from parley.models.cascade.notes.calendar import calendar_note
+from parley.models.cascade.notes.knowledge import (
+    capital_note,
+    definition_note,
+    fact_note,
+    opposite_note,
+    stock,
+)
+from parley.models.cascade.notes.letters import letters_note, spelling_note
+from parley.models.cascade.notes.reckoning import compare_note, count_note, sum_note
+from parley.models.cascade.numerals import as_digits
+
+_TOOLS = (
+    sum_note, compare_note, count_note, spelling_note, letters_note, calendar_note, capital_note,
+    opposite_note,
+)  # fmt: skip
+_STOCKS = {
+    "jokes": r"\bjokes?\b|\bmake me laugh\b|\b(?:something|anything) funny\b",
+    "poems": r"\bpoems?\b|\brhyme for me\b|\bverses?\b|\bpoetry\b",
+    "riddles": r"\briddles?\b|\bpuzzles? for me\b",
+    "stories": r"\bstor(?:y|ies)\b|\bfairy tale\b",
+    "tongue_twisters": r"\btongue.?twisters?\b",
+}
+_WANTS = re.compile(
+    r"\b(?:tell|know|say|give|read|recite|write|make|hear|another|one more|got|have|like|let's"
+    r"|do)\b"
+)
+
+
+def note_for(
+    text: str, earlier: Sequence[str] = (), *, seed: int = 0, answers: Sequence[str] = ()
+) -> str | None:
+    """The note for a sentence of the user's; None when there is nothing to note.
+
+    Args:
+        earlier: what the user said before, oldest first; for what was told, for follow-ups and to
+            tell another joke than last time.
+        seed: which joke comes first.
+        answers: what was answered before, oldest first; for who asks to hear it again.
+    """
+    repeated = manners.again(text, answers)
+    fixed = repeated if repeated is not None else manners.always(text)
+    if fixed is not None:
+        return fixed
+    # "My name is Anna. What is my name?" tells before it asks.
+    just_now = [one for one in re.split(r"(?<=[.!?])\s+", text.strip())[:-1] if one[-1] != "?"]
+    told = memory.recall(text, memory.listen([*earlier, *just_now]))
+    if told:
+        return told
+    found = _plain(text, earlier, seed)
+    if found is None and told is not None:
+        return "You have not told me that."
+    if found is None and earlier:
+        followed = _follow_up(text, earlier[-1])
+        if followed is not None:
+            found = _plain(followed, earlier, seed)
+    return found
+
+
+def _plain(text: str, earlier: Sequence[str], seed: int) -> str | None:
+    low = " ".join(re.sub(r"[’`]", "'", text.lower()).split())
+    for tool in _TOOLS:
+        found = tool(low)
+        if found is not None:
+            return found
+    drawn = stock_note(low, earlier, seed)
+    return drawn or fact_note(low) or definition_note(low)
+
+
+def _follow_up(text: str, before: str) -> str | None:
+    """`And of Spain?` after `What is the capital of France?` is a question about a capital."""
+    found = re.match(
+        r"^\W*(?:and|what about|how about|and what about|okay and|or)\b[\s,]*(?:of|for|is"
+        r"|the)?\s*(.+)$",
+        text.strip(),
+        re.I,
+    )
+    if not found:
+        return None
+    rest = found[1].strip(" ?.!")
+    low = before.lower()
+    for pattern, form in (
+        (r"\bcapital\b", "what is the capital of {}"),
+        (r"\bopposite\b", "what is the opposite of {}"),
+        (r"\bspell", "how do you spell {}"),
+        (r"\bcome.? after\b", "what comes after {}"),
+        (r"\bcome.? before\b", "what comes before {}"),
+        (r"\bhow many legs\b", "how many legs does {} have"),
+        (r"\bcolou?r\b", "what colour is {}"),
+        (r"\beat\b", "what does {} eat"),
+        (r"\bsounds?\b|\bsay\b", "what sound does {} make"),
+        (r"\bbaby\b", "what is a baby {} called"),
+        (r"\bwhat is an?\b", "what is a {}"),
+    ):
+        if re.search(pattern, low):
+            return form.format(rest)
+    operator = re.search(r"\b(plus|minus|times|divided by)\b", as_digits(low))
+    if operator and re.search(r"\d", as_digits(rest)):
+        return rest
+    return None
+
+
+def stock_note(low: str, earlier: Sequence[str], seed: int) -> str | None:
+    """A joke, poem, riddle, story or tongue twister; another one than before."""
+    for name, pattern in _STOCKS.items():
+        if re.search(pattern, low) and (_WANTS.search(low) or len(low.split()) <= 3):
+            if re.search(r"\bwhat(?:'s| is)? an? \w+(?: is)?\W*$|\bdefine\b|\bexplain\b", low):
+                return None
+            asked = sum(bool(re.search(pattern, one.lower())) for one in earlier)
+            entries = stock(name)
+            return entries[(seed + asked) % len(entries)]
+    if re.search(r"\b(?:another|one more|again)\b", low) and len(low.split()) <= 5 and earlier:
+        return _stock_again(earlier, seed)
+    return None
+
+
+def _stock_again(earlier: Sequence[str], seed: int) -> str | None:
+    for back, before in enumerate(reversed(earlier)):
+        for name, pattern in _STOCKS.items():
+            if re.search(pattern, before.lower()):
+                asked = sum(bool(re.search(pattern, one.lower())) for one in earlier)
+                return stock(name)[(seed + asked + back) % len(stock(name))]
+        if back >= 2:
+            return None
+    return None

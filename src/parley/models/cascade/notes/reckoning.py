@@ -1,0 +1,203 @@
+"""Sums, comparisons and counting, worked out from the words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from parley.models.cascade.numerals import as_digits
+
+COUNT_LIMIT = 30
+"""Numbers that are counted aloud at most."""
+_NUMBER = r"(-?\d+(?:\.\d+)?)"
+
+_OPERATORS = {
+    "plus": "+", "+": "+", "and": "+", "added to": "+", "minus": "-", "-": "-", "–": "-",
+    "less": "-", "take away": "-", "times": "*", "multiplied by": "*", "x": "*", "*": "*",
+    "×": "*", "divided by": "/", "over": "/", "/": "/", "÷": "/",
+}  # fmt: skip
+_NAMES = {"+": "plus", "-": "minus", "*": "times", "/": "divided by"}
+_BINARY = re.compile(
+    rf"{_NUMBER}((?:\s*(?:plus|\+|added to|minus|-|–|take away|times|multiplied by|x|\*|×|"
+    rf"divided by|/|÷)\s*{_NUMBER.replace('(', '(?:', 1)})+)"
+)
+_PART = re.compile(
+    rf"\s*(plus|\+|added to|minus|-|–|take away|times|multiplied by|x|\*|×|divided by|/"
+    rf"|÷)\s*{_NUMBER}"
+)
+_FORMS = (
+    (re.compile(rf"\b(?:add|sum of)\s+{_NUMBER} (?:and|to|plus) {_NUMBER}"), "+", False),
+    (re.compile(rf"\bhow much (?:is|are) {_NUMBER} and {_NUMBER}"), "+", False),
+    (
+        re.compile(
+            rf"\bwhat(?:'s| is| do| does)? {_NUMBER} and {_NUMBER}(?: make| together| add)?"
+        ),
+        "+",
+        False,
+    ),
+    (re.compile(rf"\b(?:subtract|take(?: away)?)\s+{_NUMBER} (?:away )?from {_NUMBER}"), "-", True),
+    (re.compile(rf"\bdifference between {_NUMBER} and {_NUMBER}"), "-", False),
+    (re.compile(rf"\b{_NUMBER} from {_NUMBER}\b"), "-", True),
+    (
+        re.compile(rf"\b(?:multiply|product of) {_NUMBER} (?:by|and|with|times) {_NUMBER}"),
+        "*",
+        False,
+    ),
+    (re.compile(rf"\bdivide {_NUMBER} by {_NUMBER}"), "/", False),
+)
+_SINGLE: tuple[tuple[re.Pattern[str], str, Callable[[float], float]], ...] = (
+    (re.compile(rf"\b(?:double|twice)(?: of)? {_NUMBER}"), "Double {} is {}.", lambda v: 2 * v),
+    (re.compile(rf"\b(?:half|the half)(?: of)? {_NUMBER}"), "Half of {} is {}.", lambda v: v / 2),
+    (re.compile(rf"\bsquare root of {_NUMBER}"), "The square root of {} is {}.", lambda v: v**0.5),
+    (re.compile(rf"{_NUMBER} squared|\bsquare of {_NUMBER}"), "{} squared is {}.", lambda v: v * v),
+)
+
+
+def _number(value: float) -> str:
+    if abs(value - round(value)) < 1e-9:
+        return str(round(value))
+    return f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+_LIST = re.compile(
+    rf"\b(?:add(?: up| together)?|(?:the )?(?:sum|total) of)\s+{_NUMBER}((?:,? (?:and |plus "
+    rf")?-?\d+(?:\.\d+)?){{2,}})"
+)
+_HAVE = re.compile(r"\b(?:have|had|has|got|buy|bought|are|were|with|start with)\s+\D{0,12}?(\d+)\b")
+_LESS = re.compile(
+    r"\b(?:eat|ate|spend|spent|lose|lost|give|gave|sell|sold|use|used|drop|dropped|break|broke"
+    r"|drink|drank|take|took|"
+    r"remove|leave|left|go|went|fly|flew|throw|threw)\w*\s+(?:away |off )?(\d+)\b|\b(\d+) (?:of "
+    r"them )?(?:leave|fly away|go away|are gone|break)\b"
+)
+_MORE = re.compile(
+    r"\b(?:get|got|find|found|buy|bought|receive|received|win|won|pick|add|added|gets?|come"
+    r"|came)\w*\s+(\d+)(?: more)?\b"
+)
+
+
+def _story(text: str) -> str | None:
+    """`I have 15 euros and spend 6, how much is left?`"""
+    if not re.search(r"\bhow (?:many|much)\b|\bwhat(?:'s| is) left\b|\bremain", text):
+        return None
+    have = _HAVE.search(text)
+    if not have or len(re.findall(r"\d+", text)) != 2:
+        return None
+    rest = text[have.end() :]
+    less, more = _LESS.search(rest), _MORE.search(rest)
+    if less:
+        return _chain(have[1], [("minus", less[1] or less[2])])
+    return _chain(have[1], [("plus", more[1])]) if more else None
+
+
+def sum_note(low: str) -> str | None:
+    """A sum and what it comes to, also out of a little story."""
+    text = as_digits(low)
+    text = re.sub(r"(?<=\d),(?=\d{3}\b)", "", text)
+    listed = _LIST.search(text)
+    if listed:
+        return _chain(listed[1], [("plus", n) for n in re.findall(r"-?\d+(?:\.\d+)?", listed[2])])
+    story = _story(text)
+    if story:
+        return story
+    chain = _BINARY.search(text)
+    if chain:
+        return _chain(chain[1], _PART.findall(chain[2]))
+    for pattern, operator, is_swapped in _FORMS:
+        found = pattern.search(text)
+        if found:
+            first, second = found[1], found[2]
+            if is_swapped:
+                first, second = second, first
+            return _chain(first, [(_NAMES[operator], second)])
+    percent = re.search(rf"{_NUMBER}\s*(?:percent|per cent|%) of {_NUMBER}", text)
+    if percent:
+        value = float(percent[1]) * float(percent[2]) / 100
+        return f"{percent[1]} percent of {percent[2]} is {_number(value)}."
+    for pattern, form, work in _SINGLE:
+        found = pattern.search(text)
+        if found:
+            value = float(next(group for group in found.groups() if group))
+            if value >= 0:
+                return form.format(_number(value), _number(work(value)))
+    return None
+
+
+def _chain(first: str, parts: Sequence[tuple[str, str]]) -> str | None:
+    terms: list[float] = [float(first)]
+    said = [_number(float(first))]
+    signs: list[str] = []
+    for word, number in parts:
+        operator, value = _OPERATORS[word], float(number)
+        said += [_NAMES[operator], _number(value)]
+        if operator in "*/":
+            if operator == "/" and value == 0:
+                return "Nothing can be divided by zero."
+            terms[-1] = terms[-1] * value if operator == "*" else terms[-1] / value
+        else:
+            signs.append(operator)
+            terms.append(value)
+    total = terms[0]
+    for sign, value in zip(signs, terms[1:], strict=True):
+        total = total + value if sign == "+" else total - value
+    if abs(total) > 1e12:
+        return None
+    return f"{' '.join(said)} is {_number(total)}."
+
+
+def compare_note(low: str) -> str | None:
+    """Which of two numbers is bigger; even or odd."""
+    text = as_digits(low)
+    found = re.search(
+        rf"\b(bigger|larger|greater|more|higher|smaller|less|lower)\b\D*?{_NUMBER} or {_NUMBER}",
+        text,
+    )
+    if found:
+        first, second = float(found[2]), float(found[3])
+        if first == second:
+            return "They are equal."
+        wants_low = found[1] in ("smaller", "less", "lower")
+        best = min(first, second) if wants_low else max(first, second)
+        return f"{_number(best)} is {'smaller' if wants_low else 'bigger'}."
+    found = re.search(
+        rf"\bis {_NUMBER} (?:bigger|larger|greater|more|higher|(smaller|less|lower)) than "
+        rf"{_NUMBER}",
+        text,
+    )
+    if found:
+        first, second = float(found[1]), float(found[3])
+        is_so = first < second if found[2] else first > second
+        order = "smaller" if first < second else "bigger"
+        if first == second:
+            return "No, they are equal."
+        return f"{'Yes' if is_so else 'No'}, {_number(first)} is {order} than {_number(second)}."
+    found = re.search(r"\bis (\d+) (?:an? )?(even|odd)\b", text)
+    if found:
+        kind = "odd" if int(found[1]) % 2 else "even"
+        return f"{'Yes' if kind == found[2] else 'No'}, {found[1]} is {kind}."
+    return None
+
+
+def count_note(low: str) -> str | None:
+    """Numbers one after the other, at most `COUNT_LIMIT`."""
+    text = as_digits(low)
+    if not re.search(r"\bcount\b|\bcounting\b|\bnumbers from\b", text):
+        return None
+    found = re.search(r"\bfrom (\d+)(?: down)? (?:to|until|till|up to) (\d+)", text)
+    if found:
+        first, last = int(found[1]), int(found[2])
+    else:
+        found = re.search(r"\b(?:back(?:ward)?s?|down)(?: from)? (\d+)", text)
+        if found:
+            first, last = int(found[1]), 1
+        else:
+            found = re.search(r"\b(?:to|until|till) (\d+)", text)
+            if not found:
+                return None
+            first, last = 1, int(found[1])
+            if re.search(r"\bbackwards?\b|\bdown\b", text):
+                first, last = last, 1
+    step = 1 if last >= first else -1
+    if abs(last - first) >= COUNT_LIMIT:
+        return f"I can count up to {COUNT_LIMIT} numbers at a time."
+    return ", ".join(str(value) for value in range(first, last + step, step)) + "."

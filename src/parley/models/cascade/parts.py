@@ -1,0 +1,123 @@
+"""What a cascade is made of, and what its jobs ask of all parts together.
+
+A part is anything that satisfies one of these protocols: the bundled ones, a server's, a folder's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from parley.errors import ContextFull
+from parley.media.image import Pixels
+from parley.media.pcm import Pcm, Samples
+from parley.models.cascade import notes
+from parley.models.cascade.messages import History
+from parley.models.cascade.notes import memory
+from parley.models.cascade.sampling import Rule
+from parley.models.cascade.whisper import Heard
+from parley.models.cascade.writer import Writer
+
+HEAT = 0.3
+"""Share of the asked temperature that the bundled model uses: it has few right answers."""
+STEADY = 0.5
+"""Greatest `top_p` for the bundled model: what it is sure of, it always says."""
+HIGH_SHARE, LOW_SHARE = 0.6, 0.35
+"""Above the first share of the context the oldest rounds are dropped, down to the second."""
+NOTHING_HEARD = "um"
+"""What stands in the context for a turn without words."""
+
+
+class Hearing(Protocol):
+    """An utterance on its way to words."""
+
+    @property
+    def heard(self) -> Heard | None: ...
+
+    def step(self) -> bool:
+        """A bounded piece of work; True when finished."""
+        ...
+
+
+class Recogniser(Protocol):
+    """Sound to words."""
+
+    def begin(self, samples: Samples) -> Hearing: ...
+
+
+class Speaker(Protocol):
+    """Words to sound."""
+
+    def find(self, voice: Pcm | None) -> int:
+        """The number of the voice that comes closest to a reference."""
+        ...
+
+    def say(self, clause: str, voice: int) -> Samples:
+        """A clause (N,), 24 kHz. May be empty."""
+        ...
+
+
+class Eyes(Protocol):
+    """A picture to a sentence."""
+
+    def look(self, pixels: Pixels) -> str: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CascadeParts:
+    """The parts of one cascade.
+
+    Args:
+        speaker: None for text only.
+        eyes: None says nothing about pictures.
+    """
+
+    writer: Writer
+    recogniser: Recogniser
+    speaker: Speaker | None
+    eyes: Eyes | None
+
+    def require(self, history: History, text: str) -> None:
+        """Raises `ContextFull` when words do not fit even into an empty context."""
+        limit = self.writer.limit_tokens
+        if len(text) < limit // 2:
+            return
+        needed = self.writer.count_text(text) + self.writer.count_text(history.system) + 64
+        if needed > limit:
+            raise ContextFull(max(needed, limit + 1), limit)
+
+    def windowed(self, history: History) -> History:
+        """The history without its oldest rounds where it has grown too long."""
+        limit = self.writer.limit_tokens
+        if self.writer.count(history) <= HIGH_SHARE * limit:
+            return history
+        lines = history.lines
+        while (
+            len(lines) > 1 and self.writer.count(replace(history, lines=lines)) > LOW_SHARE * limit
+        ):
+            following = [n for n, line in enumerate(lines) if n and line.role == "user"]
+            if not following:
+                break
+            lines = lines[following[0] :]
+        known = tuple(memory.listen(history.told).sentences()) if self.writer.takes_notes else ()
+        return replace(history, lines=lines, known=known)
+
+    def rule(self, temperature: float, top_p: float, top_k: int, penalty: float = 1.0) -> Rule:
+        """How tokens are chosen: as asked, more carefully with the bundled model."""
+        if not self.writer.takes_notes:
+            return Rule(temperature, top_p, top_k, penalty)
+        return Rule(HEAT * temperature, min(top_p, STEADY), top_k, penalty)
+
+    def closed(self, history: History, picture: str | None, seed: int) -> History:
+        """The open turn of the user ends, and gets its note."""
+        lines = history.lines
+        if not lines or not lines[-1].is_open:
+            return history
+        last = lines[-1]
+        text = last.text or ("What is this?" if picture or last.images else NOTHING_HEARD)
+        note = None
+        if self.writer.takes_notes:
+            answers = [line.text for line in lines if line.role == "assistant"]
+            note = picture or notes.note_for(text, history.told, seed=seed % 1000, answers=answers)
+        line = replace(last, text=text, note=note, is_open=False)
+        return replace(history, lines=(*lines[:-1], line), told=(*history.told, text))

@@ -1,0 +1,205 @@
+"""What comes in enters the context: sound as words, pictures as notes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from parley.engine.segments import Audio, Image, Mark, Marker, Text
+from parley.engine.work import Prefill, PrefillResult, Stage
+from parley.media.image import Pixels
+from parley.media.pcm import Pcm
+from parley.models.cascade.conversation import Conversation, restore, snapshot
+from parley.models.cascade.detector import Turns, believed, is_echo
+from parley.models.cascade.job import CascadeJob
+from parley.models.cascade.messages import Line, plain
+from parley.models.cascade.parts import CascadeParts, Hearing
+from parley.models.cascade.prompt import persona_of
+from parley.models.job import merge_texts
+from parley.protocol.values import Role
+from parley.vad.base import WINDOW_SAMPLES
+
+
+class PrefillJob(CascadeJob):
+    """Segments enter the context: sound as words, pictures as notes."""
+
+    def __init__(
+        self, parts: CascadeParts, row: int, conversation: Conversation, work: Prefill
+    ) -> None:
+        has_media = any(isinstance(one, Audio | Image) for one in work.segments)
+        super().__init__(row, Stage.ENCODE if has_media else Stage.PREFILL)
+        self._parts, self._conversation = parts, conversation
+        self._waiting = merge_texts(work.segments)
+        self._memo = conversation.memo
+        self._hearing: Hearing | None = None
+        self._slices = 0
+        self._heard: list[str] = []
+        texts = " ".join(one.text for one in work.segments if isinstance(one, Text))
+        parts.require(conversation.memo.history, texts)
+
+    def run(self) -> None:
+        if self._stage is Stage.PREFILL:
+            if self._waiting:
+                self._take_in()
+            memo = self._memo
+            if self._parts.writer.prepare(self._row, memo.history):
+                self._commit()
+            return
+        if self._hearing is not None:
+            self._hear_on()
+        elif self._waiting:
+            self._take_in()
+        if self._hearing is None and not self._waiting:
+            self.go(Stage.PREFILL)
+
+    def _take_in(self) -> None:
+        """Up to and including the next sound or picture."""
+        while self._waiting:
+            segment = self._waiting.pop(0)
+            match segment:
+                case Marker(Mark.TURN_START, role):
+                    self._begin(role or "user")
+                case Marker(Mark.TURN_END):
+                    self._close()
+                case Marker(Mark.UNIT):
+                    self._memo = replace(self._memo, is_unit_open=True)
+                case Text(text):
+                    self._add(text)
+                case Image(pixels):
+                    self._see(pixels)
+                    return
+                case Audio(pcm):
+                    if self._memo.is_unit_open:
+                        self._listen(pcm)
+                    elif self._memo.role not in ("system", "assistant"):
+                        self._hearing = self._parts.recogniser.begin(pcm.samples)
+                    return
+
+    # Turns.
+
+    def _begin(self, role: Role) -> None:
+        memo = self._memo
+        self._memo = replace(memo, role=role)
+        if role == "system":
+            self._memo = replace(self._memo, history=replace(memo.history, system=""))
+        elif role == "user":
+            lines = memo.history.lines
+            if not (lines and lines[-1].is_open):
+                self._lines((*lines, Line("user", "", is_open=True)))
+
+    def _add(self, text: str) -> None:
+        memo = self._memo
+        if memo.is_unit_open:
+            written = " ".join(f"{memo.written} {text}".split())
+            self._memo = replace(memo, written=written)
+        elif memo.role == "system":
+            joined = " ".join((memo.history.system + " " + text).split())
+            self._memo = replace(memo, history=replace(memo.history, system=joined))
+        elif memo.role == "assistant":
+            self._lines((*memo.history.lines, Line("assistant", " ".join(text.split()))))
+        else:
+            self._user(text)
+
+    def _user(self, text: str, image: Pixels | None = None) -> None:
+        lines = self._memo.history.lines
+        if not (lines and lines[-1].is_open):
+            lines = (*lines, Line("user", "", is_open=True))
+        last = lines[-1]
+        images = (*last.images, image) if image is not None else last.images
+        words = " ".join(f"{last.text} {plain(text)}".split())
+        self._lines((*lines[:-1], replace(last, text=words, images=images)))
+
+    def _close(self) -> None:
+        memo = self._memo
+        if memo.role == "system":
+            system = persona_of(memo.history.system)
+            self._memo = replace(memo, history=replace(memo.history, system=system))
+        elif memo.role == "user" and memo.history.lines and memo.history.lines[-1].is_open:
+            self._memo = replace(
+                memo,
+                history=self._parts.closed(memo.history, memo.picture, self._conversation.seed),
+                picture=None,
+            )
+        self._memo = replace(self._memo, role=None)
+
+    def _lines(self, lines: tuple[Line, ...]) -> None:
+        self._memo = replace(self._memo, history=replace(self._memo.history, lines=lines))
+
+    # Senses.
+
+    def _see(self, pixels: Pixels) -> None:
+        self._slices += 1
+        if self._parts.writer.sees:
+            if self._memo.is_unit_open:
+                self._memo = replace(self._memo, images=(pixels,))
+            else:
+                self._user("", pixels)
+        elif self._parts.eyes is not None:
+            self._memo = replace(self._memo, picture=self._parts.eyes.look(pixels))
+
+    def _hear_on(self) -> None:
+        assert self._hearing is not None
+        if not self._hearing.step():
+            return
+        heard = self._hearing.heard
+        assert heard is not None
+        self._hearing = None
+        if self._memo.is_unit_open:
+            turns = self._memo.turns
+            text = believed(
+                heard.text,
+                confidence=heard.confidence,
+                silence=heard.silence,
+                speech_ms=turns.speech_ms,
+            )
+            self._memo = replace(self._memo, turns=turns.with_words(text))
+        elif heard.text:
+            self._heard.append(heard.text)
+            self._user(heard.text)
+
+    def _listen(self, pcm: Pcm) -> None:
+        """A unit of live sound goes through the voice detector."""
+        memo, ear = self._memo, self._conversation.ear
+        assert ear is not None
+        restore(ear, memo.ear)
+        sound = np.concatenate((memo.rest, pcm.samples))
+        turns = memo.turns
+        ours = None
+        if memo.telling is not None or len(memo.echo):
+            ours = memo.echo
+        count = len(sound) // WINDOW_SAMPLES
+        windows = [sound[n * WINDOW_SAMPLES : (n + 1) * WINDOW_SAMPLES] for n in range(count)]
+        spoken = 0
+        for window in windows:
+            probability = ear.probability(window)
+            turns = turns.take(window, probability)
+            spoken += probability >= 0.6
+        if ours is not None and len(ours) and spoken and is_echo(pcm.samples, ours):
+            turns, spoken = Turns(), 0
+        barged = 0
+        if memo.telling is not None:
+            barged = memo.barged_ms + 64 * spoken if spoken else 0
+        self._memo = replace(
+            memo,
+            turns=turns,
+            rest=sound[count * WINDOW_SAMPLES :],
+            ear=snapshot(ear),
+            barged_ms=barged,
+        )
+        if turns.wants_words:
+            self._hearing = self._parts.recogniser.begin(turns.samples)
+
+    def _commit(self) -> None:
+        memo = self._memo
+        conversation = self._conversation
+        before = conversation.memo.tokens
+        history = memo.history
+        tokens = self._parts.writer.count(history)
+        conversation.memo = replace(memo, tokens=tokens)
+        self.finish(
+            PrefillResult(
+                tokens - before, tokens, vision_slices=self._slices,
+                vision_tokens=64 * self._slices, heard=" ".join(self._heard),
+            )
+        )  # fmt: skip

@@ -1,0 +1,128 @@
+"""An answer to a turn (chat, half-duplex): written token by token, spoken clause by clause."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from parley.engine.work import Ending, Generate, GenerateResult, OutputPiece, Stage
+from parley.media.pcm import OUTPUT_RATE_HZ, Pcm
+from parley.models.cascade.conversation import Conversation
+from parley.models.cascade.job import CascadeJob
+from parley.models.cascade.messages import Line
+from parley.models.cascade.parts import NOTHING_HEARD, CascadeParts
+from parley.models.cascade.voice.reading import cut
+from parley.models.cascade.writer import Draft
+from parley.models.job import join_pieces
+
+
+class ReplyJob(CascadeJob):
+    """Answers the open turn: written token by token, spoken clause by clause."""
+
+    def __init__(
+        self, parts: CascadeParts, row: int, conversation: Conversation, work: Generate
+    ) -> None:
+        super().__init__(row, Stage.PREFILL)
+        self._parts, self._conversation, self._work = parts, conversation, work
+        memo = conversation.memo
+        history = parts.windowed(memo.history)
+        lines = history.lines
+        if not lines or lines[-1].role == "assistant":
+            history = replace(history, lines=(*lines, Line("user", NOTHING_HEARD, is_open=True)))
+        self._history = parts.closed(history, memo.picture, conversation.seed)
+        self._draft = Draft()
+        self._taken = 0
+        self._said: list[str] = []
+        self._clauses: list[str] = []
+        self._samples = 0
+        self._held: list[OutputPiece] = []
+        self._draws = memo.draws
+        self._speaks = work.speak and conversation.speaks and parts.speaker is not None
+        sampling = work.sampling
+        temperature = 0.0 if sampling.is_greedy else sampling.temperature
+        self._rule = parts.rule(
+            temperature, sampling.top_p, sampling.top_k, sampling.repetition_penalty
+        )
+
+    def run(self) -> None:
+        if self._stage is Stage.VOCODE:
+            self._speak()
+            return
+        if self._work.say is not None:
+            self._draft = Draft(self._work.say, is_over=True)
+            self._after_text()
+            return
+        before = self._draft
+        self._draft = self._parts.writer.step(
+            self._row, self._history, before, self._rule, self._work.max_new_tokens,
+            self._conversation.seed, self._draws,
+        )  # fmt: skip
+        if self._draft is not before and (
+            len(self._draft.ids) != len(before.ids) or self._draft.is_over
+        ):
+            self._draws += 1
+        self._after_text()
+
+    def _after_text(self) -> None:
+        draft = self._draft
+        if draft.problem and not draft.text:
+            self._draft = draft = replace(draft, text=draft.problem)
+        if self._speaks:
+            clauses, _ = cut(draft.text[self._taken :], is_last=draft.is_over)
+            for clause in clauses:
+                self._taken += len(clause)
+            self._clauses += clauses
+            if self._clauses:
+                self.go(Stage.VOCODE)
+                return
+        elif len(draft.text) > self._taken:
+            self._put(OutputPiece(draft.text[self._taken :]))
+            self._taken = len(draft.text)
+        self._go_on()
+
+    def _speak(self) -> None:
+        clause = self._clauses[0]
+        assert self._parts.speaker is not None
+        wave = self._parts.speaker.say(clause, self._conversation.voice)
+        self._clauses.pop(0)
+        self._samples += len(wave)
+        self._said.append(clause)
+        self._put(OutputPiece(clause, Pcm(wave, OUTPUT_RATE_HZ) if len(wave) else None))
+        if not self._clauses:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        if self._draft.is_over:
+            self._end(Ending.LIMIT if self._draft.is_limit else Ending.DONE)
+            return
+        reads = self._parts.writer.is_reading(self._row, self._history, self._draft)
+        self.go(Stage.PREFILL if reads else Stage.DECODE)
+
+    def _put(self, piece: OutputPiece) -> None:
+        (self._pieces if self._work.streaming else self._held).append(piece)
+
+    def cancel(self) -> None:
+        if self._stage is not None:
+            self._parts.writer.cancel(self._row)
+            self._end(Ending.CANCELLED)
+
+    def _end(self, ending: Ending) -> None:
+        if self._held:
+            self._pieces.append(join_pieces(self._held))
+        said = "".join(self._said) if self._speaks else self._draft.text[: self._taken]
+        draft, conversation = self._draft, self._conversation
+        # What was cut off was not heard: the history holds what was said.
+        is_whole = said == draft.text
+        answer = Line("assistant", said.strip(), ids=draft.ids if is_whole else ())
+        told = self._history.told
+        history = replace(self._history, lines=(*self._history.lines, answer), told=told)
+        memo = replace(
+            conversation.memo, history=history, draws=self._draws, picture=None,
+            tokens=self._parts.writer.count(history), role=None,
+        )  # fmt: skip
+        conversation.memo = memo
+        self.finish(
+            GenerateResult(
+                ending, said, end_of_turn=ending is Ending.DONE, text_tokens=draft.count,
+                speech_tokens=-(-self._samples // 960), context_tokens=memo.tokens,
+            )
+        )  # fmt: skip

@@ -1,0 +1,233 @@
+"""One unit of duplex: listen, or say the next second."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from parley.engine.work import Ending, GenerateResult, OutputPiece, Stage, StepUnit
+from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm
+from parley.media.resample import resample
+from parley.models.cascade.conversation import Conversation, Memo, Telling
+from parley.models.cascade.detector import BARGE_MS, Turns
+from parley.models.cascade.job import CascadeJob
+from parley.models.cascade.messages import Line, plain
+from parley.models.cascade.parts import CascadeParts
+from parley.models.cascade.sampling import Rule
+from parley.models.cascade.voice.reading import cut
+
+UNIT_SAMPLES = OUTPUT_RATE_HZ
+DUPLEX_TOKENS = 120
+"""Longest answer in a duplex conversation."""
+
+
+class AnswerJob(CascadeJob):
+    """One unit of duplex: listen, or say the next second."""
+
+    def __init__(
+        self, parts: CascadeParts, row: int, conversation: Conversation, work: StepUnit
+    ) -> None:
+        memo = conversation.memo
+        super().__init__(row, Stage.DECODE if memo.is_unit_open else None)
+        self._parts, self._conversation, self._work = parts, conversation, work
+        self._memo = memo
+        self._text = ""
+        self._begun = False
+        self._tokens = 0
+        self._heard = ""
+        if not memo.is_unit_open:
+            self._end(Ending.LISTEN, memo)
+
+    def run(self) -> None:
+        if not self._begun:
+            self._decide()
+        else:
+            self._tell()
+
+    def _decide(self) -> None:
+        self._begun = True
+        memo = self._memo
+        options = self._conversation.opening.duplex
+        if self._work.force_listen or memo.decisions < options.force_listen_count:
+            self._end(Ending.LISTEN, self._interrupted(memo))
+            return
+        if memo.telling is not None:
+            if memo.barged_ms >= BARGE_MS:
+                self._end(Ending.LISTEN, self._interrupted(memo))
+            else:
+                self._tell()
+            return
+        if memo.turns.is_noise:
+            self._end(Ending.LISTEN, replace(memo, turns=memo.turns.without()))
+            return
+        # What was written waits for whoever is speaking, and is answered together with them.
+        is_due = memo.turns.is_due or (bool(memo.written) and not memo.turns.is_open)
+        if not is_due:
+            self._end(Ending.LISTEN, memo)
+            return
+        self._heard = memo.turns.text or ""
+        text = " ".join(filter(None, (memo.written, self._heard)))
+        history = self._parts.windowed(memo.history)
+        line = Line("user", plain(text), images=memo.images, is_open=True)
+        history = replace(history, lines=(*history.lines, line))
+        picture = memo.picture if asks_to_see(text) else None
+        history = self._parts.closed(history, picture, self._conversation.seed)
+        self._memo = replace(
+            memo, history=history, turns=Turns(), telling=Telling(), images=(), written=""
+        )
+        self._tell()
+
+    def _tell(self) -> None:
+        """Write or speak until there is a second of sound, then play it."""
+        memo = self._memo
+        telling = memo.telling
+        assert telling is not None
+        speaks = self._conversation.speaks and self._parts.speaker is not None
+        if self._stage is Stage.VOCODE:
+            telling = self._voiced(telling)
+        enough = len(telling.waiting) >= UNIT_SAMPLES if speaks else self._tokens >= 10
+        if enough or telling.is_all_spoken:
+            self._play(telling, speaks=speaks)
+            return
+        clauses, _ = cut(telling.draft.text[telling.taken :], is_last=telling.draft.is_over)
+        if clauses and speaks:
+            self._memo = replace(memo, telling=telling)
+            if self._stage is not Stage.VOCODE:
+                self.go(Stage.VOCODE)
+            return
+        if clauses:
+            taken = telling.taken + sum(map(len, clauses))
+            self._tokens += 10
+            self._memo = replace(
+                memo,
+                telling=replace(
+                    telling, taken=taken, clauses=(*telling.clauses, *((c, 0) for c in clauses))
+                ),
+            )
+            return
+        draft = self._parts.writer.step(
+            self._row,
+            memo.history,
+            telling.draft,
+            self._rule(),
+            DUPLEX_TOKENS,
+            self._conversation.seed,
+            memo.draws,
+        )
+        draws = memo.draws + (draft is not telling.draft)
+        if draft.problem and not draft.text:
+            draft = replace(draft, text=draft.problem, is_over=True)
+        self._memo = replace(memo, telling=replace(telling, draft=draft), draws=draws)
+        reads = not draft.is_over and self._parts.writer.is_reading(self._row, memo.history, draft)
+        self.go(Stage.PREFILL if reads else Stage.DECODE)
+
+    def _voiced(self, telling: Telling) -> Telling:
+        clauses, _ = cut(telling.draft.text[telling.taken :], is_last=telling.draft.is_over)
+        if not clauses:
+            return telling
+        assert self._parts.speaker is not None
+        wave = self._parts.speaker.say(clauses[0], self._conversation.voice)
+        telling = replace(
+            telling, taken=telling.taken + len(clauses[0]),
+            clauses=(*telling.clauses, (clauses[0], len(wave))),
+            waiting=np.concatenate((telling.waiting, wave)),
+        )  # fmt: skip
+        self._memo = replace(self._memo, telling=telling)
+        return telling
+
+    def _rule(self) -> Rule:
+        options = self._conversation.opening.duplex
+        temperature = 0.0 if options.decode_mode == "greedy" else options.temperature
+        return self._parts.rule(temperature, options.top_p, options.top_k)
+
+    def _play(self, telling: Telling, *, speaks: bool) -> None:
+        chunk, rest = telling.waiting[:UNIT_SAMPLES], telling.waiting[UNIT_SAMPLES:]
+        is_last = telling.is_all_spoken and not len(rest)
+        if not is_last and len(chunk) < UNIT_SAMPLES and speaks:
+            chunk = np.concatenate((chunk, np.zeros(UNIT_SAMPLES - len(chunk), np.float32)))
+        # The words of a clause come with the second in which its sound begins.
+        played = telling.played + len(chunk)
+        begins, shown = 0, 0
+        for _, samples in telling.clauses:
+            if begins < played or not speaks or is_last:
+                shown += 1
+            begins += samples
+        fresh = telling.clauses[telling.shown : shown]
+        self._text = "".join(text for text, _ in fresh)
+        piece = OutputPiece(self._text, Pcm(chunk, OUTPUT_RATE_HZ) if len(chunk) else None)
+        if piece.text or piece.pcm is not None:
+            self._pieces.append(piece)
+        telling = replace(telling, waiting=rest, played=played, shown=shown)
+        echo = (
+            resample(Pcm(chunk, OUTPUT_RATE_HZ), INPUT_RATE_HZ).samples
+            if len(chunk)
+            else np.zeros(0, np.float32)
+        )
+        memo = replace(
+            self._memo, echo=np.concatenate((self._memo.echo, echo))[-2 * INPUT_RATE_HZ :]
+        )
+        if is_last:
+            answer = Line("assistant", telling.draft.text.strip(), ids=telling.draft.ids)
+            if telling.draft.text.strip() != telling.draft.text or not telling.draft.ids:
+                answer = replace(answer, ids=())
+            memo = replace(
+                memo, telling=None, barged_ms=0,
+                history=replace(memo.history, lines=(*memo.history.lines, answer)),
+            )  # fmt: skip
+        else:
+            memo = replace(memo, telling=telling)
+        self._end(Ending.SPOKE, memo, end_of_turn=is_last, samples=len(chunk))
+
+    def _interrupted(self, memo: Memo) -> Memo:
+        """Our answer ends here; the history keeps what was heard of it."""
+        telling = memo.telling
+        if telling is None:
+            return memo
+        self._parts.writer.cancel(self._row)
+        text = telling.heard_text()
+        history = memo.history
+        if text:
+            history = replace(history, lines=(*history.lines, Line("assistant", text)))
+        return replace(memo, telling=None, history=history, barged_ms=0)
+
+    def cancel(self) -> None:
+        if self._stage is not None:
+            self._text = ""
+            self._end(Ending.CANCELLED, self._interrupted(self._memo))
+
+    def _end(
+        self, ending: Ending, memo: Memo, *, end_of_turn: bool = False, samples: int = 0
+    ) -> None:
+        conversation = self._conversation
+        was_open = conversation.memo.is_unit_open
+        if ending is Ending.LISTEN and memo.telling is None and len(memo.echo):
+            memo = replace(memo, echo=memo.echo[INPUT_RATE_HZ:])
+        memo = replace(
+            memo, is_unit_open=False, is_unfinalized=was_open or memo.is_unfinalized,
+            decisions=memo.decisions + was_open, tokens=self._count(memo),
+        )  # fmt: skip
+        conversation.memo = memo
+        self.finish(
+            GenerateResult(
+                ending, self._text, end_of_turn=end_of_turn, text_tokens=len(self._text.split()),
+                speech_tokens=-(-samples // 960), context_tokens=memo.tokens, heard=self._heard,
+            )
+        )  # fmt: skip
+
+    def _count(self, memo: Memo) -> int:
+        count = self._parts.writer.count(memo.history)
+        if memo.telling is not None:
+            count += memo.telling.draft.count
+        return count
+
+
+def asks_to_see(text: str) -> bool:
+    """Whether an utterance is about what the camera shows."""
+    low = text.lower()
+    return any(
+        word in low
+        for word in ("see", "look", "picture", "this", "colour", "color", "shape", "holding",
+        "camera", "circle",
+                     "square", "triangle", "star", "heart", "ring", "cross", "image", "show")
+    )  # fmt: skip
