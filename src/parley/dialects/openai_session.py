@@ -9,9 +9,11 @@ from typing import Any, Final
 from parley.dialects.events import HalfDuplexSetup, TurnDetection
 from parley.errors import InvalidRequest
 from parley.protocol.values import (
+    BARGE_IN,
     DEFAULT_SYSTEM_PROMPT,
     TEXT_LIMIT_CHARS,
     Generation,
+    InterruptionOptions,
     TextPart,
     VadOptions,
 )
@@ -232,7 +234,12 @@ def _turn_detection(value: dict[str, Any] | None) -> TurnDetection | None:
     return TurnDetection(
         vad,
         answers=value["create_response"] is not False,
-        interrupts=value["interrupt_response"] is not False,
+        interruption=InterruptionOptions(
+            mode="off" if value["interrupt_response"] is False else BARGE_IN.mode,
+            sensitivity=min(max(round((0.95 - threshold) / 0.9, 3), 0.0), 1.0),
+            # Who wants turns to be told by their sense wants an acknowledgement to be one.
+            backchannel="ignore" if value["type"] == "semantic_vad" else BARGE_IN.backchannel,
+        ),
     )
 
 

@@ -225,6 +225,10 @@ class InterruptionOptions(msgspec.Struct, frozen=True, kw_only=True):
     backchannel: Literal["ignore", "heed"] = "ignore"
 
 
+BARGE_IN: Final = InterruptionOptions(mode="stop", backchannel="heed")
+"""Whoever speaks is heard at once, as OpenAI's clients expect it; they know no softer playing."""
+
+
 class TurnGeneration(msgspec.Struct, frozen=True, kw_only=True):
     """How a half-duplex answer is chosen."""
 

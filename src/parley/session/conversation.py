@@ -1,9 +1,7 @@
 """Runs a conversation of items: messages come in any order, and answers are asked for.
 
-Two tasks: one listens, finds utterances and notices who speaks up; the other answers, one request
-after the other. What was said is kept as items, so that the model's context can be filled anew when
-the past changes: an answer of which only a part was heard, an item that was deleted, other
-instructions. As long as nothing changes, only what is new is prefilled.
+Two tasks: `TurnListener` listens, finds turns and notices who interrupts; the other answers, one
+request after the other, with a context that `ItemContext` brings up to the items.
 
 Source: OpenAI Realtime (GA), conversations and voice activity detection.
 """
@@ -12,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Coroutine
+from dataclasses import replace
 from typing import Any, Final
 
 from parley import logs
@@ -22,7 +20,6 @@ from parley.dialects.events import (
     AudioCommitted,
     AudioInput,
     ClientEvent,
-    Content,
     DetectionChanged,
     Failed,
     HalfDuplexSetup,
@@ -32,7 +29,6 @@ from parley.dialects.events import (
     ItemDeleted,
     ItemTruncated,
     OutputDelta,
-    Picture,
     ResponseCancelled,
     ResponseEnded,
     ResponseRequested,
@@ -40,16 +36,10 @@ from parley.dialects.events import (
     SessionEnded,
     SessionReady,
     SetupChanged,
-    Sound,
-    SpeechStarted,
-    SpeechStopped,
     StopRequested,
-    TokenCounts,
     TurnCompleted,
-    TurnDetection,
     TurnStarted,
 )
-from parley.engine.work import PrefillResult
 from parley.errors import (
     BadInput,
     ContextFull,
@@ -59,116 +49,24 @@ from parley.errors import (
     SlotLost,
     WrongPhase,
 )
-from parley.media.pcm import INPUT_RATE_HZ, Pcm, join, to_float32_bytes
+from parley.media.pcm import INPUT_RATE_HZ, Pcm
 from parley.protocol.content import Message
 from parley.protocol.kinds import Ending, Phase
 from parley.protocol.values import TextPart, make_id
-from parley.session.half_duplex import BUFFER_S, TURN_DUE_S, TurnLimits
-from parley.session.opened import Voices, no_voices, open_messages, open_voice
+from parley.session.half_duplex import TurnLimits
+from parley.session.item_context import ItemContext
+from parley.session.items import ConversationItem, ItemList
+from parley.session.listener import TurnListener
+from parley.session.opened import Voices, no_voices
+from parley.session.response import NothingToCancel, Response, ResponseInProgress
 from parley.session.session import Session
-from parley.vad import DetectorFactory, SpeechBegan, SpeechEnded, UtteranceFinder
-from parley.views.half_duplex import HalfDuplexView, TurnRequest
+from parley.session.turn import TURN_DUE_S
+from parley.vad import DetectorFactory
+from parley.views.half_duplex import HalfDuplexView
 
-MANUAL_S: Final = 300.0
-"""Most sound that may wait for a commit."""
-ITEMS_MOST: Final = 256
-KEPT_BYTES: Final = 64 << 20
-"""Items and their media that are kept to fill a context anew; the oldest are forgotten first."""
 EMPTY: Final = Pcm.empty(INPUT_RATE_HZ)
 
 _log = logs.get(__name__)
-
-
-class NothingToCommit(InvalidRequest):
-    """A commit without sound."""
-
-    code = "input_audio_buffer_commit_empty"
-
-    def __init__(self) -> None:
-        super().__init__("The input audio buffer is empty: there is nothing to commit.")
-
-
-class ResponseInProgress(InvalidRequest):
-    """A request for an answer while there is one."""
-
-    code = "conversation_already_has_active_response"
-
-    def __init__(self) -> None:
-        super().__init__("A response is in progress: cancel it, or wait until it is done.")
-
-
-class NothingToCancel(InvalidRequest):
-    """A cancellation without an answer."""
-
-    code = "response_cancel_not_active"
-
-    def __init__(self) -> None:
-        super().__init__("No such response is in progress: there is nothing to cancel.")
-
-
-class NoSuchItem(InvalidRequest):
-    """An item that is not (any more) in the conversation."""
-
-    code = "item_not_found"
-
-    def __init__(self, item_id: str) -> None:
-        super().__init__(f"There is no item '{item_id[:80]}'.", field="item_id")
-
-
-@dataclass(slots=True)
-class ConversationItem:
-    """One message of the conversation.
-
-    Args:
-        spoken: of an answer: its words piece by piece, and where the sound of each begins, in ms.
-        sound: of a user's turn.
-    """
-
-    item_id: str
-    message: Message[Content]
-    spoken: list[tuple[str, float]] = field(default_factory=list)
-    sound: Pcm | None = None
-
-    @property
-    def is_answer(self) -> bool:
-        """Whether the assistant said it."""
-        return self.message.role == "assistant"
-
-    @property
-    def size_bytes(self) -> int:
-        """What it takes to keep it."""
-        size = 0
-        for part in self.message.parts:
-            match part:
-                case TextPart(text):
-                    size += len(text)
-                case Sound(data):
-                    size += len(data)
-                case Picture(file):
-                    size += len(file)
-                case _:
-                    pass
-        return size
-
-
-@dataclass(slots=True)
-class Response:
-    """An answer in progress.
-
-    Args:
-        cancelled: whether it is to end, and whether because somebody spoke.
-    """
-
-    request: ResponseRequested
-    item: ConversationItem
-    is_spoken: bool
-    response_id: str = field(default_factory=lambda: make_id("resp"))
-    text: str = ""
-    audio_ms: float = 0.0
-    index: int = 0
-    is_cancelled: bool = False
-    has_ended: bool = False
-    tokens: TokenCounts = field(default_factory=TokenCounts)
 
 
 class ConversationRunner:
@@ -187,25 +85,20 @@ class ConversationRunner:
         self._session = session
         self._view = view
         self._limits = limits
-        self._detectors = detectors
-        self._voices = voices
-        self._seed = seed
+        self._turn = 0
+        self._context = ItemContext(session, view, voices=voices, voice_s=limits.voice_s, seed=seed)
+        self._listener = TurnListener(
+            session,
+            detectors,
+            index=lambda: self._turn,
+            commit=self._commit,
+            cut=self._cut_by_speech,
+        )
         self._setup = HalfDuplexSetup()
-        self._detection: TurnDetection | None = TurnDetection()
-        self._items: list[ConversationItem] = []
-        self._synced: list[str] | None = None
-        """Ids of the items in the context; None: it has to be filled anew."""
-        self._opened_for: tuple[object, ...] = ()
-        self._sounds: deque[Pcm] = deque()
-        self._sounds_s = 0.0
-        self._heard_samples = 0
-        self._manual: list[Pcm] = []
-        self._manual_s = 0.0
+        self._items = ItemList()
         self._requests: deque[ResponseRequested] = deque()
         self._response: Response | None = None
-        self._changed = asyncio.Event()
         self._asked = asyncio.Event()
-        self._turn = 0
 
     # ---- what the client does --------------------------------------------------------------
 
@@ -216,19 +109,21 @@ class ConversationRunner:
                 self._setup = event.setup if isinstance(event, SetupChanged) else event
                 self._be_idle_from_now()
             case DetectionChanged(detection):
-                self._detection = detection
+                self._listener.detect(detection)
             case AudioInput(pcm):
-                self._hear(pcm)
+                self._be_idle_from_now()
+                self._listener.hear(pcm)
             case AudioCommitted(item_id):
-                self._commit_manual(item_id)
+                self._listener.commit(item_id)
             case AudioCleared():
-                self._forget_sound()
-            case ItemCreated():
-                self._insert(event)
+                self._listener.forget()
+            case ItemCreated(item_id, message, after_id):
+                self._forget(self._items.insert(ConversationItem(item_id, message), after_id))
+                self._be_idle_from_now()
             case ItemDeleted(item_id):
-                self._items.remove(self._find(item_id))
+                self._items.remove(self._items.find(item_id))
             case ItemTruncated(item_id, heard_ms):
-                self._truncate(self._find(item_id), heard_ms)
+                self._truncate(item_id, heard_ms)
             case ResponseRequested():
                 self._request(event)
             case ResponseCancelled(response_id):
@@ -238,82 +133,27 @@ class ConversationRunner:
             case _:
                 raise WrongPhase(type(event).__name__, self._session.phase)
 
-    def _hear(self, pcm: Pcm) -> None:
-        self._be_idle_from_now()
-        self._sounds.append(pcm)
-        self._sounds_s += pcm.duration_s
-        while self._sounds_s > BUFFER_S and len(self._sounds) > 1:
-            self._sounds_s -= self._sounds.popleft().duration_s
-        if self._detection is None:
-            self._take_manual()
-        else:
-            self._changed.set()
-
-    def _take_manual(self) -> None:
-        """Sound waits for the client's commit."""
-        while self._sounds:
-            pcm = self._sounds.popleft()
-            self._manual.append(pcm)
-            self._manual_s += pcm.duration_s
-            self._heard_samples += len(pcm)
-        self._sounds_s = 0.0
-        while self._manual_s > MANUAL_S and len(self._manual) > 1:
-            self._manual_s -= self._manual.pop(0).duration_s
-
-    def _forget_sound(self) -> None:
-        self._sounds.clear()
-        self._manual.clear()
-        self._sounds_s = self._manual_s = 0.0
-
-    def _commit_manual(self, item_id: str) -> None:
-        if not self._manual:
-            raise NothingToCommit
-        pcm = join(self._manual, INPUT_RATE_HZ)
-        self._forget_sound()
-        self._commit(item_id, pcm)
-
-    def _commit(self, item_id: str, pcm: Pcm) -> None:
-        sound = Sound(to_float32_bytes(pcm), INPUT_RATE_HZ)
-        previous = self._items[-1].item_id if self._items else None
-        self._items.append(ConversationItem(item_id, Message("user", (sound,)), sound=pcm))
-        self._bound()
+    def _commit(self, item_id: str, pcm: Pcm, answers: bool) -> None:
+        """A user's turn is complete."""
+        previous = self._items.last_id
+        self._forget(self._items.append(ConversationItem.of_sound(item_id, pcm)))
         self._session.emit(InputCommitted(item_id, previous, pcm.duration_ms))
+        # Requests that wait already will see it.
+        if answers and not self._requests:
+            self._requests.append(ResponseRequested())
+            self._asked.set()
 
-    def _insert(self, created: ItemCreated) -> None:
-        if any(item.item_id == created.item_id for item in self._items):
-            raise InvalidRequest(f"There is an item '{created.item_id}' already.", field="item.id")
-        place = len(self._items)
-        if created.after_id is not None:
-            place = (
-                0 if not created.after_id else self._items.index(self._find(created.after_id)) + 1
-            )
-        self._items.insert(place, ConversationItem(created.item_id, created.message))
-        self._be_idle_from_now()
-        self._bound()
+    def _forget(self, item_ids: list[str]) -> None:
+        for item_id in item_ids:
+            self._context.forget(item_id)
 
-    def _bound(self) -> None:
-        while len(self._items) > 1 and (
-            len(self._items) > ITEMS_MOST or sum(i.size_bytes for i in self._items) > KEPT_BYTES
-        ):
-            gone = self._items.pop(0)
-            if self._synced and self._synced[0] == gone.item_id:
-                # The context still has it; only what was changed behind it would lose it.
-                self._synced.pop(0)
-
-    def _find(self, item_id: str) -> ConversationItem:
-        for item in self._items:
-            if item.item_id == item_id:
-                return item
-        raise NoSuchItem(item_id)
-
-    def _truncate(self, item: ConversationItem, heard_ms: int) -> None:
+    def _truncate(self, item_id: str, heard_ms: int) -> None:
         """The words whose sound had begun were heard."""
+        item = self._items.find(item_id)
         if not item.spoken:
             raise InvalidRequest("Only a spoken answer can be truncated.", field="item_id")
-        heard = "".join(text for text, begins_ms in item.spoken if begins_ms < heard_ms)
-        item.message = Message("assistant", (TextPart(heard),))
-        item.spoken = [piece for piece in item.spoken if piece[1] < heard_ms]
-        self._synced = None
+        item.truncate(heard_ms)
+        self._context.invalidate()
 
     # ---- asking and cancelling -------------------------------------------------------------
 
@@ -339,9 +179,23 @@ class ConversationRunner:
         if response is None or response.has_ended:
             return False
         response.is_cancelled = True
+        # The client throws away what it has not played.
+        self._listener.interruptions.playback.cut()
         self._view.stop_generation()
         self._finish(response, Ending.CANCELLED, is_turn=is_turn)
         return True
+
+    def _cut_by_speech(self) -> None:
+        """Somebody interrupts the response that is being made or heard: what was not heard of it
+        was never said. A client that knows better truncates it once more."""
+        response = self._response
+        if response is None:
+            return
+        if response.is_spoken and response.item.spoken:
+            heard_ms, _ = self._listener.interruptions.playback.heard()
+            response.text = response.item.truncate(heard_ms)
+            self._context.invalidate()
+        self._cancel(is_turn=True)
 
     def stop_turn(self) -> bool:
         """Silence the answer in progress."""
@@ -349,6 +203,9 @@ class ConversationRunner:
 
     def expire(self, deadline: str) -> None:
         """See `Runner`."""
+        if deadline == "played":
+            self._listener.played()
+            return
         elapsed_s = self._setup.idle_s if deadline == "idle" else self._limits.session_s
         self._session.end(SessionEnded("timeout", elapsed_s=elapsed_s))
 
@@ -366,7 +223,8 @@ class ConversationRunner:
         self._be_idle_from_now()
         session.enter(Phase.ACTIVE)
         session.emit(SessionReady(0, self._setup.idle_s, recording_id))
-        tasks = [self._spawn("listener", self._listen()), self._spawn("answerer", self._answer())]
+        runs = {"listener": self._listener.run(), "answerer": self._answer()}
+        tasks = [self._spawn(name, work) for name, work in runs.items()]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -384,48 +242,6 @@ class ConversationRunner:
         """See `Runner`."""
         self._view.stop_generation()
 
-    # ---- listening -------------------------------------------------------------------------
-
-    async def _listen(self) -> None:
-        finder, made_for = UtteranceFinder(self._detectors()), TurnDetection()
-        start, item_id = 0, ""
-        while True:
-            while not self._sounds:
-                self._changed.clear()
-                await self._changed.wait()
-            detection = self._detection
-            if detection is None:
-                self._take_manual()
-                continue
-            if detection.vad != made_for.vad:
-                finder, made_for = UtteranceFinder(self._detectors(), detection.vad), detection
-                start = self._heard_samples
-            pcm = self._sounds.popleft()
-            self._sounds_s -= pcm.duration_s
-            self._heard_samples += len(pcm)
-            # The detector takes a few milliseconds per second of sound: not on the event loop.
-            for event in await asyncio.to_thread(finder.feed, pcm):
-                at_ms = (start + event.at_sample) * 1000 // INPUT_RATE_HZ
-                match event:
-                    case SpeechBegan():
-                        item_id = make_id("item")
-                        self._session.emit(SpeechStarted(item_id, at_ms))
-                        if detection.interrupts:
-                            self._cancel(is_turn=True)
-                    case SpeechEnded(utterance=utterance):
-                        self._session.emit(SpeechStopped(item_id, at_ms))
-                        if utterance is None:
-                            continue
-                        self._commit(item_id, utterance.pcm)
-                        if detection.answers:
-                            self._ask_once()
-
-    def _ask_once(self) -> None:
-        """An utterance asks for a response; those that wait already will see it."""
-        if not self._requests:
-            self._requests.append(ResponseRequested())
-            self._asked.set()
-
     # ---- answering -------------------------------------------------------------------------
 
     async def _answer(self) -> None:
@@ -438,6 +254,7 @@ class ConversationRunner:
             try:
                 await self._respond(request)
             finally:
+                self._listener.end_answer()
                 self._session.enter(Phase.ACTIVE)
                 self._be_idle_from_now()
 
@@ -454,7 +271,8 @@ class ConversationRunner:
         self._response = response
         previous = before[-1].item_id if before else None
         if not request.is_apart:
-            self._items.append(item)
+            self._forget(self._items.append(item))
+        self._listener.begin_answer()
         self._tell_recorder(before)
         self._session.emit(
             ResponseStarted(
@@ -475,20 +293,11 @@ class ConversationRunner:
             _log.warning(
                 "response failed", code=error.code, exc_info=isinstance(error, InferenceFailed)
             )
-            self._synced = None
+            self._context.invalidate()
             self._finish(response, None, error=error)
-            self._drop_spoiled(before, error)
-
-    def _drop_spoiled(self, before: list[ConversationItem], error: ParleyError) -> None:
-        """Media that cannot be read would spoil every later response, too."""
-        if isinstance(error, BadInput):
-            fresh = [item for item in before if item.message.role == "user" and item.sound is None]
-            for item in fresh[-1:]:
-                if item in self._items and any(
-                    not isinstance(part, TextPart) for part in item.message.parts
-                ):
-                    self._items.remove(item)
-                    self._session.emit(Failed(error))
+            if isinstance(error, BadInput) and self._items.drop_media(before):
+                # It would spoil every later response, too.
+                self._session.emit(Failed(error))
 
     def _tell_recorder(self, before: list[ConversationItem]) -> None:
         sound = next((item.sound for item in before[-1:] if item.sound is not None), EMPTY)
@@ -496,82 +305,19 @@ class ConversationRunner:
 
     async def _fill(self, response: Response, before: list[ConversationItem]) -> None:
         """Bring the context up to the items that are to be answered."""
-        request, setup = response.request, self._setup
-        instructions = setup.system
-        if request.instructions is not None:
-            instructions = (TextPart(request.instructions),)
-        items = before
-        if request.items is not None:
-            items = [ConversationItem("", message) for message in request.items]
-        # What the system says stands in front, whenever it was said.
-        said = [item for item in items if item.message.role == "system"]
-        instructions += tuple(
-            part for item in said for part in item.message.parts if isinstance(part, TextPart)
+        filled = await self._context.fill(
+            before,
+            response.item.item_id,
+            response.request,
+            self._setup,
+            speaks=response.is_spoken,
         )
-        items = [item for item in items if item.message.role != "system"]
-        opened_for = (instructions, setup.voice_name, response.is_spoken)
-        wanted = [item.item_id for item in items]
-        known = self._synced
-        if (
-            known is None
-            or request.items is not None
-            or opened_for != self._opened_for
-            or known != wanted[: len(known)]
-        ):
-            await self._open(instructions, response.is_spoken)
-            self._opened_for, known = opened_for, []
-        cached = self._view.kv_cache_length if known else 0
-        fresh = items[len(known) :]
-        answered = max((i + 1 for i, item in enumerate(fresh) if item.is_answer), default=0)
-        # Until all of it is there, nobody knows what is.
-        self._synced = None
-        # What was answered before is not heard for the first time.
-        image_tokens = (await self._prefill(fresh[:answered])).vision_tokens
-        prefilled = await self._prefill(fresh[answered:])
-        self._tell_heard(fresh[answered:], prefilled.heard)
-        is_apart = request.items is not None or request.is_apart
-        self._synced = None if is_apart else [*wanted, response.item.item_id]
-        heard_s = sum(item.sound.duration_s for item in fresh if item.sound is not None)
-        response.tokens = TokenCounts(
-            input=self._view.kv_cache_length,
-            cached=cached,
-            audio=round(heard_s * self._view.spec.audio_tokens_per_s),
-            image=image_tokens + prefilled.vision_tokens,
-        )
-
-    async def _prefill(self, items: Sequence[ConversationItem]) -> PrefillResult:
-        """Items into the context; none is fine."""
-        if not items:
-            return PrefillResult(0, self._view.kv_cache_length)
-        opened = await open_messages([item.message for item in items])
-        due_s = self._session.clock.monotonic() + TURN_DUE_S
-        request = TurnRequest(self._session.session_id, tuple(opened))
-        return await self._view.prefill(request, due_s=due_s)
-
-    async def _open(self, instructions: tuple[TextPart | Sound, ...], speaks: bool) -> None:
-        """An empty context with the instructions in it."""
-        self._synced = None
-        setup = self._setup
-        voice = await open_voice(
-            setup.voice, setup.voice_name, voices=self._voices, limit_s=self._limits.voice_s
-        )
-        self._view.init_ref_audio_from_data(voice)
-        session_id = self._session.session_id
-        await self._view.reset_session(session_id, speak=speaks, seed=self._seed)
-        opened = await open_messages([Message("system", instructions)])
-        await self._view.prefill(TurnRequest(session_id, tuple(opened)))
-
-    def _tell_heard(self, fresh: list[ConversationItem], heard: str) -> None:
-        """The transcript of the turn that was just heard."""
-        sounds = [item for item in fresh if item.sound is not None]
-        for item in sounds:
-            is_last = item is sounds[-1]
-            transcribes = self._view.spec.transcribes and is_last
-            assert item.sound is not None
-            if not transcribes:
+        response.tokens = filled.tokens
+        for item in filled.fresh:
+            if not (self._view.spec.transcribes and item is filled.fresh[-1]):
                 self._transcribed(item, None)
-            elif heard:
-                self._transcribed(item, heard)
+            elif filled.heard:
+                self._transcribed(item, filled.heard)
 
     def _transcribed(self, item: ConversationItem, text: str | None) -> None:
         assert item.sound is not None
@@ -593,8 +339,8 @@ class ConversationRunner:
                 continue
             text = chunk.text_delta or ""
             response.text += text
-            response.item.spoken.append((text, response.audio_ms))
-            response.item.message = Message("assistant", (TextPart(response.text),))
+            response.item.say(text, response.audio_ms)
+            self._listener.interruptions.say(text, chunk.audio, chunk.duration_ms)
             if chunk.audio is not None:
                 response.audio_ms += 1000 * chunk.audio.duration_s
             self._session.emit(
@@ -625,10 +371,10 @@ class ConversationRunner:
         if response.has_ended:
             return
         response.has_ended = True
-        if not response.text and response.item in self._items and ending is not Ending.DONE:
-            # Nothing of it was said: it never was.
+        if not response.item.spoken and response.item in self._items and ending is not Ending.DONE:
+            # Nothing of it was sent: it never was.
             self._items.remove(response.item)
-            self._synced = None
+            self._context.invalidate()
         self._session.emit(
             ResponseEnded(
                 response.response_id,

@@ -19,7 +19,6 @@ from parley.dialects.events import (
     ClientEvent,
     DuplexSetup,
     Failed,
-    InterruptionChanged,
     InterruptRequested,
     PauseRequested,
     ResumeRequested,
@@ -46,13 +45,12 @@ from parley.errors import (
 )
 from parley.media.pcm import Pcm
 from parley.protocol.kinds import Phase
-from parley.protocol.values import FRAMES_LIMIT, InterruptionState
-from parley.session.interruption import InterruptionWatch, Playback
+from parley.protocol.values import FRAMES_LIMIT
+from parley.session.interruption import Interruptions
 from parley.session.mailbox import Cutter, Mailbox, PendingUnit
 from parley.session.opened import Voices, no_voices, open_frames, open_voice
 from parley.session.session import Session
 from parley.vad import DetectorFactory
-from parley.vad.interruption import Interrupted, InterruptionEvent, SpeechOver
 from parley.views.duplex import DuplexView
 
 FAILURES_LIMIT: Final = 3
@@ -124,9 +122,9 @@ class DuplexRunner:
         self._units = 0
         self._failures = 0
         self._last_tokens = 0
-        self._playback = Playback(session.clock)
-        self._watch: InterruptionWatch | None = None
-        self._is_cut = False
+        self._interruptions = Interruptions(
+            session, index=lambda: self._units, stop=lambda _: self._mailbox.force_listen()
+        )
 
     # ---- what the client does --------------------------------------------------------------
 
@@ -170,9 +168,10 @@ class DuplexRunner:
             frames = (*self._frames, *heard.frames)[-FRAMES_LIMIT:]
             heard = AudioInput(heard.pcm, frames, heard.force_listen, heard.max_slices)
             self._frames = ()
-        if self._watch is not None:
-            listen = self._watch.hear if self._playback.is_heard else self._watch.learn
-            listen(heard.pcm)
+        if self._interruptions.playback.is_heard:
+            self._interruptions.hear(heard.pcm)
+        else:
+            self._interruptions.learn(heard.pcm)
         self._mailbox.put([PendingUnit(piece, now_s) for piece in self._cutter.cut(heard)])
         self._changed.set()
 
@@ -210,25 +209,6 @@ class DuplexRunner:
         if self._limits.silence_s is not None:
             self._session.deadlines.set("silence", self._silent_since_s + self._limits.silence_s)
 
-    def _on_interruption(self, event: InterruptionEvent) -> None:
-        """What the watch has found while the assistant is heard."""
-        watch = self._watch
-        if watch is None or self._is_cut:
-            return
-        state: InterruptionState = "suspected"
-        if isinstance(event, SpeechOver):
-            state = "dismissed"
-        elif isinstance(event, Interrupted):
-            if watch.options.mode != "stop":
-                return
-            state = "stopped"
-            # The fence: until a unit has listened, nothing is said.
-            self._is_cut = True
-            self._playback.cut()
-            self._mailbox.force_listen()
-        heard_ms, text = self._playback.heard()
-        self._session.emit(InterruptionChanged(state, self._units, heard_ms, text))
-
     # ---- what time does --------------------------------------------------------------------
 
     def expire(self, deadline: str) -> None:
@@ -255,12 +235,11 @@ class DuplexRunner:
         """See `Runner`."""
         self._set_deadlines(total=self._limits.total_left_s)
         await self._prepare()
-        watching = None if self._watch is None else asyncio.create_task(self._watch.run())
+        watching = asyncio.create_task(self._interruptions.run())
         try:
             return await self._converse()
         finally:
-            if watching is not None:
-                watching.cancel()
+            watching.cancel()
 
     async def _converse(self) -> SessionEnded:
         """Unit after unit, until the context is full or the model fails too often."""
@@ -373,10 +352,9 @@ class DuplexRunner:
                     f"{limits.prompt_room_tokens} for the conversation."
                 )
         self._settles_late = asked.settles_late
-        if asked.interruption.mode != "off" and self._detectors is not None:
-            self._watch = InterruptionWatch(
-                asked.interruption, self._detectors, self._on_interruption
-            )
+        if self._detectors is not None:
+            self._interruptions.arm(asked.interruption, self._detectors)
+            self._interruptions.begin()
         return prompt_tokens
 
     async def _process(self, unit: PendingUnit) -> None:
@@ -404,9 +382,9 @@ class DuplexRunner:
         is_listen, text = result.is_listen, result.text
         audio = result.audio or Pcm.empty(view.spec.output_rate_hz)
         end_of_turn = result.end_of_turn
-        if self._is_cut:
+        if self._interruptions.is_cut:
             # The unit was under way when it was interrupted, or is the first that listens again.
-            self._is_cut = not is_listen
+            self._interruptions.is_cut = not is_listen
             is_listen, text, audio, end_of_turn = True, "", audio.slice(0, 0), True
         self._say(text, audio, is_listen=is_listen)
         done = UnitDone(
@@ -441,13 +419,10 @@ class DuplexRunner:
 
     def _say(self, text: str, audio: Pcm, *, is_listen: bool) -> None:
         """Count what the client is about to hear."""
-        if is_listen:
-            if not self._playback.is_heard:
-                self._playback.begin()
-            return
-        self._playback.send(text, audio.duration_ms)
-        if self._watch is not None and len(audio):
-            self._watch.play(audio)
+        if not is_listen:
+            self._interruptions.say(text, audio, audio.duration_ms)
+        elif not self._interruptions.playback.is_heard:
+            self._interruptions.playback.begin()
 
     async def _settle(self) -> None:
         """Close the unit.

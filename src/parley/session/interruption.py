@@ -1,8 +1,8 @@
 """The microphone while the assistant is heard: who may interrupt, and what has been heard so far.
 
-A runner hands over what the client sends (`hear`) and what it is sent (`play`); the detector works
-in a thread, in order, and `tell` learns on the event loop what it found. One policy for every
-runner and dialect: `InterruptionOptions`.
+A runner hands over what the client sends (`hear`) and what it is sent (`say`); the detector works
+in a thread, in order, and what it finds is acted upon on the event loop. One policy for every
+runner and dialect: `InterruptionOptions`, followed by `Interruptions`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from typing import Final
 
 from parley import logs
 from parley.clock import Clock
+from parley.dialects.events import InterruptionChanged
 from parley.media.pcm import Pcm
-from parley.protocol.values import InterruptionOptions
+from parley.protocol.values import InterruptionOptions, InterruptionState
+from parley.session.session import Session
 from parley.vad import DetectorFactory
 from parley.vad.interruption import (
     Interrupted,
@@ -104,8 +106,7 @@ class InterruptionWatch:
         return []
 
     def _learn(self, pcm: Pcm) -> list[InterruptionEvent]:
-        self._detector.learn(pcm)
-        return []
+        return self._detector.learn(pcm)
 
     def _hear(self, pcm: Pcm) -> list[InterruptionEvent]:
         self._keep(pcm)
@@ -140,6 +141,99 @@ class InterruptionWatch:
             case SpeechOver() if not self._is_interruption:
                 self._speech_is_open = False
         self._tell(event)
+
+
+class Interruptions:
+    """Who interrupts the answers of one conversation, and what becomes of the answer.
+
+    Inactive until `arm`: nothing is listened for, and what has been heard is still counted.
+
+    Args:
+        index: of the turn or unit that is made or heard.
+        stop: silences the model and tells that the answer is over; called once per answer, behind
+            the fence, with the sample of what `hear` was given at which the speech began.
+    """
+
+    def __init__(
+        self, session: Session, *, index: Callable[[], int], stop: Callable[[int], None]
+    ) -> None:
+        self._session = session
+        self._index = index
+        self._stop = stop
+        self._watch: InterruptionWatch | None = None
+        self.playback = Playback(session.clock)
+        self.is_watching = False
+        """Whether somebody can interrupt: an answer is being made or heard."""
+        self.is_cut = False
+        """Whether the answer was interrupted: nothing of it may be sent any more."""
+
+    @property
+    def is_armed(self) -> bool:
+        """Whether anybody listens for interruptions."""
+        return self._watch is not None
+
+    def arm(self, options: InterruptionOptions, detectors: DetectorFactory) -> None:
+        """Listen as `options` say from the next `run` on."""
+        self.is_watching = False
+        self._watch = None
+        if options.mode != "off":
+            self._watch = InterruptionWatch(options, detectors, self._follow)
+
+    async def run(self) -> None:
+        """Listen until cancelled; returns at once where nobody has to."""
+        if self._watch is not None:
+            await self._watch.run()
+
+    def begin(self) -> None:
+        """A new answer."""
+        self.playback.begin()
+        self.is_cut = False
+        self.is_watching = self.is_armed
+
+    def say(self, text: str, pcm: Pcm | None, duration_ms: float) -> None:
+        """What the client is sent next of the answer."""
+        self.playback.send(text, duration_ms)
+        if self._watch is not None and pcm is not None and len(pcm):
+            self._watch.play(pcm)
+
+    def hear(self, pcm: Pcm) -> None:
+        """The client's sound while the answer can be interrupted: 16 kHz, of any length."""
+        if self._watch is not None:
+            self._watch.hear(pcm)
+
+    def learn(self, pcm: Pcm) -> None:
+        """The client's sound while there is nothing to interrupt."""
+        if self._watch is not None:
+            self._watch.learn(pcm)
+
+    async def hand_over(self) -> tuple[Pcm, ...]:
+        """The answer is over, or played: what was said meanwhile and begins the next turn.
+
+        Until this returns, what comes has to be given to `hear`.
+        """
+        spoken = () if self._watch is None else await self._watch.hand_over()
+        self.is_watching = False
+        return spoken
+
+    def _follow(self, event: InterruptionEvent) -> None:
+        watch = self._watch
+        if watch is None or not self.is_watching or self.is_cut:
+            return
+        state: InterruptionState = "suspected"
+        if isinstance(event, SpeechOver):
+            state = "dismissed"
+        elif isinstance(event, Interrupted):
+            if watch.options.mode != "stop":
+                return
+            state = "stopped"
+            # The fence: nothing of this answer is sent from here on.
+            self.is_cut = True
+            self.playback.cut()
+            self._session.drop_output()
+        heard_ms, text = self.playback.heard()
+        self._session.emit(InterruptionChanged(state, self._index(), heard_ms, text))
+        if self.is_cut:
+            self._stop(event.at_sample)
 
 
 class Playback:

@@ -125,10 +125,16 @@ class InterruptionDetector:
         while self._played_samples - len(self._played[0]) >= ECHO_S * ECHO_RATE_HZ:
             self._played_samples -= len(self._played.popleft())
 
-    def learn(self, pcm: Pcm) -> None:
-        """Sound from the microphone while nothing is played: how loud the room is."""
+    def learn(self, pcm: Pcm) -> list[InterruptionEvent]:
+        """Sound from the microphone while nothing is played: how loud the room is. What was
+        suspected before is over."""
+        events: list[InterruptionEvent] = []
+        if self._is_suspected:
+            events.append(SpeechOver(self._position))
+        self._forget_speech()
         for start in range(0, len(pcm) - WINDOW_SAMPLES + 1, WINDOW_SAMPLES):
             self._levels.append(_dbfs(pcm.samples[start : start + WINDOW_SAMPLES]))
+        return events
 
     def feed(self, pcm: Pcm) -> list[InterruptionEvent]:
         """Hear the next stretch of the microphone, 16 kHz, of any length; what happened in it."""

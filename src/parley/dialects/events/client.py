@@ -8,6 +8,7 @@ from parley.dialects.events.content import Content, Sound
 from parley.media.pcm import Pcm
 from parley.protocol.content import Message
 from parley.protocol.values import (
+    BARGE_IN,
     DuplexConfig,
     Generation,
     InterruptionOptions,
@@ -146,12 +147,12 @@ class TurnDetection:
 
     Args:
         answers: the end of an utterance asks for a response.
-        interrupts: whoever speaks silences the response in progress.
+        interruption: who silences the response that is being made or heard.
     """
 
     vad: VadOptions = field(default_factory=VadOptions)
     answers: bool = True
-    interrupts: bool = True
+    interruption: InterruptionOptions = BARGE_IN
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,7 +162,7 @@ class OpenAIRealtimeDialect(OpenAIDialect):
             return found
         # From here on there is something to record.
         self._has_begun = True
-        return [self._settings.setup, *found]
+        return [self._settings.setup, DetectionChanged(self._settings.detection), *found]
 
     def _events(self, decoded: Decoded) -> list[ClientEvent | Reply]:
         match decoded.message:

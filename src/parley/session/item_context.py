@@ -1,0 +1,161 @@
+"""Brings a model's context up to the items of a conversation.
+
+As long as the past stays as it is, only what is new is prefilled; when it changes (an answer of
+which only a part was heard, an item that was deleted, other instructions), the context is filled
+anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from parley.dialects.events import HalfDuplexSetup, ResponseRequested, Sound, TokenCounts
+from parley.engine.work import PrefillResult
+from parley.protocol.content import Message
+from parley.protocol.values import TextPart
+from parley.session.items import ConversationItem
+from parley.session.opened import Voices, open_messages, open_voice
+from parley.session.session import Session
+from parley.session.turn import TURN_DUE_S
+from parley.views.half_duplex import HalfDuplexView, TurnRequest
+
+
+@dataclass(frozen=True, slots=True)
+class FilledContext:
+    """What bringing the context up to date took.
+
+    Args:
+        fresh: items whose sound was heard for the first time.
+        heard: the words of that sound, where the model makes any.
+    """
+
+    tokens: TokenCounts
+    fresh: tuple[ConversationItem, ...]
+    heard: str
+
+
+class ItemContext:
+    """See the module's text.
+
+    Args:
+        voice_s: longest reference voice.
+        seed: None: drawn by the model.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        view: HalfDuplexView,
+        *,
+        voices: Voices,
+        voice_s: float,
+        seed: int | None,
+    ) -> None:
+        self._session = session
+        self._view = view
+        self._voices = voices
+        self._voice_s = voice_s
+        self._seed = seed
+        self._synced: list[str] | None = None
+        """Ids of the items in the context; None: it has to be filled anew."""
+        self._opened_for: tuple[object, ...] = ()
+
+    def invalidate(self) -> None:
+        """The past has changed."""
+        self._synced = None
+
+    def forget(self, item_id: str) -> None:
+        """An old item is not kept any more. The context still has it; only what was changed behind
+        it would lose it."""
+        if self._synced and self._synced[0] == item_id:
+            self._synced.pop(0)
+
+    async def fill(
+        self,
+        items: Sequence[ConversationItem],
+        answer_id: str,
+        request: ResponseRequested,
+        setup: HalfDuplexSetup,
+        *,
+        speaks: bool,
+    ) -> FilledContext:
+        """Bring the context up to what is to be answered.
+
+        Args:
+            items: the conversation so far.
+            answer_id: of the answer that follows.
+        """
+        view = self._view
+        instructions, items = _instructions(items, request, setup)
+        opened_for = (instructions, setup.voice_name, speaks)
+        wanted = [item.item_id for item in items]
+        known = self._synced
+        if (
+            known is None
+            or request.items is not None
+            or opened_for != self._opened_for
+            or known != wanted[: len(known)]
+        ):
+            await self._open(instructions, setup, speaks=speaks)
+            self._opened_for, known = opened_for, []
+        cached = view.kv_cache_length if known else 0
+        fresh = items[len(known) :]
+        answered = max((i + 1 for i, item in enumerate(fresh) if item.is_answer), default=0)
+        # Until all of it is there, nobody knows what is.
+        self._synced = None
+        # What was answered before is not heard for the first time.
+        image_tokens = (await self._prefill(fresh[:answered])).vision_tokens
+        prefilled = await self._prefill(fresh[answered:])
+        is_apart = request.items is not None or request.is_apart
+        self._synced = None if is_apart else [*wanted, answer_id]
+        heard_s = sum(item.sound.duration_s for item in fresh if item.sound is not None)
+        tokens = TokenCounts(
+            input=view.kv_cache_length,
+            cached=cached,
+            audio=round(heard_s * view.spec.audio_tokens_per_s),
+            image=image_tokens + prefilled.vision_tokens,
+        )
+        sounds = tuple(item for item in fresh[answered:] if item.sound is not None)
+        return FilledContext(tokens, sounds, prefilled.heard)
+
+    async def _prefill(self, items: Sequence[ConversationItem]) -> PrefillResult:
+        """Items into the context; none is fine."""
+        if not items:
+            return PrefillResult(0, self._view.kv_cache_length)
+        opened = await open_messages([item.message for item in items])
+        due_s = self._session.clock.monotonic() + TURN_DUE_S
+        request = TurnRequest(self._session.session_id, tuple(opened))
+        return await self._view.prefill(request, due_s=due_s)
+
+    async def _open(
+        self, instructions: tuple[TextPart | Sound, ...], setup: HalfDuplexSetup, *, speaks: bool
+    ) -> None:
+        """An empty context with the instructions in it."""
+        self._synced = None
+        voice = await open_voice(
+            setup.voice, setup.voice_name, voices=self._voices, limit_s=self._voice_s
+        )
+        self._view.init_ref_audio_from_data(voice)
+        session_id = self._session.session_id
+        await self._view.reset_session(session_id, speak=speaks, seed=self._seed)
+        opened = await open_messages([Message("system", instructions)])
+        await self._view.prefill(TurnRequest(session_id, tuple(opened)))
+
+
+def _instructions(
+    items: Sequence[ConversationItem], request: ResponseRequested, setup: HalfDuplexSetup
+) -> tuple[tuple[TextPart | Sound, ...], list[ConversationItem]]:
+    """What the system says, which stands in front whenever it was said, and all other items."""
+    instructions = setup.system
+    if request.instructions is not None:
+        instructions = (TextPart(request.instructions),)
+    if request.items is not None:
+        items = [ConversationItem("", message) for message in request.items]
+    said = [item for item in items if item.message.role == "system"]
+    instructions += tuple(
+        part for item in said for part in item.message.parts if isinstance(part, TextPart)
+    )
+    return instructions, [
+        item for item in items if item.message.role != "system" and not item.is_unheard
+    ]

@@ -1,0 +1,163 @@
+"""What was said in a conversation of items, in order and bounded.
+
+Source: OpenAI Realtime (GA), conversation items.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from parley.dialects.events import Content, Picture, Sound
+from parley.errors import InvalidRequest
+from parley.media.pcm import INPUT_RATE_HZ, Pcm, to_float32_bytes
+from parley.protocol.content import Message
+from parley.protocol.values import TextPart
+
+ITEMS_MOST: Final = 256
+KEPT_BYTES: Final = 64 << 20
+"""Items and their media that are kept to fill a context anew; the oldest are forgotten first."""
+
+
+class NoSuchItem(InvalidRequest):
+    """An item that is not (any more) in the conversation."""
+
+    code = "item_not_found"
+
+    def __init__(self, item_id: str) -> None:
+        super().__init__(f"There is no item '{item_id[:80]}'.", field="item_id")
+
+
+@dataclass(slots=True)
+class ConversationItem:
+    """One message of the conversation.
+
+    Args:
+        spoken: of an answer: its words piece by piece, and where the sound of each begins, in ms.
+        sound: of a user's turn.
+    """
+
+    item_id: str
+    message: Message[Content]
+    spoken: list[tuple[str, float]] = field(default_factory=list)
+    sound: Pcm | None = None
+
+    @classmethod
+    def of_sound(cls, item_id: str, pcm: Pcm) -> ConversationItem:
+        """A user's turn."""
+        sound = Sound(to_float32_bytes(pcm), INPUT_RATE_HZ)
+        return cls(item_id, Message("user", (sound,)), sound=pcm)
+
+    @property
+    def is_answer(self) -> bool:
+        """Whether the assistant said it."""
+        return self.message.role == "assistant"
+
+    @property
+    def is_unheard(self) -> bool:
+        """Whether it is an answer of which nothing was heard."""
+        return bool(self.spoken) and self.message.parts == (TextPart(""),)
+
+    @property
+    def size_bytes(self) -> int:
+        """What it takes to keep it."""
+        size = 0
+        for part in self.message.parts:
+            match part:
+                case TextPart(text):
+                    size += len(text)
+                case Sound(data):
+                    size += len(data)
+                case Picture(file):
+                    size += len(file)
+                case _:
+                    pass
+        return size
+
+    def say(self, text: str, begins_ms: float) -> None:
+        """The assistant says more; its sound begins at `begins_ms` of the answer."""
+        self.spoken.append((text, begins_ms))
+        said = "".join(piece for piece, _ in self.spoken)
+        self.message = Message("assistant", (TextPart(said),))
+
+    def truncate(self, heard_ms: float) -> str:
+        """The words whose sound had begun were heard, and no others. May be said again, later and
+        otherwise: the last word counts."""
+        heard = "".join(text for text, begins_ms in self.spoken if begins_ms < heard_ms)
+        self.message = Message("assistant", (TextPart(heard),))
+        return heard
+
+
+class ItemList:
+    """The items of one conversation; beyond the bounds, the oldest are forgotten."""
+
+    def __init__(self) -> None:
+        self._items: list[ConversationItem] = []
+
+    def __iter__(self) -> Iterator[ConversationItem]:
+        return iter(self._items)
+
+    def __reversed__(self) -> Iterator[ConversationItem]:
+        return reversed(self._items)
+
+    def __contains__(self, item: ConversationItem) -> bool:
+        return any(each is item for each in self._items)
+
+    @property
+    def last_id(self) -> str | None:
+        """Of the newest."""
+        return self._items[-1].item_id if self._items else None
+
+    def append(self, item: ConversationItem) -> list[str]:
+        """Add the newest; gives the ids of those that are forgotten for it."""
+        self._items.append(item)
+        return self._bound()
+
+    def insert(self, item: ConversationItem, after_id: str | None) -> list[str]:
+        """Add behind another; None: the last, "": none. Gives the ids of those forgotten for it.
+
+        Raises:
+            InvalidRequest: there is one with its id, or none to follow.
+        """
+        if any(each.item_id == item.item_id for each in self._items):
+            raise InvalidRequest(f"There is an item '{item.item_id}' already.", field="item.id")
+        place = len(self._items)
+        if after_id is not None:
+            place = self._items.index(self.find(after_id)) + 1 if after_id else 0
+        self._items.insert(place, item)
+        return self._bound()
+
+    def find(self, item_id: str) -> ConversationItem:
+        """The item with this id.
+
+        Raises:
+            NoSuchItem: there is none.
+        """
+        for item in self._items:
+            if item.item_id == item_id:
+                return item
+        raise NoSuchItem(item_id)
+
+    def remove(self, item: ConversationItem) -> None:
+        """Forget an item that is there."""
+        self._items = [each for each in self._items if each is not item]
+
+    def drop_media(self, before: Sequence[ConversationItem]) -> bool:
+        """Forget the newest of these messages that a client brought, if there is more than text in
+        it; whether it was forgotten."""
+        brought = [item for item in before if item.message.role == "user" and item.sound is None]
+        for item in brought[-1:]:
+            if item in self and any(not isinstance(part, TextPart) for part in item.message.parts):
+                self.remove(item)
+                return True
+        return False
+
+    def _bound(self) -> list[str]:
+        gone: list[str] = []
+        size = sum(item.size_bytes for item in self._items)
+        while len(self._items) > 1 and (len(self._items) > ITEMS_MOST or size > KEPT_BYTES):
+            first = self._items.pop(0)
+            size -= first.size_bytes
+            gone.append(first.item_id)
+        return gone

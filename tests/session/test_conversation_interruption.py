@@ -1,0 +1,132 @@
+"""Interruptions in a conversation of items: the rules of half-duplex and duplex, OpenAI's words."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.openai.talking_model import TalkingModel
+from tests.support.sessions import Talk, WorkerHarness, worker_harness
+from tests.support.timeline import chunks, silence, sound, speak
+
+from parley.clock import ManualClock
+from parley.media.pcm import INPUT_RATE_HZ, Pcm
+from parley.media.resample import resample
+from parley.protocol.kinds import Kind
+
+ANSWER = "one two three four five six seven eight nine ten"
+"""A second of sound."""
+
+
+def noise(seconds: float) -> Pcm:
+    rng = np.random.default_rng(1)
+    samples = 0.1 * rng.standard_normal(round(seconds * INPUT_RATE_HZ))
+    return Pcm(samples.astype(np.float32), INPUT_RATE_HZ)
+
+
+def tell(talk: Talk, pcm: Pcm) -> None:
+    for chunk in chunks(resample(pcm, 24_000), 0.1):
+        data = (chunk.samples * 32767).astype("<i2").tobytes()
+        audio = base64.b64encode(data).decode()
+        talk.say({"type": "input_audio_buffer.append", "audio": audio})
+
+
+async def talking(harness: WorkerHarness, detection: dict[str, Any] | None = None) -> Talk:
+    talk = harness.begin("openai_realtime", kind=Kind.HALF_DUPLEX.value)  # type: ignore[arg-type]
+    session = {"type": "realtime", "audio": {"input": {"turn_detection": detection}}}
+    talk.say({"type": "session.update", "session": session})
+    await talk.until("session.updated")
+    return talk
+
+
+SERVER_VAD = {"type": "server_vad"}
+SEMANTIC_VAD = {"type": "semantic_vad", "eagerness": "high"}
+STARTED = "input_audio_buffer.speech_started"
+
+
+@pytest.mark.parametrize(("heard_s", "heard"), [(0.45, "one two three four five "), (0.0, None)])
+async def test_the_context_holds_what_was_heard_of_an_interrupted_answer(heard_s, heard):
+    clock, model = ManualClock(), TalkingModel(answer=ANSWER)
+    async with worker_harness(clock=clock, model=model) as harness:
+        talk = await talking(harness, SERVER_VAD)
+        tell(talk, sound(silence(0.3), speak(1.0), silence(0.7)))
+        await talk.until("response.done")
+        clock.advance(heard_s)
+        tell(talk, noise(0.7))
+        await talk.until(STARTED, 2)
+        tell(talk, sound(silence(0.7)))
+        await talk.until("response.done", 2)
+
+    said = [text for text in model.contexts[-1] if text.startswith("one")]
+    assert said == ([] if heard is None else [heard])
+
+
+async def test_speech_ends_the_answer_that_is_being_made_and_begins_the_next_turn():
+    model = TalkingModel(answer="word " * 400, word_s=0.01)
+    async with worker_harness(clock=ManualClock(), model=model) as harness:
+        talk = await talking(harness, SERVER_VAD)
+        tell(talk, sound(silence(0.3), speak(1.0), silence(0.7)))
+        await talk.until("response.output_audio.delta")
+        tell(talk, noise(0.6))
+        done = await talk.until("response.done")
+        fence = len(talk.socket.sent)
+        tell(talk, sound(silence(0.7)))
+        committed = await talk.until("input_audio_buffer.committed", 2)
+        await talk.until("response.created", 2)
+
+        between = talk.types[fence : talk.types.index("input_audio_buffer.committed", fence)]
+        assert done["response"]["status_details"]["reason"] == "turn_detected"
+        assert "response.output_audio.delta" not in between
+        assert talk.types.count(STARTED) == 2
+        started = await talk.until(STARTED, 2)
+        assert started["item_id"] == committed["item_id"]
+        assert started["audio_start_ms"] == pytest.approx(2000, abs=200)
+
+
+async def test_an_acknowledgement_is_no_turn_where_turns_are_told_by_their_sense():
+    clock = ManualClock()
+    async with worker_harness(clock=clock, model=TalkingModel(answer=ANSWER)) as harness:
+        talk = await talking(harness, SEMANTIC_VAD)
+        tell(talk, sound(silence(0.3), speak(1.0), silence(0.6)))
+        await talk.until("response.done")
+        tell(talk, noise(0.4))
+        tell(talk, sound(silence(0.6)))
+        await harness.pass_time(5.0, due="played")
+        tell(talk, sound(silence(0.3), speak(1.0), silence(0.6)))
+        await talk.until("response.done", 2)
+
+        assert talk.types.count(STARTED) == 2
+
+
+async def test_the_assistants_own_echo_is_no_turn():
+    clock = ManualClock()
+    async with worker_harness(clock=clock, model=TalkingModel(answer=ANSWER)) as harness:
+        talk = await talking(harness, SERVER_VAD)
+        tell(talk, sound(silence(0.3), speak(1.0), silence(0.7)))
+        await talk.until("response.done")
+        deltas = [m["delta"] for m in talk.socket.sent if m["type"].endswith("output_audio.delta")]
+        played = np.frombuffer(b"".join(map(base64.b64decode, deltas)), "<i2") / 32768
+        tell(talk, resample(Pcm((0.1 * played).astype(np.float32), 24_000), INPUT_RATE_HZ))
+        await harness.pass_time(5.0, due="played")
+        tell(talk, sound(silence(0.3), speak(1.0), silence(0.7)))
+        await talk.until("response.done", 2)
+
+        assert talk.types.count(STARTED) == 2
+
+
+async def test_where_responses_are_not_to_be_interrupted_speech_is_a_turn_of_its_own():
+    model = TalkingModel(answer=ANSWER)
+    async with worker_harness(clock=ManualClock(), model=model) as harness:
+        talk = await talking(harness, {**SERVER_VAD, "interrupt_response": False})
+        tell(talk, sound(silence(0.3), speak(1.0), silence(0.7)))
+        await talk.until("response.done")
+        tell(talk, noise(0.7))
+        tell(talk, sound(silence(0.7)))
+        second = await talk.until("response.done", 2)
+
+    assert second["response"]["status"] == "completed"
+    # What was heard of the first answer is all of it: the context went on as it was.
+    assert len(model.contexts) == 2
+    assert not any(text.startswith("one") for text in model.contexts[-1])
