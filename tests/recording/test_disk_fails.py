@@ -15,9 +15,10 @@ from tests.support.recordings import a_unit, begun, head, tone
 from tests.support.sessions import loud, quiet, worker_harness
 
 from parley.recording import journal as journals
-from parley.recording import layout, lines, store
+from parley.recording import journal_writer, layout, lines, store
 from parley.recording.disk import AppendFile, WavFile
-from parley.recording.journal import Entry, Journal, JournalWriter
+from parley.recording.journal import Entry, Journal
+from parley.recording.journal_writer import JournalWriter
 from parley.recording.layout import Folder, RecordingFolders
 from parley.recording.lines import NoteLine, ReadyLine, UnitLine
 
@@ -169,7 +170,7 @@ def test_a_recording_that_cannot_be_begun_does_not_exist(tmp_path, writer, faili
 def test_a_session_that_ends_on_a_full_disk_can_be_looked_at_and_is_completed_later(
     tmp_path, writer, failing, monkeypatch
 ):
-    monkeypatch.setattr(journals, "RETRY_S", 0.01)
+    monkeypatch.setattr(journal_writer, "RETRY_S", 0.01)
     journal = new(tmp_path, writer)
     journal.put(a_unit(0))
     assert writer.flush()

@@ -21,7 +21,8 @@ from parley.media.wav import encode_wav
 from parley.protocol.kinds import Kind
 from parley.recording import lines
 from parley.recording.finish import recover
-from parley.recording.journal import Journal, JournalWriter
+from parley.recording.journal import Journal
+from parley.recording.journal_writer import JournalWriter
 from parley.recording.layout import Folder, RecordingFolders, make_id
 from parley.recording.lines import SaidLine, TurnInput, TurnLine
 from parley.worker.recording import Recordings

@@ -15,7 +15,7 @@ from tests.support.recordings import JPEG, a_unit, begun, head, recorded, tone
 from parley.protocol.kinds import Kind
 from parley.recording import store
 from parley.recording.finish import recover
-from parley.recording.journal import JournalWriter
+from parley.recording.journal_writer import JournalWriter
 from parley.recording.layout import Folder, RecordingFolders
 from parley.recording.lines import (
     HeardLine,

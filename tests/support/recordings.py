@@ -12,7 +12,8 @@ from parley.media.image import encode_jpeg
 from parley.media.pcm import Pcm
 from parley.protocol.kinds import Kind
 from parley.recording import layout
-from parley.recording.journal import Entry, Journal, JournalWriter, Media
+from parley.recording.journal import Entry, Journal, Media
+from parley.recording.journal_writer import JournalWriter
 from parley.recording.layout import Folder, RecordingFolders
 from parley.recording.lines import HeadLine, ReadyLine, RecordedResult, UnitLine, UnitTiming
 

@@ -40,7 +40,8 @@ from parley.protocol.control import RecordingState
 from parley.protocol.kinds import Kind
 from parley.recording import layout
 from parley.recording.finish import recover
-from parley.recording.journal import Entry, Journal, JournalWriter, Media
+from parley.recording.journal import Entry, Journal, Media
+from parley.recording.journal_writer import JournalWriter
 from parley.recording.layout import Folder, RecordingFolders, free_bytes
 from parley.recording.lines import (
     AnswerLine,

@@ -1,0 +1,150 @@
+"""The thread that writes all journals of a worker.
+
+Its queue is bounded in bytes, and its disk may be full or fail: a recording may have a gap, but it
+says so, and inference never waits for a disk.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from parley import logs
+
+QUEUE_BYTES: Final = 64 * 1024 * 1024
+"""About fifteen minutes of one duplex session's sound."""
+
+RETRY_S: Final = 5.0
+"""How often the end of a recording is tried again on a disk that fails."""
+
+_log = logs.get(__name__)
+
+
+class JournalWriter:
+    """The thread. `put` never blocks; `close` waits until everything is written.
+
+    Args:
+        limit_bytes: media that may wait; a job that goes beyond is refused.
+    """
+
+    def __init__(self, *, limit_bytes: int = QUEUE_BYTES) -> None:
+        self._limit_bytes = limit_bytes
+        self._waiting_bytes = 0
+        self._lock = threading.Lock()
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._again: list[Callable[[], None]] = []
+        self.lost = 0
+        """Entries that were not written, of all recordings."""
+        self.problem = ""
+        """Why an entry was not written; "" once one has been since."""
+        self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
+        self._thread.start()
+
+    @property
+    def waiting_bytes(self) -> int:
+        return self._waiting_bytes
+
+    def put(
+        self,
+        job: Callable[[], None],
+        size: int,
+        *,
+        session_id: str,
+        must: bool = False,
+        failed: Callable[[Exception], None] = lambda error: None,
+    ) -> bool:
+        """Have a job done; False when it was refused because too much waits.
+
+        Args:
+            must: for the few small jobs without which the rest makes no sense.
+            failed: called in the writer thread when the job raised.
+        """
+        with self._lock:
+            if not must and self._waiting_bytes + size > self._limit_bytes:
+                return False
+            self._waiting_bytes += size
+        self._jobs.put(_Job(job, size, session_id, failed))
+        return True
+
+    def is_well(self) -> None:
+        """An entry was written. In the writer thread only."""
+        self.problem = ""
+
+    def count_lost(self) -> None:
+        """An entry was not written. From any thread."""
+        with self._lock:
+            self.lost += 1
+
+    def try_again(self, job: Callable[[], None]) -> None:
+        """Do a job every few seconds until it succeeds. In the writer thread only."""
+        self._again.append(job)
+
+    def flush(self, limit_s: float = 30.0) -> bool:
+        """Wait until what was put so far is done; whether it was in time."""
+        done = threading.Event()
+        self.put(done.set, 0, session_id="", must=True)
+        return done.wait(limit_s)
+
+    def close(self, limit_s: float = 30.0) -> None:
+        """Finish what waits and end the thread. Safe to repeat."""
+        self._jobs.put(None)
+        self._thread.join(limit_s)
+
+    def _run(self) -> None:
+        due_s = 0.0
+        while True:
+            try:
+                job = self._jobs.get(timeout=RETRY_S if self._again else None)
+            except queue.Empty:
+                job = _NOTHING
+            if job is None:
+                self._retry()
+                return
+            self._do(job)
+            if self._again and time.monotonic() > due_s:
+                self._retry()
+                due_s = time.monotonic() + RETRY_S
+
+    def _do(self, job: _Job) -> None:
+        if job is _NOTHING:
+            return
+        try:
+            job.act()
+        except Exception as error:
+            # The edge: one entry is lost, the thread and the other recordings go on.
+            self.problem = reason_of(error)
+            if not isinstance(error, OSError):
+                _log.exception("recording failed", session_id=job.session_id)
+            job.failed(error)
+        finally:
+            with self._lock:
+                self._waiting_bytes -= job.size
+
+    def _retry(self) -> None:
+        waiting, self._again = self._again, []
+        for act in waiting:
+            try:
+                act()
+            except OSError as error:
+                self.problem = reason_of(error)
+                self._again.append(act)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Job:
+    act: Callable[[], None]
+    size: int
+    session_id: str
+    failed: Callable[[Exception], None] = lambda error: None
+
+
+_NOTHING: Final = _Job(lambda: None, 0, "")
+
+
+def reason_of(error: Exception) -> str:
+    """A few words for operators and journals, without paths."""
+    return (error.strerror or "disk error") if isinstance(error, OSError) else type(error).__name__
