@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from tests.openai.talking_model import TalkingModel
 from tests.support.patience import HANG_S
 from tests.support.sounds import silence, speak
 from tests.support.stack import RunningStack, running_stack
@@ -147,6 +148,102 @@ async def test_a_mistake_is_fatal(messages, code):
     assert closed["reason"] == "protocol_error"
     assert closing is not None
     assert closing != 1000
+
+
+async def ask(talk: Client, *messages: dict[str, Any], **more: Any) -> list[dict[str, Any]]:
+    """One chat turn: everything up to its `response.done`."""
+    before = len(talk.told)
+    await talk.say(type="input.append", input={"messages": list(messages), **more})
+    await talk.until("response.done")
+    return talk.told[before:]
+
+
+def user(*parts: Any) -> dict[str, Any]:
+    return {"role": "user", "content": parts[0] if len(parts) == 1 else list(parts)}
+
+
+async def test_several_chat_turns_on_one_socket():
+    model = TalkingModel(answer="one two three")
+    async with client("chat", load_model=lambda: model) as (_, talk):
+        created = await talk.init()
+        first = await ask(talk, user("hello"))
+        voiced = await ask(
+            talk, user("again"), tts={"enabled": True}, generation={"max_new_tokens": 2}
+        )
+        look = user(
+            {"type": "text", "text": "look"},
+            {"type": "image", "data": picture()},
+            {"type": "audio", "data": sound(speak(1.0))},
+        )
+        whole = await ask(talk, look, streaming=False, tts={"enabled": True})
+        await talk.say(type="session.close")
+        closed = await talk.until("session.closed")
+        code = await talk.end()
+
+    assert created["mode"] == "turn_based"
+    assert [m["kind"] for m in first[:-1]] == ["text"] * 3
+    assert first[-1]["text"] == "one two three "
+    assert first[-1]["audio"] is None
+    assert first[-1]["reason"] == "turn_end"
+    assert [m["kind"] for m in voiced[:-1]] == ["text", "audio"] * 2
+    assert voiced[-1]["reason"] == "max_tokens"
+    (done,) = whole
+    assert len(np.frombuffer(base64.b64decode(done["audio"]), "<f4")) == 3 * 2400
+    assert done["usage"]["input_token_details"]["audio_tokens"] == 10
+    assert done["usage"]["input_token_details"]["vision_tokens"] > 0
+    assert len({turn[-1]["response_id"] for turn in (first, voiced, whole)}) == 3
+    assert closed["reason"] == "user_stop"
+    assert closed["usage"]["output_tokens"] == 3 + 2 + 3
+    assert code == 1000
+    # Every request holds its whole conversation: nothing of the one before is in the context.
+    assert [words[-1] for words in model.contexts[:2]] == ["hello", "again"]
+    assert all("Be kind." in words for words in model.contexts)
+    assert "hello" not in model.contexts[1]
+    assert [asked.sampling.length_penalty for asked in model.asked] == [1.1] * 3
+    assert [asked.max_new_tokens for asked in model.asked] == [256, 2, 256]
+
+
+async def test_a_chat_request_waits_while_another_is_answered():
+    model = TalkingModel(answer="word " * 20, word_s=0.01)
+    async with client("chat", load_model=lambda: model) as (_, talk):
+        await talk.init()
+        for text in ("first", "second"):
+            await talk.say(type="input.append", input={"messages": [user(text)]})
+        first = await talk.until("response.done")
+        second = await talk.until("response.done")
+
+    assert (first["input_id"], second["input_id"]) == ("input_0", "input_1")
+    assert [words[-1] for words in model.contexts] == ["first", "second"]
+
+
+async def test_a_chat_without_messages_is_fatal():
+    async with client("chat") as (_, talk):
+        await talk.init()
+        await talk.say(type="input.append", input={"messages": []})
+        await talk.end()
+
+    *_, error, closed = talk.told
+    assert error["error"]["type"] == "client_error"
+    assert "messages" in error["error"]["message"]
+    assert closed["reason"] == "protocol_error"
+
+
+async def test_several_chats_are_one_recording(tmp_path):
+    model = TalkingModel(answer="one two")
+    storage = {"data_dir": str(tmp_path), "recording": True, "min_free_gb": 0}
+    async with client("chat", load_model=lambda: model, storage=storage) as (_, talk):
+        await talk.init()
+        for text in ("first", "second"):
+            await ask(talk, user(text))
+        await talk.say(type="session.close")
+        await talk.end()
+
+    (journal,) = tmp_path.rglob("journal.jsonl")
+    lines = [json.loads(line) for line in journal.read_text().splitlines()]
+    turns = [line["input"]["text"] for line in lines if line["kind"] == "turn"]
+    answers = [line["text"] for line in lines if line["kind"] == "answer"]
+    assert turns == ["first", "second"]
+    assert answers == ["one two ", "one two "]
 
 
 async def test_an_init_sent_while_waiting_is_kept():

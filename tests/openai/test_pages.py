@@ -72,7 +72,7 @@ async def test_the_printed_requests_are_answered():
 
 
 async def test_the_printed_v2_session_goes_as_promised():
-    (sample,) = samples("docs/protocols/minicpmo-v2.md", "sh")
+    sample, _ = samples("docs/protocols/minicpmo-v2.md", "sh")
     path = re.search(r"localhost:8006(/\S+?)'", sample.program)
     assert path is not None
     assert sample.promised is not None
@@ -101,6 +101,26 @@ async def test_the_printed_v2_session_goes_as_promised():
                     told.append("")
 
     assert [name for name in told if name] == promised
+
+
+async def test_the_printed_v2_chat_goes_as_promised():
+    _, sample = samples("docs/protocols/minicpmo-v2.md", "sh")
+    path = re.search(r"localhost:8006(/\S+?)'", sample.program)
+    assert path is not None
+    assert sample.promised is not None
+    promised = re.findall(r'^\{"type":"([a-z_.]*)"$', sample.promised, re.MULTILINE)
+    told: list[str] = []
+
+    async with running_stack() as running:
+        url = f"ws://127.0.0.1:{running.gateway.port}{path[1]}"
+        async with connect(url) as socket, asyncio.timeout(HANG_S):
+            for message, answer in zip(pasted(sample.program), promised[1:], strict=True):
+                await socket.send(json.dumps(message))
+                before = len(told)
+                while answer not in told[before:]:
+                    told.append(json.loads(await socket.recv())["type"])
+
+    assert told == promised
 
 
 async def test_the_printed_live_session_goes_as_promised():

@@ -111,6 +111,8 @@ class Dialect(ABC):
     has_items: ClassVar[bool] = False
     """Whether its half-duplex sessions are conversations of items, which are answered when the
     client asks (`session/conversation.py`)."""
+    has_several_chats: ClassVar[bool] = False
+    """Whether its chat sessions answer one request after the other (`session/chat_series.py`)."""
     parameters: ClassVar[frozenset[str]] = frozenset()
     """Names of query parameters that the worker needs to know, too."""
     subprotocol: ClassVar[str | None] = None

@@ -3,33 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Final, assert_never
+from typing import ClassVar, Final
 
 import msgspec
 
 from parley.dialects.base import Early, Reply
+from parley.dialects.chat_request import requested
 from parley.dialects.events import (
     AnswerDone,
-    ChatRequested,
     ClientEvent,
-    Clip,
-    Content,
     OutputDelta,
-    Picture,
     Prefilled,
     RecordingLost,
     ServerEvent,
-    Sound,
     StopRequested,
 )
 from parley.dialects.legacy import LegacyDialect, extra, phrase
 from parley.dialects.sound import in_seconds, pcm_text
 from parley.errors import ContextFull, InvalidRequest, ParleyError, WrongPhase
-from parley.protocol import chat, codec, values
-from parley.protocol.content import Message
+from parley.protocol import chat, codec
 from parley.protocol.kinds import Ending, Kind, Phase
 from parley.protocol.legacy import CLOSE_SENTENCES, CloseReason, Stopped
-from parley.protocol.values import Generation, TextPart
 
 _STOP: Final = frozenset({"stop"})
 
@@ -150,53 +144,6 @@ def _chunks(delta: OutputDelta) -> Sequence[chat.Chunk]:
         chat.Chunk(text_delta=delta.text or None, audio_data=pcm_text(first)),
         *(chat.Chunk(audio_data=pcm_text(each)) for each in others),
     )
-
-
-def requested(request: chat.Request) -> ChatRequested:
-    """A request as an event; base64 is decoded, files are not opened.
-
-    Raises:
-        InvalidPayload, TooLarge: naming the field.
-    """
-    tts = request.tts if request.wants_speech else None
-    voice = tts.voice_bytes() if tts else None
-    messages = tuple(
-        Message(message.role, tuple(map(_content, message.parts))) for message in request.messages
-    )
-    images = sum(isinstance(part, Picture) for m in messages for part in m.parts)
-    return ChatRequested(
-        messages=messages,
-        is_streaming=request.streaming,
-        wants_speech=request.wants_speech,
-        voice=None if voice is None else Sound(voice),
-        voice_name=tts.ref_audio_path if tts else None,
-        tts_mode=tts.mode if tts else "default",
-        language=tts.language if tts else None,
-        generation=Generation(
-            **msgspec.structs.asdict(request.generation),
-            enable_thinking=request.enable_thinking,
-            say=request.say,
-        ),
-        max_slices=request.image.max_slice_nums,
-        numbers_images=request.image.numbers_images(images),
-        is_omni=request.is_omni,
-        wants_recording=request.record,
-        seed=request.seed,
-    )
-
-
-def _content(part: values.Part) -> Content:
-    match part:
-        case values.TextPart():
-            return TextPart(part.text)
-        case values.ImagePart():
-            return Picture(part.file_bytes())
-        case values.AudioPart():
-            return Sound(part.audio_bytes(), part.sample_rate)
-        case values.VideoPart():
-            return Clip(part.file_bytes(), part.stack_frames)
-        case _ as never:
-            assert_never(never)
 
 
 def _is_stop(frame: str) -> bool:

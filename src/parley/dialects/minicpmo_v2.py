@@ -1,7 +1,8 @@
-"""The newest public MiniCPM-o dialect in full duplex: `session.init` first on `/v1/realtime`.
+"""The newest public MiniCPM-o dialect: `session.init` first on `/v1/realtime`, or `mode=chat`.
 
-The same units as the realtime dialect. One kind per message; the end of a turn is a `listen` after
-its last unit; a mistake ends the session. Source: docs of the public project, realtime API.
+The same units as the realtime dialect, and in chats the requests of the chat dialect, one after the
+other. One kind per message; the end of a turn is a `listen` after its last unit, or `response.done`
+in chats; a mistake ends the session. Source: docs of the public project, realtime API.
 """
 
 from __future__ import annotations
@@ -14,8 +15,13 @@ from typing import Any, ClassVar, Final
 import msgspec
 
 from parley.dialects.base import Reply, SessionContext, UpgradeRequest
+from parley.dialects.chat_request import requested
 from parley.dialects.events import (
+    AnswerDone,
+    ChatOpened,
     ClientEvent,
+    OutputDelta,
+    Prefilled,
     ServerEvent,
     SessionReady,
     StopRequested,
@@ -24,9 +30,10 @@ from parley.dialects.events import (
 from parley.dialects.realtime_call import RealtimeCallDialect, setup_of
 from parley.dialects.sound import in_seconds, pcm_text
 from parley.errors import ParleyError
+from parley.media.pcm import Pcm
 from parley.protocol import codec
 from parley.protocol import minicpmo_v2 as wire
-from parley.protocol.kinds import Phase
+from parley.protocol.kinds import Ending, Kind, Phase
 from parley.protocol.legacy import CLOSE_CODES, CLOSE_SENTENCES, CloseReason
 from parley.protocol.values import make_id
 
@@ -37,12 +44,14 @@ REASONS: Final[Mapping[CloseReason, str]] = {
     "server_shutdown": "server_shutdown",
     "error": "backend_error",
 }
+COUNTED: Final = ("text", "audio", "vision", "text_out", "audio_out")
+DONE_REASONS: Final = {Ending.LIMIT: "max_tokens", Ending.CANCELLED: "cancelled"}
 AUDIO_TOKENS_PER_S: Final = 10
 """Of MiniCPM-o; usage counts what was heard by it."""
 
 
 class MiniCPMOV2Dialect(RealtimeCallDialect):
-    """See the module's text. Recognised by its first message; `mode=chat` is not held."""
+    """See the module's text. Recognised by `mode=chat`, or by its first message."""
 
     name = "minicpmo_v2"
     paths = (wire.PATH,)
@@ -51,21 +60,31 @@ class MiniCPMOV2Dialect(RealtimeCallDialect):
         Phase.CONNECTED: frozenset({"session.init", "session.close"}),
         Phase.PREPARING: frozenset({"session.close"}),
         Phase.ACTIVE: frozenset({"input.append", "session.close"}),
+        Phase.GENERATING: frozenset({"input.append", "session.close"}),
     }
     precedence = 5
     first_types = frozenset({"session.init"})
     keeps = frozenset({"session.init"})
+    has_several_chats = True
 
     def __init__(self, context: SessionContext) -> None:
         super().__init__(context)
         self._response_id = ""
-        self._usage = {"text": 0, "audio": 0, "vision": 0, "text_out": 0, "audio_out": 0}
+        self._usage = dict.fromkeys(COUNTED, 0)
+        self._options = wire.ChatOptions()
+        self._inputs = 0
+        self._chunks = 0
+        self._asked_s = 0.0
+        self._prefilled = Prefilled(0)
 
     @classmethod
     def claims(cls, request: UpgradeRequest) -> bool:
-        """Only the first message tells."""
-        del request
-        return False
+        """Chats are known by their address; of calls only the first message tells."""
+        return request.query.get("mode") == "chat"
+
+    @classmethod
+    def kind_of(cls, request: UpgradeRequest) -> Kind:
+        return Kind.CHAT if cls.claims(request) else super().kind_of(request)
 
     @classmethod
     def new_session_id(cls, now_s: float) -> str:
@@ -78,9 +97,15 @@ class MiniCPMOV2Dialect(RealtimeCallDialect):
         value = codec.parse(frame)
         name = wire.type_of(value)
         self.check(phase, name)
+        is_chat = self.context.kind is Kind.CHAT
         match name:
+            case "session.init" if is_chat:
+                self._options = wire.chat_options_of(value)
+                return ChatOpened()
             case "session.init":
                 return setup_of(wire.setup_of(value).session)
+            case "input.append" if is_chat:
+                return requested(wire.request_of(value, self._options))
             case "input.append":
                 return self.unit_of(wire.input_of(value))
             case _:
@@ -95,26 +120,95 @@ class MiniCPMOV2Dialect(RealtimeCallDialect):
                 return (
                     wire.Created(
                         session_id=self.session_id,
-                        mode="full_duplex",
+                        mode=self._mode,
                         metrics={"kv_cache_length": event.prompt_tokens},
                         usage=self._total(),
                     ),
                 )
             case UnitDone():
                 return self._deltas(event)
+            case Prefilled():
+                return self._begin_answer(event)
+            case OutputDelta():
+                return self._said(event)
+            case AnswerDone():
+                return (self._answered(event),)
             case _:
                 # Turns and pauses: this dialect has no such words.
                 return ()
+
+    @property
+    def _mode(self) -> str:
+        return "turn_based" if self.context.kind is Kind.CHAT else "full_duplex"
+
+    # Chats.
+
+    def _begin_answer(self, event: Prefilled) -> Sequence[msgspec.Struct]:
+        self._response_id, self._chunks = make_id("resp"), 0
+        self._prefilled, self._asked_s = event, self.context.clock.monotonic()
+        return ()
+
+    def _said(self, event: OutputDelta) -> list[msgspec.Struct]:
+        found: list[msgspec.Struct] = []
+        for kind in _spoken(event.text, event.pcm):
+            found.append(
+                wire.Delta(
+                    **self._stamped(),
+                    chunk_index=self._chunks,
+                    metrics=self._chat_metrics(),
+                    **kind,
+                )
+            )
+            self._chunks += 1
+        return found
+
+    def _answered(self, event: AnswerDone) -> wire.ResponseDone:
+        prefilled = self._prefilled
+        spent = {
+            "text": event.input_tokens - prefilled.audio_tokens - prefilled.image_tokens,
+            "audio": prefilled.audio_tokens,
+            "vision": prefilled.image_tokens,
+            "text_out": event.generated_tokens,
+            "audio_out": event.speech_tokens,
+        }
+        for name, count in spent.items():
+            self._usage[name] += count
+        stamped = self._stamped()
+        self._inputs += 1
+        return wire.ResponseDone(
+            **stamped,
+            text=event.text,
+            audio=pcm_text(event.pcm),
+            reason=DONE_REASONS.get(event.ending, "turn_end"),
+            metrics=self._chat_metrics()
+            | {"n_tokens": event.generated_tokens, "n_tts_tokens": event.speech_tokens},
+            usage=_usage(spent),
+        )
+
+    def _stamped(self) -> dict[str, Any]:
+        return {
+            "session_id": self.session_id,
+            "response_id": self._response_id,
+            "input_id": f"input_{self._inputs}",
+            "server_send_ts": round(self.context.clock.time(), 3),
+        }
+
+    def _chat_metrics(self) -> dict[str, Any]:
+        spent_s = self.context.clock.monotonic() - self._asked_s
+        return {
+            "backend": "parley",
+            "kv_cache_length": self._prefilled.input_tokens,
+            "wall_clock_ms": round(1000 * spent_s, 2),
+        }
+
+    # Calls.
 
     def _deltas(self, unit: UnitDone) -> list[wire.Delta]:
         """A unit, one kind per message."""
         kinds: list[dict[str, Any]] = []
         if not unit.is_listen:
             self._response_id = self._response_id or make_id("resp")
-            first, others = in_seconds(unit.pcm)
-            kinds += [{"kind": "text", "text": unit.text}] if unit.text else []
-            sounds = [] if first is None else [first, *others]
-            kinds += [{"kind": "audio", "audio": pcm_text(sound) or ""} for sound in sounds]
+            kinds += _spoken(unit.text, unit.pcm)
         if unit.is_listen or unit.end_of_turn:
             kinds.append({"kind": "listen"})
         common: dict[str, Any] = {
@@ -179,6 +273,14 @@ class MiniCPMOV2Dialect(RealtimeCallDialect):
 
     def shutting_down(self, failure: ParleyError) -> Reply:
         return self.closed("server_shutdown")
+
+
+def _spoken(text: str, pcm: Pcm | None) -> list[dict[str, Any]]:
+    """What was said, one kind after the other."""
+    first, others = in_seconds(pcm)
+    sounds = [] if first is None else [first, *others]
+    words = [{"kind": "text", "text": text}] if text else []
+    return [*words, *({"kind": "audio", "audio": pcm_text(sound) or ""} for sound in sounds)]
 
 
 def _usage(counts: Mapping[str, int]) -> dict[str, Any]:

@@ -313,7 +313,8 @@ class ConnectionHandler:
 
     def _total_s(self, dialect: Dialect, kind: Kind) -> float | None:
         """What waiting and session may take together; None: nothing counts before the lease."""
-        if not (dialect.is_timed_call and self._limits.realtime_counts_queue):
+        is_call = dialect.is_timed_call and kind.is_duplex
+        if not (is_call and self._limits.realtime_counts_queue):
             return None
         if kind is Kind.AUDIO_DUPLEX:
             return self._limits.realtime_audio_s

@@ -25,6 +25,7 @@ from parley.protocol.values import Generation
 from parley.session.opened import Voices, no_voices, open_messages, open_voice
 from parley.session.session import Session
 from parley.views.chat import ChatView
+from parley.views.content import AudioPart, Message, VideoPart
 
 STOP_GRACE_S: Final = 0.25
 """A model that has not stopped by then is not waited for. Source: service.md 7, stop to silence."""
@@ -38,72 +39,45 @@ class ChatLimits:
     voice_s: float
 
 
-class ChatRunner:
-    """See the module's text."""
+class RequestRun:
+    """One request: opened, prefilled, answered. A stopped one has its `AnswerDone`, too."""
 
     def __init__(
         self,
         session: Session,
         view: ChatView,
+        asked: ChatRequested,
         limits: ChatLimits,
         *,
-        voices: Voices = no_voices,
-        seed: int | None = None,
+        voices: Voices,
+        seed: int | None,
     ) -> None:
         self._session = session
         self._view = view
+        self._asked = asked
         self._limits = limits
         self._voices = voices
         self._seed = seed
-        self._asked: asyncio.Future[ChatRequested] = asyncio.get_running_loop().create_future()
-        self._is_stopped = False
+        self.is_stopped = False
+        self._has_finished = False
         self._input_tokens = 0
         self._heard = ""
         self._text = ""
         self._pieces = 0
         self._recording_id: str | None = None
 
-    def accept(self, event: ClientEvent) -> None:
-        """See `Runner`. A second request is ignored, as everything but a stop."""
-        match event:
-            case ChatRequested() if not self._asked.done():
-                self._session.enter(Phase.PREPARING)
-                self._asked.set_result(event)
-            case StopRequested():
-                self.stop_turn()
-            case _:
-                raise WrongPhase(type(event).__name__, self._session.phase)
+    async def answer(self) -> None:
+        """Everything up to `AnswerDone`.
 
-    def expire(self, deadline: str) -> None:
-        """See `Runner`."""
-        if deadline == "stop":
-            self._finish_stopped()
-        else:
-            self._session.end(SessionEnded("timeout", elapsed_s=self._limits.setup_s))
-
-    def stop_turn(self) -> bool:
-        """End the answer; what there is of it becomes the whole."""
-        if self._is_stopped:
-            return True
-        if not self._asked.done():
-            self._session.end(SessionEnded("stopped"))
-            return True
-        self._is_stopped = True
-        self._view.stop_generation()
-        self._session.deadlines.set("stop", self._session.clock.monotonic() + STOP_GRACE_S)
-        return True
-
-    async def run(self) -> SessionEnded:
-        """See `Runner`."""
-        session = self._session
-        session.deadlines.set("setup", session.clock.monotonic() + self._limits.setup_s)
-        asked = await self._asked
-        session.deadlines.clear("setup")
-        spec = self._view.spec
+        Raises:
+            ParleyError: it cannot be answered.
+        """
+        session, asked, spec = self._session, self._asked, self._view.spec
         if asked.generation.say is not None and not spec.reads_aloud:
             raise InvalidRequest("This model does not read texts aloud.", field="say")
         room = ContextRoom(spec.context_limit_tokens, spec.image_tokens, spec.audio_tokens_per_s)
         messages = await open_messages(asked.messages, room=room)
+        sound_s = sum(sound_s_of(message) for message in messages)
         voice = await open_voice(
             asked.voice, asked.voice_name, voices=self._voices, limit_s=self._limits.voice_s
         )
@@ -124,16 +98,22 @@ class ChatRunner:
         self._input_tokens, self._heard = prefilled.context_tokens, prefilled.heard
         self._recording_id = await session.recording_id()
         session.enter(Phase.GENERATING)
-        session.emit(Prefilled(self._input_tokens))
-        if not self._is_stopped:
-            answer = self._stream if asked.is_streaming else self._answer
-            await answer(asked.generation, speaks=asked.wants_speech)
-        if self._is_stopped:
-            self._finish_stopped()
-        return SessionEnded("done")
+        session.emit(
+            Prefilled(
+                self._input_tokens,
+                audio_tokens=round(sound_s * spec.audio_tokens_per_s),
+                image_tokens=prefilled.vision_tokens,
+            )
+        )
+        if not self.is_stopped:
+            told = self._stream if asked.is_streaming else self._whole
+            await told(asked.generation, speaks=asked.wants_speech)
+        if self.is_stopped:
+            self.finish_stopped()
 
-    async def close(self) -> None:
-        """See `Runner`."""
+    def stop(self) -> None:
+        """End the answer; what there is of it becomes the whole."""
+        self.is_stopped = True
         self._view.stop_generation()
 
     async def _stream(self, generation: Generation, *, speaks: bool) -> None:
@@ -148,9 +128,9 @@ class ChatRunner:
             await self._session.room()
         decoded = self._view.decoded
         assert decoded is not None
-        if not self._is_stopped:
+        if not self.is_stopped:
             # All sound went out in the pieces; once more here would be heard twice.
-            self._session.emit(
+            self._finish(
                 AnswerDone(
                     decoded.text,
                     decoded.text_tokens,
@@ -158,31 +138,32 @@ class ChatRunner:
                     recording_id=self._recording_id,
                     ending=decoded.ending,
                     heard=self._heard or decoded.heard,
+                    speech_tokens=decoded.speech_tokens,
                 )
             )
 
-    async def _answer(self, generation: Generation, *, speaks: bool) -> None:
+    async def _whole(self, generation: Generation, *, speaks: bool) -> None:
         answer = await self._view.generate(
             self._session.session_id, generation, generate_audio=speaks
         )
-        self._session.emit(
+        self._finish(
             AnswerDone(
                 answer.text,
                 answer.decoded.text_tokens,
                 self._input_tokens,
                 answer.audio,
-                is_stopped=self._is_stopped,
+                is_stopped=self.is_stopped,
                 recording_id=self._recording_id,
                 ending=answer.decoded.ending,
                 heard=self._heard or answer.decoded.heard,
+                speech_tokens=answer.decoded.speech_tokens,
             )
         )
-        if self._is_stopped:
-            self._session.end(SessionEnded("done"))
 
-    def _finish_stopped(self) -> None:
+    def finish_stopped(self) -> None:
+        """What there is of a stopped answer, once."""
         decoded = self._view.decoded
-        self._session.emit(
+        self._finish(
             AnswerDone(
                 decoded.text if decoded is not None else self._text,
                 decoded.text_tokens if decoded is not None else self._pieces,
@@ -193,4 +174,90 @@ class ChatRunner:
                 heard=self._heard,
             )
         )
-        self._session.end(SessionEnded("done"))
+
+    def _finish(self, done: AnswerDone) -> None:
+        if not self._has_finished:
+            self._has_finished = True
+            self._session.emit(done)
+
+
+class ChatRunner:
+    """See the module's text."""
+
+    def __init__(
+        self,
+        session: Session,
+        view: ChatView,
+        limits: ChatLimits,
+        *,
+        voices: Voices = no_voices,
+        seed: int | None = None,
+    ) -> None:
+        self._session = session
+        self._view = view
+        self._limits = limits
+        self._voices = voices
+        self._seed = seed
+        self._asked: asyncio.Future[RequestRun] = asyncio.get_running_loop().create_future()
+
+    def accept(self, event: ClientEvent) -> None:
+        """See `Runner`. A second request is ignored, as everything but a stop."""
+        match event:
+            case ChatRequested() if not self._asked.done():
+                self._session.enter(Phase.PREPARING)
+                self._asked.set_result(
+                    RequestRun(
+                        self._session,
+                        self._view,
+                        event,
+                        self._limits,
+                        voices=self._voices,
+                        seed=self._seed,
+                    )
+                )
+            case StopRequested():
+                self.stop_turn()
+            case _:
+                raise WrongPhase(type(event).__name__, self._session.phase)
+
+    def expire(self, deadline: str) -> None:
+        """See `Runner`."""
+        if deadline == "stop":
+            self._asked.result().finish_stopped()
+            self._session.end(SessionEnded("done"))
+        else:
+            self._session.end(SessionEnded("timeout", elapsed_s=self._limits.setup_s))
+
+    def stop_turn(self) -> bool:
+        """End the answer; what there is of it becomes the whole."""
+        if not self._asked.done():
+            self._session.end(SessionEnded("stopped"))
+            return True
+        asked = self._asked.result()
+        if not asked.is_stopped:
+            asked.stop()
+            self._session.deadlines.set("stop", self._session.clock.monotonic() + STOP_GRACE_S)
+        return True
+
+    async def run(self) -> SessionEnded:
+        """See `Runner`."""
+        session = self._session
+        session.deadlines.set("setup", session.clock.monotonic() + self._limits.setup_s)
+        asked = await asyncio.shield(self._asked)
+        session.deadlines.clear("setup")
+        await asked.answer()
+        return SessionEnded("done")
+
+    async def close(self) -> None:
+        """See `Runner`."""
+        self._view.stop_generation()
+
+
+def sound_s_of(message: Message) -> float:
+    """Seconds of sound in a message."""
+    return sum(
+        sound.duration_s
+        for part in message.parts
+        if isinstance(part, AudioPart | VideoPart)
+        for sound in ([part.pcm] if isinstance(part, AudioPart) else part.clip.sounds)
+    )

@@ -182,9 +182,17 @@ def keep_half_duplex(
     return asked, config
 
 
-def keep_chat(event: ChatRequested, files: Files) -> tuple[ChatAsked, dict[str, Any]]:
-    """`asked` and `config` of a chat; its media go into `files`."""
-    counts = {"image": 0, "audio": 0, "video": 0}
+class MediaCounts(dict[str, int]):
+    """How many media of each type a recording has: where the next one goes."""
+
+    def __missing__(self, name: str) -> int:
+        return 0
+
+
+def keep_chat(
+    event: ChatRequested, files: Files, counts: MediaCounts
+) -> tuple[ChatAsked, dict[str, Any]]:
+    """`asked` and `config` of a chat; its media go into `files`, and are counted."""
 
     def kept(part: Content) -> KeptPart:
         match part:

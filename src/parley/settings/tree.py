@@ -261,6 +261,9 @@ class LimitSettings(Part):
     chat_first_message_s: float = Field(
         30.0, gt=0, description="Time from connecting to the request of a chat."
     )
+    chat_idle_s: float = Field(
+        180.0, gt=0, description="A connection for several chats ends after this without one."
+    )
     chat_frame_mb: float = Field(128.0, gt=0, description="Largest chat request, in MiB.")
     frame_mb: float = Field(
         16.0, gt=0, description="Largest message of the other dialects, in MiB."

@@ -33,6 +33,7 @@ from parley.protocol.control import (
 )
 from parley.protocol.kinds import Kind, Phase, WorkerState
 from parley.session.chat import ChatLimits, ChatRunner
+from parley.session.chat_series import ChatSeriesRunner, SeriesLimits
 from parley.session.conversation import ConversationRunner
 from parley.session.duplex import DuplexRunner, UnitLimits
 from parley.session.half_duplex import HalfDuplexRunner, TurnLimits
@@ -307,15 +308,17 @@ class Host:
         voices = self.voices(lease)
         match lease.kind.mode:
             case "chat":
-                return ChatRunner(
-                    session,
-                    ChatView(slot),
-                    ChatLimits(
-                        setup_s=limits.chat_first_message_s, voice_s=limits.reference_audio_s
-                    ),
-                    voices=voices,
-                    seed=seed,
+                chat = ChatLimits(
+                    setup_s=limits.chat_first_message_s, voice_s=limits.reference_audio_s
                 )
+                if not dialect.has_several_chats:
+                    return ChatRunner(session, ChatView(slot), chat, voices=voices, seed=seed)
+                series = SeriesLimits(
+                    chat=chat,
+                    idle_s=limits.chat_idle_s,
+                    session_s=limits.half_duplex_session_s,
+                )
+                return ChatSeriesRunner(session, ChatView(slot), series, voices=voices, seed=seed)
             case "half_duplex":
                 runner = ConversationRunner if dialect.has_items else HalfDuplexRunner
                 return runner(

@@ -174,6 +174,7 @@ class SessionRecorder:
         self._kind = kind
         self._is_declined = False
         self._is_ready = False
+        self._media = recorded.MediaCounts()
         self._began_s = 0.0
         self._turn = 0
         self._was_speaking = False
@@ -185,8 +186,13 @@ class SessionRecorder:
         at_ms = round(1000 * (at_s - self._began_s), 1)
         self._check_losses()
         match event:
+            case ChatRequested() if self._is_ready:
+                self._ask_again(event, at_s, at_ms)
             case ChatRequested() | HalfDuplexSetup() | DuplexSetup():
                 self._prepare(event, at_s)
+            case SessionReady() if self._kind is Kind.CHAT:
+                # Of several chats the first begins the recording.
+                return
             case _ if self._is_declined:
                 return
             case SessionReady():
@@ -235,7 +241,7 @@ class SessionRecorder:
             case HalfDuplexSetup():
                 self._begin(event, *recorded.keep_half_duplex(event, files), files)
             case ChatRequested():
-                asked, config = recorded.keep_chat(event, files)
+                asked, config = recorded.keep_chat(event, files, self._media)
                 # The request's own media belong to its turn.
                 voice = {path: files.pop(path) for path in [*files] if path.startswith("voice/")}
                 if event.seed is not None:
@@ -245,6 +251,15 @@ class SessionRecorder:
                 self._ready(at_s)
                 line = TurnLine(0, 0.0, 0.0, asked.turn_input())
                 self._journal.put(Entry(line, {**files}))
+
+    def _ask_again(self, event: ChatRequested, at_s: float, at_ms: float) -> None:
+        """The next request of a connection for several."""
+        files: recorded.Files = {}
+        asked, _ = recorded.keep_chat(event, files, self._media)
+        kept: Media = {path: file for path, file in files.items() if not path.startswith("voice/")}
+        self._turn += 1
+        self._asked_s, self._first_ms = at_s, None
+        self._journal.put(Entry(TurnLine(self._turn, at_ms, at_ms, asked.turn_input()), kept))
 
     def _begin(
         self,

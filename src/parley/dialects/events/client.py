@@ -46,6 +46,11 @@ class ChatRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class ChatOpened:
+    """A connection for several requests, one after the other, is set up."""
+
+
+@dataclass(frozen=True, slots=True)
 class HalfDuplexSetup:
     """A half-duplex conversation is set up: prompt, voice, when a turn ends, how it is answered."""
 
@@ -236,6 +241,7 @@ class ResponseCancelled:
 
 ClientEvent = (
     ChatRequested
+    | ChatOpened
     | SetupChanged
     | DetectionChanged
     | AudioCommitted

@@ -27,9 +27,12 @@ class SessionReady:
 
 @dataclass(frozen=True, slots=True)
 class Prefilled:
-    """The request is in the context (chat)."""
+    """The request is in the context (chat). Of its tokens `audio_tokens` and `image_tokens` stand
+    for sound and pictures, as near as they can be told."""
 
     input_tokens: int
+    audio_tokens: int = 0
+    image_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,7 @@ class AnswerDone:
     Args:
         pcm: the whole sound unless it went out in pieces.
         heard: the words of the request's sound, where the model makes any.
+        speech_tokens: of sound.
     """
 
     text: str
@@ -92,6 +96,7 @@ class AnswerDone:
     recording_id: str | None = None
     ending: Ending = Ending.DONE
     heard: str = ""
+    speech_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
