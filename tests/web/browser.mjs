@@ -928,7 +928,9 @@ const scenarios = {
       });
     });
     await page.goto('/audio_duplex');
-    await page.evaluate(() => localStorage.setItem('parley.settings.audio_duplex', JSON.stringify({ barge: true })));
+    await page.evaluate(() =>
+      localStorage.setItem('parley.settings.audio_duplex', JSON.stringify({ interrupting: 'stop' })),
+    );
     await page.reload();
     await tap(page);
     await noteFlush(page);

@@ -253,7 +253,23 @@ export const extraScenarios = {
         for (let i = 0; i < data.length; i += 4) if (data[i + 3] > 200) seen.add(data.slice(i, i + 3).join());
         return seen.size;
       });
-    await eventually(async () => (await colours()) >= 2, 'bars in two colours');
+    await eventually(async () => (await colours()) >= 3, 'bars in two colours, and the line');
+    // The line is dragged: down to a tenth, and over the edge.
+    const canvas = page.locator('p-vad canvas');
+    await canvas.scrollIntoViewIfNeeded();
+    const { x, y, width, height } = await canvas.boundingBox();
+    const threshold = () =>
+      page.evaluate(() => JSON.parse(localStorage.getItem('parley.settings.half_duplex')).threshold);
+    await page.mouse.move(x + width / 2, y + height / 2);
+    await page.mouse.down();
+    assert.ok(Math.abs((await threshold()) - 0.5) < 0.03, 'where it was pressed');
+    await page.mouse.move(x + width / 2, y + 0.9 * height, { steps: 3 });
+    assert.ok(Math.abs((await threshold()) - 0.1) < 0.03, 'and where it was dragged to');
+    await page.mouse.move(x + width / 2, y - 40);
+    await page.mouse.up();
+    assert.equal(await threshold(), 0.99);
+    await page.getByLabel('Speech threshold').press('ArrowLeft');
+    assert.equal(await threshold(), 0.98, 'by key, too');
     await hangUp(page);
   },
 };

@@ -6,7 +6,7 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
-const START_MS = 60_000;
+const START_MS = 180_000;
 
 /**
  * @param {string} python

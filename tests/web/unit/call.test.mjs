@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { Barge } from '../../../src/parley/web/talk/barge.js';
+import { Barge, interruptionOf } from '../../../src/parley/web/talk/barge.js';
 import { Calls } from '../../../src/parley/web/talk/calls.js';
 import { DuplexCall } from '../../../src/parley/web/talk/duplex.js';
 import { linesOf, plainText, srt, vtt } from '../../../src/parley/web/talk/export.js';
@@ -407,6 +407,39 @@ test('W20: the voice is lowered at the first syllable, and silenced only for tho
     for (let i = 0; i < 6; i++) rig.tell('level', { rms: 0.3, peak: 0.4 });
     assert.equal(rig.log.includes('flush'), barge === 'stop');
   }
+});
+
+test('the server says who interrupts: softer while it wonders, silent when it is sure', async () => {
+  const { call, socket, rig } = await live({ barge: () => 'policy' });
+  const interruption = (state) => ({ type: 'response.interruption', state, index: 1, heard_ms: 500, text: 'A' });
+  const ducks = [];
+  rig.duck = (on) => ducks.push(on);
+  socket.say(speak('A long story', 48000));
+  rig.position(call.turn, 4000);
+  socket.say(interruption('suspected'), interruption('dismissed'), interruption('suspected'));
+  assert.deepEqual(ducks, [true, false, true]);
+  assert.ok(!rig.log.includes('flush'));
+
+  socket.say(interruption('stopped'));
+  assert.ok(rig.log.includes('flush'));
+  assert.equal(ducks.at(-1), false, 'its next words are as loud as ever');
+  assert.equal(call.state.activity, 'listening');
+  assert.ok(call.captions.list.at(-1).isInterrupted);
+  rig.position(call.turn, 4100, false);
+  const flushes = rig.log.filter((line) => line === 'flush').length;
+  socket.say(listen, interruption('stopped'));
+  assert.equal(rig.log.filter((line) => line === 'flush').length, flushes, 'silence needs no silencing');
+  for (let i = 0; i < 10; i++) rig.tell('level', { rms: 0.3, peak: 0.4 });
+  assert.equal(units(socket).filter((unit) => unit.force_listen).length, 0, 'the server knows already');
+});
+
+test('what the server is asked to do when somebody speaks over the assistant', () => {
+  assert.deepEqual(['policy', 'stop', 'duck', 'wait'].map(interruptionOf), [
+    { mode: 'stop' },
+    { mode: 'stop', backchannel: 'heed' },
+    undefined,
+    undefined,
+  ]);
 });
 
 test('W20: it is as loud as before when nobody speaks, and when it is silent', () => {

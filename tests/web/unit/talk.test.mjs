@@ -11,7 +11,7 @@ import { HeadStart } from '../../../src/parley/web/talk/head-start.js';
 import { HalfDuplexCall } from '../../../src/parley/web/talk/half-duplex.js';
 import { FakeRig, settle, sound, surroundings } from '../support/fakes.mjs';
 
-async function halfDuplex(options = {}) {
+async function halfDuplex(options = {}, more = {}) {
   const { clock, sockets, connection } = surroundings();
   const rig = new FakeRig();
   const talk = new HalfDuplexCall(rig, clock.surroundings());
@@ -20,13 +20,13 @@ async function halfDuplex(options = {}) {
     const now = detail.phase === 'live' ? detail.activity : detail.phase;
     if (seen.at(-1) !== now) seen.push(now);
   });
-  await talk.start({ options: () => options, microphone: {}, connection });
+  await talk.start({ options: () => options, microphone: {}, connection, ...more });
   const socket = sockets[0];
   return { clock, rig, talk, seen, socket, sockets, connection };
 }
 
-async function listening(options) {
-  const all = await halfDuplex(options);
+async function listening(options, more) {
+  const all = await halfDuplex(options, more);
   all.socket.accept();
   all.socket.say({ type: 'queue_done' }, { type: 'prepared', session_id: 'hdx_1', timeout_s: 180 });
   return all;
@@ -70,6 +70,41 @@ test('two turns of half-duplex: the microphone rests until the voice has ended a
     'listening',
   ]);
   assert.deepEqual(rig.plays(), [`play ${talk.turn} 24000`]);
+});
+
+test('whoever may interrupt is heard all the time, and what both remember of the answer is the same', async () => {
+  const { clock, rig, talk, seen, socket } = await listening({}, { mayInterrupt: true });
+  const stopped = { type: 'interruption', state: 'stopped', index: 0, heard_ms: 700, text: 'Once upon' };
+  rig.unit();
+  socket.say({ type: 'generating', speech_duration_ms: 900 });
+  rig.unit();
+  socket.say({ type: 'chunk', text_delta: 'Once upon a time there was', audio_data: sound(48000) });
+  rig.tell('started', { turn: talk.turn });
+  rig.unit();
+  assert.equal(chunks(socket), 3);
+  rig.position(talk.turn, 9000);
+  socket.say({ ...stopped, state: 'suspected' });
+  assert.ok(rig.log.includes('duck'));
+  assert.ok(!rig.log.includes('flush'));
+  socket.say(stopped, { type: 'turn_done', turn_index: 0, text: 'Once upon', interrupted: true });
+  clock.pass(0);
+  rig.unit();
+
+  assert.ok(rig.log.includes('flush'));
+  assert.equal(talk.captions.said(), 'Assistant: Once upon');
+  assert.equal(chunks(socket), 4, 'nothing that was said meanwhile is lost');
+  assert.deepEqual(seen.slice(-3), ['thinking', 'speaking', 'listening']);
+
+  // Made whole already, and interrupted while it is played.
+  socket.say({ type: 'generating', speech_duration_ms: 900 });
+  socket.say({ type: 'chunk', text_delta: 'A second answer', audio_data: sound(48000) });
+  rig.tell('started', { turn: talk.turn });
+  socket.say({ type: 'turn_done', turn_index: 1, text: 'A second answer' });
+  assert.equal(talk.state.activity, 'speaking');
+  socket.say({ ...stopped, index: 1, text: 'A' });
+  clock.pass(0);
+  assert.equal(talk.state.activity, 'listening');
+  assert.match(talk.captions.said(), /Assistant: A$/);
 });
 
 test('the voice may end before the server says so', async () => {

@@ -1,6 +1,6 @@
 /**
- * Somebody speaks while the assistant does: lower its voice at once, and let the model decide what it
- * means. Who wants it silences the voice as well.
+ * Somebody speaks while the assistant does: lower its voice at once, and let somebody who hears more than
+ * a level decide what it means. Who wants it silences the voice as well.
  *
  * Pure: levels in, about 20 a second, and what to do out. Loudspeakers in a room look like somebody who
  * speaks whenever the assistant does; `EchoWatch` finds that out, and then nothing is lowered any more.
@@ -13,6 +13,22 @@ const DUCK_AFTER = 2;
 const STOP_AFTER = 5;
 /** Reports of quiet until it is as loud as before. */
 const BACK_AFTER = 8;
+
+/**
+ * Who decides what speaking over the assistant means. policy: the server, which tells an interruption from
+ * "mhm", coughs and its own echo, after about a second; stop: the page, at once; duck: the model.
+ * @typedef {'policy' | 'stop' | 'duck'} Interrupting
+ */
+
+/**
+ * What the server is asked to do meanwhile; undefined: nothing.
+ * @param {Interrupting | 'wait'} how wait: nobody is heard who speaks over the assistant
+ * @returns {import('../wire/protocol.js').duplex.InterruptionOptions | undefined}
+ */
+export function interruptionOf(how) {
+  if (how === 'policy') return { mode: 'stop' };
+  return how === 'stop' ? { mode: 'stop', backchannel: 'heed' } : undefined;
+}
 
 export class Barge {
   #loud = 0;

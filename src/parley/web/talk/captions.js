@@ -229,10 +229,16 @@ export class Captions extends EventTarget {
     this.#changed();
   }
 
-  /** The rest of this turn will not be heard. @param {number} turn */
-  interrupt(turn) {
+  /**
+   * The rest of this turn will not be heard.
+   * @param {number} turn
+   * @param {string} [kept] what the server believes was heard, and the model remembers: both say the same then
+   */
+  interrupt(turn, kept) {
     const entry = this.#turns.get(turn);
-    if (!entry || entry.caption.heard >= entry.caption.text.length) return;
+    if (!entry) return;
+    if (kept !== undefined && entry.caption.text.startsWith(kept)) this.#hasHeard(entry.caption, kept.length);
+    if (entry.caption.heard >= entry.caption.text.length) return;
     entry.caption.isInterrupted = true;
     entry.caption.isComplete = true;
     this.#changed();

@@ -45,11 +45,11 @@ import { QualityMeter } from './quality.js';
  *   feed?: import('./files.js').FileFeed | null,
  *   frame?: (() => Promise<string | null>) | null,
  *   slices?: () => number,
- *   barge?: () => 'duck' | 'stop',
+ *   barge?: () => import('./barge.js').Interrupting,
  *   delay?: {ms: number, isFixed: boolean},
  * }} DuplexOrder `options` are made anew for each connection, with what was said before it; `limitS`: the
  *   server's own limit, where it tells; `frame`: the camera's picture now, base64 JPEG; `barge`: what
- *   speaking over the assistant does at once; `delay`: what a turn waits before it is heard, at most unless
+ *   speaking over the assistant does; `delay`: what a turn waits before it is heard, at most unless
  *   somebody has set it
  */
 
@@ -69,6 +69,8 @@ export class DuplexCall extends Call {
   #barge = new Barge();
   #echo = new EchoWatch();
   #hasEcho = false;
+  /** The server thinks that somebody may be interrupting. */
+  #isSuspected = false;
   #isTurnOpen = false;
   #isHushing = false;
   #forceNext = false;
@@ -102,6 +104,7 @@ export class DuplexCall extends Call {
       client.addEventListener(type, (event) => act(/** @type {CustomEvent} */ (event).detail), { signal });
     on('listen', (result) => this.#onListen(result));
     on('speak', (result) => this.#onSpeak(result));
+    on('interruption', ({ state }) => this.#onInterruption(state));
     on('paused', () => {
       this.#isServerPaused = true;
       this.#settlePause();
@@ -122,7 +125,7 @@ export class DuplexCall extends Call {
   onCut() {
     this.clearTimer(this.#timer);
     this.#droppedBefore = this.metrics.dropped;
-    this.#isTurnOpen = this.#isHushing = false;
+    this.#isTurnOpen = this.#isHushing = this.#isSuspected = false;
   }
 
   // Upwards
@@ -271,8 +274,20 @@ export class DuplexCall extends Call {
     if (!this.isLive) return;
     if (voice > 0 && this.#echo.note(mic, voice)) this.#hasEcho = true;
     const advice = this.#barge.note(this.state.isMuted || this.#hasEcho ? 0 : mic, voice);
-    if (advice === 'duck' || advice === 'back') this.rig.duck(advice === 'duck');
+    if (advice === 'duck' || advice === 'back') this.#duck();
     if (advice === 'stop' && this.order?.barge?.() === 'stop') this.interrupt();
+  }
+
+  /** Softer while the page or the server believes that somebody speaks. */
+  #duck() {
+    this.rig.duck(this.#barge.isDucked || this.#isSuspected);
+  }
+
+  /** @param {'suspected' | 'dismissed' | 'stopped'} state */
+  #onInterruption(state) {
+    this.#isSuspected = state === 'suspected';
+    if (state === 'stopped' && (this.#isTurnOpen || this.position?.sounding)) this.#hush();
+    else this.#duck();
   }
 
   /** Whether the microphone hears what the loudspeaker plays: headphones would help. */
@@ -306,6 +321,7 @@ export class DuplexCall extends Call {
   }
 
   #hush() {
+    this.#isSuspected = false;
     this.rig.flush();
     this.rig.duck(false);
     if (this.#isTurnOpen || this.position?.sounding) this.captions.interrupt(this.turn);

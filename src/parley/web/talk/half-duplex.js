@@ -5,7 +5,8 @@
  *   listening ─generating→ thinking ─first sound→ speaking ─turn done, last sample heard, 800 ms→ listening
  *
  * The microphone is sent only while listening or hearing: the assistant must not hear itself. The 800 ms
- * let the room fall silent. Source: half_duplex_api.txt, phase 5.
+ * let the room fall silent. Source: half_duplex_api.txt, phase 5. Where the person wants to be able to
+ * interrupt, it is sent all the time, and the server tells speech from echo.
  */
 
 import { HalfDuplexClient, UNIT_SAMPLES } from '../wire/half-duplex.js';
@@ -18,6 +19,7 @@ const RESUME_AFTER_MS = 800;
  *   options: (said: string) => Omit<import('../wire/protocol.js').half_duplex.Prepare, 'type'>,
  *   connection?: object,
  *   isPushToTalk?: boolean,
+ *   mayInterrupt?: boolean,
  *   trailingMs?: number,
  * }} HalfDuplexOrder `options` are made anew for each connection, with what was said before it;
  *   `trailingMs`: the silence by which the server finds the end when the button is let go
@@ -60,7 +62,7 @@ export class HalfDuplexCall extends Call {
     on('generating', ({ speechMs }) => {
       this.turn = this.rig.newTurn();
       this.#signAt = this.now();
-      this.#isSending = false;
+      this.#isSending &&= this.order?.mayInterrupt ?? false;
       this.#hasSound = false;
       this.#isTurnDone = false;
       this.#isHeard = false;
@@ -77,6 +79,7 @@ export class HalfDuplexCall extends Call {
       this.#hasSound = true;
       this.rig.play(this.turn, audio);
     });
+    on('interruption', ({ state, text }) => this.#onInterruption(state, text));
     on('turn', ({ text, wasInterrupted, hasFailed }) => {
       this.metrics.turns++;
       this.#signAt = 0;
@@ -88,6 +91,19 @@ export class HalfDuplexCall extends Call {
       this.rig.endTurn(this.turn);
       if (!this.#hasSound || this.#isHeard) this.#resumeAfter(this.#hasSound ? RESUME_AFTER_MS : 0);
     });
+  }
+
+  /**
+   * @param {'suspected' | 'dismissed' | 'stopped'} state
+   * @param {string} text what was heard of the answer, and all that the model remembers of it
+   */
+  #onInterruption(state, text) {
+    this.rig.duck(state === 'suspected');
+    if (state !== 'stopped') return;
+    this.#hasSound = false;
+    this.rig.flush();
+    this.captions.interrupt(this.turn, text);
+    if (this.#isTurnDone) this.#resumeAfter(0);
   }
 
   onReady() {
@@ -109,6 +125,12 @@ export class HalfDuplexCall extends Call {
 
   #listen() {
     if (!this.isLive) return;
+    if (!this.#isSending) this.#send();
+    // Whoever began to speak before the last sample had been heard is heard already.
+    if (this.state.activity !== 'hearing') this.set({ activity: 'listening' });
+  }
+
+  #send() {
     this.#isSending = true;
     this.lastSentAt = this.now();
     // Starting anew drops what was gathered while the assistant was audible.
@@ -120,7 +142,6 @@ export class HalfDuplexCall extends Call {
       this.rig.recycle(audio);
     });
     if (this.order?.isPushToTalk) this.rig.mute(!this.#isHeld || this.state.isMuted);
-    this.set({ activity: 'listening' });
   }
 
   /** Whether a unit is sent. After the button is let go silence follows, so that the server finds the end. */
@@ -146,7 +167,7 @@ export class HalfDuplexCall extends Call {
   /** @param {number} ms */
   #resumeAfter(ms) {
     this.clearTimer(this.#timer);
-    this.#timer = this.setTimer(() => this.#listen(), ms);
+    this.#timer = this.setTimer(() => this.#listen(), this.#isSending ? 0 : ms);
   }
 
   /** @param {number} turn */

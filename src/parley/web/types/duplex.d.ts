@@ -17,6 +17,8 @@
  * @property {number} [slices]
  * @property {import('./protocol.js').duplex.DuplexConfig} [config]
  * @property {boolean} [record]
+ * @property {import('./protocol.js').duplex.InterruptionOptions} [interruption] what the server does when
+ *   somebody speaks while the assistant does; nothing by default
  */
 export const UNIT_SAMPLES: 16000;
 /** Tokens a context can hold. Source: realtime_video_protocol.txt. */
@@ -83,5 +85,10 @@ export type DuplexOptions = {
     slices?: number | undefined;
     config?: import("./protocol.js").duplex.DuplexConfig | undefined;
     record?: boolean | undefined;
+    /**
+     * what the server does when
+     * somebody speaks while the assistant does; nothing by default
+     */
+    interruption?: import("./protocol.js").duplex.InterruptionOptions | undefined;
 };
 import { LegacyConnection } from './legacy.js';

@@ -5,6 +5,7 @@
  *   listen  {contextTokens, costs}
  *   speak   {text, audio: Float32Array, isLast, contextTokens, costs}
  *   paused  {timeoutS}, resumed {}
+ *   interruption {state: 'suspected' | 'dismissed' | 'stopped'}
  */
 
 import { decodePcm, encodePcm } from './codec.js';
@@ -30,6 +31,8 @@ import { LegacyConnection } from './legacy.js';
  * @property {number} [slices]
  * @property {import('./protocol.js').duplex.DuplexConfig} [config]
  * @property {boolean} [record]
+ * @property {import('./protocol.js').duplex.InterruptionOptions} [interruption] what the server does when
+ *   somebody speaks while the assistant does; nothing by default
  */
 
 export const UNIT_SAMPLES = 16000;
@@ -54,9 +57,10 @@ export class DuplexClient extends LegacyConnection {
   }
 
   onAssigned() {
-    const { instructions, voice, ttsVoice, slices = 1, config, record } = this.options;
+    const { instructions, voice, ttsVoice, slices = 1, config, record, interruption } = this.options;
     /** @type {Prepare} */
     const prepare = { type: 'prepare', system_prompt: instructions, max_slice_nums: slices, config };
+    if (interruption) prepare.interruption = interruption;
     if (voice) prepare.ref_audio_base64 = voice;
     if (ttsVoice) prepare.tts_ref_audio_base64 = ttsVoice;
     if (record === false) prepare.record = false;
@@ -90,6 +94,9 @@ export class DuplexClient extends LegacyConnection {
           });
         break;
       }
+      case 'interruption':
+        this.tell('interruption', { state: message.state });
+        break;
       case 'paused':
         this.tell('paused', { timeoutS: message.timeout });
         break;

@@ -2,7 +2,8 @@
  * The half-duplex dialect: the server finds the turns, the client sends sound while it listens.
  *
  * Events besides those of `Connection`: hearing boolean, generating {speechMs},
- * delta {text, audio: Float32Array}, turn {index, text, wasInterrupted, hasFailed}.
+ * delta {text, audio: Float32Array}, turn {index, text, wasInterrupted, hasFailed},
+ * interruption {state: 'suspected' | 'dismissed' | 'stopped', text: what was heard of the answer}.
  */
 
 import { decodePcm, encodePcm } from './codec.js';
@@ -46,6 +47,9 @@ export class HalfDuplexClient extends LegacyConnection {
         break;
       case 'chunk':
         this.tell('delta', { text: message.text_delta ?? '', audio: decodePcm(message.audio_data) });
+        break;
+      case 'interruption':
+        this.tell('interruption', { state: message.state, text: message.text });
         break;
       case 'turn_done':
         this.tell('turn', {

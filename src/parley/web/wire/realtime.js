@@ -69,6 +69,9 @@ export class RealtimeClient extends Connection {
           costs: {},
         });
         break;
+      case 'response.interruption':
+        this.tell('interruption', { state: message.state });
+        break;
       case 'conversation.item.input_audio_transcription.delta':
       case 'conversation.item.input_audio_transcription.completed':
         this.#transcript(message);
@@ -104,12 +107,13 @@ export class RealtimeClient extends Connection {
   }
 
   #update() {
-    const { instructions, voice, ttsVoice, slices = 1, config, record } = this.options;
+    const { instructions, voice, ttsVoice, slices = 1, config, record, interruption } = this.options;
     /** @type {import('./protocol.js').realtime.SessionOptions} */
     const session = { instructions, max_slice_nums: slices, transcribe: true };
     if (voice) session.ref_audio = voice;
     if (ttsVoice) session.tts_ref_audio = ttsVoice;
     if (config) session.voice_config = config;
+    if (interruption) session.interruption = interruption;
     if (record === false) session.record = false;
     this.send({ type: 'session.update', session });
   }

@@ -1,7 +1,9 @@
 /**
  * <p-vad>: how loud the microphone is, and what the server takes for speech: the last ten seconds as bars,
- * coloured where it heard somebody, so that the threshold under it can be found by trying.
- * `level` 20 times a second, `isHeard` when the server says so.
+ * coloured where it heard somebody, so that the threshold, a line to drag, can be found by trying. The line
+ * says how sure the server has to be, not how loud somebody is: nothing is cut off at its height.
+ * `level` 20 times a second, `isHeard` when the server says so. Event: threshold (detail: where it was
+ * dragged to; 0 and 1 are the edges).
  */
 
 import { h, say } from '../dom.js';
@@ -16,7 +18,9 @@ export class Vad extends HTMLElement {
   /** @type {{size: number, isHeard: boolean}[]} */
   #bars = [];
   #isHeard = false;
+  #threshold = 0.8;
   #due = 0;
+  #size = new ResizeObserver(() => this.#drawSoon());
   #canvas = h('canvas', { 'aria-hidden': 'true' });
   #meter = h('meter', { min: 0, max: 1, low: 0.1, high: 0.9, label: 'vad.level' });
   #lamp = h('span', { class: 'dot' });
@@ -24,11 +28,39 @@ export class Vad extends HTMLElement {
 
   connectedCallback() {
     this.#meter.removeAttribute('title');
-    this.append(this.#canvas, this.#meter, h('p', { class: 'row', role: 'status' }, this.#lamp, this.#text));
+    const hint = h('p', { class: 'small quiet', words: 'vad.hint' });
+    this.append(this.#canvas, hint, this.#meter, h('p', { class: 'row', role: 'status' }, this.#lamp, this.#text));
+    this.#size.observe(this.#canvas);
+    // Who has no pointer moves the slider beside it.
+    this.#canvas.onpointerdown = (event) => {
+      this.#canvas.setPointerCapture(event.pointerId);
+      this.#drag(event);
+    };
+    this.#canvas.onpointermove = (event) => {
+      if (this.#canvas.hasPointerCapture(event.pointerId)) this.#drag(event);
+    };
+  }
+
+  /** @param {PointerEvent} event */
+  #drag({ clientY }) {
+    const { top, height } = this.#canvas.getBoundingClientRect();
+    this.dispatchEvent(new CustomEvent('threshold', { detail: 1 - (clientY - top) / height }));
+  }
+
+  /** @param {number} threshold */
+  set threshold(threshold) {
+    this.#threshold = threshold;
+    this.#drawSoon();
+  }
+
+  #drawSoon() {
+    cancelAnimationFrame(this.#due);
+    this.#due = requestAnimationFrame(() => this.#draw());
   }
 
   disconnectedCallback() {
     cancelAnimationFrame(this.#due);
+    this.#size.disconnect();
     this.replaceChildren();
   }
 
@@ -38,8 +70,7 @@ export class Vad extends HTMLElement {
     this.#meter.value = size;
     this.#bars.push({ size, isHeard: this.#isHeard });
     if (this.#bars.length > BARS) this.#bars.shift();
-    cancelAnimationFrame(this.#due);
-    this.#due = requestAnimationFrame(() => this.#draw());
+    this.#drawSoon();
   }
 
   /** @param {boolean} isHeard */
@@ -63,6 +94,8 @@ export class Vad extends HTMLElement {
       const tall = Math.max(ratio, size * height);
       pen.fillRect(width - (this.#bars.length - i) * step, height - tall, Math.max(1, step * 0.7), tall);
     });
+    pen.fillStyle = style.outlineColor;
+    pen.fillRect(0, Math.round((1 - this.#threshold) * height) - ratio, width, 2 * ratio);
   }
 }
 

@@ -3,6 +3,7 @@
 import { mayBegin, mayRecord } from '../../elements/consent.js';
 import { toast } from '../../elements/dom.js';
 import { barrierNotice } from '../../elements/notice.js';
+import { interruptionOf } from '../../talk/barge.js';
 import { t } from '../../words/words.js';
 
 /** @typedef {import('./parts.js').CallPage} CallPage */
@@ -66,6 +67,7 @@ function halfDuplex({ settings, prompt, voice, content }, common) {
     },
     tts: { enabled: settings.get('voiceOn') },
     session: { timeout_s: settings.get('timeout') },
+    interruption: interruptionOf(settings.get('interrupting')),
   };
   const text = (/** @type {string} */ words) => ({ type: /** @type {const} */ ('text'), text: words });
   const own = settings.get('advanced') && content?.parts.length ? content.parts : null;
@@ -81,6 +83,7 @@ function halfDuplex({ settings, prompt, voice, content }, common) {
   return {
     ...common,
     isPushToTalk: settings.get('pushToTalk'),
+    mayInterrupt: settings.get('interrupting') !== 'wait',
     trailingMs: settings.get('minSilence') + 700,
     options: (/** @type {string} */ said) => ({ ...who(said), record, config }),
   };
@@ -107,13 +110,14 @@ async function duplex(page, common, { base, limitsS }) {
     frame: isVideo && stageVideo ? () => stageVideo.frame() : null,
     slices: isVideo && stageVideo ? () => stageVideo.slices() : undefined,
     delay: { ms: settings.get('delay'), isFixed: settings.isChosen('delay') },
-    barge: () => (settings.get('barge') ? 'stop' : 'duck'),
+    barge: () => settings.get('interrupting'),
     options: (/** @type {string} */ said) => ({
       instructions: instructed(prompt.text, said),
       voice: voice.data,
       ttsVoice: ttsVoice?.isSame ? null : (ttsVoice?.data ?? null),
       slices: stageVideo?.slices() ?? 1,
       config: { length_penalty: settings.get('lengthPenalty') },
+      interruption: interruptionOf(settings.get('interrupting')),
       record,
     }),
   };

@@ -15,6 +15,9 @@ const LENGTHS = /** @type {[number, string][]} */ ([
   [1.3, 'settings.length_long'],
 ]);
 
+/** How sure the server has to be. Source: half-duplex API, `vad.threshold`. */
+const THRESHOLD = { min: 0.05, max: 0.99, step: 0.01 };
+
 /** @param {CallPage} page */
 function prompt({ settings, prompt: text, content }) {
   if (!content) return group('settings.prompt', true, text);
@@ -49,17 +52,34 @@ function answers({ settings, isHalf }) {
 
 /** @param {CallPage} page */
 function turns({ settings, vad }) {
+  if (vad) {
+    const show = () => Object.assign(vad, { threshold: settings.get('threshold') });
+    vad.addEventListener('threshold', (event) => {
+      const { detail } = /** @type {CustomEvent} */ (event);
+      const rounded = Math.round(detail / THRESHOLD.step) * THRESHOLD.step;
+      settings.set('threshold', Math.min(THRESHOLD.max, Math.max(THRESHOLD.min, Number(rounded.toFixed(2)))));
+    });
+    settings.addEventListener('change', show);
+    show();
+  }
   return group(
     'settings.turns',
     false,
+    interrupting(settings, ['wait', 'policy', 'stop']),
     toggle(settings, 'pushToTalk', { words: 'settings.push_to_talk', hint: 'settings.push_to_talk_hint' }),
     vad,
-    range(settings, 'threshold', { words: 'settings.threshold', min: 0.05, max: 0.99, step: 0.01 }),
+    range(settings, 'threshold', { words: 'settings.threshold', ...THRESHOLD }),
     range(settings, 'minSpeech', { words: 'settings.min_speech', min: 0, max: 2000, step: 32, unit: 'ms' }),
     range(settings, 'minSilence', { words: 'settings.min_silence', min: 100, max: 3000, step: 50, unit: 'ms' }),
     range(settings, 'pad', { words: 'settings.pad', min: 0, max: 500, step: 10, unit: 'ms' }),
     range(settings, 'timeout', { words: 'settings.timeout', min: 10, max: 1800, step: 10, unit: 's' }),
   );
+}
+
+/** @param {import('../../elements/form.js').Settings<any>} settings @param {string[]} ways */
+function interrupting(settings, ways) {
+  const options = ways.map((way) => /** @type {[string, string]} */ ([way, `settings.interrupting_${way}`]));
+  return choice(settings, 'interrupting', { words: 'settings.interrupting', options });
 }
 
 /** @param {CallPage} page */
@@ -75,7 +95,7 @@ function duplex({ settings, kind }) {
   return group(
     'settings.duplex',
     false,
-    toggle(settings, 'barge', { words: 'settings.barge', hint: 'settings.barge_hint' }),
+    interrupting(settings, ['policy', 'stop', 'duck']),
     choice(settings, 'dialect', { words: 'settings.dialect', options: dialects }),
     kind === 'realtime' ? choice(settings, 'mode', { words: 'settings.mode', options: modes }) : null,
     range(settings, 'contextLimit', { words: 'settings.context', min: 512, max: CONTEXT_TOKENS, step: 256 }),

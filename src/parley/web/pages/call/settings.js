@@ -33,7 +33,9 @@ export function callSettings(kind) {
     delay: 200,
     contextLimit: CONTEXT_TOKENS,
     studio: false,
-    barge: false,
+    interrupting: /** @type {import('../../talk/barge.js').Interrupting | 'wait'} */ (
+      kind === 'half_duplex' ? 'wait' : 'policy'
+    ),
     pushToTalk: false,
     advanced: false,
     recordHere: false,
