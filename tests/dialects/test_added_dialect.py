@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import json
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, ClassVar
@@ -31,7 +30,6 @@ from parley.dialects.events import (
 )
 from parley.dialects.realtime import RealtimeDialect
 from parley.dialects.registry import DialectRegistry
-from parley.dialects.sound import UnitAssembler
 from parley.errors import ParleyError
 from parley.media.pcm import Pcm
 from parley.protocol import codec
@@ -65,7 +63,6 @@ class TapeDialect(Dialect):
     def __init__(self, context: SessionContext) -> None:
         super().__init__(context)
         self._numbers = 0
-        self._sound = UnitAssembler(16_000)
 
     @classmethod
     def claims(cls, request: UpgradeRequest) -> bool:
@@ -82,12 +79,13 @@ class TapeDialect(Dialect):
     def events(self, decoded: Any, phase: Phase) -> Sequence[ClientEvent | Reply]:
         match decoded["type"]:
             case "configure" if phase is Phase.CONNECTED:
-                return (DuplexSetup(decoded["prompt"]), Reply((Note("configured"),)))
+                setup = DuplexSetup(decoded["prompt"], cuts_by_time=True)
+                return (setup, Reply((Note("configured"),)))
             case "configure":
                 return (Reply((Note("configured again"),)),)
             case "sound":
                 pcm = Pcm(np.full(decoded["samples"], 0.1, np.float32), 16_000)
-                return [AudioInput(unit) for unit in self._sound.add(pcm)]
+                return [AudioInput(pcm)]
             case _:
                 return (StopRequested(),)
 
@@ -300,18 +298,3 @@ def test_precedence_decides_who_is_asked_first(added: DialectRegistry):
 
     assert added.choose(request) is TapeDialect
     assert added.choose(plain) is RealtimeDialect
-
-
-def test_units_are_assembled_from_chunks_of_any_length():
-    assembler = UnitAssembler(16)
-    sound = np.linspace(0, 1, 100, dtype=np.float32)
-    cuts = [0, 3, 3, 15, 16, 17, 60, 100]
-
-    units = [
-        unit
-        for start, end in itertools.pairwise(cuts)
-        for unit in assembler.add(Pcm(sound[start:end], 16_000))
-    ]
-
-    assert [len(unit) for unit in units] == [16] * 6
-    assert np.array_equal(np.concatenate([unit.samples for unit in units]), sound[:96])

@@ -50,13 +50,17 @@ def phase_after(phase: Phase, dialect: Dialect, type_name: str) -> Phase:
     return Phase(PHASE_AFTER.get(type_name, phase))
 
 
-def open_payloads(message: Any) -> None:
+def open_payloads(message: Any, *, extensions: bool) -> None:
     """Decode what a session would decode."""
     match message:
         case half_duplex.AudioChunk():
             message.audio_bytes()
-        case duplex.AudioChunk() | realtime.Append():
+        case duplex.AudioChunk():
             message.audio_bytes()
+            message.frame_bytes()
+        case realtime.Append():
+            least = realtime.CHUNK_LEAST_SAMPLES if extensions else realtime.APPEND_LEAST_SAMPLES
+            message.audio_bytes(least)
             message.frame_bytes()
         case duplex.VideoFrame():
             message.frame_bytes()
@@ -79,7 +83,7 @@ def react(dialect: Dialect, phase: Phase, line: Line) -> Reply | None:
         message = decode_client(dialect, line.raw)
         name = message.__struct_config__.tag or "request"
         dialect.check(phase, name)
-        open_payloads(message)
+        open_payloads(message, extensions=dialect.extensions)
     except BadInput as error:
         return dialect.answer(error)
     return None

@@ -5,7 +5,7 @@ import pytest
 
 from parley.dialects.events import AudioInput
 from parley.media.pcm import Pcm
-from parley.session.mailbox import Cutter, Mailbox, PendingUnit
+from parley.session.mailbox import OWN_BY_TIME, Cutter, Mailbox, PendingUnit
 
 
 def unit(value: float = 0.0, *, force_listen: bool = False) -> PendingUnit:
@@ -78,14 +78,14 @@ def test_one_long_message_is_kept_whole_until_the_next_message_comes():
         (16_000, [16_000]),
         (40_000, [16_000, 16_000, 8000]),
         (17_600, [16_000]),
-        (1, [1]),
+        (320, []),
     ],
 )
 def test_sound_is_cut_into_units_of_one_second(samples, lengths):
     pieces = Cutter(16_000).cut(AudioInput(ramp(samples), frames=(b"jpeg",)))
 
     assert [len(piece.pcm) for piece in pieces] == lengths
-    assert [piece.frames for piece in pieces] == [(b"jpeg",)] + [()] * (len(lengths) - 1)
+    assert [piece.frames for piece in pieces] == ([(b"jpeg",)] + [()] * 9)[: len(lengths)]
 
 
 def test_a_short_rest_is_put_in_front_of_the_next_message():
@@ -96,3 +96,48 @@ def test_a_short_rest_is_put_in_front_of_the_next_message():
     heard = np.concatenate([piece.pcm.samples for piece in pieces])
     assert np.array_equal(heard, np.arange(32_000))
     assert [len(piece.pcm) for piece in pieces] == [16_000, 16_000]
+
+
+def lengths_of(cutter: Cutter, *samples: int) -> list[list[int]]:
+    """How long the units are that each message completes."""
+    return [[len(unit.pcm) for unit in cutter.cut(AudioInput(ramp(each)))] for each in samples]
+
+
+@pytest.mark.parametrize("chunk", [320, 1600, 4800, 8000, 16_000])
+def test_by_media_time_chunks_of_any_length_make_the_same_units(chunk):
+    cutter, sound = Cutter(16_000, own=OWN_BY_TIME), ramp(5 * 48_000)
+
+    units = [
+        unit.pcm.samples
+        for start in range(0, len(sound), chunk)
+        for unit in cutter.cut(AudioInput(sound.slice(start, start + chunk)))
+    ]
+
+    assert [len(unit) for unit in units] == [16_000] * 15
+    assert np.array_equal(np.concatenate(units), sound.samples)
+
+
+def test_by_media_time_what_is_nearly_a_second_does_not_wait_for_the_rest():
+    cutter = Cutter(16_000, own=OWN_BY_TIME)
+
+    assert lengths_of(cutter, 15_872, 15_872, 24_000) == [[15_872], [15_872], [16_000]]
+    assert lengths_of(cutter, 15_872, 1600) == [[16_000], []]
+
+
+def test_as_published_every_message_of_a_quarter_second_is_a_unit():
+    assert lengths_of(Cutter(16_000), 4000, 8000, 1600, 1600, 15_000) == [
+        *([4000], [8000], [], []),
+        [16_000],
+    ]
+
+
+def test_frames_and_the_wish_to_listen_wait_with_their_sound():
+    cutter = Cutter(16_000, own=OWN_BY_TIME)
+    for index in range(5):
+        message = AudioInput(ramp(3000), (b"%d" % index,), force_listen=index == 1)
+        assert cutter.cut(message) == []
+    (unit,) = cutter.cut(AudioInput(ramp(3000), max_slices=2))
+
+    assert unit.frames == (b"1", b"2", b"3", b"4")
+    assert unit.force_listen
+    assert unit.max_slices == 2

@@ -7,7 +7,7 @@ import pytest
 from tests.session.test_duplex import JPEG
 from tests.support.patience import HANG_S
 from tests.support.sessions import Talk, heard, loud, pcm64, quiet, worker_harness
-from tests.support.timeline import silence, sound, speak
+from tests.support.timeline import chunks, silence, sound, speak
 
 from parley.clock import ManualClock
 from parley.engine.work import Stage
@@ -160,7 +160,7 @@ async def test_frames_are_ignored_in_audio_mode():
 
 async def test_appends_longer_than_a_second_are_split():
     async with worker_harness() as harness:
-        talk = await harness.ready("realtime")
+        talk = await harness.ready("realtime", asks_for_extensions=False)
         talk.say(append(pcm64(sound(speak(2.5)))))
         await talk.until("response.listen", 3)
         talk.say({"type": "session.close"})
@@ -169,11 +169,23 @@ async def test_appends_longer_than_a_second_are_split():
         assert len(responses(talk)) == 3
 
 
+async def test_chunks_of_a_tenth_of_a_second_make_units_where_extensions_are_asked_for():
+    async with worker_harness() as harness:
+        talk = await harness.ready("realtime")
+        for chunk in chunks(sound(speak(2.5)), 0.1):
+            talk.say(append(pcm64(chunk)))
+        await talk.until("response.listen", 2)
+        talk.say({"type": "session.close"})
+        await talk.over()
+
+        assert len(responses(talk)) == 2
+
+
 @pytest.mark.parametrize(
     ("frame", "code"),
     [
         ({"type": "input_audio_buffer.append"}, "missing_field"),
-        (append(pcm64(sound(speak(0.2)))), "invalid_payload"),
+        (append(pcm64(sound(speak(0.01)))), "invalid_payload"),
         (append(pcm64(sound(silence(10.1)))), "invalid_payload"),
         (append("AAA"), "invalid_payload"),
         (append(base64.b64encode(b"\0" * 16_001).decode()), "invalid_payload"),

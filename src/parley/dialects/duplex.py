@@ -102,7 +102,7 @@ class DuplexDialect(LegacyDialect):
             case duplex.Prepare():
                 self.extensions = self.extensions or message.extensions
                 self.wants_transcript = message.transcribe
-                return _setup(message)
+                return _setup(message, cuts_by_time=self.extensions)
             case duplex.AudioChunk():
                 return _input(message)
             case duplex.VideoFrame():
@@ -233,7 +233,7 @@ class DuplexDialect(LegacyDialect):
         return Reply(messages, code, CLOSE_SENTENCES[reason])
 
 
-def _setup(message: duplex.Prepare) -> DuplexSetup:
+def _setup(message: duplex.Prepare, *, cuts_by_time: bool) -> DuplexSetup:
     return DuplexSetup(
         prompt=message.system_prompt,
         voice=reference(within(message.voice_bytes)),
@@ -243,6 +243,7 @@ def _setup(message: duplex.Prepare) -> DuplexSetup:
         options=message.config,
         interruption=message.interruption,
         settles_late=message.deferred_finalize,
+        cuts_by_time=cuts_by_time,
         wants_recording=message.record,
     )
 

@@ -103,7 +103,8 @@ class MiniCPMOV2Dialect(RealtimeCallDialect):
                 self._options = wire.chat_options_of(value)
                 return ChatOpened()
             case "session.init":
-                return setup_of(wire.setup_of(value).session)
+                session = wire.setup_of(value).session
+                return setup_of(session, cuts_by_time=self.extensions)
             case "input.append" if is_chat:
                 return requested(wire.request_of(value, self._options))
             case "input.append":

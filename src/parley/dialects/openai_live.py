@@ -1,7 +1,8 @@
 """OpenAI Live on `/v1/live/sessions`: full duplex, without turns.
 
-Sound of any chunk length is cut into the model's units here, by media time. Nothing is sent while
-the model listens. Delegation is accepted and never used: no model here calls anything.
+Sound of any chunk length is cut into the model's units by media time. Nothing is sent while the
+model listens; whoever interrupts it makes it listen. Delegation is accepted and never used: no
+model here calls anything.
 Source: openai-python 3.54 `types/live`.
 """
 
@@ -29,7 +30,7 @@ from parley.dialects.events import (
 )
 from parley.dialects.openai_base import OpenAIDialect
 from parley.dialects.openai_session import BUILT_IN_VOICES, EXPIRES_S, OWN_VOICE, PCM, object_of
-from parley.dialects.sound import UnitAssembler, in_seconds, pcm16_of, pcm16_text, within
+from parley.dialects.sound import in_seconds, pcm16_of, pcm16_text, within
 from parley.errors import (
     InvalidRequest,
     NotReady,
@@ -47,6 +48,7 @@ from parley.protocol.values import (
     IMAGE_LIMIT_BYTES,
     TEXT_LIMIT_CHARS,
     DuplexConfig,
+    InterruptionOptions,
 )
 
 TYPES: Final = frozenset(wire.SHAPES)
@@ -89,7 +91,6 @@ class OpenAILiveDialect(OpenAIDialect):
         super().__init__(context)
         self._session: dict[str, Any] = {"id": context.session_id, "model": "", "status": "active"}
         self._resampler = ResampleStream(openai.RATE_HZ, INPUT_RATE_HZ)
-        self._units = UnitAssembler(INPUT_RATE_HZ)
         self._is_muted = False
         self._heard_ms = 0
         self._said_ms = 0
@@ -137,7 +138,7 @@ class OpenAILiveDialect(OpenAIDialect):
                 return [self._told(wire.Changed(session=copy.deepcopy(self._session)))]
             case wire.InputAudio():
                 pcm = Pcm.silence(len(media), media.rate_hz) if self._is_muted else media
-                return [AudioInput(unit) for unit in self._units.add(pcm)]
+                return [AudioInput(pcm)]
             case wire.InputImage():
                 return [VideoInput((media,))]
             case wire.Mute():
@@ -186,6 +187,8 @@ class OpenAILiveDialect(OpenAIDialect):
             prompt="\n".join([instructions, *_history(session.get("input"))]),
             voice_name=None if is_own else voice,
             options=DuplexConfig(),
+            interruption=InterruptionOptions(mode="stop"),
+            cuts_by_time=True,
         )
 
     # ---- server → client -------------------------------------------------------------------

@@ -25,6 +25,11 @@ class RealtimeCallDialect(Dialect):
     context_tokens = CONTEXT_TOKENS
     prompt_room_tokens = realtime.PROMPT_ROOM_TOKENS
 
+    @property
+    def least_samples(self) -> int:
+        """Of one message."""
+        return realtime.CHUNK_LEAST_SAMPLES if self.extensions else realtime.APPEND_LEAST_SAMPLES
+
     def queued(self, place: QueuePlace) -> realtime.SessionQueued:
         return realtime.SessionQueued(**place_fields(place))
 
@@ -38,14 +43,14 @@ class RealtimeCallDialect(Dialect):
         """A unit as an event; frames count in video calls only."""
         sees_video = self.context.kind is Kind.OMNI_DUPLEX
         return AudioInput(
-            from_float32_bytes(message.audio_bytes()),
+            from_float32_bytes(message.audio_bytes(self.least_samples)),
             frames=within(message.frame_bytes) if sees_video else (),
             force_listen=message.force_listen,
             max_slices=message.max_slice_nums,
         )
 
 
-def setup_of(session: realtime.SessionOptions) -> DuplexSetup:
+def setup_of(session: realtime.SessionOptions, *, cuts_by_time: bool) -> DuplexSetup:
     """A call as it is to be set up."""
     return DuplexSetup(
         prompt=session.instructions,
@@ -55,5 +60,6 @@ def setup_of(session: realtime.SessionOptions) -> DuplexSetup:
         max_slices=session.max_slice_nums,
         options=session.voice_config,
         interruption=session.interruption,
+        cuts_by_time=cuts_by_time,
         wants_recording=session.record,
     )

@@ -1,4 +1,4 @@
-"""Sound as dialects carry it: base64, references, pieces of at most a second, units."""
+"""Sound as dialects carry it: base64, references, pieces of at most a second."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from parley.dialects.events import Sound
 from parley.errors import InvalidPayload, TooLarge
-from parley.media.pcm import Pcm, join
+from parley.media.pcm import Pcm
 from parley.protocol import codec
 
 T = TypeVar("T")
@@ -52,30 +52,6 @@ def in_seconds(pcm: Pcm | None) -> tuple[Pcm | None, list[Pcm]]:
     second = pcm.rate_hz
     first, *others = (pcm.slice(start, start + second) for start in range(0, len(pcm), second))
     return first, others
-
-
-class UnitAssembler:
-    """Sound of any chunk length in, whole units out; for dialects whose clients send as they like.
-
-    Args:
-        unit_samples: of one unit; at most one unit less a sample waits for the rest.
-    """
-
-    def __init__(self, unit_samples: int) -> None:
-        self._unit_samples = unit_samples
-        self._waiting: Pcm | None = None
-
-    def add(self, pcm: Pcm) -> list[Pcm]:
-        """The units that are complete now, in order; often none."""
-        size = self._unit_samples
-        have = pcm if self._waiting is None else join([self._waiting, pcm], pcm.rate_hz)
-        whole = len(have) - len(have) % size
-        self._waiting = have.slice(whole, len(have)) if whole < len(have) else None
-        return [have.slice(start, start + size) for start in range(0, whole, size)]
-
-    def reset(self) -> None:
-        """Forget what waits."""
-        self._waiting = None
 
 
 def reference(data: bytes | None) -> Sound | None:

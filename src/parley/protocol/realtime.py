@@ -43,6 +43,8 @@ Mode = Literal["video", "audio"]
 
 APPEND_LEAST_SAMPLES: Final = 4_000
 """250 ms at 16 kHz. Source: realtime_video_protocol.txt, `audio`."""
+CHUNK_LEAST_SAMPLES: Final = 320
+"""20 ms: what a client with extensions may send at a time."""
 APPEND_MOST_SAMPLES: Final = 160_000
 """10 s; appends longer than a unit are split by the session. Source: service.md 4.5 (REC)."""
 PROMPT_ROOM_TOKENS: Final = 1_024
@@ -94,12 +96,12 @@ class Append(msgspec.Struct, tag="input_audio_buffer.append", frozen=True, kw_on
     force_listen: bool = False
     max_slice_nums: Slices | None = None
 
-    def audio_bytes(self) -> bytes:
-        """Raw float32 samples, 250 ms to 10 s."""
+    def audio_bytes(self, least_samples: int = APPEND_LEAST_SAMPLES) -> bytes:
+        """Raw float32 samples, at most 10 s."""
         return check_length(
             codec.pcm_bytes(self.audio, field="audio"),
             field="audio",
-            least=APPEND_LEAST_SAMPLES,
+            least=least_samples,
             most=APPEND_MOST_SAMPLES,
         )
 

@@ -47,7 +47,7 @@ from parley.media.pcm import Pcm
 from parley.protocol.kinds import Phase
 from parley.protocol.values import FRAMES_LIMIT
 from parley.session.interruption import Interruptions
-from parley.session.mailbox import Cutter, Mailbox, PendingUnit
+from parley.session.mailbox import OWN_BY_TIME, Cutter, Mailbox, PendingUnit
 from parley.session.opened import Voices, no_voices, open_frames, open_voice
 from parley.session.session import Session
 from parley.vad import DetectorFactory
@@ -111,7 +111,8 @@ class DuplexRunner:
         self._changed = asyncio.Event()
         self._asked: DuplexSetup | None = None
         self._mailbox = Mailbox(limits.mailbox_units)
-        self._cutter = Cutter(round(view.spec.unit_s * view.spec.input_rate_hz))
+        self._unit_samples = round(view.spec.unit_s * view.spec.input_rate_hz)
+        self._cutter = Cutter(self._unit_samples)
         self._frames: tuple[bytes, ...] = ()
         self._written: list[str] = []
         self._begun_s = session.clock.monotonic()
@@ -172,8 +173,10 @@ class DuplexRunner:
             self._interruptions.hear(heard.pcm)
         else:
             self._interruptions.learn(heard.pcm)
-        self._mailbox.put([PendingUnit(piece, now_s) for piece in self._cutter.cut(heard)])
-        self._changed.set()
+        units = [PendingUnit(unit, now_s) for unit in self._cutter.cut(heard)]
+        if units:
+            self._mailbox.put(units)
+            self._changed.set()
 
     def _read(self, written: TextInput) -> None:
         if self._session.phase is not Phase.ACTIVE:
@@ -352,6 +355,8 @@ class DuplexRunner:
                     f"{limits.prompt_room_tokens} for the conversation."
                 )
         self._settles_late = asked.settles_late
+        if asked.cuts_by_time:
+            self._cutter = Cutter(self._unit_samples, own=OWN_BY_TIME)
         if self._detectors is not None:
             self._interruptions.arm(asked.interruption, self._detectors)
             self._interruptions.begin()

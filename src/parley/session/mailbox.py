@@ -11,13 +11,19 @@ import dataclasses
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from parley.dialects.events import AudioInput
-from parley.media.pcm import Pcm, join
+from parley.media.pcm import join
+from parley.protocol.values import FRAMES_LIMIT
 
-REST_SAMPLES = 4000
-"""What remains of a long piece of sound and is shorter than this waits for the next piece: a unit
-of its own would hold too little to hear. Source: realtime protocol, minimum append."""
+OWN_MESSAGE: Final = 0.25
+"""A message of at least this part of a unit makes a unit of its own, as published: a shorter one
+holds too little to hear. Source: realtime protocol, minimum append."""
+
+OWN_BY_TIME: Final = 0.75
+"""The same for clients that send chunks as they like: their units are cut by media time, and only
+what is nearly a whole unit already does not wait for the rest."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,33 +78,51 @@ class Mailbox:
 
 
 class Cutter:
-    """Cuts sound into units: at most one unit's length each, frames with the first of a message.
+    """Cuts sound into units: at most one unit's length each.
 
-    Nothing is lost between messages: a short rest is put in front of the next one.
+    Nothing is lost between messages: what makes no unit yet waits for the next message, with its
+    frames and its wish for silence.
+
+    Args:
+        own: the part of a unit from which on the end of a message makes a unit of its own.
     """
 
-    def __init__(self, unit_samples: int) -> None:
+    def __init__(self, unit_samples: int, *, own: float = OWN_MESSAGE) -> None:
         self._unit_samples = unit_samples
-        self._rest: Pcm | None = None
+        self._own_samples = round(own * unit_samples)
+        self._waiting: AudioInput | None = None
 
     def cut(self, heard: AudioInput) -> list[AudioInput]:
-        """The units of one message, at least one, in order."""
-        pcm = heard.pcm
-        if not len(pcm):
+        """The units that are complete with this message, in order; frames with the first."""
+        message_samples = len(heard.pcm)
+        if not message_samples:
             # Frames alone: the rest of earlier sound is not theirs.
             return [heard]
-        if self._rest is not None:
-            pcm = join([self._rest, pcm], pcm.rate_hz)
-            self._rest = None
-        size = self._unit_samples
+        if self._waiting is not None:
+            heard = _joined(self._waiting, heard)
+            self._waiting = None
+        size, pcm = self._unit_samples, heard.pcm
         pieces = [pcm.slice(start, start + size) for start in range(0, len(pcm), size)]
-        if len(pieces) > 1 and len(pieces[-1]) < REST_SAMPLES:
-            self._rest = pieces.pop()
-        return [
-            dataclasses.replace(heard, pcm=piece, frames=() if index else heard.frames)
+        inputs = [
+            dataclasses.replace(heard, pcm=piece)
+            if index == 0
+            else AudioInput(piece, force_listen=heard.force_listen, max_slices=heard.max_slices)
             for index, piece in enumerate(pieces)
         ]
+        last = len(pieces[-1])
+        if last < size and min(last, message_samples) < self._own_samples:
+            self._waiting = inputs.pop()
+        return inputs
 
     def reset(self) -> None:
-        """Forget the rest."""
-        self._rest = None
+        """Forget what waits."""
+        self._waiting = None
+
+
+def _joined(waiting: AudioInput, heard: AudioInput) -> AudioInput:
+    return AudioInput(
+        join([waiting.pcm, heard.pcm], heard.pcm.rate_hz),
+        frames=(*waiting.frames, *heard.frames)[-FRAMES_LIMIT:],
+        force_listen=waiting.force_listen or heard.force_listen,
+        max_slices=waiting.max_slices if heard.max_slices is None else heard.max_slices,
+    )

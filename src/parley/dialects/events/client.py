@@ -73,6 +73,8 @@ class DuplexSetup:
         voice: part of the prompt.
         tts_voice: what the vocoder imitates; None falls back to `voice`.
         settles_late: send a unit's result before its bookkeeping.
+        cuts_by_time: sound of any chunk length is cut into units by media time; else every message
+            of a quarter of a unit or more is a unit of its own, as published.
     """
 
     prompt: str
@@ -82,6 +84,7 @@ class DuplexSetup:
     max_slices: int = 1
     options: DuplexConfig = field(default_factory=DuplexConfig)
     settles_late: bool = True
+    cuts_by_time: bool = False
     interruption: InterruptionOptions = field(default_factory=InterruptionOptions)
     wants_recording: bool = True
 
