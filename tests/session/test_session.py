@@ -26,13 +26,9 @@ from parley.dialects.events import (
 )
 from parley.errors import InferenceFailed, InvalidPayload, ParleyError, SlowClient, WrongPhase
 from parley.protocol.kinds import Kind, Phase
-from parley.session.session import (
-    PARSE_ON_LOOP_BYTES,
-    Deadlines,
-    Outbox,
-    OutputLimits,
-    Session,
-)
+from parley.session.deadlines import Deadlines
+from parley.session.outbox import Outbox, OutputLimits
+from parley.session.session import PARSE_ON_LOOP_BYTES, Session
 
 OUTPUT = OutputLimits(waiting_bytes=8 * 1024 * 1024, stall_s=10.0)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.support.patience import HANG_S
 
-from parley.session.session import Disconnected
+from parley.session.socket import Disconnected
 
 
 class FakeSocket:

@@ -147,6 +147,9 @@ class Dialect(ABC):
         self.context = context
         self.extensions = context.extensions
         """Whether the client is sent what the requirement texts do not name."""
+        self.wants_resume = False
+        """Whether the client asked to be able to go on over another connection; see
+        `protocol/resume.py`."""
 
     @property
     def session_id(self) -> str:

@@ -102,6 +102,7 @@ class DuplexDialect(LegacyDialect):
             case duplex.Prepare():
                 self.extensions = self.extensions or message.extensions
                 self.wants_transcript = message.transcribe
+                self.wants_resume = message.resume
                 return _setup(message, cuts_by_time=self.extensions)
             case duplex.AudioChunk():
                 return _input(message)

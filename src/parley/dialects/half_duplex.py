@@ -84,6 +84,7 @@ class HalfDuplexDialect(LegacyDialect):
             case half_duplex.Prepare():
                 self.extensions = self.extensions or message.extensions
                 self.wants_transcript = message.config.transcribe
+                self.wants_resume = message.resume
                 return _setup(message)
             case half_duplex.AudioChunk():
                 data = message.audio_bytes()

@@ -104,6 +104,7 @@ class MiniCPMOV2Dialect(RealtimeCallDialect):
                 return ChatOpened()
             case "session.init":
                 session = wire.setup_of(value).session
+                self.wants_resume = session.resume
                 return setup_of(session, cuts_by_time=self.extensions)
             case "input.append" if is_chat:
                 return requested(wire.request_of(value, self._options))

@@ -182,6 +182,7 @@ class OpenAILiveDialect(OpenAIDialect):
             "delegation": session.get("delegation"),
             "store": False,
         }
+        self.wants_resume = session.get("resume") is True
         is_own = voice == OWN_VOICE or voice in BUILT_IN_VOICES
         return DuplexSetup(
             prompt="\n".join([instructions, *_history(session.get("input"))]),

@@ -120,6 +120,7 @@ class RealtimeDialect(RealtimeCallDialect):
             case realtime.SessionUpdate():
                 self.extensions = self.extensions or message.extensions
                 self._wants_transcript = message.session.transcribe
+                self.wants_resume = message.session.resume
                 return setup_of(message.session, cuts_by_time=self.extensions)
             case realtime.Append():
                 return self.unit_of(message)

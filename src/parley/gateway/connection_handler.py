@@ -25,9 +25,7 @@ from parley.errors import (
     InferenceFailed,
     ParleyError,
     ServiceUnavailable,
-    SlowClient,
     Unauthorized,
-    WorkerLost,
 )
 from parley.gateway.acquisition import Acquisition, Client, Departed, TicketCancelled
 from parley.gateway.admission import Admission
@@ -36,8 +34,8 @@ from parley.gateway.authenticator import Authenticator, Caller, caller_word
 from parley.gateway.dispatcher import Dispatcher
 from parley.gateway.metrics import Metrics
 from parley.gateway.queue_waiter import SHUTTING_DOWN, QueueWaiter, WaitLimits, send_answer
-from parley.gateway.relay import RelayEnd, relay
-from parley.gateway.upstream import UpstreamConnection
+from parley.gateway.resumption import Resumption, wants_resume
+from parley.gateway.session_relay import SessionRelay
 from parley.protocol.codec import check_session_id
 from parley.protocol.kinds import Kind
 from parley.settings import LimitSettings, QueueSettings
@@ -65,6 +63,8 @@ class ConnectionHandler:
         metrics: Metrics,
         clock: Clock,
         acquisition: Acquisition,
+        relay: SessionRelay,
+        resumption: Resumption,
         dialects: DialectRegistry,
         limits: LimitSettings,
         queue: QueueSettings,
@@ -77,6 +77,8 @@ class ConnectionHandler:
         self._metrics = metrics
         self._clock = clock
         self._acquisition = acquisition
+        self._relay = relay
+        self._resumption = resumption
         self._dialects = dialects
         self._limits = limits
         self._queue = queue
@@ -166,7 +168,8 @@ class ConnectionHandler:
             client = self._client(newcomer)
             if self._closing.done():
                 raise ServiceUnavailable(SHUTTING_DOWN)
-            self._dispatcher.check(client.kind)
+            if not wants_resume(newcomer.request):
+                self._dispatcher.check(client.kind)
         except ParleyError as error:
             self._metrics.error(error.code)
             log.info("client refused", code=error.code)
@@ -189,10 +192,13 @@ class ConnectionHandler:
             if newcomer.caller is not None and newcomer.caller.key is not None:
                 key = newcomer.caller.key
                 held.enter_context(self._admission.visit(f"key {key.id}", limit=key.max_sessions))
+            if wants_resume(newcomer.request):
+                await self._resumption.serve(connection, client, dialect, held)
+                return
             # Whoever comes back at once may find us still busy putting its old session away.
             await self._admission.wait_until_free(client.session_id, RECONNECT_S)
             held.enter_context(self._admission.claim(client.session_id))
-            await self._wait_and_talk(connection, client, newcomer)
+            await self._wait_and_talk(connection, client, newcomer, held)
 
     def _client(self, newcomer: _Newcomer) -> Client:
         """Who a newcomer is, once it is let in.
@@ -237,7 +243,7 @@ class ConnectionHandler:
         return caller
 
     async def _wait_and_talk(
-        self, connection: Connection, client: Client, newcomer: _Newcomer
+        self, connection: Connection, client: Client, newcomer: _Newcomer, held: ExitStack
     ) -> None:
         dialect = newcomer.dialect
         waiter = QueueWaiter(
@@ -261,55 +267,11 @@ class ConnectionHandler:
                 async with self._acquisition.acquire(client, waiter) as upstream:
                     assert upstream.connection is not None
                     await waiter.hand_over(upstream.connection)
-                    end = await self._relay(connection, upstream)
-                    self._finish(connection, upstream.connection, waiter.dialect, end)
+                    await self._relay.run(connection, upstream, waiter.dialect, held)
             except TicketCancelled:
                 waiter.cancelled()
             finally:
                 newcomer.dialect = waiter.dialect
-
-    async def _relay(self, connection: Connection, upstream: UpstreamConnection) -> RelayEnd:
-        assert upstream.connection is not None
-        lease = upstream.lease
-        who = {
-            "worker": lease.worker.worker_id,
-            "client": lease.address,
-            **({"key": lease.key_id} if lease.key_id else {}),
-        }
-        began_at = self._clock.monotonic()
-        log.info("session began", **who, waited_s=round(upstream.waited_s, 1))
-        end: RelayEnd | None = None
-        try:
-            end = await relay(
-                connection,
-                upstream.connection,
-                lost=upstream.lost,
-                up=self._metrics.up,
-                down=self._metrics.down,
-            )
-            return end
-        finally:
-            log.info(
-                "session ended",
-                **who,
-                lasted_s=round(self._clock.monotonic() - began_at, 1),
-                by=end.who if end else "gateway",
-                code=end.closure.code if end else None,
-            )
-
-    def _finish(
-        self, connection: Connection, worker: Connection, dialect: Dialect, end: RelayEnd
-    ) -> None:
-        closure = end.closure
-        if end.who == "client":
-            if closure.is_slow:
-                self._metrics.error(SlowClient.code)
-            worker.close(closure.code if closure.is_clean else 1001, closure.reason)
-        elif end.who == "worker" and closure.is_clean:
-            connection.close(closure.code, closure.reason)
-        else:
-            self._metrics.error(WorkerLost.code)
-            send_answer(connection, dialect, dialect.answer(WorkerLost()))
 
     def _total_s(self, dialect: Dialect, kind: Kind) -> float | None:
         """What waiting and session may take together; None: nothing counts before the lease."""

@@ -21,11 +21,14 @@ from parley.gateway.connection_handler import ConnectionHandler
 from parley.gateway.dispatcher import Dispatcher
 from parley.gateway.eta import EtaTracker
 from parley.gateway.handover import Handover, store_id
+from parley.gateway.kept_sessions import KeptSessions
 from parley.gateway.maintenance import Maintenance
 from parley.gateway.metrics import Metrics
 from parley.gateway.queue import Queue
 from parley.gateway.rates import RateLimit
 from parley.gateway.recording_access import RecordingAccess
+from parley.gateway.resumption import Resumption
+from parley.gateway.session_relay import SessionRelay
 from parley.gateway.state import State
 from parley.gateway.supervisor import Supervisor
 from parley.gateway.tls import own_names
@@ -188,7 +191,22 @@ class GatewayRuntime:
             tracing=self.tracing,
         )
         self.closing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.kept_sessions = KeptSessions(
+            worker_pool=self.worker_pool, admission=self.admission, clock=self.clock
+        )
+        session_relay = SessionRelay(
+            kept=self.kept_sessions, metrics=self.metrics, clock=self.clock
+        )
         self.connection_handler = ConnectionHandler(
+            relay=session_relay,
+            resumption=Resumption(
+                kept=self.kept_sessions,
+                relay=session_relay,
+                admission=self.admission,
+                upstream_settings=self.upstream_settings,
+                metrics=self.metrics,
+                clock=self.clock,
+            ),
             dispatcher=self.dispatcher,
             admission=self.admission,
             authenticator=self.authenticator,

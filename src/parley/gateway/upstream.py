@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from parley import logs
 from parley.gateway.tls import worker_context
 from parley.gateway.worker_pool import Lease
@@ -16,15 +18,19 @@ from parley.protocol.control import (
     ACCEPTED_HEADER,
     BUSY_STATUS,
     CALLER_HEADER,
+    CUT_CODE,
     EXTENSIONS_HEADER,
     KIND_HEADER,
     LEASE_HEADER,
+    NOTE_HEADER,
     PARAMETERS_HEADER,
     QUEUE_WAIT_HEADER,
+    RESUME_HEADER,
     SECRET_HEADER,
     SESSION_HEADER,
     SESSION_PATH,
     UNKNOWN_DIALECT_STATUS,
+    LeaseNote,
 )
 from parley.tracing import TRACE_HEADER
 from parley.transport import ClientConnection, ConnectionLimits, DialFailed, Keepalive, dial
@@ -83,7 +89,15 @@ class UpstreamConnection:
     async def __aexit__(self, *exc: object) -> None:
         self._stop_listening()
         if self.connection is not None:
-            self.connection.close(1001)
+            self.connection.close(CUT_CODE)
+
+    def hold(self, lease: Lease) -> None:
+        """Whose promise this is from here on."""
+        self._stop_listening()
+        self.lease = lease
+        self._stop_listening = lease.lost.listen(self._on_lost)
+        if lease.is_lost:
+            self._on_lost()
 
     async def open(self) -> ClientConnection | None:
         """Dial until it works; None when the worker cannot be reached, is gone, or refuses
@@ -119,6 +133,18 @@ class UpstreamConnection:
             if self.connection is not None:
                 return self.connection
         return None
+
+    async def resume(self, token_hash: str, seq: int) -> ClientConnection:
+        """Dial once, to go on with the session of the lease.
+
+        Raises:
+            DialFailed: the worker was not reached, or refused; see `RESUME_STATUSES`.
+        """
+        self._headers[RESUME_HEADER] = f"{token_hash} {seq}"
+        await self._dial()
+        if self.connection is None:
+            raise DialFailed("The worker is lost.")
+        return self.connection
 
     async def _dial(self) -> None:
         """One attempt, given up when the worker is lost meanwhile. Sets `connection`, also when it
@@ -168,6 +194,9 @@ def upstream_headers(
         KIND_HEADER: lease.kind,
         ACCEPTED_HEADER: f"{accepted_time:.6f}",
         QUEUE_WAIT_HEADER: str(round(queue_wait_s * 1000)),
+        NOTE_HEADER: msgspec.json.encode(
+            LeaseNote(lease.address, lease.key_id, lease.granted_time)
+        ).decode("ascii"),
     }
     if extensions:
         headers[EXTENSIONS_HEADER] = "true"

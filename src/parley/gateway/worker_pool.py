@@ -8,11 +8,14 @@ late heartbeat nor a crashed worker can hand out a place twice or lose one. Sour
 
 from __future__ import annotations
 
+import dataclasses
 import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Final, Literal
+
+import msgspec
 
 from parley.clock import Clock
 from parley.gateway.eta import CLEANUP_S, LOADING_S, EtaTracker
@@ -21,6 +24,8 @@ from parley.protocol.control import (
     SILENCE_LIMIT_S,
     Heartbeat,
     Hello,
+    LeaseNote,
+    ResumeState,
     SessionPhase,
 )
 from parley.protocol.kinds import Kind, Phase, WorkerState
@@ -56,6 +61,10 @@ class Lease:
     """Whether the worker may hold a session under it, and so has something to clean: from the
     moment in which its session socket is dialled."""
     pause_ends_at: float | None = None
+    resume: ResumeState | None = None
+    """Where its client may go on over another connection."""
+    resume_ends_at: float | None = None
+    """How long its worker waits for a client that was cut off."""
     was_told_to_end: bool = False
     """Whether its worker was asked to end it because its key's day is used up."""
     is_held: bool = True
@@ -69,6 +78,14 @@ class Lease:
         if self.is_held:
             self.is_held = False
             self._release(self)
+
+    def transfer(self) -> Lease:
+        """The same promise for another holder; this one has nothing to release any more."""
+        self.worker.closing.pop(self.lease_id, None)
+        taken = dataclasses.replace(self, is_held=True, lost=Signal())
+        self.is_held = False
+        self.worker.leases[self.lease_id] = taken
+        return taken
 
     async def __aenter__(self) -> Lease:
         return self
@@ -187,6 +204,8 @@ class WorkerPool:
         """A worker gave a sign of life."""
         self.released: Signal[Lease] = Signal()
         """A lease was given back."""
+        self.learned: Signal[Lease] = Signal()
+        """A worker brought a session with it that we did not know; nobody holds its lease."""
         self.ended: Signal[Lease, int] = Signal()
         """A worker has put a session away, which generated so many tokens."""
         self._slots_seen = 1
@@ -227,6 +246,8 @@ class WorkerPool:
             else:
                 self._lose(known)
         self._workers[hello.worker_id] = worker
+        for session in hello.sessions:
+            self.phase(worker, session)
         self.last_alive_at = now
         self._slots_seen = hello.slots
         self._has_loaded(hello.pid, now)
@@ -255,8 +276,13 @@ class WorkerPool:
         self._touch(worker)
         lease_id = message.lease_id
         lease = worker.leases.get(lease_id) or worker.closing.get(lease_id)
+        if lease is None and message.resume is not None and message.phase is not Phase.ENDED:
+            lease = self._learn(worker, message, message.resume)
         if lease is None:
             return
+        lease.resume = message.resume
+        left_s = None if message.resume is None else message.resume.left_s
+        lease.resume_ends_at = None if left_s is None else self._clock.monotonic() + left_s
         if lease.phase is None and message.phase is not Phase.ENDED:
             worker.said_free -= 1
         lease.was_ready = lease.was_ready or message.was_ready
@@ -272,6 +298,38 @@ class WorkerPool:
             worker.closing.pop(lease_id, None)
             self.ended.notify(lease, message.tokens)
             self.changed.notify()
+
+    def _learn(self, worker: Worker, message: SessionPhase, resume: ResumeState) -> Lease:
+        """A session that a worker has kept while this gateway, or the one before, was away."""
+        now, now_time = self._clock.monotonic(), self._clock.time()
+        try:
+            note = msgspec.json.decode(resume.note, type=LeaseNote)
+        except msgspec.MsgspecError:
+            note = LeaseNote(granted_time=now_time)
+        lease = Lease(
+            worker=worker,
+            kind=message.kind,
+            session_id=message.session_id,
+            granted_at=now - max(0.0, now_time - note.granted_time),
+            granted_time=note.granted_time,
+            lease_id=message.lease_id,
+            address=note.address,
+            key_id=note.key_id,
+            was_opened=True,
+            _release=self._released,
+        )
+        worker.leases[lease.lease_id] = lease
+        self.learned.notify(lease)
+        return lease
+
+    def find_resumable(self, session_id: str) -> Lease | None:
+        """The lease of a session that a client may go on with; also one that is being closed, as
+        far as we know."""
+        for worker in self._workers.values():
+            for lease in (*worker.leases.values(), *worker.closing.values()):
+                if lease.session_id == session_id and lease.resume is not None:
+                    return lease
+        return None
 
     # What an executor tells
 
@@ -418,6 +476,9 @@ class WorkerPool:
                 continue
             for lease in worker.leases.values():
                 remaining = self._eta.remaining(lease.kind, now - lease.granted_at)
+                if lease.resume_ends_at is not None:
+                    # Its clock stands still; should its client not return, this is when it ends.
+                    remaining = max(remaining, lease.resume_ends_at - now)
                 if lease.pause_ends_at is not None:
                     remaining = min(remaining, max(0.0, lease.pause_ends_at - now))
                 times.append(remaining)

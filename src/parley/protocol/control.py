@@ -11,11 +11,12 @@ For each lease the gateway opens one socket to the worker, `{Hello.url}/session/
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
 from parley.protocol.kinds import Kind, Mode, Phase, WorkerState
+from parley.protocol.resume import RefusalReason
 
 BEAT_EVERY_S = 1.0
 SILENCE_LIMIT_S = 5.0
@@ -45,6 +46,25 @@ EXTENSIONS_HEADER = "x-parley-extensions"
 PARAMETERS_HEADER = "x-parley-parameters"
 """JSON object of strings: the query parameters that the dialect wants to know at the worker."""
 
+NOTE_HEADER = "x-parley-note"
+"""What a gateway wants to be told of a session by its worker, should it have forgotten it: JSON of
+a `LeaseNote`, which the worker returns as it is."""
+
+RESUME_HEADER = "x-parley-resume"
+"""On a session socket that goes on with the session of its lease: the token's SHA-256 in
+hexadecimal, a space, and the number of the last message that came."""
+
+RESUME_STATUSES: Final[dict[RefusalReason, int]] = {
+    "unknown": 404,
+    "expired": 410,
+    "replaced": 409,
+    "gap": 412,
+}
+"""How a worker refuses that in the handshake."""
+
+CUT_CODE: Final = 4006
+"""With which a gateway closes a session socket whose client went without a word."""
+
 UNKNOWN_DIALECT_STATUS = 501
 """How a worker answers the handshake of a session socket whose dialect is not installed there."""
 
@@ -58,6 +78,45 @@ hears."""
 RecordingState = Literal["off", "on", "no_room", "failing"]
 """Whether a worker records: `no_room` when too little is free on its disk, `failing` when the last
 entry could not be written."""
+
+
+class LeaseNote(msgspec.Struct, frozen=True):
+    """What a gateway knows of a lease and its worker does not."""
+
+    address: str = ""
+    key_id: str | None = None
+    granted_time: float = 0.0
+
+
+class ResumeState(msgspec.Struct, frozen=True):
+    """Of a session whose client may go on over another connection.
+
+    Args:
+        left_s: how long the worker waits for it still; None: it is connected.
+        note: the lease's `NOTE_HEADER`.
+    """
+
+    dialect: str
+    left_s: float | None = None
+    note: str = ""
+
+
+class SessionPhase(msgspec.Struct, tag="phase", frozen=True):
+    """A session changed phase, or its client went or came back. `ended` is sent after cleanup, when
+    the slot is free again."""
+
+    lease_id: str
+    session_id: str
+    kind: Kind
+    phase: Phase
+    was_ready: bool = False
+    """Whether the session ever reached its ready state (only then its duration feeds the
+    estimate)."""
+    pause_left_s: float | None = None
+    tokens: int = 0
+    """Generated so far, text and speech."""
+    resume: ResumeState | None = None
+    """None: its client has not asked for that."""
 
 
 class Hello(msgspec.Struct, tag="hello", frozen=True):
@@ -82,21 +141,8 @@ class Hello(msgspec.Struct, tag="hello", frozen=True):
     certificate: str = ""
     """PEM of the certificate that the worker shows to session sockets, where it made its own: the
     only one that the gateway accepts from it."""
-
-
-class SessionPhase(msgspec.Struct, tag="phase", frozen=True):
-    """A session changed phase. `ended` is sent after cleanup, when the slot is free again."""
-
-    lease_id: str
-    session_id: str
-    kind: Kind
-    phase: Phase
-    was_ready: bool = False
-    """Whether the session ever reached its ready state (only then its duration feeds the
-    estimate)."""
-    pause_left_s: float | None = None
-    tokens: int = 0
-    """Generated so far, text and speech."""
+    sessions: tuple[SessionPhase, ...] = ()
+    """Those that are here, for a gateway that was restarted."""
 
 
 class Durations(msgspec.Struct, frozen=True):

@@ -74,6 +74,7 @@ class Prepare(msgspec.Struct, tag="prepare", frozen=True, kw_only=True):
     deferred_finalize: bool = True
     record: bool = True
     extensions: bool = False
+    resume: bool = False
 
     def voice_bytes(self) -> bytes | None:
         """What the language model hears as its voice: raw 16 kHz samples or a WAV file."""

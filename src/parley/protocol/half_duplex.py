@@ -79,6 +79,7 @@ class Prepare(msgspec.Struct, tag="prepare", frozen=True, kw_only=True):
     ref_audio_path: VoiceName | None = None
     record: bool = True
     extensions: bool = False
+    resume: bool = False
 
     def voice_bytes(self) -> bytes | None:
         """The voice to imitate: `ref_audio_base64`, else the first sound of `system_content`.

@@ -68,6 +68,7 @@ def setup_of(value: Json) -> realtime.SessionUpdate:
         "max_slice_nums": payload.get("max_slice_nums"),
         "voice_config": options,
         "record": payload.get("record"),
+        "resume": payload.get("resume"),
     }
     voice = payload.get("voice") if isinstance(payload.get("voice"), dict) else {}
     for name, names in _VOICES.items():

@@ -64,6 +64,7 @@ class SessionOptions(msgspec.Struct, frozen=True, kw_only=True):
     interruption: InterruptionOptions = InterruptionOptions()
     transcribe: bool = False
     record: bool = True
+    resume: bool = False
     ref_audio_path: VoiceName | None = None
 
     def voice_bytes(self) -> bytes | None:

@@ -15,9 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from parley import logs
@@ -30,49 +28,23 @@ from parley.dialects.events import (
     OutputDelta,
     ServerEvent,
     SessionEnded,
+    SessionReady,
 )
 from parley.errors import InferenceFailed, InvalidJson, ParleyError, SlowClient
 from parley.protocol.kinds import Phase
+from parley.session.deadlines import RESUME, Deadlines
+from parley.session.outbox import Outbox, OutputLimits
+from parley.session.resumable import ResumableSocket
+from parley.session.socket import Disconnected, SessionSocket
 
 PARSE_ON_LOOP_BYTES = 65_536
 """Longer messages are parsed in a thread, so that a large one holds nobody else up. A second of
 sound is longer, so every unit is."""
 
-SLOWEST_BYTES_PER_S = 131_072
-"""A client that reads at least this fast is not stalled, however large one message is."""
-
 CLOSING_S = 2.0
 """How long the closing handshake may take."""
 
 _log = logs.get(__name__)
-
-
-class Disconnected(Exception):
-    """The other side of the socket went away."""
-
-
-class SessionSocket(Protocol):
-    """A message connection to one client."""
-
-    async def receive(self) -> str | bytes:
-        """The next message.
-
-        Raises:
-            Disconnected: there will be none.
-        """
-        ...
-
-    async def send(self, text: str) -> None:
-        """Send one message; returns when the network took it.
-
-        Raises:
-            Disconnected: it cannot be sent any more.
-        """
-        ...
-
-    async def close(self, code: int, reason: str) -> None:
-        """Close the connection. Harmless when it is closed."""
-        ...
 
 
 class Observer(Protocol):
@@ -111,129 +83,6 @@ class Runner(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class OutputLimits:
-    """What may wait for a client that does not read."""
-
-    waiting_bytes: int
-    stall_s: float
-
-
-class Deadlines:
-    """Moments by which something must have happened, by name. Pure: it reads no clock."""
-
-    def __init__(self) -> None:
-        self._due_s: dict[str, float] = {}
-        self.changed: Callable[[], None] = lambda: None
-
-    def set(self, name: str, due_s: float) -> None:
-        """Set or move a deadline; `due_s` in monotonic seconds."""
-        self._due_s[name] = due_s
-        self.changed()
-
-    def clear(self, *names: str) -> None:
-        """Forget deadlines; unknown names are fine."""
-        for name in names:
-            self._due_s.pop(name, None)
-
-    def get(self, name: str) -> float | None:
-        """When it is due, if it is set."""
-        return self._due_s.get(name)
-
-    def next_due_s(self) -> float | None:
-        """The earliest."""
-        return min(self._due_s.values(), default=None)
-
-    def take_expired(self, now_s: float) -> list[str]:
-        """Remove and name those that have passed, earliest first."""
-        passed = sorted((due, name) for name, due in self._due_s.items() if due <= now_s)
-        for _, name in passed:
-            del self._due_s[name]
-        return [name for _, name in passed]
-
-
-class Outbox:
-    """Messages on their way to one client, in order.
-
-    Full (more than `waiting_bytes` behind the message that is being sent) or stalled (one message
-    takes longer than a reading client needs) raises `SlowClient`. A single message of any size is
-    taken when nothing waits.
-    """
-
-    def __init__(self, limits: OutputLimits) -> None:
-        self._limits = limits
-        self._waiting: deque[tuple[str, bool]] = deque()
-        """Messages, and whether an interruption drops them."""
-        self._waiting_bytes = 0
-        self._last_bytes = 0
-        self._changed = asyncio.Event()
-        self._sent = asyncio.Event()
-        self._is_closed = False
-
-    def put(self, frames: Sequence[str], *, is_output: bool = False) -> None:
-        """Queue messages.
-
-        Args:
-            is_output: they are part of an answer, which may be interrupted.
-
-        Raises:
-            SlowClient: too much waits already; these are not queued.
-        """
-        size = sum(map(len, frames))
-        if self._waiting and self._waiting_bytes + size > self._limits.waiting_bytes:
-            raise SlowClient(self._waiting_bytes)
-        self._waiting.extend((frame, is_output) for frame in frames)
-        self._waiting_bytes += size
-        self._changed.set()
-
-    def drop_output(self) -> None:
-        """Forget what waits of an answer."""
-        self._waiting = deque(item for item in self._waiting if not item[1])
-        self._waiting_bytes = sum(len(frame) for frame, _ in self._waiting)
-        self._sent.set()
-
-    async def room(self) -> None:
-        """Until less than half of what may wait does. For those who can speak faster than a client
-        can read, and would be cut off for it."""
-        while self._waiting and self._waiting_bytes > self._limits.waiting_bytes // 2:
-            self._sent.clear()
-            await self._sent.wait()
-
-    def close(self) -> None:
-        """Nothing will follow: `pump` returns once the rest is sent. Safe to repeat."""
-        self._is_closed = True
-        self._changed.set()
-
-    @property
-    def patience_s(self) -> float:
-        """How long a client that reads may need for all that waits and is being sent."""
-        return self._limits.stall_s + (self._waiting_bytes + self._last_bytes) / SLOWEST_BYTES_PER_S
-
-    async def pump(self, send: Callable[[str], Awaitable[None]]) -> None:
-        """Send until closed and empty.
-
-        Raises:
-            SlowClient: a message was not read in time.
-            Disconnected: from `send`.
-        """
-        while True:
-            while self._waiting:
-                frame, _ = self._waiting.popleft()
-                self._waiting_bytes -= len(frame)
-                self._last_bytes = len(frame)
-                limit_s = self._limits.stall_s + len(frame) / SLOWEST_BYTES_PER_S
-                try:
-                    async with asyncio.timeout(limit_s):
-                        await send(frame)
-                except TimeoutError as error:
-                    raise SlowClient(self._waiting_bytes + len(frame)) from error
-                self._sent.set()
-            if self._is_closed:
-                return
-            self._changed.clear()
-            await self._changed.wait()
-
-
 class Session:
     """One conversation, from the accepted socket to the closed one.
 
@@ -260,7 +109,8 @@ class Session:
         recorded: Callable[[], Awaitable[str | None]] | None = None,
     ) -> None:
         self.clock = clock
-        self.deadlines = Deadlines()
+        self._resumable = socket if isinstance(socket, ResumableSocket) else None
+        self.deadlines = Deadlines() if self._resumable is None else self._resumable.deadlines
         self.session_id = session_id
         self._socket = socket
         self._dialect = dialect
@@ -305,7 +155,11 @@ class Session:
         self._observe(event)
         error = event.error if isinstance(event, Failed) else None
         is_output = isinstance(event, OutputDelta)
-        self._send(self._dialect.encode(event), SessionEnded("error", error), is_output=is_output)
+        reply = self._dialect.encode(event)
+        if isinstance(event, SessionReady) and self._resumable is not None:
+            self._put([self._resumable.with_token(text) for text in self._dialect.frames(reply)])
+            return
+        self._send(reply, SessionEnded("error", error), is_output=is_output)
 
     def _send(self, reply: Reply, ended: SessionEnded, *, is_output: bool = False) -> None:
         """Send what the dialect says; where it closes the connection, the session has `ended`."""
@@ -313,8 +167,11 @@ class Session:
             self._last_words = reply
             self.end(ended)
             return
+        self._put(self._dialect.frames(reply), is_output=is_output)
+
+    def _put(self, frames: Sequence[str], *, is_output: bool = False) -> None:
         try:
-            self._outbox.put(self._dialect.frames(reply), is_output=is_output)
+            self._outbox.put(frames, is_output=is_output)
         except SlowClient as error:
             self.end(SessionEnded("error", error))
 
@@ -352,7 +209,9 @@ class Session:
     def check_deadlines(self) -> None:
         """Act on what is due by now."""
         for name in self.deadlines.take_expired(self.clock.monotonic()):
-            if self._runner is not None and not self.has_ended:
+            if name == RESUME:
+                self.end(SessionEnded("disconnected"))
+            elif self._runner is not None and not self.has_ended:
                 self._runner.expire(name)
 
     async def run(self, runner: Runner) -> SessionEnded:
@@ -426,6 +285,7 @@ class Session:
             try:
                 decoded = await self._decode(frame)
                 meant = self._dialect.events(decoded, self._phase)
+                self._offer_resume()
             except ParleyError as error:
                 self.emit(Failed(error))
                 continue
@@ -435,6 +295,12 @@ class Session:
                         self._send(each, SessionEnded("stopped"))
                 elif not self._act(each):
                     break
+
+    def _offer_resume(self) -> None:
+        """Let a client that asked for it come back after a cut."""
+        if self._resumable is not None and self._dialect.wants_resume:
+            self._resumable.enable()
+            self._outbox.is_timed = not self._resumable.is_enabled
 
     def _act(self, event: ClientEvent) -> bool:
         """Do what the client asked for; whether it could be done."""

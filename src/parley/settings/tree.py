@@ -274,6 +274,19 @@ class LimitSettings(Part):
     output_stall_s: float = Field(
         10.0, gt=0, description="Clients that read nothing for this long are disconnected."
     )
+    resume_window_s: float = Field(
+        30.0,
+        ge=0,
+        le=600,
+        description="A session whose client was cut off keeps its slot for this long, where the "
+        "client asked for it; 0: no session does.",
+    )
+    resume_journal_mb: float = Field(
+        8.0, gt=0, description="Most output kept for a client that may have to be sent it again."
+    )
+    resume_journal_s: float = Field(
+        60.0, gt=0, description="Output that old is taken to have arrived."
+    )
     sessions_per_client: int = Field(32, ge=1, description="Sessions and tickets per address.")
     connections_per_client: int = Field(
         256,

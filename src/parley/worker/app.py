@@ -7,6 +7,7 @@ the host.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
 import ipaddress
 from collections.abc import Awaitable, Callable, Mapping
@@ -17,7 +18,7 @@ from starlette.applications import Starlette
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route, WebSocketRoute
-from starlette.websockets import WebSocket, WebSocketDisconnect
+from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from parley.errors import Refused, TooLarge
 from parley.protocol.control import (
@@ -27,17 +28,22 @@ from parley.protocol.control import (
     EXTENSIONS_HEADER,
     KIND_HEADER,
     LEASE_HEADER,
+    NOTE_HEADER,
     PARAMETERS_HEADER,
     QUEUE_WAIT_HEADER,
     RECORDINGS_PATH,
+    RESUME_HEADER,
+    RESUME_STATUSES,
     SECRET_HEADER,
     SESSION_HEADER,
     SESSION_PATH,
     UNKNOWN_DIALECT_STATUS,
 )
 from parley.protocol.kinds import Kind
+from parley.protocol.resume import REFUSED_CODE
 from parley.recording.store import StillRecording
-from parley.session.session import Disconnected
+from parley.session.resumable import ResumeRefused
+from parley.session.socket import Disconnected
 from parley.tracing import TRACE_HEADER
 from parley.worker.finished import FinishedRecordings, tar_bytes, tar_files, tar_pieces
 from parley.worker.host import Host, LeasedSlot
@@ -86,6 +92,9 @@ def make_app(
         host = find_host()
         if host is None:
             await _refuse(socket, "The model is loading.")
+            return
+        if RESUME_HEADER in socket.headers:
+            await _resume(socket, host, lease)
             return
         if host.dialects.find(name) is None:
             sentence = "This worker does not speak that dialect."
@@ -153,6 +162,27 @@ def _recording_routes(finished: FinishedRecordings, secret: str | None) -> list[
     ]
 
 
+async def _resume(socket: WebSocket, host: Host, lease: LeasedSlot) -> None:
+    """A connection that goes on with a session that is here."""
+    token_hash, _, seq = socket.headers[RESUME_HEADER].partition(" ")
+    if not seq.isdecimal():
+        await socket.close(FORBIDDEN)
+        return
+    after = int(seq)
+    wire = _Socket(socket, host.frame_limit_bytes(lease.kind))
+    try:
+        host.check_resume(lease.lease_id, token_hash, after)
+        await socket.accept()
+        await host.attach(lease.lease_id, wire, token_hash, after)
+    except ResumeRefused as error:
+        if socket.application_state is WebSocketState.CONNECTING:
+            await _refuse(socket, str(error), RESUME_STATUSES[error.reason])
+        else:
+            # What was true at the handshake has changed.
+            with contextlib.suppress(Disconnected):
+                await wire.close(REFUSED_CODE, error.reason)
+
+
 async def _refuse(socket: WebSocket, sentence: str, status: int = BUSY_STATUS) -> None:
     """Say no before the socket is open, so that no client hears of it: the gateway decides."""
     await socket.send_denial_response(PlainTextResponse(sentence, status))
@@ -193,6 +223,7 @@ def _lease(dialect: str, headers: Mapping[str, str]) -> LeasedSlot | None:
             ),
             caller=headers.get(CALLER_HEADER, ""),
             trace=headers.get(TRACE_HEADER, ""),
+            note=headers.get(NOTE_HEADER, ""),
         )
     except ValueError:
         return None
@@ -218,7 +249,7 @@ class _Socket:
             raise Disconnected from error
         if message["type"] == "websocket.disconnect":
             self._is_closed = True
-            raise Disconnected
+            raise Disconnected(message.get("code") or 1006)
         frame: str | bytes = message.get("text") or message.get("bytes") or ""
         if len(frame) > self._limit_bytes:
             raise TooLarge("The message", len(frame), self._limit_bytes)

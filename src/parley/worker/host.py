@@ -28,6 +28,7 @@ from parley.protocol.control import (
     FromWorker,
     Heartbeat,
     Hello,
+    ResumeState,
     SessionPhase,
     StopTurn,
 )
@@ -37,14 +38,12 @@ from parley.session.chat_series import ChatSeriesRunner, SeriesLimits
 from parley.session.conversation import ConversationRunner
 from parley.session.duplex import DuplexRunner, UnitLimits
 from parley.session.half_duplex import HalfDuplexRunner, TurnLimits
+from parley.session.journal import ResumeLimits
 from parley.session.opened import Voices, no_voices
-from parley.session.session import (
-    Observer,
-    OutputLimits,
-    Runner,
-    Session,
-    SessionSocket,
-)
+from parley.session.outbox import OutputLimits
+from parley.session.resumable import ResumableSocket, ResumeRefused
+from parley.session.session import Observer, Runner, Session
+from parley.session.socket import SessionSocket
 from parley.settings import LimitSettings
 from parley.vad import DetectorFactory
 from parley.views.chat import ChatView
@@ -57,6 +56,9 @@ from parley.worker.recording import Recordings, SessionRecorder
 CLEANUP_GRACE_S: Final = 4.0
 """A newcomer waits this long for a session that is being cleaned up: less than a gateway waits for
 the answer to its handshake."""
+
+ENDED_LIMIT: Final = 64
+"""Ended sessions whose clients may still ask what became of them."""
 
 MIB: Final = 1024 * 1024
 
@@ -73,6 +75,7 @@ class LeasedSlot:
         parameters: of the query, as far as the dialect wants to know them.
         caller: who the client is to the voice library; see `CALLER_HEADER`.
         trace: the gateway's span, where it traces; see `parley.tracing`.
+        note: for the gateway, as it wrote it.
     """
 
     lease_id: str
@@ -85,6 +88,7 @@ class LeasedSlot:
     parameters: Mapping[str, str] = field(default_factory=dict)
     caller: str = ""
     trace: str = ""
+    note: str = ""
 
 
 ObserverFactory = Callable[[LeasedSlot], Sequence[Observer]]
@@ -105,6 +109,7 @@ class _Held:
     was_ready: bool = False
     session: Session | None = None
     meter: SessionMeter | None = None
+    socket: ResumableSocket | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +171,8 @@ class Host:
     leaving: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when nothing is left to do and the process may end."""
     _held: dict[str, _Held] = field(default_factory=dict)
+    _ended: dict[str, ResumableSocket] = field(default_factory=dict)
+    """Of sessions that have ended, newest last: their clients are told so."""
     _is_leaving: bool = False
     _emptied: asyncio.Event = field(default_factory=asyncio.Event)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
@@ -213,16 +220,24 @@ class Host:
                 ),
             )
             meter = held.meter = SessionMeter(self.meter, lease.kind)
+            output = OutputLimits(
+                waiting_bytes=round(self.limits.output_mb * MIB), stall_s=self.limits.output_stall_s
+            )
+            held.socket = ResumableSocket(
+                socket,
+                session_id=lease.session_id,
+                limits=self.resume_limits,
+                output=output,
+                clock=self.clock,
+                moved=lambda: self._report(held),
+            )
             session = held.session = Session(
-                socket=socket,
+                socket=held.socket,
                 dialect=dialect,
                 settle=self.dialects.settle,
                 clock=self.clock,
                 session_id=lease.session_id,
-                output=OutputLimits(
-                    waiting_bytes=round(self.limits.output_mb * MIB),
-                    stall_s=self.limits.output_stall_s,
-                ),
+                output=output,
                 observers=[
                     meter,
                     *([recording] if recording is not None else []),
@@ -245,6 +260,57 @@ class Host:
             _log.info("session ended", reason=ended.reason if ended else "cancelled")
             if session is not None:
                 await session.finish()
+            if held.socket is not None:
+                self._let_last_words_be_fetched(held, held.socket, ended)
+
+    async def attach(self, lease_id: str, socket: SessionSocket, token_hash: str, seq: int) -> None:
+        """Go on with a session over another connection; returns when that one is over.
+
+        Raises:
+            ResumeRefused: it may not, and why.
+        """
+        await self._resumable(lease_id).attach(socket, token_hash, seq)
+
+    def check_resume(self, lease_id: str, token_hash: str, seq: int) -> None:
+        """Whether `attach` would work now.
+
+        Raises:
+            ResumeRefused: no, and why.
+        """
+        self._resumable(lease_id).check(token_hash, seq)
+
+    def _resumable(self, lease_id: str) -> ResumableSocket:
+        held = self._held.get(lease_id)
+        found = self._ended.get(lease_id) if held is None else held.socket
+        if found is None:
+            raise ResumeRefused("unknown")
+        return found
+
+    def _let_last_words_be_fetched(
+        self, held: _Held, socket: ResumableSocket, ended: SessionEnded | None
+    ) -> None:
+        """A client that was cut off just now may come back for what it was told last."""
+        if not socket.is_enabled:
+            return
+        lease_id = held.lease.lease_id
+        self._ended[lease_id] = socket
+        while len(self._ended) > ENDED_LIMIT:
+            self._ended.pop(next(iter(self._ended))).end()
+        loop = asyncio.get_running_loop()
+        if ended is None or ended.reason == "disconnected" or not socket.has_last_words:
+            socket.end()
+        else:
+            loop.call_later(self.limits.resume_window_s, socket.end)
+
+    @property
+    def resume_limits(self) -> ResumeLimits:
+        """What clients that may come back can count on."""
+        limits = self.limits
+        return ResumeLimits(
+            window_s=limits.resume_window_s,
+            journal_bytes=round(limits.resume_journal_mb * MIB),
+            journal_s=limits.resume_journal_s,
+        )
 
     async def _take_slot(self) -> EngineSlotHandle:
         """A slot now; or soon, if a session is being cleaned up.
@@ -398,6 +464,14 @@ class Host:
             pause_left_s=None
             if pause_due_s is None or held.phase is not Phase.PAUSED
             else max(0.0, pause_due_s - self.clock.monotonic()),
+            resume=self._resume_state(held),
+        )
+
+    def _resume_state(self, held: _Held) -> ResumeState | None:
+        if held.socket is None or not held.socket.is_enabled:
+            return None
+        return ResumeState(
+            dialect=held.lease.dialect, left_s=held.socket.left_s, note=held.lease.note
         )
 
     @property
@@ -442,6 +516,7 @@ class Host:
             context_tokens=spec.context_limit_tokens,
             transcription_prompt=spec.transcription_prompt,
             certificate=who.certificate,
+            sessions=tuple(self._described(held) for held in self._held.values()),
         )
 
     def heartbeat(self) -> Heartbeat:

@@ -198,6 +198,7 @@ export namespace half_duplex {
     ref_audio_path?: string | null;
     record?: boolean;
     extensions?: boolean;
+    resume?: boolean;
   }
   /** About half a second of microphone: base64 float32 PCM, 16 kHz mono. Without sound it is ignored. */
   interface AudioChunk {
@@ -355,6 +356,7 @@ export namespace duplex {
     deferred_finalize?: boolean;
     record?: boolean;
     extensions?: boolean;
+    resume?: boolean;
   }
   /** One unit: normally 16000 samples (base64 float32 PCM, 16 kHz mono) and up to four frames; either may be absent, not both. */
   interface AudioChunk {
@@ -541,6 +543,7 @@ export namespace realtime {
     interruption?: InterruptionOptions;
     transcribe?: boolean;
     record?: boolean;
+    resume?: boolean;
     ref_audio_path?: string | null;
   }
   /** Configure the session; once, after `session.queue_done`. */

@@ -1,0 +1,156 @@
+"""A client that comes back to its session over another connection.
+
+Its first message names session and token. The session's worker is dialled and decides: what it
+says in the handshake is the client's answer. Only when the worker has agreed does the lease change
+hands, so nobody without the token can disturb a session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import ExitStack
+from typing import Final
+
+import msgspec
+
+from parley import logs
+from parley.clock import Clock
+from parley.dialects.base import Dialect, UpgradeRequest
+from parley.errors import TimedOut
+from parley.gateway.acquisition import Client, Departed
+from parley.gateway.admission import Admission
+from parley.gateway.kept_sessions import KeptSessions
+from parley.gateway.metrics import Metrics
+from parley.gateway.session_relay import AGAIN_CODE, SessionRelay
+from parley.gateway.upstream import UpstreamConnection, UpstreamSettings, upstream_headers
+from parley.gateway.worker_pool import Lease
+from parley.protocol.control import RESUME_STATUSES
+from parley.protocol.resume import (
+    QUERY,
+    REFUSALS,
+    REFUSED_CODE,
+    RefusalReason,
+    ResumeRefusal,
+    ResumeRequest,
+    decode_request,
+    hash_of,
+)
+from parley.transport import Connection, ConnectionClosed, DialFailed
+
+FIRST_MESSAGE_S: Final = 10.0
+TAKE_OVER_S: Final = 2.0
+"""How long the connection before may need to leave."""
+
+_REASONS: Final = {status: reason for reason, status in RESUME_STATUSES.items()}
+
+log = logs.get(__name__)
+
+
+def wants_resume(request: UpgradeRequest) -> bool:
+    """Whether a connection goes on with a session."""
+    return request.query.get(QUERY, "").lower() in ("true", "1", "yes")
+
+
+class Resumption:
+    """See the module's text."""
+
+    def __init__(
+        self,
+        *,
+        kept: KeptSessions,
+        relay: SessionRelay,
+        admission: Admission,
+        upstream_settings: UpstreamSettings,
+        metrics: Metrics,
+        clock: Clock,
+    ) -> None:
+        self._kept = kept
+        self._relay = relay
+        self._admission = admission
+        self._settings = upstream_settings
+        self._metrics = metrics
+        self._clock = clock
+
+    async def serve(
+        self, connection: Connection, client: Client, dialect: Dialect, held: ExitStack
+    ) -> None:
+        """One such connection, to its end.
+
+        Args:
+            client: who this is; its session id is not looked at.
+            held: what this connection took at admission.
+
+        Raises:
+            Departed: it left before it said anything.
+            ParleyError: what it said makes no sense.
+        """
+        request = await self._first(connection)
+        lease = await self._kept.find(request.session_id)
+        if lease is None or lease.key_id != client.key_id:
+            self._refuse(connection, "unknown")
+            return
+        assert lease.resume is not None
+        headers = upstream_headers(
+            lease,
+            secret=self._settings.secret,
+            accepted_time=lease.granted_time,
+            queue_wait_s=0.0,
+            caller=client.caller,
+            extensions=client.extensions,
+            parameters={},
+        )
+        async with UpstreamConnection(
+            lease, self._settings, dialect=lease.resume.dialect, headers=headers
+        ) as upstream:
+            try:
+                await upstream.resume(hash_of(request.resume_token), request.seq)
+            except DialFailed as failure:
+                self._not_opened(connection, lease, failure)
+                return
+            await self._go_on(connection, upstream, dialect, held)
+
+    async def _go_on(
+        self,
+        connection: Connection,
+        upstream: UpstreamConnection,
+        dialect: Dialect,
+        held: ExitStack,
+    ) -> None:
+        lease = self._kept.take(upstream.lease)
+        if lease is None:
+            # The session has ended; what its client has not heard follows.
+            await self._relay.run(connection, upstream, dialect, held)
+            return
+        async with lease:
+            upstream.hold(lease)
+            log.info("session resumed", session_id=lease.session_id)
+            await self._admission.wait_until_free(lease.session_id, TAKE_OVER_S)
+            held.enter_context(self._admission.claim(lease.session_id))
+            await self._relay.run(connection, upstream, dialect, held)
+
+    async def _first(self, connection: Connection) -> ResumeRequest:
+        try:
+            async with asyncio.timeout(FIRST_MESSAGE_S):
+                return decode_request((await connection.receive()).payload())
+        except TimeoutError:
+            raise TimedOut("Waiting for session.resume", FIRST_MESSAGE_S) from None
+        except ConnectionClosed:
+            raise Departed("left before session.resume") from None
+
+    def _not_opened(self, connection: Connection, lease: Lease, failure: DialFailed) -> None:
+        reason = _REASONS.get(failure.status or 0)
+        if reason is not None:
+            self._refuse(connection, reason)
+            return
+        log.warning("worker not reached", worker=lease.worker.worker_id, why=str(failure))
+        if lease.is_lost:
+            self._refuse(connection, "expired")
+        else:
+            connection.close(AGAIN_CODE, "try again")
+
+    def _refuse(self, connection: Connection, reason: RefusalReason) -> None:
+        log.info("resume refused", reason=reason)
+        self._metrics.error(f"resume_{reason}")
+        told = ResumeRefusal(reason=reason, message=REFUSALS[reason])
+        connection.send_text(msgspec.json.encode(told))
+        connection.close(REFUSED_CODE, reason)

@@ -1,0 +1,108 @@
+"""From the moment in which a client has a worker to the end of its connection."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Final
+
+from parley import logs
+from parley.clock import Clock
+from parley.dialects.base import Dialect
+from parley.errors import SlowClient, WorkerLost
+from parley.gateway.kept_sessions import KeptSessions
+from parley.gateway.metrics import Metrics
+from parley.gateway.queue_waiter import send_answer
+from parley.gateway.relay import RelayEnd, relay
+from parley.gateway.upstream import UpstreamConnection
+from parley.protocol.control import CUT_CODE
+from parley.transport import Connection
+
+LEAVING_CODES: Final = frozenset({1000, 1001})
+"""With which a client leaves on purpose; any other end is a cut."""
+AGAIN_CODE: Final = 1012
+"""To a client that may go on over another connection. Source: RFC 6455's registry, "service
+restart"."""
+
+log = logs.get(__name__)
+
+
+class SessionRelay:
+    """Joins client and worker, and says how it ended."""
+
+    def __init__(self, *, kept: KeptSessions, metrics: Metrics, clock: Clock) -> None:
+        self._kept = kept
+        self._metrics = metrics
+        self._clock = clock
+
+    async def run(
+        self,
+        connection: Connection,
+        upstream: UpstreamConnection,
+        dialect: Dialect,
+        held: ExitStack,
+    ) -> None:
+        """Relay until one side ends. `held`: what the client took at admission, which a session
+        that waits for its client keeps."""
+        end = await self._relay(connection, upstream)
+        worker = upstream.connection
+        assert worker is not None
+        if self._is_cut(end, upstream):
+            self._kept.keep(upstream.lease, held.pop_all())
+            worker.close(CUT_CODE)
+            connection.close(AGAIN_CODE, "resume")
+        else:
+            self._finish(connection, worker, dialect, end)
+
+    async def _relay(self, connection: Connection, upstream: UpstreamConnection) -> RelayEnd:
+        assert upstream.connection is not None
+        lease = upstream.lease
+        who = {
+            "worker": lease.worker.worker_id,
+            "client": lease.address,
+            **({"key": lease.key_id} if lease.key_id else {}),
+        }
+        began_at = self._clock.monotonic()
+        log.info("session began", **who, waited_s=round(upstream.waited_s, 1))
+        end: RelayEnd | None = None
+        try:
+            end = await relay(
+                connection,
+                upstream.connection,
+                lost=upstream.lost,
+                up=self._metrics.up,
+                down=self._metrics.down,
+            )
+            return end
+        finally:
+            log.info(
+                "session ended",
+                **who,
+                lasted_s=round(self._clock.monotonic() - began_at, 1),
+                by=end.who if end else "gateway",
+                code=end.closure.code if end else None,
+            )
+
+    def _is_cut(self, end: RelayEnd, upstream: UpstreamConnection) -> bool:
+        """Whether the session goes on without this connection."""
+        lease = upstream.lease
+        if lease.resume is None or not lease.is_held or lease.is_lost:
+            return False
+        if end.who == "client":
+            return end.closure.code not in LEAVING_CODES
+        return end.who == "worker" and not end.closure.is_clean
+
+    def _finish(
+        self, connection: Connection, worker: Connection, dialect: Dialect, end: RelayEnd
+    ) -> None:
+        closure = end.closure
+        if end.who == "client":
+            if closure.is_slow:
+                self._metrics.error(SlowClient.code)
+            # A worker that keeps sessions has to tell who left from who was cut off.
+            is_leaving = closure.code in LEAVING_CODES
+            worker.close(closure.code if is_leaving else CUT_CODE, closure.reason)
+        elif end.who == "worker" and closure.is_clean:
+            connection.close(closure.code, closure.reason)
+        else:
+            self._metrics.error(WorkerLost.code)
+            send_answer(connection, dialect, dialect.answer(WorkerLost()))

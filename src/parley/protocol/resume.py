@@ -1,0 +1,179 @@
+"""Going on with a session over another connection: messages that every dialect with it has alike.
+
+    client                                      server
+    (first message with resume: true)     ─▶    ready, with resume_token and resume_window_s
+                                          ◀─    every message has seq and received
+    session.ack                           ─▶    (nothing)
+    (cut; connect again with ?resume=true)
+    session.resume                        ─▶    session.resumed, then what is missing
+                                          ◀─    session.resume_failed              then close
+
+Nothing of this is sent to a client that has not asked. docs/protocols/resume.md has the rules.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from parley.errors import BadInput, InvalidJson, InvalidPayload, UnknownEvent
+
+QUERY: Final = "resume"
+"""A connection with this parameter (`true`) goes on with a session: its first message is
+`session.resume`."""
+
+REPLACED_CODE: Final = 4409
+"""Closes a connection whose session goes on over another one."""
+REFUSED_CODE: Final = 4404
+"""Closes a connection whose `session.resume` was refused."""
+
+TOKEN_BYTES: Final = 32
+ACK_LIMIT_CHARS: Final = 256
+REQUEST_LIMIT_BYTES: Final = 4096
+
+RefusalReason = Literal["unknown", "expired", "replaced", "gap"]
+"""`unknown`: no such session, or not its token. `expired`: it has ended, or waited too long.
+`replaced`: the token was replaced by a later one. `gap`: a number that was never sent."""
+
+Sequence = Annotated[int, Meta(ge=0, le=2**53)]
+
+
+class ResumeRequest(msgspec.Struct, tag="session.resume", frozen=True, kw_only=True):
+    """First message of a connection that goes on with a session. `seq`: of the last message that
+    came."""
+
+    session_id: Annotated[str, Meta(min_length=1, max_length=64)]
+    resume_token: Annotated[str, Meta(min_length=1, max_length=128)]
+    seq: Sequence
+
+
+class DeliveryAck(msgspec.Struct, tag="session.ack", frozen=True, kw_only=True):
+    """Everything up to `seq` has come. `generation`: of the last `session.resumed`, else 0; the
+    token that was used for it opens nothing from here on."""
+
+    seq: Sequence
+    generation: Sequence = 0
+
+
+class ResumeGranted(msgspec.Struct, tag="session.resumed", frozen=True, kw_only=True):
+    """The session goes on here.
+
+    Args:
+        resume_token: for the next time.
+        generation: how often the session has moved; to be named by the next `session.ack`.
+        seq: of the newest message; what lies between it and the client's follows.
+        received: how many of the client's messages have come; what was sent after is sent again.
+    """
+
+    session_id: str
+    resume_token: str
+    resume_window_s: float
+    generation: int
+    seq: int
+    received: int
+
+
+class ResumeRefusal(msgspec.Struct, tag="session.resume_failed", frozen=True, kw_only=True):
+    """The session does not go on here; nothing follows."""
+
+    reason: RefusalReason
+    message: str = ""
+
+
+class ConnectionReplaced(msgspec.Struct, tag="session.replaced", frozen=True, kw_only=True):
+    """The session goes on over another connection; nothing follows on this one."""
+
+
+class ResyncRequired(msgspec.Struct, tag="session.resync_required", frozen=True, kw_only=True):
+    """After `session.resumed`: messages `from_seq` to `to_seq` were given up, because they had
+    waited too long or were too many. The session goes on behind them."""
+
+    from_seq: int
+    to_seq: int
+
+
+ResumeServerMessage = ResumeGranted | ResumeRefusal | ConnectionReplaced | ResyncRequired
+
+REFUSALS: Final[dict[RefusalReason, str]] = {
+    "unknown": "There is no such session, or this is not its token. Begin a new one.",
+    "expired": "The session has ended. Begin a new one.",
+    "replaced": "This token was replaced by a later one.",
+    "gap": "seq is not the number of a message that was sent.",
+}
+
+_request = msgspec.json.Decoder(ResumeRequest)
+_ack = msgspec.json.Decoder(DeliveryAck)
+
+
+def new_token() -> str:
+    """256 random bits, base64."""
+    return secrets.token_urlsafe(TOKEN_BYTES)
+
+
+def hash_of(token: str) -> str:
+    """All that is kept of a token: SHA-256, hexadecimal."""
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def decode_request(raw: bytes | str) -> ResumeRequest:
+    """Read the first message of a connection that goes on with a session.
+
+    Raises:
+        BadInput: it is none.
+    """
+    if len(raw) > REQUEST_LIMIT_BYTES:
+        raise InvalidPayload("session.resume is longer than any token.")
+    try:
+        return _request.decode(raw)
+    except msgspec.ValidationError as error:
+        if str(error).endswith("`$.type`"):
+            raise UnknownEvent("the first message is session.resume") from None
+        raise InvalidPayload(f"session.resume: {error}") from None
+    except (msgspec.MsgspecError, RecursionError, UnicodeError):
+        raise InvalidJson from None
+
+
+def as_ack(frame: str | bytes) -> DeliveryAck | None:
+    """`session.ack`, if a message is a correct one."""
+    if len(frame) > ACK_LIMIT_CHARS or not isinstance(frame, str) or "session.ack" not in frame:
+        return None
+    try:
+        return _ack.decode(frame)
+    except msgspec.MsgspecError:
+        return None
+
+
+class Numbers(msgspec.Struct, frozen=True):
+    """What every server message carries besides its own, where resuming was asked for. 0: it does
+    not."""
+
+    seq: int = 0
+    received: int = 0
+    resume_token: str = ""
+    resume_window_s: float = 0.0
+
+
+_numbers = msgspec.json.Decoder(Numbers)
+
+
+def numbers_of(frame: str | bytes) -> Numbers:
+    """For clients: the numbers of a message.
+
+    Raises:
+        InvalidJson, BadInput: it is no message.
+    """
+    try:
+        return _numbers.decode(frame)
+    except msgspec.ValidationError as error:
+        raise BadInput(str(error)) from None
+    except (msgspec.MsgspecError, RecursionError, UnicodeError):
+        raise InvalidJson from None
+
+
+def with_fields(text: str, fields: str) -> str:
+    """A message (the text of a JSON object with at least one field) with more fields at its end."""
+    return f"{text[:-1]},{fields}}}"

@@ -1,0 +1,69 @@
+"""Moments by which something must have happened in a session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+RESUME: Final = "resume"
+"""The deadline by which a client that was cut off has to be back; the only one that runs while the
+session's clock is stopped."""
+
+
+class Deadlines:
+    """Deadlines by name. Pure: it reads no clock.
+
+    The session's clock may be stopped (`stop`, `go`): meanwhile nothing is due but `RESUME`, and
+    afterwards everything is due that much later.
+    """
+
+    def __init__(self) -> None:
+        self._due_s: dict[str, float] = {}
+        self._stopped_s: float | None = None
+        self.changed: Callable[[], None] = lambda: None
+
+    def set(self, name: str, due_s: float) -> None:
+        """Set or move a deadline; `due_s` in monotonic seconds."""
+        self._due_s[name] = due_s
+        self.changed()
+
+    def clear(self, *names: str) -> None:
+        """Forget deadlines; unknown names are fine."""
+        for name in names:
+            self._due_s.pop(name, None)
+
+    def get(self, name: str) -> float | None:
+        """When it is due, if it is set."""
+        return self._due_s.get(name)
+
+    def next_due_s(self) -> float | None:
+        """The earliest."""
+        return min(self._running().values(), default=None)
+
+    def take_expired(self, now_s: float) -> list[str]:
+        """Remove and name those that have passed, earliest first."""
+        passed = sorted((due, name) for name, due in self._running().items() if due <= now_s)
+        for _, name in passed:
+            del self._due_s[name]
+        return [name for _, name in passed]
+
+    def stop(self, now_s: float) -> None:
+        """Stop the clock. Safe to repeat."""
+        if self._stopped_s is None:
+            self._stopped_s = now_s
+            self.changed()
+
+    def go(self, now_s: float) -> None:
+        """Let the clock run on. Safe to repeat."""
+        if self._stopped_s is None:
+            return
+        late_s, self._stopped_s = max(0.0, now_s - self._stopped_s), None
+        for name in self._due_s:
+            if name != RESUME:
+                self._due_s[name] += late_s
+        self.changed()
+
+    def _running(self) -> dict[str, float]:
+        if self._stopped_s is None:
+            return self._due_s
+        return {name: due_s for name, due_s in self._due_s.items() if name == RESUME}

@@ -1,0 +1,171 @@
+"""What has been sent to a client and may have to be sent again, and the tokens that open it.
+
+Both are pure: no sockets, times are given.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections import deque
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+from parley.protocol.resume import RefusalReason, hash_of, new_token
+
+REVOKED_LIMIT: Final = 64
+"""Tokens of a session that were replaced are remembered by their hashes, so that their holder is
+told so."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeLimits:
+    """What a client may count on.
+
+    Args:
+        window_s: how long a session waits for a client that was cut off; 0: not at all.
+        journal_bytes: most that is kept for it.
+        journal_s: what came before is taken to have arrived, even if nobody said so.
+    """
+
+    window_s: float
+    journal_bytes: int
+    journal_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class JournalEntry:
+    """A message. `ends_at`: bytes of all messages of the session up to here."""
+
+    seq: int
+    text: str
+    at_s: float
+    ends_at: int
+
+
+class ResumeJournal:
+    """Numbered messages, oldest first. What is not delivered yet is never given up: `room` tells
+    whoever adds to wait."""
+
+    def __init__(self, limits: ResumeLimits) -> None:
+        self._limits = limits
+        self._kept: deque[JournalEntry] = deque()
+        self.last_seq = 0
+        self.given_up = 0
+        """The newest number that was given up without an acknowledgement."""
+        self._acknowledged = 0
+        self._ends_at = 0
+        self._delivered_at = 0
+
+    @property
+    def kept_bytes(self) -> int:
+        """What it holds now."""
+        return sum(len(entry.text) for entry in self._kept)
+
+    def add(self, text: str, now_s: float) -> None:
+        """Number the next message, which is `last_seq` from here on; older ones may be given up."""
+        self.last_seq += 1
+        self._ends_at += len(text)
+        self._kept.append(JournalEntry(self.last_seq, text, now_s, self._ends_at))
+        self._trim(now_s)
+
+    def after(self, seq: int) -> JournalEntry | None:
+        """The first kept message with a higher number."""
+        if not self._kept or self._kept[-1].seq <= seq:
+            return None
+        behind = max(0, seq + 1 - self._kept[0].seq)
+        return next(islice(self._kept, behind, None))
+
+    def acknowledge(self, seq: int) -> None:
+        """The client has everything up to `seq`."""
+        seq = min(seq, self.last_seq)
+        self._acknowledged = max(self._acknowledged, seq)
+        while self._kept and self._kept[0].seq <= seq:
+            self._drop()
+
+    def delivered(self, entry: JournalEntry) -> None:
+        """The network has taken it."""
+        self._delivered_at = entry.ends_at
+
+    def rewind(self, seq: int) -> None:
+        """What follows `seq` is to be delivered again."""
+        entry = self.after(seq)
+        self._delivered_at = self._ends_at if entry is None else entry.ends_at - len(entry.text)
+
+    @property
+    def is_acknowledged(self) -> bool:
+        """Whether the client has everything."""
+        return self._acknowledged >= self.last_seq
+
+    @property
+    def is_delivered(self) -> bool:
+        """Whether the network has taken everything."""
+        return self._delivered_at >= self._ends_at
+
+    @property
+    def has_room(self) -> bool:
+        """Whether less than half of what may be kept still waits for delivery."""
+        return self._ends_at - self._delivered_at <= self._limits.journal_bytes // 2
+
+    def _trim(self, now_s: float) -> None:
+        while self._kept:
+            oldest = self._kept[0]
+            if oldest.ends_at > self._delivered_at:
+                return
+            held = self._ends_at - oldest.ends_at + len(oldest.text)
+            is_old = now_s - oldest.at_s > self._limits.journal_s
+            if held <= self._limits.journal_bytes and not is_old:
+                return
+            self.given_up = oldest.seq
+            self._drop()
+
+    def _drop(self) -> None:
+        entry = self._kept.popleft()
+        self._delivered_at = max(self._delivered_at, entry.ends_at)
+
+
+class ResumeTokens:
+    """Which token opens a session: the newest, and the one before until the client has named the
+    newest's generation, because the answer that brought the newest may have been lost."""
+
+    def __init__(self) -> None:
+        self._current = ""
+        self._previous = ""
+        self._revoked: deque[str] = deque(maxlen=REVOKED_LIMIT)
+        self.generation = -1
+
+    @property
+    def is_issued(self) -> bool:
+        """Whether the client can have one."""
+        return bool(self._current)
+
+    def issue(self, used: str = "") -> str:
+        """The next token. `used`: the hash of the one that it replaces."""
+        if self._previous and self._previous != used:
+            self._revoked.append(self._previous)
+        if self._current and self._current != used:
+            # Issued, and never seen: the client came with the one before.
+            self._revoked.append(self._current)
+        self._previous = used
+        token = new_token()
+        self._current = hash_of(token)
+        self.generation += 1
+        return token
+
+    def confirm(self, generation: int) -> None:
+        """The client has the token of this generation."""
+        if generation == self.generation and self._previous:
+            self._revoked.append(self._previous)
+            self._previous = ""
+
+    def refusal(self, token_hash: str) -> RefusalReason | None:
+        """Why a token opens nothing; None: it does."""
+        if _same(token_hash, self._current) or _same(token_hash, self._previous):
+            return None
+        is_revoked = any(_same(token_hash, each) for each in self._revoked)
+        return "replaced" if is_revoked else "unknown"
+
+
+def _same(one: str, other: str) -> bool:
+    """In a time that tells nothing."""
+    return bool(one and other) and hmac.compare_digest(one.encode(), other.encode())

@@ -1,0 +1,109 @@
+"""Messages of a session on their way to its client."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from parley.errors import SlowClient
+
+SLOWEST_BYTES_PER_S = 131_072
+"""A client that reads at least this fast is not stalled, however large one message is."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutputLimits:
+    """What may wait for a client that does not read."""
+
+    waiting_bytes: int
+    stall_s: float
+
+    def send_s(self, size: int) -> float:
+        """How long one message of `size` bytes may take."""
+        return self.stall_s + size / SLOWEST_BYTES_PER_S
+
+
+class Outbox:
+    """Messages on their way to one client, in order.
+
+    Full (more than `waiting_bytes` behind the message that is being sent) or stalled (one message
+    takes longer than a reading client needs) raises `SlowClient`. A single message of any size is
+    taken when nothing waits.
+    """
+
+    def __init__(self, limits: OutputLimits) -> None:
+        self._limits = limits
+        self._waiting: deque[tuple[str, bool]] = deque()
+        """Messages, and whether an interruption drops them."""
+        self._waiting_bytes = 0
+        self._last_bytes = 0
+        self._changed = asyncio.Event()
+        self._sent = asyncio.Event()
+        self._is_closed = False
+        self.is_timed = True
+        """False: `send` itself sees to it that a client that reads nothing holds nothing up."""
+
+    def put(self, frames: Sequence[str], *, is_output: bool = False) -> None:
+        """Queue messages.
+
+        Args:
+            is_output: they are part of an answer, which may be interrupted.
+
+        Raises:
+            SlowClient: too much waits already; these are not queued.
+        """
+        size = sum(map(len, frames))
+        if self._waiting and self._waiting_bytes + size > self._limits.waiting_bytes:
+            raise SlowClient(self._waiting_bytes)
+        self._waiting.extend((frame, is_output) for frame in frames)
+        self._waiting_bytes += size
+        self._changed.set()
+
+    def drop_output(self) -> None:
+        """Forget what waits of an answer."""
+        self._waiting = deque(item for item in self._waiting if not item[1])
+        self._waiting_bytes = sum(len(frame) for frame, _ in self._waiting)
+        self._sent.set()
+
+    async def room(self) -> None:
+        """Until less than half of what may wait does. For those who can speak faster than a client
+        can read, and would be cut off for it."""
+        while self._waiting and self._waiting_bytes > self._limits.waiting_bytes // 2:
+            self._sent.clear()
+            await self._sent.wait()
+
+    def close(self) -> None:
+        """Nothing will follow: `pump` returns once the rest is sent. Safe to repeat."""
+        self._is_closed = True
+        self._changed.set()
+
+    @property
+    def patience_s(self) -> float:
+        """How long a client that reads may need for all that waits and is being sent."""
+        return self._limits.stall_s + (self._waiting_bytes + self._last_bytes) / SLOWEST_BYTES_PER_S
+
+    async def pump(self, send: Callable[[str], Awaitable[None]]) -> None:
+        """Send until closed and empty.
+
+        Raises:
+            SlowClient: a message was not read in time.
+            Disconnected: from `send`.
+        """
+        while True:
+            while self._waiting:
+                frame, _ = self._waiting.popleft()
+                self._waiting_bytes -= len(frame)
+                self._last_bytes = len(frame)
+                limit_s = self._limits.send_s(len(frame)) if self.is_timed else None
+                try:
+                    async with asyncio.timeout(limit_s):
+                        await send(frame)
+                except TimeoutError as error:
+                    raise SlowClient(self._waiting_bytes + len(frame)) from error
+                self._sent.set()
+            if self._is_closed:
+                return
+            self._changed.clear()
+            await self._changed.wait()

@@ -1,0 +1,377 @@
+"""One client of a session over as many connections as it takes.
+
+Until the client asks for it (`enable`) a message goes straight through. From then on messages are
+numbered and kept, a task delivers them to the connection of the moment, and a connection that
+breaks ends nothing: the session's clock stops until another one is attached or the window is over.
+What the client was told last, `close` included, can be fetched after the session has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from parley import logs
+from parley.clock import Clock
+from parley.protocol.resume import (
+    REFUSALS,
+    REPLACED_CODE,
+    ConnectionReplaced,
+    RefusalReason,
+    ResumeGranted,
+    ResyncRequired,
+    as_ack,
+    with_fields,
+)
+from parley.session.deadlines import RESUME, Deadlines
+from parley.session.journal import ResumeJournal, ResumeLimits, ResumeTokens
+from parley.session.outbox import OutputLimits
+from parley.session.socket import Disconnected, SessionSocket
+
+UNUSED_WINDOW_S: Final = 1.5
+"""A session of which nothing was heard since it was ready waits no longer: nothing can be lost, and
+its client, which may never have had the token, begins anew. Shorter than a gateway keeps a newcomer
+waiting for its own session id."""
+
+LAST_WORD_S: Final = 2.0
+"""How long a connection that was replaced may take to hear of it."""
+
+_log = logs.get(__name__)
+
+
+class ResumeRefused(Exception):
+    """A connection may not go on with a session."""
+
+    def __init__(self, reason: RefusalReason) -> None:
+        super().__init__(REFUSALS[reason])
+        self.reason: RefusalReason = reason
+
+
+@dataclass(slots=True, eq=False)
+class _Attachment:
+    """One connection. `over`: done when it is not the session's any more."""
+
+    socket: SessionSocket
+    over: asyncio.Future[None]
+    delivery: asyncio.Task[None] | None = None
+
+
+class ResumableSocket:
+    """See the module's text. The session's `SessionSocket`.
+
+    Args:
+        socket: the first connection.
+        deadlines: of the session; stopped while there is no connection.
+        moved: called when a connection was lost or attached.
+    """
+
+    def __init__(
+        self,
+        socket: SessionSocket,
+        *,
+        session_id: str,
+        limits: ResumeLimits,
+        output: OutputLimits,
+        clock: Clock,
+        moved: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._session_id = session_id
+        self._limits = limits
+        self._output = output
+        self._clock = clock
+        self._moved = moved
+        self.deadlines = Deadlines()
+        self._loop = asyncio.get_running_loop()
+        self._first = socket
+        self._attached: _Attachment | None = _Attachment(socket, self._loop.create_future())
+        self._journal: ResumeJournal | None = None
+        self._tokens = ResumeTokens()
+        self._ready_text: str | None = None
+        self._ready_seq = 0
+        self._received = 0
+        self._changed = asyncio.Event()
+        self._news = asyncio.Event()
+        self._closing: tuple[int, str] | None = None
+        self._is_over = False
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # ---- what others ask -------------------------------------------------------------------
+
+    @property
+    def is_enabled(self) -> bool:
+        """Whether the client asked to be able to come back."""
+        return self._journal is not None
+
+    @property
+    def is_attached(self) -> bool:
+        """Whether there is a connection."""
+        return self._attached is not None
+
+    @property
+    def left_s(self) -> float | None:
+        """How long the client may stay away still; None: it is here."""
+        due_s = self.deadlines.get(RESUME)
+        if self._attached is not None or due_s is None:
+            return None
+        return max(0.0, due_s - self._clock.monotonic())
+
+    @property
+    def kept_bytes(self) -> int:
+        """What is kept for the client."""
+        return 0 if self._journal is None else self._journal.kept_bytes
+
+    @property
+    def has_last_words(self) -> bool:
+        """Whether the session has ended and the client may not know yet."""
+        journal = self._journal
+        return self._closing is not None and journal is not None and not journal.is_acknowledged
+
+    # ---- the session's side ----------------------------------------------------------------
+
+    def enable(self) -> None:
+        """The client wants to be able to come back; what it has just sent is its first message.
+        Safe to repeat."""
+        if self._journal is not None or self._limits.window_s <= 0:
+            return
+        self._journal = ResumeJournal(self._limits)
+        self._received = 1
+        assert self._attached is not None
+        self._begin_delivery(self._attached, (), 0)
+
+    def with_token(self, text: str) -> str:
+        """The message that says that the session is ready, with the first token."""
+        if self._journal is None or self._tokens.is_issued:
+            return text
+        token, window_s = self._tokens.issue(), self._limits.window_s
+        fields = f'"resume_token":"{token}","resume_window_s":{window_s:g}'
+        self._ready_text = with_fields(text, fields)
+        return self._ready_text
+
+    async def receive(self) -> str | bytes:
+        """The client's next message; waits while there is no connection.
+
+        Raises:
+            Disconnected: the client has left.
+        """
+        if self._journal is None:
+            return await self._first.receive()
+        while True:
+            attached = self._attached
+            if attached is None:
+                self._changed.clear()
+                await self._changed.wait()
+                continue
+            frame = await self._next_of(attached)
+            if frame is None or attached is not self._attached:
+                # Not counted, so the client sends it again.
+                continue
+            if (ack := as_ack(frame)) is not None:
+                self._journal.acknowledge(ack.seq)
+                self._tokens.confirm(ack.generation)
+                continue
+            self._received += 1
+            return frame
+
+    async def send(self, text: str) -> None:
+        """Send one message, or keep it for a client that comes back. Waits while too much is kept.
+
+        Raises:
+            Disconnected: it cannot be sent, and there is nobody who could come back.
+        """
+        journal = self._journal
+        if journal is None:
+            await self._first.send(text)
+            return
+        is_ready = text is self._ready_text
+        fields = f'"seq":{journal.last_seq + 1},"received":{self._received}'
+        journal.add(with_fields(text, fields), self._clock.monotonic())
+        if is_ready:
+            self._ready_text, self._ready_seq = None, journal.last_seq
+        self._news.set()
+        while not journal.has_room and not self._is_over:
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def close(self, code: int, reason: str) -> None:
+        """Close when everything has been delivered; returns at once where there is no connection,
+        and whoever comes back for the last words is told then."""
+        if self._journal is None:
+            await self._first.close(code, reason)
+            return
+        self._closing = (code, reason)
+        self._news.set()
+        while (attached := self._attached) is not None:
+            await asyncio.wait({attached.over})
+
+    def end(self) -> None:
+        """Nothing will come or go any more. Safe to repeat."""
+        self._is_over = True
+        self._detach(self._attached)
+        self._changed.set()
+        for task in list(self._tasks):
+            task.cancel()
+
+    # ---- another connection ----------------------------------------------------------------
+
+    def check(self, token_hash: str, seq: int) -> None:
+        """Whether a connection with this token may go on after message `seq`.
+
+        Raises:
+            ResumeRefused: no, and why.
+        """
+        journal = self._journal
+        reason = self._tokens.refusal(token_hash)
+        if reason is None and (self._is_over or journal is None):
+            reason = "expired"
+        elif reason is None and journal is not None:
+            reason = None if self._ready_seq <= seq <= journal.last_seq else "gap"
+        if reason is not None:
+            raise ResumeRefused(reason)
+
+    async def attach(self, socket: SessionSocket, token_hash: str, seq: int) -> None:
+        """Go on over `socket`; the connection before, if there still is one, is told. Returns when
+        this one is over.
+
+        Raises:
+            ResumeRefused: as `check`.
+        """
+        self.check(token_hash, seq)
+        journal = self._journal
+        assert journal is not None
+        before, self._attached = self._attached, None
+        if before is not None:
+            self._let_go(before)
+            self._spawn(self._replace(before.socket))
+        journal.acknowledge(seq)
+        journal.rewind(seq)
+        first: list[msgspec.Struct] = [
+            ResumeGranted(
+                session_id=self._session_id,
+                resume_token=self._tokens.issue(token_hash),
+                resume_window_s=self._limits.window_s,
+                generation=self._tokens.generation,
+                seq=journal.last_seq,
+                received=self._received,
+            )
+        ]
+        if journal.given_up > seq:
+            first.append(ResyncRequired(from_seq=seq + 1, to_seq=journal.given_up))
+        attached = self._attached = _Attachment(socket, self._loop.create_future())
+        self._begin_delivery(attached, [msgspec.json.encode(each).decode() for each in first], seq)
+        self.deadlines.clear(RESUME)
+        self.deadlines.go(self._clock.monotonic())
+        self._changed.set()
+        _log.info("session resumed", generation=self._tokens.generation, after=seq)
+        self._moved()
+        await asyncio.wait({attached.over})
+
+    # ---- inside ----------------------------------------------------------------------------
+
+    async def _next_of(self, attached: _Attachment) -> str | bytes | None:
+        """The next message of a connection; None when it is not the session's any more."""
+        reading = asyncio.ensure_future(attached.socket.receive())
+        try:
+            first: set[asyncio.Future[Any]] = {reading, attached.over}
+            await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+            if not reading.done():
+                return None
+            return reading.result()
+        except Disconnected as error:
+            if error.is_leaving and attached is self._attached:
+                self._is_over = True
+                self._detach(attached)
+                raise
+            self._detach(attached)
+            return None
+        finally:
+            if not reading.done():
+                reading.cancel()
+                await asyncio.gather(reading, return_exceptions=True)
+
+    def _begin_delivery(
+        self, attached: _Attachment, first: list[str] | tuple[str, ...], seq: int
+    ) -> None:
+        attached.delivery = self._spawn(self._deliver(attached, first, seq))
+
+    async def _deliver(
+        self, attached: _Attachment, first: list[str] | tuple[str, ...], seq: int
+    ) -> None:
+        """Send what is not there yet, and then what comes, until this connection is over."""
+        journal = self._journal
+        assert journal is not None
+        try:
+            for text in first:
+                await self._send_to(attached.socket, text)
+            while True:
+                self._news.clear()
+                while (entry := journal.after(seq)) is not None:
+                    await self._send_to(attached.socket, entry.text)
+                    seq = entry.seq
+                    journal.delivered(entry)
+                    if seq == self._ready_seq:
+                        # It holds a token; whoever has the token has this message.
+                        journal.acknowledge(seq)
+                    self._changed.set()
+                if self._closing is not None:
+                    await attached.socket.close(*self._closing)
+                    break
+                await self._news.wait()
+        except (Disconnected, TimeoutError):
+            _log.info("client cut off", sent=seq)
+            self._spawn(self._drop(attached.socket))
+        self._detach(attached)
+
+    async def _send_to(self, socket: SessionSocket, text: str) -> None:
+        async with asyncio.timeout(self._output.send_s(len(text))):
+            await socket.send(text)
+
+    def _detach(self, attached: _Attachment | None) -> None:
+        """A connection is over; where it was the session's, the clock stops."""
+        if attached is None:
+            return
+        self._let_go(attached)
+        if attached is not self._attached:
+            return
+        self._attached = None
+        now_s = self._clock.monotonic()
+        self.deadlines.stop(now_s)
+        self.deadlines.set(RESUME, now_s + self._window_s)
+        self._changed.set()
+        self._moved()
+
+    @property
+    def _window_s(self) -> float:
+        if not self._tokens.is_issued:
+            return 0.0
+        is_used = self._received > 1 or self._tokens.generation > 0
+        return self._limits.window_s if is_used else min(self._limits.window_s, UNUSED_WINDOW_S)
+
+    def _let_go(self, attached: _Attachment) -> None:
+        if not attached.over.done():
+            attached.over.set_result(None)
+        delivery = attached.delivery
+        if delivery is not None and delivery is not asyncio.current_task():
+            delivery.cancel()
+
+    async def _replace(self, socket: SessionSocket) -> None:
+        text = msgspec.json.encode(ConnectionReplaced()).decode()
+        with contextlib.suppress(Disconnected, TimeoutError):
+            async with asyncio.timeout(LAST_WORD_S):
+                await socket.send(text)
+                await socket.close(REPLACED_CODE, "replaced")
+
+    async def _drop(self, socket: SessionSocket) -> None:
+        with contextlib.suppress(Disconnected, TimeoutError):
+            async with asyncio.timeout(LAST_WORD_S):
+                await socket.close(1011, "not read")
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work, name=f"{self._session_id}:resume")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task

@@ -1,0 +1,46 @@
+"""What a session needs of a connection."""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+LEAVING_CODES: Final = frozenset({1000, 1001})
+"""Close codes with which a client leaves on purpose: it is done, or its page is closed. Source: RFC
+6455, 7.4.1."""
+
+
+class Disconnected(Exception):
+    """The other side of the socket went away. `code`: with which it was closed."""
+
+    def __init__(self, code: int = 1006) -> None:
+        super().__init__(f"closed with {code}")
+        self.code = code
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether the client said goodbye."""
+        return self.code in LEAVING_CODES
+
+
+class SessionSocket(Protocol):
+    """A message connection to one client."""
+
+    async def receive(self) -> str | bytes:
+        """The next message.
+
+        Raises:
+            Disconnected: there will be none.
+        """
+        ...
+
+    async def send(self, text: str) -> None:
+        """Send one message; returns when the network took it.
+
+        Raises:
+            Disconnected: it cannot be sent any more.
+        """
+        ...
+
+    async def close(self, code: int, reason: str) -> None:
+        """Close the connection. Harmless when it is closed."""
+        ...
