@@ -22,6 +22,7 @@ class FakeSocket:
         self.closed: tuple[int, str] | None = None
         self.reads = asyncio.Event()
         self.reads.set()
+        self._left = 1006
         self._incoming: asyncio.Queue[str | bytes | None] = asyncio.Queue()
         self._changed = asyncio.Event()
 
@@ -31,7 +32,7 @@ class FakeSocket:
         frame = await self._incoming.get()
         if frame is None:
             self._incoming.put_nowait(None)
-            raise Disconnected
+            raise Disconnected(self._left)
         return frame
 
     async def send(self, text: str) -> None:
@@ -52,6 +53,11 @@ class FakeSocket:
 
     def hang_up(self) -> None:
         self._incoming.put_nowait(None)
+
+    def leave(self) -> None:
+        """As `hang_up`, with a goodbye."""
+        self._left = 1000
+        self.hang_up()
 
     @property
     def types(self) -> list[str]:

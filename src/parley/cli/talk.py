@@ -25,6 +25,7 @@ from parley.client.events import (
     Piece,
     Problem,
     Ready,
+    Reconnected,
     Reconnecting,
     Resumed,
     Speaking,
@@ -364,6 +365,8 @@ class TalkLoop:
                 screen.live("Connected; preparing the session…")
             case Reconnecting():
                 screen.note(describe(event))
+            case Reconnected(away_s=away_s):
+                screen.note(f"connected again after {away_s:.1f} s")
             case Ready(session_id=session_id, recording_id=recording_id):
                 kept = f", recorded as {recording_id}" if recording_id else ", not recorded"
                 screen.note(f"session {session_id}{kept}; speak, Ctrl-C ends")

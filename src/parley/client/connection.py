@@ -13,7 +13,7 @@ import json
 import socket as sockets
 import ssl
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -38,6 +38,7 @@ from parley.client.access import (
     as_error,
     variable,
 )
+from parley.client.resuming import SentMessages
 from parley.errors import ParleyError, TimedOut
 from parley.protocol import codec
 
@@ -152,6 +153,17 @@ class _WebSocket:
 NETWORK: Final[Transport] = NetworkTransport()
 
 
+async def open_socket(access: Access, path: str) -> Socket:
+    """Connect once.
+
+    Raises:
+        Unreachable: no server there, an untrusted certificate, or no such address.
+        ParleyError: the server refused; the class says why.
+    """
+    url = access.socket_url(path + ("&" if "?" in path else "?") + EXTENSIONS)
+    return await (access.transport or NETWORK).connect(access, url)
+
+
 class Link:
     """An open connection with its send queues. Open with `await Link.open(…)`; `close` is safe to
     repeat."""
@@ -165,6 +177,11 @@ class Link:
         self._quiet = asyncio.Event()
         self._quiet.set()
         self._closed: SocketClosed | None = None
+        self._again: deque[str] = deque()
+        self._asides: deque[str] = deque()
+        self.sent: SentMessages | None = None
+        """Where the session can be gone on with: what may have to be sent again. From when it is
+        set, a broken connection keeps what is posted for the next one."""
         self.dropped = 0
         """Live messages dropped because the network was too slow."""
         self._sender = asyncio.create_task(self._send(), name="parley-client-sender")
@@ -177,15 +194,24 @@ class Link:
             Unreachable: no server there, an untrusted certificate, or no such address.
             ParleyError: the server refused; the class says why.
         """
-        url = access.socket_url(path + ("&" if "?" in path else "?") + EXTENSIONS)
-        transport = access.transport or NETWORK
-        socket = await transport.connect(access, url)
-        return cls(socket, live_limit)
+        return cls(await open_socket(access, path), live_limit)
+
+    async def move(self, socket: Socket, again: Sequence[str]) -> None:
+        """Go on over another socket; `again` is sent first."""
+        self._sender.cancel()
+        await asyncio.gather(self._sender, return_exceptions=True)
+        before, self._socket = self._socket, socket
+        self._again = deque(again)
+        self._asides.clear()
+        self._closed = None
+        self._wake()
+        self._sender = asyncio.create_task(self._send(), name="parley-client-sender")
+        await before.close()
 
     @property
     def waiting(self) -> int:
         """Messages that have not been sent yet."""
-        return len(self._control) + len(self._live)
+        return len(self._again) + len(self._control) + len(self._live)
 
     def post(self, message: msgspec.Struct) -> None:
         """Send a control message, before any queued audio.
@@ -193,7 +219,7 @@ class Link:
         Raises:
             ConnectionLost: the socket is gone, or 64 messages already wait.
         """
-        if self._sender.done() or len(self._control) >= CONTROL_LIMIT:
+        if self._is_lost or len(self._control) >= CONTROL_LIMIT:
             raise self._lost()
         self._control.append(codec.encode(message))
         self._wake()
@@ -204,7 +230,7 @@ class Link:
         Raises:
             ConnectionLost: the socket is gone.
         """
-        if self._sender.done():
+        if self._is_lost:
             raise self._lost()
         self._live.append(message)
         dropped = None
@@ -213,6 +239,11 @@ class Link:
             self.dropped += 1
         self._wake()
         return dropped
+
+    def post_aside(self, message: msgspec.Struct) -> None:
+        """Send a message that is not part of the conversation, and is not sent again."""
+        self._asides.append(codec.encode(message))
+        self._wake()
 
     def amend_next(self, change: Callable[[msgspec.Struct], msgspec.Struct]) -> None:
         """Change the next live message, e.g. to keep a flag of a dropped one."""
@@ -255,16 +286,32 @@ class Link:
         while True:
             await self._something.wait()
             self._something.clear()
-            while self._control or self._live:
-                frame = (
-                    self._control.popleft() if self._control else codec.encode(self._live.popleft())
-                )
+            while (frame := self._next_frame()) is not None:
                 try:
                     await self._socket.send(frame)
                 except SocketClosed as closed:
                     self._closed = closed
                     return  # `receive` raises the reason.
             self._quiet.set()
+
+    def _next_frame(self) -> str | None:
+        if self._asides:
+            return self._asides.popleft()
+        if self._again:
+            frame = self._again.popleft()
+        elif self._control:
+            frame = self._control.popleft()
+        elif self._live:
+            frame = codec.encode(self._live.popleft())
+        else:
+            return None
+        if self.sent is not None:
+            self.sent.add(frame)
+        return frame
+
+    @property
+    def _is_lost(self) -> bool:
+        return self._sender.done() and self.sent is None
 
     def _lost(self) -> ConnectionLost:
         closed = self._closed or SocketClosed(1006, "")

@@ -170,6 +170,7 @@ class DuplexClient(UnitClient):
         interruption: what happens when somebody speaks while the model does; nothing by default.
         transcribe: ask for what the user was heard to say (`Transcript`).
         record: False asks the server not to keep the session.
+        resume: go on with the session when the connection breaks.
     """
 
     _messages = wire
@@ -188,13 +189,17 @@ class DuplexClient(UnitClient):
         interruption: InterruptionOptions | None = None,
         transcribe: bool = False,
         record: bool = True,
+        resume: bool = True,
         clock: Clock | None = None,
         **access: Unpack[AccessOptions],
     ) -> None:
         made = f"{'omni' if video else 'adx'}_{secrets.token_hex(8)}"
         self.session_id = check_session_id(session_id or made)
         super().__init__(
-            Access(url, **access), wire.PATH.format(session_id=self.session_id), clock=clock
+            Access(url, **access),
+            wire.PATH.format(session_id=self.session_id),
+            clock=clock,
+            resume=resume,
         )
         self._prepare = wire.Prepare(
             system_prompt=system_prompt,
@@ -205,6 +210,7 @@ class DuplexClient(UnitClient):
             interruption=interruption or InterruptionOptions(),
             transcribe=transcribe,
             record=record,
+            resume=resume,
         )
 
     async def pause(self, timeout_s: float | None = None) -> None:

@@ -30,10 +30,18 @@ class Assigned:
 
 @dataclass(frozen=True, slots=True)
 class Reconnecting:
-    """The connection broke before anything was lost by it; attempt `attempt` begins."""
+    """The connection broke before anything was lost by it; attempt `attempt` begins. In
+    mid-conversation `Reconnected` follows, and everything that was said in between."""
 
     attempt: int
     why: ParleyError
+
+
+@dataclass(frozen=True, slots=True)
+class Reconnected:
+    """The conversation goes on where it was. `away_s`: how long there was no connection."""
+
+    away_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +199,7 @@ Event = (
     Waiting
     | Assigned
     | Reconnecting
+    | Reconnected
     | Ready
     | Understood
     | Voice

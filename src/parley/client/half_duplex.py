@@ -59,6 +59,7 @@ class HalfDuplexClient(LiveClient):
         config: voice detection, generation, speech, idle limit, interruption, transcripts. With
             `interruption` on, `send_from` goes on while an answer is made and played.
         record: False asks the server not to keep the session.
+        resume: go on with the session when the connection breaks.
     """
 
     chunk_samples: ClassVar[int] = INPUT_RATE_HZ // 2
@@ -75,18 +76,23 @@ class HalfDuplexClient(LiveClient):
         voice: Pcm | bytes | None = None,
         config: Config | None = None,
         record: bool = True,
+        resume: bool = True,
         clock: Clock | None = None,
         **access: Unpack[AccessOptions],
     ) -> None:
         self.session_id = check_session_id(session_id or f"hdx_{secrets.token_hex(16)}")
         super().__init__(
-            Access(url, **access), wire.PATH.format(session_id=self.session_id), clock=clock
+            Access(url, **access),
+            wire.PATH.format(session_id=self.session_id),
+            clock=clock,
+            resume=resume,
         )
         self._prepare = wire.Prepare(
             system_prompt=system_prompt,
             system_content=_content(system_prompt, voice),
             config=config or Config(),
             record=record,
+            resume=resume,
         )
         self._may_interrupt = self._prepare.config.interruption.mode != "off"
         self._is_cut = False

@@ -5,9 +5,9 @@
             ...
 
 Iterating drives everything: events arrive as the server sends them, and the opening message goes
-out by itself when a worker is assigned. While nothing is prepared yet a broken connection is opened
-again (`Reconnecting`); afterwards the conversation lives on the worker, so it raises
-`ConnectionLost`.
+out by itself when a worker is assigned. A broken connection is opened again (`Reconnecting`); in
+mid-conversation the session is gone on with (`Reconnected`), for as long as the server keeps it,
+and `ConnectionLost` is raised where it cannot be.
 """
 
 from __future__ import annotations
@@ -22,18 +22,28 @@ from typing import Any, ClassVar, Final, Self
 
 import msgspec
 
-from parley.client.connection import Access, ConnectionLost, Link, TimedOut, Unreachable
+from parley.client.access import SocketClosed
+from parley.client.connection import (
+    Access,
+    ConnectionLost,
+    Link,
+    TimedOut,
+    Unreachable,
+    open_socket,
+)
 from parley.client.events import (
     Assigned,
     Ended,
     Event,
     Problem,
     Ready,
+    Reconnected,
     Reconnecting,
     Turn,
     Waiting,
 )
 from parley.client.pace import Collected
+from parley.client.resuming import FINAL_CODES, Returning, resume_path
 from parley.clock import Clock, SystemClock
 from parley.errors import NotReady, ParleyError, Refused, UnknownEvent
 from parley.media.pcm import (
@@ -47,6 +57,9 @@ from parley.media.resample import resample
 from parley.protocol import codec, legacy, realtime
 
 BACKOFF_S: Final = 0.5
+SHORTEST_WAIT_S: Final = 0.1
+LONGEST_WAIT_S: Final = 1.0
+"""Between attempts to go on with a session."""
 TRY_AGAIN_CODES: Final = frozenset({1001, 1006, 1011, 1012})
 """Closes that say nothing against trying again: going away, lost, failed, restarting."""
 
@@ -66,13 +79,18 @@ class LiveClient(ABC):
     _error_ends = False
     """Whether every error is the last message of this dialect."""
 
-    def __init__(self, access: Access, path: str, *, clock: Clock | None = None) -> None:
+    def __init__(
+        self, access: Access, path: str, *, clock: Clock | None = None, resume: bool = True
+    ) -> None:
         self._access = access
         self._path = path
         self._clock = clock or SystemClock()
         self._link: Link | None = None
         self._problem: ParleyError | None = None
         self._attempt = 1
+        self._returning = Returning() if resume else None
+        self._lost: ConnectionLost | None = None
+        self._lost_at = 0.0
         self._leaving = False
         self._kept: deque[Event | Exception] = deque()
         self._reading = asyncio.Lock()
@@ -249,7 +267,7 @@ class LiveClient(ABC):
             if self.phase == "closed":
                 raise StopAsyncIteration
             try:
-                event = await self._next()
+                event = await self._next() if self._lost is None else await self._come_back()
             except ConnectionLost as lost:
                 event = await self._after(lost)
             finally:
@@ -279,8 +297,14 @@ class LiveClient(ABC):
 
     async def _next(self) -> Event | None:
         link = self._connected()
+        frame = await link.receive()
+        if self._returning is not None and link.sent is not None:
+            if not self._returning.take(frame):
+                return None
+            if (ack := self._returning.due_ack()) is not None:
+                link.post_aside(ack)
         try:
-            message = self._messages.decode_server(await link.receive())
+            message = self._messages.decode_server(frame)
         except UnknownEvent:
             return None  # A later version says more than we know.
         match message:
@@ -293,11 +317,15 @@ class LiveClient(ABC):
                 )
             case _ if isinstance(message, _ASSIGNED):
                 self.phase = "connected"
+                if self._returning is not None:
+                    link.sent = self._returning.sent
                 link.post(self._opening())
                 return Assigned()
         event = self._translate(message)
         match event:
-            case Ready():
+            case Ready(session_id=session_id):
+                if self._returning is not None:
+                    self._returning.session_id = session_id
                 self.phase = "active"
                 self._problem = None
             case Ended():
@@ -312,7 +340,68 @@ class LiveClient(ABC):
                 self._problem = None
         return event
 
+    @property
+    def is_reconnecting(self) -> bool:
+        """Whether the connection of a running conversation is broken, and is being made anew. What
+        is sent meanwhile waits, within the usual limits."""
+        return self._lost is not None
+
+    async def _come_back(self) -> Event:
+        """Go on with the session over another connection.
+
+        Raises:
+            ParleyError: it does not go on; the loss of the connection, or why not.
+        """
+        link, returning, lost = self._connected(), self._returning, self._lost
+        assert returning is not None
+        assert lost is not None
+        wait_s = 0.0
+        while True:
+            away_s = self._clock.monotonic() - self._lost_at
+            if away_s > returning.window_s:
+                raise self._gone(lost) from None
+            await asyncio.sleep(wait_s)
+            wait_s = min(LONGEST_WAIT_S, 2 * wait_s + SHORTEST_WAIT_S)
+            try:
+                socket = await open_socket(self._access, resume_path(self._path))
+            except Unreachable as error:
+                if not error.may_pass:
+                    raise self._gone(error) from None
+                continue
+            except ParleyError:
+                # Too many connections, or shutting down: both may pass within the window.
+                continue
+            try:
+                async with asyncio.timeout(self._access.open_timeout_s):
+                    again = await returning.open(socket)
+            except (SocketClosed, TimeoutError):
+                await socket.close()
+                continue
+            except ParleyError as error:
+                await socket.close()
+                raise self._gone(error) from None
+            await link.move(socket, again)
+            self._lost = None
+            return Reconnected(self._clock.monotonic() - self._lost_at)
+
+    def _gone(self, why: ParleyError) -> ParleyError:
+        self._lost, self.phase = None, "closed"
+        return why
+
+    def _may_come_back(self, lost: ConnectionLost) -> bool:
+        return (
+            self._returning is not None
+            and self._returning.is_possible
+            and self.phase == "active"
+            and not self._leaving
+            and self._problem is None
+            and lost.ended_with not in FINAL_CODES
+        )
+
     async def _after(self, lost: ConnectionLost) -> Event | None:
+        if self._may_come_back(lost):
+            self._lost, self._lost_at = lost, self._clock.monotonic()
+            return Reconnecting(1, lost)
         link, self._link = self._link, None
         phase, self.phase = self.phase, "closed"
         if link is not None:

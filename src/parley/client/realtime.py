@@ -44,6 +44,7 @@ class RealtimeClient(UnitClient):
         interruption: what happens when somebody speaks while the model does; nothing by default.
         transcribe: ask for what the user was heard to say (`Transcript`).
         record: False asks the server not to keep the session.
+        resume: go on with the session when the connection breaks.
     """
 
     _messages = wire
@@ -61,10 +62,13 @@ class RealtimeClient(UnitClient):
         interruption: InterruptionOptions | None = None,
         transcribe: bool = False,
         record: bool = True,
+        resume: bool = True,
         clock: Clock | None = None,
         **access: Unpack[AccessOptions],
     ) -> None:
-        super().__init__(Access(url, **access), f"{wire.PATH}?mode={mode}", clock=clock)
+        super().__init__(
+            Access(url, **access), f"{wire.PATH}?mode={mode}", clock=clock, resume=resume
+        )
         self.session_id: str | None = None
         self._update = wire.SessionUpdate(
             session=wire.SessionOptions(
@@ -76,6 +80,7 @@ class RealtimeClient(UnitClient):
                 interruption=interruption or InterruptionOptions(),
                 transcribe=transcribe,
                 record=record,
+                resume=resume,
             )
         )
 

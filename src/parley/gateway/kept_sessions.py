@@ -37,11 +37,18 @@ class _Kept:
 class KeptSessions:
     """See the module's text. Belongs to the gateway's event loop."""
 
-    def __init__(self, *, worker_pool: WorkerPool, admission: Admission, clock: Clock) -> None:
+    def __init__(
+        self,
+        *,
+        worker_pool: WorkerPool,
+        admission: Admission,
+        clock: Clock,
+        learning_s: float = LEARNING_S,
+    ) -> None:
         self._worker_pool = worker_pool
         self._admission = admission
         self._clock = clock
-        self._began_at = clock.monotonic()
+        self._knows_all_at = clock.monotonic() + learning_s
         self._kept: dict[str, _Kept] = {}
         self._ended: dict[str, Lease] = {}
         worker_pool.learned.listen(self._learned)
@@ -78,7 +85,7 @@ class KeptSessions:
         workers that may bring it along when this gateway has only just begun."""
         while True:
             found = self._worker_pool.find_resumable(session_id) or self._ended.get(session_id)
-            left_s = self._began_at + LEARNING_S - self._clock.monotonic()
+            left_s = self._knows_all_at - self._clock.monotonic()
             if found is not None or left_s <= 0:
                 return found
             await self._next_learned(left_s)

@@ -20,7 +20,7 @@ from typing import Any, Final, get_args
 import msgspec
 from msgspec import inspect
 
-from parley.protocol import chat, codec, duplex, half_duplex, realtime
+from parley.protocol import chat, codec, duplex, half_duplex, realtime, resume
 
 PACKAGE: Final = Path(__file__).resolve().parent.parent
 TYPES: Final = PACKAGE / "web" / "wire" / "protocol.d.ts"
@@ -64,6 +64,13 @@ BOOKS: Final = (
         get_args(realtime.ClientMessage),
         get_args(realtime.ServerMessage),
         _aliases(realtime.SHAPES) | {"session.update.session": realtime.SESSION_ALIASES},
+    ),
+    _Book(
+        "resume",
+        "the paths of the others, with ?resume=true",
+        get_args(resume.ResumeClientMessage),
+        get_args(resume.ResumeServerMessage),
+        {},
     ),
 )
 

@@ -32,6 +32,8 @@ REFUSED_CODE: Final = 4404
 """Closes a connection whose `session.resume` was refused."""
 
 TOKEN_BYTES: Final = 32
+INPUT_ACK_EVERY: Final = 8
+"""Messages of a client after which it is told that they have come."""
 ACK_LIMIT_CHARS: Final = 256
 REQUEST_LIMIT_BYTES: Final = 4096
 
@@ -96,7 +98,15 @@ class ResyncRequired(msgspec.Struct, tag="session.resync_required", frozen=True,
     to_seq: int
 
 
-ResumeServerMessage = ResumeGranted | ResumeRefusal | ConnectionReplaced | ResyncRequired
+class InputAck(msgspec.Struct, tag="session.input_ack", frozen=True, kw_only=True):
+    """`received` of the client's messages have come. Sent where nothing else tells it for a while;
+    it has no number of its own."""
+
+    received: int
+
+
+ResumeClientMessage = ResumeRequest | DeliveryAck
+ResumeServerMessage = InputAck | ResumeGranted | ResumeRefusal | ConnectionReplaced | ResyncRequired
 
 REFUSALS: Final[dict[RefusalReason, str]] = {
     "unknown": "There is no such session, or this is not its token. Begin a new one.",

@@ -19,9 +19,11 @@ import msgspec
 from parley import logs
 from parley.clock import Clock
 from parley.protocol.resume import (
+    INPUT_ACK_EVERY,
     REFUSALS,
     REPLACED_CODE,
     ConnectionReplaced,
+    InputAck,
     RefusalReason,
     ResumeGranted,
     ResyncRequired,
@@ -94,6 +96,7 @@ class ResumableSocket:
         self._ready_text: str | None = None
         self._ready_seq = 0
         self._received = 0
+        self._told = 0
         self._changed = asyncio.Event()
         self._news = asyncio.Event()
         self._closing: tuple[int, str] | None = None
@@ -175,6 +178,8 @@ class ResumableSocket:
                 self._tokens.confirm(ack.generation)
                 continue
             self._received += 1
+            if self._received - self._told >= INPUT_ACK_EVERY:
+                self._news.set()
             return frame
 
     async def send(self, text: str) -> None:
@@ -188,6 +193,7 @@ class ResumableSocket:
             await self._first.send(text)
             return
         is_ready = text is self._ready_text
+        self._told = self._received
         fields = f'"seq":{journal.last_seq + 1},"received":{self._received}'
         journal.add(with_fields(text, fields), self._clock.monotonic())
         if is_ready:
@@ -262,7 +268,7 @@ class ResumableSocket:
         if journal.given_up > seq:
             first.append(ResyncRequired(from_seq=seq + 1, to_seq=journal.given_up))
         attached = self._attached = _Attachment(socket, self._loop.create_future())
-        self._begin_delivery(attached, [msgspec.json.encode(each).decode() for each in first], seq)
+        self._begin_delivery(attached, [_text(each) for each in first], seq)
         self.deadlines.clear(RESUME)
         self.deadlines.go(self._clock.monotonic())
         self._changed.set()
@@ -289,9 +295,8 @@ class ResumableSocket:
             self._detach(attached)
             return None
         finally:
-            if not reading.done():
-                reading.cancel()
-                await asyncio.gather(reading, return_exceptions=True)
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
 
     def _begin_delivery(
         self, attached: _Attachment, first: list[str] | tuple[str, ...], seq: int
@@ -317,6 +322,9 @@ class ResumableSocket:
                         # It holds a token; whoever has the token has this message.
                         journal.acknowledge(seq)
                     self._changed.set()
+                if self._received - self._told >= INPUT_ACK_EVERY:
+                    self._told = self._received
+                    await self._send_to(attached.socket, _text(InputAck(received=self._told)))
                 if self._closing is not None:
                     await attached.socket.close(*self._closing)
                     break
@@ -359,10 +367,9 @@ class ResumableSocket:
             delivery.cancel()
 
     async def _replace(self, socket: SessionSocket) -> None:
-        text = msgspec.json.encode(ConnectionReplaced()).decode()
         with contextlib.suppress(Disconnected, TimeoutError):
             async with asyncio.timeout(LAST_WORD_S):
-                await socket.send(text)
+                await socket.send(_text(ConnectionReplaced()))
                 await socket.close(REPLACED_CODE, "replaced")
 
     async def _drop(self, socket: SessionSocket) -> None:
@@ -375,3 +382,7 @@ class ResumableSocket:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+
+def _text(message: msgspec.Struct) -> str:
+    return msgspec.json.encode(message).decode()

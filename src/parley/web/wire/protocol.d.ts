@@ -663,3 +663,53 @@ export namespace realtime {
   type ClientMessage = SessionUpdate | Append | ItemCreate | SessionClose;
   type ServerMessage = SessionQueued | SessionQueueUpdate | SessionQueueDone | SessionCreated | AudioDelta | Listen | InputTranscript | ResponseInterruption | SessionRecordingLost | SessionClosed | Error;
 }
+
+/** Messages on the paths of the others, with ?resume=true */
+export namespace resume {
+  /** First message of a connection that goes on with a session. `seq`: of the last message that came. */
+  interface ResumeRequest {
+    type: "session.resume";
+    session_id: string;
+    resume_token: string;
+    seq: number;
+  }
+  /** Everything up to `seq` has come. `generation`: of the last `session.resumed`, else 0; the token that was used for it opens nothing from here on. */
+  interface DeliveryAck {
+    type: "session.ack";
+    seq: number;
+    generation?: number;
+  }
+  /** `received` of the client's messages have come. Sent where nothing else tells it for a while; it has no number of its own. */
+  interface InputAck {
+    type: "session.input_ack";
+    received: number;
+  }
+  /** The session goes on here. */
+  interface ResumeGranted {
+    type: "session.resumed";
+    session_id: string;
+    resume_token: string;
+    resume_window_s: number;
+    generation: number;
+    seq: number;
+    received: number;
+  }
+  /** The session does not go on here; nothing follows. */
+  interface ResumeRefusal {
+    type: "session.resume_failed";
+    reason: "expired" | "gap" | "replaced" | "unknown";
+    message: string;
+  }
+  /** The session goes on over another connection; nothing follows on this one. */
+  interface ConnectionReplaced {
+    type: "session.replaced";
+  }
+  /** After `session.resumed`: messages `from_seq` to `to_seq` were given up, because they had waited too long or were too many. The session goes on behind them. */
+  interface ResyncRequired {
+    type: "session.resync_required";
+    from_seq: number;
+    to_seq: number;
+  }
+  type ClientMessage = ResumeRequest | DeliveryAck;
+  type ServerMessage = InputAck | ResumeGranted | ResumeRefusal | ConnectionReplaced | ResyncRequired;
+}

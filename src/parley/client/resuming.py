@@ -1,0 +1,141 @@
+"""What a client needs to go on with its session after a cut.
+
+Source: docs/protocols/resume.md.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+import msgspec
+
+from parley.client.access import RemoteError, Socket, SocketClosed
+from parley.protocol import codec
+from parley.protocol.resume import (
+    QUERY,
+    REFUSED_CODE,
+    REPLACED_CODE,
+    DeliveryAck,
+    ResumeGranted,
+    ResumeRefusal,
+    ResumeRequest,
+    numbers_of,
+)
+
+ACK_EVERY: Final = 8
+"""Messages of the server after which it is told that they have come."""
+UNSURE_BYTES: Final = 8 << 20
+"""Most that is kept of what the server may not have got; the oldest goes first."""
+FINAL_CODES: Final = frozenset({1000, REFUSED_CODE, REPLACED_CODE})
+"""Closes after which there is nothing to come back to."""
+
+
+class SentMessages:
+    """What was sent and may not have arrived, oldest first."""
+
+    def __init__(self) -> None:
+        self._unsure: deque[str] = deque()
+        self._bytes = 0
+        self._received = 0
+        self.given_up = 0
+        """Messages that were too many to be kept."""
+
+    def add(self, text: str) -> None:
+        """This is about to be sent."""
+        self._unsure.append(text)
+        self._bytes += len(text)
+        while self._bytes > UNSURE_BYTES and len(self._unsure) > 1:
+            self._drop()
+            self._received += 1
+            self.given_up += 1
+
+    def received(self, number: int) -> None:
+        """The server has so many of them."""
+        while self._received < number and self._unsure:
+            self._received += 1
+            self._drop()
+
+    def take_again(self, number: int) -> list[str]:
+        """The server, asked anew, has so many: those that are to be sent again."""
+        self.received(number)
+        again = list(self._unsure)
+        self._unsure.clear()
+        self._bytes = 0
+        # Sent again they follow what the server has, whatever had to be given up in between.
+        self._received = number
+        return again
+
+    def _drop(self) -> None:
+        self._bytes -= len(self._unsure.popleft())
+
+
+class Returning:
+    """Token and numbers of one session."""
+
+    def __init__(self) -> None:
+        self.session_id = ""
+        self.sent = SentMessages()
+        self.window_s = 0.0
+        self._token = ""
+        self._seq = 0
+        self._acknowledged = 0
+        self._generation = 0
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether the server has given a token."""
+        return bool(self._token)
+
+    def take(self, frame: str | bytes) -> bool:
+        """Count a message of the server; False when it came before."""
+        numbers = numbers_of(frame)
+        self.sent.received(numbers.received)
+        if numbers.resume_token:
+            self._token, self.window_s = numbers.resume_token, numbers.resume_window_s
+        if not numbers.seq:
+            return True
+        if numbers.seq <= self._seq:
+            return False
+        self._seq = numbers.seq
+        return True
+
+    def due_ack(self) -> DeliveryAck | None:
+        """What the server is to be told now of what has come, if anything."""
+        if not self._token or self._seq - self._acknowledged < ACK_EVERY:
+            return None
+        return self.ack()
+
+    def ack(self) -> DeliveryAck:
+        """Everything so far has come."""
+        self._acknowledged = self._seq
+        return DeliveryAck(seq=self._seq, generation=self._generation)
+
+    async def open(self, socket: Socket) -> list[str]:
+        """Go on over `socket`; what is to be sent again.
+
+        Raises:
+            SocketClosed: it broke; try another.
+            RemoteError: the session does not go on.
+        """
+        request = ResumeRequest(session_id=self.session_id, resume_token=self._token, seq=self._seq)
+        await socket.send(codec.encode(request))
+        try:
+            answer = _answer.decode(await socket.receive())
+        except msgspec.MsgspecError:
+            # An error in the dialect's words: this server is too busy, or knows nothing of this.
+            raise SocketClosed(1006, "no answer to session.resume") from None
+        if isinstance(answer, ResumeRefusal):
+            raise RemoteError(f"resume_{answer.reason}", answer.message)
+        self._token, self._generation = answer.resume_token, answer.generation
+        self.window_s = answer.resume_window_s
+        await socket.send(codec.encode(self.ack()))
+        return self.sent.take_again(answer.received)
+
+
+_answer = msgspec.json.Decoder(ResumeGranted | ResumeRefusal)
+
+
+def resume_path(path: str) -> str:
+    """The path of a connection that goes on with a session of `path`."""
+    return f"{path}{'&' if '?' in path else '?'}{QUERY}=true"

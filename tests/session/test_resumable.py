@@ -1,0 +1,314 @@
+"""One client over several connections: numbers, tokens, the journal's bounds, the clock."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from tests.support.patience import HANG_S
+from tests.support.sockets import FakeSocket
+
+from parley.clock import ManualClock
+from parley.protocol.resume import (
+    REPLACED_CODE,
+    ResumeClientMessage,
+    ResumeServerMessage,
+    hash_of,
+)
+from parley.session.deadlines import RESUME
+from parley.session.journal import ResumeJournal, ResumeLimits, ResumeTokens
+from parley.session.outbox import OutputLimits
+from parley.session.resumable import UNUSED_WINDOW_S, ResumableSocket, ResumeRefused
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "protocols" / "resume.md"
+LIMITS = ResumeLimits(window_s=30.0, journal_bytes=10_000, journal_s=60.0)
+
+
+def message(text: str) -> str:
+    return json.dumps({"type": "said", "text": text})
+
+
+class Bench:
+    """A resumable session without a session."""
+
+    def __init__(self, limits: ResumeLimits = LIMITS) -> None:
+        self.clock = ManualClock()
+        self.first = FakeSocket()
+        self.moved = asyncio.Event()
+        self.socket = ResumableSocket(
+            self.first,
+            session_id="s",
+            limits=limits,
+            output=OutputLimits(waiting_bytes=1 << 20, stall_s=HANG_S),
+            clock=self.clock,
+            moved=self.moved.set,
+        )
+        self.token = ""
+        self.tasks: list[asyncio.Task[Any]] = []
+
+    async def ready(self) -> None:
+        """The client has its token and has said one thing."""
+        self.socket.enable()
+        await self.socket.send(self.socket.with_token(json.dumps({"type": "ready"})))
+        self.token = (await self.first.until("ready"))["resume_token"]
+        self.first.say({"type": "hello"})
+        await self.socket.receive()
+
+    async def come_back(self, seq: int, token: str = "") -> FakeSocket:
+        """Another connection that has been accepted."""
+        client = FakeSocket()
+        work = self.socket.attach(client, hash_of(token or self.token), seq)
+        self.tasks.append(asyncio.create_task(work))
+        self.token = (await client.until("session.resumed"))["resume_token"]
+        return client
+
+    async def cut(self) -> None:
+        """The reader meets the end of the connection."""
+        self.first.hang_up()
+        reading = asyncio.create_task(self.socket.receive())
+        self.tasks.append(reading)
+        async with asyncio.timeout(HANG_S):
+            await self.moved.wait()
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Bench]:
+    made = Bench()
+    yield made
+    made.socket.end()
+    for task in made.tasks:
+        task.cancel()
+    await asyncio.gather(*made.tasks, return_exceptions=True)
+
+
+async def test_without_being_asked_messages_go_through_as_they_are(bench: Bench) -> None:
+    await bench.socket.send(bench.socket.with_token(message("a")))
+
+    assert bench.first.sent == [{"type": "said", "text": "a"}]
+
+
+async def test_what_was_missed_comes_with_its_old_numbers(bench: Bench) -> None:
+    await bench.ready()
+    await bench.socket.send(message("a"))
+    await bench.first.until("said")
+    await bench.cut()
+    await bench.socket.send(message("b"))
+
+    client = await bench.come_back(1)
+    await client.until("said", 2)
+
+    told = [(each.get("text"), each["seq"]) for each in client.sent[1:]]
+    assert told == [("a", 2), ("b", 3)]
+    assert client.sent[0]["received"] == 2
+    assert client.sent[0]["seq"] == 3
+
+
+async def test_the_clock_stands_still_while_nobody_is_there(bench: Bench) -> None:
+    await bench.ready()
+    bench.socket.deadlines.set("silence", bench.clock.monotonic() + 10)
+    await bench.cut()
+
+    bench.clock.advance(20)
+    assert bench.socket.deadlines.take_expired(bench.clock.monotonic()) == []
+    assert bench.socket.left_s == 10
+    await bench.come_back(1)
+    bench.clock.advance(9)
+
+    assert bench.socket.deadlines.take_expired(bench.clock.monotonic()) == []
+    bench.clock.advance(2)
+    assert bench.socket.deadlines.take_expired(bench.clock.monotonic()) == ["silence"]
+
+
+async def test_the_window_is_the_one_deadline_that_passes(bench: Bench) -> None:
+    await bench.ready()
+    await bench.cut()
+
+    bench.clock.advance(LIMITS.window_s + 1)
+
+    assert bench.socket.deadlines.take_expired(bench.clock.monotonic()) == [RESUME]
+
+
+async def test_a_session_of_which_nothing_was_heard_waits_less(bench: Bench) -> None:
+    bench.socket.enable()
+    await bench.socket.send(bench.socket.with_token(message("ready")))
+    await bench.cut()
+
+    assert bench.socket.left_s == UNUSED_WINDOW_S
+
+
+async def test_a_guessed_token_opens_nothing_and_disturbs_nobody(bench: Bench) -> None:
+    await bench.ready()
+
+    for wrong in ("", "x", bench.token[:-1], hash_of(bench.token)):
+        with pytest.raises(ResumeRefused, match="not its token"):
+            bench.socket.check(hash_of(wrong), 1)
+    await bench.socket.send(message("a"))
+
+    await bench.first.until("said")
+
+
+async def test_the_token_before_is_good_until_the_next_is_acknowledged(bench: Bench) -> None:
+    await bench.ready()
+    stolen = bench.token
+    lost_answer = await bench.come_back(1)
+    assert lost_answer.closed is None
+
+    client = await bench.come_back(1, stolen)
+    await lost_answer.until_closed()
+    client.say({"type": "session.ack", "seq": 1, "generation": 2})
+    client.say({"type": "after the acknowledgement"})
+    await bench.socket.receive()
+
+    with pytest.raises(ResumeRefused) as refused:
+        bench.socket.check(hash_of(stolen), 1)
+    assert refused.value.reason == "replaced"
+    bench.socket.check(hash_of(bench.token), 1)
+
+
+async def test_of_two_racing_connections_one_has_the_session(bench: Bench) -> None:
+    await bench.ready()
+    token = bench.token
+    clients = [FakeSocket() for _ in range(5)]
+
+    for client in clients:
+        work = bench.socket.attach(client, hash_of(token), 1)
+        bench.tasks.append(asyncio.create_task(work))
+    for loser in [bench.first, *clients[:-1]]:
+        assert await loser.until_closed() == REPLACED_CODE
+    await bench.socket.send(message("a"))
+
+    await clients[-1].until("said")
+    assert all("said" not in loser.types for loser in clients[:-1])
+
+
+async def test_a_number_that_was_never_sent_is_a_gap(bench: Bench) -> None:
+    await bench.ready()
+
+    for seq in (0, 2, 10**9):
+        with pytest.raises(ResumeRefused) as refused:
+            bench.socket.check(hash_of(bench.token), seq)
+        assert refused.value.reason == "gap"
+
+
+async def test_what_comes_over_the_connection_before_is_not_counted(bench: Bench) -> None:
+    await bench.ready()
+    client = await bench.come_back(1)
+    bench.first.say({"type": "too late"})
+    client.say({"type": "in time"})
+
+    assert json.loads(await bench.socket.receive()) == {"type": "in time"}
+
+
+async def test_a_client_that_says_goodbye_does_not_come_back(bench: Bench) -> None:
+    await bench.ready()
+    token = bench.token
+    bench.first.leave()
+
+    with pytest.raises(Exception, match="1000"):
+        await bench.socket.receive()
+
+    with pytest.raises(ResumeRefused) as refused:
+        bench.socket.check(hash_of(token), 1)
+    assert refused.value.reason == "expired"
+
+
+async def test_last_words_wait_for_a_client_that_was_cut_off(bench: Bench) -> None:
+    await bench.ready()
+    await bench.cut()
+    await bench.socket.send(message("the end"))
+    await bench.socket.close(1000, "done")
+    assert bench.socket.has_last_words
+
+    client = await bench.come_back(1)
+
+    assert (await client.until("said"))["text"] == "the end"
+    assert await client.until_closed() == 1000
+
+
+async def test_long_silence_of_the_server_does_not_leave_a_client_in_doubt(bench: Bench) -> None:
+    await bench.ready()
+    for _ in range(8):
+        bench.first.say({"type": "sound"})
+        await bench.socket.receive()
+
+    told = await bench.first.until("session.input_ack")
+
+    assert 8 <= told["received"] <= 10
+    assert "seq" not in told
+
+
+async def test_a_journal_over_its_limit_asks_for_a_resync_and_takes_no_memory(
+    bench: Bench,
+) -> None:
+    await bench.ready()
+    for _ in range(200):
+        await bench.socket.send(message("x" * 1000))
+    await bench.first.until("said", 200)
+    assert bench.socket.kept_bytes <= LIMITS.journal_bytes + 2000
+
+    client = await bench.come_back(1)
+    gap = await client.until("session.resync_required")
+
+    assert gap["from_seq"] == 2
+    await client.until("said")
+    assert client.sent[2]["seq"] == gap["to_seq"] + 1
+
+
+async def test_what_is_not_delivered_is_waited_for_and_not_given_up(bench: Bench) -> None:
+    await bench.ready()
+    await bench.cut()
+    speaking = asyncio.create_task(say_much(bench))
+    await asyncio.sleep(0.01)
+    assert not speaking.done()
+    assert bench.socket.kept_bytes <= LIMITS.journal_bytes
+
+    client = await bench.come_back(1)
+    await client.until("said", 30)
+    await speaking
+
+    assert "session.resync_required" not in client.types
+    assert [each["seq"] for each in client.sent[1:]] == list(range(2, 32))
+
+
+async def say_much(bench: Bench) -> None:
+    for _ in range(30):
+        await bench.socket.send(message("x" * 1000))
+
+
+def test_old_messages_are_taken_to_have_arrived() -> None:
+    journal = ResumeJournal(LIMITS)
+    journal.add("{}", 0.0)
+    journal.delivered(journal.after(0))  # type: ignore[arg-type]
+
+    journal.add("{}", LIMITS.journal_s + 1)
+
+    assert journal.given_up == 1
+    assert journal.after(0).seq == 2  # type: ignore[union-attr]
+
+
+def test_every_token_is_new_and_none_is_kept() -> None:
+    tokens = ResumeTokens()
+
+    made = [tokens.issue() for _ in range(100)]
+
+    assert len(set(made)) == 100
+    assert all(len(token) >= 43 for token in made), "256 bits"
+    assert not any(token in repr(vars(tokens)) for token in made)
+
+
+EXAMPLE = re.compile(r"```json (client|server)\n(.*?)```", re.DOTALL)
+
+
+def test_the_examples_of_the_page_are_messages() -> None:
+    found = EXAMPLE.findall(PAGE.read_text(encoding="utf-8"))
+    assert len(found) >= 5
+
+    for sender, text in found:
+        kind = ResumeClientMessage if sender == "client" else ResumeServerMessage
+        assert msgspec.to_builtins(msgspec.json.decode(text, type=kind)) == json.loads(text)

@@ -1,0 +1,185 @@
+"""A session goes on when its connection breaks: nothing is lost, nothing comes twice, no slot is
+left behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from tests.support import gateways
+from tests.support.gateways import all_free
+from tests.support.resumed_talks import TALKS, UNITS, comparable
+from tests.support.resuming import ResumeFailed, ResumingClient
+from tests.support.stack import RunningStack, running_stack
+from tests.support.talking import Message
+from tests.support.timeline import sound, speak
+from websockets.asyncio.client import connect
+
+from parley.client.access import Access, Socket
+from parley.client.connection import NetworkTransport
+from parley.client.duplex import DuplexClient
+from parley.client.events import Listening, Reconnected, Reconnecting, Speaking
+
+SLOTS = 6
+MOST_CUTS = 10
+"""Per dialect, spread over the conversation; `parley bench chaos` makes thousands."""
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[RunningStack]:
+    async with running_stack(model="parrot", slots=SLOTS, worker={"vad": "energy"}) as running:
+        yield running
+
+
+class CutClient(ResumingClient):
+    """Breaks its connection after so many messages."""
+
+    cuts_after: int = -1
+    cut_is_silent: bool = False
+
+    async def hear(self) -> Message:
+        message = await super().hear()
+        if len(self.heard) == self.cuts_after:
+            self.half_open() if self.cut_is_silent else self.cut()
+        return message
+
+
+async def talk(
+    server: RunningStack, name: str, cuts_after: int = -1, *, silent: bool = False
+) -> ResumingClient:
+    """A whole conversation, cut once."""
+    spoken = TALKS[name]
+    path = spoken.path()
+    client = CutClient(server.ws(path, extensions=False))
+    client.cuts_after, client.cut_is_silent = cuts_after, silent
+    try:
+        await client.begin(session_id=spoken.session_id(path), first=spoken.first)
+        await spoken.talk(client)
+    finally:
+        await client.close()
+    return client
+
+
+@pytest.mark.parametrize("name", TALKS)
+async def test_a_cut_after_any_message_changes_nothing(server: RunningStack, name: str) -> None:
+    whole = await talk(server, name)
+    assert whole.resumes == 0
+
+    number = len(whole.heard)
+    chosen = sorted({round(1 + at * (number - 2) / MOST_CUTS) for at in range(MOST_CUTS + 1)})
+    room = asyncio.Semaphore(SLOTS)
+
+    async def cut_and_compare(cuts_after: int) -> None:
+        async with room:
+            cut = await talk(server, name, cuts_after, silent=cuts_after % 2 == 0)
+        assert comparable(cut.heard) == comparable(whole.heard), cuts_after
+        assert (cut.doubles, cut.holes, cut.resumes) == (0, 0, 1)
+
+    async with asyncio.TaskGroup() as tasks:
+        for cuts_after in chosen:
+            tasks.create_task(cut_and_compare(cuts_after))
+    await all_free(server)
+
+
+async def begun(server: RunningStack) -> ResumingClient:
+    """A duplex session that has answered once."""
+    spoken = TALKS["duplex"]
+    path = spoken.path()
+    client = ResumingClient(server.ws(path, extensions=False))
+    await client.begin(session_id=spoken.session_id(path), first=spoken.first)
+    await client.say({"type": "audio_chunk", "audio_base64": UNITS[0]})
+    await client.hear()
+    return client
+
+
+async def test_a_wrong_token_is_refused_and_disturbs_nobody(server: RunningStack) -> None:
+    owner = await begun(server)
+    thief = ResumingClient(owner.url)
+
+    thief.token, thief.session_id, thief.seq = "guessed", owner.session_id, owner.seq
+    with pytest.raises(ResumeFailed, match="unknown"):
+        await thief.resume()
+    await owner.say({"type": "audio_chunk", "audio_base64": UNITS[0]})
+
+    assert (await owner.hear())["type"] == "result"
+    assert owner.resumes == 0
+    await owner.close()
+    await thief.close()
+
+
+async def test_an_old_token_tells_that_it_was_replaced(server: RunningStack) -> None:
+    owner = await begun(server)
+    old = owner.token
+    await owner.resume()
+    await owner.say({"type": "audio_chunk", "audio_base64": UNITS[0]})
+    await owner.hear()
+
+    thief = ResumingClient(owner.url)
+    thief.token, thief.session_id, thief.seq = old, owner.session_id, owner.seq
+    with pytest.raises(ResumeFailed, match="replaced"):
+        await thief.resume()
+
+    await owner.close()
+    await thief.close()
+
+
+async def test_a_cut_session_keeps_its_slot_and_its_id_for_the_window() -> None:
+    async with running_stack(
+        model="parrot", worker={"vad": "energy"}, limits={"resume_window_s": 3.0}
+    ) as server:
+        client = await begun(server)
+        client.cut()
+        await gateways.until(lambda: len(server.runtime.kept_sessions) == 1)
+        lease = server.runtime.worker_pool.leases[0]
+        assert server.runtime.worker_pool.free_in_s()[0] > 1.0
+
+        async with connect(server.ws("/ws/duplex/adx_other")) as waiting:
+            assert "queued" in str(await waiting.recv())
+            await gateways.until(lambda: not lease.is_held)
+
+        with pytest.raises(ResumeFailed, match="expired"):
+            await client.resume()
+        await client.close()
+        await all_free(server)
+
+
+class Breakable(NetworkTransport):
+    """A network that can be cut."""
+
+    def __init__(self) -> None:
+        self.sockets: list[Any] = []
+
+    async def connect(self, access: Access, url: str) -> Socket:
+        socket = await super().connect(access, url)
+        self.sockets.append(socket)
+        return socket
+
+    def cut(self) -> None:
+        self.sockets[-1]._connection.transport.abort()
+
+
+async def test_the_python_client_goes_on_by_itself(server: RunningStack) -> None:
+    network = Breakable()
+    seen: list[str] = []
+    async with DuplexClient(server.url, transport=network) as client:
+        await client.ready()
+        units = 0
+        client.send_unit(sound(speak(1.0)))
+        async for event in client:
+            match event:
+                case Speaking() | Listening():
+                    units += 1
+                    seen.append("unit")
+                    if units == 8:
+                        break
+                    client.send_unit(sound(speak(1.0)))
+                    if units % 3 == 0:
+                        network.cut()
+                case Reconnecting() | Reconnected():
+                    seen.append(type(event).__name__)
+
+    assert seen.count("Reconnected") == 2
+    assert seen.count("unit") == 8
+    await all_free(server)
