@@ -11,7 +11,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from parley.models.cascade.llama import Llama, LlamaShape
 from parley.models.cascade.model import Cascade
-from parley.models.cascade.whisper import Heard
+from parley.models.cascade.recognition import Heard
 from parley.models.cascade.writer import LocalWriter
 from parley.vad.energy import EnergyDetector
 
@@ -34,6 +34,7 @@ def small_llama(seed: int = 5) -> Llama:
     torch.manual_seed(seed)
     shape = LlamaShape(vocabulary=260, width=32, layers=2, heads=2, kv_heads=1, hidden=48)
     model = Llama(shape)
+    torch.nn.init.normal_(model.embed.weight)
     for parameter in model.parameters():
         parameter.data.mul_(3)
     return model.eval().requires_grad_(False)
@@ -58,7 +59,7 @@ class LoudnessHearing:
 
 
 class LoudnessRecogniser:
-    def begin(self, samples: np.ndarray) -> LoudnessHearing:
+    def begin(self, samples: np.ndarray, expects=None) -> LoudnessHearing:
         return LoudnessHearing(samples)
 
 

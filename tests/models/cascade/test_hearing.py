@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from parley.models.cascade.detector import is_echo
+from parley.models.cascade.transcript import once
 from parley.models.cascade.voice.pitch import pitch_track
-from parley.models.cascade.whisper import once
 
 RATE_HZ = 16_000
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from parley.models.cascade.notes import capitals, manners, note_for, opposites
+from parley.models.cascade.notes import capitals, is_expected, manners, note_for, opposites
 from parley.models.cascade.notes.memory import listen
 
 
@@ -130,3 +130,32 @@ def test_who_asks_again_hears_the_last_answer_again(text: str) -> None:
 def test_what_is_always_said_is_not_said_to_other_things(text: str) -> None:
     assert manners.always(text) is None
     assert manners.again(text, ["Hi."]) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "earlier", "note"),
+    [
+        ("What is the opposite of gold?", [], "I don't know the opposite of gold."),
+        ("And of xylophone?", ["What is the opposite of hot?"],
+         "I don't know the opposite of xylophone."),
+        ("What is the opposite of that?", [], None),
+    ],
+)  # fmt: skip
+def test_an_unknown_opposite_is_said_to_be_unknown(text, earlier, note):
+    assert note_for(text, earlier) == note
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("What is the opposite of cold?", True),
+        ("What is the opposite of gold?", False),
+        ("My name is Anna.", True),
+        ("What is my name?", True),
+        ("How are you today?", True),
+        ("I'll have you today.", False),
+        ("What do I do, can I eat?", False),
+    ],
+)
+def test_what_we_know_what_to_do_with_is_expected(text, expected):
+    assert is_expected(text) is expected

@@ -35,8 +35,9 @@ class Int8Linear(nn.Module):
     @classmethod
     def of(cls, weight: Tensor, bias: Tensor | None = None) -> Int8Linear:
         """Of float rows."""
-        scale = (weight.abs().amax(1) / 127).clamp(min=1e-8)
-        rows = (weight / scale[:, None]).round().clamp(-127, 127).to(torch.int8)
+        low, high = weight.aminmax(dim=1)
+        scale = (torch.maximum(-low, high) / 127).clamp(min=1e-8)
+        rows = (weight / scale[:, None]).round_().clamp_(-127, 127).to(torch.int8)
         return cls(rows, scale, bias)
 
 

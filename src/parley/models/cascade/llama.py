@@ -111,7 +111,11 @@ class Llama(nn.Module):
     def __init__(self, shape: LlamaShape) -> None:
         super().__init__()
         self.shape = shape
-        self.embed = nn.Embedding(shape.vocabulary, shape.width)
+        # Weights always come from files. Random ones, drawn on the meta device that loading builds
+        # on, would import torch's compiler: seconds of every start.
+        self.embed = nn.Embedding(
+            shape.vocabulary, shape.width, _weight=torch.empty(shape.vocabulary, shape.width)
+        )
         self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.layers))
         self.norm = Norm(shape.width, shape.norm_eps)
         self.head: nn.Module | None = None

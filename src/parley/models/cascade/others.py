@@ -10,8 +10,9 @@ import torch
 from parley.errors import SetupError
 from parley.media.pcm import INPUT_RATE_HZ, Samples
 from parley.models.cascade.messages import History
+from parley.models.cascade.recognition import Expects, Heard
 from parley.models.cascade.sampling import Rule, choose
-from parley.models.cascade.whisper import Heard, clean
+from parley.models.cascade.transcript import clean
 from parley.models.cascade.writer import Draft, readable
 
 PIECE_TOKENS = 128
@@ -161,7 +162,7 @@ class OtherWhisper:
     def __init__(self, model: Any, processor: Any) -> None:
         self._model, self._processor = model, processor
 
-    def begin(self, samples: Samples) -> _WhisperHearing:
+    def begin(self, samples: Samples, expects: Expects | None = None) -> _WhisperHearing:
         return _WhisperHearing(self._hear, samples)
 
     @torch.inference_mode()

@@ -14,8 +14,8 @@ from parley.media.pcm import Pcm, Samples
 from parley.models.cascade import notes
 from parley.models.cascade.messages import History
 from parley.models.cascade.notes import memory
+from parley.models.cascade.recognition import Expects, Heard
 from parley.models.cascade.sampling import Rule
-from parley.models.cascade.whisper import Heard
 from parley.models.cascade.writer import Writer
 
 HEAT = 0.3
@@ -42,7 +42,14 @@ class Hearing(Protocol):
 class Recogniser(Protocol):
     """Sound to words."""
 
-    def begin(self, samples: Samples) -> Hearing: ...
+    def begin(self, samples: Samples, expects: Expects | None = None) -> Hearing:
+        """Start on an utterance.
+
+        Args:
+            expects: says of a transcript whether it makes sense, for recognisers that know of
+                several.
+        """
+        ...
 
 
 class Speaker(Protocol):
@@ -107,6 +114,12 @@ class CascadeParts:
         if not self.writer.takes_notes:
             return Rule(temperature, top_p, top_k, penalty)
         return Rule(HEAT * temperature, min(top_p, STEADY), top_k, penalty)
+
+    def expects(self, history: History) -> Expects | None:
+        """What a recogniser in doubt may ask; None where everything may be said."""
+        if not self.writer.takes_notes:
+            return None
+        return lambda text: notes.is_expected(text, history.told)
 
     def closed(self, history: History, picture: str | None, seed: int) -> History:
         """The open turn of the user ends, and gets its note."""

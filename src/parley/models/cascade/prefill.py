@@ -9,7 +9,7 @@ import numpy as np
 from parley.engine.segments import Audio, Image, Mark, Marker, Text
 from parley.engine.work import Prefill, PrefillResult, Stage
 from parley.media.image import Pixels
-from parley.media.pcm import Pcm
+from parley.media.pcm import Pcm, Samples
 from parley.models.cascade.conversation import Conversation, restore, snapshot
 from parley.models.cascade.detector import Turns, believed, is_echo
 from parley.models.cascade.job import CascadeJob
@@ -73,7 +73,7 @@ class PrefillJob(CascadeJob):
                     if self._memo.is_unit_open:
                         self._listen(pcm)
                     elif self._memo.role not in ("system", "assistant"):
-                        self._hearing = self._parts.recogniser.begin(pcm.samples)
+                        self._hearing = self._recognise(pcm.samples)
                     return
 
     # Turns.
@@ -138,6 +138,10 @@ class PrefillJob(CascadeJob):
         elif self._parts.eyes is not None:
             self._memo = replace(self._memo, picture=self._parts.eyes.look(pixels))
 
+    def _recognise(self, samples: Samples) -> Hearing:
+        expects = self._parts.expects(self._memo.history)
+        return self._parts.recogniser.begin(samples, expects)
+
     def _hear_on(self) -> None:
         assert self._hearing is not None
         if not self._hearing.step():
@@ -188,7 +192,7 @@ class PrefillJob(CascadeJob):
             barged_ms=barged,
         )
         if turns.wants_words:
-            self._hearing = self._parts.recogniser.begin(turns.samples)
+            self._hearing = self._recognise(turns.samples)
 
     def _commit(self) -> None:
         memo = self._memo

@@ -25,7 +25,8 @@ from parley.errors import SetupError
 from parley.models import pocket_data
 from parley.models.cascade.int8 import Int8Linear
 from parley.models.cascade.llama import MATRICES, Llama, LlamaShape
-from parley.models.cascade.whisper import Recogniser, Vocabulary, Whisper, WhisperShape
+from parley.models.cascade.recognition import Recogniser, Vocabulary
+from parley.models.cascade.whisper import Whisper, WhisperShape
 
 SHARD_BYTES = 48_000_000
 BLOCK = 32
@@ -145,20 +146,23 @@ def unblocked(blocks: Tensor, steps: Tensor) -> Tensor:
 
     The low halves of a block's 16 bytes are weights 0 to 15, the high halves 16 to 31.
     """
-    raw = blocks.numpy().reshape(blocks.shape[0], -1, 18)
-    worth = steps.float().numpy()
-    scale = raw[..., :1].astype(np.float32) * worth[:, :1, None]
-    minimum = raw[..., 1:2].astype(np.float32) * worth[:, 1:, None]
-    values = np.concatenate((raw[..., 2:] & 15, raw[..., 2:] >> 4), -1).astype(np.float32)
-    return torch.from_numpy((values * scale + minimum).reshape(blocks.shape[0], -1))
+    raw = blocks.view(blocks.shape[0], -1, 18)
+    worth = steps.float()[:, None, :]
+    scale = raw[..., :1].float() * worth[..., :1]
+    minimum = raw[..., 1:2].float() * worth[..., 1:]
+    values = torch.empty(*raw.shape[:2], BLOCK)
+    values[..., : BLOCK // 2] = raw[..., 2:] & 15
+    values[..., BLOCK // 2 :] = raw[..., 2:] >> 4
+    return values.mul_(scale).add_(minimum).view(blocks.shape[0], -1)
 
 
 def load_recogniser(folder: Path, name: str = "asr") -> Recogniser:
     """Whisper of a folder."""
     facts = json.loads((folder / f"{name}.json").read_text("utf-8"))
     shape = WhisperShape(facts["vocabulary"], facts["width"], facts["layers"], facts["heads"])
-    network = Whisper(shape)
-    network.load_state_dict(read(folder, name))
+    with torch.device("meta"):
+        network = Whisper(shape)
+    network.load_state_dict(read(folder, name), assign=True)
     network.eval().requires_grad_(False)
     network.quantize()
     return Recogniser(network, vocabulary_of(facts))

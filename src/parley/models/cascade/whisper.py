@@ -1,4 +1,4 @@
-"""The recogniser: Whisper (tiny.en as shipped) in plain torch, int8, with a stop for repetitions.
+"""Whisper (tiny.en as shipped) in plain torch, int8.
 
 Shapes: `N` samples at 16 kHz, `F` mel frames of 10 ms, `E` = F / 2 encoder frames, `D` width,
 `T` tokens. One utterance at a time; `Recognition` is cut into bounded steps, so that an engine can
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import math
-import zlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,22 +18,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from parley.media.pcm import Samples
-from parley.models.cascade.int8 import quantized
+from parley.models.cascade.int8 import Int8Linear, quantized
 
 RATE_HZ = 16_000
 HOP, WINDOW, MELS = 160, 400, 80
-SHORT_S, SHORT_WINDOW_S = 11.0, 12.0
-"""Utterances up to the first are heard in a window of the second: a third of the time, and on 40
-recordings of a person 3.1 % of the words wrong instead of 3.7 (docs/log.md). Repetitions, which
-short windows invite, are stopped below."""
-LONGEST_S = 28.0
-"""What is heard at once; longer utterances are cut where they are quietest."""
-UNSURE = -0.4
-"""Below this confidence a short utterance is heard once more, with `LEAD_S` of silence before it:
-the network is sensitive to where a sound begins. The surer reading holds."""
-LEAD_S = 0.35
-TOKENS_PER_STEP = 8
-TOKEN_LIMIT = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,21 +33,6 @@ class WhisperShape:
     layers: int = 4
     heads: int = 6
     window_s: float = 30.0
-
-
-@dataclass(frozen=True, slots=True)
-class Heard:
-    """What was understood.
-
-    Args:
-        text: "" for no words.
-        confidence: mean log probability of its tokens; 0 is certain.
-        silence: the network's own probability that nobody speaks.
-    """
-
-    text: str
-    confidence: float = 0.0
-    silence: float = 0.0
 
 
 class Attention(nn.Module):
@@ -118,7 +90,9 @@ class Whisper(nn.Module):
             Block(width, shape.heads, has_cross=False) for _ in range(shape.layers)
         )
         self.encoder_norm = nn.LayerNorm(width)
-        self.embed = nn.Embedding(shape.vocabulary, width)
+        self.embed = nn.Embedding(
+            shape.vocabulary, width, _weight=torch.empty(shape.vocabulary, width)
+        )
         self.text_places = nn.Parameter(torch.zeros(448, width))
         self.decoder = nn.ModuleList(
             Block(width, shape.heads, has_cross=True) for _ in range(shape.layers)
@@ -132,9 +106,7 @@ class Whisper(nn.Module):
             for name, child in list(module.named_children()):
                 if isinstance(child, nn.Linear):
                     setattr(module, name, quantized(child))
-        head = nn.Linear(self.shape.width, self.shape.vocabulary, bias=False)
-        head.weight.data = self.embed.weight.detach()
-        self.head = quantized(head)
+        self.head = Int8Linear.of(self.embed.weight.detach())
 
     @torch.inference_mode()
     def begin(self, mel: Tensor) -> Tensor:
@@ -240,171 +212,3 @@ def log_mel(samples: Samples, window_s: float) -> Tensor:
     mel = np.log10(np.maximum(power @ mel_filters().T, 1e-10))
     mel = np.maximum(mel, mel.max() - 8)
     return torch.from_numpy(((mel + 4) / 4).T.astype(np.float32).copy())
-
-
-@dataclass(frozen=True, slots=True)
-class Vocabulary:
-    """What the ids mean.
-
-    Args:
-        pieces: bytes of each text token, in the order of the (pruned) ids.
-        start: tokens that begin every transcript.
-        end: the token that ends it.
-        silence: the token that says that nobody speaks.
-        banned: ids that are never chosen.
-        leading: ids that may not come first (blank, and the end).
-    """
-
-    pieces: tuple[bytes, ...]
-    start: tuple[int, ...]
-    end: int
-    silence: int
-    banned: tuple[int, ...]
-    leading: tuple[int, ...]
-
-    def text(self, ids: list[int]) -> str:
-        return b"".join(self.pieces[one] for one in ids if one < len(self.pieces)).decode(
-            "utf-8", "replace"
-        )
-
-
-class Recognition:
-    """One utterance on its way to words. `step` does a bounded piece; `heard` at the end."""
-
-    def __init__(self, network: Whisper, words: Vocabulary, samples: Samples) -> None:
-        self._network = network
-        self._words = words
-        self._samples = level(samples)
-        self._first: Heard | None = None
-        self.heard: Heard | None = None
-        self._begin()
-
-    def _begin(self) -> None:
-        self._layer = -1
-        self._encoded: Tensor | None = None
-        self._kept: list[tuple[Tensor, Tensor]] = []
-        self._past: list[tuple[Tensor, Tensor]] = []
-        self._ids: list[int] = []
-        self._scores: list[float] = []
-        self._silence = 0.0
-
-    def step(self) -> bool:
-        """Go on; True when finished."""
-        network = self._network
-        if self._encoded is None:
-            is_short = len(self._samples) <= SHORT_S * RATE_HZ
-            window_s = SHORT_WINDOW_S if is_short else network.shape.window_s
-            self._encoded = network.begin(log_mel(self._samples, window_s))
-            self._layer = 0
-        elif self._layer < len(network.encoder):
-            self._encoded = network.encode(self._encoded, self._layer)
-            self._layer += 1
-            if self._layer == len(network.encoder):
-                self._kept = network.listen(self._encoded)
-        elif self.heard is None:
-            self._write()
-        return self.heard is not None
-
-    def _write(self) -> None:
-        words = self._words
-        for _ in range(TOKENS_PER_STEP):
-            new = [self._ids[-1]] if self._ids else list(words.start)
-            start = len(words.start) + len(self._ids) - 1 if self._ids else 0
-            logits = self._network.write(new, start, self._past, self._kept).float().clone()
-            if not self._ids:
-                self._silence = float(torch.softmax(logits, -1)[words.silence])
-                logits[list(words.leading)] = -math.inf
-            logits[list(words.banned)] = -math.inf
-            token = int(logits.argmax())
-            score = float(torch.log_softmax(logits, -1)[token])
-            self._scores.append(score)
-            if token == words.end or len(self._ids) >= TOKEN_LIMIT:
-                self._finish()
-                return
-            self._ids.append(token)
-            repeated = repetition(self._ids)
-            if repeated:
-                del self._ids[-repeated:]
-                self._finish()
-                return
-
-    def _finish(self) -> None:
-        text = once(self._words.text(self._ids), len(self._samples) / RATE_HZ)
-        confidence = sum(self._scores) / max(1, len(self._scores))
-        heard = Heard(clean(text), confidence, self._silence)
-        if self._first is not None:
-            self.heard = max(self._first, heard, key=lambda one: one.confidence)
-        elif confidence < UNSURE and len(self._samples) <= SHORT_S * RATE_HZ:
-            self._first = heard
-            lead = np.zeros(round(LEAD_S * RATE_HZ), np.float32)
-            self._samples = np.concatenate((lead, self._samples))
-            self._begin()
-        else:
-            self.heard = heard
-
-
-class Recogniser:
-    """Whisper behind the cascade's door."""
-
-    def __init__(self, network: Whisper, words: Vocabulary) -> None:
-        self.network = network
-        self.words = words
-
-    def begin(self, samples: Samples) -> Recognition:
-        """Start on an utterance (N,), 16 kHz."""
-        return Recognition(self.network, self.words, samples[: round(LONGEST_S * RATE_HZ)])
-
-    def hear(self, samples: Samples) -> Heard:
-        """A whole utterance at once."""
-        work = self.begin(samples)
-        while not work.step():
-            continue
-        assert work.heard is not None
-        return work.heard
-
-
-def level(samples: Samples) -> Samples:
-    """Quiet recordings are made louder: the network was taught on usual levels."""
-    top = float(np.abs(samples).max(initial=0.0))
-    return samples if not 1e-4 < top < 0.25 else (samples * (0.5 / top)).astype(np.float32)
-
-
-def repetition(ids: list[int]) -> int:
-    """How many tokens at the end repeat what came before: a run of three equal groups; else 0."""
-    for size in range(1, 13):
-        times = 4 if size == 1 else 3
-        if len(ids) < times * size:
-            return 0
-        group = ids[-size:]
-        if all(ids[-size * (n + 1) : len(ids) - size * n] == group for n in range(1, times)):
-            return (times - 1) * size
-    text = ",".join(map(str, ids[-48:])).encode()
-    if len(ids) >= 48 and len(text) / len(zlib.compress(text)) > 3.4:
-        return 36
-    return 0
-
-
-FASTEST = 4.5
-"""Words a second that nobody says who says everything twice."""
-
-
-def once(text: str, seconds: float) -> str:
-    """Words that were written twice, where nobody could have said them twice in that time."""
-    words = text.split()
-    half = len(words) // 2
-    is_double = half >= 2 and len(words) % 2 == 0 and words[:half] == words[half:]
-    return " ".join(words[:half] if is_double and len(words) > FASTEST * seconds else words)
-
-
-def clean(text: str) -> str:
-    """Without what stands for sounds: `[music]`, `(coughing)`, `*sighs*`."""
-    kept: list[str] = []
-    depth = 0
-    for sign in text:
-        if sign in "[(":
-            depth += 1
-        elif sign in "])":
-            depth = max(0, depth - 1)
-        elif depth == 0 and sign not in "*♪":
-            kept.append(sign)
-    return " ".join("".join(kept).split()).strip(" -")

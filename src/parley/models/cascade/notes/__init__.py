@@ -9,7 +9,7 @@ from parley.models.cascade.notes.knowledge import (
     opposites,
     stock,
 )
-from parley.models.cascade.notes.noting import note_for
+from parley.models.cascade.notes.noting import is_expected, note_for
 
 __all__ = [
     "DAYS",
@@ -18,6 +18,7 @@ __all__ = [
     "country_names",
     "definitions",
     "facts",
+    "is_expected",
     "note_for",
     "opposites",
     "stock",

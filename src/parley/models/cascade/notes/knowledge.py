@@ -141,15 +141,31 @@ def _country_of(low: str) -> str | None:
 
 
 def opposite_note(low: str) -> str | None:
-    """An opposite, or that it is not known: the model would invent one."""
+    """An opposite that the stock has."""
+    word = _opposite_of(low)
+    if word not in opposites():
+        return None
+    return f"The opposite of {word} is {opposites()[word]}."
+
+
+def unknown_note(low: str) -> str | None:
+    """That an opposite is not known, in so many words: the model would invent one."""
+    word = _opposite_of(low)
+    if not word or word in opposites() or word in _NO_WORDS:
+        return None
+    return f"I don't know the opposite of {word}."
+
+
+_NO_WORDS = frozenset("a an the that this it what which something anything everything life".split())
+
+
+def _opposite_of(low: str) -> str:
     found = re.search(
         r"\bopposites? (?:of|to|for|from)(?: the word)? [\"']?([a-z]+)", low
     ) or re.search(r"\bwhat(?:'s| is)? ([a-z]+)'s opposite", low) or re.search(
         r"\bantonym (?:of|for) ([a-z]+)", low
     )  # fmt: skip
-    if found and found[1] in opposites():
-        return f"The opposite of {found[1]} is {opposites()[found[1]]}."
-    return None
+    return found[1] if found else ""
 
 
 _QUESTION = re.compile(

@@ -108,6 +108,22 @@ def always(text: str) -> str | None:
     return next((sentence for pattern, sentence in _PATTERNS if pattern.search(low)), None)
 
 
+_FAMILIAR = re.compile(
+    r"^\W*(?:(?:and|so|well|okay|hello|hi|hey|parley)\W+)*(?:"
+    r"how are you(?: doing)?(?: today)?|how do you do|who are you|what(?:'s| is) your name"
+    r"|what can you do(?: for me)?|are you an? (?:real )?(?:person|human|robot|machine|computer)"
+    r"|(?:good )?(?:morning|afternoon|evening|night)|hello|hi|hey|thank you(?: very much)?|thanks"
+    r"|goodbye|bye|see you(?: later)?|yes|no|okay|please|how old are you|where are you from"
+    r"|nice to meet you|can you hear me"
+    r")(?: (?:there|parley|please|to you))?\W*$"
+)
+
+
+def is_familiar(text: str) -> bool:
+    """Whether a text is one of the usual things to say, which need no note."""
+    return bool(_FAMILIAR.search(" ".join(re.sub(r"[’`]", "'", text.lower()).split())))
+
+
 def again(text: str, answers: Sequence[str]) -> str | None:
     """The last answer, where the user asks to hear it again.
 

@@ -22,6 +22,7 @@ from parley.models.cascade.notes.knowledge import (
     fact_note,
     opposite_note,
     stock,
+    unknown_note,
 )
 from parley.models.cascade.notes.letters import letters_note, spelling_note
 from parley.models.cascade.notes.reckoning import compare_note, count_note, sum_note
@@ -55,6 +56,29 @@ def note_for(
         seed: which joke comes first.
         answers: what was answered before, oldest first; for who asks to hear it again.
     """
+    found = _known(text, earlier, seed, answers)
+    if found is not None:
+        return found
+    followed = _follow_up(text, earlier[-1]) if earlier else None
+    return unknown_note(_low(followed or text))
+
+
+def is_expected(text: str, earlier: Sequence[str] = ()) -> bool:
+    """Whether a sentence is one of those we know what to do with: a recogniser that is in doubt
+    takes such a reading rather than one that means nothing."""
+    told = memory.listen([text])
+    is_telling = told.name is not None or bool(told.facts)
+    is_usual = manners.is_familiar(text) or bool(_MINE.search(_low(text)))
+    return is_telling or is_usual or _known(text, earlier, 0, ()) not in (None, NOT_TOLD)
+
+
+_MINE = re.compile(
+    r"\b(?:what|where|who|when)(?:'s| is| are| was) my\b|\bwho am i\b|\bremember my\b"
+)
+NOT_TOLD = "You have not told me that."
+
+
+def _known(text: str, earlier: Sequence[str], seed: int, answers: Sequence[str]) -> str | None:
     repeated = manners.again(text, answers)
     fixed = repeated if repeated is not None else manners.always(text)
     if fixed is not None:
@@ -66,7 +90,7 @@ def note_for(
         return told
     found = _plain(text, earlier, seed)
     if found is None and told is not None:
-        return "You have not told me that."
+        return NOT_TOLD
     if found is None and earlier:
         followed = _follow_up(text, earlier[-1])
         if followed is not None:
@@ -74,8 +98,12 @@ def note_for(
     return found
 
 
+def _low(text: str) -> str:
+    return " ".join(re.sub(r"[’`]", "'", text.lower()).split())
+
+
 def _plain(text: str, earlier: Sequence[str], seed: int) -> str | None:
-    low = " ".join(re.sub(r"[’`]", "'", text.lower()).split())
+    low = _low(text)
     for tool in _TOOLS:
         found = tool(low)
         if found is not None:

@@ -1,0 +1,46 @@
+"""What a recogniser writes besides what was said: repetitions, doubled words, names of sounds."""
+
+from __future__ import annotations
+
+import zlib
+
+
+def repetition(ids: list[int]) -> int:
+    """How many tokens at the end repeat what came before: a run of three equal groups; else 0."""
+    for size in range(1, 13):
+        times = 4 if size == 1 else 3
+        if len(ids) < times * size:
+            return 0
+        group = ids[-size:]
+        if all(ids[-size * (n + 1) : len(ids) - size * n] == group for n in range(1, times)):
+            return (times - 1) * size
+    text = ",".join(map(str, ids[-48:])).encode()
+    if len(ids) >= 48 and len(text) / len(zlib.compress(text)) > 3.4:
+        return 36
+    return 0
+
+
+FASTEST = 4.5
+"""Words a second that nobody says who says everything twice."""
+
+
+def once(text: str, seconds: float) -> str:
+    """Words that were written twice, where nobody could have said them twice in that time."""
+    words = text.split()
+    half = len(words) // 2
+    is_double = half >= 2 and len(words) % 2 == 0 and words[:half] == words[half:]
+    return " ".join(words[:half] if is_double and len(words) > FASTEST * seconds else words)
+
+
+def clean(text: str) -> str:
+    """Without what stands for sounds: `[music]`, `(coughing)`, `*sighs*`."""
+    kept: list[str] = []
+    depth = 0
+    for sign in text:
+        if sign in "[(":
+            depth += 1
+        elif sign in "])":
+            depth = max(0, depth - 1)
+        elif depth == 0 and sign not in "*♪":
+            kept.append(sign)
+    return " ".join("".join(kept).split()).strip(" -")
