@@ -236,6 +236,17 @@ export const extraScenarios = {
     await page.getByText('understands English only').waitFor();
     await page.getByRole('button', { name: 'Riddles' }).click();
     await page.locator('.hints').getByText('Give me a riddle.').waitFor();
+    // A voice of the model's own: its sample is heard here, and chooses it there.
+    await openGroup(page, 'Its voice');
+    const voice = page.locator('p-voice').first();
+    await voice.getByText('This model does not imitate').waitFor();
+    await voice.locator('select').selectOption({ label: 'A man’s voice' });
+    await voice.locator('p-player:not([hidden])').waitFor();
+    await mainButton(page).click();
+    await phase(page, 'live');
+    const { ref_audio: sample } = sent.findLast(({ type }) => type === 'session.update').session;
+    assert.ok(Buffer.from(sample, 'base64').length > 3 * 64000, 'seconds of sound');
+    await hangUp(page);
   },
 
   async speech_found({ page }) {

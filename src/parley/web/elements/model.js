@@ -11,6 +11,7 @@
  * @property {string[]} spoken keys of sentences to say in a call
  * @property {string[]} seen keys of things to show to its camera
  * @property {Scene[]} scenes things to do together
+ * @property {OwnVoice[]} voices those it speaks with whatever it is shown, its usual one first; empty: any
  */
 /**
  * @typedef {object} Scene
@@ -18,6 +19,15 @@
  * @property {string | null} prompt key of its instructions; null: those of the page do
  * @property {string[]} spoken keys of sentences to begin with
  */
+
+/**
+ * A voice of the model itself. Its sample chooses it: the model answers in the voice that is nearest to it.
+ * @typedef {object} OwnVoice
+ * @property {string} id `voice.ID` is its name, and `voices/ID.wav` how it sounds
+ */
+
+/** @type {Facts} */
+const NOTHING = { name: '', about: null, starters: [], spoken: [], seen: [], scenes: [], voices: [] };
 
 /** @param {string} model name of the server, perhaps a path or an address at the end of which it stands @returns {Facts} */
 export function factsOf(model) {
@@ -35,10 +45,10 @@ export function factsOf(model) {
         { id: 'sums', prompt: null, spoken: ['pocket.sum', 'pocket.half', 'pocket.spell'] },
         { id: 'facts', prompt: null, spoken: ['pocket.capital', 'pocket.opposite', 'pocket.meaning'] },
       ],
+      voices: [{ id: 'woman' }, { id: 'man' }],
     };
   }
-  if (name === 'parrot')
-    return { name: 'parrot', about: 'model.parrot', starters: [], spoken: ['parrot.say'], seen: [], scenes: [] };
+  if (name === 'parrot') return { ...NOTHING, name: 'parrot', about: 'model.parrot', spoken: ['parrot.say'] };
   if (/minicpm-?o/i.test(name)) {
     return {
       name: 'MiniCPM-o 4.5',
@@ -52,7 +62,8 @@ export function factsOf(model) {
         { id: 'quiz', prompt: 'scene.quiz_prompt', spoken: ['big.quiz'] },
         { id: 'guide', prompt: 'scene.guide_prompt', spoken: ['big.look', 'big.read'] },
       ],
+      voices: [],
     };
   }
-  return { name, about: null, starters: [], spoken: [], seen: [], scenes: [] };
+  return { ...NOTHING, name };
 }

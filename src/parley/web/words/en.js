@@ -327,6 +327,8 @@ export const en = {
   'voice.tts': 'Speaking voice',
   'voice.two_help':
     'Usually both are the same. The prompt voice shapes how it talks, the speaking voice how it sounds.',
+  'voice.few': 'This model does not imitate: it answers with whichever of its two voices is nearer to a sample.',
+  'voice.man': 'A man’s voice',
   'voice.default': 'The server’s own',
   'voice.same': 'The same',
   'voice.upload': 'From a file',

@@ -311,6 +311,8 @@ export const zh = {
   'voice.model': '提示声音',
   'voice.tts': '说话声音',
   'voice.two_help': '通常两者相同。提示声音影响说话方式，说话声音影响音色。',
+  'voice.few': '此模型不模仿声音：它会用自己的两种声音中与样本较接近的一种回答。',
+  'voice.man': '男声',
   'voice.default': '服务器自带',
   'voice.same': '相同',
   'voice.upload': '从文件',

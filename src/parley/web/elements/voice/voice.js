@@ -5,9 +5,11 @@
 
 import { decodeSound } from '../../audio/rig.js';
 import { encodePcm } from '../../wire/codec.js';
+import { about } from '../../wire/about.js';
 import { fetchVoice, listVoices } from '../../wire/http.js';
 import { clock } from '../../words/words.js';
 import { h, pickFiles, say, toast } from '../dom.js';
+import { factsOf } from '../model.js';
 import '../player/player.js';
 
 /** One question for all pickers of a page. @type {Promise<import('../../wire/http.js').VoiceInfo[]> | null} */
@@ -18,10 +20,24 @@ const LIMIT_S = 20;
 const LEAST_S = 1;
 const RATE_HZ = 16000;
 
+/** How a voice of the model itself sounds. @param {string} id */
+async function fetchSample(id) {
+  const answer = await fetch(new URL(`../../voices/${id}.wav`, import.meta.url));
+  if (!answer.ok) throw new Error(`no sample of ${id}: ${answer.status}`);
+  return await decodeSound(await answer.arrayBuffer(), RATE_HZ);
+}
+
+/** Where the sound of a choice comes from. @param {string} value @returns {(() => Promise<Float32Array<ArrayBuffer> | null>) | null} */
+function sourceOf(value) {
+  if (value.startsWith('id:')) return () => fetchVoice(value.slice(3));
+  return value.startsWith('model:') ? () => fetchSample(value.slice(6)) : null;
+}
+
 export class Voice extends HTMLElement {
   #select = h('select', null);
   #player = /** @type {import('../player/player.js').Player} */ (document.createElement('p-player'));
   #state = h('p', { class: 'small quiet', role: 'status' });
+  #few = h('p', { class: 'small quiet', words: 'voice.few', hidden: true });
   /** Sounds by the value of their option. @type {Map<string, Float32Array<ArrayBuffer> | null>} */
   #sounds = new Map();
   /** @type {Float32Array<ArrayBuffer> | null} */
@@ -31,6 +47,8 @@ export class Voice extends HTMLElement {
   #loading = Promise.resolve();
   /** @type {HTMLButtonElement | null} */
   #listen = null;
+  /** The model's own, its usual one first. @type {import('../model.js').OwnVoice[]} */
+  #models = [];
 
   connectedCallback() {
     const upload = h('button', {
@@ -58,6 +76,7 @@ export class Voice extends HTMLElement {
     this.append(
       h('label', null, h('span', { words: this.getAttribute('words') ?? 'voice.label' }), this.#select),
       this.#player,
+      this.#few,
       this.#state,
       h('div', { class: 'row' }, this.#listen, upload, record),
     );
@@ -80,6 +99,11 @@ export class Voice extends HTMLElement {
     if (this.hasAttribute('same')) options.unshift(h('option', { value: 'same', words: 'voice.same' }));
     this.#select.replaceChildren(...options);
     if (this.#listen) this.#listen.hidden = this.#select.value !== 'default';
+    this.#models = factsOf((await about()).model).voices;
+    for (const { id } of this.#models.slice(1)) {
+      this.#select.append(h('option', { value: `model:${id}`, words: `voice.${id}` }));
+    }
+    this.#few.hidden = this.#models.length === 0;
     try {
       registered ??= listVoices();
       for (const voice of await registered) this.#select.append(h('option', { value: `id:${voice.id}` }, voice.name));
@@ -92,7 +116,8 @@ export class Voice extends HTMLElement {
   /** The server's own voice, fetched when somebody wants to hear it. */
   async #preview() {
     try {
-      const sound = await fetchVoice('default');
+      const [usual] = this.#models;
+      const sound = usual ? await fetchSample(usual.id) : await fetchVoice('default');
       if (!sound) throw new Error('there is none');
       if (this.#select.value !== 'default') return;
       this.#player.setPcm(sound, RATE_HZ);
@@ -131,9 +156,10 @@ export class Voice extends HTMLElement {
   /** @param {string} value */
   async #choose(value) {
     this.#select.value = value;
-    if (value.startsWith('id:') && !this.#sounds.has(value)) {
+    const source = sourceOf(value);
+    if (source && !this.#sounds.has(value)) {
       say(this.#state, 'voice.loading');
-      const loading = fetchVoice(value.slice(3)).catch(() => null);
+      const loading = source().catch(() => null);
       this.#loading = loading;
       this.#sounds.set(value, await loading);
       if (this.#select.value !== value) return;
@@ -142,8 +168,9 @@ export class Voice extends HTMLElement {
     this.#player.hidden = !this.#sound;
     if (this.#listen) this.#listen.hidden = value !== 'default';
     if (this.#sound) this.#player.setPcm(this.#sound, RATE_HZ);
-    if (value.startsWith('id:') && !this.#sound) say(this.#state, 'voice.unavailable');
-    else if (this.#sound && this.#sound.length < 5 * RATE_HZ) say(this.#state, 'voice.short');
+    if (source && !this.#sound) say(this.#state, 'voice.unavailable');
+    else if (this.#sound && this.#models.length === 0 && this.#sound.length < 5 * RATE_HZ)
+      say(this.#state, 'voice.short');
     else this.#state.textContent = '';
     this.#state.toggleAttribute('data-empty', !this.#state.textContent);
     this.dispatchEvent(new Event('change'));
