@@ -33,6 +33,7 @@ EXTRA_OF: Final = {
     "prometheus_client": "server",
     "python_multipart": "server",
     "ray": "ray",
+    "redis": "redis",
     "safetensors": "worker",
     "silero_vad": "worker",
     "sounddevice": "talk",

@@ -16,6 +16,7 @@ import uvloop
 from parley import logs
 from parley.cli import flags
 from parley.cli.announce import announce
+from parley.executor.base import RESTART_EXIT_CODE
 from parley.gateway.main import Gateway
 from parley.settings import Settings, load
 
@@ -56,10 +57,12 @@ def gateway(
         },
     )
     logs.configure(level=settings.log.level, style=settings.log.format)
-    uvloop.run(_run(settings))
+    if uvloop.run(_run(settings)):
+        raise typer.Exit(RESTART_EXIT_CODE)
 
 
-async def _run(settings: Settings) -> None:
+async def _run(settings: Settings) -> bool:
+    """Whether it is to be started again, to stand by for the gateway that replaced it."""
     running = Gateway(settings)
     with ending_on_signals(
         running.stop,
@@ -69,6 +72,7 @@ async def _run(settings: Settings) -> None:
     ):
         await running.serve(lambda: _say_ready(running))
     announce("ended")
+    return running.was_replaced
 
 
 def _say_ready(running: Gateway) -> None:

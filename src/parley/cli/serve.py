@@ -106,6 +106,12 @@ def serve(
         },
     )
     logs.configure(level=settings.log.level, style=settings.log.format)
+    if settings.standby.redis_url is not None:
+        raise SetupError(
+            "`parley serve` is one gateway with its workers and has no standby.",
+            hint="Run `parley gateway` on each host, and `parley worker`; or leave "
+            "standby.redis_url out.",
+        )
     # Before anything is started: a name that means nothing is told at once.
     models.check(settings.model)
     serving = Serve(settings)

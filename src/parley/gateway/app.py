@@ -135,6 +135,7 @@ def _add_routes(app: FastAPI, runtime: GatewayRuntime, web: Path, recent: logs.R
             admission=runtime.admission,
             clock=runtime.clock,
             closing=runtime.closing,
+            dispatcher=runtime.dispatcher,
             eta=runtime.eta,
             gateway=settings.gateway,
             metrics=runtime.metrics,

@@ -52,6 +52,8 @@ class Dispatcher:
         self._no_worker_refuse_s = no_worker_refuse_s
         self._estimated_at = float("-inf")
         self._is_closed = False
+        self.is_paused = False
+        """Whether tickets wait although slots are free."""
         self._is_running = False
         self._must_rerun = False
         worker_pool.changed.listen(self.run)
@@ -159,6 +161,12 @@ class Dispatcher:
         """Admit nobody any more."""
         self._is_closed = True
 
+    def pause(self, on: bool) -> None:
+        """Let everybody wait: another gateway may be giving out the slots; or go on."""
+        self.is_paused = on
+        if not on:
+            self.run()
+
     def run(self) -> None:
         """Give free slots to the head of the queue for as long as both are there."""
         self._must_rerun = True
@@ -179,7 +187,7 @@ class Dispatcher:
             self._estimate()
 
     def _match(self) -> None:
-        if self._is_closed:
+        if self._is_closed or self.is_paused:
             return
         for ticket in list(self.queue):
             lease = self.worker_pool.lease(

@@ -9,7 +9,7 @@ import logging
 import socket
 import ssl
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,10 +17,13 @@ import uvicorn
 from fastapi import FastAPI
 
 from parley import logs
+from parley.clock import SystemClock
 from parley.errors import SetupError
 from parley.gateway.app import make_app
 from parley.gateway.http.pages import WEB
+from parley.gateway.leadership import Leadership, RedisStore
 from parley.gateway.runtime import GatewayRuntime
+from parley.gateway.standby import StandbyGateway
 from parley.gateway.tls import ensure_certificate, own_fingerprint, own_names
 from parley.settings import Settings
 from parley.transport import BoundedHttp, ServerConnection
@@ -34,6 +37,10 @@ class Gateway:
     """One gateway: its listening socket, its server, its runtime.
 
     `serve()` runs until `stop()`; signals are the caller's affair.
+
+    Attributes:
+        was_replaced: it ended because another gateway is active; it is to be started again, to
+            stand by.
     """
 
     def __init__(
@@ -51,6 +58,10 @@ class Gateway:
         self._server.drain = self._drain
         self._internal: asyncio.Server | None = None
         self._drain_s = 0.0
+        self._stopping = asyncio.Event()
+        self._leadership: Leadership | None = None
+        self._keeping: asyncio.Task[None] | None = None
+        self.was_replaced = False
 
     @property
     def url(self) -> str:
@@ -73,11 +84,21 @@ class Gateway:
         return runtime
 
     async def serve(self, started: Callable[[], Any] | None = None) -> None:
-        """Serve until stopped. `started` is called once clients can connect.
+        """Serve until stopped; where there are several gateways, once this one is to be active.
+        `started` is called once clients can connect.
 
         Raises:
             SetupError: the application could not start.
         """
+        try:
+            async with self._leading() as is_active:
+                if is_active:
+                    await self._serve(started)
+        finally:
+            await self._close_internal()
+            self._listener.close()
+
+    async def _serve(self, started: Callable[[], Any] | None) -> None:
         serving = asyncio.create_task(self._server.serve_until_told([self._listener]))
         try:
             await asyncio.wait(
@@ -91,13 +112,56 @@ class Gateway:
             self.stop()
             await serving
             raise
+
+    @contextlib.asynccontextmanager
+    async def _leading(self) -> AsyncIterator[bool]:
+        """Wait for the leadership, if there is one, and keep it; whether it is ours."""
+        standby = self.settings.standby
+        if standby.redis_url is None:
+            yield True
+            return
+        store = RedisStore(standby.redis_url, standby.key)
+        leadership = Leadership(store, ttl_s=standby.ttl_s, clock=SystemClock(), name=standby.name)
+        waiting = StandbyGateway(leadership, self._listener, self._certificate(), url=self.url)
+        self._leadership = leadership
+        try:
+            is_active = await waiting.wait(self._stopping)
+            if is_active:
+                self._keeping = asyncio.create_task(self._keep(leadership), name="leadership")
+            yield is_active
         finally:
-            await self._close_internal()
-            self._listener.close()
+            await self._give_up_leadership()
+            await leadership.close()
+
+    async def _give_up_leadership(self) -> None:
+        """Safe to repeat."""
+        leadership, self._leadership = self._leadership, None
+        if leadership is None:
+            return
+        if self._keeping is not None:
+            self._keeping.cancel()
+            (ended,) = await asyncio.gather(self._keeping, return_exceptions=True)
+            if isinstance(ended, Exception):
+                log.error("leadership failed", exc_info=ended)
+        await leadership.release()
+
+    async def _keep(self, leadership: Leadership) -> None:
+        def doubted(is_doubtful: bool) -> None:
+            if self._server.ready.is_set():
+                self.runtime.dispatcher.pause(is_doubtful)
+
+        try:
+            await leadership.keep(doubted)
+        finally:
+            # Also when this fails: nobody would notice that another one became active.
+            if not self._stopping.is_set():
+                self.was_replaced = True
+                self.stop(self.settings.gateway.drain_timeout_s)
 
     def stop(self, drain_s: float = 0.0) -> None:
         """Begin a graceful end: sessions that run may go on for `drain_s`, then are told."""
         self._drain_s = drain_s
+        self._stopping.set()
         self._server.should_exit = True
 
     def reload_certificate(self) -> bool:
@@ -121,6 +185,7 @@ class Gateway:
 
     def stop_now(self) -> None:
         """End without waiting for anybody."""
+        self._stopping.set()
         self._server.should_exit = True
         self._server.hurry.set()
 
@@ -150,6 +215,8 @@ class Gateway:
             self._internal = None
 
     async def _drain(self) -> None:
+        # Calls that run end here; new ones begin at the next gateway at once.
+        await self._give_up_leadership()
         draining = asyncio.create_task(self.runtime.shut_down(drain_s=self._drain_s))
         hurry = asyncio.create_task(self._server.hurry.wait())
         await asyncio.wait({draining, hurry}, return_when=asyncio.FIRST_COMPLETED)
@@ -160,17 +227,21 @@ class Gateway:
         for connection in list(self.runtime.connection_handler.live):
             connection.cancel()
 
+    def _certificate(self) -> dict[str, Any]:
+        """uvicorn's options for TLS."""
+        gateway = self.settings.gateway
+        if gateway.http:
+            return {}
+        why = ensure_certificate(gateway.ssl_certfile, gateway.ssl_keyfile)
+        if why is not None:
+            log.info("certificate made", file=str(gateway.ssl_certfile), why=why)
+        return {
+            "ssl_certfile": str(gateway.ssl_certfile),
+            "ssl_keyfile": str(gateway.ssl_keyfile),
+        }
+
     def _config(self) -> uvicorn.Config:
         gateway = self.settings.gateway
-        certificate: dict[str, Any] = {}
-        if not gateway.http:
-            why = ensure_certificate(gateway.ssl_certfile, gateway.ssl_keyfile)
-            if why is not None:
-                log.info("certificate made", file=str(gateway.ssl_certfile), why=why)
-            certificate = {
-                "ssl_certfile": str(gateway.ssl_certfile),
-                "ssl_keyfile": str(gateway.ssl_keyfile),
-            }
         config = uvicorn.Config(
             self.app,
             http=BoundedHttp,
@@ -181,7 +252,7 @@ class Gateway:
             proxy_headers=False,
             backlog=BACKLOG,
             timeout_graceful_shutdown=5,
-            **certificate,
+            **self._certificate(),
         )
         try:
             config.load()

@@ -225,6 +225,7 @@ class Metrics:
                 yield GaugeMetricFamily(
                     "parley_disk_free_bytes", "Where data lies.", value=self._find_disk_free()
                 )
+        yield GaugeMetricFamily("parley_gateway_active", "0: it stands by.", value=1)
         if self._count_keys is not None:
             yield GaugeMetricFamily("parley_keys", "Keys that work.", value=self._count_keys())
 

@@ -125,7 +125,10 @@ class GatewayRuntime:
         )
         self.presets = Presets(settings.storage.data_dir)
         self.recordings = RecordingAccess(self.folders, self.authenticator, settings.storage)
-        self.state = State(settings.storage.data_dir / "state.db")
+        self.state = State(
+            settings.storage.data_dir / "state.db",
+            on_several_hosts=settings.standby.redis_url is not None,
+        )
         self.maintenance = Maintenance(
             apps=self.apps,
             authenticator=self.authenticator,

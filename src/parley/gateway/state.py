@@ -158,12 +158,17 @@ class State:
     Opening makes the file or brings it up to date. A file that is no database, or a damaged one, is
     put aside and reported; service goes on. It raises SetupError when the folder cannot be written,
     or the file is of a newer version.
+
+    Args:
+        on_several_hosts: one after the other, and for moments at the same time: then without a
+            write-ahead log, which lives in the memory of one host.
     """
 
     _database: aiosqlite.Connection
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, on_several_hosts: bool = False) -> None:
         self._path = path
+        self._journal_mode = "TRUNCATE" if on_several_hosts else "WAL"
         # One connection has one transaction: writes of several callers take turns.
         self._writing = asyncio.Lock()
         self.problems: tuple[str, ...] = ()
@@ -173,12 +178,12 @@ class State:
         path = self._path
         try:
             keep_private(path.parent)
-            self._database = await _connect(path)
+            self._database = await _connect(path, self._journal_mode)
         except sqlite3.DatabaseError as error:
             if isinstance(error, sqlite3.OperationalError):
                 raise _cannot_write(path, error) from error
             self.problems = (put_aside(path, str(error)),)
-            self._database = await _connect(path)
+            self._database = await _connect(path, self._journal_mode)
         except OSError as error:
             raise _cannot_write(path, error) from error
         try:
@@ -386,7 +391,7 @@ def put_aside(path: Path, why: str) -> str:
     return f"{path.name} was broken and is kept as {aside.name}."
 
 
-async def _connect(path: Path) -> aiosqlite.Connection:
+async def _connect(path: Path, journal_mode: str) -> aiosqlite.Connection:
     """Raises `sqlite3.DatabaseError` for a file that is broken, `SetupError` for a newer one."""
     # Tried first: the thread of a failed aiosqlite connection outlives the event loop.
     await asyncio.to_thread(_try_to_open, path)
@@ -402,7 +407,7 @@ async def _connect(path: Path) -> aiosqlite.Connection:
                 f"{path} was written by a newer version of parley.",
                 hint="Update parley, or choose another storage.data_dir.",
             )
-        await database.execute("PRAGMA journal_mode = WAL")
+        await database.execute(f"PRAGMA journal_mode = {journal_mode}")
         await database.execute("PRAGMA synchronous = NORMAL")
     except BaseException:
         await database.close()

@@ -31,6 +31,8 @@ STORE_ID_FILE = "store_id"
 """In a gateway's data folder; see `Welcome.store_id`."""
 
 SECRET_HEADER = "x-parley-secret"
+STANDBY_HEADER = "x-parley-standby"
+"""On every answer of a gateway that waits until it is the active one."""
 LEASE_HEADER = "x-parley-lease"
 SESSION_HEADER = "x-parley-session"
 KIND_HEADER = "x-parley-task"

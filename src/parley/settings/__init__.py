@@ -13,6 +13,7 @@ from parley.settings.tree import QueueSettings as QueueSettings
 from parley.settings.tree import RaySettings as RaySettings
 from parley.settings.tree import SecuritySettings as SecuritySettings
 from parley.settings.tree import Settings as Settings
+from parley.settings.tree import StandbySettings as StandbySettings
 from parley.settings.tree import StorageSettings as StorageSettings
 from parley.settings.tree import TraceSettings as TraceSettings
 from parley.settings.tree import WorkerSettings as WorkerSettings

@@ -205,6 +205,26 @@ class GatewaySettings(Part):
         return split_list(value)
 
 
+class StandbySettings(Part):
+    """Several gateways, of which one is active and the others take its place."""
+
+    redis_url: str | None = Field(
+        None,
+        description="Redis or Valkey in which the gateways agree on who is active: "
+        "redis://host:6379/0, rediss://… with TLS. Unset: this gateway is the only one.",
+    )
+    key: str = Field("parley:gateway", description="Key there; gateways with the same one agree.")
+    name: str | None = Field(
+        None, description="Of this gateway in logs and /ready; default: the host's."
+    )
+    ttl_s: float = Field(
+        4.0,
+        ge=0.5,
+        le=60,
+        description="A gateway that was killed is replaced after this, and a moment.",
+    )
+
+
 class QueueSettings(Part):
     """Queue."""
 
@@ -355,11 +375,14 @@ class SecuritySettings(Part):
 class WorkerSettings(Part):
     """Worker process: one device, one engine."""
 
-    gateway_url: str = Field("http://127.0.0.1:8006", description="Gateway to connect to.")
+    gateway_url: str = Field(
+        "http://127.0.0.1:8006",
+        description="Gateway to connect to; several, of which one is active: comma-separated.",
+    )
     gateway_fingerprint: str | None = Field(
         None,
         description="SHA-256 fingerprint of the gateway's certificate, which it prints at its "
-        "start; no other certificate is accepted then.",
+        "start; no other certificate is accepted then. Several: comma-separated.",
     )
     gateway_ca: Path | None = Field(
         None,
@@ -497,6 +520,7 @@ class Settings(Part):
 
     model: ModelSettings = ModelSettings()
     gateway: GatewaySettings = GatewaySettings()
+    standby: StandbySettings = StandbySettings()
     queue: QueueSettings = QueueSettings()
     eta: EtaSettings = EtaSettings()
     limits: LimitSettings = LimitSettings()

@@ -17,7 +17,12 @@ from typing import Final, Protocol
 
 import msgspec
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import InvalidHandshake, InvalidURI, WebSocketException
+from websockets.exceptions import (
+    InvalidHandshake,
+    InvalidStatus,
+    InvalidURI,
+    WebSocketException,
+)
 
 from parley import logs
 from parley.errors import SetupError
@@ -25,6 +30,7 @@ from parley.protocol.control import (
     BEAT_EVERY_S,
     CONTROL_PATH,
     SECRET_HEADER,
+    STANDBY_HEADER,
     EndSession,
     FromWorker,
     Goodbye,
@@ -46,6 +52,9 @@ OPEN_LIMIT_S = 5.0
 
 COMPLAIN_EVERY_S: Final = 60.0
 """An unchanged reason why the gateway cannot be reached is repeated at this interval."""
+
+STANDBY_RETRY_S: Final = 0.5
+"""A gateway that stands by is asked this often whether it is the active one now."""
 
 GOING_AWAY = 1001
 
@@ -104,6 +113,7 @@ class ControlLink:
         welcomed: Callable[[Welcome], None] = lambda welcome: None,
     ) -> None:
         self._reporter = reporter
+        self.gateway_url = gateway_url
         self._url = socket_url(gateway_url)
         self._headers = {SECRET_HEADER: secret} if secret else {}
         self._trust = trust or GatewayTrust(gateway_url)
@@ -112,6 +122,8 @@ class ControlLink:
         self._complained_at = float("-inf")
         self.tls: ssl.SSLContext | None = None
         """How the gateway was trusted at the last connection."""
+        self.connected_at = float("-inf")
+        """When a gateway was greeted last, on the loop's clock."""
         self._waiting: deque[FromWorker] = deque(maxlen=WAITING_LIMIT)
         self._has_waiting = asyncio.Event()
         self._socket: ClientConnection | None = None
@@ -147,10 +159,19 @@ class ControlLink:
             except (OSError, EOFError, WebSocketException, WrongCertificate) as error:
                 if isinstance(error, InvalidURI):
                     raise
-                self._complain(error, retry_s)
+                if _stands_by(error):
+                    retry_s = STANDBY_RETRY_S
+                    self._note_standby()
+                else:
+                    self._complain(error, retry_s)
             # Spread out, so that a gateway that returns is not met by all its workers at once.
             await asyncio.sleep(retry_s * random.uniform(0.8, 1.2))
             retry_s = min(LAST_RETRY_S, 2 * retry_s)
+
+    def _note_standby(self) -> None:
+        if self._complaint != STANDBY_HEADER:
+            self._complaint = STANDBY_HEADER
+            _log.info("gateway stands by", url=self._url)
 
     def _complain(self, error: BaseException, retry_s: float) -> None:
         """Say what is wrong and what to do: once per reason, then once a minute."""
@@ -183,6 +204,7 @@ class ControlLink:
         for phase in self._reporter.living():
             await _send(socket, phase)
         self._socket = socket
+        self.connected_at = asyncio.get_running_loop().time()
         _log.info("gateway connected", url=self._url)
         tasks = [
             asyncio.create_task(self._tell(socket), name="control:tell"),
@@ -265,6 +287,10 @@ def http_url(gateway_url: str) -> str:
     """`ws(s)://host:port` or `http(s)://host:port` → `http(s)://host:port`."""
     url = gateway_url.rstrip("/")
     return "http" + url.removeprefix("ws") if url.startswith("ws") else url
+
+
+def _stands_by(error: BaseException) -> bool:
+    return isinstance(error, InvalidStatus) and STANDBY_HEADER in error.response.headers
 
 
 async def _send(socket: ClientConnection, message: FromWorker) -> None:

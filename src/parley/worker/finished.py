@@ -196,22 +196,19 @@ class GatewayVoices:
     """The gateway's registered voices, asked for each time: what was deleted there is gone here.
 
     Args:
-        base_url: http(s):// of the gateway.
-        find_tls: how the gateway is trusted at present.
+        find_gateway: http(s):// of the gateway, and how it is trusted at present.
         limit_s: the longest voice.
     """
 
     def __init__(
         self,
-        base_url: str,
+        find_gateway: Callable[[], tuple[str, ssl.SSLContext | None]],
         *,
         secret: str | None,
-        find_tls: Callable[[], ssl.SSLContext | None],
         limit_s: float,
     ) -> None:
-        self._base_url = base_url
+        self._find_gateway = find_gateway
         self._secret = secret
-        self._find_tls = find_tls
         self._limit_s = limit_s
 
     def find(self, name: str, caller: str) -> Pcm | None:
@@ -223,14 +220,12 @@ class GatewayVoices:
         headers = {CALLER_HEADER: caller}
         if self._secret:
             headers[SECRET_HEADER] = self._secret
-        context = self._find_tls()
+        base_url, context = self._find_gateway()
         # Before the first connection nobody is trusted but the authorities of this machine.
-        verify: Any = context or self._base_url.startswith("https")
+        verify: Any = context or base_url.startswith("https")
         try:
             with httpx.Client(verify=verify, trust_env=False, timeout=VOICE_TIMEOUT_S) as http:
-                answer = http.get(
-                    self._base_url + VOICE_PATH, params={"name": name}, headers=headers
-                )
+                answer = http.get(base_url + VOICE_PATH, params={"name": name}, headers=headers)
         except (httpx.HTTPError, OSError) as error:
             _log.warning("gateway's voices not reached", why=f"{type(error).__name__}: {error}")
             raise ServiceUnavailable("The registered voices cannot be reached now.") from error

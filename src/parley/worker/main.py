@@ -13,6 +13,7 @@ import ipaddress
 import os
 import secrets
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -44,6 +45,7 @@ from parley.recording.layout import Folder, RecordingFolders
 from parley.recording.render_queue import RenderQueue
 from parley.session.opened import Voices
 from parley.settings import Settings, WorkerSettings
+from parley.settings.tree import split_list
 from parley.tracing import Tracing
 from parley.vad import DetectorFactory
 from parley.vad.energy import EnergyDetector
@@ -52,6 +54,7 @@ from parley.worker.app import make_app
 from parley.worker.control import ControlLink, http_url, socket_url
 from parley.worker.finished import FinishedRecordings, GatewayVoices
 from parley.worker.host import MIB, Host, Identity, LeasedSlot, ObserverFactory, no_observers
+from parley.worker.links import GatewayLinks
 from parley.worker.recording import Recordings
 from parley.worker.session_trace import SessionTrace
 from parley.worker.trust import GatewayTrust
@@ -113,7 +116,6 @@ class WorkerProcess:
         self._clock = clock or SystemClock()
         self._load_model = load_model or (lambda: models.load(settings.model))
         self._host: Host | None = None
-        self._link: ControlLink | None = None
         self._drain_s = 0.0
         self._tracing = Tracing.of(settings.trace, "parley-worker")
         self._stopping = asyncio.Event()
@@ -128,13 +130,7 @@ class WorkerProcess:
                 "and there is no shared secret.",
                 hint="Set security.worker_secret for worker and gateway, or listen on 127.0.0.1.",
             )
-        socket_url(settings.worker.gateway_url)  # refused now, not after a model was loaded
-        self._trust = GatewayTrust(
-            settings.worker.gateway_url,
-            fingerprint=settings.worker.gateway_fingerprint,
-            ca=settings.worker.gateway_ca,
-            own=settings.gateway.ssl_certfile,
-        )
+        self._gateways = gateway_trusts(settings)
         self._pair = None if speaks_http(settings.worker) else ServerPair()
         self._folders = RecordingFolders(settings.storage.data_dir)
         self._finished_recordings = FinishedRecordings(self._folders)
@@ -246,18 +242,23 @@ class WorkerProcess:
             observers=self._traced(identity.worker_id),
             is_ready=True,
         )
-        link = ControlLink(
-            host,
-            gateway_url=settings.worker.gateway_url,
-            secret=settings.security.worker_secret,
-            trust=self._trust,
-            welcomed=self._welcomed,
+        links = GatewayLinks(
+            [
+                ControlLink(
+                    host,
+                    gateway_url=trust.url,
+                    secret=settings.security.worker_secret,
+                    trust=trust,
+                    welcomed=self._welcomed,
+                )
+                for trust in self._gateways
+            ]
         )
-        self._link = link
-        host.report = link.report
+        self._links = links
+        host.report = links.report
         self._host = host
         _log.info("worker ready", worker_id=identity.worker_id, url=identity.url)
-        linking = asyncio.create_task(link.run(), name="control link")
+        linking = asyncio.create_task(links.run(), name="control links")
         code = FAILED
         try:
             code = await self._wait_for_the_end(host, engine, linking)
@@ -265,7 +266,7 @@ class WorkerProcess:
                 self._leaving(code)
             return code
         finally:
-            await link.say_goodbye(GOODBYES[code])
+            await links.say_goodbye(GOODBYES[code])
             linking.cancel()
             await asyncio.gather(linking, return_exceptions=True)
             await asyncio.to_thread(recordings.close)
@@ -315,13 +316,16 @@ class WorkerProcess:
             self._replays.put(folder)
         self._finished_recordings.finished(folder)
 
+    def _find_gateway(self) -> tuple[str, ssl.SSLContext | None]:
+        link = self._links.current
+        return http_url(link.gateway_url), link.tls
+
     def _voices_for(self, lease: LeasedSlot) -> Voices:
         """Finds the voices that a session's client may use."""
         user = VoiceUser.named(lease.caller)
         gateway_voices = GatewayVoices(
-            http_url(self._settings.worker.gateway_url),
+            self._find_gateway,
             secret=self._settings.security.worker_secret,
-            find_tls=lambda: self._link.tls if self._link is not None else None,
             limit_s=self._settings.limits.reference_audio_s,
         )
 
@@ -397,7 +401,7 @@ class WorkerProcess:
         if chosen is None:
             name = self._settings.worker.host
             if name in ("0.0.0.0", "::", ""):
-                name = own_address(self._settings.worker.gateway_url)
+                name = own_address(self._gateways[0].url)
             return f"{scheme}://{f'[{name}]' if ':' in name else name}:{self.port}"
         if self._pair is not None and chosen.startswith("http://"):
             raise SetupError(
@@ -405,6 +409,27 @@ class WorkerProcess:
                 hint="Announce it as https://…, or have it listen without TLS: --http.",
             )
         return chosen
+
+
+def gateway_trusts(settings: Settings) -> list[GatewayTrust]:
+    """The gateways to connect to, and how each is trusted.
+
+    Raises:
+        SetupError: there is none, or an address or a certificate cannot be used.
+    """
+    worker = settings.worker
+    urls = split_list(worker.gateway_url) or ("",)
+    for url in urls:
+        socket_url(url)  # refused now, not after a model was loaded
+    return [
+        GatewayTrust(
+            url,
+            fingerprint=worker.gateway_fingerprint,
+            ca=worker.gateway_ca,
+            own=settings.gateway.ssl_certfile,
+        )
+        for url in urls
+    ]
 
 
 def speaks_http(worker: WorkerSettings) -> bool:

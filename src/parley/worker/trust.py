@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from parley import certificates
 from parley.errors import SetupError
+from parley.settings.tree import split_list
 
 OPEN_LIMIT_S: Final = 5.0
 PORTS: Final = {"https": 443, "wss": 443}
@@ -35,7 +36,7 @@ class GatewayTrust:
 
     Args:
         url: http(s):// or ws(s)://.
-        fingerprint: of its certificate, as `plain_fingerprint` returns it.
+        fingerprint: of its certificate, in any spelling; of several gateways, comma-separated.
         ca: its certificate, or authorities.
         own: a certificate that a gateway on this machine may have made; used when it exists and
             nothing else is given.
@@ -50,9 +51,11 @@ class GatewayTrust:
     own: Path | None = None
 
     def __post_init__(self) -> None:
-        if self.fingerprint and certificates.plain_fingerprint(self.fingerprint) is None:
+        for one in split_list(self.fingerprint or ""):
+            if certificates.plain_fingerprint(one) is not None:
+                continue
             raise SetupError(
-                f"'{self.fingerprint}' is not a certificate's fingerprint.",
+                f"'{one}' is not a certificate's fingerprint.",
                 hint="It has 64 hexadecimal digits (SHA-256); the gateway prints it when it "
                 "starts.",
             )
@@ -88,12 +91,10 @@ class GatewayTrust:
             parts.port or PORTS[parts.scheme],
             limit_s=OPEN_LIMIT_S,
         )
-        expected, shown = (
-            certificates.plain_fingerprint(fingerprint),
-            certificates.fingerprint(pem),
-        )
-        if shown != expected:
-            raise WrongCertificate(str(expected), shown)
+        shown = certificates.fingerprint(pem)
+        expected = [certificates.plain_fingerprint(one) for one in split_list(fingerprint)]
+        if shown not in expected:
+            raise WrongCertificate(" or ".join(map(str, expected)), shown)
         return certificates.trust_exactly(pem)
 
     @staticmethod

@@ -15,6 +15,7 @@ from pydantic import BaseModel, Field
 from parley import __version__
 from parley.clock import Clock
 from parley.gateway.admission import Admission
+from parley.gateway.dispatcher import Dispatcher
 from parley.gateway.eta import EtaTracker
 from parley.gateway.http.errors import shown
 from parley.gateway.metrics import Metrics
@@ -202,9 +203,12 @@ def recording_health(metrics: Metrics, worker_pool: WorkerPool) -> RecordingHeal
     )
 
 
-def _not_ready(worker_pool: WorkerPool, queue: Queue, *, is_closing: bool) -> str:
+def _not_ready(dispatcher: Dispatcher, *, is_closing: bool) -> str:
+    worker_pool, queue = dispatcher.worker_pool, dispatcher.queue
     if is_closing:
         return "The server is shutting down."
+    if dispatcher.is_paused:
+        return "Another gateway may have become active."
     if not any(
         worker.is_usable and not worker.is_draining and worker.says != "loading"
         for worker in worker_pool
@@ -220,6 +224,7 @@ def routes(
     admission: Admission,
     clock: Clock,
     closing: asyncio.Future[None],
+    dispatcher: Dispatcher,
     eta: EtaTracker,
     gateway: GatewaySettings,
     metrics: Metrics,
@@ -254,7 +259,7 @@ def routes(
     async def ready(response: Response) -> Readiness:
         """Whether a session that comes now will be served: a worker is there, perhaps busy, the
         queue has room, and the server does not shut down. For load balancers."""
-        why = _not_ready(worker_pool, queue, is_closing=closing.done())
+        why = _not_ready(dispatcher, is_closing=closing.done())
         if why:
             response.status_code = 503
         return Readiness(ready=not why, why=why)

@@ -1,0 +1,215 @@
+"""Which of several gateways is active: whoever holds the leadership, a key with a lifetime in Redis
+or Valkey.
+
+The holder renews it; the others try to take it. A holder that could not renew it in time has to
+assume that another has it by then (`in_doubt`), although nobody may. `RedisStore` is the only thing
+that knows Redis.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import socket
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from parley import logs
+from parley.clock import Clock
+from parley.errors import SetupError
+
+RENEWALS: Final = 4
+"""Attempts to renew within one lifetime."""
+ANSWER_SHARE: Final = 0.25
+"""Of the lifetime: how long an answer of the store may take."""
+DOUBT_SHARE: Final = 0.6
+"""Of the lifetime: with less left, the next look might come after its end."""
+COMPLAIN_EVERY_S: Final = 60.0
+
+HOLD: Final = """
+local holder = redis.call('get', KEYS[1])
+if holder == false or holder == ARGV[1] then
+    redis.call('set', KEYS[1], ARGV[1], 'px', ARGV[2])
+    return ARGV[1]
+end
+return holder
+"""
+RELEASE: Final = """
+if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end
+return 0
+"""
+
+log = logs.get(__name__)
+
+
+class StoreUnreachable(Exception):
+    """The store did not answer; the sentence says why."""
+
+
+class LeaderStore(Protocol):
+    """Keeps who leads. Every call ends within its limit."""
+
+    async def hold(self, name: str, ttl_s: float, *, limit_s: float) -> str:
+        """Take or renew for `name`; returns who holds it now.
+
+        Raises:
+            StoreUnreachable: nobody knows.
+        """
+        ...
+
+    async def release(self, name: str, *, limit_s: float) -> None:
+        """Give it up if `name` holds it.
+
+        Raises:
+            StoreUnreachable: it ends by itself, later.
+        """
+        ...
+
+    async def close(self) -> None: ...
+
+
+class RedisStore:
+    """One key in a Redis or Valkey.
+
+    Args:
+        url: `redis://[user:password@]host:port/number`, `rediss://…` for TLS, `unix://…`.
+
+    Raises:
+        SetupError: it is no such address, or the package is not installed.
+    """
+
+    def __init__(self, url: str, key: str) -> None:
+        try:
+            import redis.asyncio as redis
+            from redis.exceptions import RedisError
+        except ModuleNotFoundError:
+            raise SetupError(
+                "The package 'redis' is not installed.",
+                hint="Install parley with its extra 'redis', or leave standby.redis_url out.",
+            ) from None
+        self._failures: tuple[type[Exception], ...] = (RedisError, OSError, TimeoutError)
+        self._key = key
+        try:
+            self._redis: Any = redis.Redis.from_url(url, decode_responses=True)
+        except ValueError as error:
+            raise SetupError(
+                f"standby.redis_url is not an address of a Redis: {error}",
+                hint="It looks like redis://host:6379/0, or rediss://… with TLS.",
+            ) from error
+
+    async def hold(self, name: str, ttl_s: float, *, limit_s: float) -> str:
+        """See `LeaderStore`."""
+        return str(await self._ask(limit_s, HOLD, name, round(1000 * ttl_s)))
+
+    async def release(self, name: str, *, limit_s: float) -> None:
+        """See `LeaderStore`."""
+        await self._ask(limit_s, RELEASE, name)
+
+    async def close(self) -> None:
+        """Close the connection."""
+        with contextlib.suppress(*self._failures):
+            await self._redis.aclose()
+
+    async def _ask(self, limit_s: float, script: str, *arguments: str | int) -> Any:
+        try:
+            async with asyncio.timeout(limit_s):
+                return await self._redis.eval(script, 1, self._key, *arguments)
+        except self._failures as error:
+            raise StoreUnreachable(f"{type(error).__name__}: {error}"[:200]) from error
+
+
+class Leadership:
+    """This gateway's claim. Belongs to the event loop.
+
+    Args:
+        ttl_s: lifetime of the key: the longest time without an active gateway after one was killed.
+        name: of this gateway, for people; a random part is added.
+
+    Attributes:
+        leader: who was heard to be active last; "" when nobody knows.
+        in_doubt: we were active and could not renew it in time.
+    """
+
+    def __init__(
+        self, store: LeaderStore, *, ttl_s: float, clock: Clock, name: str | None = None
+    ) -> None:
+        self._store = store
+        self._ttl_s = ttl_s
+        self._clock = clock
+        self.name = f"{name or socket.gethostname()}#{secrets.token_hex(4)}"
+        self.leader = ""
+        self.in_doubt = False
+        self._valid_until = float("-inf")
+        self._complained_at = float("-inf")
+
+    @property
+    def is_held(self) -> bool:
+        """Whether nobody else can be active now."""
+        return self._clock.monotonic() < self._valid_until
+
+    async def acquire(self) -> None:
+        """Wait until it is ours."""
+        while True:
+            await self._claim()
+            if self.is_held:
+                log.info("this gateway is active", name=self.name)
+                return
+            await asyncio.sleep(self._ttl_s / RENEWALS)
+
+    async def keep(self, doubted: Callable[[bool], object]) -> None:
+        """Renew it until another gateway is found to have it, then return.
+
+        Args:
+            doubted: told when nobody knows any more whether we are active, and when we are again.
+        """
+        while True:
+            await asyncio.sleep(self._ttl_s / RENEWALS)
+            answered = await self._claim()
+            if answered and self.leader != self.name:
+                self.in_doubt = True
+                log.error("another gateway is active", leader=self.leader)
+                return
+            left_s = self._valid_until - self._clock.monotonic()
+            is_doubtful = left_s < DOUBT_SHARE * self._ttl_s
+            if is_doubtful != self.in_doubt:
+                self.in_doubt = is_doubtful
+                log.warning("leadership in doubt" if is_doubtful else "leadership confirmed")
+                doubted(is_doubtful)
+
+    async def release(self) -> None:
+        """Let another gateway have it at once. Safe to repeat, and without having it."""
+        self._valid_until = float("-inf")
+        try:
+            await self._store.release(self.name, limit_s=self._margin_s)
+        except StoreUnreachable as error:
+            log.warning("leadership not released; it ends by itself", why=str(error))
+
+    async def close(self) -> None:
+        """Close the store."""
+        await self._store.close()
+
+    @property
+    def _margin_s(self) -> float:
+        return self._ttl_s * ANSWER_SHARE
+
+    async def _claim(self) -> bool:
+        """Ask once; whether the store answered."""
+        # From before the question: the key cannot end sooner than this.
+        asked_at = self._clock.monotonic()
+        try:
+            leader = await self._store.hold(self.name, self._ttl_s, limit_s=self._margin_s)
+        except StoreUnreachable as error:
+            self._complain(str(error))
+            return False
+        if leader != self.leader:
+            log.info("active gateway", leader=leader)
+        self.leader = leader
+        self._valid_until = asked_at + self._ttl_s if leader == self.name else float("-inf")
+        return True
+
+    def _complain(self, why: str) -> None:
+        now = self._clock.monotonic()
+        if now - self._complained_at >= COMPLAIN_EVERY_S:
+            self._complained_at = now
+            log.warning("leadership store not reached", why=why, hint="Is the Redis running?")

@@ -1,0 +1,127 @@
+"""A gateway that waits for its turn: it answers its port, so that load balancers and workers find
+it, and refuses everything else.
+
+It opens nothing of the data folder, which belongs to the active gateway. The listening socket is
+shared with the gateway that follows in this process, so nobody finds the port closed in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Final
+
+import uvicorn
+
+from parley import __version__, logs
+from parley.gateway.leadership import Leadership
+from parley.protocol.control import STANDBY_HEADER
+from parley.transport import BoundedHttp
+
+RETRY_AFTER_S: Final = 1
+
+_Scope = dict[str, Any]
+_Send = Callable[[dict[str, Any]], Any]
+
+log = logs.get(__name__)
+
+
+class StandbyGateway:
+    """Waits until `leadership` is ours.
+
+    Args:
+        url: of this gateway, for the log.
+        listener: where clients and workers come; stays open.
+        certificate: uvicorn's options for TLS.
+    """
+
+    def __init__(
+        self,
+        leadership: Leadership,
+        listener: socket.socket,
+        certificate: dict[str, Any],
+        *,
+        url: str,
+    ) -> None:
+        self._leadership = leadership
+        self._url = url
+        self._listener = listener
+        self._certificate = certificate
+
+    async def wait(self, stopping: asyncio.Event) -> bool:
+        """Until this gateway is to be active; False when it is told to stop before."""
+        acquiring = asyncio.create_task(self._leadership.acquire(), name="leadership")
+        told = asyncio.create_task(stopping.wait())
+        try:
+            # Whoever finds nobody active need not be told that it waits.
+            await asyncio.wait({acquiring, told}, timeout=0.5, return_when=asyncio.FIRST_COMPLETED)
+            if not acquiring.done() and not stopping.is_set():
+                async with self._answering():
+                    leader = self._leadership.leader or "unknown"
+                    log.info("gateway on standby", url=self._url, leader=leader)
+                    await asyncio.wait({acquiring, told}, return_when=asyncio.FIRST_COMPLETED)
+            if acquiring.done():
+                acquiring.result()
+            return acquiring.done() and not stopping.is_set()
+        finally:
+            for task in (acquiring, told):
+                task.cancel()
+            await asyncio.gather(acquiring, told, return_exceptions=True)
+
+    @contextlib.asynccontextmanager
+    async def _answering(self) -> AsyncIterator[None]:
+        config = uvicorn.Config(
+            self._answer,
+            http=BoundedHttp,
+            ws="websockets-sansio",
+            interface="asgi3",
+            lifespan="off",
+            proxy_headers=False,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=1,
+            **self._certificate,
+        )
+        config.load()
+        server = uvicorn.Server(config)
+        # A second descriptor of the same socket: uvicorn closes what it was given.
+        serving = asyncio.create_task(server._serve([self._listener.dup()]), name="standby")
+        try:
+            yield
+        finally:
+            server.should_exit = True
+            await serving
+
+    async def _answer(self, scope: _Scope, receive: Callable[[], Any], send: _Send) -> None:
+        is_socket = scope["type"] == "websocket"
+        status, facts = _facts("" if is_socket else scope["path"])
+        body = facts if isinstance(facts, bytes) else json.dumps(facts).encode()
+        kind = b"text/plain" if isinstance(facts, bytes) else b"application/json"
+        headers = [
+            (b"content-type", kind),
+            (b"content-length", str(len(body)).encode()),
+            (b"retry-after", str(RETRY_AFTER_S).encode()),
+            (STANDBY_HEADER.encode(), b"1"),
+        ]
+        if is_socket:
+            await receive()
+        prefix = "websocket.http" if is_socket else "http"
+        await send({"type": f"{prefix}.response.start", "status": status, "headers": headers})
+        await send({"type": f"{prefix}.response.body", "body": body})
+
+
+def _facts(path: str) -> tuple[int, dict[str, Any] | bytes]:
+    why = "This gateway is on standby; another one is active."
+    match path:
+        case "/health":
+            return 200, {"status": "standby", "healthy": True, "version": __version__}
+        case "/ready":
+            return 503, {"ready": False, "why": why}
+        case "/metrics":
+            return 200, b"# TYPE parley_gateway_active gauge\nparley_gateway_active 0.0\n"
+        case _:
+            return 503, {"detail": why, "code": "service_unavailable"}

@@ -1,0 +1,118 @@
+"""Who of several gateways is active, with a clock of our own and with a real Redis."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from tests.support.gateways import until
+from tests.support.redis_server import redis_server
+
+from parley.clock import ManualClock, SystemClock
+from parley.errors import SetupError
+from parley.gateway.leadership import Leadership, RedisStore, StoreUnreachable
+
+TTL_S = 0.4
+
+
+class FakeLeaderStore:
+    """Answers what the test says."""
+
+    def __init__(self) -> None:
+        self.holder: str | None = None
+        self.is_reachable = True
+        self.asked = 0
+
+    async def hold(self, name: str, ttl_s: float, *, limit_s: float) -> str:
+        self.asked += 1
+        if not self.is_reachable:
+            raise StoreUnreachable("away")
+        self.holder = self.holder or name
+        return self.holder
+
+    async def release(self, name: str, *, limit_s: float) -> None:
+        if self.holder == name:
+            self.holder = None
+
+    async def close(self) -> None:
+        return
+
+
+async def test_a_holder_is_one_until_its_lifetime_ends_from_before_the_question():
+    store, clock = FakeLeaderStore(), ManualClock()
+    leadership = Leadership(store, ttl_s=TTL_S, clock=clock, name="a")
+
+    await leadership.acquire()
+    assert leadership.is_held
+    clock.advance(TTL_S - 0.01)
+    assert leadership.is_held
+    clock.advance(0.01)
+
+    assert not leadership.is_held
+
+
+async def test_doubt_comes_before_the_lifetime_ends_and_goes_with_the_next_answer():
+    store, clock = FakeLeaderStore(), ManualClock()
+    leadership = Leadership(store, ttl_s=TTL_S, clock=clock, name="a")
+    await leadership.acquire()
+    doubts: list[bool] = []
+    keeping = asyncio.create_task(leadership.keep(doubts.append))
+
+    store.is_reachable = False
+    clock.advance(TTL_S / 2)
+    await until(lambda: doubts)
+    assert leadership.is_held
+    store.is_reachable = True
+    await until(lambda: len(doubts) == 2)
+    assert not keeping.done()
+    store.holder = "b#1"
+    await keeping
+
+    assert doubts == [True, False]
+    assert leadership.in_doubt
+    assert leadership.leader == "b#1"
+
+
+async def test_another_gateway_waits_until_it_is_released(tmp_path: Path):
+    with redis_server(tmp_path) as redis:
+        one, two = (
+            Leadership(RedisStore(redis.url, "k"), ttl_s=30.0, clock=SystemClock(), name=name)
+            for name in "ab"
+        )
+        two._ttl_s = TTL_S  # asks often
+        await one.acquire()
+        waiting = asyncio.create_task(two.acquire())
+        await until(lambda: two.leader == one.name)
+        assert not waiting.done()
+        await two.release()
+        assert await one._claim()
+        assert one.is_held, "somebody else cannot release it"
+        await one.release()
+        await waiting
+        await two.release()
+        for each in (one, two):
+            await each.close()
+
+
+async def test_a_redis_that_lost_everything_is_no_reason_to_change(tmp_path: Path):
+    with redis_server(tmp_path) as redis:
+        leadership = Leadership(RedisStore(redis.url, "k"), ttl_s=2.0, clock=SystemClock())
+        await leadership.acquire()
+        doubts: list[bool] = []
+        keeping = asyncio.create_task(leadership.keep(doubts.append))
+        redis.kill()
+        await until(lambda: doubts == [True])
+        redis.start()
+        await until(lambda: doubts == [True, False])
+        assert leadership.is_held
+        assert not keeping.done()
+        keeping.cancel()
+        await leadership.close()
+
+
+def test_an_address_of_something_else_is_refused():
+    pytest.importorskip("redis", reason="the package 'redis' is not installed")
+
+    with pytest.raises(SetupError, match=r"redis_url is not an address"):
+        RedisStore("http://localhost", "k")
