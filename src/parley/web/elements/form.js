@@ -73,7 +73,7 @@ function follow(settings, name, show) {
  * @param {{words: string, min: number, max: number, step: number, unit?: string}} how
  */
 export function range(settings, name, { words, min, max, step, unit = '' }) {
-  const output = h('output', null);
+  const output = h('span', { class: 'num' });
   const input = h('input', { type: 'range', min, max, step, oninput: () => settings.set(name, Number(input.value)) });
   follow(settings, name, () => {
     input.value = String(settings.get(name));
