@@ -46,8 +46,8 @@ class Script:
             lambda request: httpx.Response(200, json={"path": request.url.path})
         )
 
-    async def send(self, text: str) -> None:
-        message = json.loads(text)
+    async def send(self, frame: str | bytes) -> None:
+        message = json.loads(frame)
         self.heard.append(message)
         for answer in self._answers(message):
             self._out.put_nowait(answer)

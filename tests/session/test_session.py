@@ -332,7 +332,7 @@ async def test_one_message_larger_than_the_limit_is_taken_when_nothing_waits():
     outbox = Outbox(replace(OUTPUT, waiting_bytes=10))
     sent = []
 
-    async def send(text: str) -> None:
+    async def send(text: str | bytes) -> None:
         sent.append(text)
 
     outbox.put(["x" * 1000])
@@ -345,9 +345,9 @@ async def test_one_message_larger_than_the_limit_is_taken_when_nothing_waits():
 async def test_whoever_speaks_faster_than_the_client_reads_can_wait_for_room():
     outbox = Outbox(replace(OUTPUT, waiting_bytes=100))
     gate = asyncio.Event()
-    sent: list[str] = []
+    sent: list[str | bytes] = []
 
-    async def send(text: str) -> None:
+    async def send(text: str | bytes) -> None:
         await gate.wait()
         sent.append(text)
 

@@ -8,7 +8,16 @@ from typing import Any
 
 from tests.support.patience import HANG_S
 
+from parley.protocol import binary
 from parley.session.socket import Disconnected
+
+
+def _text_of(frame: str | bytes) -> str:
+    """A message as JSON; a binary one has its sound in `audio_data` or `audio`."""
+    if isinstance(frame, str):
+        return frame
+    head = frame[4 : 4 + int.from_bytes(frame[:4], "big")]
+    return binary.unpack(frame, "audio_data" if b'"audio_data"' in head else "audio")
 
 
 class FakeSocket:
@@ -19,6 +28,7 @@ class FakeSocket:
 
     def __init__(self) -> None:
         self.sent: list[dict[str, Any]] = []
+        self.sent_bytes = 0
         self.closed: tuple[int, str] | None = None
         self.reads = asyncio.Event()
         self.reads.set()
@@ -35,10 +45,11 @@ class FakeSocket:
             raise Disconnected(self._left)
         return frame
 
-    async def send(self, text: str) -> None:
+    async def send(self, frame: str | bytes) -> None:
         await self.reads.wait()
         assert self.closed is None, "sent after close"
-        self.sent.append(json.loads(text))
+        self.sent_bytes += len(frame)
+        self.sent.append(json.loads(_text_of(frame)))
         self._changed.set()
 
     async def close(self, code: int, reason: str) -> None:

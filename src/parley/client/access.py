@@ -126,7 +126,7 @@ class SocketClosed(Exception):
 class Socket(Protocol):
     """One open connection. `send` and `receive` raise `SocketClosed` after it closed."""
 
-    async def send(self, text: str) -> None:
+    async def send(self, frame: str | bytes) -> None:
         """Send one message; waits while the network is slow."""
         ...
 

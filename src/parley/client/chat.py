@@ -34,7 +34,8 @@ from parley.client.events import (
     Understood,
     Waiting,
 )
-from parley.client.live import BACKOFF_S, TRY_AGAIN_CODES, given, sound_in, sound_out, voice_out
+from parley.client.live import BACKOFF_S, TRY_AGAIN_CODES, given, sound_out, voice_out
+from parley.client.sound import sound_in
 from parley.clock import Clock, SystemClock
 from parley.errors import UnknownEvent
 from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm, join

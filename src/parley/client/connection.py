@@ -129,9 +129,9 @@ class _WebSocket:
     def __init__(self, connection: ClientConnection) -> None:
         self._connection = connection
 
-    async def send(self, text: str) -> None:
+    async def send(self, frame: str | bytes) -> None:
         try:
-            await self._connection.send(text)
+            await self._connection.send(frame)
         except ConnectionClosed:
             raise self._closed() from None
 
@@ -177,11 +177,13 @@ class Link:
         self._quiet = asyncio.Event()
         self._quiet.set()
         self._closed: SocketClosed | None = None
-        self._again: deque[str] = deque()
+        self._again: deque[str | bytes] = deque()
         self._asides: deque[str] = deque()
         self.sent: SentMessages | None = None
         """Where the session can be gone on with: what may have to be sent again. From when it is
         set, a broken connection keeps what is posted for the next one."""
+        self.frame: Callable[[msgspec.Struct], str | bytes] = codec.encode
+        """Makes a message of live sound."""
         self.dropped = 0
         """Live messages dropped because the network was too slow."""
         self._sender = asyncio.create_task(self._send(), name="parley-client-sender")
@@ -196,7 +198,7 @@ class Link:
         """
         return cls(await open_socket(access, path), live_limit)
 
-    async def move(self, socket: Socket, again: Sequence[str]) -> None:
+    async def move(self, socket: Socket, again: Sequence[str | bytes]) -> None:
         """Go on over another socket; `again` is sent first."""
         self._sender.cancel()
         await asyncio.gather(self._sender, return_exceptions=True)
@@ -294,15 +296,15 @@ class Link:
                     return  # `receive` raises the reason.
             self._quiet.set()
 
-    def _next_frame(self) -> str | None:
+    def _next_frame(self) -> str | bytes | None:
         if self._asides:
             return self._asides.popleft()
         if self._again:
-            frame = self._again.popleft()
+            frame: str | bytes = self._again.popleft()
         elif self._control:
             frame = self._control.popleft()
         elif self._live:
-            frame = codec.encode(self._live.popleft())
+            frame = self.frame(self._live.popleft())
         else:
             return None
         if self.sent is not None:

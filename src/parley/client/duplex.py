@@ -30,8 +30,9 @@ from parley.client.events import (
     Speaking,
     Transcript,
 )
-from parley.client.live import LiveClient, given, sound_in, sound_out, voice_out
+from parley.client.live import LiveClient, given, voice_out
 from parley.client.pace import Pace
+from parley.client.sound import fitting
 from parley.clock import Clock
 from parley.errors import NotReady
 from parley.media.pcm import INPUT_RATE_HZ, Pcm, join
@@ -39,7 +40,12 @@ from parley.media.resample import resample
 from parley.protocol import codec, legacy
 from parley.protocol import duplex as wire
 from parley.protocol.codec import check_session_id
-from parley.protocol.values import DEFAULT_SYSTEM_PROMPT, DuplexConfig, InterruptionOptions
+from parley.protocol.values import (
+    DEFAULT_SYSTEM_PROMPT,
+    AudioFormat,
+    DuplexConfig,
+    InterruptionOptions,
+)
 
 _SILENCE: Final = Pcm.silence(INPUT_RATE_HZ, INPUT_RATE_HZ)
 
@@ -135,7 +141,7 @@ class UnitClient(LiveClient):
             ConnectionLost: the connection is gone.
         """
         unit = self._unit(
-            sound_out(pcm),
+            self._sound.out(pcm),
             tuple(codec.to_base64(frame) for frame in frames),
             force_listen,
             max_slice_nums,
@@ -171,9 +177,12 @@ class DuplexClient(UnitClient):
         transcribe: ask for what the user was heard to say (`Transcript`).
         record: False asks the server not to keep the session.
         resume: go on with the session when the connection breaks.
+        audio_format: how sound crosses the wire; by default what fits the network (see
+            `parley.client.sound.fitting`).
     """
 
     _messages = wire
+    _sound_fields = ("audio_base64", "audio_data")
 
     def __init__(
         self,
@@ -190,6 +199,7 @@ class DuplexClient(UnitClient):
         transcribe: bool = False,
         record: bool = True,
         resume: bool = True,
+        audio_format: AudioFormat | None = None,
         clock: Clock | None = None,
         **access: Unpack[AccessOptions],
     ) -> None:
@@ -208,6 +218,7 @@ class DuplexClient(UnitClient):
             config=config or DuplexConfig(),
             max_slice_nums=max_slice_nums,
             interruption=interruption or InterruptionOptions(),
+            audio_format=audio_format or fitting(self._access),
             transcribe=transcribe,
             record=record,
             resume=resume,
@@ -240,6 +251,7 @@ class DuplexClient(UnitClient):
     def _translate(self, message: Any) -> Event | None:
         match message:
             case wire.Prepared():
+                self._sound.agree(message.audio_format)
                 return Ready(
                     message.session_id or self.session_id,
                     given(message.recording_session_id),
@@ -250,7 +262,7 @@ class DuplexClient(UnitClient):
             case wire.Result():
                 return Speaking(
                     message.text,
-                    sound_in(message.audio_data, field="audio_data"),
+                    self._sound.come_in(message.audio_data),
                     message.end_of_turn,
                     message.kv_cache_length,
                     self._latency_ms(),

@@ -28,8 +28,9 @@ from parley.client.events import (
     TurnDone,
     Voice,
 )
-from parley.client.live import LiveClient, given, sound_in, sound_out, voice_out
+from parley.client.live import LiveClient, given, voice_out
 from parley.client.pace import Pace
+from parley.client.sound import fitting
 from parley.clock import Clock
 from parley.media.pcm import INPUT_RATE_HZ, Pcm, join, level_dbfs
 from parley.media.resample import resample
@@ -37,7 +38,7 @@ from parley.protocol import half_duplex as wire
 from parley.protocol import legacy
 from parley.protocol.codec import check_session_id
 from parley.protocol.half_duplex import Config
-from parley.protocol.values import AudioPart, TextPart
+from parley.protocol.values import PUBLISHED_FORMAT, AudioFormat, AudioPart, TextPart
 
 CHUNK_S: Final = 0.5
 SETTLE_S: Final = 5.0
@@ -60,10 +61,13 @@ class HalfDuplexClient(LiveClient):
             `interruption` on, `send_from` goes on while an answer is made and played.
         record: False asks the server not to keep the session.
         resume: go on with the session when the connection breaks.
+        audio_format: how sound crosses the wire; by default what fits the network (see
+            `parley.client.sound.fitting`).
     """
 
     chunk_samples: ClassVar[int] = INPUT_RATE_HZ // 2
     _messages = wire
+    _sound_fields = ("audio_base64", "audio_data")
     _live_limit = 8
     _error_ends = True
 
@@ -77,6 +81,7 @@ class HalfDuplexClient(LiveClient):
         config: Config | None = None,
         record: bool = True,
         resume: bool = True,
+        audio_format: AudioFormat | None = None,
         clock: Clock | None = None,
         **access: Unpack[AccessOptions],
     ) -> None:
@@ -87,10 +92,15 @@ class HalfDuplexClient(LiveClient):
             clock=clock,
             resume=resume,
         )
+        config = config or Config()
+        if audio_format is not None or config.audio_format == PUBLISHED_FORMAT:
+            config = msgspec.structs.replace(
+                config, audio_format=audio_format or fitting(self._access)
+            )
         self._prepare = wire.Prepare(
             system_prompt=system_prompt,
             system_content=_content(system_prompt, voice),
-            config=config or Config(),
+            config=config,
             record=record,
             resume=resume,
         )
@@ -168,7 +178,7 @@ class HalfDuplexClient(LiveClient):
             NotReady: before `Ready`.
             ConnectionLost: the connection is gone.
         """
-        self._active("audio_chunk").post_live(wire.AudioChunk(audio_base64=sound_out(pcm)))
+        self._active("audio_chunk").post_live(wire.AudioChunk(audio_base64=self._sound.out(pcm)))
 
     @property
     def is_my_turn(self) -> bool:
@@ -192,6 +202,7 @@ class HalfDuplexClient(LiveClient):
         now_s = self._clock.monotonic()
         match message:
             case wire.Prepared():
+                self._sound.agree(message.audio_format)
                 return Ready(
                     message.session_id,
                     given(message.recording_session_id),
@@ -242,7 +253,7 @@ class HalfDuplexClient(LiveClient):
                 return None
 
     def _piece(self, message: wire.Chunk, now_s: float) -> Piece | None:
-        sound = sound_in(message.audio_data, field="audio_data")
+        sound = self._sound.come_in(message.audio_data)
         if sound is not None:
             self._turn_sound_s += sound.duration_s
             if self._first_sound_ms is None and self._thinking_since is not None:

@@ -44,13 +44,12 @@ from parley.client.events import (
 )
 from parley.client.pace import Collected
 from parley.client.resuming import FINAL_CODES, Returning, resume_path
+from parley.client.sound import ClientSound
 from parley.clock import Clock, SystemClock
 from parley.errors import NotReady, ParleyError, Refused, UnknownEvent
 from parley.media.pcm import (
     INPUT_RATE_HZ,
-    OUTPUT_RATE_HZ,
     Pcm,
-    from_float32_bytes,
     to_float32_bytes,
 )
 from parley.media.resample import resample
@@ -76,6 +75,8 @@ class LiveClient(ABC):
     _messages: ModuleType
     """The module of `parley.protocol` that has the messages of this dialect."""
     _live_limit = 4
+    _sound_fields: ClassVar[tuple[str, str]]
+    """Where this dialect's messages have their sound: the client's, the server's."""
     _error_ends = False
     """Whether every error is the last message of this dialect."""
 
@@ -85,6 +86,7 @@ class LiveClient(ABC):
         self._access = access
         self._path = path
         self._clock = clock or SystemClock()
+        self._sound = ClientSound(*self._sound_fields)
         self._link: Link | None = None
         self._problem: ParleyError | None = None
         self._attempt = 1
@@ -279,6 +281,7 @@ class LiveClient(ABC):
         while True:
             try:
                 self._link = await Link.open(self._access, self._path, live_limit=self._live_limit)
+                self._link.frame = self._sound.frame
                 self.phase = "queued"
                 return
             except Unreachable as error:
@@ -304,7 +307,7 @@ class LiveClient(ABC):
             if (ack := self._returning.due_ack()) is not None:
                 link.post_aside(ack)
         try:
-            message = self._messages.decode_server(frame)
+            message = self._messages.decode_server(self._sound.text(frame))
         except UnknownEvent:
             return None  # A later version says more than we know.
         match message:
@@ -426,13 +429,6 @@ class LiveClient(ABC):
 def sound_out(pcm: Pcm) -> str:
     """Sound as the wire wants it: base64 of float32 at 16 kHz."""
     return codec.to_base64(to_float32_bytes(resample(pcm, INPUT_RATE_HZ)))
-
-
-def sound_in(text: str | None, *, field: str) -> Pcm | None:
-    """Sound from the wire, 24 kHz; None when there is none."""
-    if not text:
-        return None
-    return from_float32_bytes(codec.pcm_bytes(text, field=field), OUTPUT_RATE_HZ)
 
 
 def voice_out(voice: Pcm | bytes | None) -> str | None:

@@ -25,11 +25,17 @@ from parley.client.events import (
     Speaking,
     Transcript,
 )
-from parley.client.live import given, sound_in, voice_out
+from parley.client.live import given, voice_out
+from parley.client.sound import fitting
 from parley.clock import Clock
 from parley.media.pcm import Pcm
 from parley.protocol import realtime as wire
-from parley.protocol.values import DEFAULT_SYSTEM_PROMPT, DuplexConfig, InterruptionOptions
+from parley.protocol.values import (
+    DEFAULT_SYSTEM_PROMPT,
+    AudioFormat,
+    DuplexConfig,
+    InterruptionOptions,
+)
 
 
 class RealtimeClient(UnitClient):
@@ -45,9 +51,12 @@ class RealtimeClient(UnitClient):
         transcribe: ask for what the user was heard to say (`Transcript`).
         record: False asks the server not to keep the session.
         resume: go on with the session when the connection breaks.
+        audio_format: how sound crosses the wire; by default what fits the network (see
+            `parley.client.sound.fitting`).
     """
 
     _messages = wire
+    _sound_fields = ("audio", "audio")
 
     def __init__(
         self,
@@ -63,6 +72,7 @@ class RealtimeClient(UnitClient):
         transcribe: bool = False,
         record: bool = True,
         resume: bool = True,
+        audio_format: AudioFormat | None = None,
         clock: Clock | None = None,
         **access: Unpack[AccessOptions],
     ) -> None:
@@ -78,6 +88,7 @@ class RealtimeClient(UnitClient):
                 tts_ref_audio=voice_out(tts_voice),
                 voice_config=config or DuplexConfig(),
                 interruption=interruption or InterruptionOptions(),
+                audio_format=audio_format or fitting(self._access),
                 transcribe=transcribe,
                 record=record,
                 resume=resume,
@@ -107,6 +118,7 @@ class RealtimeClient(UnitClient):
         match message:
             case wire.SessionCreated():
                 self.session_id = message.session_id
+                self._sound.agree(message.audio_format)
                 return Ready(
                     message.session_id,
                     given(message.recording_session_id),
@@ -117,7 +129,7 @@ class RealtimeClient(UnitClient):
             case wire.AudioDelta():
                 return Speaking(
                     message.text,
-                    sound_in(message.audio, field="audio"),
+                    self._sound.come_in(message.audio),
                     message.end_of_turn,
                     message.kv_cache_length,
                     self._latency_ms(),

@@ -35,13 +35,13 @@ class SentMessages:
     """What was sent and may not have arrived, oldest first."""
 
     def __init__(self) -> None:
-        self._unsure: deque[str] = deque()
+        self._unsure: deque[str | bytes] = deque()
         self._bytes = 0
         self._received = 0
         self.given_up = 0
         """Messages that were too many to be kept."""
 
-    def add(self, text: str) -> None:
+    def add(self, text: str | bytes) -> None:
         """This is about to be sent."""
         self._unsure.append(text)
         self._bytes += len(text)
@@ -56,7 +56,7 @@ class SentMessages:
             self._received += 1
             self._drop()
 
-    def take_again(self, number: int) -> list[str]:
+    def take_again(self, number: int) -> list[str | bytes]:
         """The server, asked anew, has so many: those that are to be sent again."""
         self.received(number)
         again = list(self._unsure)
@@ -111,7 +111,7 @@ class Returning:
         self._acknowledged = self._seq
         return DeliveryAck(seq=self._seq, generation=self._generation)
 
-    async def open(self, socket: Socket) -> list[str]:
+    async def open(self, socket: Socket) -> list[str | bytes]:
         """Go on over `socket`; what is to be sent again.
 
         Raises:

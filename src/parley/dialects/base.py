@@ -18,7 +18,7 @@ import msgspec
 
 from parley.clock import Clock, SystemClock
 from parley.dialects.events import ClientEvent, Failed, ServerEvent, SessionEnded
-from parley.errors import BadInput, ParleyError, QueueFull, UnknownEvent, WrongPhase
+from parley.errors import BadInput, InvalidJson, ParleyError, QueueFull, UnknownEvent, WrongPhase
 from parley.protocol import codec
 from parley.protocol.kinds import Kind, Phase
 from parley.protocol.legacy import CLOSE_CODES, CLOSE_SENTENCES, CloseReason
@@ -252,6 +252,15 @@ class Dialect(ABC):
         if type_name not in self.accepts.get(phase, ()):
             raise WrongPhase(type_name, phase)
 
+    def text_of(self, frame: bytes) -> str:
+        """A binary message as the text it stands for.
+
+        Raises:
+            InvalidJson: binary messages are not part of this.
+        """
+        del frame
+        raise InvalidJson("Messages are JSON text; binary messages are not part of this.")
+
     @abstractmethod
     def decode(self, frame: str, phase: Phase) -> Any:
         """What a message says: an event, None where it is ignored, or whatever `events` takes.
@@ -293,12 +302,12 @@ class Dialect(ABC):
     def messages(self, event: ServerEvent) -> Sequence[msgspec.Struct]:
         """Any event but `Failed` and `SessionEnded` as messages; none where there are no words."""
 
-    def frames(self, reply: Reply) -> tuple[str, ...]:
-        """Messages as the texts of WebSocket messages."""
-        texts = (self.frame(message) for message in reply.messages)
-        return tuple(text for text in texts if text is not None)
+    def frames(self, reply: Reply) -> tuple[str | bytes, ...]:
+        """Messages as WebSocket messages, text or binary."""
+        frames = (self.frame(message) for message in reply.messages)
+        return tuple(frame for frame in frames if frame is not None)
 
-    def frame(self, message: msgspec.Struct) -> str | None:
+    def frame(self, message: msgspec.Struct) -> str | bytes | None:
         """One message as this client is to read it; None when there is nothing to send."""
         return codec.encode_for(message, extensions=self.extensions)
 

@@ -29,7 +29,7 @@ from parley.dialects.events import (
     VideoInput,
 )
 from parley.dialects.legacy import LegacyDialect, extra, phrase, written
-from parley.dialects.sound import in_seconds, pcm_text, reference, within
+from parley.dialects.sound import SoundDialect, in_seconds, reference, within
 from parley.errors import (
     BadInput,
     BadSessionId,
@@ -42,7 +42,7 @@ from parley.errors import (
     TooLarge,
     WrongPhase,
 )
-from parley.media.pcm import Pcm, from_float32_bytes
+from parley.media.pcm import from_float32_bytes
 from parley.protocol import duplex, realtime, values
 from parley.protocol.kinds import Kind, Phase
 from parley.protocol.legacy import CLOSE_SENTENCES, CloseReason, InputText, Stopped
@@ -53,7 +53,7 @@ AUDIO_PREFIXES: Final = ("adx_", "adx-", "audio_duplex", "audio_")
 _ALWAYS: Final = frozenset({"stop", "client_diagnostic"})
 
 
-class DuplexDialect(LegacyDialect):
+class DuplexDialect(SoundDialect, LegacyDialect):
     """Units, one result each. `prepare` may ask for extensions, too."""
 
     name = "duplex"
@@ -68,6 +68,8 @@ class DuplexDialect(LegacyDialect):
     }
     """A `prepare` that comes while queued is kept and applied after `queue_done`."""
     extra_types = frozenset({"input_text"})
+    heard_field = "audio_base64"
+    said_field = "audio_data"
 
     @classmethod
     def kind_of(cls, request: UpgradeRequest) -> Kind:
@@ -103,9 +105,10 @@ class DuplexDialect(LegacyDialect):
                 self.extensions = self.extensions or message.extensions
                 self.wants_transcript = message.transcribe
                 self.wants_resume = message.resume
+                self.sound.agree(message.audio_format, extensions=self.extensions)
                 return _setup(message, cuts_by_time=self.extensions)
             case duplex.AudioChunk():
-                return _input(message)
+                return self._input(message)
             case duplex.VideoFrame():
                 return VideoInput(within(message.frame_bytes))
             case InputText():
@@ -124,6 +127,22 @@ class DuplexDialect(LegacyDialect):
             case _ as never:
                 assert_never(never)
 
+    def _input(self, message: duplex.AudioChunk) -> AudioInput | VideoInput | None:
+        if self.sound.format.input == "float32" or not message.audio_base64:
+            pcm = from_float32_bytes(message.audio_bytes())
+        else:
+            pcm = self.sound.read(message.audio_base64, field="audio_base64")
+            if not len(pcm):
+                # The decoder keeps a few milliseconds back: the first sound is the next message's.
+                return VideoInput(within(message.frame_bytes))
+        values.check_samples(len(pcm), field="audio_base64", most=realtime.APPEND_MOST_SAMPLES)
+        return AudioInput(
+            pcm,
+            frames=within(message.frame_bytes),
+            force_listen=message.force_listen,
+            max_slices=message.max_slice_nums,
+        )
+
     # ---- server → client -------------------------------------------------------------------
 
     def messages(self, event: ServerEvent) -> Sequence[msgspec.Struct]:
@@ -135,6 +154,7 @@ class DuplexDialect(LegacyDialect):
                         session_id=self.session_id,
                         recording_session_id=event.recording_id or msgspec.UNSET,
                         accepts=("input_text",) if event.reads else msgspec.UNSET,
+                        audio_format=self.sound.told,
                     ),
                 )
             case UserTranscribed():
@@ -157,11 +177,15 @@ class DuplexDialect(LegacyDialect):
         """What a unit came to; where its sound is longer than a second, in several results. The
         measurements are in the first."""
         first, others = in_seconds(unit.pcm)
-        results = [self._result(unit, first)]
+        ends = unit.end_of_turn
+        if unit.is_listen:
+            self.sound.forget()
+            ends = False
+        results = [self._result(unit, self.sound.text(first, ends=ends and not others))]
         results += [
             duplex.Result(
                 is_listen=False,
-                audio_data=pcm_text(each) or "",
+                audio_data=self.sound.text(each, ends=ends and each is others[-1]) or "",
                 current_time=unit.time_ms,
                 unit_index=unit.index,
                 kv_cache_length=unit.context_tokens,
@@ -172,12 +196,12 @@ class DuplexDialect(LegacyDialect):
         results[-1] = msgspec.structs.replace(results[-1], end_of_turn=unit.end_of_turn)
         return results
 
-    def _result(self, unit: UnitDone, pcm: Pcm | None) -> duplex.Result:
+    def _result(self, unit: UnitDone, sound: str | None) -> duplex.Result:
         costs = {name: round(ms, 1) for name, ms in unit.costs_ms.items()}
         return duplex.Result(
             is_listen=unit.is_listen,
             text=unit.text,
-            audio_data=pcm_text(pcm) or "",
+            audio_data=sound or "",
             current_time=unit.time_ms,
             unit_index=unit.index,
             cost_llm_ms=costs.get("llm", 0.0),
@@ -246,15 +270,4 @@ def _setup(message: duplex.Prepare, *, cuts_by_time: bool) -> DuplexSetup:
         settles_late=message.deferred_finalize,
         cuts_by_time=cuts_by_time,
         wants_recording=message.record,
-    )
-
-
-def _input(message: duplex.AudioChunk) -> AudioInput:
-    data = message.audio_bytes()
-    values.check_length(data, field="audio_base64", least=0, most=realtime.APPEND_MOST_SAMPLES)
-    return AudioInput(
-        from_float32_bytes(data),
-        frames=within(message.frame_bytes),
-        force_listen=message.force_listen,
-        max_slices=message.max_slice_nums,
     )

@@ -26,7 +26,7 @@ from parley.dialects.events import (
     UserTranscribed,
 )
 from parley.dialects.legacy import LegacyDialect, extra, phrase, written
-from parley.dialects.sound import in_seconds, pcm_text
+from parley.dialects.sound import SoundDialect, in_seconds
 from parley.errors import AlreadyPrepared, NotPrepared, ParleyError, UnknownEvent, WrongPhase
 from parley.media.pcm import from_float32_bytes
 from parley.protocol import half_duplex, values
@@ -38,7 +38,7 @@ VOICE_PROMPT: Final = "Mimic the voice from the audio sample."
 """What stands before the voice of a session. Source: half-duplex API, example."""
 
 
-class HalfDuplexDialect(LegacyDialect):
+class HalfDuplexDialect(SoundDialect, LegacyDialect):
     """Turns. `prepare` may ask for extensions, too."""
 
     name = "half_duplex"
@@ -54,6 +54,8 @@ class HalfDuplexDialect(LegacyDialect):
     """A `prepare` that comes while queued is kept and applied after `queue_done`; an `audio_chunk`
     that comes while generating is read and discarded."""
     extra_types = frozenset({"input_text"})
+    heard_field = "audio_base64"
+    said_field = "audio_data"
 
     def __init__(self, context: SessionContext) -> None:
         super().__init__(context)
@@ -85,16 +87,24 @@ class HalfDuplexDialect(LegacyDialect):
                 self.extensions = self.extensions or message.extensions
                 self.wants_transcript = message.config.transcribe
                 self.wants_resume = message.resume
+                self.sound.agree(message.config.audio_format, extensions=self.extensions)
                 return _setup(message)
             case half_duplex.AudioChunk():
-                data = message.audio_bytes()
-                return AudioInput(from_float32_bytes(data)) if data else None
+                return self._input(message)
             case InputText():
                 return written(message)
             case half_duplex.Stop():
                 return StopRequested()
             case _ as never:
                 assert_never(never)
+
+    def _input(self, message: half_duplex.AudioChunk) -> AudioInput | None:
+        if not message.audio_base64:
+            return None
+        if self.sound.format.input == "float32":
+            return AudioInput(from_float32_bytes(message.audio_bytes()))
+        pcm = self.sound.read(message.audio_base64, field="audio_base64")
+        return AudioInput(pcm) if len(pcm) else None
 
     # ---- server → client -------------------------------------------------------------------
 
@@ -107,11 +117,13 @@ class HalfDuplexDialect(LegacyDialect):
                         timeout_s=event.idle_s,
                         recording_session_id=event.recording_id or msgspec.UNSET,
                         accepts=("input_text",) if event.reads else msgspec.UNSET,
+                        audio_format=self.sound.told,
                     ),
                 )
             case SpeechChanged():
                 return (half_duplex.VadState(speaking=event.is_speaking),)
             case TurnStarted():
+                self.sound.forget()
                 return (half_duplex.Generating(speech_duration_ms=event.speech_ms),)
             case UserTranscribed():
                 return self.transcript(event)
@@ -141,7 +153,7 @@ class HalfDuplexDialect(LegacyDialect):
         chunks = [
             half_duplex.Chunk(
                 text_delta=said.text or None,
-                audio_data=pcm_text(first),
+                audio_data=self.sound.text(first, ends=said.is_final),
                 chunk_index=said.index + self._extra_chunks,
                 is_final=said.is_final,
                 duration_ms=said.duration_ms if first is None else first.duration_ms,
@@ -151,7 +163,7 @@ class HalfDuplexDialect(LegacyDialect):
             self._extra_chunks += 1
             chunks.append(
                 half_duplex.Chunk(
-                    audio_data=pcm_text(each),
+                    audio_data=self.sound.text(each),
                     chunk_index=said.index + self._extra_chunks,
                     duration_ms=each.duration_ms,
                 )

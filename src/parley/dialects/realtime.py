@@ -23,9 +23,10 @@ from parley.dialects.events import (
     TextInput,
     UnitDone,
     UserTranscribed,
+    VideoInput,
 )
 from parley.dialects.realtime_call import RealtimeCallDialect, setup_of
-from parley.dialects.sound import in_seconds, pcm_text, within
+from parley.dialects.sound import SoundDialect, in_seconds, within
 from parley.errors import (
     BadInput,
     BadSessionId,
@@ -54,7 +55,7 @@ SHORT_SAMPLES: Final = 240
 """Ten milliseconds."""
 
 
-class RealtimeDialect(RealtimeCallDialect):
+class RealtimeDialect(SoundDialect, RealtimeCallDialect):
     """Units, one `response.*` message each. `session.update` may ask for extensions, too."""
 
     name = "realtime"
@@ -70,6 +71,7 @@ class RealtimeDialect(RealtimeCallDialect):
     """A `session.update` that comes while queued is kept and applied after `session.queue_done`. A
     failed update leads back to `CONNECTED`."""
     extra_types = frozenset({"conversation.item.create"})
+    heard_field = said_field = "audio"
     keeps = frozenset({"session.update"})
     ignores = frozenset({"client_diagnostic"})
 
@@ -121,9 +123,15 @@ class RealtimeDialect(RealtimeCallDialect):
                 self.extensions = self.extensions or message.extensions
                 self._wants_transcript = message.session.transcribe
                 self.wants_resume = message.session.resume
+                self.sound.agree(message.session.audio_format, extensions=self.extensions)
                 return setup_of(message.session, cuts_by_time=self.extensions)
             case realtime.Append():
-                return self.unit_of(message)
+                if self.sound.format.input == "float32":
+                    return self.unit_of(message)
+                pcm = self.sound.read(message.audio, field="audio")
+                unit = self.unit_of(message, pcm)
+                # The decoder keeps a few milliseconds back: the first sound is the next message's.
+                return unit if len(pcm) else VideoInput(unit.frames)
             case realtime.ItemCreate(item=item):
                 pictures = within(item.image_bytes)
                 if not item.text and not pictures:
@@ -145,10 +153,12 @@ class RealtimeDialect(RealtimeCallDialect):
                         prompt_length=event.prompt_tokens,
                         recording_session_id=event.recording_id or msgspec.UNSET,
                         accepts=("input_text",) if event.reads else msgspec.UNSET,
+                        audio_format=self.sound.told,
                     ),
                 )
             case UnitDone(is_listen=True):
                 self._is_in_turn = False
+                self.sound.forget()
                 return (realtime.Listen(kv_cache_length=event.context_tokens),)
             case UnitDone():
                 return self._deltas(event)
@@ -182,7 +192,8 @@ class RealtimeDialect(RealtimeCallDialect):
         return [
             realtime.AudioDelta(
                 text=unit.text if index == 0 else "",
-                audio=pcm_text(sound) or "",
+                audio=self.sound.text(sound, ends=unit.end_of_turn and index == len(sounds) - 1)
+                or "",
                 end_of_turn=unit.end_of_turn and index == len(sounds) - 1,
                 kv_cache_length=unit.context_tokens,
             )

@@ -9,10 +9,10 @@ from __future__ import annotations
 from parley.dialects.base import Dialect, place_fields
 from parley.dialects.events import AudioInput, DuplexSetup
 from parley.dialects.sound import reference, within
-from parley.media.pcm import from_float32_bytes
+from parley.media.pcm import Pcm, from_float32_bytes
 from parley.protocol import realtime
 from parley.protocol.kinds import Kind
-from parley.protocol.values import CONTEXT_TOKENS, QueuePlace
+from parley.protocol.values import CONTEXT_TOKENS, QueuePlace, check_samples
 
 
 class RealtimeCallDialect(Dialect):
@@ -39,11 +39,18 @@ class RealtimeCallDialect(Dialect):
     def queue_done(self) -> realtime.SessionQueueDone:
         return realtime.SessionQueueDone()
 
-    def unit_of(self, message: realtime.Append) -> AudioInput:
-        """A unit as an event; frames count in video calls only."""
+    def unit_of(self, message: realtime.Append, pcm: Pcm | None = None) -> AudioInput:
+        """A unit as an event; frames count in video calls only.
+
+        Args:
+            pcm: its sound; None: as published.
+        """
         sees_video = self.context.kind is Kind.OMNI_DUPLEX
+        if pcm is None:
+            pcm = from_float32_bytes(message.audio_bytes(self.least_samples))
+        check_samples(len(pcm), field="audio", most=realtime.APPEND_MOST_SAMPLES)
         return AudioInput(
-            from_float32_bytes(message.audio_bytes(self.least_samples)),
+            pcm,
             frames=within(message.frame_bytes) if sees_video else (),
             force_listen=message.force_listen,
             max_slices=message.max_slice_nums,

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
+import msgspec
 import numpy as np
 
+from parley.dialects.base import Dialect, SessionContext
 from parley.dialects.events import Sound
 from parley.errors import InvalidPayload, TooLarge
-from parley.media.pcm import Pcm
-from parley.protocol import codec
+from parley.media import coding
+from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm
+from parley.protocol import binary, codec
+from parley.protocol.values import PUBLISHED_FORMAT, AudioFormat
 
 T = TypeVar("T")
 
@@ -38,6 +42,77 @@ def pcm16_text(pcm: Pcm) -> str:
     """Base64 of 16-bit little-endian samples."""
     scaled = np.clip(np.rint(pcm.samples * 32767.0), -32768, 32767)
     return codec.to_base64(scaled.astype("<i2").tobytes())
+
+
+class WireSound:
+    """The sound of one connection, each way in the coding the client asked for."""
+
+    def __init__(self) -> None:
+        self.format = PUBLISHED_FORMAT
+        self._encoder = coding.encoder(self.format.output, OUTPUT_RATE_HZ)
+        self._decoder = coding.decoder(self.format.input, INPUT_RATE_HZ)
+
+    def agree(self, wanted: AudioFormat, *, extensions: bool) -> None:
+        """From now on as wanted, as far as this installation can; `format` says what came of
+        it. Only clients with extensions are understood to want anything."""
+        if not extensions:
+            return
+        self.format = AudioFormat(
+            input=wanted.input if coding.is_offered(wanted.input) else "pcm16",
+            output=wanted.output if coding.is_offered(wanted.output) else "pcm16",
+            binary=wanted.binary,
+        )
+        self._encoder = coding.encoder(self.format.output, OUTPUT_RATE_HZ)
+        self._decoder = coding.decoder(self.format.input, INPUT_RATE_HZ)
+
+    @property
+    def told(self) -> AudioFormat | msgspec.UnsetType:
+        """What a client is told that asked for another format than the published one."""
+        return msgspec.UNSET if self.format == PUBLISHED_FORMAT else self.format
+
+    def read(self, text: str, *, field: str) -> Pcm:
+        """Sound of a message that is not in the published format.
+
+        Raises:
+            InvalidPayload: it cannot be read.
+        """
+        return self._decoder.decode(codec.from_base64(text, field=field))
+
+    def forget(self) -> None:
+        """What the encoder still has of an answer is not sent."""
+        self._encoder.forget()
+
+    def text(self, pcm: Pcm | None, *, ends: bool = False) -> str | None:
+        """Sound as base64; None where there is none. `ends`: nothing follows for now."""
+        sound = Pcm.empty(OUTPUT_RATE_HZ) if pcm is None else pcm
+        return codec.to_base64(self._encoder.encode(sound, ends=ends)) or None
+
+
+class SoundDialect(Dialect):
+    """A dialect whose clients may ask for another audio format than the published one."""
+
+    heard_field: ClassVar[str]
+    """Of a client's message: its sound."""
+    said_field: ClassVar[str]
+    """Of a server's message: its sound."""
+
+    def __init__(self, context: SessionContext) -> None:
+        super().__init__(context)
+        self.sound = WireSound()
+
+    def text_of(self, frame: bytes) -> str:
+        if not self.sound.format.binary:
+            return super().text_of(frame)
+        return binary.unpack(frame, self.heard_field)
+
+    def frame(self, message: msgspec.Struct) -> str | bytes | None:
+        sound = getattr(message, self.said_field, None) if self.sound.format.binary else None
+        if not sound:
+            return super().frame(message)
+        text = super().frame(msgspec.structs.replace(message, **{self.said_field: ""}))
+        if not isinstance(text, str):
+            return text
+        return binary.pack(text, codec.from_base64(sound, field=self.said_field))
 
 
 def in_seconds(pcm: Pcm | None) -> tuple[Pcm | None, list[Pcm]]:

@@ -218,17 +218,23 @@ class QueueWaiter(ClientWatch[Message]):
         raise Departed(why)
 
     def _send(self, message: msgspec.Struct | None) -> None:
-        text = None if message is None else self._dialect.frame(message)
-        if text is not None:
-            self._connection.send_text(text.encode())
+        frame = None if message is None else self._dialect.frame(message)
+        if frame is not None:
+            _send_frame(self._connection, frame)
 
 
 def send_answer(connection: Connection, dialect: Dialect, answer: Reply) -> None:
     """Send an answer's messages, and close if it says so."""
-    for text in dialect.frames(answer):
-        connection.send_text(text.encode())
+    for frame in dialect.frames(answer):
+        _send_frame(connection, frame)
     if answer.close_code is not None:
         connection.close(answer.close_code, close_reason(answer.reason))
+
+
+def _send_frame(connection: Connection, frame: str | bytes) -> None:
+    # Sound in binary messages is agreed upon with a worker, so nothing of it is said here.
+    assert isinstance(frame, str)
+    connection.send_text(frame.encode())
 
 
 def _why(closure: Closure) -> str:

@@ -42,7 +42,9 @@ from parley.protocol.legacy import (
 from parley.protocol.values import (
     DEFAULT_SYSTEM_PROMPT,
     PART_ALIASES,
+    PUBLISHED_FORMAT,
     VOICE_LIMIT_BYTES,
+    AudioFormat,
     DuplexConfig,
     Frames,
     InterruptionOptions,
@@ -69,6 +71,7 @@ class Prepare(msgspec.Struct, tag="prepare", frozen=True, kw_only=True):
     ref_audio_path: VoiceName | None = None
     config: DuplexConfig = DuplexConfig()
     interruption: InterruptionOptions = InterruptionOptions()
+    audio_format: AudioFormat = PUBLISHED_FORMAT
     transcribe: bool = False
     max_slice_nums: Slices = 1
     deferred_finalize: bool = True
@@ -182,6 +185,7 @@ class Prepared(msgspec.Struct, tag="prepared", frozen=True, kw_only=True):
     session_id: str = ""
     recording_session_id: str | UnsetType = UNSET
     accepts: Annotated[tuple[str, ...] | UnsetType, EXTENSION] = UNSET
+    audio_format: AudioFormat | UnsetType = UNSET
 
 
 class Result(msgspec.Struct, tag="result", frozen=True, kw_only=True):

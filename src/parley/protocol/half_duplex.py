@@ -40,7 +40,9 @@ from parley.protocol.legacy import (
 )
 from parley.protocol.values import (
     PART_ALIASES,
+    PUBLISHED_FORMAT,
     VOICE_LIMIT_BYTES,
+    AudioFormat,
     AudioPart,
     InterruptionOptions,
     Text,
@@ -65,6 +67,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     tts: TurnTts = TurnTts()
     session: TurnSession = TurnSession()
     interruption: InterruptionOptions = InterruptionOptions()
+    audio_format: AudioFormat = PUBLISHED_FORMAT
     transcribe: bool = False
 
 
@@ -125,6 +128,7 @@ class Prepared(msgspec.Struct, tag="prepared", frozen=True, kw_only=True):
     timeout_s: float
     recording_session_id: str | UnsetType = UNSET
     accepts: Annotated[tuple[str, ...] | UnsetType, EXTENSION] = UNSET
+    audio_format: AudioFormat | UnsetType = UNSET
 
 
 class VadState(msgspec.Struct, tag="vad_state", frozen=True, kw_only=True):

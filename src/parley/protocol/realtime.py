@@ -25,7 +25,9 @@ from parley.protocol.codec import EXTENSION, WHEN_KNOWN
 from parley.protocol.legacy import CloseReason
 from parley.protocol.values import (
     FRAMES_LIMIT,
+    PUBLISHED_FORMAT,
     VOICE_LIMIT_BYTES,
+    AudioFormat,
     DuplexConfig,
     Frames,
     InterruptionOptions,
@@ -62,6 +64,7 @@ class SessionOptions(msgspec.Struct, frozen=True, kw_only=True):
     tts_ref_audio: str | None = None
     voice_config: DuplexConfig = DuplexConfig()
     interruption: InterruptionOptions = InterruptionOptions()
+    audio_format: AudioFormat = PUBLISHED_FORMAT
     transcribe: bool = False
     record: bool = True
     resume: bool = False
@@ -191,6 +194,7 @@ class SessionCreated(msgspec.Struct, tag="session.created", frozen=True, kw_only
     prompt_length: int = 0
     recording_session_id: Annotated[str | UnsetType, EXTENSION] = UNSET
     accepts: Annotated[tuple[str, ...] | UnsetType, EXTENSION] = UNSET
+    audio_format: AudioFormat | UnsetType = UNSET
 
 
 class AudioDelta(msgspec.Struct, tag="response.output_audio.delta", frozen=True, kw_only=True):

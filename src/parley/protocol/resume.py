@@ -21,6 +21,7 @@ import msgspec
 from msgspec import Meta
 
 from parley.errors import BadInput, InvalidJson, InvalidPayload, UnknownEvent
+from parley.protocol import binary
 
 QUERY: Final = "resume"
 """A connection with this parameter (`true`) goes on with a session: its first message is
@@ -176,6 +177,8 @@ def numbers_of(frame: str | bytes) -> Numbers:
     Raises:
         InvalidJson, BadInput: it is no message.
     """
+    if isinstance(frame, bytes) and not frame.startswith(b"{"):
+        frame, _ = binary.split(frame)
     try:
         return _numbers.decode(frame)
     except msgspec.ValidationError as error:
@@ -184,6 +187,14 @@ def numbers_of(frame: str | bytes) -> Numbers:
         raise InvalidJson from None
 
 
-def with_fields(text: str, fields: str) -> str:
-    """A message (the text of a JSON object with at least one field) with more fields at its end."""
+def with_fields(frame: str | bytes, fields: str) -> str | bytes:
+    """A message (a JSON object with at least one field, in a binary message with its sound behind
+    it) with more fields at its end."""
+    if isinstance(frame, bytes):
+        head, sound = binary.split(frame)
+        return binary.pack(_with_fields(head.decode(), fields), sound)
+    return _with_fields(frame, fields)
+
+
+def _with_fields(text: str, fields: str) -> str:
     return f"{text[:-1]},{fields}}}"

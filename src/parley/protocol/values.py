@@ -205,6 +205,28 @@ class VadOptions(msgspec.Struct, frozen=True, kw_only=True):
 VAD_DEFAULTS: Final = VadOptions()
 
 
+AudioCoding = Literal["float32", "pcm16", "opus"]
+"""float32 and 16-bit samples, little end first; Opus packets of 20 ms."""
+
+
+class AudioFormat(msgspec.Struct, frozen=True, kw_only=True):
+    """How sound crosses the wire.
+
+    Args:
+        input: from the client, 16 kHz (Opus: any rate it knows).
+        output: to the client, 24 kHz.
+        binary: messages with sound are binary WebSocket messages: the length of the JSON in four
+            bytes, big end first, the JSON, the sound.
+    """
+
+    input: AudioCoding = "float32"
+    output: AudioCoding = "float32"
+    binary: bool = False
+
+
+PUBLISHED_FORMAT: Final = AudioFormat()
+
+
 InterruptionState = Literal["suspected", "dismissed", "stopped"]
 """Somebody may be interrupting, does not, or has."""
 
@@ -298,10 +320,14 @@ def frame_files(frames: tuple[str, ...], *, field: str) -> tuple[bytes, ...]:
 
 
 def check_length(data: bytes, *, field: str, least: int, most: int) -> bytes:
-    """Refuse sound of fewer than `least` or more than `most` samples."""
-    samples = len(data) // codec.SAMPLE_BYTES
+    """Refuse sound of fewer than `least` or more than `most` samples of float32."""
+    check_samples(len(data) // codec.SAMPLE_BYTES, field=field, least=least, most=most)
+    return data
+
+
+def check_samples(samples: int, *, field: str, least: int = 0, most: int) -> None:
+    """Refuse a sound of fewer than `least` or more than `most` samples."""
     if not least <= samples <= most:
         raise InvalidPayload(
             f"{field} holds {samples} samples; {least} to {most} are accepted.", field=field
         )
-    return data

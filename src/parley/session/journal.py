@@ -38,7 +38,7 @@ class JournalEntry:
     """A message. `ends_at`: bytes of all messages of the session up to here."""
 
     seq: int
-    text: str
+    text: str | bytes
     at_s: float
     ends_at: int
 
@@ -62,7 +62,7 @@ class ResumeJournal:
         """What it holds now."""
         return sum(len(entry.text) for entry in self._kept)
 
-    def add(self, text: str, now_s: float) -> None:
+    def add(self, text: str | bytes, now_s: float) -> None:
         """Number the next message, which is `last_seq` from here on; older ones may be given up."""
         self.last_seq += 1
         self._ends_at += len(text)

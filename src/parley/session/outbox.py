@@ -35,7 +35,7 @@ class Outbox:
 
     def __init__(self, limits: OutputLimits) -> None:
         self._limits = limits
-        self._waiting: deque[tuple[str, bool]] = deque()
+        self._waiting: deque[tuple[str | bytes, bool]] = deque()
         """Messages, and whether an interruption drops them."""
         self._waiting_bytes = 0
         self._last_bytes = 0
@@ -45,7 +45,7 @@ class Outbox:
         self.is_timed = True
         """False: `send` itself sees to it that a client that reads nothing holds nothing up."""
 
-    def put(self, frames: Sequence[str], *, is_output: bool = False) -> None:
+    def put(self, frames: Sequence[str | bytes], *, is_output: bool = False) -> None:
         """Queue messages.
 
         Args:
@@ -84,7 +84,7 @@ class Outbox:
         """How long a client that reads may need for all that waits and is being sent."""
         return self._limits.stall_s + (self._waiting_bytes + self._last_bytes) / SLOWEST_BYTES_PER_S
 
-    async def pump(self, send: Callable[[str], Awaitable[None]]) -> None:
+    async def pump(self, send: Callable[[str | bytes], Awaitable[None]]) -> None:
         """Send until closed and empty.
 
         Raises:

@@ -93,7 +93,7 @@ class ResumableSocket:
         self._attached: _Attachment | None = _Attachment(socket, self._loop.create_future())
         self._journal: ResumeJournal | None = None
         self._tokens = ResumeTokens()
-        self._ready_text: str | None = None
+        self._ready_text: str | bytes | None = None
         self._ready_seq = 0
         self._received = 0
         self._told = 0
@@ -146,7 +146,7 @@ class ResumableSocket:
         assert self._attached is not None
         self._begin_delivery(self._attached, (), 0)
 
-    def with_token(self, text: str) -> str:
+    def with_token(self, text: str | bytes) -> str | bytes:
         """The message that says that the session is ready, with the first token."""
         if self._journal is None or self._tokens.is_issued:
             return text
@@ -182,7 +182,7 @@ class ResumableSocket:
                 self._news.set()
             return frame
 
-    async def send(self, text: str) -> None:
+    async def send(self, frame: str | bytes) -> None:
         """Send one message, or keep it for a client that comes back. Waits while too much is kept.
 
         Raises:
@@ -190,12 +190,12 @@ class ResumableSocket:
         """
         journal = self._journal
         if journal is None:
-            await self._first.send(text)
+            await self._first.send(frame)
             return
-        is_ready = text is self._ready_text
+        is_ready = frame is self._ready_text
         self._told = self._received
         fields = f'"seq":{journal.last_seq + 1},"received":{self._received}'
-        journal.add(with_fields(text, fields), self._clock.monotonic())
+        journal.add(with_fields(frame, fields), self._clock.monotonic())
         if is_ready:
             self._ready_text, self._ready_seq = None, journal.last_seq
         self._news.set()
@@ -334,9 +334,9 @@ class ResumableSocket:
             self._spawn(self._drop(attached.socket))
         self._detach(attached)
 
-    async def _send_to(self, socket: SessionSocket, text: str) -> None:
-        async with asyncio.timeout(self._output.send_s(len(text))):
-            await socket.send(text)
+    async def _send_to(self, socket: SessionSocket, frame: str | bytes) -> None:
+        async with asyncio.timeout(self._output.send_s(len(frame))):
+            await socket.send(frame)
 
     def _detach(self, attached: _Attachment | None) -> None:
         """A connection is over; where it was the session's, the clock stops."""

@@ -30,7 +30,7 @@ from parley.dialects.events import (
     SessionEnded,
     SessionReady,
 )
-from parley.errors import InferenceFailed, InvalidJson, ParleyError, SlowClient
+from parley.errors import InferenceFailed, ParleyError, SlowClient
 from parley.protocol.kinds import Phase
 from parley.session.deadlines import RESUME, Deadlines
 from parley.session.outbox import Outbox, OutputLimits
@@ -169,7 +169,7 @@ class Session:
             return
         self._put(self._dialect.frames(reply), is_output=is_output)
 
-    def _put(self, frames: Sequence[str], *, is_output: bool = False) -> None:
+    def _put(self, frames: Sequence[str | bytes], *, is_output: bool = False) -> None:
         try:
             self._outbox.put(frames, is_output=is_output)
         except SlowClient as error:
@@ -316,7 +316,7 @@ class Session:
     async def _decode(self, frame: str | bytes) -> Any:
         """What a message says; see `Dialect.decode`."""
         if isinstance(frame, bytes):
-            raise InvalidJson("Messages are JSON text; binary messages are not part of this.")
+            frame = self._dialect.text_of(frame)
         if self._settle is not None:
             self._dialect = self._settle(self._dialect, frame)
             self._settle = None

@@ -33,7 +33,7 @@ class SessionSocket(Protocol):
         """
         ...
 
-    async def send(self, text: str) -> None:
+    async def send(self, frame: str | bytes) -> None:
         """Send one message; returns when the network took it.
 
         Raises:

@@ -255,9 +255,12 @@ class _Socket:
             raise TooLarge("The message", len(frame), self._limit_bytes)
         return frame
 
-    async def send(self, text: str) -> None:
+    async def send(self, frame: str | bytes) -> None:
         try:
-            await self._socket.send_text(text)
+            if isinstance(frame, bytes):
+                await self._socket.send_bytes(frame)
+            else:
+                await self._socket.send_text(frame)
         except (WebSocketDisconnect, RuntimeError, OSError) as error:
             self._is_closed = True
             raise Disconnected from error

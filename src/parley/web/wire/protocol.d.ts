@@ -179,6 +179,12 @@ export namespace half_duplex {
     sensitivity?: number;
     backchannel?: "heed" | "ignore";
   }
+  /** How sound crosses the wire. */
+  interface AudioFormat {
+    input: "float32" | "opus" | "pcm16";
+    output: "float32" | "opus" | "pcm16";
+    binary: boolean;
+  }
   /** Everything a client may choose about its turns. */
   interface Config {
     vad?: VadOptions;
@@ -186,6 +192,7 @@ export namespace half_duplex {
     tts?: TurnTts;
     session?: TurnSession;
     interruption?: InterruptionOptions;
+    audio_format?: AudioFormat;
     transcribe?: boolean;
   }
   /** First message after `queue_done`. `system_content` wins over `system_prompt`; without either the default prompt is used. */
@@ -244,6 +251,7 @@ export namespace half_duplex {
     timeout_s: number;
     recording_session_id?: string;
     accepts?: string[];
+    audio_format?: AudioFormat;
   }
   /** Someone began (true) or ceased (false) to speak. */
   interface VadState {
@@ -342,6 +350,12 @@ export namespace duplex {
     sensitivity?: number;
     backchannel?: "heed" | "ignore";
   }
+  /** How sound crosses the wire. */
+  interface AudioFormat {
+    input: "float32" | "opus" | "pcm16";
+    output: "float32" | "opus" | "pcm16";
+    binary: boolean;
+  }
   /** First message after `queue_done`: prompt, voices and options. */
   interface Prepare {
     type: "prepare";
@@ -351,6 +365,7 @@ export namespace duplex {
     ref_audio_path?: string | null;
     config?: DuplexConfig;
     interruption?: InterruptionOptions;
+    audio_format?: AudioFormat;
     transcribe?: boolean;
     max_slice_nums?: number;
     deferred_finalize?: boolean;
@@ -428,6 +443,7 @@ export namespace duplex {
     session_id: string;
     recording_session_id?: string;
     accepts?: string[];
+    audio_format?: AudioFormat;
   }
   /** What one unit came to. `current_time` is session time in ms, `server_send_ts` unix seconds. */
   interface Result {
@@ -533,6 +549,12 @@ export namespace realtime {
     sensitivity?: number;
     backchannel?: "heed" | "ignore";
   }
+  /** How sound crosses the wire. */
+  interface AudioFormat {
+    input: "float32" | "opus" | "pcm16";
+    output: "float32" | "opus" | "pcm16";
+    binary: boolean;
+  }
   /** Prompt, voices and options of a session. */
   interface SessionOptions {
     instructions: string;
@@ -541,6 +563,7 @@ export namespace realtime {
     tts_ref_audio?: string | null;
     voice_config?: DuplexConfig;
     interruption?: InterruptionOptions;
+    audio_format?: AudioFormat;
     transcribe?: boolean;
     record?: boolean;
     resume?: boolean;
@@ -611,6 +634,7 @@ export namespace realtime {
     prompt_length: number;
     recording_session_id?: string;
     accepts?: string[];
+    audio_format?: AudioFormat;
   }
   /** The model speaks. `audio`: base64 float32 PCM, 24 kHz mono, at most a second. With extensions it is empty while text runs ahead. */
   interface AudioDelta {

@@ -1,0 +1,80 @@
+"""Sound on its way between a client and a server, in the coding the two agreed on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from parley.client.access import Access
+from parley.media import coding
+from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm, from_float32_bytes
+from parley.media.resample import resample
+from parley.protocol import binary, codec
+from parley.protocol.values import PUBLISHED_FORMAT, AudioFormat
+
+COMPACT = AudioFormat(input="opus", output="opus", binary=True)
+SAMPLES = AudioFormat(input="pcm16", output="pcm16", binary=True)
+
+
+def fitting(access: Access) -> AudioFormat:
+    """What to ask for where the user did not say: as published on this machine, which costs
+    nothing there; over a network Opus, or 16-bit samples where PyAV is not installed."""
+    if access.is_loopback():
+        return PUBLISHED_FORMAT
+    return COMPACT if coding.is_offered("opus") else SAMPLES
+
+
+class ClientSound:
+    """The sound of one connection; as published until the server has agreed to something else.
+
+    Args:
+        heard_field, said_field: where messages of the client and of the server have their sound.
+    """
+
+    def __init__(self, heard_field: str, said_field: str) -> None:
+        self._heard_field = heard_field
+        self._said_field = said_field
+        self.format = PUBLISHED_FORMAT
+        self._encoder = coding.encoder("float32", INPUT_RATE_HZ)
+        self._decoder = coding.decoder("float32", OUTPUT_RATE_HZ)
+
+    def agree(self, told: AudioFormat | msgspec.UnsetType) -> None:
+        """The server says what is in force."""
+        if not isinstance(told, AudioFormat):
+            return
+        self.format = told
+        self._encoder = coding.encoder(told.input, INPUT_RATE_HZ)
+        self._decoder = coding.decoder(told.output, OUTPUT_RATE_HZ)
+
+    def out(self, pcm: Pcm) -> str:
+        """Sound of any rate as the wire wants it."""
+        return codec.to_base64(self._encoder.encode(resample(pcm, INPUT_RATE_HZ)))
+
+    def come_in(self, text: str | None) -> Pcm | None:
+        """Sound from the wire, 24 kHz; None when there is none."""
+        if not text:
+            return None
+        pcm = self._decoder.decode(codec.from_base64(text, field=self._said_field))
+        return pcm if len(pcm) else None
+
+    def frame(self, message: msgspec.Struct) -> str | bytes:
+        """A message of the client as it is sent."""
+        sound = getattr(message, self._heard_field, None) if self.format.binary else None
+        if not sound:
+            return codec.encode(message)
+        bare: Any = msgspec.structs.replace(message, **{self._heard_field: ""})
+        return binary.pack(codec.encode(bare), codec.from_base64(sound, field=self._heard_field))
+
+    def text(self, frame: str | bytes) -> str | bytes:
+        """A message of the server as JSON."""
+        if isinstance(frame, bytes) and self.format.binary:
+            return binary.unpack(frame, self._said_field)
+        return frame
+
+
+def sound_in(text: str | None, *, field: str) -> Pcm | None:
+    """Sound as published, 24 kHz; None when there is none."""
+    if not text:
+        return None
+    return from_float32_bytes(codec.pcm_bytes(text, field=field), OUTPUT_RATE_HZ)
