@@ -28,8 +28,9 @@ from parley.dialects.events import (
     UserTranscribed,
     VideoInput,
 )
+from parley.dialects.formatted import SoundDialect
 from parley.dialects.legacy import LegacyDialect, extra, phrase, written
-from parley.dialects.sound import SoundDialect, in_seconds, reference, within
+from parley.dialects.sound import in_seconds, reference, within
 from parley.errors import (
     BadInput,
     BadSessionId,

@@ -25,8 +25,9 @@ from parley.dialects.events import (
     TurnStarted,
     UserTranscribed,
 )
+from parley.dialects.formatted import SoundDialect
 from parley.dialects.legacy import LegacyDialect, extra, phrase, written
-from parley.dialects.sound import SoundDialect, in_seconds
+from parley.dialects.sound import in_seconds
 from parley.errors import AlreadyPrepared, NotPrepared, ParleyError, UnknownEvent, WrongPhase
 from parley.media.pcm import from_float32_bytes
 from parley.protocol import half_duplex, values

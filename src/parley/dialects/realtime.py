@@ -25,8 +25,9 @@ from parley.dialects.events import (
     UserTranscribed,
     VideoInput,
 )
+from parley.dialects.formatted import SoundDialect
 from parley.dialects.realtime_call import RealtimeCallDialect, setup_of
-from parley.dialects.sound import SoundDialect, in_seconds, within
+from parley.dialects.sound import in_seconds, within
 from parley.errors import (
     BadInput,
     BadSessionId,

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar, TypeVar
+from typing import TypeVar
 
 import msgspec
 import numpy as np
 
-from parley.dialects.base import Dialect, SessionContext
 from parley.dialects.events import Sound
 from parley.errors import InvalidPayload, TooLarge
 from parley.media import coding
 from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm
-from parley.protocol import binary, codec
+from parley.protocol import codec
 from parley.protocol.values import PUBLISHED_FORMAT, AudioFormat
 
 T = TypeVar("T")
@@ -86,33 +85,6 @@ class WireSound:
         """Sound as base64; None where there is none. `ends`: nothing follows for now."""
         sound = Pcm.empty(OUTPUT_RATE_HZ) if pcm is None else pcm
         return codec.to_base64(self._encoder.encode(sound, ends=ends)) or None
-
-
-class SoundDialect(Dialect):
-    """A dialect whose clients may ask for another audio format than the published one."""
-
-    heard_field: ClassVar[str]
-    """Of a client's message: its sound."""
-    said_field: ClassVar[str]
-    """Of a server's message: its sound."""
-
-    def __init__(self, context: SessionContext) -> None:
-        super().__init__(context)
-        self.sound = WireSound()
-
-    def text_of(self, frame: bytes) -> str:
-        if not self.sound.format.binary:
-            return super().text_of(frame)
-        return binary.unpack(frame, self.heard_field)
-
-    def frame(self, message: msgspec.Struct) -> str | bytes | None:
-        sound = getattr(message, self.said_field, None) if self.sound.format.binary else None
-        if not sound:
-            return super().frame(message)
-        text = super().frame(msgspec.structs.replace(message, **{self.said_field: ""}))
-        if not isinstance(text, str):
-            return text
-        return binary.pack(text, codec.from_base64(sound, field=self.said_field))
 
 
 def in_seconds(pcm: Pcm | None) -> tuple[Pcm | None, list[Pcm]]:

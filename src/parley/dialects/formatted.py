@@ -1,0 +1,38 @@
+"""What dialects do alike whose clients may choose how sound crosses the wire."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import msgspec
+
+from parley.dialects.base import Dialect, SessionContext
+from parley.dialects.sound import WireSound
+from parley.protocol import binary, codec
+
+
+class SoundDialect(Dialect):
+    """A dialect whose clients may ask for another audio format than the published one."""
+
+    heard_field: ClassVar[str]
+    """Of a client's message: its sound."""
+    said_field: ClassVar[str]
+    """Of a server's message: its sound."""
+
+    def __init__(self, context: SessionContext) -> None:
+        super().__init__(context)
+        self.sound = WireSound()
+
+    def text_of(self, frame: bytes) -> str:
+        if not self.sound.format.binary:
+            return super().text_of(frame)
+        return binary.unpack(frame, self.heard_field)
+
+    def frame(self, message: msgspec.Struct) -> str | bytes | None:
+        sound = getattr(message, self.said_field, None) if self.sound.format.binary else None
+        if not sound:
+            return super().frame(message)
+        text = super().frame(msgspec.structs.replace(message, **{self.said_field: ""}))
+        if not isinstance(text, str):
+            return text
+        return binary.pack(text, codec.from_base64(sound, field=self.said_field))
