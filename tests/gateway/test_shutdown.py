@@ -69,7 +69,7 @@ async def test_newcomers_are_refused_while_the_last_sessions_end():
         await until(lambda: worker.sessions)
         worker.freeze()
         worker._control = None  # it does not hear that it should end anything
-        gateway.runtime.worker_control.end_sessions = lambda: 1  # type: ignore[method-assign]
+        gateway.runtime.worker_control.end_sessions = lambda **_: 1  # type: ignore[method-assign]
         gateway.gateway.stop()
         await until(lambda: gateway.runtime.closing.done())
         outcomes = []
@@ -91,7 +91,7 @@ async def test_whoever_does_not_end_in_time_is_cut_off():
     ):
         await hear(client)
         await until(lambda: worker.sessions)
-        gateway.runtime.worker_control.end_sessions = lambda: 1  # type: ignore[method-assign]
+        gateway.runtime.worker_control.end_sessions = lambda **_: 1  # type: ignore[method-assign]
         async with asyncio.timeout(HANG_S):
             await gateway.runtime.shut_down(grace_s=0.1)
         messages, code = await end_of(client)

@@ -145,6 +145,22 @@ async def test_a_cut_session_keeps_its_slot_and_its_id_for_the_window() -> None:
         await all_free(server)
 
 
+async def test_a_client_that_asked_is_told_in_time_that_its_session_will_end() -> None:
+    async with running_stack(model="parrot", limits={"realtime_audio_s": 40.0}) as server:
+        spoken = TALKS["realtime"]
+        client = ResumingClient(server.ws(spoken.path(), extensions=False))
+        await client.begin(first=spoken.first)
+
+        limit = await client.hear()
+        server.runtime.worker_control.announce_end(5.0)
+        shutdown = await client.hear()
+        await client.close()
+
+    assert (limit["type"], limit["reason"]) == ("session.going_away", "time")
+    assert 0 < limit["time_left_s"] <= 40
+    assert shutdown == {"type": "session.going_away", "reason": "shutdown", "time_left_s": 5.0}
+
+
 class Breakable(NetworkTransport):
     """A network that can be cut."""
 

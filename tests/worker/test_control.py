@@ -51,6 +51,9 @@ class Reporter:
         self.orders.append(order)
         return order.lease_id == "here"
 
+    def announce_end(self, time_left_s: float) -> None:
+        self.announced = time_left_s
+
     def end_session(self, order: EndSession) -> bool:
         self.orders.append(order)
         return order.lease_id == "here"

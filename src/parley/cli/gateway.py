@@ -64,6 +64,7 @@ def gateway(
 async def _run(settings: Settings) -> bool:
     """Whether it is to be started again, to stand by for the gateway that replaced it."""
     running = Gateway(settings)
+    running.keeps_sessions = True
     with ending_on_signals(
         running.stop,
         running.stop_now,

@@ -62,6 +62,9 @@ class Gateway:
         self._leadership: Leadership | None = None
         self._keeping: asyncio.Task[None] | None = None
         self.was_replaced = False
+        self.keeps_sessions = False
+        """Whether workers outlive this gateway, so that its end need not end what can be gone on
+        with at the next."""
 
     @property
     def url(self) -> str:
@@ -215,9 +218,11 @@ class Gateway:
             self._internal = None
 
     async def _drain(self) -> None:
-        # Calls that run end here; new ones begin at the next gateway at once.
+        # Calls that cannot be gone on with end here; new ones begin at the next gateway at once.
         await self._give_up_leadership()
-        draining = asyncio.create_task(self.runtime.shut_down(drain_s=self._drain_s))
+        draining = asyncio.create_task(
+            self.runtime.shut_down(drain_s=self._drain_s, keep=self.keeps_sessions)
+        )
         hurry = asyncio.create_task(self._server.hurry.wait())
         await asyncio.wait({draining, hurry}, return_when=asyncio.FIRST_COMPLETED)
         for task in (draining, hurry):

@@ -260,18 +260,26 @@ class GatewayRuntime:
                 await asyncio.to_thread(decoding.close)
                 await asyncio.to_thread(self.tracing.close)
 
-    async def shut_down(self, grace_s: float = SHUTDOWN_S, *, drain_s: float = 0.0) -> None:
+    async def shut_down(
+        self, grace_s: float = SHUTDOWN_S, *, drain_s: float = 0.0, keep: bool = False
+    ) -> None:
         """Let everybody go: newcomers and those waiting are told, running sessions go on for
         `drain_s`, then end in their dialect's words, and whoever is still there after `grace_s` is
-        cut off. Safe to repeat."""
+        cut off. Safe to repeat.
+
+        Args:
+            keep: another gateway will follow, so sessions that can be gone on with do not end.
+        """
         if not self.closing.done():
             running, waiting = len(self.worker_pool.leases), len(self.queue)
             self.closing.set_result(None)
             self.dispatcher.close()
             log.info("shutting down", running=running, waiting=waiting, drain_s=drain_s)
             if drain_s and running:
+                if not keep:
+                    self.worker_control.announce_end(drain_s)
                 await self._drain(drain_s)
-            self.worker_control.end_sessions()
+            self.worker_control.end_sessions(keep=keep)
         live = set(self.connection_handler.live)
         if not live:
             return

@@ -89,7 +89,7 @@ class SessionRelay:
             return False
         if end.who == "client":
             return end.closure.code not in LEAVING_CODES
-        return end.who == "worker" and not end.closure.is_clean
+        return not end.closure.is_clean
 
     def _finish(
         self, connection: Connection, worker: Connection, dialect: Dialect, end: RelayEnd

@@ -21,6 +21,7 @@ from parley.gateway.tls import worker_context
 from parley.gateway.worker_pool import Lease, Worker, WorkerPool
 from parley.protocol.control import (
     SILENCE_LIMIT_S,
+    AnnounceEnd,
     EndSession,
     FromWorker,
     Goodbye,
@@ -113,12 +114,25 @@ class WorkerControl:
                 log.info("session ended: quota", session_id=lease.session_id, key=lease.key_id)
                 self._send(lease.worker, EndSession(lease.lease_id, "stopped"))
 
-    def end_sessions(self) -> int:
-        """Ask for the end of every running session in its dialect's words; how many there are."""
+    def end_sessions(self, *, keep: bool = False) -> int:
+        """Ask for the end of every running session in its dialect's words; how many there are.
+
+        Args:
+            keep: sessions that a client can go on with at the next gateway are only parted from it.
+        """
         leases = self._worker_pool.leases
         for lease in leases:
-            self._send(lease.worker, EndSession(lease.lease_id, "server_shutdown"))
+            if keep and lease.resume is not None:
+                lease.lost.notify()
+            else:
+                self._send(lease.worker, EndSession(lease.lease_id, "server_shutdown"))
         return len(leases)
+
+    def announce_end(self, time_left_s: float) -> None:
+        """Let workers tell clients that want to know that their sessions will end."""
+        for worker in self._worker_pool:
+            if worker.is_connected:
+                self._send(worker, AnnounceEnd(time_left_s))
 
     def leave(self, grace_s: float) -> None:
         """Ask all workers to finish."""

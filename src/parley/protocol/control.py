@@ -217,6 +217,12 @@ class EndSession(msgspec.Struct, tag="end_session", frozen=True):
     request_id: str = ""
 
 
+class AnnounceEnd(msgspec.Struct, tag="announce_end", frozen=True):
+    """Sessions will be ended in `time_left_s`: tell the clients that want to know."""
+
+    time_left_s: float
+
+
 class Leave(msgspec.Struct, tag="leave", frozen=True):
     """Finish: refuse new sessions, end the running ones within `grace_s`, exit."""
 
@@ -224,4 +230,4 @@ class Leave(msgspec.Struct, tag="leave", frozen=True):
 
 
 FromWorker = Hello | SessionPhase | Heartbeat | StopResult | Goodbye
-ToWorker = Welcome | StopTurn | EndSession | Leave
+ToWorker = Welcome | StopTurn | EndSession | AnnounceEnd | Leave

@@ -42,6 +42,8 @@ RefusalReason = Literal["unknown", "expired", "replaced", "gap"]
 """`unknown`: no such session, or not its token. `expired`: it has ended, or waited too long.
 `replaced`: the token was replaced by a later one. `gap`: a number that was never sent."""
 
+AwayReason = Literal["time", "context", "shutdown"]
+
 Sequence = Annotated[int, Meta(ge=0, le=2**53)]
 
 
@@ -99,6 +101,19 @@ class ResyncRequired(msgspec.Struct, tag="session.resync_required", frozen=True,
     to_seq: int
 
 
+class GoingAway(msgspec.Struct, tag="session.going_away", frozen=True, kw_only=True):
+    """The session will end. Told once for each reason.
+
+    Args:
+        time_left_s: an estimate where the reason is `context`.
+        reason: `time`: it has a total length; `context`: the model's memory is nearly full;
+            `shutdown`: the server ends.
+    """
+
+    time_left_s: float
+    reason: AwayReason
+
+
 class InputAck(msgspec.Struct, tag="session.input_ack", frozen=True, kw_only=True):
     """`received` of the client's messages have come. Sent where nothing else tells it for a while;
     it has no number of its own."""
@@ -107,7 +122,9 @@ class InputAck(msgspec.Struct, tag="session.input_ack", frozen=True, kw_only=Tru
 
 
 ResumeClientMessage = ResumeRequest | DeliveryAck
-ResumeServerMessage = InputAck | ResumeGranted | ResumeRefusal | ConnectionReplaced | ResyncRequired
+ResumeServerMessage = (
+    GoingAway | InputAck | ResumeGranted | ResumeRefusal | ConnectionReplaced | ResyncRequired
+)
 
 REFUSALS: Final[dict[RefusalReason, str]] = {
     "unknown": "There is no such session, or this is not its token. Begin a new one.",

@@ -9,6 +9,13 @@ RESUME: Final = "resume"
 """The deadline by which a client that was cut off has to be back; the only one that runs while the
 session's clock is stopped."""
 
+GOING_AWAY: Final = "going away"
+"""When the client is told that the session will soon have lasted as long as it may."""
+LAST: Final = ("session", "total")
+"""Deadlines that end a session, whatever happens in it."""
+AWAY_LEAD_S: Final = 60.0
+"""How long before. Source: Gemini Live's `goAway` comes about that early."""
+
 
 class Deadlines:
     """Deadlines by name. Pure: it reads no clock.
@@ -35,6 +42,16 @@ class Deadlines:
     def get(self, name: str) -> float | None:
         """When it is due, if it is set."""
         return self._due_s.get(name)
+
+    def warn_of_the_last(self, now_s: float) -> None:
+        """Set `GOING_AWAY` for the one that ends the session."""
+        due_s = self.last_due_s()
+        if due_s is not None:
+            self.set(GOING_AWAY, max(now_s, due_s - AWAY_LEAD_S))
+
+    def last_due_s(self) -> float | None:
+        """When the session ends, whatever happens in it; None: it may go on for ever."""
+        return min((self._due_s[name] for name in LAST if name in self._due_s), default=None)
 
     def next_due_s(self) -> float | None:
         """The earliest."""

@@ -29,10 +29,13 @@ from parley.dialects.events import (
     ServerEvent,
     SessionEnded,
     SessionReady,
+    UnitDone,
 )
 from parley.errors import InferenceFailed, ParleyError, SlowClient
+from parley.protocol import codec
 from parley.protocol.kinds import Phase
-from parley.session.deadlines import RESUME, Deadlines
+from parley.protocol.resume import AwayReason, GoingAway
+from parley.session.deadlines import GOING_AWAY, RESUME, Deadlines
 from parley.session.outbox import Outbox, OutputLimits
 from parley.session.resumable import ResumableSocket
 from parley.session.socket import Disconnected, SessionSocket
@@ -40,6 +43,9 @@ from parley.session.socket import Disconnected, SessionSocket
 PARSE_ON_LOOP_BYTES = 65_536
 """Longer messages are parsed in a thread, so that a large one holds nobody else up. A second of
 sound is longer, so every unit is."""
+
+NEARLY_FULL = 0.9
+"""Share of a context from which a client that wants to know is told that the session will end."""
 
 CLOSING_S = 2.0
 """How long the closing handshake may take."""
@@ -120,6 +126,7 @@ class Session:
         self._recorded = recorded
         self._outbox = Outbox(output)
         self._phase = Phase.CONNECTED
+        self._announced: set[AwayReason] = set()
         self._last_words: Reply | None = None
         """Decided already, by the event that ended the session."""
         self._ending: asyncio.Future[SessionEnded] = asyncio.get_running_loop().create_future()
@@ -158,7 +165,11 @@ class Session:
         reply = self._dialect.encode(event)
         if isinstance(event, SessionReady) and self._resumable is not None:
             self._put([self._resumable.with_token(text) for text in self._dialect.frames(reply)])
+            if self._resumable.is_enabled:
+                self.deadlines.warn_of_the_last(self.clock.monotonic())
             return
+        if isinstance(event, UnitDone) and self._resumable is not None:
+            self._watch_context(event)
         self._send(reply, SessionEnded("error", error), is_output=is_output)
 
     def _send(self, reply: Reply, ended: SessionEnded, *, is_output: bool = False) -> None:
@@ -174,6 +185,23 @@ class Session:
             self._outbox.put(frames, is_output=is_output)
         except SlowClient as error:
             self.end(SessionEnded("error", error))
+
+    def go_away(self, time_left_s: float, reason: AwayReason) -> None:
+        """Tell a client that asked to be told, once for each reason, that the session will end."""
+        if self._resumable is None or not self._resumable.is_enabled or self.has_ended:
+            return
+        if reason in self._announced:
+            return
+        self._announced.add(reason)
+        told = GoingAway(time_left_s=round(max(0.0, time_left_s), 1), reason=reason)
+        self._put([codec.encode(told)])
+
+    def _watch_context(self, done: UnitDone) -> None:
+        limit = self._dialect.context_tokens
+        if limit is None or done.context_tokens < NEARLY_FULL * limit:
+            return
+        per_unit = done.context_tokens / (done.index + 1)
+        self.go_away((limit - done.context_tokens) / per_unit, "context")
 
     def drop_output(self) -> None:
         """Send nothing more of the answer in progress than is under way already."""
@@ -211,6 +239,9 @@ class Session:
         for name in self.deadlines.take_expired(self.clock.monotonic()):
             if name == RESUME:
                 self.end(SessionEnded("disconnected"))
+            elif name == GOING_AWAY:
+                last_s = self.deadlines.last_due_s() or 0.0
+                self.go_away(last_s - self.clock.monotonic(), "time")
             elif self._runner is not None and not self.has_ended:
                 self._runner.expire(name)
 

@@ -31,6 +31,7 @@ from parley.protocol.control import (
     CONTROL_PATH,
     SECRET_HEADER,
     STANDBY_HEADER,
+    AnnounceEnd,
     EndSession,
     FromWorker,
     Goodbye,
@@ -47,6 +48,8 @@ from parley.worker.trust import GatewayTrust, WrongCertificate, remedy
 
 FIRST_RETRY_S = 0.2
 LAST_RETRY_S = 5.0
+KEEPING_RETRY_S = 0.5
+"""The longest wait while a session is kept whose client looks for it at the gateway."""
 
 OPEN_LIMIT_S = 5.0
 
@@ -87,6 +90,10 @@ class Reporter(Protocol):
 
     def end_session(self, order: EndSession) -> bool:
         """Whether there was a session to end."""
+        ...
+
+    def announce_end(self, time_left_s: float) -> None:
+        """Sessions will be ended in that time: tell clients that want to know."""
         ...
 
     def leave(self, grace_s: float) -> None:
@@ -166,7 +173,8 @@ class ControlLink:
                     self._complain(error, retry_s)
             # Spread out, so that a gateway that returns is not met by all its workers at once.
             await asyncio.sleep(retry_s * random.uniform(0.8, 1.2))
-            retry_s = min(LAST_RETRY_S, 2 * retry_s)
+            keeps = any(each.resume is not None for each in self._reporter.living())
+            retry_s = min(KEEPING_RETRY_S if keeps else LAST_RETRY_S, 2 * retry_s)
 
     def _note_standby(self) -> None:
         if self._complaint != STANDBY_HEADER:
@@ -262,6 +270,8 @@ class ControlLink:
                 stopped = self._reporter.end_session(order)
                 if order.request_id:
                     self.report(StopResult(order.request_id, stopped))
+            case AnnounceEnd(time_left_s=left_s):
+                self._reporter.announce_end(left_s)
             case Leave():
                 self._reporter.leave(order.grace_s)
 

@@ -560,6 +560,12 @@ class Host:
             session.end(SessionEnded("server_shutdown"))
         return True
 
+    def announce_end(self, time_left_s: float) -> None:
+        """Tell the clients that want to know that their sessions will end."""
+        for held in list(self._held.values()):
+            if held.session is not None:
+                held.session.go_away(time_left_s, "shutdown")
+
     def leave(self, grace_s: float, drain_s: float = 0.0) -> None:
         """Take no more sessions, end the running ones, then set `leaving`.
 
@@ -574,6 +580,7 @@ class Host:
         if not self._held:
             self._emptied.set()
         if drain_s:
+            self.announce_end(drain_s)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(drain_s):
                     await self._emptied.wait()

@@ -703,6 +703,12 @@ export namespace resume {
     seq: number;
     generation?: number;
   }
+  /** The session will end. Told once for each reason. */
+  interface GoingAway {
+    type: "session.going_away";
+    time_left_s: number;
+    reason: "context" | "shutdown" | "time";
+  }
   /** `received` of the client's messages have come. Sent where nothing else tells it for a while; it has no number of its own. */
   interface InputAck {
     type: "session.input_ack";
@@ -735,5 +741,5 @@ export namespace resume {
     to_seq: number;
   }
   type ClientMessage = ResumeRequest | DeliveryAck;
-  type ServerMessage = InputAck | ResumeGranted | ResumeRefusal | ConnectionReplaced | ResyncRequired;
+  type ServerMessage = GoingAway | InputAck | ResumeGranted | ResumeRefusal | ConnectionReplaced | ResyncRequired;
 }

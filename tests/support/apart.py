@@ -1,0 +1,72 @@
+"""Gateway and workers as processes of their own, as on several hosts."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from tests.support.patience import HANG_S
+from tests.support.processes import Process, running
+from websockets.sync.client import ClientConnection, connect
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Apart:
+    """One gateway on a fixed port, and workers that dial it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port = free_port()
+        self.stack: list[Any] = []
+        self.gateway = self.start_gateway()
+
+    def _enter(self, verb: str, *flags: str) -> Process:
+        context = running(self.folder, verb, *flags)
+        self.stack.append(context)
+        return context.__enter__()
+
+    def start_gateway(self) -> Process:
+        process = self._enter("gateway", "--http", "--host", "127.0.0.1", "--port", str(self.port))
+        process.line_with("gateway ready")
+        return process
+
+    def start_worker(self, index: int = 0) -> Process:
+        process = self._enter(
+            "worker",
+            *("--gateway", f"http://127.0.0.1:{self.port}"),
+            *("--model", "parrot", "--worker-index", str(index)),
+        )
+        process.line_with("gateway welcome")
+        return process
+
+    def close(self) -> None:
+        for context in reversed(self.stack):
+            context.__exit__(None, None, None)
+
+    def status(self) -> dict[str, Any]:
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{self.port}/status", timeout=HANG_S
+        ) as answer:
+            return json.loads(answer.read())
+
+    def until(self, limit_s: float, **expected: int) -> float:
+        """Wait for a status; gives the seconds it took."""
+        began = time.monotonic()
+        while True:
+            status = self.status()
+            if all(status[name] == value for name, value in expected.items()):
+                return time.monotonic() - began
+            assert time.monotonic() - began < limit_s, (expected, status)
+            time.sleep(0.05)
+
+    def session(self, session_id: str) -> ClientConnection:
+        return connect(f"ws://127.0.0.1:{self.port}/ws/half_duplex/{session_id}?extensions=true")
