@@ -134,5 +134,9 @@ def no_redis(pair: Pair) -> None:
         assert json.loads(call.recv(HANG_S))["type"] == "prepared"
     pair.redis.start()
     active = until(lambda: next(filter(pair.is_ready, "ab"), ""), "nobody is active again")
+    if active == "b":
+        # It was the first to ask the Redis that had forgotten everything.
+        assert pair.a.popen.wait(HANG_S) == 75
+        pair.a = pair.gateway("a", "gateway on standby")
     getattr(pair, active).send(signal.SIGTERM)
     until(lambda: pair.is_ready("b" if active == "a" else "a"), "nobody took over")
