@@ -130,6 +130,24 @@ async def test_what_is_being_rendered_waits_unless_somebody_asks_for_it(tmp_path
     assert hosts.listed(hosts.there) == []
 
 
+async def test_who_asks_for_a_recording_that_is_being_completed_waits_for_it(tmp_path, monkeypatch):
+    monkeypatch.setattr("parley.gateway.handover.COMPLETE_LOOK_S", 0.01)
+    hosts = Hosts(tmp_path)
+    folder = recording(hosts.there, "one")
+    (folder / "recording.json").unlink()
+
+    async with hosts.joined():
+        still_comes = await hosts.handover.bring("one")
+        asked = asyncio.create_task(hosts.handover.bring("one"))
+        await asyncio.sleep(0)
+        (folder / "recording.json").write_text("{}")
+        comes_later = await asked
+
+    assert still_comes
+    assert not comes_later
+    assert hosts.listed(hosts.here) == ["one"]
+
+
 async def test_what_is_no_recordings_id_is_asked_of_nobody(tmp_path):
     hosts = Hosts(tmp_path)
     recording(hosts.there, "one")

@@ -109,6 +109,38 @@ def test_tokens_of_the_day_survive_a_restart():
         counted.usage.check("k_1")
 
 
+def test_tokens_are_counted_while_a_session_runs_and_once():
+    counted = Counted(tokens_per_day=100)
+    running = counted.pool.lease(Kind.CHAT, "s", key_id="k_1")
+    assert running is not None
+    for told in (60, 60, 99):
+        heartbeat = Heartbeat("idle", 3, 0, 0.0, 0, tokens={running.lease_id: told, "unknown": 5})
+        counted.pool.heard(counted.worker, heartbeat)
+    assert counted.usage.over() == []
+
+    heartbeat = Heartbeat("idle", 3, 0, 0.0, 0, tokens={running.lease_id: 120})
+    counted.pool.heard(counted.worker, heartbeat)
+    over = counted.usage.over()
+    ended = SessionPhase(running.lease_id, "s", Kind.CHAT, Phase.ENDED, tokens=130)
+    counted.pool.phase(counted.worker, ended)
+
+    assert over == [running]
+    assert counted.usage.today("k_1").tokens == 130
+
+
+def test_tokens_of_a_worker_that_died_are_counted():
+    counted = Counted()
+    running = counted.pool.lease(Kind.CHAT, "s", key_id="k_1")
+    assert running is not None
+    heartbeat = Heartbeat("idle", 3, 0, 0.0, 0, tokens={running.lease_id: 70})
+    counted.pool.heard(counted.worker, heartbeat)
+
+    counted.pool.left(counted.worker)
+    running.release()
+
+    assert counted.usage.today("k_1").tokens == 70
+
+
 async def made(gateway: Any, **body: Any) -> dict[str, Any]:
     async with gateway.http(headers=ADMIN) as http:
         answer = await http.post("/api/admin/keys", json={"name": "one", **body})

@@ -209,6 +209,18 @@ async def test_a_beat_counts_stages_units_and_errors_since_the_last_one():
         assert next_heartbeat.errors == {}
 
 
+async def test_a_beat_tells_what_running_sessions_have_generated():
+    async with worker_harness() as harness:
+        talk = await harness.ready("duplex")
+        (held,) = harness.host._held.values()
+        assert held.meter is not None
+        before = harness.host.heartbeat().tokens
+        held.meter.tokens = 7
+
+        assert before == {}
+        assert harness.host.heartbeat().tokens == {talk.lease.lease_id: 7}
+
+
 async def test_health_tells_what_is_going_on():
     async with worker_harness() as harness:
         idle = harness.host.health()

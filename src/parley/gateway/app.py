@@ -240,6 +240,7 @@ def _add_routes(app: FastAPI, runtime: GatewayRuntime, web: Path, recent: logs.R
         pages.routes(
             apps=runtime.apps,
             files=files,
+            handover=runtime.handover,
             recordings=runtime.recordings,
             web=web,
         ),

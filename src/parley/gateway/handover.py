@@ -23,11 +23,17 @@ from typing import IO, Any, Final, cast
 import httpx
 
 from parley import logs
+from parley.gateway.authenticator import SHARE_PREFIX
 from parley.gateway.recording_access import RecordingAccess
 from parley.gateway.state import State
 from parley.gateway.tls import worker_context
 from parley.gateway.worker_pool import Worker, WorkerPool
-from parley.protocol.control import RECORDINGS_PATH, SECRET_HEADER, STORE_ID_FILE
+from parley.protocol.control import (
+    INCOMPLETE_STATUS,
+    RECORDINGS_PATH,
+    SECRET_HEADER,
+    STORE_ID_FILE,
+)
 from parley.recording import store
 from parley.recording.layout import (
     ID_PATTERN,
@@ -44,6 +50,10 @@ AT_ONCE: Final = 4
 TIMEOUT_S: Final = 30.0
 """Without a byte from a worker."""
 BRING_LIMIT_S: Final = 20.0
+COMPLETE_LOOK_S: Final = 0.5
+COMPLETE_LOOKS: Final = 10
+"""Whoever asks for a recording whose session has just ended waits for so many looks."""
+HOLDERS_ASKED: Final = 64
 RETRY_S: Final = 15.0
 """A worker whose recordings could not be had is left alone for this long."""
 TAKEN_LIMIT: Final = 10_000
@@ -59,6 +69,10 @@ log = logs.get(__name__)
 
 class NotTaken(Exception):
     """A recording stays where it is for now; the sentence says why."""
+
+
+class NotComplete(NotTaken):
+    """The worker has it, and its session runs or has just ended."""
 
 
 class Handover:
@@ -121,26 +135,45 @@ class Handover:
         ]
         await asyncio.gather(*(self._take_from(worker) for worker in asked))
 
-    async def bring(self, recording_id: str) -> None:
-        """Take one recording over now if some worker has it; comes back without it otherwise, also
-        when others ask for as many as are brought at a time."""
-        if not ID.match(recording_id) or self._folders.find(recording_id) is not None:
-            return
-        if self._bringing.locked():
-            return
-        async with self._bringing:
-            await self._bring(recording_id)
+    async def bring(self, recording_id: str) -> bool:
+        """Take one recording over now if some worker has it; waits a moment for one whose session
+        has just ended. Comes back without it otherwise, also when others ask for as many as are
+        brought at a time.
 
-    async def _bring(self, recording_id: str) -> None:
-        holders = [worker for worker in self._worker_pool if _waits(worker)]
+        Returns:
+            Whether it is still to come.
+        """
+        if not ID.match(recording_id) or recording_id.startswith(SHARE_PREFIX):
+            return False
+        if self._folders.find(recording_id) is not None:
+            return False
+        if self._bringing.locked():
+            return False
+        async with self._bringing:
+            return await self._bring(recording_id)
+
+    async def _bring(self, recording_id: str) -> bool:
+        comes = False
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(BRING_LIMIT_S):
-                for worker in holders:
-                    try:
-                        await self._take(worker, recording_id)
-                        return
-                    except NotTaken:
-                        continue
+                for _ in range(COMPLETE_LOOKS):
+                    comes = await self._bring_once(recording_id)
+                    if not comes:
+                        break
+                    await asyncio.sleep(COMPLETE_LOOK_S)
+        return comes
+
+    async def _bring_once(self, recording_id: str) -> bool:
+        holders = [worker for worker in self._worker_pool if _hands_over(worker)]
+        for worker in holders[:HOLDERS_ASKED]:
+            try:
+                await self._take(worker, recording_id)
+            except NotComplete:
+                return True
+            except NotTaken:
+                continue
+            return False
+        return False
 
     async def _take_from(self, worker: Worker) -> None:
         async with self._places:
@@ -216,6 +249,8 @@ class Handover:
                 self._client(worker) as http,
                 http.stream("GET", f"{RECORDINGS_PATH}/{recording_id}") as answer,
             ):
+                if answer.status_code == INCOMPLETE_STATUS:
+                    raise NotComplete("It is not complete yet.")
                 answer.raise_for_status()
                 self._check_room(int(answer.headers["content-length"]))
                 incoming.mkdir(mode=0o700, parents=True)
@@ -241,6 +276,13 @@ class Handover:
             answer = http.delete(f"{RECORDINGS_PATH}/{recording_id}")
             if answer.status_code not in (204, 404):
                 answer.raise_for_status()
+
+
+def _hands_over(worker: Worker) -> bool:
+    heartbeat = worker.heartbeat
+    if heartbeat is None or not worker.is_connected:
+        return False
+    return heartbeat.recordings_waiting is not None
 
 
 def _waits(worker: Worker) -> int:

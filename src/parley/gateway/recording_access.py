@@ -22,6 +22,17 @@ class NoRecording(ParleyError):
         super().__init__("There is no such recording.")
 
 
+class RecordingComing(ParleyError):
+    """A worker has it, and hands it over when it is complete."""
+
+    code = "recording_coming"
+    http_status = 503
+    is_client_error = True
+
+    def __init__(self) -> None:
+        super().__init__("This recording is being handed over; try again in a moment.")
+
+
 class BadLink(ParleyError):
     """A share link that has expired, was made by another server, or was tampered with."""
 

@@ -1,7 +1,8 @@
 """What each key used: sessions, minutes, generated tokens by day (UTC), and whether it may more.
 
-Pure bookkeeping. Minutes are those of leases, running ones included; tokens are counted when a
-session ends. Maintenance writes down what was counted and puts today's back after a restart.
+Pure bookkeeping. Minutes are those of leases, running ones included; tokens are counted once a
+second, as workers tell them: those of a unit, or of an answer when it is complete. Maintenance
+writes down what was counted and puts today's back after a restart.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class KeyUsage:
         self._day = self.day()
         self._unsaved: dict[tuple[str, str], UsageOfDay] = {}
         worker_pool.released.listen(self._released)
-        worker_pool.ended.listen(self._ended)
+        worker_pool.spent.listen(self._spent)
 
     def day(self) -> str:
         """Today, in UTC."""
@@ -129,9 +130,8 @@ class KeyUsage:
         seconds = self._clock.monotonic() - lease.granted_at
         self._add(lease, UsageOfDay(sessions=1, seconds=seconds))
 
-    def _ended(self, lease: Lease, tokens: int) -> None:
-        if tokens:
-            self._add(lease, UsageOfDay(tokens=tokens))
+    def _spent(self, lease: Lease, tokens: int) -> None:
+        self._add(lease, UsageOfDay(tokens=tokens))
 
     def _add(self, lease: Lease, used: UsageOfDay) -> None:
         if lease.key_id is None:

@@ -65,6 +65,8 @@ class Lease:
     """Where its client may go on over another connection."""
     resume_ends_at: float | None = None
     """How long its worker waits for a client that was cut off."""
+    tokens: int = 0
+    """What its session has generated, as far as was told."""
     was_told_to_end: bool = False
     """Whether its worker was asked to end it because its key's day is used up."""
     is_held: bool = True
@@ -208,6 +210,8 @@ class WorkerPool:
         """A worker brought a session with it that we did not know; nobody holds its lease."""
         self.ended: Signal[Lease, int] = Signal()
         """A worker has put a session away, which generated so many tokens."""
+        self.spent: Signal[Lease, int] = Signal()
+        """A session generated so many tokens more."""
         self._slots_seen = 1
 
     def __iter__(self) -> Iterator[Worker]:
@@ -259,6 +263,10 @@ class WorkerPool:
     def heard(self, worker: Worker, heartbeat: Heartbeat) -> None:
         """A sign of life."""
         self._touch(worker)
+        for lease_id, tokens in heartbeat.tokens.items():
+            held = worker.leases.get(lease_id) or worker.closing.get(lease_id)
+            if held is not None:
+                self._spend(held, tokens)
         worker.heartbeat = heartbeat
         worker.said_free = heartbeat.free_slots
         seen = sum(1 for lease in worker.leases.values() if lease.phase is not None)
@@ -296,8 +304,15 @@ class WorkerPool:
         if message.phase is Phase.ENDED:
             worker.said_free = min(worker.slots, worker.said_free + was_seen)
             worker.closing.pop(lease_id, None)
+            self._spend(lease, message.tokens)
             self.ended.notify(lease, message.tokens)
             self.changed.notify()
+
+    def _spend(self, lease: Lease, tokens: int) -> None:
+        """Its session has generated so many tokens in all."""
+        if tokens > lease.tokens:
+            more, lease.tokens = tokens - lease.tokens, tokens
+            self.spent.notify(lease, more)
 
     def _learn(self, worker: Worker, message: SessionPhase, resume: ResumeState) -> Lease:
         """A session that a worker has kept while this gateway, or the one before, was away."""
@@ -316,6 +331,8 @@ class WorkerPool:
             address=note.address,
             key_id=note.key_id,
             was_opened=True,
+            # Those were counted by the gateway that leased it.
+            tokens=message.tokens,
             _release=self._released,
         )
         worker.leases[lease.lease_id] = lease

@@ -25,6 +25,8 @@ CONTROL_PATH = "/internal/worker"
 SESSION_PATH = "/session/{dialect}"
 RECORDINGS_PATH = "/recordings"
 """At a worker: which recordings are ready to be taken over; below it, each as a tar file."""
+INCOMPLETE_STATUS = 409
+"""How a worker answers for a recording that it has and that is not complete yet."""
 VOICE_PATH = "/internal/voice"
 """At the gateway: a registered voice as WAV, for a worker with a data folder of its own."""
 STORE_ID_FILE = "store_id"
@@ -171,6 +173,8 @@ class Heartbeat(msgspec.Struct, tag="heartbeat", frozen=True):
     recording: RecordingState = "on"
     recording_lost: int = 0
     """Since the last heartbeat: entries of recordings that could not be written."""
+    tokens: dict[str, int] = {}
+    """What running sessions have generated so far, by lease; those with nothing are left out."""
     recordings_waiting: int | None = None
     """Recordings on the worker's disk that the gateway is to take over; None where both share a
     data folder."""

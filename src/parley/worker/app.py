@@ -26,6 +26,7 @@ from parley.protocol.control import (
     BUSY_STATUS,
     CALLER_HEADER,
     EXTENSIONS_HEADER,
+    INCOMPLETE_STATUS,
     KIND_HEADER,
     LEASE_HEADER,
     NOTE_HEADER,
@@ -137,7 +138,10 @@ def _recording_routes(finished: FinishedRecordings, secret: str | None) -> list[
         return JSONResponse({"recordings": await asyncio.to_thread(finished.ready)})
 
     async def one(request: Request) -> Response:
-        folder = await asyncio.to_thread(finished.find, request.path_params["recording_id"])
+        recording_id = request.path_params["recording_id"]
+        folder = await asyncio.to_thread(finished.find, recording_id)
+        if folder is None and await asyncio.to_thread(finished.is_coming, recording_id):
+            return PlainTextResponse("It is not complete yet.", INCOMPLETE_STATUS)
         if folder is None:
             return PlainTextResponse("There is no such recording.", 404)
         files = await asyncio.to_thread(tar_files, folder)

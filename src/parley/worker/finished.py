@@ -93,6 +93,11 @@ class FinishedRecordings:
         folder = self._folders.find(recording_id) if self.is_on else None
         return folder if folder is not None and _is_complete(folder) else None
 
+    def is_coming(self, recording_id: str) -> bool:
+        """Whether it is here and not complete yet: its session runs, or has just ended."""
+        folder = self._folders.find(recording_id) if self.is_on else None
+        return folder is not None and not _is_complete(folder)
+
     def release(self, recording_id: str) -> bool:
         """The gateway has it: remove it here; whether it was there.
 

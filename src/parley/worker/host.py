@@ -537,6 +537,11 @@ class Host:
             recording="off" if self.recordings is None else self.recordings.state,
             recording_lost=0 if self.recordings is None else self.recordings.take_lost(),
             recordings_waiting=None if self.finished is None else self.finished.waiting,
+            tokens={
+                lease_id: held.meter.tokens
+                for lease_id, held in self._held.items()
+                if held.meter is not None and held.meter.tokens
+            },
         )
 
     def living(self) -> Iterable[SessionPhase]:

@@ -79,6 +79,7 @@ OPENAI_PREFIX: Final = "/v1/"
 RETRY_AFTER_S: Final[Mapping[str, int]] = {
     "queue_full": 5,
     "rate_limited": 15,
+    "recording_coming": 2,
     "service_unavailable": 10,
     "too_many_sessions": 5,
     "worker_busy": 2,

@@ -13,6 +13,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from starlette.exceptions import HTTPException
 
 from parley.gateway.apps import Apps
+from parley.gateway.handover import Handover
 from parley.gateway.http.files import WebFiles
 from parley.gateway.recording_access import RecordingAccess
 
@@ -57,6 +58,7 @@ def routes(
     *,
     apps: Apps,
     files: WebFiles | None,
+    handover: Handover,
     recordings: RecordingAccess,
     web: Path = WEB,
 ) -> APIRouter:
@@ -91,7 +93,9 @@ def routes(
     @router.get("/s/{session_id}")
     async def replay(session_id: str, request: Request) -> Response:
         # An id, or the token of a share link; the page says itself what it opens, or that it is
-        # gone: people come here by links that have run out.
+        # gone: people come here by links that have run out, and seconds after a call.
+        if await handover.bring(session_id):
+            return served("replay.html", request, 503)
         is_there = recordings.exists(session_id)
         return served("replay.html", request, 200 if is_there else 404)
 

@@ -47,7 +47,12 @@ from parley.gateway.http.session_schemas import (
 from parley.gateway.http.status import iso
 from parley.gateway.http.transfers import Transfers
 from parley.gateway.maintenance import Maintenance
-from parley.gateway.recording_access import Found, NoRecording, RecordingAccess
+from parley.gateway.recording_access import (
+    Found,
+    NoRecording,
+    RecordingAccess,
+    RecordingComing,
+)
 from parley.gateway.state import Row, State
 from parley.recording import store
 from parley.recording.layout import MEDIA_TYPES, Folder, RecordingFolders, free_bytes
@@ -91,8 +96,8 @@ def routes(
     async def bring(request: Request) -> None:
         # It may still lie on the worker that recorded it.
         recording_id = request.path_params.get("session_id")
-        if recording_id:
-            await handover.bring(recording_id)
+        if recording_id and await handover.bring(recording_id):
+            raise RecordingComing
 
     router = APIRouter(tags=["sessions"], dependencies=[Depends(bring)])
     downloads = Transfers("downloads", DOWNLOADS_AT_ONCE, each=DOWNLOADS_EACH)
