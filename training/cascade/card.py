@@ -111,8 +111,8 @@ def ask_names(server: Server, book: Book) -> None:
         book.write("names", key, said=turns, answer=answer, ok=name.lower() in answer.lower())
 
 
-def questions() -> list[tuple[str, str]]:
-    return [(row[0], " | ".join(row[1:])) for row in rows_of(CASES / "spoken.txt")]
+def questions(name: str = "spoken") -> list[tuple[str, str]]:
+    return [(row[0], " | ".join(row[1:])) for row in rows_of(CASES / f"{name}.txt")]
 
 
 def cases_of(part: str) -> Iterator[tuple[str, Voice, list[tuple[str, str, str]]]]:
@@ -138,6 +138,40 @@ def ask_half(server: Server, book: Book) -> None:
             ok = is_right(pattern, reply["answer"])
             book.write("half", key, voice=voice.name, said=text, ok=ok, **reply)
         session.close()
+
+
+SPOILT = {
+    "clean": lambda speech, random: speech, "telephone": noises.telephone,
+    "reverb": noises.reverberated, "noisy": noises.noisy,
+}  # fmt: skip
+
+
+def ask_fresh(server: Server, book: Book) -> None:
+    """The second list of questions, each by two of the five voices in turn."""
+    asked = questions("spoken2")
+    _ask_spoilt(server, book, "fresh", "clean", asked, 2)
+
+
+def ask_spoilt(server: Server, book: Book) -> None:
+    """The first list by telephone, in an echoing room and in noise, each question by one voice."""
+    for how in ("telephone", "reverb", "noisy"):
+        _ask_spoilt(server, book, how, how, questions(), 1)
+
+
+def _ask_spoilt(server: Server, book: Book, part: str, how: str,
+                asked: list[tuple[str, str]], voices: int) -> None:  # fmt: skip
+    for number, (text, pattern) in enumerate(asked):
+        for turn in range(voices):
+            voice = FIVE[(number + 2 * turn) % len(FIVE)]
+            key = f"{part}:{number}:{voice.name}"
+            if key in book.done:
+                continue
+            session = Turns(server, f"{part}{number}{turn}")
+            speech = SPOILT[how](speak(text, voice), np.random.default_rng(number))
+            reply = session.ask(speech)
+            ok = is_right(pattern, reply["answer"])
+            book.write(part, key, voice=voice.name, said=text, ok=ok, **reply)
+            session.close()
 
 
 def ask_duplex(server: Server, book: Book) -> None:
@@ -277,6 +311,7 @@ def measure_cost(server: Server, book: Book) -> None:
 
 PARTS: dict[str, Callable[[Server, Book], None]] = {
     "typed": ask_typed, "honest": ask_honest, "names": ask_names, "half": ask_half,
+    "fresh": ask_fresh, "spoilt": ask_spoilt,
     "duplex": ask_duplex, "people": ask_people, "noise": ask_noise, "minute10": ask_late,
     "turn40": ask_turn40, "cost": measure_cost,
 }  # fmt: skip

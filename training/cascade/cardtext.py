@@ -113,6 +113,11 @@ def as_markdown(book: Book, busy: str) -> str:
     table = [
         shares("spoken questions, half-duplex, five synthetic voices", book.of("half"), 92),
         shares("spoken questions, duplex, the same", book.of("duplex"), 90),
+        shares("spoken questions, half-duplex, a second list, two voices each", book.of("fresh"), 92,
+               "written after the first list was looked at, before it was asked"),
+        *(shares(f"spoken questions, half-duplex, {how}", book.of(part), 85, "the first list, one voice each")
+          for part, how in (("telephone", "telephone band"), ("reverb", "room of 0.5 s, three quarters echo"),
+                            ("noisy", "pink noise at -10 dB"))),
         shares("typed newcomer lines, second list", book.of("blind"), 85,
                "57 of 66 (86 %) at its first run, blind; some rules were added afterwards"),
         shares("typed newcomer lines, first list", book.of("typed"), 85,
@@ -137,7 +142,7 @@ def as_markdown(book: Book, busy: str) -> str:
         for voice in sorted({row["voice"] for row in rows}):
             some = [row for row in rows if row["voice"] == voice]
             by_voice.append(f"| {voice} | {part} | {sum(r['ok'] for r in some)} of {len(some)} |")
-    wrong = [row for part in ("half", "duplex", "blind", "honest", "minute10", "turn40")
+    wrong = [row for part in ("half", "duplex", "fresh", "telephone", "reverb", "noisy", "blind", "honest", "minute10", "turn40")
              for row in book.of(part) if not row["ok"]]  # fmt: skip
     mistakes = [
         f"- {row['part']}{' ' + row['voice'] if 'voice' in row else ''}: "

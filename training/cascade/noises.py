@@ -1,4 +1,4 @@
-"""Sounds that nobody should be answered for: coughs, clicks, music, a quiet room. 16 kHz."""
+"""Sounds that nobody should be answered for, and what spoils speech on its way. 16 kHz."""
 
 from __future__ import annotations
 
@@ -55,3 +55,36 @@ def music(random: np.random.Generator, seconds: float = 1.0, level_db: float = -
                 sound[start : start + len(time)] += share * wave
     loud = np.sqrt(np.mean(sound**2))
     return (sound / loud * 10 ** (level_db / 20)).astype(np.float32)
+
+
+def telephone(speech: Samples, random: np.random.Generator) -> Samples:
+    """What a telephone leaves: 300 to 3,400 Hz, eight bits of mu-law at 8 kHz."""
+    del random
+    spectrum = np.fft.rfft(speech)
+    hertz = np.fft.rfftfreq(len(speech), 1 / RATE_HZ)
+    spectrum[(hertz < 300) | (hertz > 3400)] = 0
+    narrow = np.fft.irfft(spectrum, len(speech))
+    loud = np.sign(narrow) * np.log1p(255 * np.minimum(np.abs(narrow), 1)) / np.log(256)
+    coarse = np.round(loud * 127) / 127
+    return (np.sign(coarse) * (256 ** np.abs(coarse) - 1) / 255).astype(np.float32)
+
+
+def reverberated(speech: Samples, random: np.random.Generator, seconds: float = 0.5) -> Samples:
+    """In a room whose echo has fallen by 60 dB after `seconds`; a quarter of it is direct sound."""
+    count = round(seconds * RATE_HZ)
+    tail = random.standard_normal(count) * 10 ** (-3 * np.arange(count) / count)
+    tail[: RATE_HZ // 200] = 0
+    tail *= np.sqrt(3 / np.sum(tail**2))
+    tail[0] = 1
+    size = len(speech) + count
+    wet = np.fft.irfft(np.fft.rfft(speech, size) * np.fft.rfft(tail, size), size)[: len(speech)]
+    return (wet * (np.abs(speech).max() / np.abs(wet).max())).astype(np.float32)
+
+
+def noisy(speech: Samples, random: np.random.Generator, ratio_db: float = 10.0) -> Samples:
+    """With pink noise `ratio_db` below the speech's mean power."""
+    spectrum = np.fft.rfft(random.standard_normal(len(speech)))
+    spectrum /= np.sqrt(np.maximum(1, np.arange(len(spectrum))))
+    noise = np.fft.irfft(spectrum, len(speech))
+    power = np.mean(speech**2) / np.mean(noise**2) * 10 ** (-ratio_db / 10)
+    return np.clip(speech + np.sqrt(power) * noise, -1, 1).astype(np.float32)
