@@ -31,6 +31,7 @@
     ├─ SlowClient                  slow_client               1008
     ├─ InferenceFailed             inference_error           1011
     │  ├─ SlotLost                 inference_error           1011
+    │  ├─ UpstreamFailed           upstream_failed           1011
     │  └─ VoiceUnavailable         voice_unavailable         1011
     ├─ WorkerLost                  worker_lost               1011
     ├─ Cancelled                   cancelled                 1000
@@ -401,6 +402,14 @@ class SlotLost(InferenceFailed):
 
     def __init__(self) -> None:
         super().__init__("The session lost its slot on the device.")
+
+
+class UpstreamFailed(InferenceFailed):
+    """A server behind the model, such as a language model of one's own, did not answer; the
+    sentence says what happened and what to do. The session goes on."""
+
+    code = "upstream_failed"
+    http_status = 502
 
 
 class VoiceUnavailable(InferenceFailed):

@@ -18,7 +18,15 @@ import msgspec
 
 from parley.clock import Clock, SystemClock
 from parley.dialects.events import ClientEvent, Failed, ServerEvent, SessionEnded
-from parley.errors import BadInput, InvalidJson, ParleyError, QueueFull, UnknownEvent, WrongPhase
+from parley.errors import (
+    BadInput,
+    InvalidJson,
+    ParleyError,
+    QueueFull,
+    UnknownEvent,
+    UpstreamFailed,
+    WrongPhase,
+)
 from parley.protocol import codec
 from parley.protocol.kinds import Kind, Phase
 from parley.protocol.legacy import CLOSE_CODES, CLOSE_SENTENCES, CloseReason
@@ -318,8 +326,9 @@ class Dialect(ABC):
         """An error as a message."""
 
     def answer(self, failure: ParleyError) -> Reply:
-        """What happens after an error in a session: bad input leaves it open, the rest ends it."""
-        stays = isinstance(failure, BadInput)
+        """What happens after an error in a session: bad input, and a server behind the model that
+        did not answer once, leave it open; the rest ends it."""
+        stays = isinstance(failure, BadInput | UpstreamFailed)
         close_code = None if stays else failure.close_code
         return Reply((self.error(failure),), close_code, str(failure))
 

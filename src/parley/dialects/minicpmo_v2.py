@@ -29,7 +29,7 @@ from parley.dialects.events import (
 )
 from parley.dialects.realtime_call import RealtimeCallDialect, setup_of
 from parley.dialects.sound import in_seconds, pcm_text
-from parley.errors import ParleyError
+from parley.errors import ParleyError, UpstreamFailed
 from parley.media.pcm import Pcm
 from parley.protocol import codec
 from parley.protocol import minicpmo_v2 as wire
@@ -256,7 +256,10 @@ class MiniCPMOV2Dialect(RealtimeCallDialect):
         )
 
     def answer(self, failure: ParleyError) -> Reply:
-        """The error, then always the end: mistakes are fatal here."""
+        """The error, then always the end: mistakes are fatal here. What a server behind the model
+        did not answer was said by voice, and is no mistake of the session's."""
+        if isinstance(failure, UpstreamFailed) and self.context.kind is not Kind.CHAT:
+            return Reply()
         reason = "protocol_error" if failure.is_client_error else "backend_error"
         closed = self._closed(reason, {"message": str(failure)})
         return Reply((self.error(failure), closed), failure.close_code, str(failure))

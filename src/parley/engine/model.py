@@ -65,6 +65,7 @@ class ModelSpec:
             these words; "" for all others.
         reads_in_units: whether written words may stand in a duplex unit.
         reads_aloud: whether an answer can be given to it (`Generate.say`).
+        calls_tools: whether it was taught to call functions, in the form of `views/tools.py`.
     """
 
     name: str
@@ -82,6 +83,7 @@ class ModelSpec:
     transcribes: bool = False
     transcription_prompt: str = ""
     reads_aloud: bool = False
+    calls_tools: bool = False
     reads_in_units: bool = False
     details: dict[str, str] = field(default_factory=dict)
 

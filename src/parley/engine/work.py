@@ -196,6 +196,8 @@ class GenerateResult:
         context_tokens: length of the context now (duplex: before settling).
         heard: the words of the sound that this answer is about, where the model makes any while it
             answers (`ModelSpec.transcribes`); duplex: in the unit that begins the answer.
+        problem: what kept a part behind the model (a language model at an address) from answering,
+            and what to do, as a sentence for the client; "" where nothing did.
     """
 
     ending: Ending
@@ -206,6 +208,7 @@ class GenerateResult:
     context_tokens: int
     timings: Timings = field(default_factory=dict)
     heard: str = ""
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,7 @@ from parley.errors import (
     InvalidRequest,
     ParleyError,
     SlotLost,
+    UpstreamFailed,
     WrongPhase,
 )
 from parley.media.pcm import INPUT_RATE_HZ, Pcm
@@ -357,7 +358,10 @@ class ConversationRunner:
             last = next((i for i in reversed(self._items) if i.sound is not None), None)
             if last is not None:
                 self._transcribed(last, decoded.heard)
-        self._finish(response, decoded.ending)
+        if decoded.problem:
+            self._finish(response, None, error=UpstreamFailed(decoded.problem))
+        else:
+            self._finish(response, decoded.ending)
 
     def _finish(
         self,

@@ -41,6 +41,7 @@ from parley.errors import (
     InvalidRequest,
     ParleyError,
     SlotLost,
+    UpstreamFailed,
     WrongPhase,
 )
 from parley.media.pcm import Pcm
@@ -418,6 +419,8 @@ class DuplexRunner:
         if result.heard:
             self._session.emit(UserTranscribed(done.index, result.heard))
         self._session.emit(done)
+        if result.problem:
+            self._session.emit(Failed(UpstreamFailed(result.problem)))
         self._last_tokens = result.kv_cache_length
         # The writer sends the result while the model settles; the next unit waits for both.
         await self._settle()

@@ -45,7 +45,8 @@ class TurnAnswer:
         interruptions.begin()
 
     async def make(self, asked: Message, generation: Generation, *, speaks: bool) -> bool:
-        """Prefill and answer; False if the model failed and is as it was before.
+        """Prefill and answer; False if the model failed and is as it was before, or a part behind
+        it did not answer, which the words say.
 
         Raises:
             InferenceFailed: the model failed and its context could not be restored.
@@ -77,7 +78,7 @@ class TurnAnswer:
             return False
         if not self._interruptions.is_armed:
             view.clear_rollback_point()
-        return True
+        return view.decoded is None or not view.decoded.problem
 
     def stop(self) -> None:
         """Silence it; once. Whoever waits for the model waits at most `STOP_GRACE_S`."""

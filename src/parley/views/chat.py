@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 
 from parley.engine.work import GenerateResult, PrefillResult, StartSession
-from parley.errors import InvalidRequest
+from parley.errors import InvalidRequest, UpstreamFailed
 from parley.media.pcm import OUTPUT_RATE_HZ, Pcm, join
 from parley.protocol.values import Generation, TtsMode
 from parley.views.content import Layout, Message
@@ -85,6 +85,7 @@ class ChatView(TurnView):
         reply = command(generation or Generation(), speak=generate_audio, streaming=True)
         async for chunk in self._stream(reply, due_s):
             yield chunk
+        self._check_answer()
 
     async def generate(
         self,
@@ -102,9 +103,15 @@ class ChatView(TurnView):
         sounds = [
             chunk.audio async for chunk in self._stream(reply, due_s) if chunk.audio is not None
         ]
+        self._check_answer()
         assert self._decoded is not None
         audio = join(sounds, OUTPUT_RATE_HZ) if sounds else None
         return ChatAnswer(self._decoded.text, audio, self._decoded)
+
+    def _check_answer(self) -> None:
+        """Raises `UpstreamFailed` where a part behind the model did not answer."""
+        if self._decoded is not None and self._decoded.problem:
+            raise UpstreamFailed(self._decoded.problem)
 
     def _with_system(
         self, msgs: Sequence[Message], voice: Pcm | None, mode: TtsMode, language: str | None

@@ -57,6 +57,7 @@ class UnitResult:
         audio: 24 kHz; None when listening, or when there is none (yet).
         heard: the words that it answers, where the model makes any; in the unit that begins the
             answer.
+        problem: why a part behind the model did not answer; "" where nothing went wrong.
         end_of_turn: the model has finished what it was saying. After `stop` true with `is_listen`.
         current_time: units so far.
         kv_cache_length: context tokens before settling.
@@ -75,6 +76,7 @@ class UnitResult:
     vision_tokens: int = 0
     timings: Mapping[Stage, float] = field(default_factory=dict)
     heard: str = ""
+    problem: str = ""
 
     @property
     def cost_llm_ms(self) -> float:
@@ -257,6 +259,7 @@ class DuplexView:
             vision_tokens=heard.vision_tokens,
             timings=_add(heard.timings, decoded.timings),
             heard=heard.heard or decoded.heard,
+            problem=decoded.problem,
         )
 
     async def finalize(self, *, due_s: float | None = None) -> FinalizeResult | None:

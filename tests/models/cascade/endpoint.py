@@ -21,11 +21,19 @@ class Script:
         words: pieces of the next answer.
         status: of the answer to a request for words.
         hangs: no word is sent until the test ends.
+        events: stream events to send instead of words.
+        raw: bytes to send instead of a stream.
+        headers: of a refusal.
+        is_cut: the stream ends without saying so.
     """
 
     words: list[str] = field(default_factory=lambda: ["Hello ", "from ", "far away."])
     status: int = 200
     hangs: bool = False
+    events: list[dict[str, Any]] = field(default_factory=list)
+    raw: bytes | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+    is_cut: bool = False
     requests: list[dict[str, Any]] = field(default_factory=list)
     over: threading.Event = field(default_factory=threading.Event)
 
@@ -51,6 +59,9 @@ def scripted_endpoint(script: Script) -> Iterator[str]:
             if script.status != 200:
                 self._send(script.status, b"{}", "application/json")
                 return
+            if script.raw is not None:
+                self._send(200, script.raw, "text/html")
+                return
             self.send_response(200)
             self.send_header("Content-Type", "text/event-stream")
             self.end_headers()
@@ -58,15 +69,18 @@ def scripted_endpoint(script: Script) -> Iterator[str]:
                 self.wfile.flush()
                 script.over.wait(30)
                 return
-            for word in script.words:
-                chunk = {"choices": [{"delta": {"content": word}}]}
+            words = [{"choices": [{"delta": {"content": word}}]} for word in script.words]
+            for chunk in script.events or words:
                 self.wfile.write(f"data: {json.dumps(chunk)}\n\n".encode())
-            self.wfile.write(b"data: [DONE]\n\n")
+            if not script.is_cut:
+                self.wfile.write(b"data: [DONE]\n\n")
 
         def _send(self, status: int, body: bytes, kind: str) -> None:
             self.send_response(status)
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))
+            for name, value in script.headers.items():
+                self.send_header(name, value)
             self.end_headers()
             self.wfile.write(body)
 

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from tests.contracts.conversations import Cast, Style
 from tests.models.cascade.parts import small_cascade
 
+from parley.models.cascade import remote
+from parley.models.cascade.endpoint import Endpoint, StreamPiece
 from parley.models.cascade.messages import History, Line
-from parley.models.cascade.remote import Endpoint, RemoteWriter
+from parley.models.cascade.remote import RemoteWriter
 from parley.models.cascade.sampling import Rule
 from parley.models.cascade.writer import Draft, readable
 
@@ -64,13 +66,13 @@ def test_no_view_shows_a_control_token_whatever_tokens_come(seed: int, heat: flo
 class ScriptedStream:
     """Words of a server that come in pieces of any size."""
 
-    problem = ""
+    problem = None
 
     def __init__(self, pieces: list[str]) -> None:
-        self.words: queue.Queue[str | None] = queue.Queue()
+        self.pieces: queue.Queue[StreamPiece | None] = queue.Queue()
         for piece in pieces:
-            self.words.put(piece)
-        self.words.put(None)
+            self.pieces.put(StreamPiece(piece))
+        self.pieces.put(None)
 
     def cancel(self) -> None:
         """Nothing runs."""
@@ -82,7 +84,8 @@ def test_words_of_somebody_elses_server_show_none_either(parts: list[str], size:
     pieces = [text[at : at + size] for at in range(0, len(text), size)]
     writer = RemoteWriter(Endpoint("http://localhost/v1"), rows=1)
     history = History("", (Line("user", "Hello"),))
-    writer._streams[0] = (history, ScriptedStream(pieces), "")  # type: ignore[assignment]
+    stream = ScriptedStream(pieces)
+    writer._running[0] = remote._Running(history, stream)  # type: ignore[arg-type]
 
     draft = Draft()
     while not draft.is_over:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import re
+from typing import Any
+
 import pytest
 from tests.contracts.conversations import Cast, quiet, turn, unit, voice
 from tests.models.cascade.endpoint import Script, scripted_endpoint
 from tests.models.cascade.parts import LoudnessRecogniser, SizeEyes, ToneSpeaker, result_of
 
 from parley.engine.segments import Audio, Text
-from parley.engine.work import Ending, Finalize, Generate, StartSession, StepUnit
+from parley.engine.work import Ending, Finalize, Generate, StartSession, StepUnit, Work
 from parley.errors import SetupError
-from parley.models.cascade import remote
+from parley.models.cascade import endpoint
+from parley.models.cascade.endpoint import Endpoint
 from parley.models.cascade.model import Cascade
-from parley.models.cascade.remote import Endpoint, RemoteSpeaker, RemoteWriter, check
+from parley.models.cascade.remote import RemoteSpeaker, RemoteWriter, check
 from parley.protocol.values import DuplexConfig
 from parley.vad.energy import EnergyDetector
 
@@ -30,6 +35,15 @@ def works(*, streaming: bool = True):
         turn("system", Text("Be brief.")),
         turn("user", Audio(voice(1.0), "turn"), is_closed=False),
         Generate(streaming=streaming),
+    ]
+
+
+def duplex_works():
+    sounds = (voice(1.0), quiet(1.0), quiet(1.0))
+    return [
+        StartSession("duplex", seed=1, duplex=DuplexConfig(force_listen_count=0)),
+        turn("system", Text("Be brief.")),
+        *(work for sound in sounds for work in (unit(sound), StepUnit(), Finalize())),
     ]
 
 
@@ -58,26 +72,147 @@ def test_the_next_turn_sends_what_was_said_before():
     assert script.requests[1]["messages"][2]["content"] == "Hello from far away."
 
 
-@pytest.mark.parametrize(("status", "sentence"), [(500, remote.REFUSED), (401, remote.REFUSED)])
-def test_a_refusal_is_told_by_voice(status, sentence):
-    with scripted_endpoint(Script(status=status)) as url:
+@pytest.mark.parametrize(
+    ("script", "spoken", "told"),
+    [
+        (Script(status=401), "refused to answer", r"the key \(401\).*model\.llm_key"),
+        (Script(status=404), "refused to answer", r"\(404\).*--llm-model"),
+        (Script(status=429, headers={"Retry-After": "7"}), "too much to do", r"Try again in 7 s\."),
+        (Script(status=400), "refused to answer", r"refused the request \(400\)"),
+        (Script(status=503), "has failed", r"failed \(503\)\. Try again"),
+        (Script(raw=b"<html>It works!</html>"), "don't understand", "no chat completion"),
+        (Script(raw=b"data: {broken\n\n"), "don't understand", "no chat completion"),
+        (Script(raw=b"data: " + b"x" * (2 << 20)), "don't understand", "no chat completion"),
+        (Script(events=[{"error": {"message": "out of memory"}}]), "has failed", "in its stream"),
+    ],
+)
+def test_what_an_address_does_wrong_is_told_by_voice_and_in_the_result(script, spoken, told):
+    with scripted_endpoint(script) as url:
         outcome = Cast(cascade(url)).play(0, works())[-1]
 
-    assert outcome.text == sentence
+    assert spoken in outcome.text
     assert len(outcome.samples) > 0
+    assert re.search(told, result_of(outcome).problem)
+    assert "127.0.0.1" not in result_of(outcome).problem
+
+
+def test_an_answer_that_breaks_off_stands_and_is_told_to_be_cut_off():
+    with scripted_endpoint(Script(is_cut=True)) as url:
+        outcome = Cast(cascade(url)).play(0, works())[-1]
+
+    assert outcome.text == "Hello from far away."
+    assert "stopped in the middle" in result_of(outcome).problem
 
 
 def test_silence_is_told_by_voice():
     with scripted_endpoint(Script(hangs=True)) as url:
         outcome = Cast(cascade(url, timeout_s=0.3)).play(0, works())[-1]
 
-    assert outcome.text == remote.SILENT
+    assert outcome.text == endpoint.SILENT.spoken
+    assert "model.llm_timeout_s" in result_of(outcome).problem
 
 
 def test_an_address_where_nobody_is_is_told_by_voice():
     outcome = Cast(cascade("http://127.0.0.1:9/v1")).play(0, works())[-1]
 
-    assert outcome.text == remote.UNREACHABLE
+    assert outcome.text == endpoint.UNREACHABLE.spoken
+    assert "--llm" in result_of(outcome).problem
+
+
+def test_a_chat_is_told_by_the_result_alone():
+    asked: list[Work] = [
+        StartSession("chat", seed=1),
+        turn("user", Text("Hello"), is_closed=False),
+        Generate(),
+    ]
+    with scripted_endpoint(Script(status=500)) as url:
+        outcome = Cast(cascade(url)).play(0, asked)[-1]
+
+    assert outcome.text == ""
+    assert "failed (500)" in result_of(outcome).problem
+
+
+def test_in_duplex_the_unit_that_speaks_of_it_says_what_to_do():
+    with scripted_endpoint(Script(status=503)) as url:
+        played = Cast(cascade(url)).play(0, duplex_works())
+
+    units = [result_of(one) for one in played if isinstance(one.work, StepUnit)]
+    assert [bool(one.problem) for one in units] == [False, True, False]
+    assert "has failed" in units[1].text
+
+
+TOOLS = """Be brief.
+
+# Tools
+
+You may call one or more functions to assist with the user query.
+
+You are provided with function signatures within <tools></tools> XML tags:
+<tools>
+{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
+</tools>
+
+For each function call, return a json object with function name and arguments within \
+<tool_call></tool_call> XML tags:
+<tool_call>
+{"name": <function-name>, "arguments": <args-json-object>}
+</tool_call>"""
+"""A system message as the server writes it (`views/tools.py`)."""
+
+
+def called(*pieces: tuple[int, str, str]) -> list[dict[str, Any]]:
+    return [
+        {"choices": [{"delta": {"tool_calls": [
+            {"index": index, "id": "x", "function": {"name": name, "arguments": arguments}}
+        ]}}]}
+        for index, name, arguments in pieces
+    ]  # fmt: skip
+
+
+def test_functions_are_passed_on_and_calls_come_back_as_the_servers_text():
+    words = [{"choices": [{"delta": {"content": "One moment."}}]}]
+    calls = called((0, "weather", ""), (0, "", '{"town": '), (0, "", '"Rome"}'),
+                   (1, "weather", '{"town": "Oslo"}'), (2, "now", ""))  # fmt: skip
+    script = Script(events=[*words, *calls])
+    asked = [works()[0], turn("system", Text(TOOLS)), *works()[2:]]
+    with scripted_endpoint(script) as url:
+        outcome = Cast(cascade(url)).play(0, asked)[-1]
+
+    assert cascade(url).spec.calls_tools
+    sent = script.requests[0]
+    assert sent["messages"][0]["content"] == "Be brief."
+    assert [one["function"]["name"] for one in sent["tools"]] == ["weather"]
+    head, _, tail = outcome.text.partition("<tool_call>")
+    assert head == "One moment."
+    found = [json.loads(one.partition("</tool_call>")[0]) for one in tail.split("<tool_call>")]
+    assert found == [
+        {"name": "weather", "arguments": {"town": "Rome"}},
+        {"name": "weather", "arguments": {"town": "Oslo"}},
+        {"name": "now", "arguments": {}},
+    ]
+    assert len(outcome.samples) == len(ToneSpeaker().say("One moment.", 0))
+
+
+def test_calls_and_their_results_go_back_as_the_address_knows_them():
+    script = Script()
+    call = '<tool_call>\n{"name": "weather", "arguments": {"town": "Rome"}}\n</tool_call>'
+    asked: list[Work] = [
+        StartSession("chat", seed=1),
+        turn("system", Text(TOOLS)),
+        turn("user", Text("How is the weather in Rome?")),
+        turn("assistant", Text(call)),
+        turn("user", Text("<tool_response>\nsunny,\n25 degrees\n</tool_response>"),
+             is_closed=False),
+        Generate(),
+    ]  # fmt: skip
+    with scripted_endpoint(script) as url:
+        Cast(cascade(url)).play(0, asked)
+
+    _, user, assistant, result = script.requests[0]["messages"]
+    assert user["content"] == "How is the weather in Rome?"
+    (sent,) = assistant["tool_calls"]
+    assert sent["function"] == {"name": "weather", "arguments": '{"town": "Rome"}'}
+    assert result == {"role": "tool", "tool_call_id": sent["id"], "content": "sunny,\n25 degrees"}
 
 
 def test_control_tokens_of_any_model_are_never_shown():
@@ -90,25 +225,8 @@ def test_control_tokens_of_any_model_are_never_shown():
 
 def test_a_duplex_conversation_speaks_with_it():
     script = Script()
-    options = DuplexConfig(force_listen_count=0)
     with scripted_endpoint(script) as url:
-        cast = Cast(cascade(url))
-        played = cast.play(
-            0,
-            [
-                StartSession("duplex", seed=1, duplex=options),
-                turn("system", Text("Be brief.")),
-                unit(voice(1.0)),
-                StepUnit(),
-                Finalize(),
-                unit(quiet(1.0)),
-                StepUnit(),
-                Finalize(),
-                unit(quiet(1.0)),
-                StepUnit(),
-                Finalize(),
-            ],
-        )
+        played = Cast(cascade(url)).play(0, duplex_works())
 
     units = [result_of(one) for one in played if isinstance(one.work, StepUnit)]
     assert units[0].ending is Ending.LISTEN

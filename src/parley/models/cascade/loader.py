@@ -12,11 +12,12 @@ from tokenizers import Tokenizer
 from parley.errors import SetupError
 from parley.models import pocket_data
 from parley.models.cascade import store
+from parley.models.cascade.endpoint import Endpoint
 from parley.models.cascade.eyes.looking import OwnEyes
 from parley.models.cascade.model import Cascade
 from parley.models.cascade.others import load_causal, load_whisper
 from parley.models.cascade.parts import Eyes, Recogniser, Speaker
-from parley.models.cascade.remote import Endpoint, RemoteSpeaker, RemoteWriter, check
+from parley.models.cascade.remote import RemoteSpeaker, RemoteWriter, check
 from parley.models.cascade.voice.speaker import OwnSpeaker
 from parley.models.cascade.writer import LocalWriter, Writer
 from parley.models.plan import ModelPlan

@@ -49,5 +49,10 @@ class History:
 
 
 def plain(text: str) -> str:
-    """Words of a user, without anything that could be taken for a control token."""
-    return " ".join(text.replace("<|", "< ").replace("|>", " >").split())
+    """Words of a user on one line, without anything that could be taken for a control token."""
+    return " ".join(defused(text).split())
+
+
+def defused(text: str) -> str:
+    """A text without anything that could be taken for a control token."""
+    return text.replace("<|", "< ").replace("|>", " >")

@@ -98,7 +98,7 @@ class Cascade(RowModel[Conversation]):
         spec = ModelSpec(
             name=name, context_limit_tokens=writer.limit_tokens, can_speak=speaker is not None,
             prefill_piece_tokens=128, transcribes=True, reads_aloud=speaker is not None,
-            reads_in_units=True,
+            reads_in_units=True, calls_tools=writer.calls_tools,
         )  # fmt: skip
         super().__init__(spec, rows)
 

@@ -115,6 +115,11 @@ class CascadeParts:
             return Rule(temperature, top_p, top_k, penalty)
         return Rule(HEAT * temperature, min(top_p, STEADY), top_k, penalty)
 
+    def written(self, text: str) -> str:
+        """A text as the language model is given it: as it was written, or on one line for the
+        bundled one, which was taught so."""
+        return " ".join(text.split()) if self.writer.takes_notes else text.strip()
+
     def expects(self, history: History) -> Expects | None:
         """What a recogniser in doubt may ask; None where everything may be said."""
         if not self.writer.takes_notes:

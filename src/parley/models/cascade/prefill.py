@@ -13,7 +13,7 @@ from parley.media.pcm import Pcm, Samples
 from parley.models.cascade.conversation import Conversation, restore, snapshot
 from parley.models.cascade.detector import Turns, believed, is_echo
 from parley.models.cascade.job import CascadeJob
-from parley.models.cascade.messages import Line, plain
+from parley.models.cascade.messages import Line, defused
 from parley.models.cascade.parts import CascadeParts, Hearing
 from parley.models.cascade.prompt import persona_of
 from parley.models.job import merge_texts
@@ -94,10 +94,10 @@ class PrefillJob(CascadeJob):
             written = " ".join(f"{memo.written} {text}".split())
             self._memo = replace(memo, written=written)
         elif memo.role == "system":
-            joined = " ".join((memo.history.system + " " + text).split())
+            joined = self._parts.written(f"{memo.history.system} {text}")
             self._memo = replace(memo, history=replace(memo.history, system=joined))
         elif memo.role == "assistant":
-            self._lines((*memo.history.lines, Line("assistant", " ".join(text.split()))))
+            self._lines((*memo.history.lines, Line("assistant", self._parts.written(text))))
         else:
             self._user(text)
 
@@ -107,7 +107,7 @@ class PrefillJob(CascadeJob):
             lines = (*lines, Line("user", "", is_open=True))
         last = lines[-1]
         images = (*last.images, image) if image is not None else last.images
-        words = " ".join(f"{last.text} {plain(text)}".split())
+        words = self._parts.written(f"{last.text} {defused(text)}")
         self._lines((*lines[:-1], replace(last, text=words, images=images)))
 
     def _close(self) -> None:

@@ -1,21 +1,18 @@
 """Parts that are a server of somebody else: a language model and a voice behind OpenAI's API.
 
-A request runs in a thread of its own and leaves its words in a queue; `step` takes what is there
-and waits at most `PATIENCE_S`, so that an engine step stays short. Whatever goes wrong (no
-connection, a refusal, silence for longer than the timeout) ends the answer with a sentence that
-says so in plain words; what was written until then stands.
+The answer comes in a thread of its own (`endpoint.py`); `step` takes what is there and waits at
+most `PATIENCE_S`, so that an engine step stays short. What goes wrong is said in plain words and
+told to the client; what was written until then stands.
 """
 
 from __future__ import annotations
 
 import base64
 import io
-import json
 import logging
 import queue
-import threading
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx
@@ -25,93 +22,25 @@ from parley.errors import SetupError
 from parley.media.image import Pixels
 from parley.media.pcm import OUTPUT_RATE_HZ, Pcm, Samples
 from parley.media.resample import resample
-from parley.models.cascade.messages import History
+from parley.models.cascade.endpoint import CONNECT_S, CompletionStream, Endpoint
+from parley.models.cascade.messages import History, Line
 from parley.models.cascade.sampling import Rule
+from parley.models.cascade.tool_text import call_id, split_calls, split_results, split_tools
 from parley.models.cascade.writer import Draft, readable
 
 log = logging.getLogger(__name__)
 
 PATIENCE_S = 0.03
 """How long a step waits for the next words."""
-CONNECT_S = 5.0
-UNREACHABLE = "I'm sorry, I can't reach my language model right now."
-SILENT = "I'm sorry, my language model takes too long to answer."
-REFUSED = "I'm sorry, my language model refused to answer."
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """Where and how.
+@dataclass(frozen=True, slots=True, eq=False)
+class _Running:
+    """An answer that a row waits for."""
 
-    Args:
-        url: up to and including `/v1`.
-        timeout_s: longest silence.
-    """
-
-    url: str
-    model: str = ""
-    key: str = field(default="", repr=False)
-    timeout_s: float = 20.0
-    takes_images: bool = False
-
-    def headers(self) -> dict[str, str]:
-        return {"Authorization": f"Bearer {self.key}"} if self.key else {}
-
-
-class _Stream:
-    """One answer on its way. The thread ends by itself when it is cancelled or done."""
-
-    def __init__(self, endpoint: Endpoint, body: dict[str, Any]) -> None:
-        self.words: queue.Queue[str | None] = queue.Queue()
-        self.problem = ""
-        self._is_cancelled = threading.Event()
-        self._endpoint, self._body = endpoint, body
-        threading.Thread(target=self._run, name="llm-endpoint", daemon=True).start()
-
-    def cancel(self) -> None:
-        self._is_cancelled.set()
-
-    def _run(self) -> None:
-        try:
-            for text in self._deltas():
-                if self._is_cancelled.is_set():
-                    return
-                self.words.put(text)
-        except httpx.TimeoutException:
-            self.problem = SILENT
-            log.warning("the language model at %s was silent for too long", self._endpoint.url)
-        except httpx.HTTPStatusError as error:
-            self.problem = REFUSED
-            log.warning(
-                "the language model at %s answered %d",
-                self._endpoint.url,
-                error.response.status_code,
-            )
-        except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
-            self.problem = UNREACHABLE
-            log.warning("the language model at %s failed: %s", self._endpoint.url, error)
-        finally:
-            self.words.put(None)
-
-    def _deltas(self) -> Iterator[str]:
-        timeout = httpx.Timeout(self._endpoint.timeout_s, connect=CONNECT_S)
-        with (
-            httpx.Client(timeout=timeout, headers=self._endpoint.headers()) as client,
-            client.stream(
-                "POST", f"{self._endpoint.url}/chat/completions", json=self._body
-            ) as reply,
-        ):
-            reply.raise_for_status()
-            for line in reply.iter_lines():
-                if not line.startswith("data:"):
-                    continue
-                data = line.removeprefix("data:").strip()
-                if data == "[DONE]":
-                    return
-                choices = json.loads(data).get("choices") or []
-                text = (choices[0].get("delta") or {}).get("content") if choices else None
-                if isinstance(text, str) and text:
-                    yield text
+    history: History
+    stream: CompletionStream
+    raw: str = ""
 
 
 class RemoteWriter:
@@ -122,12 +51,13 @@ class RemoteWriter:
     """
 
     takes_notes = False
+    calls_tools = True
 
     def __init__(self, endpoint: Endpoint, *, rows: int, limit_tokens: int = 8192) -> None:
         self.endpoint = endpoint
         self.sees = endpoint.takes_images
         self._limit = limit_tokens
-        self._streams: list[tuple[History, _Stream, str] | None] = [None] * rows
+        self._running: list[_Running | None] = [None] * rows
 
     @property
     def limit_tokens(self) -> int:
@@ -140,10 +70,10 @@ class RemoteWriter:
         self.cancel(row)
 
     def cancel(self, row: int) -> None:
-        running = self._streams[row]
+        running = self._running[row]
         if running is not None:
-            running[1].cancel()
-        self._streams[row] = None
+            running.stream.cancel()
+        self._running[row] = None
 
     def point(self, row: int) -> object:
         return None
@@ -163,7 +93,7 @@ class RemoteWriter:
         return True
 
     def is_reading(self, row: int, history: History, draft: Draft) -> bool:
-        return self._streams[row] is None
+        return self._running[row] is None
 
     def step(
         self,
@@ -175,53 +105,68 @@ class RemoteWriter:
         seed: int,
         draws: int,
     ) -> Draft:
-        running = self._streams[row]
-        if running is None or running[0] is not history:
-            if draft.text:
+        running = self._running[row]
+        if running is None or running.history is not history:
+            if draft.text or draft.calls:
                 # The row has returned to the middle of an answer: a server cannot go on with it.
                 return replace(draft, is_over=True)
             self.cancel(row)
-            self._streams[row] = (
-                history,
-                _Stream(self.endpoint, self._body(history, rule, limit, seed)),
-                "",
-            )
+            body = self._body(history, rule, limit, seed)
+            self._running[row] = _Running(history, CompletionStream(self.endpoint, body))
             return draft
-        _, stream, raw = running
         try:
-            new = stream.words.get(timeout=PATIENCE_S)
+            new = running.stream.pieces.get(timeout=PATIENCE_S)
         except queue.Empty:
             return draft
         if new is None:
-            self._streams[row] = None
-            text, _ = readable(raw, is_last=True)
-            return replace(draft, text=text, is_over=True, problem=stream.problem)
-        raw += new
-        self._streams[row] = (history, stream, raw)
+            self._running[row] = None
+            text, _ = readable(running.raw, is_last=True)
+            return replace(draft, text=text, is_over=True, problem=running.stream.problem)
+        raw, calls = running.raw + new.text, draft.calls + new.calls
+        self._running[row] = replace(running, raw=raw)
         count = draft.count + 1
         is_limit = count >= limit
-        text, is_cut = readable(raw, is_last=is_limit)
+        text, is_cut = readable(raw, is_last=is_limit or bool(calls))
         if is_cut or is_limit:
             self.cancel(row)
-        return Draft(text, (), is_cut or is_limit, is_limit, count)
+        return Draft(text, (), is_cut or is_limit, is_limit, count, calls=calls)
 
     def _body(self, history: History, rule: Rule, limit: int, seed: int) -> dict[str, Any]:
-        messages: list[dict[str, Any]] = []
-        if history.system:
-            messages.append({"role": "system", "content": history.system})
-        for line in history.lines:
-            content: Any = line.text
-            if line.images:
-                content = [{"type": "text", "text": line.text}]
-                content += [
-                    {"type": "image_url", "image_url": {"url": data_url(one)}}
-                    for one in line.images
-                ]
-            messages.append({"role": line.role, "content": content})
-        return {
+        system, tools = split_tools(history.system)
+        messages = [{"role": "system", "content": system}] if system else []
+        messages += messages_of(history.lines)
+        body = {
             "model": self.endpoint.model, "messages": messages, "stream": True, "max_tokens": limit,
             "temperature": rule.temperature, "top_p": rule.top_p, "seed": seed % 2**31,
         }  # fmt: skip
+        return body | {"tools": tools} if tools else body
+
+
+def messages_of(lines: Sequence[Line]) -> list[dict[str, Any]]:
+    """Lines as OpenAI's messages; calls and results of functions as what they are there."""
+    messages: list[dict[str, Any]] = []
+    called = answered = 0
+    for line in lines:
+        if line.role == "assistant":
+            words, calls = split_calls(line.text, called)
+            called += len(calls)
+            message: dict[str, Any] = {"role": "assistant", "content": words}
+            messages.append(message | {"tool_calls": calls} if calls else message)
+            continue
+        results, words = split_results(line.text) if answered < called else ([], line.text)
+        for result in results:
+            call = {"role": "tool", "tool_call_id": call_id(answered), "content": result}
+            messages.append(call)
+            answered += 1
+        if line.images:
+            content: Any = [{"type": "text", "text": words}]
+            content += [
+                {"type": "image_url", "image_url": {"url": data_url(one)}} for one in line.images
+            ]
+            messages.append({"role": line.role, "content": content})
+        elif words or not results:
+            messages.append({"role": line.role, "content": words})
+    return messages
 
 
 class RemoteSpeaker:

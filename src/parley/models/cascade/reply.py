@@ -34,6 +34,7 @@ class ReplyJob(CascadeJob):
         self._said: list[str] = []
         self._clauses: list[str] = []
         self._samples = 0
+        self._called = 0
         self._held: list[OutputPiece] = []
         self._draws = memo.draws
         self._speaks = work.speak and conversation.speaks and parts.speaker is not None
@@ -64,10 +65,12 @@ class ReplyJob(CascadeJob):
 
     def _after_text(self) -> None:
         draft = self._draft
-        if draft.problem and not draft.text:
-            self._draft = draft = replace(draft, text=draft.problem)
+        # A chat is told of a problem by its error alone; who listens has to hear it.
+        if draft.problem and not draft.text and self._conversation.opening.mode != "chat":
+            self._draft = draft = replace(draft, text=draft.problem.spoken)
         if self._speaks:
-            clauses, _ = cut(draft.text[self._taken :], is_last=draft.is_over)
+            is_last = draft.is_over or bool(draft.calls)
+            clauses, _ = cut(draft.text[self._taken :], is_last=is_last)
             for clause in clauses:
                 self._taken += len(clause)
             self._clauses += clauses
@@ -77,6 +80,7 @@ class ReplyJob(CascadeJob):
         elif len(draft.text) > self._taken:
             self._put(OutputPiece(draft.text[self._taken :]))
             self._taken = len(draft.text)
+        self._call()
         self._go_on()
 
     def _speak(self) -> None:
@@ -88,7 +92,15 @@ class ReplyJob(CascadeJob):
         self._said.append(clause)
         self._put(OutputPiece(clause, Pcm(wave, OUTPUT_RATE_HZ) if len(wave) else None))
         if not self._clauses:
+            self._call()
             self._go_on()
+
+    def _call(self) -> None:
+        """Calls of functions are text without sound, behind the words."""
+        new = self._draft.calls[self._called :]
+        if new:
+            self._put(OutputPiece(new))
+            self._called += len(new)
 
     def _go_on(self) -> None:
         if self._draft.is_over:
@@ -108,10 +120,11 @@ class ReplyJob(CascadeJob):
     def _end(self, ending: Ending) -> None:
         if self._held:
             self._pieces.append(join_pieces(self._held))
-        said = "".join(self._said) if self._speaks else self._draft.text[: self._taken]
         draft, conversation = self._draft, self._conversation
+        words = "".join(self._said) if self._speaks else draft.text[: self._taken]
+        said = words + draft.calls[: self._called]
         # What was cut off was not heard: the history holds what was said.
-        is_whole = said == draft.text
+        is_whole = said == draft.text + draft.calls
         answer = Line("assistant", said.strip(), ids=draft.ids if is_whole else ())
         told = self._history.told
         history = replace(self._history, lines=(*self._history.lines, answer), told=told)
@@ -124,5 +137,6 @@ class ReplyJob(CascadeJob):
             GenerateResult(
                 ending, said, end_of_turn=ending is Ending.DONE, text_tokens=draft.count,
                 speech_tokens=-(-self._samples // 960), context_tokens=memo.tokens,
+                problem=draft.problem.told if draft.problem else "",
             )
         )  # fmt: skip

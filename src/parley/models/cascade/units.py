@@ -36,6 +36,7 @@ class AnswerJob(CascadeJob):
         self._begun = False
         self._tokens = 0
         self._heard = ""
+        self._problem = ""
         if not memo.is_unit_open:
             self._end(Ending.LISTEN, memo)
 
@@ -116,8 +117,10 @@ class AnswerJob(CascadeJob):
             memo.draws,
         )
         draws = memo.draws + (draft is not telling.draft)
+        if draft.problem:
+            self._problem = draft.problem.told
         if draft.problem and not draft.text:
-            draft = replace(draft, text=draft.problem, is_over=True)
+            draft = replace(draft, text=draft.problem.spoken, is_over=True)
         self._memo = replace(memo, telling=replace(telling, draft=draft), draws=draws)
         reads = not draft.is_over and self._parts.writer.is_reading(self._row, memo.history, draft)
         self.go(Stage.PREFILL if reads else Stage.DECODE)
@@ -212,6 +215,7 @@ class AnswerJob(CascadeJob):
             GenerateResult(
                 ending, self._text, end_of_turn=end_of_turn, text_tokens=len(self._text.split()),
                 speech_tokens=-(-samples // 960), context_tokens=memo.tokens, heard=self._heard,
+                problem=self._problem,
             )
         )  # fmt: skip
 

@@ -30,6 +30,23 @@ FAITH = 3.0
 """Added to the logit of the next token of a note that is being copied."""
 
 
+@dataclass(frozen=True, slots=True)
+class AnswerProblem:
+    """Why there is no (whole) answer.
+
+    Args:
+        spoken: what is said to the user.
+        told: what happened and what to do, for the client; may have fields for `filled`.
+    """
+
+    spoken: str
+    told: str
+
+    def filled(self, **facts: object) -> AnswerProblem:
+        """With what is known of this case."""
+        return AnswerProblem(self.spoken, self.told.format(**facts))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Draft:
     """An answer in the making.
@@ -40,7 +57,9 @@ class Draft:
         is_over: nothing will follow.
         is_limit: it ended because `limit` tokens were chosen.
         count: tokens chosen.
-        problem: why there is no (more) text, as a sentence for the user; "" for none.
+        problem: why there is no (more) text; None where nothing went wrong.
+        calls: calls of functions, as text (`views/tools.py`); they follow the words and are not
+            spoken.
     """
 
     text: str = ""
@@ -48,7 +67,8 @@ class Draft:
     is_over: bool = False
     is_limit: bool = False
     count: int = 0
-    problem: str = ""
+    problem: AnswerProblem | None = None
+    calls: str = ""
 
 
 class Writer(Protocol):
@@ -62,6 +82,11 @@ class Writer(Protocol):
     @property
     def sees(self) -> bool:
         """Whether it takes pictures itself."""
+        ...
+
+    @property
+    def calls_tools(self) -> bool:
+        """Whether it calls functions."""
         ...
 
     @property
@@ -177,6 +202,7 @@ class LocalWriter:
 
     takes_notes = True
     sees = False
+    calls_tools = False
 
     def __init__(
         self, model: Llama, words: Tokenizer, *, rows: int, limit_tokens: int = 2048

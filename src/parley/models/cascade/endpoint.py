@@ -1,0 +1,220 @@
+"""An answer on its way from a server with OpenAI's chat completions, and what can go wrong with it.
+
+A request runs in a thread of its own and leaves what comes in a queue. Whatever goes wrong (nobody
+there, a refusal, silence for longer than the timeout, nonsense) ends the answer with an
+`AnswerProblem`: a sentence to say, and one that says what to do. Addresses and keys stay here.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import queue
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import httpx
+
+from parley.models.cascade.tool_text import CallWriter
+from parley.models.cascade.writer import AnswerProblem
+
+log = logging.getLogger(__name__)
+
+CONNECT_S: Final = 5.0
+LINE_BYTES: Final = 1 << 20
+"""Longest line of a stream, here."""
+PIECES_MOST: Final = 1000
+"""Pieces that wait to be taken; the server waits when there are more."""
+
+UNREACHABLE = AnswerProblem(
+    "I'm sorry, I can't reach my language model right now.",
+    "The language model's server cannot be reached. The operator has to start it, or to correct "
+    "its address (--llm).",
+)
+SILENT = AnswerProblem(
+    "I'm sorry, my language model takes too long to answer.",
+    "The language model's server was silent for too long. Try again; model.llm_timeout_s says how "
+    "long it is waited for.",
+)
+NO_ACCESS = AnswerProblem(
+    "I'm sorry, my language model refused to answer.",
+    "The language model's server does not accept the key ({status}). The operator has to correct "
+    "model.llm_key.",
+)
+NOT_THERE = AnswerProblem(
+    "I'm sorry, my language model refused to answer.",
+    "The language model's server does not know this model or address ({status}). The operator has "
+    "to correct --llm and --llm-model.",
+)
+BUSY = AnswerProblem(
+    "I'm sorry, my language model has too much to do. Please try again in a moment.",
+    "The language model's server has too many requests (429). Try again{after}.",
+)
+REFUSED = AnswerProblem(
+    "I'm sorry, my language model refused to answer.",
+    "The language model's server refused the request ({status}). A shorter conversation, or one "
+    "without pictures and tools, may be answered.",
+)
+BROKEN = AnswerProblem(
+    "I'm sorry, my language model has failed.",
+    "The language model's server failed ({status}). Try again; its own log says why.",
+)
+NONSENSE = AnswerProblem(
+    "I'm sorry, I don't understand what my language model sends.",
+    "What the language model's server sent is no chat completion. The operator has to check that "
+    "--llm is the address of an OpenAI-compatible API, with /v1 at its end.",
+)
+CUT_OFF = AnswerProblem(
+    "I'm sorry, my language model has stopped in the middle.",
+    "The language model's server stopped in the middle of its answer. Try again; its own log says "
+    "why.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where and how.
+
+    Args:
+        url: up to and including `/v1`.
+        timeout_s: longest silence.
+    """
+
+    url: str
+    model: str = ""
+    key: str = field(default="", repr=False)
+    timeout_s: float = 20.0
+    takes_images: bool = False
+
+    def headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.key}"} if self.key else {}
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPiece:
+    """More of an answer: words, or calls of functions in the form of `views/tools.py`."""
+
+    text: str = ""
+    calls: str = ""
+
+
+class CompletionStream:
+    """One answer on its way. The thread ends by itself when it is cancelled or done.
+
+    `pieces` ends with None; `problem` says then what went wrong, if anything did.
+    """
+
+    def __init__(self, endpoint: Endpoint, body: dict[str, Any]) -> None:
+        self.pieces: queue.Queue[StreamPiece | None] = queue.Queue(PIECES_MOST)
+        self.problem: AnswerProblem | None = None
+        self._is_cancelled = threading.Event()
+        self._endpoint, self._body = endpoint, body
+        threading.Thread(target=self._run, name="llm-endpoint", daemon=True).start()
+
+    def cancel(self) -> None:
+        self._is_cancelled.set()
+
+    def _run(self) -> None:
+        try:
+            for piece in self._read():
+                if not self._put(piece):
+                    return
+        except httpx.HTTPStatusError as error:
+            self._fail(problem_of(error.response), f"answered {error.response.status_code}")
+        except httpx.TimeoutException as error:
+            self._fail(SILENT, f"was silent for too long ({type(error).__name__})")
+        except httpx.RemoteProtocolError as error:
+            self._fail(CUT_OFF, f"broke off: {error}")
+        except httpx.HTTPError as error:
+            self._fail(UNREACHABLE, f"failed: {error}")
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            self._fail(NONSENSE, f"sent nonsense: {error}")
+        self._put(None)
+
+    def _fail(self, problem: AnswerProblem, how: str) -> None:
+        self.problem = problem
+        log.warning("the language model at %s %s", self._endpoint.url, how)
+
+    def _put(self, piece: StreamPiece | None) -> bool:
+        """False when nobody takes it any more."""
+        while not self._is_cancelled.is_set():
+            try:
+                self.pieces.put(piece, timeout=0.5)
+            except queue.Full:
+                continue
+            return True
+        return False
+
+    def _read(self) -> Iterator[StreamPiece]:
+        timeout = httpx.Timeout(self._endpoint.timeout_s, connect=CONNECT_S)
+        with (
+            httpx.Client(timeout=timeout, headers=self._endpoint.headers()) as client,
+            client.stream(
+                "POST", f"{self._endpoint.url}/chat/completions", json=self._body
+            ) as reply,
+        ):
+            reply.raise_for_status()
+            yield from self._pieces_of(lines_of(reply))
+
+    def _pieces_of(self, lines: Iterator[str]) -> Iterator[StreamPiece]:
+        calls = CallWriter()
+        is_begun = is_over = False
+        for line in lines:
+            if not line.startswith("data:"):
+                continue
+            data = line.removeprefix("data:").strip()
+            if data == "[DONE]":
+                is_over = True
+                break
+            event = json.loads(data)
+            if event.get("error"):
+                self._fail(BROKEN.filled(status="in its stream"), f"said: {event['error']}"[:500])
+                return
+            for choice in (event.get("choices") or [])[:1]:
+                is_over = is_over or bool(choice.get("finish_reason"))
+                delta = choice.get("delta") or {}
+                text = delta.get("content")
+                called = "".join(calls.add(one) for one in delta.get("tool_calls") or [])
+                is_begun = is_begun or bool(text or called)
+                if called or (isinstance(text, str) and text):
+                    yield StreamPiece(text if isinstance(text, str) else "", called)
+        rest = calls.finish()
+        if rest:
+            yield StreamPiece(calls=rest)
+        if not is_over:
+            self._fail(*((CUT_OFF, "broke off") if is_begun else (NONSENSE, "sent no stream")))
+
+
+def lines_of(reply: httpx.Response) -> Iterator[str]:
+    """Lines as they come.
+
+    Raises:
+        ValueError: one is longer than `LINE_BYTES`.
+    """
+    held = b""
+    for data in reply.iter_bytes():
+        *whole, held = (held + data).split(b"\n")
+        if len(held) > LINE_BYTES:
+            raise ValueError(f"a line of more than {LINE_BYTES} bytes")
+        yield from (line.decode("utf-8", "replace").rstrip("\r") for line in whole)
+    yield held.decode("utf-8", "replace")
+
+
+def problem_of(reply: httpx.Response) -> AnswerProblem:
+    """What a refusal means."""
+    status = reply.status_code
+    match status:
+        case 401 | 403:
+            return NO_ACCESS.filled(status=status)
+        case 404 | 405:
+            return NOT_THERE.filled(status=status)
+        case 429:
+            after = reply.headers.get("retry-after", "")
+            seconds = f" in {after} s" if after.isdigit() and len(after) < 6 else " in a moment"
+            return BUSY.filled(after=seconds)
+        case _ if status < 500:
+            return REFUSED.filled(status=status)
+        case _:
+            return BROKEN.filled(status=status)

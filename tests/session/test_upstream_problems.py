@@ -1,0 +1,91 @@
+"""A part behind the model did not answer: what the client is told, and that the session goes on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.session.test_conversation_interruption import SERVER_VAD, talking
+from tests.session.test_conversation_interruption import tell as tell_openai
+from tests.session.test_words import SENTENCE, UNIT_TYPES, live, tell, unit
+from tests.support.sessions import Talk, loud, quiet, worker_harness
+from tests.support.timeline import silence, sound, speak
+
+from parley.engine.model import Job
+from parley.engine.work import GenerateResult, Work
+from parley.models.parrot import Parrot
+
+TOLD = "The server has too many requests (429). Try again in 7 s."
+
+
+class TroubledParrot(Parrot):
+    """Says of each of its answers that a part behind it failed."""
+
+    def start(self, row: int, work: Work) -> Job:
+        job: Any = super().start(row, work)
+        finish = job.finish
+
+        def fail(result: Any) -> None:
+            if isinstance(result, GenerateResult) and result.text and result.end_of_turn:
+                result = replace(result, problem=TOLD)
+            finish(result)
+
+        job.finish = fail
+        return job
+
+
+async def answered(talk: Talk, second: str) -> None:
+    """Send a unit and wait until it has been listened to or answered."""
+    before = sum(talk.types.count(name) for name in UNIT_TYPES)
+    unit(talk, second)
+    while sum(talk.types.count(name) for name in UNIT_TYPES) == before:
+        talk.socket._changed.clear()
+        await talk.socket._changed.wait()
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+async def test_a_chat_ends_with_the_error(streaming):
+    async with worker_harness(model=TroubledParrot()) as harness:
+        talk = harness.begin("chat")
+        messages = [{"role": "user", "content": "Hello"}]
+        talk.say({"messages": messages, "streaming": streaming})
+
+        assert await talk.over() == 1011
+        assert talk.socket.sent[-1] == {
+            "type": "error", "error": TOLD, "message": TOLD, "code": "upstream_failed"
+        }  # fmt: skip
+
+
+async def test_a_half_duplex_turn_has_failed_and_the_next_one_is_heard():
+    async with worker_harness(model=TroubledParrot()) as harness:
+        talk = await harness.ready("half_duplex")
+        for count in (1, 2):
+            tell(talk, SENTENCE)
+            done = await talk.until("turn_done", count)
+
+            assert done["failed"] is True
+            assert done["text"]
+
+
+@pytest.mark.parametrize("dialect", ["duplex", "realtime"])
+async def test_a_duplex_client_is_told_and_the_session_goes_on(dialect):
+    async with worker_harness(model=TroubledParrot()) as harness:
+        talk = await live(harness, dialect)
+        for count in (1, 2, 3, 4):
+            await answered(talk, loud())
+            for _ in range(6):
+                if talk.types.count("error") < count:
+                    await answered(talk, quiet())
+
+            assert TOLD in str(await talk.until("error", count))
+
+
+async def test_an_openai_response_has_failed_with_the_reason():
+    async with worker_harness(model=TroubledParrot()) as harness:
+        talk = await talking(harness, SERVER_VAD)
+        tell_openai(talk, sound(silence(0.3), speak(1.0), silence(0.7)))
+        done = await talk.until("response.done")
+
+    assert done["response"]["status"] == "failed"
+    assert done["response"]["status_details"]["error"]["code"] == "upstream_failed"
