@@ -124,6 +124,38 @@ async def test_pings_are_answered_with_their_payload():
     assert wire.frames == [(PONG, b"abc")]
 
 
+async def test_a_process_of_ours_is_neither_counted_nor_checked():
+    guarded, _ = open_connection(messages_at_once=3, messages_per_s=0.001)
+    trusted, _ = open_connection(messages_at_once=3, messages_per_s=0.001, is_trusted=True)
+
+    for connection in (guarded, trusted):
+        for _ in range(10):
+            client_says(connection, TEXT, b"\xff")
+
+    assert guarded.closed.result().code == 1007
+    assert trusted.is_open
+    assert [(await trusted.receive()).payload() for _ in range(10)] == [b"\xff"] * 10
+
+
+async def test_there_is_room_when_the_peer_has_read_or_is_gone():
+    connection, wire = open_connection()
+    await connection.room()
+
+    connection.pause_writing()
+    first = asyncio.create_task(connection.room())
+    await asyncio.sleep(0)
+    assert not first.done()
+    connection.resume_writing()
+    await first
+
+    connection.pause_writing()
+    second = asyncio.create_task(connection.room())
+    connection.connection_lost(None)
+    await second
+    assert not connection.is_open
+    assert wire.frames == []
+
+
 async def test_output_that_does_not_move_for_the_limit_ends_the_connection():
     connection, wire = open_connection(stall_s=10)
     now = asyncio.get_running_loop().time()

@@ -1,22 +1,21 @@
 """The worker's session sockets."""
 
 import asyncio
-from typing import Any, cast
+from typing import cast
 
-from starlette.websockets import WebSocket
-
-from parley.worker.app import TURN_MESSAGES, _Socket
+from parley.transport import Connection, Message
+from parley.worker.socket import TURN_MESSAGES, GatewaySocket
 
 
 class Ready:
-    """A socket on which everything is there already."""
+    """A connection on which everything is there already."""
 
-    async def receive(self) -> dict[str, Any]:
-        return {"type": "websocket.receive", "text": "{}"}
+    async def receive(self) -> Message:
+        return Message.text(b"{}", mask=True)
 
 
 async def test_a_crowd_of_messages_leaves_other_sessions_their_turns():
-    socket = _Socket(cast(WebSocket, Ready()), limit_bytes=100)
+    socket = GatewaySocket(cast(Connection, Ready()), limit_bytes=100)
     turns = 0
 
     async def others() -> None:

@@ -51,6 +51,7 @@ from parley.transport import (
     ConnectionLimits,
     Keepalive,
     OpenConnections,
+    link_limits,
 )
 
 SWEEP_EVERY_S: Final = 1.0
@@ -173,12 +174,7 @@ class GatewayRuntime:
             messages_per_s=limits.messages_per_s,
         )
         self.upstream_settings = UpstreamSettings(
-            # What a worker sends may be a whole spoken chat answer.
-            limits=ConnectionLimits(
-                message_bytes=int(limits.chat_frame_mb * MIB),
-                output_bytes=2 * int(limits.chat_frame_mb * MIB),
-                stall_s=3 * limits.output_stall_s,
-            ),
+            limits=link_limits(limits),
             keepalive=self.keepalive,
             policy=dial_policy or DialPolicy(),
             secret=security.worker_secret,

@@ -18,6 +18,7 @@ from parley.transport.connection import (
 )
 from parley.transport.framing import ITEMS_LIMIT, LARGE_BYTES, Message
 from parley.transport.http import BoundedHttp
+from parley.transport.link import link_limits
 from parley.transport.server import ServerConnection, connection_of
 
 __all__ = [
@@ -39,4 +40,5 @@ __all__ = [
     "Traffic",
     "connection_of",
     "dial",
+    "link_limits",
 ]

@@ -25,6 +25,7 @@ from typing import cast
 from parley import logs
 from parley.transport.allowance import Allowance
 from parley.transport.framing import (
+    BINARY,
     CLOSE,
     PING,
     PONG,
@@ -111,6 +112,9 @@ class ConnectionLimits:
     controls_at_once: int = 100
     bytes_per_s: float = 32 << 20
     bytes_at_once: int = 256 << 20
+    is_trusted: bool = False
+    """The peer is a process of ours, which may be as fast as it can and checked its clients'
+    text."""
 
 
 class Budget:
@@ -228,6 +232,7 @@ class Connection(asyncio.Protocol):
         budget: Budget | None = None,
     ) -> None:
         self._is_server = is_server
+        self._is_guarded = is_server and not limits.is_trusted
         self.owner: str | None = None
         """Whose share of the budget large messages count against."""
         self._budget = budget
@@ -235,7 +240,10 @@ class Connection(asyncio.Protocol):
         self._limits = limits
         self._keepalive = keepalive
         self._reader = FrameReader(
-            masked=is_server, limit_bytes=limits.message_bytes, claim=self._claim
+            masked=is_server,
+            checks_text=self._is_guarded,
+            limit_bytes=limits.message_bytes,
+            claim=self._claim,
         )
         self.state = CONNECTING
         """Where the connection is; written by `_enter` alone."""
@@ -243,7 +251,6 @@ class Connection(asyncio.Protocol):
         self._now = self._loop.time
         self._transport: asyncio.Transport | None = None
         now = self._now()
-        # Workers are ours, and they may be as fast as they can.
         self._small = Allowance(limits.messages_at_once, limits.messages_per_s, now)
         self._controls = Allowance(limits.controls_at_once, limits.controls_per_s, now)
         self._bytes = Allowance(limits.bytes_at_once, limits.bytes_per_s, now)
@@ -260,6 +267,8 @@ class Connection(asyncio.Protocol):
         self._closure: Closure | None = None
         self._read_holds: set[str] = set()
         self._is_congested = False
+        self._has_room = asyncio.Event()
+        self._has_room.set()
         self._sources: list[Connection] = []
         self._written = 0
         self._drained = 0
@@ -316,6 +325,16 @@ class Connection(asyncio.Protocol):
         """Queue one text message; dropped silently when the connection is ending."""
         if self.is_open:
             self._write((frame(TEXT, payload, mask=not self._is_server),))
+
+    def send_binary(self, payload: bytes) -> None:
+        """Queue one binary message; dropped silently when the connection is ending."""
+        if self.is_open:
+            self._write((frame(BINARY, payload, mask=not self._is_server),))
+
+    async def room(self) -> None:
+        """Returns when more may be sent: at once while the peer keeps up, or when there is nobody
+        to send to."""
+        await self._has_room.wait()
 
     def pass_on(self, message: Message) -> None:
         """Queue a message that arrived on another connection, bytes as they are."""
@@ -380,6 +399,7 @@ class Connection(asyncio.Protocol):
                 timer.cancel()
         self._end(Closure(1006))
         self._enter(CLOSED)
+        self._has_room.set()
         if not self.gone.done():
             self.gone.set_result(None)
         for source in self._sources:
@@ -387,11 +407,13 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._is_congested = True
+        self._has_room.clear()
         for source in self._sources:
             source._hold_reading("congestion", True)
 
     def resume_writing(self) -> None:
         self._is_congested = False
+        self._has_room.set()
         for source in self._sources:
             source._hold_reading("congestion", False)
 
@@ -399,7 +421,7 @@ class Connection(asyncio.Protocol):
         if self.state is not OPEN and self._is_deaf:
             return
         self._reader.add(data)
-        if self._is_server and (excess := self._bytes.take(len(data), self._now)):
+        if self._is_guarded and (excess := self._bytes.take(len(data), self._now)):
             self._read_later(excess / self._limits.bytes_per_s)
         if len(data) >= TURN_BYTES:
             self._read_holds.add("turn")
@@ -468,7 +490,7 @@ class Connection(asyncio.Protocol):
                 self._forward(event, self._joined, self._traffic)
             else:
                 self._keep(event)
-        if self._is_server and self._floods():
+        if self._is_guarded and self._floods():
             self._flooded()
             self._fail(1008, "too many messages")
             return

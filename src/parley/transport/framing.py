@@ -98,8 +98,8 @@ class FrameReader:
     """Cuts a byte stream into messages.
 
     Args:
-        masked: whether the peer must mask (true at the server's end); such a peer is a client, and
-            its text is checked.
+        masked: whether the peer must mask (true at the server's end).
+        checks_text: whether text must be UTF-8 of a size that can be read.
         limit_bytes: largest payload of one message; beyond it `FrameError` 1009.
         claim: asked for that many bytes before a large message is read; may raise `FrameError`.
     """
@@ -109,6 +109,7 @@ class FrameReader:
         *,
         masked: bool,
         limit_bytes: int,
+        checks_text: bool = True,
         claim: Callable[[int], None] = lambda size: None,
     ) -> None:
         self.limit_bytes = limit_bytes
@@ -118,6 +119,7 @@ class FrameReader:
         """Small messages and small fragments so far: what costs time without carrying anything."""
         self._claim = claim
         self._masked = masked
+        self._checks_text = masked and checks_text
         self._data = b""
         self._at = 0
         self._error: FrameError | None = None
@@ -241,7 +243,7 @@ class FrameReader:
             raise FrameError(1002, "Fragments out of order.")
         if not self._opcode:
             self._opcode = opcode
-            self._text = _TextCheck() if self._masked and opcode == TEXT else None
+            self._text = _TextCheck() if self._checks_text and opcode == TEXT else None
             self._merged = None if is_last else bytearray()
             self._fragments = 0
         self._size += payload_bytes

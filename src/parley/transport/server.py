@@ -33,7 +33,6 @@ from parley.transport.connection import (
     Keepalive,
     as_transport,
 )
-from parley.transport.framing import BINARY, frame
 
 EXTENSION: Final = "parley.connection"
 
@@ -268,8 +267,8 @@ class ServerConnection(Connection):
         elif kind == "websocket.send":
             if message.get("text") is not None:
                 self.send_text(message["text"].encode())
-            elif self.is_open:
-                self._write((frame(BINARY, message["bytes"], mask=False),))
+            else:
+                self.send_binary(message["bytes"])
         else:
             raise RuntimeError(f"Unexpected ASGI message {kind!r}.")
 

@@ -7,7 +7,6 @@ the host.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hmac
 import ipaddress
 from collections.abc import Awaitable, Callable, Mapping
@@ -18,9 +17,9 @@ from starlette.applications import Starlette
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route, WebSocketRoute
-from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
+from starlette.websockets import WebSocket, WebSocketState
 
-from parley.errors import Refused, TooLarge
+from parley.errors import Refused
 from parley.protocol.control import (
     ACCEPTED_HEADER,
     BUSY_STATUS,
@@ -44,13 +43,11 @@ from parley.protocol.kinds import Kind
 from parley.protocol.resume import REFUSED_CODE
 from parley.recording.store import StillRecording
 from parley.session.resumable import ResumeRefused
-from parley.session.socket import Disconnected
 from parley.tracing import TRACE_HEADER
+from parley.transport import connection_of
 from parley.worker.finished import FinishedRecordings, tar_bytes, tar_files, tar_pieces
 from parley.worker.host import Host, LeasedSlot
-
-TURN_MESSAGES = 8
-"""Messages of one session that are read before other sessions have their turn."""
+from parley.worker.socket import GatewaySocket
 
 FORBIDDEN = 1008
 
@@ -112,7 +109,9 @@ def make_app(
             # The gateway has gone meanwhile.
             await asyncio.shield(slot.close())
             raise
-        await host.hold(lease, slot, _Socket(socket, host.frame_limit_bytes(lease.kind)))
+        await host.hold(
+            lease, slot, GatewaySocket(connection_of(socket), host.frame_limit_bytes(lease.kind))
+        )
 
     async def health(request: Request) -> JSONResponse:
         host = find_host()
@@ -173,7 +172,7 @@ async def _resume(socket: WebSocket, host: Host, lease: LeasedSlot) -> None:
         await socket.close(FORBIDDEN)
         return
     after = int(seq)
-    wire = _Socket(socket, host.frame_limit_bytes(lease.kind))
+    wire = GatewaySocket(connection_of(socket), host.frame_limit_bytes(lease.kind))
     try:
         host.check_resume(lease.lease_id, token_hash, after)
         await socket.accept()
@@ -183,8 +182,7 @@ async def _resume(socket: WebSocket, host: Host, lease: LeasedSlot) -> None:
             await _refuse(socket, str(error), RESUME_STATUSES[error.reason])
         else:
             # What was true at the handshake has changed.
-            with contextlib.suppress(Disconnected):
-                await wire.close(REFUSED_CODE, error.reason)
+            await wire.close(REFUSED_CODE, error.reason)
 
 
 async def _refuse(socket: WebSocket, sentence: str, status: int = BUSY_STATUS) -> None:
@@ -231,49 +229,3 @@ def _lease(dialect: str, headers: Mapping[str, str]) -> LeasedSlot | None:
         )
     except ValueError:
         return None
-
-
-class _Socket:
-    """A Starlette socket as the session's `Socket`."""
-
-    def __init__(self, socket: WebSocket, limit_bytes: int) -> None:
-        self._socket = socket
-        self._limit_bytes = limit_bytes
-        self._is_closed = False
-        self._received = 0
-
-    async def receive(self) -> str | bytes:
-        self._received += 1
-        if self._received % TURN_MESSAGES == 0:
-            # Messages that are there already are had without waiting: the others want a turn too.
-            await asyncio.sleep(0)
-        try:
-            message: Any = await self._socket.receive()
-        except (RuntimeError, OSError) as error:
-            raise Disconnected from error
-        if message["type"] == "websocket.disconnect":
-            self._is_closed = True
-            raise Disconnected(message.get("code") or 1006)
-        frame: str | bytes = message.get("text") or message.get("bytes") or ""
-        if len(frame) > self._limit_bytes:
-            raise TooLarge("The message", len(frame), self._limit_bytes)
-        return frame
-
-    async def send(self, frame: str | bytes) -> None:
-        try:
-            if isinstance(frame, bytes):
-                await self._socket.send_bytes(frame)
-            else:
-                await self._socket.send_text(frame)
-        except (WebSocketDisconnect, RuntimeError, OSError) as error:
-            self._is_closed = True
-            raise Disconnected from error
-
-    async def close(self, code: int, reason: str) -> None:
-        if self._is_closed:
-            return
-        self._is_closed = True
-        try:
-            await self._socket.close(code, reason)
-        except (WebSocketDisconnect, RuntimeError, OSError) as error:
-            raise Disconnected from error

@@ -47,13 +47,14 @@ from parley.session.opened import Voices
 from parley.settings import Settings, WorkerSettings
 from parley.settings.tree import split_list
 from parley.tracing import Tracing
+from parley.transport import ConnectionLimits, Keepalive, ServerConnection, link_limits
 from parley.vad import DetectorFactory
 from parley.vad.energy import EnergyDetector
 from parley.vad.silero import SileroModel
 from parley.worker.app import make_app
 from parley.worker.control import ControlLink, http_url, socket_url
 from parley.worker.finished import FinishedRecordings, GatewayVoices
-from parley.worker.host import MIB, Host, Identity, LeasedSlot, ObserverFactory, no_observers
+from parley.worker.host import Host, Identity, LeasedSlot, ObserverFactory, no_observers
 from parley.worker.links import GatewayLinks
 from parley.worker.recording import Recordings
 from parley.worker.session_trace import SessionTrace
@@ -69,8 +70,6 @@ PROGRESS_EVERY_S: Final = 5.0
 
 LEAVE_GRACE_S: Final = 10.0
 """On a signal: how long requests that are being answered may take."""
-
-PING_EVERY_S: Final = 20.0
 
 FIRST_PORT: Final = 8007
 """Where the first worker of a machine listens when other machines can reach it."""
@@ -138,17 +137,13 @@ class WorkerProcess:
         self._listener = _listen(settings.worker.host, listen_port(settings.worker))
         self.port: int = self._listener.getsockname()[1]
         self._url = self._advertised()
-        self._server = _Server(self._config(secret))
+        self._server = _Server(self._config(secret), link_limits(settings.limits))
 
     def _config(self, secret: str | None) -> uvicorn.Config:
         config = uvicorn.Config(
             make_app(lambda: self._host, secret=secret, finished=self._finished_recordings),
             http="httptools",
-            ws="websockets-sansio",
-            ws_max_size=round(self._settings.limits.chat_frame_mb * MIB),
-            ws_per_message_deflate=False,
-            ws_ping_interval=PING_EVERY_S,
-            ws_ping_timeout=PING_EVERY_S,
+            ws=ServerConnection,
             lifespan="off",
             log_config=None,
             timeout_graceful_shutdown=5,
@@ -475,7 +470,15 @@ def is_loopback(host: str) -> bool:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, with signals left to whoever runs us."""
+    """uvicorn with our connections, and with signals left to whoever runs us."""
+
+    def __init__(self, config: uvicorn.Config, limits: ConnectionLimits) -> None:
+        super().__init__(config)
+        self._limits = limits
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self.lifespan.state.update(keepalive=Keepalive(), connection_limits=self._limits)
+        await super().startup(sockets)
 
     async def serve_until_told(self, listener: socket.socket) -> None:
         try:

@@ -1,0 +1,20 @@
+"""Limits of connections between gateway and worker, the same at both ends."""
+
+from __future__ import annotations
+
+from parley.settings import LimitSettings
+from parley.transport.connection import ConnectionLimits
+
+MIB = 1 << 20
+
+
+def link_limits(limits: LimitSettings) -> ConnectionLimits:
+    """Messages of either direction may be a whole chat request or a whole spoken answer; a client
+    that does not read is given up by the gateway before the worker gives up the gateway."""
+    message_bytes = round(limits.chat_frame_mb * MIB)
+    return ConnectionLimits(
+        message_bytes=message_bytes,
+        output_bytes=2 * message_bytes,
+        stall_s=3 * limits.output_stall_s,
+        is_trusted=True,
+    )

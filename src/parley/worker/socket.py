@@ -1,0 +1,62 @@
+"""A gateway's connection as the socket of a session."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from parley.errors import TooLarge
+from parley.session.socket import Disconnected
+from parley.transport import Connection, ConnectionClosed
+
+TURN_MESSAGES: Final = 8
+"""Messages of one session that are read before other sessions have their turn."""
+
+
+class GatewaySocket:
+    """A connection that the gateway opened, as the session's `SessionSocket`.
+
+    Args:
+        limit_bytes: largest message of this way of talking.
+    """
+
+    def __init__(self, connection: Connection, limit_bytes: int) -> None:
+        self._connection = connection
+        self._limit_bytes = limit_bytes
+        self._received = 0
+
+    async def receive(self) -> str | bytes:
+        """See `SessionSocket`."""
+        self._received += 1
+        if self._received % TURN_MESSAGES == 0:
+            # Messages that are there already are had without waiting: the others want a turn too.
+            await asyncio.sleep(0)
+        try:
+            message = await self._connection.receive()
+        except ConnectionClosed as end:
+            raise Disconnected(end.closure.code) from end
+        if message.size > self._limit_bytes:
+            raise TooLarge("The message", message.size, self._limit_bytes)
+        payload = message.payload()
+        if not message.is_text:
+            return payload
+        try:
+            return payload.decode()
+        except UnicodeDecodeError as error:
+            # The gateway lets no such text pass.
+            self._connection.close(1007, "Text that is not UTF-8.")
+            raise Disconnected from error
+
+    async def send(self, frame: str | bytes) -> None:
+        """See `SessionSocket`."""
+        await self._connection.room()
+        if not self._connection.is_open:
+            raise Disconnected
+        if isinstance(frame, bytes):
+            self._connection.send_binary(frame)
+        else:
+            self._connection.send_text(frame.encode())
+
+    async def close(self, code: int, reason: str) -> None:
+        """See `SessionSocket`."""
+        self._connection.close(code, reason)
