@@ -40,7 +40,7 @@ from parley.engine.work import Stage
 from parley.models.parrot import Parrot
 
 NAN = base64.b64encode(struct.pack("<4000f", *[float("nan")] * 4000)).decode()
-SHORT = base64.b64encode(bytes(4 * 3999)).decode()
+SHORT = base64.b64encode(bytes(4 * 319)).decode()
 ODD = base64.b64encode(bytes(64_001)).decode()
 LONG = base64.b64encode(bytes(4 * 16_000 * 11)).decode()
 
