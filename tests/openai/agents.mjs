@@ -1,11 +1,27 @@
 // OpenAI's agents in JavaScript with only the address changed. Says what happened as JSON lines.
-import { RealtimeAgent, RealtimeSession } from '@openai/agents-realtime';
+import { RealtimeAgent, RealtimeSession, tool } from '@openai/agents-realtime';
 
 const [url, story] = process.argv.slice(2);
 const RATE_HZ = 24_000;
 const tell = (what, more = {}) => console.log(JSON.stringify({ what, ...more }));
 
-const agent = new RealtimeAgent({ name: 'Helper', instructions: 'You help.' });
+const weather = tool({
+  name: 'get_weather',
+  description: 'Weather of a city',
+  parameters: {
+    type: 'object',
+    properties: { city: { type: 'string' } },
+    required: ['city'],
+    additionalProperties: true,
+  },
+  strict: false,
+  execute: async ({ city }) => {
+    tell('called', { city });
+    return 'sunny';
+  },
+});
+const tools = story === 'call' ? [weather] : [];
+const agent = new RealtimeAgent({ name: 'Helper', instructions: 'You help.', tools });
 const session = new RealtimeSession(agent, { transport: 'websocket', tracingDisabled: true });
 
 const waiting = new Map();
@@ -37,8 +53,11 @@ const pcm = (seconds, level) => {
   for (let i = 0; i < samples.length; i++) samples[i] = level * Math.sin((2 * Math.PI * 300 * i) / RATE_HZ);
   return samples.buffer;
 };
-const say = (seconds) => {
-  for (let i = 0; i < seconds * 10; i++) session.sendAudio(pcm(0.1, 12000));
+// A steady tone while an answer is heard is taken for an echo of it; noise interrupts.
+const noise = (seconds) =>
+  Int16Array.from({ length: seconds * RATE_HZ }, () => 24000 * (Math.random() - 0.5)).buffer;
+const say = (seconds, sound = () => pcm(0.1, 12000)) => {
+  for (let i = 0; i < seconds * 10; i++) session.sendAudio(sound());
   for (let i = 0; i < 12; i++) session.sendAudio(pcm(0.1, 0));
 };
 
@@ -56,10 +75,15 @@ const stories = {
     await sound;
     const interrupted = next('audio_interrupted');
     const done = next('response.done');
-    say(0.5);
+    say(0.5, () => noise(0.1));
     await interrupted;
     const event = await done;
     tell('interrupted', { status: event.response.status });
+  },
+  async call() {
+    const answered = new Promise((resolve) => session.on('agent_end', (_context, _agent, text) => text && resolve(text)));
+    session.sendMessage('What is the weather in Rome?');
+    tell('answer', { text: await answered, soundBytes });
   },
   async error() {
     const wrong = next('error');

@@ -33,10 +33,10 @@ WORD_SAMPLES = 2_400
 class _Says(ParrotJob):
     """Answers word by word, each with its sound."""
 
-    def __init__(self, row: int, work: Generate, text: str, model: TalkingModel) -> None:
+    def __init__(self, row: int, work: Generate, words: list[str], model: TalkingModel) -> None:
         super().__init__(row, Stage.DECODE)
         self._work = work
-        self._words = [word + " " for word in text.split()]
+        self._words = words
         self._said: list[str] = []
         self._model = model
 
@@ -108,7 +108,7 @@ class TalkingModel(Parrot):
         if isinstance(work, Generate):
             self.asked.append(work)
             self.contexts.append(list(self._words[row]))
-            return _Says(row, work, work.say or self.answer, self)
+            return _Says(row, work, self.words_of(work), self)
         if isinstance(work, StartSession):
             self._words[row] = []
         if isinstance(work, Prefill):
@@ -120,9 +120,38 @@ class TalkingModel(Parrot):
             return _Hearing(job, any(isinstance(each, Audio) for each in work.segments))
         return job
 
+    def words_of(self, work: Generate) -> list[str]:
+        """What is said next, piece by piece."""
+        return [word + " " for word in (work.say or self.answer).split()]
+
     def said(self, row: int, text: str) -> None:
         """An answer joins the context."""
         self._words[row].append(text)
+
+
+# As the checkpoint's tokenizer cuts them.
+ROME = [
+    *("<tool_call>", "\n", '{"', "name", '":', ' "', "get", "_weather", '",', ' "', "arguments"),
+    *('":', ' {"', "city", '":', ' "', "R", "ome", '"}}\n', "</tool_call>"),
+]
+OSLO = [*ROME[:16], "Os", "lo", *ROME[18:]]
+MALFORMED = [*ROME[:3], "weather", " of", " Rome", "?", '"}\n', "</tool_call>"]
+
+
+class CallingModel(TalkingModel):
+    """Emits one script of tokens after the other, and calls functions in them.
+
+    Args:
+        scripts: tokens of each answer.
+    """
+
+    def __init__(self, *scripts: list[str], word_s: float = 0.0) -> None:
+        super().__init__(word_s=word_s)
+        self._scripts = [*scripts]
+        self._spec = replace(self._spec, calls_tools=True)
+
+    def words_of(self, work: Generate) -> list[str]:
+        return [*self._scripts.pop(0)]
 
 
 class _Hearing(ParrotJob):

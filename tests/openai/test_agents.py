@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.openai.talking_model import HEARD, TalkingModel
+from tests.openai.talking_model import HEARD, ROME, CallingModel, TalkingModel
 from tests.support.patience import HANG_S
 from tests.support.stack import running_stack
 
@@ -24,6 +24,14 @@ def tone(seconds: float) -> bytes:
     t = np.arange(round(seconds * RATE_HZ)) / RATE_HZ
     samples: bytes = (0.4 * np.sin(2 * np.pi * 300 * t) * 32767).astype("<i2").tobytes()
     return samples
+
+
+def noise(seconds: float) -> bytes:
+    """What interrupts: a steady tone while an answer is heard is taken for an echo of it."""
+    rng = np.random.default_rng(1)
+    samples = 0.2 * rng.standard_normal(round(seconds * RATE_HZ)) * 32767
+    data: bytes = samples.clip(-32767, 32767).astype("<i2").tobytes()
+    return data
 
 
 class Listener:
@@ -51,18 +59,18 @@ class Listener:
         found = [e.data for e in self.events if e.type == "raw_model_event"]
         return [data.data for data in found if data.type == "raw_server_event"]
 
-    async def say(self, seconds: float = 1.0) -> None:
+    async def say(self, seconds: float = 1.0, sound: Callable[[float], bytes] = tone) -> None:
         for _ in range(round(seconds * 10)):
-            await self.session.send_audio(tone(0.1))
+            await self.session.send_audio(sound(0.1))
         for _ in range(12):
             await self.session.send_audio(bytes(2 * RATE_HZ // 10))
 
 
 @contextlib.asynccontextmanager
-async def talking(model: TalkingModel) -> AsyncIterator[Listener]:
+async def talking(model: TalkingModel, tools: Any = ()) -> AsyncIterator[Listener]:
     agents.set_tracing_disabled(True)
     async with running_stack(load_model=lambda: model, worker={"vad": "energy"}) as running:
-        agent = realtime.RealtimeAgent(name="Helper", instructions="You help.")
+        agent = realtime.RealtimeAgent(name="Helper", instructions="You help.", tools=[*tools])
         runner = realtime.RealtimeRunner(agent)
         config = {"url": f"ws://127.0.0.1:{running.gateway.port}/v1/realtime?model=m"}
         session = await runner.run(model_config={**config, "api_key": "sk-any"})
@@ -105,7 +113,7 @@ async def test_who_speaks_up_interrupts_the_agent():
     async with talking(TalkingModel(answer="word " * 2000, word_s=0.02)) as listener:
         await listener.session.send_message("tell me a long story")
         await listener.until("audio")
-        await listener.say(0.5)
+        await listener.say(0.5, noise)
         await listener.until("audio_interrupted")
         await listener.session.interrupt()
         while not any(
@@ -128,3 +136,24 @@ async def test_an_error_comes_to_the_program_and_the_session_goes_on():
         await listener.until("agent_end")
 
     assert "item_not_found" in str(error)
+
+
+async def test_a_function_is_called_and_its_result_is_answered():
+    asked: list[str] = []
+
+    @agents.function_tool  # type: ignore[untyped-decorator]
+    def get_weather(city: str) -> str:
+        """Weather of a city."""
+        asked.append(city)
+        return "sunny"
+
+    model = CallingModel(ROME, ["It ", "is ", "sunny."])
+    async with talking(model, [get_weather]) as listener:
+        await listener.session.send_message("What is the weather in Rome?")
+        await listener.until("tool_end")
+        await listener.until("audio_end")
+        await listener.until("agent_end")
+
+    assert asked == ["Rome"]
+    assert "error" not in listener.kinds
+    assert "<tool_response>\nsunny\n</tool_response>" in model.contexts[1]

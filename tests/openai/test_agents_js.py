@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.openai.talking_model import TalkingModel
+from tests.openai.talking_model import ROME, CallingModel, TalkingModel
 from tests.support.patience import HANG_S
 from tests.support.stack import running_stack
 
@@ -68,3 +68,13 @@ async def test_an_error_comes_to_the_program_and_the_session_goes_on():
     (error,) = [line for line in lines if line["what"] == "error"]
     assert error["error"]["code"] == "item_not_found"
     assert [line["text"] for line in lines if line["what"] == "answer"] == ["one two "]
+
+
+async def test_a_function_is_called_and_its_result_is_answered():
+    model = CallingModel(ROME, ["It ", "is ", "sunny."])
+    lines = await told(model, "call")
+
+    assert [line["city"] for line in lines if line["what"] == "called"] == ["Rome"]
+    assert [line["text"] for line in lines if line["what"] == "answer"] == ["It is sunny."]
+    assert not [line for line in lines if line["what"] == "error"]
+    assert "<tool_response>\nsunny\n</tool_response>" in model.contexts[1]

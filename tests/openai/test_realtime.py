@@ -7,7 +7,7 @@ import base64
 import contextlib
 import io
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,13 @@ def tone(seconds: float) -> str:
     t = np.arange(round(seconds * RATE_HZ)) / RATE_HZ
     samples = 0.4 * np.sin(2 * np.pi * 300 * t) * 32767
     return base64.b64encode(samples.astype("<i2").tobytes()).decode()
+
+
+def noise(seconds: float) -> str:
+    """What interrupts: a steady tone while an answer is heard is taken for an echo of it."""
+    rng = np.random.default_rng(1)
+    samples = 0.2 * rng.standard_normal(round(seconds * RATE_HZ)) * 32767
+    return base64.b64encode(samples.clip(-32767, 32767).astype("<i2").tobytes()).decode()
 
 
 def quiet(seconds: float) -> str:
@@ -73,10 +80,10 @@ class Talk:
     def types(self) -> list[str]:
         return [event.type for event in self.events]
 
-    async def say(self, seconds: float = 1.0) -> None:
+    async def say(self, seconds: float = 1.0, sound: Callable[[float], str] = tone) -> None:
         """Speak, and fall silent."""
         for _ in range(round(seconds * 10)):
-            await self.connection.input_audio_buffer.append(audio=tone(0.1))
+            await self.connection.input_audio_buffer.append(audio=sound(0.1))
         for _ in range(10):
             await self.connection.input_audio_buffer.append(audio=quiet(0.1))
 
@@ -163,7 +170,7 @@ async def test_who_speaks_up_silences_the_answer():
     async with talking(TalkingModel(answer="word " * 2000, word_s=0.02)) as (_, talk):
         await talk.say()
         await talk.until("response.output_audio.delta")
-        await talk.say(0.5)
+        await talk.say(0.5, noise)
         done = await talk.until("response.done")
         index = talk.types.index("response.done")
         started = [i for i, t in enumerate(talk.types) if t == TURN[0]]

@@ -72,6 +72,7 @@ VERBS: Final = (
     Verb("recordings", "List, show, render, export and delete recorded sessions.", TOOLS),
     Verb("rerun", "Run recorded sessions through a model again and compare the results.", TOOLS),
     Verb("replay", "", TOOLS, alias_of="rerun"),
+    Verb("conform", "Check that a server speaks its protocols as published.", TOOLS),
     Verb("bench", "Run benchmarks.", TOOLS),
 )
 

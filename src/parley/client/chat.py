@@ -238,6 +238,8 @@ class _Exchange:
             case legacy.QueueDone():
                 self._asked_s = self._clock.monotonic()
                 return Assigned()
+            case wire.ToolCall():
+                return None
             case wire.PrefillDone(input_tokens=tokens):
                 return Understood(tokens)
             case wire.Chunk():

@@ -28,6 +28,7 @@ from parley.errors import (
     WrongPhase,
 )
 from parley.protocol import codec
+from parley.protocol.control import Ability
 from parley.protocol.kinds import Kind, Phase
 from parley.protocol.legacy import CLOSE_CODES, CLOSE_SENTENCES, CloseReason
 from parley.protocol.values import QueuePlace
@@ -67,6 +68,7 @@ class SessionContext:
 
     Args:
         parameters: those of the query that the dialect names in `Dialect.parameters`.
+        abilities: of the model; none are known at the gateway.
         clock: for times that messages carry.
     """
 
@@ -74,6 +76,7 @@ class SessionContext:
     kind: Kind
     extensions: bool = False
     parameters: Mapping[str, str] = field(default_factory=dict)
+    abilities: frozenset[Ability] = frozenset()
     clock: Clock = field(default_factory=SystemClock)
 
 

@@ -7,7 +7,7 @@ from typing import ClassVar, Final
 
 import msgspec
 
-from parley.dialects.base import Early, Reply
+from parley.dialects.base import Early, Reply, SessionContext
 from parley.dialects.chat_request import requested
 from parley.dialects.events import (
     AnswerDone,
@@ -17,6 +17,9 @@ from parley.dialects.events import (
     RecordingLost,
     ServerEvent,
     StopRequested,
+    ToolCallDelta,
+    ToolCallDone,
+    ToolCallStarted,
 )
 from parley.dialects.legacy import LegacyDialect, extra, phrase
 from parley.dialects.sound import in_seconds, pcm_text
@@ -50,6 +53,11 @@ class ChatDialect(LegacyDialect):
     announces_assignment = False
     asks_first = True
 
+    def __init__(self, context: SessionContext) -> None:
+        super().__init__(context)
+        self._has_tools = False
+        self._call_id = ""
+
     # ---- client → server -------------------------------------------------------------------
 
     def check(self, phase: Phase, type_name: str) -> None:
@@ -82,6 +90,7 @@ class ChatDialect(LegacyDialect):
         if isinstance(message, chat.Stop):
             raise InvalidRequest("The first message must be a chat request.")
         self.extensions = self.extensions or message.extensions
+        self._has_tools = bool(message.tools)
         return message
 
     # ---- server → client -------------------------------------------------------------------
@@ -102,9 +111,18 @@ class ChatDialect(LegacyDialect):
                         stopped=event.is_stopped,
                         ending=_ENDINGS.get(event.ending, msgspec.UNSET),
                         heard=event.heard or msgspec.UNSET,
+                        tool_calls=event.calls if self._has_tools else msgspec.UNSET,
                         recording_session_id=event.recording_id or msgspec.UNSET,
                     ),
                 )
+            case ToolCallStarted():
+                self._call_id = event.call_id
+                return (chat.ToolCall(index=event.index, id=event.call_id, name=event.name),)
+            case ToolCallDelta(index, arguments):
+                told = chat.ToolCall(index=index, id=self._call_id, arguments_delta=arguments)
+                return (told,)
+            case ToolCallDone(index, call):
+                return (chat.ToolCall(index=index, id=call.id, is_final=True),)
             case RecordingLost():
                 return (extra(event),)
             case _:

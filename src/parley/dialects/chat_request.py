@@ -42,6 +42,7 @@ def requested(request: chat.Request) -> ChatRequested:
         is_omni=request.is_omni,
         wants_recording=request.record,
         seed=request.seed,
+        tools=request.tools,
     )
 
 
@@ -55,5 +56,7 @@ def _content(part: values.Part) -> Content:
             return Sound(part.audio_bytes(), part.sample_rate)
         case values.VideoPart():
             return Clip(part.file_bytes(), part.stack_frames)
+        case values.ToolCallPart() | values.ToolResultPart():
+            return part
         case _ as never:
             assert_never(never)

@@ -6,15 +6,20 @@ import copy
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import msgspec
+
 from parley.dialects.events import HalfDuplexSetup, TurnDetection
 from parley.errors import InvalidRequest
 from parley.protocol.values import (
     BARGE_IN,
     DEFAULT_SYSTEM_PROMPT,
     TEXT_LIMIT_CHARS,
+    TOOLS_MOST,
     Generation,
     InterruptionOptions,
     TextPart,
+    Tool,
+    ToolFunction,
     VadOptions,
 )
 
@@ -94,8 +99,11 @@ def default_session(session_id: str, model: str, now_s: float) -> dict[str, Any]
     }
 
 
-def merged(session: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """The session with what a client changes; what this server does not know stays out of it.
+def merged(
+    session: dict[str, Any], changes: dict[str, Any], *, calls_tools: bool
+) -> dict[str, Any]:
+    """The session with what a client changes; what this server does not know stays out of it, and
+    so do tools where the model calls none.
 
     Raises:
         InvalidRequest: a change that cannot be made; `field` says which.
@@ -106,6 +114,9 @@ def merged(session: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     for name in ("output_modalities", "instructions", "tool_choice", "max_output_tokens"):
         if changes.get(name) is not None:
             new[name] = changes[name]
+    if calls_tools and changes.get("tools") is not None:
+        tools_of(changes["tools"], "session")
+        new["tools"] = changes["tools"]
     for name in ("tracing", "truncation", "include"):
         if name in changes:
             new[name] = changes[name]
@@ -193,9 +204,47 @@ def settings_of(session: dict[str, Any]) -> RealtimeSettings:
             wants_speech=modalities == ["audio"],
             vad=DEFAULT_VAD if detection is None else detection.vad,
             generation=Generation(max_new_tokens=limit or LIMIT_TOKENS),
+            tools=offered_tools(session["tools"], session["tool_choice"], "session"),
         ),
         detection=detection,
     )
+
+
+def offered_tools(tools: Any, choice: Any, where: str) -> tuple[Tool, ...]:
+    """The functions that the model may call.
+
+    Raises:
+        InvalidRequest: they are none, or a choice that cannot be held.
+    """
+    found = tools_of(tools, where)
+    if found and choice not in ("auto", "none"):
+        raise InvalidRequest(
+            'No model here can be made to call a tool: tool_choice is "auto" or "none".',
+            field=f"{where}.tool_choice",
+        )
+    return () if choice == "none" else found
+
+
+def tools_of(value: Any, where: str) -> tuple[Tool, ...]:
+    """Functions as OpenAI Realtime describes them.
+
+    Raises:
+        InvalidRequest: they are none.
+    """
+    field = f"{where}.tools"
+    if not isinstance(value, list) or len(value) > TOOLS_MOST:
+        raise InvalidRequest(f"tools is a list of at most {TOOLS_MOST} functions.", field=field)
+    found = []
+    for each in value:
+        given = object_of(each, field)
+        if given.get("type", "function") != "function":
+            raise InvalidRequest("Only tools of type function are taken.", field=field)
+        function = {name: given.get(name) for name in ("name", "description", "parameters")}
+        try:
+            found.append(Tool(function=msgspec.convert(function, ToolFunction)))
+        except msgspec.ValidationError as error:
+            raise InvalidRequest(f"A tool is not a function: {error}.", field=field) from None
+    return tuple(found)
 
 
 def limit_of(value: Any, where: str) -> int | None:

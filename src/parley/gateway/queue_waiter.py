@@ -22,7 +22,7 @@ from parley.gateway.acquisition import ClientWatch, Departed
 from parley.gateway.dispatcher import Dispatcher
 from parley.gateway.large_json import read_aside
 from parley.gateway.queue import Ticket
-from parley.protocol import codec
+from parley.protocol import codec, openai
 from parley.transport import Closure, Connection, ConnectionClosed, Message
 
 SHUTTING_DOWN: Final = "The server is shutting down."
@@ -192,7 +192,14 @@ class QueueWaiter(ClientWatch[Message]):
             if dialect.asks_first:
                 return
             raise
-        match dialect.early(name):
+        try:
+            found = dialect.early(name)
+        except ParleyError as error:
+            error.client_event_id = await read_aside(
+                message.size, lambda: openai.event_id_of(message.payload())
+            )
+            raise
+        match found:
             case "stop":
                 self._last_word(dialect.closed("stopped"), "stopped")
             case "keep":

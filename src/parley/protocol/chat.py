@@ -37,6 +37,8 @@ from parley.protocol.values import (
     ImageOptions,
     Message,
     Text,
+    ToolCallPart,
+    Tools,
     VideoPart,
 )
 
@@ -67,6 +69,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     seed: Seed | None = None
     say: Annotated[Text, Meta(min_length=1)] | None = None
     """The words of the answer: spoken as they stand, where the model can; nothing is made up."""
+    tools: Tools = ()
+    """Functions that the model may call; refused where it cannot."""
 
     @property
     def wants_speech(self) -> bool:
@@ -104,6 +108,20 @@ class Chunk(msgspec.Struct, tag="chunk", frozen=True, kw_only=True):
     audio_data: Annotated[str, Meta(description="base64 float32 PCM, 24 kHz mono")] | None = None
 
 
+class ToolCall(msgspec.Struct, tag="tool_call", frozen=True, kw_only=True):
+    """A function is called: first its `name`, then its arguments in pieces, of which the last has
+    `is_final`. Only where the request has `tools`.
+
+    A call of which `done` knows nothing was none: what was written of it came as text.
+    """
+
+    index: int
+    id: str
+    name: str | None = None
+    arguments_delta: str = ""
+    is_final: bool = False
+
+
 Ending = Literal["limit", "cancelled"]
 """Why an answer did not end by itself: `max_new_tokens` or the context, or it was stopped."""
 
@@ -122,11 +140,23 @@ class Done(msgspec.Struct, tag="done", frozen=True, kw_only=True):
         EXTENSION,
         Meta(description="the words of the request's sound, where the model makes any"),
     ] = UNSET
+    tool_calls: Annotated[
+        tuple[ToolCallPart, ...] | UnsetType, Meta(description="where the request has `tools`")
+    ] = UNSET
     recording_session_id: str | UnsetType = UNSET
 
 
 ServerMessage = (
-    Queued | QueueUpdate | QueueDone | PrefillDone | Chunk | Done | RecordingLost | Stopped | Error
+    Queued
+    | QueueUpdate
+    | QueueDone
+    | PrefillDone
+    | Chunk
+    | ToolCall
+    | Done
+    | RecordingLost
+    | Stopped
+    | Error
 )
 
 

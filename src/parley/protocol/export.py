@@ -186,6 +186,8 @@ def _typescript(info: inspect.Type) -> str:
         case inspect.VarTupleType(item_type=item):
             each = _typescript(item)
             return f"({each})[]" if " | " in each else f"{each}[]"
+        case inspect.DictType(value_type=value):
+            return f"Record<string, {_typescript(value)}>"
         case inspect.StrType():
             return "string"
         case inspect.IntType() | inspect.FloatType():

@@ -25,6 +25,22 @@ class OpenAIClientEvent(msgspec.Struct, frozen=True, kw_only=True):
     event_id: Annotated[str, Meta(max_length=512)] | None = None
 
 
+class _Named(msgspec.Struct):
+    event_id: Any = None
+
+
+_named = msgspec.json.Decoder(_Named)
+
+
+def event_id_of(raw: bytes | str) -> str | None:
+    """The id that a client gave to a frame, without building the rest; None: none."""
+    try:
+        event_id = _named.decode(raw).event_id
+    except (msgspec.MsgspecError, RecursionError, UnicodeError):
+        return None
+    return event_id if isinstance(event_id, str) else None
+
+
 class OpenAIServerEvent(msgspec.Struct, frozen=True, kw_only=True):
     """What every event of the server carries."""
 

@@ -128,12 +128,16 @@ class MessageContent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MessageItem(msgspec.Struct, frozen=True, kw_only=True):
-    """An item that a client brings."""
+    """An item that a client brings: a message, or a call with what came of it."""
 
     type: str = "message"
     role: str = ""
     id: Id | None = None
     content: Annotated[tuple[MessageContent, ...], Meta(max_length=64)] = ()
+    call_id: Id | None = None
+    name: Annotated[str, Meta(max_length=128)] = ""
+    arguments: Text = ""
+    output: Text = ""
 
 
 ITEM: Final = codec.Shape(MessageItem)
@@ -340,6 +344,32 @@ class TextDone(PartEvent, tag="response.output_text.done", frozen=True, kw_only=
     """All words."""
 
     text: str
+
+
+class CallEvent(OpenAIServerEvent, frozen=True, kw_only=True):
+    """What says which call of an answer something belongs to."""
+
+    response_id: str
+    item_id: str
+    output_index: int
+    call_id: str
+
+
+class CallArgumentsDelta(
+    CallEvent, tag="response.function_call_arguments.delta", frozen=True, kw_only=True
+):
+    """More of a call's arguments."""
+
+    delta: str
+
+
+class CallArgumentsDone(
+    CallEvent, tag="response.function_call_arguments.done", frozen=True, kw_only=True
+):
+    """All of a call's arguments."""
+
+    name: str
+    arguments: str
 
 
 class RateLimitsUpdated(OpenAIServerEvent, tag="rate_limits.updated", frozen=True, kw_only=True):

@@ -97,10 +97,48 @@ class VideoPart(msgspec.Struct, tag="video", frozen=True, kw_only=True):
         return codec.image_bytes(self.data, field="video.data", limit_bytes=VIDEO_LIMIT_BYTES)
 
 
+class ToolCallPart(msgspec.Struct, tag="tool_call", frozen=True, kw_only=True):
+    """A function that the assistant called.
+
+    Args:
+        arguments: a JSON object, as text.
+    """
+
+    name: Annotated[str, Meta(min_length=1, max_length=128)]
+    arguments: Text = "{}"
+    id: Annotated[str, Meta(max_length=128)] = ""
+
+
+class ToolResultPart(msgspec.Struct, tag="tool_result", frozen=True, kw_only=True):
+    """What a called function returned, in a user's message; results answer calls in order."""
+
+    content: Text
+    id: Annotated[str, Meta(max_length=128)] = ""
+
+
+class ToolFunction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a function is: `parameters` is a JSON schema."""
+
+    name: Annotated[str, Meta(pattern="^[a-zA-Z0-9_.-]{1,128}$")]
+    description: Text | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class Tool(msgspec.Struct, frozen=True, kw_only=True):
+    """A function that the assistant may call; in the form of OpenAI's chat completions."""
+
+    type: Literal["function"] = "function"
+    function: ToolFunction
+
+
+TOOLS_MOST: Final = 128
+Tools = Annotated[tuple[Tool, ...], Meta(max_length=TOOLS_MOST)]
+
+
 PART_ALIASES: Final[codec.Aliases] = {"data": ("audio_base64", "audio_data", "audio")}
 """Other names of an audio part's `data`."""
 
-Part = TextPart | ImagePart | AudioPart | VideoPart
+Part = TextPart | ImagePart | AudioPart | VideoPart | ToolCallPart | ToolResultPart
 VoicePart = TextPart | AudioPart
 """What may stand in a `system_content` list."""
 

@@ -19,11 +19,13 @@ from parley.dialects.events import (
     StopRequested,
 )
 from parley.errors import InvalidRequest, WrongPhase
+from parley.media.pcm import OUTPUT_RATE_HZ, Pcm, join
 from parley.media.room import ContextRoom
 from parley.protocol.kinds import Ending, Phase
 from parley.protocol.values import Generation
 from parley.session.opened import Voices, no_voices, open_messages, open_voice
 from parley.session.session import Session
+from parley.session.tool_calls import AnswerCalls, check_tools
 from parley.views.chat import ChatView
 from parley.views.content import AudioPart, Message, VideoPart
 
@@ -63,6 +65,8 @@ class RequestRun:
         self._input_tokens = 0
         self._heard = ""
         self._text = ""
+        self._sounds: list[Pcm] = []
+        self._calls = AnswerCalls(session, bool(asked.tools))
         self._pieces = 0
         self._recording_id: str | None = None
 
@@ -76,6 +80,7 @@ class RequestRun:
         if asked.generation.say is not None and not spec.reads_aloud:
             raise InvalidRequest("This model does not read texts aloud.", field="say")
         room = ContextRoom(spec.context_limit_tokens, spec.image_tokens, spec.audio_tokens_per_s)
+        check_tools(asked.tools, calls_tools=spec.calls_tools)
         messages = await open_messages(asked.messages, room=room)
         sound_s = sum(sound_s_of(message) for message in messages)
         voice = await open_voice(
@@ -91,6 +96,7 @@ class RequestRun:
             speak=asked.wants_speech,
             tts_mode=asked.tts_mode,
             language=asked.language,
+            tools=asked.tools,
             seed=self._seed if asked.seed is None else asked.seed,
         )
         # Pictures and clips may be large, and the answer may take minutes.
@@ -106,7 +112,8 @@ class RequestRun:
             )
         )
         if not self.is_stopped:
-            told = self._stream if asked.is_streaming else self._whole
+            # Where functions may be called, it is read as it comes: calls are not spoken.
+            told = self._stream if asked.is_streaming or asked.tools else self._whole
             await told(asked.generation, speaks=asked.wants_speech)
         if self.is_stopped:
             self.finish_stopped()
@@ -121,26 +128,39 @@ class RequestRun:
             self._session.session_id, generation, generate_audio=speaks
         )
         async for chunk in chunks:
-            text = chunk.text_delta or ""
-            self._text += text
-            self._session.emit(OutputDelta(self._pieces, text, chunk.audio))
-            self._pieces += 1
+            self._tell(
+                self._calls.add(chunk.text_delta or ""),
+                None if self._calls.has_begun else chunk.audio,
+            )
             await self._session.room()
+        self._tell(self._calls.finish(), None)
         decoded = self._view.decoded
         assert decoded is not None
         if not self.is_stopped:
-            # All sound went out in the pieces; once more here would be heard twice.
+            # Sound that went out in the pieces would be heard twice.
             self._finish(
                 AnswerDone(
-                    decoded.text,
+                    self._text if self._asked.tools else decoded.text,
                     decoded.text_tokens,
                     self._input_tokens,
+                    join(self._sounds, OUTPUT_RATE_HZ) if self._sounds else None,
                     recording_id=self._recording_id,
                     ending=decoded.ending,
                     heard=self._heard or decoded.heard,
                     speech_tokens=decoded.speech_tokens,
+                    calls=self._calls.calls,
                 )
             )
+
+    def _tell(self, text: str, sound: Pcm | None) -> None:
+        """The next piece; kept where the client wants the whole."""
+        self._text += text
+        if self._asked.is_streaming:
+            if text or sound is not None or not self._asked.tools:
+                self._session.emit(OutputDelta(self._pieces, text, sound))
+                self._pieces += 1
+        elif sound is not None:
+            self._sounds.append(sound)
 
     async def _whole(self, generation: Generation, *, speaks: bool) -> None:
         answer = await self._view.generate(

@@ -61,6 +61,7 @@ from parley.session.listener import TurnListener
 from parley.session.opened import Voices, no_voices
 from parley.session.response import NothingToCancel, Response, ResponseInProgress
 from parley.session.session import Session
+from parley.session.tool_calls import AnswerCalls
 from parley.session.turn import TURN_DUE_S
 from parley.vad import DetectorFactory
 from parley.views.half_duplex import HalfDuplexView
@@ -267,7 +268,9 @@ class ConversationRunner:
         """
         spoken = self._setup.wants_speech if request.wants_speech is None else request.wants_speech
         item = ConversationItem(make_id("item"), Message("assistant", (TextPart(""),)))
-        response = Response(request, item, spoken and self._view.spec.can_speak)
+        tools = self._setup.tools if request.tools is None else request.tools
+        calls = AnswerCalls(self._session, bool(tools), self._items.last_id)
+        response = Response(request, item, spoken and self._view.spec.can_speak, calls)
         before = list(self._items)
         self._response = response
         previous = before[-1].item_id if before else None
@@ -338,17 +341,12 @@ class ConversationRunner:
         async for chunk in chunks:
             if response.has_ended or chunk.is_final:
                 continue
-            text = chunk.text_delta or ""
-            response.text += text
-            response.item.say(text, response.audio_ms)
-            self._listener.interruptions.say(text, chunk.audio, chunk.duration_ms)
-            if chunk.audio is not None:
-                response.audio_ms += 1000 * chunk.audio.duration_s
-            self._session.emit(
-                OutputDelta(response.index, text, chunk.audio, duration_ms=chunk.duration_ms)
-            )
-            response.index += 1
+            text = response.calls.add(chunk.text_delta or "")
+            # What is heard of a call is nothing to listen to.
+            self._say(response, text, None if response.calls.has_begun else chunk.audio)
             await self._session.room()
+        if not response.has_ended:
+            self._say(response, response.calls.finish(), None)
         decoded = self._view.decoded
         assert decoded is not None
         response.tokens = replace(
@@ -363,6 +361,32 @@ class ConversationRunner:
         else:
             self._finish(response, decoded.ending)
 
+    def _say(self, response: Response, text: str, sound: Pcm | None) -> None:
+        """The next piece of an answer."""
+        if not text and sound is None:
+            return
+        response.text += text
+        response.item.say(text, response.audio_ms)
+        duration_ms = 0 if sound is None else sound.duration_ms
+        self._listener.interruptions.say(text, sound, duration_ms)
+        if sound is not None:
+            response.audio_ms += 1000 * sound.duration_s
+        self._session.emit(OutputDelta(response.index, text, sound, duration_ms=duration_ms))
+        response.index += 1
+        response.calls.last_id = response.item.item_id
+
+    def _keep_calls(self, response: Response) -> None:
+        """Calls are items of the conversation; the context has them already."""
+        if response.request.is_apart:
+            return
+        calls = [
+            ConversationItem(each.item_id, Message("assistant", (each.call,)))
+            for each in response.calls.done
+        ]
+        self._context.add([each.item_id for each in calls])
+        for each in calls:
+            self._forget(self._items.append(each))
+
     def _finish(
         self,
         response: Response,
@@ -375,6 +399,7 @@ class ConversationRunner:
         if response.has_ended:
             return
         response.has_ended = True
+        self._keep_calls(response)
         if not response.item.spoken and response.item in self._items and ending is not Ending.DONE:
             # Nothing of it was sent: it never was.
             self._items.remove(response.item)

@@ -10,14 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from parley.dialects.events import HalfDuplexSetup, ResponseRequested, Sound, TokenCounts
+from parley.dialects.events import Content, HalfDuplexSetup, ResponseRequested, Sound, TokenCounts
 from parley.engine.work import PrefillResult
 from parley.protocol.content import Message
-from parley.protocol.values import TextPart
+from parley.protocol.values import TextPart, Tool, ToolCallPart, ToolResultPart
 from parley.session.items import ConversationItem
 from parley.session.opened import Voices, open_messages, open_voice
 from parley.session.session import Session
 from parley.session.turn import TURN_DUE_S
+from parley.views.content import with_tools
 from parley.views.half_duplex import HalfDuplexView, TurnRequest
 
 
@@ -71,6 +72,11 @@ class ItemContext:
         if self._synced and self._synced[0] == item_id:
             self._synced.pop(0)
 
+    def add(self, item_ids: Sequence[str]) -> None:
+        """These items were made with the answer: the context has them."""
+        if self._synced is not None:
+            self._synced += item_ids
+
     async def fill(
         self,
         items: Sequence[ConversationItem],
@@ -88,7 +94,8 @@ class ItemContext:
         """
         view = self._view
         instructions, items = _instructions(items, request, setup)
-        opened_for = (instructions, setup.voice_name, speaks)
+        tools = setup.tools if request.tools is None else request.tools
+        opened_for = (instructions, setup.voice_name, speaks, tools)
         wanted = [item.item_id for item in items]
         known = self._synced
         if (
@@ -97,7 +104,7 @@ class ItemContext:
             or opened_for != self._opened_for
             or known != wanted[: len(known)]
         ):
-            await self._open(instructions, setup, speaks=speaks)
+            await self._open(instructions, setup, tools, speaks=speaks)
             self._opened_for, known = opened_for, []
         cached = view.kv_cache_length if known else 0
         fresh = items[len(known) :]
@@ -123,13 +130,18 @@ class ItemContext:
         """Items into the context; none is fine."""
         if not items:
             return PrefillResult(0, self._view.kv_cache_length)
-        opened = await open_messages([item.message for item in items])
+        opened = await open_messages(_joined([item.message for item in items]))
         due_s = self._session.clock.monotonic() + TURN_DUE_S
         request = TurnRequest(self._session.session_id, tuple(opened))
         return await self._view.prefill(request, due_s=due_s)
 
     async def _open(
-        self, instructions: tuple[TextPart | Sound, ...], setup: HalfDuplexSetup, *, speaks: bool
+        self,
+        instructions: tuple[TextPart | Sound, ...],
+        setup: HalfDuplexSetup,
+        tools: tuple[Tool, ...],
+        *,
+        speaks: bool,
     ) -> None:
         """An empty context with the instructions in it."""
         self._synced = None
@@ -140,7 +152,23 @@ class ItemContext:
         session_id = self._session.session_id
         await self._view.reset_session(session_id, speak=speaks, seed=self._seed)
         opened = await open_messages([Message("system", instructions)])
+        if tools:
+            opened = with_tools(opened, tools)
         await self._view.prefill(TurnRequest(session_id, tuple(opened)))
+
+
+def _joined(messages: Sequence[Message[Content]]) -> list[Message[Content]]:
+    """Calls belong to the message before them, and results of tools to one message."""
+    joined: list[Message[Content]] = []
+    for message in messages:
+        before = joined[-1] if joined else None
+        is_tool = isinstance(message.parts[0], ToolCallPart | ToolResultPart)
+        if is_tool and before is not None and before.role == message.role:
+            kept = tuple(part for part in before.parts if part != TextPart(""))
+            joined[-1] = Message(message.role, (*kept, *message.parts))
+        else:
+            joined.append(message)
+    return joined
 
 
 def _instructions(

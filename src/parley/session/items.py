@@ -13,7 +13,7 @@ from parley.dialects.events import Content, Picture, Sound
 from parley.errors import InvalidRequest
 from parley.media.pcm import INPUT_RATE_HZ, Pcm, to_float32_bytes
 from parley.protocol.content import Message
-from parley.protocol.values import TextPart
+from parley.protocol.values import TextPart, ToolCallPart, ToolResultPart
 
 ITEMS_MOST: Final = 256
 KEPT_BYTES: Final = 64 << 20
@@ -65,7 +65,7 @@ class ConversationItem:
         size = 0
         for part in self.message.parts:
             match part:
-                case TextPart(text):
+                case TextPart(text) | ToolCallPart(arguments=text) | ToolResultPart(content=text):
                     size += len(text)
                 case Sound(data):
                     size += len(data)
@@ -148,7 +148,9 @@ class ItemList:
         it; whether it was forgotten."""
         brought = [item for item in before if item.message.role == "user" and item.sound is None]
         for item in brought[-1:]:
-            if item in self and any(not isinstance(part, TextPart) for part in item.message.parts):
+            if item in self and any(
+                isinstance(part, Picture | Sound) for part in item.message.parts
+            ):
                 self.remove(item)
                 return True
         return False

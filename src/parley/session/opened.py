@@ -23,7 +23,7 @@ from parley.media.resample import resample
 from parley.media.room import ContextRoom
 from parley.media.wav import decode_wav, is_wav
 from parley.protocol.content import Message
-from parley.protocol.values import AUDIO_LIMIT_S, TextPart
+from parley.protocol.values import AUDIO_LIMIT_S, TextPart, ToolCallPart, ToolResultPart
 from parley.views import content
 
 REQUEST_PIXELS = 4 * LIMIT_PIXELS
@@ -218,7 +218,7 @@ class _Opener:
 
     def _open(self, part: Content, keep_pixels: int, room: ContextRoom | None) -> content.Part:
         match part:
-            case TextPart():
+            case TextPart() | ToolCallPart() | ToolResultPart():
                 return part
             case Picture(file):
                 pixels = self._decoder.image(file, keep_pixels=keep_pixels, stop=self._stop)

@@ -23,7 +23,16 @@ from parley.dialects.events import (
 )
 from parley.media.wav import is_wav
 from parley.protocol.content import Message
-from parley.protocol.values import Generation, Role, TextPart, TtsMode, VadOptions
+from parley.protocol.values import (
+    Generation,
+    Role,
+    TextPart,
+    Tool,
+    ToolCallPart,
+    ToolResultPart,
+    TtsMode,
+    VadOptions,
+)
 from parley.recording import layout
 from parley.recording.journal import Sent
 from parley.recording.lines import TurnInput
@@ -49,16 +58,21 @@ class KeptSound(msgspec.Struct):
 class KeptPart(msgspec.Struct):
     """A content part: text, or the file of an image, sound or video."""
 
-    type: Literal["text", "image", "audio", "video"]
+    type: Literal["text", "image", "audio", "video", "tool_call", "tool_result"]
     text: str | UnsetType = UNSET
     file: str | UnsetType = UNSET
     rate_hz: int | UnsetType = UNSET
     stack_frames: int | UnsetType = UNSET
+    name: str | UnsetType = UNSET
 
     def load(self, read: ReadFile) -> Content:
         """The part as it was sent."""
         if self.type == "text":
             return TextPart(self.text or "")
+        if self.type == "tool_call":
+            return ToolCallPart(name=self.name or "", arguments=self.text or "")
+        if self.type == "tool_result":
+            return ToolResultPart(content=self.text or "")
         data = read(self.file or "")
         match self.type:
             case "image":
@@ -116,6 +130,7 @@ class ChatAsked(msgspec.Struct):
     max_slices: int | None
     numbers_images: bool | None
     is_omni: bool
+    tools: tuple[Tool, ...] = ()
 
     def turn_input(self) -> TurnInput:
         """The last user message, as `recording.json` shows it."""
@@ -198,6 +213,10 @@ def keep_chat(
         match part:
             case TextPart():
                 return KeptPart("text", text=part.text)
+            case ToolCallPart():
+                return KeptPart("tool_call", text=part.arguments, name=part.name)
+            case ToolResultPart():
+                return KeptPart("tool_result", text=part.content)
             case Picture():
                 path = layout.user_image(counts["image"], layout.picture_extension(part.file))
                 counts["image"] += 1
@@ -229,6 +248,7 @@ def keep_chat(
         max_slices=event.max_slices,
         numbers_images=event.numbers_images,
         is_omni=event.is_omni,
+        tools=event.tools,
     )
     system = [one for one in event.messages if one.role == "system"]
     config = {

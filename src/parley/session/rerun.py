@@ -216,6 +216,7 @@ class _Rerun:
             session_id,
             await open_messages(messages),
             omni_mode=asked.is_omni,
+            tools=asked.tools,
             max_slice_nums=asked.max_slices,
             use_image_id=asked.numbers_images,
             voice=await self._voice(asked.voice, asked.voice_name),

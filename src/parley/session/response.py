@@ -11,6 +11,7 @@ from parley.dialects.events import ResponseRequested, TokenCounts
 from parley.errors import InvalidRequest
 from parley.protocol.values import make_id
 from parley.session.items import ConversationItem
+from parley.session.tool_calls import AnswerCalls
 
 
 class ResponseInProgress(InvalidRequest):
@@ -42,6 +43,7 @@ class Response:
     request: ResponseRequested
     item: ConversationItem
     is_spoken: bool
+    calls: AnswerCalls
     response_id: str = field(default_factory=lambda: make_id("resp"))
     text: str = ""
     audio_ms: float = 0.0

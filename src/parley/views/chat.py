@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from parley.engine.work import GenerateResult, PrefillResult, StartSession
 from parley.errors import InvalidRequest, UpstreamFailed
 from parley.media.pcm import OUTPUT_RATE_HZ, Pcm, join
-from parley.protocol.values import Generation, TtsMode
-from parley.views.content import Layout, Message
+from parley.protocol.values import Generation, Tool, TtsMode
+from parley.views.content import Layout, Message, with_tools
 from parley.views.prompts import system_message
 from parley.views.turns import StreamingChunk, TurnView, command
 
@@ -43,6 +43,7 @@ class ChatView(TurnView):
         tts_mode: TtsMode = "default",
         language: str | None = None,
         seed: int | None = None,
+        tools: tuple[Tool, ...] = (),
         due_s: float | None = None,
     ) -> PrefillResult:
         """Put all messages into an empty context.
@@ -53,6 +54,7 @@ class ChatView(TurnView):
             speak: whether the answer may have sound; the voice is prepared here.
             tts_mode, language: choose the system message that is put in front when there is none
                 (see `prompts`).
+            tools: functions that it may call, for models that do.
 
         Raises:
             InvalidRequest: no messages, or the first is neither of the system nor of the user.
@@ -61,6 +63,8 @@ class ChatView(TurnView):
         # What the model imitates it also hears, as on the published pages.
         heard = self.spec.prompt_voice if voice is None and speak else voice
         messages = self._with_system(msgs, heard, tts_mode if speak else "default", language)
+        if tools:
+            messages = with_tools(messages, tools)
         layout = Layout("clip", not omni_mode, max_slice_nums, use_image_id)
         segments = [segment for message in messages for segment in layout.message(message)]
         self._session_id = None

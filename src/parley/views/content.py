@@ -5,7 +5,7 @@ Values only; bytes have been decoded by whoever made them. Layout rules: session
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from parley.engine.segments import Audio, Hearing, Image, Mark, Marker, Segment, Text
@@ -14,7 +14,8 @@ from parley.media.pcm import INPUT_RATE_HZ, Pcm
 from parley.media.resample import resample
 from parley.media.video import VideoClip
 from parley.protocol import content
-from parley.protocol.values import TextPart
+from parley.protocol.values import TextPart, Tool, ToolCallPart, ToolResultPart
+from parley.views import tools
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,11 +39,36 @@ class VideoPart:
     clip: VideoClip
 
 
-Part = TextPart | AudioPart | ImagePart | VideoPart
+@dataclass(frozen=True, slots=True)
+class ToolsPart:
+    """The functions that the model may call; at the end of a system message."""
+
+    tools: tuple[Tool, ...]
+
+
+Part = TextPart | AudioPart | ImagePart | VideoPart | ToolsPart | ToolCallPart | ToolResultPart
 
 
 Message = content.Message[Part]
 """One contribution to a conversation, decoded."""
+
+
+_SEPARATORS: Mapping[type[Part], str] = {
+    ToolsPart: "\n\n",
+    ToolCallPart: "\n",
+    ToolResultPart: "\n",
+}
+"""What stands before a part where something stands before it; its own in every layout."""
+
+
+def with_tools(messages: Sequence[Message], tools: tuple[Tool, ...]) -> list[Message]:
+    """The messages, of which the first one tells the model of functions."""
+    first = messages[0] if messages and messages[0].role == "system" else None
+    parts = () if first is None else first.parts
+    return [
+        Message("system", (*parts, ToolsPart(tools))),
+        *messages[0 if first is None else 1 :],
+    ]
 
 
 def has_audio(message: Message) -> bool:
@@ -79,24 +105,31 @@ class Layout:
     def content(self, parts: Sequence[Part]) -> list[Segment]:
         """Parts one after the other; clips are expanded first."""
         segments: list[Segment] = []
-        for segment in self._expanded(parts):
-            if segments and self.joins_lines:
-                segments.append(Text("\n"))
-            segments.append(segment)
+        for part in parts:
+            for segment in self._expanded(part):
+                between = _SEPARATORS.get(type(part), "\n" if self.joins_lines else "")
+                if segments and between:
+                    segments.append(Text(between))
+                segments.append(segment)
         return segments
 
-    def _expanded(self, parts: Sequence[Part]) -> Iterable[Segment]:
-        for part in parts:
-            match part:
-                case TextPart(text):
-                    yield Text(text)
-                case AudioPart(pcm):
-                    yield self._audio(pcm)
-                case ImagePart(pixels):
-                    yield self._image(pixels)
-                case VideoPart(clip):
-                    for piece in clip.parts():
-                        yield self._audio(piece) if isinstance(piece, Pcm) else self._image(piece)
+    def _expanded(self, part: Part) -> Iterable[Segment]:
+        match part:
+            case TextPart(text):
+                yield Text(text)
+            case AudioPart(pcm):
+                yield self._audio(pcm)
+            case ImagePart(pixels):
+                yield self._image(pixels)
+            case VideoPart(clip):
+                for piece in clip.parts():
+                    yield self._audio(piece) if isinstance(piece, Pcm) else self._image(piece)
+            case ToolsPart():
+                yield Text(tools.section(part.tools))
+            case ToolCallPart():
+                yield Text(tools.call_text(part))
+            case ToolResultPart():
+                yield Text(tools.result_text(part))
 
     def _audio(self, pcm: Pcm) -> Audio:
         return Audio(resample(pcm, INPUT_RATE_HZ), self.hearing)

@@ -131,6 +131,7 @@ def _abilities(spec: ModelSpec) -> tuple[Ability, ...]:
         "speech": spec.can_speak,
         "reading": spec.reads_aloud and spec.can_speak,
         "transcription": spec.transcribes or bool(spec.transcription_prompt),
+        "tools": spec.calls_tools,
     }
     return tuple(name for name, is_able in able.items() if is_able)
 
@@ -216,6 +217,7 @@ class Host:
                     kind=lease.kind,
                     extensions=lease.extensions,
                     parameters=lease.parameters,
+                    abilities=frozenset(_abilities(self.engine.spec)),
                     clock=self.clock,
                 ),
             )

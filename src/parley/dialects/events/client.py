@@ -13,6 +13,7 @@ from parley.protocol.values import (
     Generation,
     InterruptionOptions,
     TextPart,
+    Tool,
     TtsMode,
     VadOptions,
 )
@@ -28,6 +29,7 @@ class ChatRequested:
         numbers_images: give pictures numbers in the prompt; None leaves it to the model.
         wants_recording: False when the client asked not to be recorded.
         seed: None: drawn here.
+        tools: functions that the model may call.
     """
 
     messages: tuple[Message[Content], ...]
@@ -43,6 +45,7 @@ class ChatRequested:
     is_omni: bool = False
     wants_recording: bool = True
     seed: int | None = None
+    tools: tuple[Tool, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,7 @@ class HalfDuplexSetup:
     idle_s: float = 180.0
     interruption: InterruptionOptions = field(default_factory=InterruptionOptions)
     wants_recording: bool = True
+    tools: tuple[Tool, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +237,7 @@ class ResponseRequested:
     limit_tokens: int | None = None
     items: tuple[Message[Content], ...] | None = None
     is_apart: bool = False
+    tools: tuple[Tool, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from parley.protocol.values import TextPart
+from parley.protocol.values import TextPart, ToolCallPart, ToolResultPart
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,4 +33,4 @@ class Clip:
     stack_frames: int = 1
 
 
-Content = TextPart | Picture | Sound | Clip
+Content = TextPart | Picture | Sound | Clip | ToolCallPart | ToolResultPart

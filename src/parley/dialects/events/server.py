@@ -11,7 +11,7 @@ from parley.errors import ParleyError
 from parley.media.pcm import Pcm
 from parley.protocol.kinds import Ending
 from parley.protocol.legacy import CloseReason
-from parley.protocol.values import InterruptionState
+from parley.protocol.values import InterruptionState, ToolCallPart
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +86,7 @@ class AnswerDone:
         pcm: the whole sound unless it went out in pieces.
         heard: the words of the request's sound, where the model makes any.
         speech_tokens: of sound.
+        calls: of functions, which `text` does not hold.
     """
 
     text: str
@@ -97,6 +98,41 @@ class AnswerDone:
     ending: Ending = Ending.DONE
     heard: str = ""
     speech_tokens: int = 0
+    calls: tuple[ToolCallPart, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallStarted:
+    """The answer calls a function (chat, conversations of items); its arguments follow.
+
+    Args:
+        index: of the call in its answer.
+        item_id: of the item that it is; `previous_id` of the one before it.
+    """
+
+    index: int
+    call_id: str
+    name: str
+    item_id: str
+    previous_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallDelta:
+    """More of a call's arguments."""
+
+    index: int
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallDone:
+    """A call is over. `is_complete`: its arguments are a JSON object; otherwise it is none, and all
+    that was written of it comes as text."""
+
+    index: int
+    call: ToolCallPart
+    is_complete: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,6 +342,9 @@ ServerEvent = (
     | UserTranscribed
     | OutputDelta
     | AnswerDone
+    | ToolCallStarted
+    | ToolCallDelta
+    | ToolCallDone
     | TurnCompleted
     | SpeechStarted
     | SpeechStopped

@@ -3,27 +3,49 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
-from parley.dialects.events import OutputDelta, ResponseEnded, ResponseStarted
-from parley.dialects.openai_realtime.items import ItemBook, message_item
+from parley.dialects.events import (
+    OutputDelta,
+    ResponseEnded,
+    ResponseStarted,
+    ToolCallDelta,
+    ToolCallDone,
+    ToolCallStarted,
+)
+from parley.dialects.openai_realtime.items import ItemBook, call_item, message_item
 from parley.dialects.sound import in_seconds, pcm16_text
 from parley.protocol import openai_realtime as wire
 from parley.protocol.kinds import Ending
+from parley.protocol.values import ToolCallPart
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
+class CallSoFar:
+    """A call that is being told, and where it belongs."""
+
+    item_id: str
+    place: int
+    part: ToolCallPart
+    previous_id: str | None
+
+
+@dataclass(slots=True)
 class ResponseTeller:
     """Tells of one response.
+
+    Its message is an item of it from the beginning on; where functions may be called, from its
+    first word on, because there may be none.
 
     Args:
         asked: what the client asked for, `response` of its `response.create`.
         session: as it was when the response began.
         conversation_id: None where the answer does not join the conversation.
         items: of the session.
+        may_call: whether functions are on offer.
     """
 
     started: ResponseStarted
@@ -31,27 +53,105 @@ class ResponseTeller:
     session: dict[str, Any]
     conversation_id: str | None
     items: ItemBook
+    may_call: bool = False
+    _output: list[dict[str, Any]] = field(default_factory=list)
+    _message_place: int | None = None
+    _call: CallSoFar | None = None
 
     def begin(self) -> list[msgspec.Struct]:
         """It has begun."""
-        event = self.started
+        created = wire.ResponseCreated(response=self._response("in_progress", None, []))
+        return [created, *([] if self.may_call else self._open_message())]
+
+    def _open_message(self) -> list[msgspec.Struct]:
+        if self._message_place is not None:
+            return []
         item = self._item("in_progress", [])
-        if self.conversation_id is not None:
-            self.items.keep(item)
+        self._message_place = len(self._output)
         return [
-            wire.ResponseCreated(response=self._response("in_progress", None, [])),
-            wire.OutputItemAdded(
-                response_id=event.response_id, output_index=0, item=copy.deepcopy(item)
-            ),
-            wire.ItemAdded(item=copy.deepcopy(item), previous_item_id=event.previous_id),
+            *self._add_item(item, self.started.previous_id),
             wire.ContentPartAdded(**self._place, part=self._part("")),
         ]
 
+    def _add_item(self, item: dict[str, Any], previous_id: str | None) -> list[msgspec.Struct]:
+        place = len(self._output)
+        self._output.append(item)
+        if self.conversation_id is not None:
+            self.items.keep(item)
+        return [
+            wire.OutputItemAdded(
+                response_id=self.started.response_id,
+                output_index=place,
+                item=copy.deepcopy(item),
+            ),
+            wire.ItemAdded(item=copy.deepcopy(item), previous_item_id=previous_id),
+        ]
+
+    def _item_done(
+        self, place: int, item: dict[str, Any], previous_id: str | None
+    ) -> list[msgspec.Struct]:
+        self._output[place] = item
+        if item["id"] in self.items:
+            self.items.keep(item)
+        return [
+            wire.ItemDone(item=copy.deepcopy(item), previous_item_id=previous_id),
+            wire.OutputItemDone(
+                response_id=self.started.response_id,
+                output_index=place,
+                item=copy.deepcopy(item),
+            ),
+        ]
+
+    # Calls.
+
+    def call(self, event: ToolCallStarted) -> list[msgspec.Struct]:
+        """A function is called."""
+        part = ToolCallPart(name=event.name, arguments="", id=event.call_id)
+        self._call = CallSoFar(event.item_id, len(self._output), part, event.previous_id)
+        return self._add_item(
+            call_item(event.item_id, part, status="in_progress"), event.previous_id
+        )
+
+    def arguments(self, event: ToolCallDelta) -> list[msgspec.Struct]:
+        """More of its arguments."""
+        call = self._call
+        if call is None:
+            return []
+        return [wire.CallArgumentsDelta(**self._call_place(call), delta=event.arguments)]
+
+    def call_done(self, event: ToolCallDone) -> list[msgspec.Struct]:
+        """It is complete, or turned out to be none."""
+        call, self._call = self._call, None
+        if call is None:
+            return []
+        if not event.is_complete:
+            return self._close_call(call)
+        item = call_item(call.item_id, event.call, status="completed")
+        told = wire.CallArgumentsDone(
+            **self._call_place(call), name=event.call.name, arguments=event.call.arguments
+        )
+        return [told, *self._item_done(call.place, item, call.previous_id)]
+
+    def _close_call(self, call: CallSoFar) -> list[msgspec.Struct]:
+        item = call_item(call.item_id, call.part, status="incomplete")
+        return self._item_done(call.place, item, call.previous_id)
+
+    def _call_place(self, call: CallSoFar) -> dict[str, Any]:
+        return {
+            "response_id": self.started.response_id,
+            "item_id": call.item_id,
+            "output_index": call.place,
+            "call_id": call.part.id,
+        }
+
+    # Words and sound.
+
     def say(self, event: OutputDelta) -> list[msgspec.Struct]:
         """The next piece of it."""
+        found: list[msgspec.Struct] = self._open_message()
         if not self.started.is_spoken:
-            return [wire.TextDelta(**self._place, delta=event.text)] if event.text else []
-        found: list[msgspec.Struct] = []
+            words = [wire.TextDelta(**self._place, delta=event.text)] if event.text else []
+            return [*found, *words]
         if event.text:
             found.append(wire.TranscriptDelta(**self._place, delta=event.text))
         first, others = in_seconds(event.pcm)
@@ -62,10 +162,21 @@ class ResponseTeller:
     def end(self, event: ResponseEnded) -> list[msgspec.Struct]:
         """It is over."""
         status, details = _status(event)
+        closing: list[msgspec.Struct] = []
+        if self._call is not None:
+            closing += self._close_call(self._call)
+            self._call = None
+        if not self._output:
+            closing += self._open_message()
+        if self._message_place is not None:
+            closing += self._close_message(self._message_place, event)
+        response = self._response(status, details, copy.deepcopy(self._output))
+        response["usage"] = _usage(event)
+        return [*closing, wire.ResponseDone(response=response), wire.RateLimitsUpdated()]
+
+    def _close_message(self, index: int, event: ResponseEnded) -> list[msgspec.Struct]:
         item_status = "completed" if event.ending is Ending.DONE else "incomplete"
         item = self._item(item_status, [self._content(event.text)])
-        if event.item_id in self.items:
-            self.items.keep(item)
         place = self._place
         closing: list[msgspec.Struct] = (
             [
@@ -75,23 +186,20 @@ class ResponseTeller:
             if event.is_spoken
             else [wire.TextDone(**place, text=event.text)]
         )
-        response = self._response(status, details, [copy.deepcopy(item)])
-        response["usage"] = _usage(event)
         return [
             *closing,
             wire.ContentPartDone(**place, part=self._part(event.text)),
-            wire.ItemDone(item=copy.deepcopy(item), previous_item_id=self.started.previous_id),
-            wire.OutputItemDone(
-                response_id=event.response_id, output_index=0, item=copy.deepcopy(item)
-            ),
-            wire.ResponseDone(response=response),
-            wire.RateLimitsUpdated(),
+            *self._item_done(index, item, self.started.previous_id),
         ]
 
     @property
     def _place(self) -> dict[str, Any]:
         """Where its parts belong."""
-        return {"response_id": self.started.response_id, "item_id": self.started.item_id}
+        return {
+            "response_id": self.started.response_id,
+            "item_id": self.started.item_id,
+            "output_index": self._message_place or 0,
+        }
 
     def _item(self, status: str, content: list[dict[str, Any]]) -> dict[str, Any]:
         return message_item(self.started.item_id, "assistant", content, status=status)

@@ -37,21 +37,25 @@ from parley.dialects.events import (
     SetupChanged,
     SpeechStarted,
     SpeechStopped,
+    ToolCallDelta,
+    ToolCallDone,
+    ToolCallStarted,
 )
 from parley.dialects.openai_base import OpenAIDialect
 from parley.dialects.openai_realtime.answers import ResponseTeller
 from parley.dialects.openai_realtime.items import (
     ItemBook,
-    content_of,
     input_of,
     message_item,
-    without_media,
+    message_of,
+    told_again,
 )
 from parley.dialects.openai_session import (
     RealtimeSettings,
     default_session,
     limit_of,
     merged,
+    offered_tools,
     settings_of,
 )
 from parley.dialects.sound import pcm16_of, within
@@ -68,7 +72,7 @@ from parley.protocol.content import Message
 from parley.protocol.kinds import Kind, Phase
 from parley.protocol.legacy import CLOSE_CODES, CLOSE_SENTENCES, CloseReason
 from parley.protocol.openai import RATE_HZ
-from parley.protocol.values import Role, make_id
+from parley.protocol.values import Tool, make_id
 
 TYPES: Final = frozenset(wire.SHAPES)
 METADATA_MOST: Final = 16
@@ -80,13 +84,13 @@ class Decoded:
 
     Args:
         pcm: of appended sound, 16 kHz.
-        content: of an item.
+        brought: what an item says.
         items: of a response's own input.
     """
 
     message: wire.ClientMessage
     pcm: Pcm | None = None
-    content: tuple[Content, ...] = ()
+    brought: Message[Content] | None = None
     items: tuple[Message[Content], ...] | None = None
 
 
@@ -149,10 +153,12 @@ class OpenAIRealtimeDialect(OpenAIDialect):
                 pcm = within(lambda: pcm16_of(audio, field="audio", rate_hz=RATE_HZ))
                 return Decoded(message, pcm=self._resampler.feed(pcm))
             case wire.ItemCreate(item=item):
-                return Decoded(message, content=content_of(item))
+                return Decoded(message, brought=message_of(item, calls_tools=self._calls_tools))
             case wire.ResponseCreate(response=response):
                 message = msgspec.structs.replace(message, response=response)
-                return Decoded(message, items=input_of(response.get("input")))
+                return Decoded(
+                    message, items=input_of(response.get("input"), calls_tools=self._calls_tools)
+                )
             case _:
                 return Decoded(message)
 
@@ -176,7 +182,8 @@ class OpenAIRealtimeDialect(OpenAIDialect):
             case wire.AudioClear():
                 return [AudioCleared(), Reply((wire.BufferCleared(),))]
             case wire.ItemCreate():
-                return self._create(decoded.message, decoded.content)
+                assert decoded.brought is not None
+                return self._create(decoded.message, decoded.brought)
             case wire.ItemRetrieve(item_id=item_id):
                 return [Reply((wire.ItemRetrieved(item=self._items.find(item_id)),))]
             case wire.ItemDelete(item_id=item_id):
@@ -190,7 +197,7 @@ class OpenAIRealtimeDialect(OpenAIDialect):
                 return [ResponseCancelled(response_id)]
 
     def _update(self, changes: dict[str, Any]) -> list[ClientEvent | Reply]:
-        session = merged(self._session, changes)
+        session = merged(self._session, changes, calls_tools=self._calls_tools)
         settings = settings_of(session)
         found: list[ClientEvent | Reply] = []
         if settings.setup != self._settings.setup:
@@ -202,7 +209,7 @@ class OpenAIRealtimeDialect(OpenAIDialect):
         return [*found, Reply((told,))]
 
     def _create(
-        self, message: wire.ItemCreate, content: tuple[Content, ...]
+        self, message: wire.ItemCreate, content: Message[Content]
     ) -> list[ClientEvent | Reply]:
         brought = message.item
         item_id = str(brought.get("id") or make_id("item"))
@@ -212,8 +219,7 @@ class OpenAIRealtimeDialect(OpenAIDialect):
         after = "" if previous == "root" else previous
         if after:
             self._items.find(after)
-        role: Role = brought["role"]
-        item = message_item(item_id, role, list(map(without_media, brought.get("content", []))))
+        item = told_again(item_id, brought)
         if after is None:
             previous = self._items.last_id
         self._items.keep(item)
@@ -222,7 +228,7 @@ class OpenAIRealtimeDialect(OpenAIDialect):
             "previous_item_id": None if previous == "root" else previous,
         }
         return [
-            ItemCreated(item_id, Message(role, content), after),
+            ItemCreated(item_id, content, after),
             Reply((wire.ItemAdded(**told), wire.ItemDone(**told))),
         ]
 
@@ -264,7 +270,24 @@ class OpenAIRealtimeDialect(OpenAIDialect):
             limit_tokens=limit_of(response.get("max_output_tokens"), "response"),
             items=items,
             is_apart=response.get("conversation") == "none",
+            tools=self._response_tools(response),
         )
+
+    def _response_tools(self, response: dict[str, Any]) -> tuple[Tool, ...] | None:
+        """The functions of one response; None: those of the session."""
+        tools, choice = response.get("tools"), response.get("tool_choice")
+        if not self._calls_tools or (tools is None and choice is None):
+            return None
+        session = self._session
+        return offered_tools(
+            session["tools"] if tools is None else tools,
+            session["tool_choice"] if choice is None else choice,
+            "response",
+        )
+
+    @property
+    def _calls_tools(self) -> bool:
+        return "tools" in self.context.abilities
 
     # ---- server → client -------------------------------------------------------------------
 
@@ -283,6 +306,12 @@ class OpenAIRealtimeDialect(OpenAIDialect):
                 return self._started(event)
             case OutputDelta() if self._telling is not None:
                 return self._telling.say(event)
+            case ToolCallStarted() if self._telling is not None:
+                return self._telling.call(event)
+            case ToolCallDelta() if self._telling is not None:
+                return self._telling.arguments(event)
+            case ToolCallDone() if self._telling is not None:
+                return self._telling.call_done(event)
             case ResponseEnded():
                 return self._ended(event)
             case _:
@@ -330,6 +359,7 @@ class OpenAIRealtimeDialect(OpenAIDialect):
             self._session,
             None if is_apart else self._conversation_id,
             self._items,
+            may_call=bool(self._session["tools"] or asked.get("tools")) and self._calls_tools,
         )
         return self._telling.begin()
 

@@ -13,7 +13,13 @@ from parley.protocol import codec
 from parley.protocol import openai_realtime as wire
 from parley.protocol.content import Message
 from parley.protocol.openai import RATE_HZ
-from parley.protocol.values import IMAGE_LIMIT_BYTES, TextPart
+from parley.protocol.values import (
+    IMAGE_LIMIT_BYTES,
+    Role,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+)
 
 ITEMS_MOST: Final = 512
 """Items that can be retrieved; the oldest are forgotten first."""
@@ -83,24 +89,69 @@ def message_item(
     }
 
 
-def content_of(value: dict[str, Any], *, field: str = "item") -> tuple[Content, ...]:
+_ROLES: Final[dict[str, Role]] = {
+    "system": "system",
+    "user": "user",
+    "assistant": "assistant",
+}
+CALL_TYPES: Final = frozenset({"function_call", "function_call_output"})
+
+
+def told_again(item_id: str, brought: dict[str, Any]) -> dict[str, Any]:
+    """An item that a client brought, as it is told again: without its media."""
+    if brought.get("type") in CALL_TYPES:
+        names = ("type", "call_id", "name", "arguments", "output")
+        told = {name: brought[name] for name in names if brought.get(name) is not None}
+        return {"id": item_id, "object": "realtime.item", "status": "completed", **told}
+    content = list(map(without_media, brought.get("content", [])))
+    return message_item(item_id, brought["role"], content)
+
+
+def call_item(item_id: str, call: ToolCallPart, *, status: str) -> dict[str, Any]:
+    """A call as clients read it."""
+    return {
+        "id": item_id,
+        "object": "realtime.item",
+        "type": "function_call",
+        "status": status,
+        "call_id": call.id,
+        "name": call.name,
+        "arguments": call.arguments,
+    }
+
+
+def message_of(
+    value: dict[str, Any], *, field: str = "item", calls_tools: bool
+) -> Message[Content]:
     """What an item that a client brings says; files are not opened.
 
     Raises:
-        InvalidPayload, InvalidRequest: it is no message, or one that no model here understands.
+        InvalidPayload, InvalidRequest: it is no message, or one that this model does not
+            understand.
     """
     item: wire.MessageItem = codec.read(dict(value), wire.ITEM)
+    if item.type in CALL_TYPES and calls_tools:
+        if not item.call_id:
+            raise InvalidRequest("A call and its output have a call_id.", field=f"{field}.call_id")
+        if item.type == "function_call_output":
+            return Message("user", (ToolResultPart(content=item.output, id=item.call_id),))
+        if not item.name:
+            raise InvalidRequest("A call has a name.", field=f"{field}.name")
+        arguments = item.arguments or "{}"
+        call = ToolCallPart(name=item.name, arguments=arguments, id=item.call_id)
+        return Message("assistant", (call,))
     if item.type != "message":
+        why = ": this model cannot call tools" if item.type in CALL_TYPES else ""
         raise InvalidRequest(
-            f"Items of type '{item.type[:80]}' are not taken: this model cannot call tools.",
-            field=f"{field}.type",
+            f"Items of type '{item.type[:80]}' are not taken{why}.", field=f"{field}.type"
         )
-    if item.role not in ("system", "user", "assistant"):
+    role = _ROLES.get(item.role)
+    if role is None:
         raise InvalidRequest("A role is system, user or assistant.", field=f"{field}.role")
     if not item.content:
         raise InvalidRequest("An item has content.", field=f"{field}.content")
     where = f"{field}.content"
-    return tuple(_content_of(part, item.role, where) for part in item.content)
+    return Message(role, tuple(_content_of(part, role, where) for part in item.content))
 
 
 def _content_of(part: wire.MessageContent, role: str, where: str) -> Content:
@@ -129,7 +180,7 @@ def _content_of(part: wire.MessageContent, role: str, where: str) -> Content:
     )
 
 
-def input_of(value: Any) -> tuple[Message[Content], ...] | None:
+def input_of(value: Any, *, calls_tools: bool) -> tuple[Message[Content], ...] | None:
     """What a response is to answer in place of the conversation.
 
     Raises:
@@ -140,7 +191,7 @@ def input_of(value: Any) -> tuple[Message[Content], ...] | None:
     if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
         raise InvalidRequest("input is a list of items.", field="response.input")
     return tuple(
-        Message(each.get("role", ""), content_of(each, field="response.input")) for each in value
+        message_of(each, field="response.input", calls_tools=calls_tools) for each in value
     )
 
 

@@ -225,6 +225,7 @@ class MiniCPMO45:
             prompt_voice=prompt_voice,
             transcription_prompt=TRANSCRIPTION_PROMPT,
             reads_aloud=speech_output is not None,
+            calls_tools=True,
             details={"device": str(llm.device)},
         )
 

@@ -26,10 +26,23 @@ export namespace chat {
     data: string;
     stack_frames?: number;
   }
+  /** A function that the assistant called. */
+  interface ToolCallPart {
+    type: "tool_call";
+    name: string;
+    arguments: string;
+    id: string;
+  }
+  /** What a called function returned, in a user's message; results answer calls in order. */
+  interface ToolResultPart {
+    type: "tool_result";
+    content: string;
+    id?: string;
+  }
   /** One turn of a chat history. */
   interface Message {
     role: "assistant" | "system" | "user";
-    content: string | (TextPart | ImagePart | AudioPart | VideoPart)[];
+    content: string | (TextPart | ImagePart | AudioPart | VideoPart | ToolCallPart | ToolResultPart)[];
   }
   /** How a chat answer is chosen. */
   interface ChatGeneration {
@@ -53,6 +66,17 @@ export namespace chat {
     max_slice_nums?: number | null;
     use_image_id?: boolean | null;
   }
+  /** What a function is: `parameters` is a JSON schema. */
+  interface ToolFunction {
+    name: string;
+    description?: string | null;
+    parameters?: Record<string, unknown> | null;
+  }
+  /** A function that the assistant may call; in the form of OpenAI's chat completions. */
+  interface Tool {
+    type?: "function";
+    function: ToolFunction;
+  }
   /** The whole conversation so far, and how to answer it. Sent once, right after connecting. */
   interface Request {
     messages: Message[];
@@ -67,6 +91,7 @@ export namespace chat {
     extensions?: boolean;
     seed?: number | null;
     say?: string | null;
+    tools?: Tool[];
   }
   /** Stop generating; the answer so far comes in `done` with `stopped` true. */
   interface Stop {
@@ -105,6 +130,15 @@ export namespace chat {
     text_delta: string | null;
     audio_data: string | null;
   }
+  /** A function is called: first its `name`, then its arguments in pieces, of which the last has `is_final`. Only where the request has `tools`. */
+  interface ToolCall {
+    type: "tool_call";
+    index: number;
+    id: string;
+    name: string | null;
+    arguments_delta: string;
+    is_final: boolean;
+  }
   /** The answer is complete. `audio_data`: the whole sound when not streaming, else null. */
   interface Done {
     type: "done";
@@ -115,6 +149,7 @@ export namespace chat {
     stopped: boolean;
     ending?: "cancelled" | "limit";
     heard?: string;
+    tool_calls?: ToolCallPart[];
     recording_session_id?: string;
   }
   /** The recording has holes: `entries` could not be written so far. Only with extensions. */
@@ -135,7 +170,7 @@ export namespace chat {
     code: string;
   }
   type ClientMessage = Request | Stop;
-  type ServerMessage = Queued | QueueUpdate | QueueDone | PrefillDone | Chunk | Done | RecordingLost | Stopped | Error;
+  type ServerMessage = Queued | QueueUpdate | QueueDone | PrefillDone | Chunk | ToolCall | Done | RecordingLost | Stopped | Error;
 }
 
 /** Messages on /ws/half_duplex/{session_id} */

@@ -19,6 +19,7 @@ import numpy as np
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
+from parley.errors import InvalidRequest
 from parley.gateway.acquisition import Departed
 from parley.gateway.http.asking import Asker
 from parley.gateway.http.errors import CLIENT_CLOSED_STATUS, openai_problems
@@ -34,10 +35,12 @@ from parley.gateway.metrics import Metrics
 from parley.media.encoder import Encoder, SoundFormat, encode_whole, open_encoder
 from parley.media.pcm import OUTPUT_RATE_HZ, Pcm
 from parley.protocol import chat, codec
+from parley.protocol.values import ToolCallPart
 from parley.transport import Message
 
 PATH: Final = "/v1/chat/completions"
 BODY_NAME: Final = "http completions"
+EMPTY: Final = np.zeros(0, np.float32)
 
 
 @dataclass(slots=True)
@@ -59,6 +62,16 @@ class AnswerSoFar:
     ) -> dict[str, Any]:
         """The whole answer."""
         message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+        if calls_of(done):
+            message["content"] = text or None
+            message["tool_calls"] = [
+                {
+                    "id": call.id,
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": call.arguments},
+                }
+                for call in calls_of(done)
+            ]
         if audio is not None:
             message["content"] = None
             message["audio"] = {
@@ -97,6 +110,16 @@ class AnswerSoFar:
         sound = base64.b64encode(data).decode()
         return self.chunk({"audio": {"id": self.audio_id, "data": sound}})
 
+    def call_chunk(self, call: chat.ToolCall) -> bytes:
+        """A call: its name first, then its arguments."""
+        told: dict[str, Any] = {"index": call.index}
+        if call.name is not None:
+            told |= {"id": call.id, "type": "function"}
+            told["function"] = {"name": call.name, "arguments": ""}
+        else:
+            told["function"] = {"arguments": call.arguments_delta}
+        return self.chunk({"tool_calls": [told]})
+
     def usage_chunk(self, done: chat.Done) -> bytes:
         """What the answer took; has no choice in it."""
         head = self._head("chat.completion.chunk")
@@ -122,7 +145,14 @@ def usage(done: chat.Done) -> dict[str, int]:
 
 def finish_reason(done: chat.Done, *, is_cut: bool) -> str:
     """Why an answer ended. `is_cut`: at one of the texts that the client named."""
-    return "length" if done.ending == "limit" and not is_cut else "stop"
+    if done.ending == "limit" and not is_cut:
+        return "length"
+    return "tool_calls" if calls_of(done) and not is_cut else "stop"
+
+
+def calls_of(done: chat.Done) -> tuple[ToolCallPart, ...]:
+    """The functions that an answer calls."""
+    return done.tool_calls or ()
 
 
 def sound_of(text: str | None) -> Pcm:
@@ -166,6 +196,8 @@ def routes(
         # Refused before anybody waits for it.
         if asked.is_spoken:
             open_encoder(format_of(asked))
+        if asked.offered and not models.can("tools"):
+            raise InvalidRequest("The model that is loaded cannot call tools.", field="tools")
         asked = await sources.completed(asked)
         named = asked.audio.voice if asked.audio else "default"
         voice = await voices.find(request, named) if asked.is_spoken else None
@@ -217,8 +249,9 @@ async def _whole(
                 text, sounds = done.text, [sound_of(done.audio_data)]
     text += finder.rest()
     audio: bytes | None = None
-    if asked.is_spoken:
-        samples = np.concatenate([pcm.samples for pcm in sounds])
+    samples = np.concatenate([EMPTY, *(pcm.samples for pcm in sounds)])
+    # An answer that only calls tools has no sound.
+    if asked.is_spoken and (samples.size or not calls_of(done)):
         audio = await asyncio.to_thread(
             encode_whole, format_of(asked), Pcm(samples, OUTPUT_RATE_HZ)
         )
@@ -245,6 +278,11 @@ async def _streamed(
                         text = finder.add(message.text_delta or "", found=answer.stop)
                         async for piece in _said(told, text, encoder, message):
                             yield piece
+                    case chat.ToolCall(is_final=False) if not finder.is_found:
+                        rest = finder.rest()
+                        if rest:
+                            yield told.text_chunk(rest)
+                        yield told.call_chunk(message)
                     case chat.Done():
                         async for piece in _ended(told, finder, encoder, message):
                             yield piece

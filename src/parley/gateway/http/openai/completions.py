@@ -86,13 +86,29 @@ class VideoContent(msgspec.Struct, tag="video_url", frozen=True):
 Content = TextContent | RefusalContent | ImageContent | AudioContent | VideoContent
 
 
+class CalledFunction(msgspec.Struct, frozen=True):
+    """What was called, and with what: a JSON object as text."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=128)]
+    arguments: values.Text = "{}"
+
+
+class CalledTool(msgspec.Struct, frozen=True):
+    """A call in an earlier answer."""
+
+    id: Annotated[str, Meta(max_length=128)]
+    function: CalledFunction
+    type: Literal["function"] = "function"
+
+
 class Message(msgspec.Struct, frozen=True):
     """One turn of the conversation."""
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: values.Text | tuple[Content, ...] | None = None
     audio: Any = None
-    tool_calls: Any = None
+    tool_calls: tuple[CalledTool, ...] | None = None
+    tool_call_id: str | None = None
 
 
 class AudioOptions(msgspec.Struct, frozen=True):
@@ -127,8 +143,9 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     stop: str | Annotated[tuple[str, ...], Meta(max_length=4)] = ()
     n: int = 1
     response_format: Any = None
-    tools: Any = None
+    tools: values.Tools | None = None
     tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
     functions: Any = None
     logprobs: bool = False
     top_logprobs: int = 0
@@ -147,6 +164,11 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
         """The texts at which the answer ends."""
         found = (self.stop,) if isinstance(self.stop, str) else self.stop
         return tuple(each for each in found if each)
+
+    @property
+    def offered(self) -> tuple[values.Tool, ...]:
+        """The functions that may be called."""
+        return () if self.tools is None or self.tool_choice == "none" else self.tools
 
     @property
     def limit_tokens(self) -> int | None:
@@ -198,8 +220,18 @@ def check(asked: Completion) -> None:
             '{"type": "text"} is accepted.',
             field="response_format",
         )
-    if (asked.tools or asked.functions) and asked.tool_choice != "none":
-        raise InvalidRequest("This model cannot call tools.", field="tools")
+    if asked.functions:
+        raise InvalidRequest("functions is not taken: use tools.", field="functions")
+    if asked.tools and asked.tool_choice not in (None, "auto", "none"):
+        raise InvalidRequest(
+            'No model here can be made to call a tool: tool_choice is "auto" or "none".',
+            field="tool_choice",
+        )
+    if asked.tools and asked.parallel_tool_calls is False:
+        raise InvalidRequest(
+            "Calls cannot be kept to one: parallel_tool_calls must be true.",
+            field="parallel_tool_calls",
+        )
     if asked.logprobs or asked.top_logprobs:
         raise InvalidRequest("Log probabilities are not available.", field="logprobs")
     if asked.logit_bias:
@@ -251,11 +283,22 @@ def message_of(message: Message) -> values.Message:
     """A message as the chat dialect has it.
 
     Raises:
-        InvalidRequest: a tool's result, or an earlier answer by the id of its sound.
+        InvalidRequest: a function's result, or an earlier answer by the id of its sound.
     """
-    if message.role in ("tool", "function") or message.tool_calls:
-        raise InvalidRequest("This model cannot call tools.", field="messages")
+    if message.role == "function":
+        raise InvalidRequest("Messages of a function are not taken: use tool.", field="messages")
     content = message.content
+    if message.role == "tool":
+        result = values.ToolResultPart(content=_text(content), id=message.tool_call_id or "")
+        return values.Message(role="user", content=(result,))
+    calls = tuple(
+        values.ToolCallPart(name=each.function.name, arguments=each.function.arguments, id=each.id)
+        for each in message.tool_calls or ()
+    )
+    if calls:
+        said = _text(content)
+        words = (values.TextPart(text=said),) if said else ()
+        return values.Message(role="assistant", content=(*words, *calls))
     if content is None:
         if message.audio is not None:
             raise InvalidRequest(
@@ -269,6 +312,33 @@ def message_of(message: Message) -> values.Message:
     if isinstance(content, str):
         return values.Message(role=role, content=content)
     return values.Message(role=role, content=tuple(map(part_of, content)))
+
+
+def _text(content: values.Text | tuple[Content, ...] | None) -> str:
+    if content is None or isinstance(content, str):
+        return content or ""
+    words = [each.text for each in map(part_of, content) if isinstance(each, values.TextPart)]
+    if len(words) < len(content):
+        raise InvalidRequest("Calls and results of tools go with text only.", field="messages")
+    return "".join(words)
+
+
+def messages_of(messages: tuple[Message, ...]) -> tuple[values.Message, ...]:
+    """All messages; results of tools that follow one another become one message.
+
+    Raises:
+        InvalidRequest: see `message_of`.
+    """
+    told: list[values.Message] = []
+    before = ""
+    for message in messages:
+        found = message_of(message)
+        if message.role == "tool" == before:
+            parts = (*told.pop().parts, *found.parts)
+            found = values.Message(role="user", content=parts)
+        told.append(found)
+        before = message.role
+    return tuple(told)
 
 
 def request_of(asked: Completion, *, voice: str | None) -> chat.Request:
@@ -292,12 +362,13 @@ def request_of(asked: Completion, *, voice: str | None) -> chat.Request:
         **{name: value for name, value in given.items() if value is not None}  # type: ignore[arg-type]
     )
     return chat.Request(
-        messages=tuple(map(message_of, asked.messages)),
+        messages=messages_of(asked.messages),
         # What has to end at a text is looked at while it is written.
         streaming=asked.stream or bool(asked.stops),
         generation=generation,
         tts=values.ChatTts(ref_audio_path=voice) if asked.is_spoken else None,
         seed=None if asked.seed is None else asked.seed % 2**63,
+        tools=asked.offered,
     )
 
 

@@ -24,7 +24,7 @@ class ModelCard(BaseModel):
     modes: list[str] = Field(examples=[["chat", "half_duplex", "duplex"]])
     abilities: list[str] = Field(
         description="`speech`: answers are spoken; `reading`: speaks a given text; "
-        "`transcription`: writes down what it hears",
+        "`transcription`: writes down what it hears; `tools`: calls functions",
         examples=[["speech", "reading", "transcription"]],
     )
     context_window: int = Field(description="tokens", examples=[8192])

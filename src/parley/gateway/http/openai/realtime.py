@@ -141,7 +141,7 @@ def routes(
                 total=sum(worker.slots for worker in workers),
                 free=sum(worker.free_slots for worker in workers),
             ),
-            tools=False,
+            tools=bool(workers) and models.can("tools"),
             transcripts=bool(workers) and models.can("transcription"),
         )
 

@@ -1,0 +1,192 @@
+"""Whether events come in the order of their protocol, and fit to those before them."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, Protocol
+
+from parley.media.pcm import OUTPUT_RATE_HZ
+
+Json = dict[str, Any]
+Table = Mapping[str, Mapping[str, str]]
+"""State → type of an event → the state after it."""
+
+
+class Order(Protocol):
+    """What was told so far, and what may follow."""
+
+    def see(self, event: Json) -> Iterator[str]:
+        """The next event; yields what is wrong with it."""
+        ...
+
+    def end(self) -> Iterator[str]:
+        """The connection is closed; yields what is missing."""
+        ...
+
+
+WAITING: Final = {"queued": "queued", "queue_done": "assigned"}
+QUEUED: Final = {"queue_update": "queued", "queue_done": "assigned", "error": "over"}
+SESSION_QUEUED: Final = {
+    "session.queue_update": "queued",
+    "session.queue_done": "assigned",
+    "error": "queued",
+    "session.closed": "over",
+}
+TABLES: Final[dict[str, Table]] = {
+    "chat": {
+        "start": {**WAITING, "prefill_done": "answer", "error": "over"},
+        "queued": QUEUED,
+        "assigned": {"prefill_done": "answer", "error": "over"},
+        "answer": {"chunk": "answer", "tool_call": "answer", "done": "over", "error": "over"},
+    },
+    "half_duplex": {
+        "start": {**WAITING, "error": "over"},
+        "queued": QUEUED,
+        "assigned": {"prepared": "active", "error": "assigned", "stopped": "over"},
+        "active": {
+            **dict.fromkeys(("vad_state", "error"), "active"),
+            "generating": "answer",
+            **dict.fromkeys(("stopped", "timeout"), "over"),
+        },
+        "answer": {
+            **dict.fromkeys(("vad_state", "chunk"), "answer"),
+            **dict.fromkeys(("turn_done", "error"), "active"),
+            **dict.fromkeys(("stopped", "timeout"), "over"),
+        },
+    },
+    "duplex": {
+        "start": {**WAITING, "error": "over"},
+        "queued": QUEUED,
+        "assigned": {"prepared": "active", "error": "assigned", "stopped": "over"},
+        "active": {
+            **dict.fromkeys(("result", "interrupted", "error"), "active"),
+            "paused": "paused",
+            **dict.fromkeys(("stopped", "timeout"), "over"),
+        },
+        "paused": {
+            "resumed": "active",
+            **dict.fromkeys(("result", "error"), "paused"),
+            **dict.fromkeys(("stopped", "timeout"), "over"),
+        },
+    },
+    "realtime": {
+        "start": {"session.queued": "queued", "session.queue_done": "assigned", "error": "over"},
+        "queued": SESSION_QUEUED,
+        "assigned": {
+            "session.created": "active",
+            "error": "assigned",
+            "session.closed": "over",
+        },
+        "active": {
+            **dict.fromkeys(("response.listen", "response.output_audio.delta", "error"), "active"),
+            "session.closed": "over",
+        },
+    },
+    "minicpmo_v2": {
+        "start": {"session.queued": "queued", "session.queue_done": "assigned", "error": "over"},
+        "queued": SESSION_QUEUED,
+        "assigned": {"session.created": "active", "error": "failed", "session.closed": "over"},
+        "active": {
+            **dict.fromkeys(("response.output.delta", "response.done"), "active"),
+            "error": "failed",
+            "session.closed": "over",
+        },
+        "failed": {"session.closed": "over"},
+    },
+}
+
+
+class TableOrder:
+    """Events by a table of states, and what holds for each of them alone."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self._state = "start"
+        self._last_chunk: tuple[str, int] | None = None
+
+    def see(self, event: Json) -> Iterator[str]:
+        name = str(event.get("type"))
+        after = self._table.get(self._state, {}).get(name)
+        if after is None:
+            yield f"'{name}' does not follow here ({self._state})"
+        else:
+            self._state = after
+        for field in ("audio_data", "audio"):
+            yield from sound_problems(event.get(field), 4)
+        if name == "response.output.delta":
+            yield from self._delta(event)
+
+    def _delta(self, event: Json) -> Iterator[str]:
+        kind = event.get("kind")
+        has = {"text", "audio"} & event.keys()
+        if has != {kind} - {"listen"}:
+            yield f"a delta of kind '{kind}' has {sorted(has) or 'neither text nor audio'}"
+        chunk = (str(event.get("input_id")), int(event.get("chunk_index", 0)))
+        if "usage" in event and chunk == self._last_chunk:
+            yield "usage stands in another than the first delta of its chunk"
+        before = self._last_chunk
+        if before is not None and chunk[0] == before[0] and chunk[1] < before[1]:
+            yield "chunk_index went back"
+        self._last_chunk = chunk
+
+    def end(self) -> Iterator[str]:
+        if self._state not in ("over", "start"):
+            yield f"the connection closed without a last word ({self._state})"
+
+
+class LiveOrder:
+    """`session.started` first, times that never go back, nothing after `session.closed`."""
+
+    def __init__(self) -> None:
+        self._has_started = self._has_closed = False
+        self._ids: set[str] = set()
+        self._ends_ms: dict[str, int] = {}
+
+    def see(self, event: Json) -> Iterator[str]:
+        name = str(event.get("type"))
+        if self._has_closed:
+            yield f"'{name}' came after session.closed"
+        if not self._has_started and name not in ("session.started", "error", "session.closed"):
+            yield f"'{name}' came before session.started"
+        self._has_started |= name == "session.started"
+        self._has_closed |= name == "session.closed"
+        yield from unseen(event, self._ids)
+        if name == "session.output_audio.delta":
+            yield from sound_problems(event.get("delta"), 2)
+        begins, ends = event.get("start_ms"), event.get("end_ms")
+        if isinstance(begins, int) and isinstance(ends, int):
+            if ends < begins or begins < 0:
+                yield f"{name} lasts from {begins} to {ends} ms"
+            if name == "session.output_audio.delta" and begins < self._ends_ms.get(name, 0):
+                yield f"{name} overlaps the one before it"
+            self._ends_ms[name] = ends
+
+    def end(self) -> Iterator[str]:
+        if self._has_started and not self._has_closed:
+            yield "the connection closed without session.closed"
+
+
+def unseen(event: Json, seen: set[str]) -> Iterator[str]:
+    """Every event has an id of its own, if it has one."""
+    event_id = event.get("event_id")
+    if isinstance(event_id, str) and event_id in seen:
+        yield f"event_id {event_id} was used before"
+    if isinstance(event_id, str):
+        seen.add(event_id)
+
+
+def sound_problems(text: Any, sample_bytes: int) -> Iterator[str]:
+    """What is wrong with sound: base64 of whole samples, at most a second of them."""
+    if not isinstance(text, str) or not text:
+        return
+    try:
+        data = base64.b64decode(text, validate=True)
+    except (ValueError, binascii.Error):
+        yield "its sound is no base64"
+        return
+    if len(data) % sample_bytes:
+        yield f"its sound is no whole number of {8 * sample_bytes}-bit samples"
+    if len(data) > OUTPUT_RATE_HZ * sample_bytes:
+        yield f"its sound is longer than a second ({len(data) // sample_bytes} samples)"

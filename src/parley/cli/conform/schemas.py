@@ -1,0 +1,122 @@
+"""Whether an event has the shape that its protocol gives it.
+
+OpenAI's events are held against the types of the `openai` package where that is installed, else
+against our own structs; all others against our structs, in which no field may be too many.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable, Iterable
+from typing import Any, Final, get_args
+
+import msgspec
+
+from parley.protocol import (
+    chat,
+    duplex,
+    half_duplex,
+    minicpmo_v2,
+    openai_live,
+    openai_realtime,
+    realtime,
+)
+from parley.protocol.openai import OpenAIServerEvent
+
+Check = Callable[[str], str | None]
+"""What is wrong with a message; None: nothing."""
+
+_V2: Final = (
+    realtime.SessionQueued,
+    realtime.SessionQueueUpdate,
+    realtime.SessionQueueDone,
+    minicpmo_v2.Created,
+    minicpmo_v2.Delta,
+    minicpmo_v2.ResponseDone,
+    minicpmo_v2.Closed,
+    minicpmo_v2.ErrorMessage,
+)
+
+
+def _events_of(module: Any) -> tuple[type[msgspec.Struct], ...]:
+    return tuple(
+        each
+        for each in vars(module).values()
+        if isinstance(each, type)
+        and issubclass(each, OpenAIServerEvent)
+        and each.__struct_config__.tag is not None
+    )
+
+
+STRUCTS: Final[dict[str, tuple[type[msgspec.Struct], ...]]] = {
+    "chat": get_args(chat.ServerMessage),
+    "half_duplex": get_args(half_duplex.ServerMessage),
+    "duplex": get_args(duplex.ServerMessage),
+    "realtime": get_args(realtime.ServerMessage),
+    "minicpmo_v2": _V2,
+    "openai_realtime": _events_of(openai_realtime),
+    "openai_live": _events_of(openai_live),
+}
+PUBLISHED: Final = {
+    "openai_realtime": ("openai.types.realtime", "RealtimeServerEvent"),
+    "openai_live": ("openai.types.live", "ServerEvent"),
+}
+
+
+def check_of(dialect: str) -> tuple[Check, str]:
+    """How events of a dialect are checked, and against what."""
+    if dialect in PUBLISHED:
+        module, name = PUBLISHED[dialect]
+        try:
+            return _published(module, name), f"{module}.{name}"
+        except ImportError:
+            pass
+    return _structs(STRUCTS[dialect]), "parley's own types"
+
+
+def _published(module: str, name: str) -> Check:
+    union: Any = getattr(importlib.import_module(module), name)
+    adapter = importlib.import_module("pydantic").TypeAdapter(union)
+    invalid: type[Exception] = importlib.import_module("pydantic").ValidationError
+
+    def check(text: str) -> str | None:
+        told = json.loads(text)
+        try:
+            event = adapter.validate_json(text, strict=True)
+        except invalid as error:
+            return f"it is no event of {name}: {_reason(error, told.get('type'))}"
+        known = getattr(event, "type", None)
+        return None if known == told.get("type") else f"it was taken for '{known}'"
+
+    return check
+
+
+def _reason(error: Any, type_name: Any) -> str:
+    """What is wrong with an event of its own type; a union complains about every other, too."""
+    found: list[Any] = error.errors()
+    others = {each["loc"][0] for each in found if each["loc"][-1] == "type"}
+    own = [each for each in found if each["loc"][0] not in others] or found
+    told = (f"{'.'.join(map(str, each['loc'][1:]))}: {each['msg']}" for each in own[:3])
+    return f"{type_name} {'; '.join(told)}"
+
+
+def _structs(types: Iterable[type[msgspec.Struct]]) -> Check:
+    by_type = {str(each.__struct_config__.tag): each for each in types}
+
+    def check(text: str) -> str | None:
+        told = json.loads(text)
+        found = by_type.get(str(told.get("type")))
+        if found is None:
+            return "there is no such event"
+        fields = {field.encode_name for field in msgspec.structs.fields(found)}
+        beyond = sorted(told.keys() - fields - {"type"})
+        if beyond:
+            return f"it has fields that are not its own: {', '.join(beyond)}"
+        try:
+            msgspec.json.decode(text, type=found)
+        except msgspec.ValidationError as error:
+            return str(error)
+        return None
+
+    return check

@@ -1,0 +1,105 @@
+"""The function calls of one answer: read out of its text, and told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from parley.dialects.events import ToolCallDelta, ToolCallDone, ToolCallStarted
+from parley.errors import InvalidRequest
+from parley.protocol.values import Tool, ToolCallPart, make_id
+from parley.session.session import Session
+from parley.views.tools import (
+    CallArguments,
+    CallBegan,
+    CallBroken,
+    CallEnded,
+    Piece,
+    ToolCallReader,
+    Words,
+)
+
+
+def check_tools(tools: tuple[Tool, ...], *, calls_tools: bool) -> None:
+    """Refuse functions that nobody would call.
+
+    Raises:
+        InvalidRequest: the model cannot.
+    """
+    if tools and not calls_tools:
+        raise InvalidRequest("This model cannot call tools.", field="tools")
+
+
+@dataclass(slots=True)
+class ItemCall:
+    """A call, and the item that it is in a conversation of items."""
+
+    item_id: str
+    call: ToolCallPart
+
+
+@dataclass(slots=True)
+class AnswerCalls:
+    """See the module's text. Without functions on offer, text is text.
+
+    Args:
+        last_id: of the item before the next call.
+    """
+
+    session: Session
+    is_offered: bool
+    last_id: str | None = None
+    done: list[ItemCall] = field(default_factory=list)
+    _reader: ToolCallReader = field(default_factory=ToolCallReader)
+    _index: int = -1
+    _name: str = ""
+    _call_id: str = ""
+    _item_id: str = ""
+
+    @property
+    def calls(self) -> tuple[ToolCallPart, ...]:
+        """Those that are complete."""
+        return tuple(each.call for each in self.done)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the answer has come to its calls; what is heard from there on is none."""
+        return self._index >= 0 or self._reader.is_call
+
+    def add(self, text: str) -> str:
+        """More of the answer; returns what of it is to be told as text."""
+        return self._tell(self._reader.add(text)) if self.is_offered else text
+
+    def finish(self) -> str:
+        """The answer is complete; as `add`."""
+        return self._tell(self._reader.finish()) if self.is_offered else ""
+
+    def _tell(self, pieces: list[Piece]) -> str:
+        words = ""
+        for piece in pieces:
+            match piece:
+                case Words(text):
+                    words += text
+                case CallBegan(name):
+                    self._index += 1
+                    self._name, self._call_id = name, make_id("call")
+                    self._item_id = make_id("item")
+                    self.session.emit(
+                        ToolCallStarted(
+                            self._index, self._call_id, name, self._item_id, self.last_id
+                        )
+                    )
+                case CallArguments(text):
+                    self.session.emit(ToolCallDelta(self._index, text))
+                case CallEnded(arguments):
+                    self._end(arguments, is_complete=True)
+                case CallBroken(text):
+                    self._end("", is_complete=False)
+                    words += text
+        return words
+
+    def _end(self, arguments: str, *, is_complete: bool) -> None:
+        call = ToolCallPart(name=self._name, arguments=arguments, id=self._call_id)
+        self.session.emit(ToolCallDone(self._index, call, is_complete))
+        if is_complete:
+            self.done.append(ItemCall(self._item_id, call))
+            self.last_id = self._item_id

@@ -1,0 +1,306 @@
+"""Functions that a model calls, with OpenAI's own clients: the call, its result, the answer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from tests.openai.talking_model import MALFORMED, OSLO, ROME, CallingModel, TalkingModel
+from tests.openai.test_realtime import ANSWER, END, Talk, say_text
+from tests.support.patience import HANG_S
+from tests.support.stack import RunningStack, running_stack
+from websockets.asyncio.client import connect
+
+import openai
+from openai import AsyncOpenAI
+
+PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}}
+FUNCTION = {"name": "get_weather", "description": "Weather of a city", "parameters": PARAMETERS}
+TOOL: Any = {"type": "function", "function": FUNCTION}
+SUNNY = ["It ", "is ", "sunny."]
+QUESTION: Any = {"role": "user", "content": "What is the weather?"}
+
+
+@contextlib.asynccontextmanager
+async def serving(model: TalkingModel) -> AsyncIterator[tuple[RunningStack, AsyncOpenAI]]:
+    async with (
+        running_stack(load_model=lambda: model) as running,
+        AsyncOpenAI(api_key="sk-any", base_url=f"{running.url}/v1", max_retries=0) as client,
+    ):
+        yield running, client
+
+
+@contextlib.asynccontextmanager
+async def talking(model: TalkingModel, **session: Any) -> AsyncIterator[tuple[Talk, Any]]:
+    async with serving(model) as (_, client), client.realtime.connect(model="m") as connection:
+        talk = Talk(connection)
+        await talk.until("session.created")
+        wanted: Any = {
+            "type": "realtime",
+            "output_modalities": ["text"],
+            "tools": [{"type": "function", **FUNCTION}],
+            **session,
+        }
+        await connection.session.update(session=wanted)
+        updated = await talk.until("session.updated")
+        talk.events.clear()
+        yield talk, updated.session
+
+
+# ---- chat completions ----------------------------------------------------------------------
+
+
+async def test_a_chat_calls_two_functions_and_answers_with_their_results():
+    model = CallingModel(["Let ", "me ", "look.", "\n", *ROME, "\n", *OSLO], SUNNY)
+    async with serving(model) as (_, client):
+        called = await client.chat.completions.create(model="m", messages=[QUESTION], tools=[TOOL])
+        message = called.choices[0].message
+        calls = message.tool_calls or []
+        results: Any = [
+            {"role": "tool", "tool_call_id": call.id, "content": text}
+            for call, text in zip(calls, ("sunny", "snow"), strict=True)
+        ]
+        told: Any = [QUESTION, message.model_dump(exclude_none=True), *results]
+        answer = await client.chat.completions.create(model="m", messages=told, tools=[TOOL])
+
+    assert called.choices[0].finish_reason == "tool_calls"
+    assert message.content == "Let me look.\n"
+    assert [(c.function.name, json.loads(c.function.arguments)) for c in calls] == [  # type: ignore[union-attr]
+        ("get_weather", {"city": "Rome"}),
+        ("get_weather", {"city": "Oslo"}),
+    ]
+    assert answer.choices[0].message.content == "It is sunny."
+    assert answer.choices[0].finish_reason == "stop"
+    assert any("# Tools" in words and "get_weather" in words for words in model.contexts[0])
+    assert "<tool_response>\nsnow\n</tool_response>" in model.contexts[1]
+
+
+async def test_a_streamed_chat_streams_the_arguments():
+    model = CallingModel(["Look. ", *ROME, *OSLO])
+    async with serving(model) as (_, client):
+        chunks = [
+            chunk
+            async for chunk in await client.chat.completions.create(
+                model="m", messages=[QUESTION], tools=[TOOL], stream=True
+            )
+        ]
+
+    deltas = [choice.delta for chunk in chunks for choice in chunk.choices]
+    calls = [call for delta in deltas for call in delta.tool_calls or []]
+    arguments = ["", ""]
+    for call in calls:
+        assert call.function is not None
+        arguments[call.index] += call.function.arguments or ""
+    assert "".join(delta.content or "" for delta in deltas) == "Look. "
+    assert [json.loads(text) for text in arguments] == [{"city": "Rome"}, {"city": "Oslo"}]
+    assert sum(call.index == 0 for call in calls) > 4
+    assert len({call.id for call in calls if call.id}) == 2
+    assert chunks[-1].choices[0].finish_reason == "tool_calls"
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_malformed_call_comes_back_as_text(stream):
+    async with serving(CallingModel(MALFORMED)) as (_, client):
+        if stream:
+            text, reason = "", None
+            async for chunk in await client.chat.completions.create(
+                model="m", messages=[QUESTION], tools=[TOOL], stream=True
+            ):
+                text += chunk.choices[0].delta.content or ""
+                reason = chunk.choices[0].finish_reason or reason
+        else:
+            whole = await client.chat.completions.create(
+                model="m", messages=[QUESTION], tools=[TOOL]
+            )
+            text = whole.choices[0].message.content or ""
+            reason = whole.choices[0].finish_reason
+
+    assert text == "".join(MALFORMED)
+    assert reason == "stop"
+
+
+async def test_a_spoken_chat_does_not_say_its_calls():
+    async with serving(CallingModel(["One ", *ROME])) as (_, client):
+        spoken = await client.chat.completions.create(
+            model="m",
+            messages=[QUESTION],
+            tools=[TOOL],
+            modalities=["text", "audio"],
+            audio={"voice": "alloy", "format": "pcm16"},
+        )
+
+    message = spoken.choices[0].message
+    assert message.audio is not None
+    assert message.audio.transcript == "One "
+    assert len(message.audio.data) * 3 // 4 == 2 * 2400
+    assert len(message.tool_calls or []) == 1
+
+
+@pytest.mark.parametrize(
+    ("model", "more", "param"),
+    [
+        (TalkingModel(), {}, "tools"),
+        (CallingModel(SUNNY), {"tool_choice": "required"}, "tool_choice"),
+        (CallingModel(SUNNY), {"parallel_tool_calls": False}, "parallel_tool_calls"),
+    ],
+)
+async def test_what_cannot_be_held_is_refused(model, more, param):
+    async with serving(model) as (_, client):
+        with pytest.raises(openai.BadRequestError) as refused:
+            await client.chat.completions.create(
+                model="m", messages=[QUESTION], tools=[TOOL], **more
+            )
+
+    assert refused.value.param == param
+
+
+async def test_abilities_and_capabilities_say_it():
+    async with serving(CallingModel()) as (running, client):
+        card = (await client.models.list()).data[0]
+        async with running.http() as http:
+            can = (await http.get("/v1/realtime/capabilities")).json()
+
+    assert "tools" in (card.model_extra or {})["abilities"]
+    assert can["tools"] is True
+
+
+async def test_the_chat_dialect_has_calls_as_messages():
+    request = {"messages": [QUESTION], "tools": [TOOL], "streaming": True}
+    async with serving(CallingModel(ROME)) as (running, _):
+        told: list[dict[str, Any]] = []
+        async with (
+            connect(f"ws://127.0.0.1:{running.gateway.port}/ws/chat") as socket,
+            asyncio.timeout(HANG_S),
+        ):
+            await socket.send(json.dumps(request))
+            while not told or told[-1]["type"] != "done":
+                told.append(json.loads(await socket.recv()))
+
+    calls = [message for message in told if message["type"] == "tool_call"]
+    (done,) = told[-1]["tool_calls"]
+    assert calls[0]["name"] == "get_weather"
+    assert json.loads("".join(call["arguments_delta"] for call in calls)) == {"city": "Rome"}
+    assert calls[-1]["is_final"]
+    assert done["id"] == calls[0]["id"]
+    assert told[-1]["text"] == ""
+
+
+# ---- realtime ------------------------------------------------------------------------------
+
+
+async def test_a_realtime_session_calls_and_goes_on_with_the_result():
+    model = CallingModel(ROME, SUNNY)
+    async with talking(model) as (talk, session):
+        await say_text(talk, "What is the weather?")
+        talk.events.clear()
+        await talk.connection.response.create()
+        done = await talk.until("rate_limits.updated")
+        types = talk.types
+        deltas = "".join(
+            e.delta for e in talk.events if e.type == "response.function_call_arguments.delta"
+        )
+        (call,) = next(e for e in talk.events if e.type == "response.done").response.output
+        await talk.connection.conversation.item.create(
+            item={"type": "function_call_output", "call_id": call.call_id, "output": "sunny"}
+        )
+        await talk.until("conversation.item.done")
+        await talk.connection.response.create()
+        done = await talk.until("response.done")
+
+    assert session.tools[0].name == "get_weather"
+    assert [t for t in types if not t.endswith(".delta")] == [
+        "response.created",
+        "response.output_item.added",
+        "conversation.item.added",
+        "response.function_call_arguments.done",
+        "conversation.item.done",
+        "response.output_item.done",
+        "response.done",
+        "rate_limits.updated",
+    ]
+    assert types.count("response.function_call_arguments.delta") > 3
+    assert call.type == "function_call"
+    assert call.status == "completed"
+    assert json.loads(deltas) == json.loads(call.arguments) == {"city": "Rome"}
+    assert done.response.output[0].content[0].text == "It is sunny."
+    # The call itself is in the context already: only its result is new.
+    assert model.contexts[1][-1] == "<tool_response>\nsunny\n</tool_response>"
+    assert sum("# Tools" in words for words in model.contexts[1]) == 1
+
+
+async def test_a_context_that_is_filled_anew_holds_the_calls():
+    model = CallingModel(["Look. ", *ROME, *OSLO], SUNNY)
+    async with talking(model) as (talk, _):
+        await say_text(talk, "What is the weather?")
+        await talk.connection.response.create()
+        done = await talk.until("response.done")
+        for call in done.response.output[1:]:
+            await talk.connection.conversation.item.create(
+                item={"type": "function_call_output", "call_id": call.call_id, "output": "sunny"}
+            )
+            await talk.until("conversation.item.done")
+        await talk.connection.session.update(session={"type": "realtime", "instructions": "New."})
+        await talk.until("session.updated")
+        await talk.connection.response.create()
+        await talk.until("response.done")
+
+    assert [item.type for item in done.response.output] == [
+        "message",
+        "function_call",
+        "function_call",
+    ]
+    text = "".join(model.contexts[1])
+    assert text.startswith("New.")
+    assert text.index("Look. ") < text.index('"Rome"') < text.index('"Oslo"')
+    assert text.count("<tool_response>\nsunny\n</tool_response>") == 2
+
+
+async def test_a_malformed_call_of_a_session_comes_back_as_text():
+    async with talking(CallingModel(MALFORMED)) as (talk, _):
+        await say_text(talk, "What is the weather?")
+        talk.events.clear()
+        await talk.connection.response.create()
+        done = await talk.until("rate_limits.updated")
+        (told,) = [e for e in talk.events if e.type == "response.output_text.done"]
+
+    assert told.text == "".join(MALFORMED)
+    assert "response.function_call_arguments.delta" not in talk.types
+    assert done
+
+
+async def test_tool_choice_none_offers_nothing():
+    model = CallingModel(SUNNY)
+    async with talking(model, tool_choice="none") as (talk, _):
+        await say_text(talk, "What is the weather?")
+        talk.events.clear()
+        await talk.connection.response.create()
+        await talk.until("rate_limits.updated")
+
+    assert not any("# Tools" in words for words in model.contexts[0])
+
+
+async def test_a_spoken_answer_keeps_its_published_order_where_no_function_is_called():
+    model = CallingModel(["one ", "two "])
+    async with talking(model, output_modalities=["audio"]) as (talk, _):
+        await say_text(talk, "Hello")
+        talk.events.clear()
+        await talk.connection.response.create()
+        await talk.until("rate_limits.updated")
+
+    deltas = ["response.output_audio_transcript.delta", "response.output_audio.delta"] * 2
+    assert talk.types == [*ANSWER, *deltas, *END]
+
+
+async def test_a_model_that_cannot_says_so():
+    async with talking(TalkingModel()) as (talk, session):
+        await talk.connection.conversation.item.create(
+            item={"type": "function_call_output", "call_id": "call_1", "output": "sunny"}
+        )
+        error = await talk.error()
+
+    assert session.tools == []
+    assert "cannot call tools" in error.message
