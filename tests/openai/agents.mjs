@@ -75,7 +75,8 @@ const stories = {
     await sound;
     const interrupted = next('audio_interrupted');
     const done = next('response.done');
-    say(0.5, () => noise(0.1));
+    // Under semantic_vad, which this client asks for, what is short may be an acknowledgement.
+    say(2, () => noise(0.1));
     await interrupted;
     const event = await done;
     tell('interrupted', { status: event.response.status });

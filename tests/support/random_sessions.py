@@ -20,7 +20,15 @@ ROUTES = (
     "/ws/duplex/adx_{}",
     "/v1/realtime?mode=audio",
     "/v1/realtime",
+    "/v1/realtime?mode=chat",
+    "/v1/realtime?model=m",
+    "/v1/live/sessions",
 )
+OPENINGS = {
+    "/v1/live/sessions": ('{"type":"session.start","session":{}}', "session.started"),
+    "/v1/realtime?model=m": (None, "session.created"),
+}
+"""What a client says first, and what it waits for, where that is not `queue_done`."""
 
 
 def open_files() -> int:
@@ -37,6 +45,24 @@ def words(dice: random.Random) -> str | bytes:
         '{"type":"audio_chunk","audio_base64":"AAAA"}',
         json.dumps({"type": "audio_chunk", "audio": dice.choice([LOUD, QUIET])}),
         json.dumps({"type": "input_audio_buffer.append", "audio": dice.choice([LOUD, QUIET])}),
+        '{"type":"session.init","payload":{"system_prompt":"x"}}',
+        '{"type":"session.init","payload":7}',
+        '{"type":"input.append","input":{"messages":[{"role":"user","content":"hi"}]}}',
+        json.dumps({"type": "input.append", "input": {"audio": dice.choice([LOUD, QUIET])}}),
+        '{"type":"session.update","session":{"type":"realtime","output_modalities":["text"]}}',
+        '{"type":"conversation.item.create","item":{"type":"message","role":"user",'
+        '"content":[{"type":"input_text","text":"hi"}]}}',
+        '{"type":"conversation.item.create","item":{"type":"function_call_output",'
+        '"call_id":"c","output":"x"}}',
+        '{"type":"response.create","response":{"tools":[{"type":"function","name":"f"}]}}',
+        '{"type":"response.create"}',
+        '{"type":"response.cancel"}',
+        '{"type":"input_audio_buffer.append","audio":"' + "A" * 6400 + '"}',
+        '{"type":"input_audio_buffer.commit"}',
+        '{"type":"session.start","session":{}}',
+        '{"type":"session.input_audio.append","audio":"' + "A" * 64_000 + '"}',
+        '{"type":"session.input_audio.mute"}',
+        '{"type":"session.input_image.append","image":"AAAA"}',
         '{"type":"pause"}',
         '{"type":"stop"}',
         '{"type":"session.close"}',
@@ -80,8 +106,11 @@ async def one_life(gateway: RunningGateway, index: int, dice: random.Random) -> 
         async with asyncio.timeout(3.0 if is_patient else dice.random() * 0.5):
             client = await connect(gateway.ws(path), close_timeout=0.5)
             try:
-                if is_patient and "chat" not in path:
-                    while "queue_done" not in str(await client.recv()):
+                if is_patient and path != "/ws/chat":
+                    opening, awaited = OPENINGS.get(path, (None, "queue_done"))
+                    if opening is not None:
+                        await client.send(opening)
+                    while awaited not in str(await client.recv()):
                         pass
                 elif is_patient:
                     await client.send(json.dumps(HELLO))

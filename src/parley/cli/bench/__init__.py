@@ -21,6 +21,7 @@ BENCHES: Final = {
     "load": "What many conversations at once notice of a server that runs, anywhere.",
     "duplex": "Whether a server is good to talk to: takeover, latency, interruptions, noise.",
     "attack": "What live sessions notice while one client misbehaves.",
+    "dialects": "CPU that a second of sound costs the worker, dialect by dialect.",
     "recording": "What a recorded unit costs its session, and how fast lists are.",
 }
 

@@ -1,0 +1,164 @@
+"""`parley bench dialects`: CPU that a second of sound costs the worker, dialect by dialect.
+
+One session after the other sends silence to a server of its own, whose parrot thinks nothing of it.
+What the worker spends beyond its idle time is parsing, base64, resampling, units, voice detection
+and answers. Needs /proc (Linux).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from websockets.asyncio.client import ClientConnection, connect
+
+from parley.cli.bench.session import server
+from parley.errors import SetupError
+
+SPEED: Final = 5
+"""Times faster than people speak."""
+CHUNK_S: Final = 0.1
+WARM_S: Final = 3
+F32_16K: Final = base64.b64encode(bytes(4 * 16_000)).decode()
+PCM16_24K: Final = base64.b64encode(bytes(round(2 * 24_000 * CHUNK_S))).decode()
+
+Talk = Callable[[ClientConnection, int], Awaitable[None]]
+
+
+def dialects(
+    seconds: Annotated[int, typer.Option(min=10, max=600, help="Of sound per session.")] = 60,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """CPU that a second of sound costs the worker."""
+    found = asyncio.run(measure(seconds))
+    if as_json:
+        typer.echo(json.dumps(found))
+        return
+    for name, cpu_ms in found.items():
+        more = cpu_ms - found["duplex"]
+        typer.echo(f"{name:<28} {cpu_ms:6.2f} ms per second of sound, {more:+6.2f} to duplex")
+
+
+async def measure(seconds: int) -> dict[str, float]:
+    """Milliseconds of CPU per second of sound, by name."""
+    talks: dict[str, tuple[str, Talk]] = {
+        "duplex": ("/ws/duplex/bench", _duplex),
+        "openai live": ("/v1/live/sessions", _live),
+        "openai realtime, committed": ("/v1/realtime?model=m", _realtime(None)),
+        "openai realtime, server_vad": ("/v1/realtime?model=m", _realtime({"type": "server_vad"})),
+    }
+    found: dict[str, float] = {}
+    async with server(1) as url:
+        worker = worker_pid(os.getpid())
+        idle_ms = await _idle(worker)
+        base = url.replace("http", "ws", 1)
+        for name, (path, talk) in talks.items():
+            async with connect(base + path, max_size=None) as socket:
+                # What is imported, compiled or loaded the first time is no cost of a second.
+                await talk(socket, WARM_S)
+            await asyncio.sleep(1.0)
+            async with connect(base + path, max_size=None) as socket:
+                begin_s, before_s = time.monotonic(), cpu_s(worker)
+                await talk(socket, seconds)
+                spent_s = cpu_s(worker) - before_s
+                idle_s = idle_ms * (time.monotonic() - begin_s) / 1000
+            found[name] = round(1000 * (spent_s - idle_s) / seconds, 2)
+            await asyncio.sleep(1.0)
+    return found
+
+
+async def _idle(worker: int) -> float:
+    """Milliseconds of CPU that the worker spends per second without a session."""
+    before_s = cpu_s(worker)
+    await asyncio.sleep(3.0)
+    return 1000 * (cpu_s(worker) - before_s) / 3
+
+
+async def _until(socket: ClientConnection, *names: str) -> dict[str, Any]:
+    while True:
+        message: dict[str, Any] = json.loads(await socket.recv())
+        if message["type"] in names:
+            return message
+
+
+async def _duplex(socket: ClientConnection, seconds: int) -> None:
+    await _until(socket, "queue_done")
+    await socket.send(json.dumps({"type": "prepare", "record": False}))
+    await _until(socket, "prepared")
+    for _ in range(seconds):
+        await socket.send(json.dumps({"type": "audio_chunk", "audio_base64": F32_16K}))
+        await _until(socket, "result")
+        await asyncio.sleep(1 / SPEED)
+
+
+async def _live(socket: ClientConnection, seconds: int) -> None:
+    await socket.send(json.dumps({"type": "session.start", "session": {}}))
+    await _until(socket, "session.started")
+    append = json.dumps({"type": "session.input_audio.append", "audio": PCM16_24K})
+    await _stream(socket, append, seconds)
+    await socket.send(json.dumps({"type": "session.close"}))
+    await _until(socket, "session.closed")
+
+
+def _realtime(detection: dict[str, Any] | None) -> Talk:
+    async def talk(socket: ClientConnection, seconds: int) -> None:
+        session = {"type": "realtime", "audio": {"input": {"turn_detection": detection}}}
+        await socket.send(json.dumps({"type": "session.update", "session": session}))
+        await _until(socket, "session.updated")
+        append = json.dumps({"type": "input_audio_buffer.append", "audio": PCM16_24K})
+        await _stream(socket, append, seconds)
+        # Its answer says that everything before it was read.
+        await socket.send(json.dumps({"type": "input_audio_buffer.clear"}))
+        await _until(socket, "input_audio_buffer.cleared")
+
+    return talk
+
+
+async def _stream(socket: ClientConnection, append: str, seconds: int) -> None:
+    for _ in range(round(seconds / CHUNK_S)):
+        await socket.send(append)
+        await asyncio.sleep(CHUNK_S / SPEED)
+
+
+def cpu_s(pid: int) -> float:
+    """Seconds of CPU that a process has spent. Source: proc(5), stat: utime, stime."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def worker_pid(root: int) -> int:
+    """The worker among the descendants of a process.
+
+    Raises:
+        SetupError: there is none to be seen.
+    """
+    parents: dict[int, int] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # it has ended
+        parents[int(stat.parent.name)] = int(fields[1])
+    for pid in sorted(parents):
+        above: int | None = pid
+        while above not in (None, 0, root):
+            above = parents.get(above) if above is not None else None
+        if above == root and "parley.executor.child" in _command(pid):
+            return pid
+    raise SetupError(
+        "The worker's process cannot be seen.", hint="This bench needs /proc, i.e. Linux."
+    )
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except OSError:
+        return ""
