@@ -27,7 +27,7 @@ from parley.errors import (
 )
 from parley.media.pcm import OUTPUT_RATE_HZ, Pcm
 from parley.protocol.kinds import Ending, Phase
-from parley.protocol.values import QueuePlace
+from parley.protocol.values import QueuePlace, ToolCallPart
 
 SOUND = Pcm(np.linspace(-0.5, 0.5, 30_000, dtype=np.float32), OUTPUT_RATE_HZ)
 """More than a second, which no message may hold."""
@@ -50,6 +50,11 @@ SERVER_EVENTS: tuple[events.ServerEvent, ...] = (
     events.InputCommitted("i1", None, 800),
     events.InputTranscribed("i1", "What?", 800),
     events.ResponseStarted("r1", "i2", "i1", is_spoken=True),
+    events.ToolCallStarted(0, "c1", "f", "i3", "i2"),
+    events.ToolCallDelta(0, '{"a"'),
+    events.ToolCallDone(0, ToolCallPart(name="f", arguments='{"a": 1}', id="c1"), True),
+    events.ToolCallStarted(1, "c2", "f", "i4", "i3"),
+    events.ToolCallDone(1, ToolCallPart(name="f", arguments="", id="c2"), False),
     events.ResponseEnded("r1", "i2", "Hi", is_spoken=True, ending=Ending.DONE),
     events.UnitDone(0, False, "Hi", SOUND, False, 40),
     events.UnitDone(1, False, "", Pcm.empty(OUTPUT_RATE_HZ), True, 50),
