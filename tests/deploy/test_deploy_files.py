@@ -162,9 +162,12 @@ async def test_every_query_asks_for_metrics_and_labels_that_a_running_server_has
 
 
 @contextlib.asynccontextmanager
-async def nginx(tmp_path: Path, backend_port: int, port: int):
-    """The printed nginx file on loopback, without TLS."""
-    text = (DEPLOY / "proxy/nginx.conf").read_text()
+async def nginx(
+    tmp_path: Path, backend_port: int, port: int, *, file: str = "nginx.conf", signer_port: int = 0
+):
+    """A printed nginx file on loopback, without TLS."""
+    text = (DEPLOY / "proxy" / file).read_text()
+    text = text.replace("127.0.0.1:4180", f"127.0.0.1:{signer_port}")
     text = text.replace("127.0.0.1:8006", f"127.0.0.1:{backend_port}")
     text = text.replace("listen 443 ssl;", f"listen 127.0.0.1:{port};")
     text = re.sub(r"^ *ssl_certificate.*$", "", text, flags=re.MULTILINE)
@@ -227,3 +230,92 @@ async def test_a_call_and_a_page_through_the_printed_nginx_file(tmp_path, unused
     assert (page.status_code, health.json()["status"]) == (200, "ok")
     assert [message["type"] for message in (*heard, *last)] == ["queue_done", "prepared", "stopped"]
     assert code == 1000
+
+
+async def sign_in(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answers as oauth2-proxy does: 202 and who it is by a cookie, else 401."""
+    head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+    if "cookie: session=" in head:
+        name = head.partition("cookie: session=")[2].split()[0]
+        said = (
+            f"X-Auth-Request-Email: {name}@example.com\r\nX-Auth-Request-Groups: staff,{name}s\r\n"
+        )
+        answer = f"HTTP/1.1 202 Accepted\r\n{said}"
+    else:
+        answer = "HTTP/1.1 401 Unauthorized\r\n"
+    writer.write(f"{answer}Content-Length: 0\r\nConnection: close\r\n\r\n".encode())
+    await writer.drain()
+    writer.close()
+
+
+async def test_people_whom_nginx_has_signed_in_talk_and_administer_as_themselves(
+    tmp_path, unused_tcp_port_factory
+):
+    port = unused_tcp_port_factory()
+    signer = await asyncio.start_server(sign_in, "127.0.0.1", 0)
+    signer_port = signer.sockets[0].getsockname()[1]
+    name = f"voice.example:{port}"
+    forged = {"X-Auth-Request-Email": "admin@example.com", "X-Auth-Request-Groups": "admins"}
+    async with (
+        signer,
+        running_gateway(
+            security={
+                "trust_proxy": True,
+                "needs_key": True,
+                "allowed_hosts": ["voice.example"],
+                "admin_token": "t" * 32,
+            },
+            forward_auth={
+                "user_header": "X-Auth-Request-Email",
+                "groups_header": "X-Auth-Request-Groups",
+                "admin_groups": ["admins"],
+            },
+        ) as gateway,
+        StandInWorker(gateway.url),
+        nginx(
+            tmp_path,
+            gateway.gateway.port,
+            port,
+            file="nginx-oidc.conf",
+            signer_port=signer_port,
+        ),
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers={"Host": name}) as http,
+    ):
+        stranger = await http.get("/api/usage", headers=forged)
+        statuses = {
+            who: (await http.get("/api/admin/keys", headers={"Cookie": f"session={who}", **forged}))
+            for who in ("anna", "admin")
+        }
+        foreign = await http.get(
+            "/api/admin/keys",
+            headers={"Cookie": "session=admin", "Origin": "https://evil.example"},
+        )
+        async with connect(
+            f"ws://{name}/ws/duplex/omni_1",
+            host="127.0.0.1",
+            port=port,
+            origin=Origin(f"http://{name}"),
+            additional_headers={"Cookie": "session=anna"},
+        ) as socket:
+            assert (await hear(socket))["type"] == "queue_done"
+            await say(socket, type="prepare")
+            assert (await hear(socket))["type"] == "prepared"
+            await say(socket, type="stop")
+            await end_of(socket)
+        own = await http.get("/api/usage", headers={"Cookie": "session=anna"})
+
+    assert (stranger.status_code, stranger.headers["location"].partition("?")[0]) == (
+        302,
+        f"http://{name}/oauth2/start",
+    )
+    assert {who: answer.status_code for who, answer in statuses.items()} == {
+        "anna": 401,
+        "admin": 200,
+    }
+    assert foreign.status_code == 401
+    (row,) = own.json()["usage"]
+    assert (row["key_id"], row["name"], row["sessions"]) == (
+        "u_anna@example.com",
+        "anna@example.com",
+        1,
+    )

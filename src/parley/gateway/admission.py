@@ -47,6 +47,8 @@ class Admission:
         self._sessions_per_client = sessions_per_client
         self.role_of: Callable[[str], str | None] = lambda token: None
         """What the holder of a token may do; see `Authenticator.role_of`."""
+        self.user_role_of: Callable[[str | None, Mapping[str, str]], str | None] = lambda *_: None
+        """What whom a proxy has signed in may do; None: nobody was."""
         self._inside: Counter[str] = Counter()
         self._session_ids: dict[str, asyncio.Future[None]] = {}
         """Claimed ids, each with what is done when it is free again."""
@@ -145,12 +147,14 @@ class Admission:
     def is_admin(self, peer: str | None, headers: Mapping[str, str]) -> bool:
         """With a token: who shows it. Without: who sits at this machine, and no page of another
         site or request passed on by a proxy."""
-        if self._roles(headers) & {"admin"}:
+        if self._roles(peer, headers) & {"admin"}:
             return True
         token = self._security.admin_token
         if token:
             shown = headers.get("x-admin-token") or _bearer(headers.get("authorization", ""))
             return hmac.compare_digest(shown.encode(), token.encode())
+        if self.user_role_of(peer, headers) is not None:
+            return False  # a proxy on this machine, for somebody else
         if self._security.trust_proxy or any(name in headers for name in FORWARDED_HEADERS):
             return False
         # The Host header is checked too: a site may point its own name at 127.0.0.1.
@@ -167,15 +171,17 @@ class Admission:
 
     def is_operator(self, peer: str | None, headers: Mapping[str, str]) -> bool:
         """Who may look after the server: admins, and holders of a key with the role `operate`."""
-        return bool(self._roles(headers) & {"operate"}) or self.is_admin(peer, headers)
+        return bool(self._roles(peer, headers) & {"operate"}) or self.is_admin(peer, headers)
 
-    def _roles(self, headers: Mapping[str, str]) -> set[str]:
+    def _roles(self, peer: str | None, headers: Mapping[str, str]) -> set[str]:
+        user_role = self.user_role_of(peer, headers)
         shown = (
             _bearer(headers.get("authorization", "")),
             headers.get("x-api-key", ""),
             headers.get("x-admin-token", ""),
         )
-        return {role for token in shown if token and (role := self.role_of(token))}
+        roles = {role for token in shown if token and (role := self.role_of(token))}
+        return roles | ({user_role} if user_role else set())
 
     def check_operator(self, peer: str | None, headers: Mapping[str, str]) -> None:
         """Raise `Unauthorized` unless `is_operator`."""

@@ -15,7 +15,7 @@ import hmac
 import json
 import secrets
 from collections import defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 from typing import Final, Literal
@@ -74,6 +74,10 @@ class Authenticator:
         self._by_hash: dict[str, Key] = {}
         self._seal = Fernet(Fernet.generate_key())
         self._pepper = secrets.token_bytes(32)
+        self.user_of: Callable[[str | None, Mapping[str, str]], Key | None] = lambda *_: None
+        """Whom a proxy has signed in; see `ForwardAuth.user`."""
+        self.find_user: Callable[[str], Key | None] = lambda key_id: None
+        """... and one of them by the id in the place of a key's."""
         self._recent: defaultdict[str, deque[float]] = defaultdict(deque)
 
     @property
@@ -92,11 +96,14 @@ class Authenticator:
         """Stands for an address where the address itself is not to be kept."""
         return hashlib.blake2b(address.encode(), key=self._pepper[:64], digest_size=12).hexdigest()
 
-    def identify(self, headers: Mapping[str, str], token: str | None = None) -> Caller:
+    def identify(
+        self, headers: Mapping[str, str], token: str | None = None, *, peer: str | None = None
+    ) -> Caller:
         """Who shows what.
 
         Args:
             token: from the query.
+            peer: whoever connected: a proxy may have signed the user in.
 
         Raises:
             Unauthorized: a token that opens nothing.
@@ -118,6 +125,9 @@ class Authenticator:
             raise Unauthorized("This token is not valid.")
         found = [caller for caller in callers if caller is not None]
         if not found:
+            user = self.user_of(peer, headers)
+            if user is not None:
+                return Caller("key", user)
             stored = _cookie(headers.get("cookie", ""))
             caller = self._holder(stored) if stored else None
             return caller or Caller()
@@ -193,7 +203,9 @@ class Authenticator:
     def find_key(self, key_id: str) -> Key | None:
         """A key that works, by its id."""
         key = self._keys.get(key_id)
-        return key if key is not None and self._works(key) else None
+        if key is None:
+            return self.find_user(key_id)
+        return key if self._works(key) else None
 
     def role_of(self, token: str) -> Role | None:
         """What the holder of a key may do; None for anything else. A session token, which a

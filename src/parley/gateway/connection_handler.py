@@ -212,7 +212,7 @@ class ConnectionHandler:
         peer = websocket.client.host if websocket.client else None
         address = self._admission.address_of(peer, websocket.headers)
         token = dialect.token_of(newcomer.request)
-        caller = newcomer.caller = self._caller(websocket.headers, token, address)
+        caller = newcomer.caller = self._caller(websocket.headers, token, address, peer)
         check_session_id(dialect.session_id)
         if not isinstance(newcomer.kind, Kind):
             raise newcomer.kind
@@ -229,14 +229,16 @@ class ConnectionHandler:
             parameters=dialect.context.parameters,
         )
 
-    def _caller(self, headers: Headers, token: str | None, address: str) -> Caller:
+    def _caller(
+        self, headers: Headers, token: str | None, address: str, peer: str | None
+    ) -> Caller:
         """Who asks for a session.
 
         Raises:
             Unauthorized: a bad token, or none where one is needed.
             RateLimited: a key, or an address without one, that is used too often.
         """
-        caller = self._authenticator.identify(headers, token)
+        caller = self._authenticator.identify(headers, token, peer=peer)
         if self._authenticator.needs_key and caller.kind == "anonymous":
             raise Unauthorized("A key is required.")
         self._authenticator.count(caller, address)

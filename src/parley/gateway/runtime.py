@@ -20,6 +20,7 @@ from parley.gateway.authenticator import Authenticator
 from parley.gateway.connection_handler import ConnectionHandler
 from parley.gateway.dispatcher import Dispatcher
 from parley.gateway.eta import EtaTracker
+from parley.gateway.forward_auth import ForwardAuth
 from parley.gateway.handover import Handover, store_id
 from parley.gateway.kept_sessions import KeptSessions
 from parley.gateway.maintenance import Maintenance
@@ -43,7 +44,7 @@ from parley.media.decoder import DecoderLimits
 from parley.private import keep_private
 from parley.protocol.control import SILENCE_LIMIT_S
 from parley.recording.layout import RecordingFolders, free_bytes
-from parley.settings import Settings
+from parley.settings import ForwardAuthSettings, Settings
 from parley.tracing import Tracing
 from parley.transport import (
     LARGE_BYTES,
@@ -114,6 +115,8 @@ class GatewayRuntime:
             anonymous_per_minute=security.anonymous_per_minute,
         )
         self.admission.role_of = self.authenticator.role_of
+        if settings.forward_auth.user_header is not None:
+            self._believe_proxy(settings.forward_auth)
         self.usage = KeyUsage(self.worker_pool, self.clock, self.authenticator.find_key)
         self.failed_stops = RateLimit(FAILED_STOPS_PER_MINUTE, self.clock)
         self.apps = Apps()
@@ -218,6 +221,17 @@ class GatewayRuntime:
             queue=settings.queue,
             closing=self.closing,
         )
+
+    def _believe_proxy(self, settings: ForwardAuthSettings) -> None:
+        users = ForwardAuth(settings, self.admission)
+
+        def role_of(peer: str | None, headers: Mapping[str, str]) -> str | None:
+            user = users.user(peer, headers)
+            return user.role if user is not None else None
+
+        self.admission.user_role_of = role_of
+        self.authenticator.user_of = users.user
+        self.authenticator.find_user = users.find
 
     @contextlib.asynccontextmanager
     async def run(self) -> AsyncIterator[Mapping[str, Any]]:

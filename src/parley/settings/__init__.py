@@ -3,6 +3,7 @@
 
 from parley.settings.reader import load as load
 from parley.settings.tree import EtaSettings as EtaSettings
+from parley.settings.tree import ForwardAuthSettings as ForwardAuthSettings
 from parley.settings.tree import GatewaySettings as GatewaySettings
 from parley.settings.tree import LimitSettings as LimitSettings
 from parley.settings.tree import LogSettings as LogSettings

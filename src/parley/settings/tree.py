@@ -372,6 +372,36 @@ class SecuritySettings(Part):
         return split_list(value)
 
 
+class ForwardAuthSettings(Part):
+    """Users whom a proxy in front has signed in, e.g. by OIDC."""
+
+    user_header: str | None = Field(
+        None,
+        description="Header in which the proxy names the user, e.g. X-Auth-Request-Email "
+        "(oauth2-proxy), Remote-User (Authelia). Unset: no such proxy.",
+    )
+    groups_header: str | None = Field(
+        None, description="Header with the user's groups, comma-separated."
+    )
+    proxies: tuple[str, ...] = Field(
+        ("127.0.0.1", "::1"),
+        description="Addresses or networks from which these headers are believed.",
+    )
+    admin_groups: tuple[str, ...] = Field((), description="Groups whose members are admins.")
+    operate_groups: tuple[str, ...] = Field(
+        (), description="Groups whose members look after the server (role operate)."
+    )
+    max_sessions: int = Field(8, ge=1, description="Sessions and tickets at once, each user.")
+    per_minute: int = Field(120, ge=1, description="Requests and new sessions, each user.")
+    minutes_per_day: int | None = Field(None, ge=1, description="Of sessions, each user.")
+    tokens_per_day: int | None = Field(None, ge=1, description="Generated, each user.")
+
+    @field_validator("proxies", "admin_groups", "operate_groups", mode="before")
+    @classmethod
+    def _split(cls, value: Any) -> Any:
+        return split_list(value)
+
+
 class WorkerSettings(Part):
     """Worker process: one device, one engine."""
 
@@ -525,6 +555,7 @@ class Settings(Part):
     eta: EtaSettings = EtaSettings()
     limits: LimitSettings = LimitSettings()
     security: SecuritySettings = SecuritySettings()
+    forward_auth: ForwardAuthSettings = ForwardAuthSettings()
     worker: WorkerSettings = WorkerSettings()
     workers: int = Field(
         0, ge=0, description="Workers to start with serve; 0: one per GPU, or one on CPU."

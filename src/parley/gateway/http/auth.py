@@ -129,8 +129,8 @@ class AuthMiddleware:
             return
         if path not in ("/health", "/ready"):
             parts.admission.check_host(headers)
-        caller = parts.authenticator.identify(headers, _token(scope))
         peer = _peer(scope)
+        caller = parts.authenticator.identify(headers, _token(scope), peer=peer)
         scope.setdefault("state", {})["caller"] = caller
         if parts.authenticator.needs_key and caller.kind == "anonymous" and not is_open(path):
             # Admins without a token are known by where they sit.
@@ -149,7 +149,7 @@ class AuthMiddleware:
         parts.admission.check_origin(headers)
         if "origin" in headers:
             return
-        caller = parts.authenticator.identify(headers, _token(scope))
+        caller = parts.authenticator.identify(headers, _token(scope), peer=_peer(scope))
         if parts.authenticator.needs_key and caller.kind == "anonymous":
             raise Unauthorized("A key is required.")
 

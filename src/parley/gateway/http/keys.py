@@ -16,6 +16,7 @@ from parley.clock import Clock
 from parley.errors import Unauthorized
 from parley.gateway.admission import Admission
 from parley.gateway.authenticator import COOKIE, Authenticator, Caller, hash_key, make_key
+from parley.gateway.forward_auth import USER_PREFIX
 from parley.gateway.http.admin import admin_only
 from parley.gateway.http.errors import problems
 from parley.gateway.http.status import iso
@@ -159,7 +160,7 @@ def routes(
         return [
             UsageOfKey(
                 key_id=row.key_id,
-                name=names.get(row.key_id, ""),
+                name=names.get(row.key_id) or row.key_id.removeprefix(USER_PREFIX),
                 day=row.day,
                 sessions=row.sessions,
                 minutes=round(row.seconds / 60, 2),

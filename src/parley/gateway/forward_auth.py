@@ -1,0 +1,121 @@
+"""People whom a proxy in front has signed in (OIDC, SAML, LDAP …), by the headers that it adds.
+
+oauth2-proxy, Authelia, authentik and their like ask the identity provider and name the user in a
+header. The header is believed from the proxy's address only; from anybody else it is nothing. A
+page of another site that makes a browser ask, with the proxy's cookie, is nobody either.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import re
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Final
+
+from starlette.datastructures import Headers
+
+from parley.errors import OriginForbidden, SetupError
+from parley.gateway.admission import Admission
+from parley.gateway.state import Key, Role
+from parley.settings import ForwardAuthSettings
+
+USER_PREFIX: Final = "u_"
+"""Before the user's name, in what stands where the id of a key stands."""
+USERS_KEPT: Final = 10_000
+NAME_CHARS: Final = 254
+"""The longest address of a mailbox. Source: RFC 5321."""
+_PLAIN: Final = re.compile(r"[A-Za-z0-9._@+-]{1,60}")
+
+
+class ForwardAuth:
+    """Users as keys: with a role, limits, usage and voices of their own.
+
+    Args:
+        admission: knows which pages may ask.
+
+    Raises:
+        SetupError: a proxy's address is none.
+    """
+
+    def __init__(self, settings: ForwardAuthSettings, admission: Admission) -> None:
+        self._settings = settings
+        self._admission = admission
+        self._users: OrderedDict[str, Key] = OrderedDict()
+        try:
+            self._proxies = [ipaddress.ip_network(one, strict=False) for one in settings.proxies]
+        except ValueError as error:
+            raise SetupError(
+                f"forward_auth.proxies: {error}.",
+                hint="Name addresses or networks: 127.0.0.1,10.0.0.0/8",
+            ) from error
+
+    def user(self, peer: str | None, headers: Mapping[str, str]) -> Key | None:
+        """Whom the proxy names; None: nobody.
+
+        Args:
+            peer: whoever connected, not what it says about others.
+        """
+        name = self._header(headers, self._settings.user_header)
+        if not name or len(name) > NAME_CHARS or not self._is_proxy(peer):
+            return None
+        try:
+            self._admission.check_origin(headers)
+        except OriginForbidden:
+            return None
+        groups = self._header(headers, self._settings.groups_header)
+        key = self._key(name, {one.strip() for one in groups.split(",")} - {""})
+        self._users[key.id] = key
+        self._users.move_to_end(key.id)
+        if len(self._users) > USERS_KEPT:
+            self._users.popitem(last=False)
+        return key
+
+    def find(self, key_id: str) -> Key | None:
+        """A user who was here, by the id that `user` gave."""
+        return self._users.get(key_id)
+
+    def _key(self, name: str, groups: set[str]) -> Key:
+        settings = self._settings
+        role: Role = "talk"
+        if groups & set(settings.admin_groups):
+            role = "admin"
+        elif groups & set(settings.operate_groups):
+            role = "operate"
+        return Key(
+            id=USER_PREFIX + _short(name),
+            name=name,
+            hash="",
+            created_s=0.0,
+            last_used_s=None,
+            revoked_s=None,
+            max_sessions=settings.max_sessions,
+            per_minute=settings.per_minute,
+            role=role,
+            minutes_per_day=settings.minutes_per_day,
+            tokens_per_day=settings.tokens_per_day,
+        )
+
+    def _is_proxy(self, peer: str | None) -> bool:
+        try:
+            address = ipaddress.ip_address(peer or "")
+        except ValueError:
+            return False
+        mapped = getattr(address, "ipv4_mapped", None)
+        return any((mapped or address) in network for network in self._proxies)
+
+    @staticmethod
+    def _header(headers: Mapping[str, str], name: str | None) -> str:
+        """Its one value; "" also when there are several: the proxy let one of the client's pass."""
+        if name is None:
+            return ""
+        values = headers.getlist(name) if isinstance(headers, Headers) else [headers.get(name, "")]
+        return values[0].strip() if len(values) == 1 else ""
+
+
+def _short(name: str) -> str:
+    """A name as it may stand in headers, logs and tables."""
+    if _PLAIN.fullmatch(name):
+        return name
+    return hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:24]

@@ -1,0 +1,82 @@
+"""Whom a proxy has signed in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from starlette.datastructures import Headers
+
+from parley.errors import SetupError
+from parley.gateway.admission import Admission
+from parley.gateway.forward_auth import ForwardAuth
+from parley.settings import ForwardAuthSettings, SecuritySettings
+
+SETTINGS: dict[str, Any] = {"user_header": "Remote-User", "groups_header": "Remote-Groups"}
+
+
+def users(**more: Any) -> ForwardAuth:
+    admission = Admission(SecuritySettings(), sessions_per_client=8)
+    return ForwardAuth(ForwardAuthSettings(**{**SETTINGS, **more}), admission)
+
+
+def headers(*pairs: tuple[str, str]) -> Headers:
+    return Headers(raw=[(name.lower().encode(), value.encode()) for name, value in pairs])
+
+
+ANNA = ("Remote-User", "anna")
+
+
+def test_a_user_is_like_the_holder_of_a_key():
+    found = users(minutes_per_day=30).user("127.0.0.1", headers(ANNA))
+
+    assert found is not None
+    assert (found.id, found.name, found.role, found.minutes_per_day) == (
+        "u_anna",
+        "anna",
+        "talk",
+        30,
+    )
+
+
+@pytest.mark.parametrize(
+    ("peer", "said"),
+    [
+        ("10.0.0.1", headers(ANNA)),
+        (None, headers(ANNA)),
+        ("127.0.0.1", headers()),
+        ("127.0.0.1", headers(("Remote-User", " "))),
+        ("127.0.0.1", headers(ANNA, ("Remote-User", "admin"))),
+        ("127.0.0.1", headers(("Remote-User", "a" * 255))),
+        ("127.0.0.1", headers(ANNA, ("Host", "a.example"), ("Origin", "https://b.example"))),
+    ],
+    ids=["stranger", "nobody", "none", "blank", "twice", "long", "page of another site"],
+)
+def test_what_is_not_believed(peer: str | None, said: Headers):
+    assert users().user(peer, said) is None
+
+
+@pytest.mark.parametrize(
+    ("groups", "role"), [("", "talk"), ("a, ops", "operate"), ("ops,boss", "admin"), ("bo", "talk")]
+)
+def test_groups_are_roles(groups: str, role: str):
+    chosen = users(admin_groups="boss", operate_groups="ops,night")
+
+    found = chosen.user("::ffff:127.0.0.1", headers(ANNA, ("Remote-Groups", groups)))
+
+    assert found is not None
+    assert found.role == role
+
+
+def test_a_name_that_does_not_fit_into_a_header_is_named_by_its_hash():
+    chosen = users()
+    found = chosen.user("127.0.0.1", headers(("Remote-User", "Änne Müller")))
+
+    assert found is not None
+    assert found.id.removeprefix("u_").isalnum()
+    assert chosen.find(found.id) == found
+
+
+def test_a_network_that_is_none_is_refused():
+    with pytest.raises(SetupError, match=r"forward_auth.proxies"):
+        users(proxies="proxy.example")
