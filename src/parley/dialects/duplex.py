@@ -23,6 +23,7 @@ from parley.dialects.events import (
     SessionPaused,
     SessionReady,
     SessionResumed,
+    SilenceExplained,
     StopRequested,
     UnitDone,
     UserTranscribed,
@@ -168,7 +169,7 @@ class DuplexDialect(SoundDialect, LegacyDialect):
                 return (duplex.Resumed(),)
             case SessionInterrupted():
                 return (duplex.Interrupted(),)
-            case InterruptionChanged() | RecordingLost():
+            case InterruptionChanged() | RecordingLost() | SilenceExplained():
                 return (extra(event),)
             case _:
                 # Requests and turns: this dialect has no such words.

@@ -18,6 +18,7 @@ from parley.dialects.events import (
     RecordingLost,
     ServerEvent,
     SessionReady,
+    SilenceExplained,
     Sound,
     SpeechChanged,
     StopRequested,
@@ -140,7 +141,7 @@ class HalfDuplexDialect(SoundDialect, LegacyDialect):
                         audio_duration_ms=event.audio_ms,
                     ),
                 )
-            case InterruptionChanged() | RecordingLost():
+            case InterruptionChanged() | RecordingLost() | SilenceExplained():
                 return (extra(event),)
             case _:
                 # Requests, units, pauses: this dialect has no such words.

@@ -12,7 +12,13 @@ from typing import ClassVar
 import msgspec
 
 from parley.dialects.base import Dialect, Reply, place_fields
-from parley.dialects.events import InterruptionChanged, RecordingLost, TextInput, UserTranscribed
+from parley.dialects.events import (
+    InterruptionChanged,
+    RecordingLost,
+    SilenceExplained,
+    TextInput,
+    UserTranscribed,
+)
 from parley.dialects.sound import within
 from parley.errors import MissingField, ParleyError
 from parley.protocol import legacy
@@ -61,10 +67,12 @@ def written(message: legacy.InputText) -> TextInput:
     return TextInput(message.text.strip(), within(message.image_bytes))
 
 
-def extra(event: InterruptionChanged | RecordingLost) -> msgspec.Struct:
+def extra(event: InterruptionChanged | RecordingLost | SilenceExplained) -> msgspec.Struct:
     """What the three say alike of a running conversation."""
     if isinstance(event, RecordingLost):
         return legacy.RecordingLost(entries=event.entries)
+    if isinstance(event, SilenceExplained):
+        return legacy.Status(reason=event.reason, elapsed_ms=event.elapsed_ms)
     return legacy.Interruption(
         state=event.state, index=event.index, heard_ms=event.heard_ms, text=event.text
     )

@@ -19,6 +19,7 @@ from parley.dialects.events import (
     RecordingLost,
     ServerEvent,
     SessionReady,
+    SilenceExplained,
     StopRequested,
     TextInput,
     UnitDone,
@@ -177,6 +178,8 @@ class RealtimeDialect(SoundDialect, RealtimeCallDialect):
                         text=event.text,
                     ),
                 )
+            case SilenceExplained():
+                return (realtime.SessionStatus(reason=event.reason, elapsed_ms=event.elapsed_ms),)
             case RecordingLost():
                 return (realtime.SessionRecordingLost(entries=event.entries),)
             case _:

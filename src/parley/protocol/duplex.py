@@ -36,6 +36,7 @@ from parley.protocol.legacy import (
     QueueDone,
     QueueUpdate,
     RecordingLost,
+    Status,
     Stopped,
     adjust_input_text,
 )
@@ -248,6 +249,7 @@ ServerMessage = (
     | Interrupted
     | Interruption
     | RecordingLost
+    | Status
     | Stopped
     | Timeout
     | Error

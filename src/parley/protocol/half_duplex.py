@@ -35,6 +35,7 @@ from parley.protocol.legacy import (
     QueueDone,
     QueueUpdate,
     RecordingLost,
+    Status,
     Stopped,
     adjust_input_text,
 )
@@ -187,6 +188,7 @@ ServerMessage = (
     | TurnDone
     | Interruption
     | RecordingLost
+    | Status
     | Stopped
     | Timeout
     | Error

@@ -11,7 +11,7 @@ import msgspec
 
 from parley.protocol import codec
 from parley.protocol.codec import EXTENSION, WHEN_KNOWN
-from parley.protocol.values import Frames, InterruptionState, Text, frame_files
+from parley.protocol.values import Frames, InterruptionState, SilenceReason, Text, frame_files
 
 CloseReason = Literal["stopped", "timeout", "context_full", "server_shutdown", "error"]
 """Why a session ends, in every dialect. Names as in realtime's `session.closed`."""
@@ -102,6 +102,17 @@ class InputTranscript(msgspec.Struct, tag="input_transcript", frozen=True, kw_on
 
     index: int
     text: str
+
+
+class Status(msgspec.Struct, tag="status", frozen=True, kw_only=True):
+    """Why nothing comes, or nothing to be heard, and for how long already (of `unit_late`: how
+    late). Only with extensions."""
+
+    reason: SilenceReason
+    elapsed_ms: int = 0
+
+    def published(self) -> None:
+        """See `codec.encode_for`."""
 
 
 class RecordingLost(msgspec.Struct, tag="recording_lost", frozen=True, kw_only=True):

@@ -32,6 +32,7 @@ from parley.protocol.values import (
     Frames,
     InterruptionOptions,
     InterruptionState,
+    SilenceReason,
     Slices,
     Text,
     VoiceName,
@@ -235,6 +236,17 @@ class InputTranscript(
     transcript: str
 
 
+class SessionStatus(msgspec.Struct, tag="session.status", frozen=True, kw_only=True):
+    """Why nothing comes, or nothing to be heard, and for how long already (of `unit_late`: how
+    late). Only with extensions."""
+
+    reason: SilenceReason
+    elapsed_ms: int = 0
+
+    def published(self) -> None:
+        """See `codec.encode_for`."""
+
+
 class SessionRecordingLost(msgspec.Struct, tag="session.recording_lost", frozen=True, kw_only=True):
     """The recording has holes: `entries` could not be written so far. Only with extensions."""
 
@@ -310,6 +322,7 @@ ServerMessage = (
     | InputTranscript
     | ResponseInterruption
     | SessionRecordingLost
+    | SessionStatus
     | SessionClosed
     | Error
 )

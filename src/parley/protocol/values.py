@@ -262,6 +262,11 @@ class AudioFormat(msgspec.Struct, frozen=True, kw_only=True):
     binary: bool = False
 
 
+SilenceReason = Literal["waiting_for_model", "speech_is_heard", "no_voice", "unit_late"]
+"""The model has not answered yet; somebody still speaks, as far as the detector can tell; answers
+come without sound; a unit took longer than it lasts."""
+
+
 PUBLISHED_FORMAT: Final = AudioFormat()
 
 

@@ -51,6 +51,7 @@ from parley.session.interruption import Interruptions
 from parley.session.mailbox import OWN_BY_TIME, Cutter, Mailbox, PendingUnit
 from parley.session.opened import Voices, no_voices, open_frames, open_voice
 from parley.session.session import Session
+from parley.session.silence import DEADLINE, MODEL_S, SilenceWatch
 from parley.vad import DetectorFactory
 from parley.views.duplex import DuplexView
 
@@ -111,6 +112,7 @@ class DuplexRunner:
         self._seed = seed
         self._changed = asyncio.Event()
         self._asked: DuplexSetup | None = None
+        self._silence = SilenceWatch(session)
         self._mailbox = Mailbox(limits.mailbox_units)
         self._unit_samples = round(view.spec.unit_s * view.spec.input_rate_hz)
         self._cutter = Cutter(self._unit_samples)
@@ -218,6 +220,9 @@ class DuplexRunner:
     def expire(self, deadline: str) -> None:
         """See `Runner`. Every deadline here ends the session; it says how long what was too
         long."""
+        if deadline == DEADLINE:
+            self._silence.expire()
+            return
         since_s = {
             "silence": self._silent_since_s,
             "pause": self._paused_s,
@@ -248,6 +253,7 @@ class DuplexRunner:
     async def _converse(self) -> SessionEnded:
         """Unit after unit, until the context is full or the model fails too often."""
         while True:
+            self._silence.end()
             unit = await self._next_unit()
             try:
                 await self._process(unit)
@@ -372,6 +378,7 @@ class DuplexRunner:
             ContextFull: there is no room for it.
         """
         heard, view, clock = unit.heard, self._view, self._session.clock
+        self._silence.begin("waiting_for_model", MODEL_S)
         frames = await open_frames(heard.frames)
         due_s = unit.received_s + view.spec.unit_s
         written = tuple(self._written)
@@ -385,6 +392,9 @@ class DuplexRunner:
         if not self._settles_late:
             await self._settle()
         now_s = clock.monotonic()
+        self._silence.end()
+        if now_s > due_s:
+            self._silence.late(now_s - due_s)
         is_listen, text = result.is_listen, result.text
         audio = result.audio or Pcm.empty(view.spec.output_rate_hz)
         end_of_turn = result.end_of_turn

@@ -36,6 +36,7 @@ from parley.session.interruption import Interruptions
 from parley.session.listening import ColdStart, SoundQueue
 from parley.session.opened import Voices, no_voices, open_system, open_turn, open_voice
 from parley.session.session import Session
+from parley.session.silence import DEADLINE, MODEL_S, SPEECH_S, SilenceWatch
 from parley.session.turn import TurnAnswer
 from parley.vad import (
     DetectorFactory,
@@ -102,6 +103,7 @@ class HalfDuplexRunner:
         self._interruptions = Interruptions(
             session, index=lambda: self._turns - 1, stop=lambda _: self._be_cut()
         )
+        self._silence = SilenceWatch(session)
         self._speaks = True
         self._generation = Generation()
         self._turns = 0
@@ -161,7 +163,9 @@ class HalfDuplexRunner:
     def expire(self, deadline: str) -> None:
         """See `Runner`."""
         now_s = self._session.clock.monotonic()
-        if deadline == "guard":
+        if deadline == DEADLINE:
+            self._silence.expire()
+        elif deadline == "guard":
             self._guard_over.set()
         elif deadline == "played":
             self._changed.set()
@@ -207,6 +211,8 @@ class HalfDuplexRunner:
         session.enter(Phase.ACTIVE)
         session.emit(SessionReady(prompt_tokens, prepared.idle_s, recording_id, reads=True))
 
+        if prepared.wants_speech and not self._view.spec.can_speak:
+            self._silence.tell("no_voice")
         session.deadlines.set("guard", now_s + self._limits.guard_s)
         await self._guard_over.wait()
         watching = asyncio.create_task(self._interruptions.run())
@@ -279,7 +285,9 @@ class HalfDuplexRunner:
                     # Speech that goes on when the answers are out is not followed any further.
                     if index + 1 < len(events) or not has_answered:
                         self._session.emit(SpeechChanged(True))
+                        self._silence.begin("speech_is_heard", SPEECH_S)
                 case SpeechEnded(utterance=utterance):
+                    self._silence.end()
                     self._session.emit(SpeechChanged(False))
                     if utterance is not None and not self._ends_after_turn:
                         await self._take_turn(utterance)
@@ -300,7 +308,9 @@ class HalfDuplexRunner:
             ContextFull: there is no room for it.
         """
         session = self._session
-        answer = self._answer = TurnAnswer(session, self._view, self._interruptions, self._turns)
+        answer = self._answer = TurnAnswer(
+            session, self._view, self._interruptions, self._turns, says=self._silence.end
+        )
         self._turns += 1
         session.enter(Phase.GENERATING)
         session.deadlines.clear("idle")
@@ -308,8 +318,10 @@ class HalfDuplexRunner:
         pcm = Pcm.empty(INPUT_RATE_HZ) if utterance is None else utterance.pcm
         speech_ms = 0 if utterance is None else utterance.speech_ms
         session.emit(TurnStarted(speech_ms, pcm, written, pictures))
+        self._silence.begin("waiting_for_model", MODEL_S)
         asked = await open_turn(pcm, written, pictures)
         has_failed = not await answer.make(asked, self._generation, speaks=self._speaks)
+        self._silence.end()
         answer.finish(has_failed=has_failed)
         self._be_idle_from(max(session.clock.monotonic(), self._interruptions.playback.ends_s))
         session.enter(Phase.ACTIVE)

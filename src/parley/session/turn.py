@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from parley import logs
@@ -28,11 +29,19 @@ class TurnAnswer:
 
     Args:
         index: of the turn, from 0.
+        says: called whenever something of it comes.
     """
 
     def __init__(
-        self, session: Session, view: HalfDuplexView, interruptions: Interruptions, index: int
+        self,
+        session: Session,
+        view: HalfDuplexView,
+        interruptions: Interruptions,
+        index: int,
+        *,
+        says: Callable[[], None],
     ) -> None:
+        self._says = says
         self.index = index
         self.is_open = True
         """Whether the client has not been told that it is over."""
@@ -120,6 +129,7 @@ class TurnAnswer:
                 await self._session.room()
 
     def _say(self, chunk: StreamingChunk) -> None:
+        self._says()
         text = chunk.text_delta or ""
         self._text += text
         self._audio_ms += chunk.duration_ms

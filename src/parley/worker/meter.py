@@ -14,6 +14,7 @@ from parley.dialects.events import (
     Failed,
     OutputDelta,
     SessionEnded,
+    SilenceExplained,
     TurnCompleted,
     TurnStarted,
     UnitDone,
@@ -126,6 +127,8 @@ class SessionMeter:
                 self._meter.add_answer(self._kind, first_ms)
             case Failed() | SessionEnded() if event.error is not None:
                 self._meter.count_error(event.error.code)
+            case SilenceExplained(reason=reason):
+                self._meter.count_error(f"silence_{reason}")
             case TurnCompleted(has_failed=True):
                 self._meter.count_error(InferenceFailed.code)
             case _:

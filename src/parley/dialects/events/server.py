@@ -11,7 +11,7 @@ from parley.errors import ParleyError
 from parley.media.pcm import Pcm
 from parley.protocol.kinds import Ending
 from parley.protocol.legacy import CloseReason
-from parley.protocol.values import InterruptionState, ToolCallPart
+from parley.protocol.values import InterruptionState, SilenceReason, ToolCallPart
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,6 +326,15 @@ class SessionEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class SilenceExplained:
+    """Why nothing comes, or nothing to be heard. `elapsed_ms`: for how long already; of
+    `unit_late`: how late."""
+
+    reason: SilenceReason
+    elapsed_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class RecordingLost:
     """The recording has holes: so many entries could not be written, of the whole session so
     far."""
@@ -336,6 +345,7 @@ class RecordingLost:
 ServerEvent = (
     SessionReady
     | RecordingLost
+    | SilenceExplained
     | Prefilled
     | SpeechChanged
     | TurnStarted

@@ -336,6 +336,12 @@ export namespace half_duplex {
     type: "recording_lost";
     entries: number;
   }
+  /** Why nothing comes, or nothing to be heard, and for how long already (of `unit_late`: how late). Only with extensions. */
+  interface Status {
+    type: "status";
+    reason: "no_voice" | "speech_is_heard" | "unit_late" | "waiting_for_model";
+    elapsed_ms: number;
+  }
   /** The session ended because someone asked for it. */
   interface Stopped {
     type: "stopped";
@@ -354,7 +360,7 @@ export namespace half_duplex {
     code: string;
   }
   type ClientMessage = Prepare | AudioChunk | InputText | Stop;
-  type ServerMessage = Queued | QueueUpdate | QueueDone | Prepared | VadState | Generating | InputTranscript | Chunk | TurnDone | Interruption | RecordingLost | Stopped | Timeout | Error;
+  type ServerMessage = Queued | QueueUpdate | QueueDone | Prepared | VadState | Generating | InputTranscript | Chunk | TurnDone | Interruption | RecordingLost | Status | Stopped | Timeout | Error;
 }
 
 /** Messages on /ws/duplex/{session_id} */
@@ -534,6 +540,12 @@ export namespace duplex {
     type: "recording_lost";
     entries: number;
   }
+  /** Why nothing comes, or nothing to be heard, and for how long already (of `unit_late`: how late). Only with extensions. */
+  interface Status {
+    type: "status";
+    reason: "no_voice" | "speech_is_heard" | "unit_late" | "waiting_for_model";
+    elapsed_ms: number;
+  }
   /** The session ended because someone asked for it. */
   interface Stopped {
     type: "stopped";
@@ -553,7 +565,7 @@ export namespace duplex {
     code: string;
   }
   type ClientMessage = Prepare | AudioChunk | VideoFrame | InputText | Pause | Resume | Stop | Interrupt | ClientDiagnostic;
-  type ServerMessage = Queued | QueueUpdate | QueueDone | Prepared | Result | InputTranscript | Paused | Resumed | Interrupted | Interruption | RecordingLost | Stopped | Timeout | Error;
+  type ServerMessage = Queued | QueueUpdate | QueueDone | Prepared | Result | InputTranscript | Paused | Resumed | Interrupted | Interruption | RecordingLost | Status | Stopped | Timeout | Error;
 }
 
 /** Messages on /v1/realtime */
@@ -703,6 +715,12 @@ export namespace realtime {
     type: "session.recording_lost";
     entries: number;
   }
+  /** Why nothing comes, or nothing to be heard, and for how long already (of `unit_late`: how late). Only with extensions. */
+  interface SessionStatus {
+    type: "session.status";
+    reason: "no_voice" | "speech_is_heard" | "unit_late" | "waiting_for_model";
+    elapsed_ms: number;
+  }
   /** The end; nothing follows. */
   interface SessionClosed {
     type: "session.closed";
@@ -720,7 +738,7 @@ export namespace realtime {
     error: ErrorBody;
   }
   type ClientMessage = SessionUpdate | Append | ItemCreate | SessionClose;
-  type ServerMessage = SessionQueued | SessionQueueUpdate | SessionQueueDone | SessionCreated | AudioDelta | Listen | InputTranscript | ResponseInterruption | SessionRecordingLost | SessionClosed | Error;
+  type ServerMessage = SessionQueued | SessionQueueUpdate | SessionQueueDone | SessionCreated | AudioDelta | Listen | InputTranscript | ResponseInterruption | SessionRecordingLost | SessionStatus | SessionClosed | Error;
 }
 
 /** Messages on the paths of the others, with ?resume=true */
