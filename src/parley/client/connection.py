@@ -71,7 +71,7 @@ CONTROL_LIMIT: Final = 64
 class NetworkTransport:
     """Default transport: WebSockets and HTTP."""
 
-    async def connect(self, access: Access, url: str) -> Socket:
+    async def connect(self, access: Access, url: str) -> NetworkSocket:
         try:
             socket = await connect(
                 url,
@@ -104,7 +104,7 @@ class NetworkTransport:
         except OSError as error:
             why = error.strerror or str(error) or type(error).__name__
             raise Unreachable(url, f"{why}.", hint=RUNNING_HINT, may_pass=True) from None
-        return _WebSocket(socket)
+        return NetworkSocket(socket)
 
     def requests(self, access: Access) -> httpx.AsyncBaseTransport | None:
         return None
@@ -123,7 +123,7 @@ def _refusal(url: str, error: InvalidStatus) -> ParleyError:
     return Unreachable(url, f"not a parley server ({error}).", hint=RUNNING_HINT)
 
 
-class _WebSocket:
+class NetworkSocket:
     """A connection of the library `websockets`."""
 
     def __init__(self, connection: ClientConnection) -> None:
@@ -143,6 +143,10 @@ class _WebSocket:
 
     async def close(self) -> None:
         await self._connection.close()
+
+    def abort(self) -> None:
+        """Drop it without a word. Safe to repeat."""
+        self._connection.transport.abort()
 
     def _closed(self) -> SocketClosed:
         return SocketClosed(

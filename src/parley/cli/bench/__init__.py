@@ -22,6 +22,7 @@ BENCHES: Final = {
     "duplex": "Whether a server is good to talk to: takeover, latency, interruptions, noise.",
     "attack": "What live sessions notice while one client misbehaves.",
     "dialects": "CPU that a second of sound costs the worker, dialect by dialect.",
+    "chaos": "What conversations lose when connections break and gateways die.",
     "recording": "What a recorded unit costs its session, and how fast lists are.",
 }
 

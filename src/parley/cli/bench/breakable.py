@@ -1,0 +1,90 @@
+"""A network for the client that can be broken: dropped, or left half-open."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+from parley.client.access import Access, Socket, SocketClosed
+from parley.client.connection import NetworkSocket, NetworkTransport
+
+
+class BreakableNetwork:
+    """Breaks the newest of its connections when told to.
+
+    Args:
+        dice: decide how; None: it is never broken.
+    """
+
+    def __init__(self, dice: random.Random | None = None) -> None:
+        self._network = NetworkTransport()
+        self._dice = dice or random.Random(0)
+        self._newest: BreakableSocket | None = None
+        self._sockets: list[BreakableSocket] = []
+        self.breaks = 0
+        self.away_s: list[float] = []
+        self.heard: list[str] = []
+        """What has come over it, a word for each event."""
+
+    async def connect(self, access: Access, url: str) -> Socket:
+        self._newest = BreakableSocket(await self._network.connect(access, url))
+        self._sockets.append(self._newest)
+        return self._newest
+
+    def finish(self) -> None:
+        """Give half-open connections up."""
+        for socket in self._sockets:
+            socket.abort()
+
+    def requests(self, access: Access) -> None:
+        """Its default for HTTP."""
+
+    def break_off(self) -> None:
+        """This end is told that the connection is lost; the far end, as often as not, only that
+        nothing comes any more."""
+        if self._newest is not None:
+            self.breaks += 1
+            self._newest.break_off(is_silent=self._dice.random() < 0.5)
+
+
+class BreakableSocket:
+    """A socket of the client."""
+
+    def __init__(self, socket: NetworkSocket) -> None:
+        self._socket = socket
+        self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._receiving: asyncio.Future[str | bytes] | None = None
+        self._is_silent = False
+
+    def break_off(self, *, is_silent: bool) -> None:
+        self._is_silent = is_silent
+        if not self._broken.done():
+            self._broken.set_result(None)
+
+    async def send(self, frame: str | bytes) -> None:
+        if self._broken.done():
+            raise SocketClosed(1006, "broken")
+        await self._socket.send(frame)
+
+    async def receive(self) -> str | bytes:
+        receiving = self._receiving or asyncio.ensure_future(self._socket.receive())
+        self._receiving = receiving
+        first: set[asyncio.Future[Any]] = {receiving, self._broken}
+        await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+        if self._broken.done():
+            raise SocketClosed(1006, "broken")
+        self._receiving = None
+        return receiving.result()
+
+    async def close(self) -> None:
+        if self._receiving is not None:
+            self._receiving.cancel()
+            await asyncio.gather(self._receiving, return_exceptions=True)
+        if not self._broken.done():
+            await self._socket.close()
+        elif not self._is_silent:
+            self._socket.abort()
+
+    def abort(self) -> None:
+        self._socket.abort()
