@@ -202,6 +202,11 @@ class Metrics:
         context = GaugeMetricFamily(
             "parley_worker_context_tokens", "Tokens in its contexts.", labels=labels
         )
+        memory = GaugeMetricFamily(
+            "parley_worker_device_memory_bytes",
+            "Of its whole GPU, whoever uses it.",
+            labels=[*labels, "state"],
+        )
         waiting = GaugeMetricFamily(
             "parley_recordings_waiting", "Recordings to come from other hosts.", labels=["worker"]
         )
@@ -215,9 +220,16 @@ class Metrics:
                 continue
             requests.add_metric(who, heartbeat.total_requests)
             context.add_metric(who, heartbeat.kv_cache_length)
+            if heartbeat.device_memory is not None:
+                used, total = (
+                    heartbeat.device_memory.used_bytes,
+                    heartbeat.device_memory.total_bytes,
+                )
+                memory.add_metric([*who, "used"], used)
+                memory.add_metric([*who, "free"], total - used)
             if heartbeat.recordings_waiting is not None:
                 waiting.add_metric([worker.worker_id], heartbeat.recordings_waiting)
-        yield from (up, slots, held, requests, context, waiting)
+        yield from (up, slots, held, requests, context, memory, waiting)
 
     def _of_this_host(self) -> Iterable[Metric]:
         if self._find_disk_free is not None:

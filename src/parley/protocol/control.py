@@ -156,6 +156,13 @@ class Durations(msgspec.Struct, frozen=True):
     sum_ms: float
 
 
+class DeviceMemory(msgspec.Struct, frozen=True):
+    """Of a worker's whole GPU, whoever uses it."""
+
+    used_bytes: int
+    total_bytes: int
+
+
 class Heartbeat(msgspec.Struct, tag="heartbeat", frozen=True):
     """I am alive. `free_slots` counts slots that can take a session right now (none in cleanup)."""
 
@@ -175,6 +182,8 @@ class Heartbeat(msgspec.Struct, tag="heartbeat", frozen=True):
     """Since the last heartbeat: entries of recordings that could not be written."""
     tokens: dict[str, int] = {}
     """What running sessions have generated so far, by lease; those with nothing are left out."""
+    device_memory: DeviceMemory | None = None
+    """None on a CPU."""
     recordings_waiting: int | None = None
     """Recordings on the worker's disk that the gateway is to take over; None where both share a
     data folder."""

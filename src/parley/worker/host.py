@@ -24,6 +24,7 @@ from parley.engine.model import ModelSpec
 from parley.errors import ParleyError, Refused, ServiceUnavailable, WorkerBusy
 from parley.protocol.control import (
     Ability,
+    DeviceMemory,
     EndSession,
     FromWorker,
     Heartbeat,
@@ -167,6 +168,8 @@ class Host:
     meter: WorkerMeter = field(default_factory=WorkerMeter)
     is_ready: bool = False
     """Whether the model is warm; set once by whoever started it."""
+    device_memory: DeviceMemory | None = None
+    """As it was read last."""
     broken: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when a session could not be cleaned up: this process has to end."""
     leaving: asyncio.Event = field(default_factory=asyncio.Event)
@@ -533,6 +536,7 @@ class Host:
             total_requests=self.meter.total_requests,
             avg_inference_time_ms=round(self.meter.avg_inference_ms, 1),
             kv_cache_length=self.engine.context_tokens,
+            device_memory=self.device_memory,
             stages=counted.stages,
             answers=counted.answers,
             errors=counted.errors,

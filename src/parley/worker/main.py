@@ -40,7 +40,7 @@ from parley.media import decoder
 from parley.media.decoder import DecoderLimits
 from parley.media.pcm import Pcm
 from parley.private import keep_private
-from parley.protocol.control import Welcome
+from parley.protocol.control import DeviceMemory, Welcome
 from parley.recording.layout import Folder, RecordingFolders
 from parley.recording.render_queue import RenderQueue
 from parley.session.opened import Voices
@@ -51,6 +51,7 @@ from parley.transport import ConnectionLimits, Keepalive, ServerConnection, link
 from parley.vad import DetectorFactory
 from parley.vad.energy import EnergyDetector
 from parley.vad.silero import SileroModel
+from parley.worker import device_memory
 from parley.worker.app import make_app
 from parley.worker.control import ControlLink, http_url, socket_url
 from parley.worker.finished import FinishedRecordings, GatewayVoices
@@ -254,6 +255,7 @@ class WorkerProcess:
         self._host = host
         _log.info("worker ready", worker_id=identity.worker_id, url=identity.url)
         linking = asyncio.create_task(links.run(), name="control links")
+        reading = asyncio.create_task(self._read_device_memory(host), name="device memory")
         code = FAILED
         try:
             code = await self._wait_for_the_end(host, engine, linking)
@@ -262,11 +264,18 @@ class WorkerProcess:
             return code
         finally:
             await links.say_goodbye(GOODBYES[code])
-            linking.cancel()
-            await asyncio.gather(linking, return_exceptions=True)
+            for task in (linking, reading):
+                task.cancel()
+            await asyncio.gather(linking, reading, return_exceptions=True)
             await asyncio.to_thread(recordings.close)
             await asyncio.to_thread(self._replays.close)
             await asyncio.to_thread(self._tracing.close)
+
+    async def _read_device_memory(self, host: Host) -> None:
+        def tell(found: DeviceMemory | None) -> None:
+            host.device_memory = found
+
+        await device_memory.keep_reading(host.identity.device, tell)
 
     def _traced(self, worker_id: str) -> ObserverFactory:
         tracing = self._tracing

@@ -1,0 +1,58 @@
+"""What a worker tells of its GPU's memory; the GPU is a fake, as is torch."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.support.gateways import settings
+
+from parley.clock import SystemClock
+from parley.gateway.eta import EtaTracker
+from parley.gateway.metrics import Metrics
+from parley.gateway.queue import Queue
+from parley.gateway.worker_pool import WorkerPool
+from parley.protocol.control import DeviceMemory, Heartbeat, Hello
+from parley.worker import device_memory
+
+
+def fake_torch(monkeypatch: pytest.MonkeyPatch, mem_get_info: Any) -> None:
+    cuda = SimpleNamespace(mem_get_info=mem_get_info)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+
+
+def test_used_is_what_is_not_free(monkeypatch: pytest.MonkeyPatch):
+    fake_torch(monkeypatch, lambda device: {"cuda:1": (30, 100)}[device])
+
+    assert device_memory.read("cuda:1") == DeviceMemory(used_bytes=70, total_bytes=100)
+    assert device_memory.read("cpu") is None
+
+
+def test_a_device_with_an_error_tells_nothing(monkeypatch: pytest.MonkeyPatch):
+    def failing(device: str) -> tuple[int, int]:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    fake_torch(monkeypatch, failing)
+
+    assert device_memory.read("cuda:0") is None
+
+
+def test_torch_is_not_imported_for_it(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+
+    assert device_memory.read("cuda:0") is None
+    assert "torch" not in sys.modules
+
+
+def test_the_gateway_shows_it():
+    pool = WorkerPool(SystemClock(), EtaTracker(settings().eta))
+    worker = pool.welcome(Hello("w", "http://h:1", 1, "m", "cuda:0", "0", 1), object())
+    pool.heard(worker, Heartbeat("idle", 1, 0, 0.0, 0, device_memory=DeviceMemory(70, 100)))
+
+    page = Metrics(Queue(1), pool).page().decode()
+
+    name = 'parley_worker_device_memory_bytes{device="cuda:0",state="%s",worker="w"}'
+    assert f"{name % 'used'} 70.0" in page
+    assert f"{name % 'free'} 30.0" in page
