@@ -97,7 +97,7 @@ async def converse(
     """Conversations in one dialect, one after the other."""
     observed = TalkOutcome()
     for number in range(conversations):
-        client = _client(url, access, dialect, InterruptionOptions(mode=mode))
+        client = client_of(url, access, dialect, InterruptionOptions(mode=mode))
         try:
             async with client:
                 await client.ready(timeout_s=READY_S)
@@ -143,9 +143,10 @@ async def _hold(
         observed.failures.append(f"the session ended before the script{why}")
 
 
-def _client(
+def client_of(
     url: str, access: AccessOptions, dialect: str, interruption: InterruptionOptions
 ) -> LiveClient:
+    """A client of this dialect."""
     match dialect:
         case "half_duplex":
             config = Config(interruption=interruption)

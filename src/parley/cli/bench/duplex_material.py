@@ -44,8 +44,12 @@ class Material:
     acknowledgements: tuple[Samples, ...] = ()
 
 
-def bundled() -> Material:
-    """Sentences in the voice of the pocket model.
+def bundled(*, interrupting: int = 0) -> Material:
+    """Sentences in the voices of the pocket model.
+
+    Args:
+        interrupting: the voice that interrupts. The echo test answers in the voice that asked; the
+            same voice again is taken for its echo.
 
     Raises:
         SetupError: its packages or weights are not installed here.
@@ -67,12 +71,14 @@ def bundled() -> Material:
         )
     speaker = OwnSpeaker(place)
 
-    def spoken(sentences: Sequence[str]) -> tuple[Samples, ...]:
+    def spoken(sentences: Sequence[str], voice: int = 0) -> tuple[Samples, ...]:
         return tuple(
-            trimmed(Pcm(speaker.say(sentence, 0), OUTPUT_RATE_HZ)) for sentence in sentences
+            trimmed(Pcm(speaker.say(sentence, voice), OUTPUT_RATE_HZ)) for sentence in sentences
         )
 
-    return Material(spoken(TURNS), spoken(INTERRUPTIONS), spoken(ACKNOWLEDGEMENTS))
+    return Material(
+        spoken(TURNS), spoken(INTERRUPTIONS, interrupting), spoken(ACKNOWLEDGEMENTS, interrupting)
+    )
 
 
 def own(folder: Path) -> Material:

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 from collections import deque
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 
@@ -172,6 +172,12 @@ class Mouth:
         return quiet
 
 
+class Marked(Protocol):
+    """Whoever wants to know when an interruption began."""
+
+    speaking_since_s: float | None
+
+
 class Scenes:
     """The scenes of one conversation, one after the other."""
 
@@ -218,16 +224,24 @@ class Scenes:
         self._observed.pauses.append(began)
         await self._ear.answer(end_s, end_s + self._limit_s)
 
-    async def interruption(self, words: Samples) -> None:
+    async def interruption(self, words: Samples, *, mark: Marked | None = None) -> None:
         """Somebody speaks during an answer, which should stop. An answer that only ran out
-        meanwhile says nothing."""
+        meanwhile says nothing.
+
+        Args:
+            mark: is told when it begins and that it is over.
+        """
         answer = await self._into_answer()
         if answer is None:
             return
         start_s, _ = self._mouth.say(words)
+        if mark is not None:
+            mark.speaking_since_s = start_s
         known_s = answer.end_s
         await self._ear.until_over(answer, start_s + STOP_LIMIT_S)
         end_s, went_on = answer.end_s, answer.end_s > known_s
+        if mark is not None:
+            mark.speaking_since_s = None
         if end_s > start_s + STOP_LIMIT_S:
             self._observed.interruptions.append(None)
         elif answer.was_cut or went_on:

@@ -1,0 +1,80 @@
+"""`parley bench interruption`: what it counts, and interruptions of a real server."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+from tests.support.noises import spoken
+
+from parley.cli.bench.duplex_material import Material
+from parley.cli.bench.interruption import Crowd, FenceEar, InterruptionOutcome, as_line
+from parley.cli.bench.session import server
+from parley.client.events import Interruption, Listening, Piece, Speaking, Thinking
+from parley.media.pcm import OUTPUT_RATE_HZ, Pcm
+from parley.protocol.values import InterruptionOptions
+
+
+def tone(seconds: float) -> Pcm:
+    time_s = np.arange(round(seconds * OUTPUT_RATE_HZ)) / OUTPUT_RATE_HZ
+    return Pcm((0.2 * np.sin(2 * np.pi * 300 * time_s)).astype(np.float32), OUTPUT_RATE_HZ)
+
+
+async def test_sound_behind_the_fence_is_counted_until_the_next_answer():
+    outcome = InterruptionOutcome()
+    ear = FenceEar(outcome)
+    ear.take(Piece("a", tone(1.0)))
+    ear.take(Interruption("stopped", 0, ""))
+    ear.take(Piece("b", tone(0.5)))
+    ear.take(Speaking("quiet", Pcm.silence(2400, OUTPUT_RATE_HZ), False, 0, None))
+    for over in (Thinking(0), Listening(0, None)):
+        ear.take(over)
+        ear.take(Piece("c", tone(1.0)))
+
+    assert outcome.late_samples == 12_000
+
+
+async def test_what_the_server_takes_for_heard_is_compared_with_what_was_played():
+    outcome = InterruptionOutcome()
+    ear = FenceEar(outcome)
+    ear.take(Piece("a", tone(10.0)))
+    ear.take(Interruption("stopped", 2000, ""))
+
+    (apart_ms,) = outcome.apart_ms
+    assert 1000 < apart_ms <= 2000
+
+
+async def test_only_a_suspicion_during_an_interruption_counts():
+    outcome = InterruptionOutcome()
+    ear = FenceEar(outcome)
+    ear.take(Interruption("suspected", 0, ""))
+    ear.speaking_since_s = asyncio.get_running_loop().time() - 0.2
+    ear.take(Interruption("suspected", 0, ""))
+
+    (softer_ms,) = outcome.softer_ms
+    assert softer_ms >= 200
+
+
+def test_a_line_says_what_was_and_what_was_not():
+    one = InterruptionOutcome(stopped_ms=[100.0, 300.0, None], failures=["x: broken"])
+
+    assert "2 of 3 answers stopped; silent after 200 / 290 ms" in as_line(one)
+    assert "softer after -" in as_line(one)
+    assert as_line(one).endswith("x: broken")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+async def test_answers_of_a_server_are_interrupted():
+    material = Material(
+        turns=(spoken("Tell me a long story about a fox who could not sleep at night, please."),),
+        interruptions=(spoken("Wait, stop please, I wanted to ask something else.", "en+f3"),),
+    )
+    options = InterruptionOptions(mode="stop", backchannel="heed")
+    async with server(1) as url:
+        outcome = await Crowd(url, {}, "half_duplex", options, material, 0.1).hold(1, 1)
+
+    assert outcome.failures == []
+    assert outcome.late_samples == 0
+    assert len(outcome.stopped_ms) == len(outcome.first_sound_ms) == 1
