@@ -1,7 +1,8 @@
 // OpenAI's agents in JavaScript with only the address changed. Says what happened as JSON lines.
+import { readFileSync } from 'node:fs';
 import { RealtimeAgent, RealtimeSession, tool } from '@openai/agents-realtime';
 
-const [url, story] = process.argv.slice(2);
+const [url, story, spoken] = process.argv.slice(2);
 const RATE_HZ = 24_000;
 const tell = (what, more = {}) => console.log(JSON.stringify({ what, ...more }));
 
@@ -53,11 +54,8 @@ const pcm = (seconds, level) => {
   for (let i = 0; i < samples.length; i++) samples[i] = level * Math.sin((2 * Math.PI * 300 * i) / RATE_HZ);
   return samples.buffer;
 };
-// A steady tone while an answer is heard is taken for an echo of it; noise interrupts.
-const noise = (seconds) =>
-  Int16Array.from({ length: seconds * RATE_HZ }, () => 24000 * (Math.random() - 0.5)).buffer;
-const say = (seconds, sound = () => pcm(0.1, 12000)) => {
-  for (let i = 0; i < seconds * 10; i++) session.sendAudio(sound());
+const say = (sound = pcm(1, 12000)) => {
+  for (let at = 0; at < sound.byteLength; at += RATE_HZ / 5) session.sendAudio(sound.slice(at, at + RATE_HZ / 5));
   for (let i = 0; i < 12; i++) session.sendAudio(pcm(0.1, 0));
 };
 
@@ -65,7 +63,7 @@ const stories = {
   async turns() {
     for (let turn = 0; turn < 2; turn++) {
       const answered = next('agent_end');
-      say(1);
+      say();
       tell('answer', { text: await answered, soundBytes });
     }
   },
@@ -75,8 +73,8 @@ const stories = {
     await sound;
     const interrupted = next('audio_interrupted');
     const done = next('response.done');
-    // Under semantic_vad, which this client asks for, what is short may be an acknowledgement.
-    say(2, () => noise(0.1));
+    // Words: under semantic_vad, which this client asks for, tones are echo.
+    say(new Uint8Array(readFileSync(spoken)).buffer);
     await interrupted;
     const event = await done;
     tell('interrupted', { status: event.response.status });

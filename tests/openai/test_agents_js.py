@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.openai.talking_model import ROME, CallingModel, TalkingModel
 from tests.support.patience import HANG_S
+from tests.support.sounds import question
 from tests.support.stack import running_stack
 
 NODE = shutil.which("node")
@@ -23,13 +24,13 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-async def told(model: TalkingModel, story: str) -> list[dict[str, Any]]:
-    """What the program says; it has ended by itself."""
+async def told(model: TalkingModel, story: str, spoken: Path | str = "") -> list[dict[str, Any]]:
+    """What the program says; it has ended by itself. `spoken`: a file of samples that it says."""
     assert NODE is not None
     async with running_stack(load_model=lambda: model, worker={"vad": "energy"}) as running:
         url = f"ws://127.0.0.1:{running.gateway.port}/v1/realtime?model=m"
         program = await asyncio.create_subprocess_exec(
-            *(NODE, "--no-warnings", str(SCRIPT), url, story),
+            *(NODE, "--no-warnings", str(SCRIPT), url, story, str(spoken)),
             cwd=ROOT,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
@@ -56,8 +57,10 @@ async def test_two_spoken_turns():
     assert not [line for line in lines if line["what"] == "error"]
 
 
-async def test_who_speaks_up_interrupts_the_agent():
-    lines = await told(TalkingModel(answer="word " * 2000, word_s=0.02), "interruption")
+async def test_who_speaks_up_interrupts_the_agent(tmp_path):
+    spoken = tmp_path / "question.pcm"
+    spoken.write_bytes(question())
+    lines = await told(TalkingModel(answer="word " * 2000, word_s=0.02), "interruption", spoken)
 
     assert [line["status"] for line in lines if line["what"] == "interrupted"] == ["cancelled"]
 

@@ -2,7 +2,9 @@
 
 import numpy as np
 
+from parley.cli import files
 from parley.media.pcm import Pcm, join
+from parley.media.resample import resample
 
 RATE_HZ = 16_000
 
@@ -21,3 +23,11 @@ def silence(seconds: float) -> Pcm:
 def sequence(*parts: Pcm) -> Pcm:
     """One after the other."""
     return join(parts, RATE_HZ)
+
+
+def question(rate_hz: int = 24_000) -> bytes:
+    """A spoken question as 16-bit samples. Words interrupt under semantic_vad; tones are taken for
+    echo there, and what is short for an acknowledgement."""
+    samples = resample(files.sample(), rate_hz).samples[: round(2.2 * rate_hz)]
+    data: bytes = (samples * 32767).astype("<i2").tobytes()
+    return data
