@@ -87,11 +87,12 @@ const figures = {
       options: { viewport: { width: 1280, height: 800 } },
     });
     // The dialect in which the server says when it sent what, so that a drift is seen.
-    await context.addInitScript(() =>
-      localStorage.setItem('parley.settings.audio_duplex', JSON.stringify({ dialect: 'duplex' })),
-    );
     const page = await context.newPage();
     const session = await context.newCDPSession(page);
+    await page.goto('/privacy');
+    await page.evaluate(() =>
+      localStorage.setItem('parley.settings.audio_duplex', JSON.stringify({ dialect: 'duplex' })),
+    );
     await page.goto('/audio_duplex');
     await mainButton(page).click();
     await phase(page, 'live');

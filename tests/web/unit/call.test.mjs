@@ -245,6 +245,27 @@ test('a lost call is dialled again with what both have said', async () => {
   );
 });
 
+test('a session that waits is gone on with: the voice plays on, and nothing is said twice', async () => {
+  const { call, clock, sockets, rig } = await live();
+  const token = { resume_token: 't', resume_window_s: 30 };
+  sockets[0].say({ type: 'session.created', session_id: 'rt_1', prompt_length: 5, ...token, seq: 1, received: 1 });
+  sockets[0].say({ ...speak('Once upon ', 24000), seq: 2, received: 1 });
+  sockets[0].hangUp(1006);
+  assert.equal(call.state.phase, 'live');
+  assert.ok(call.state.isReturning);
+  assert.ok(!rig.log.includes('flush') && !rig.log.includes(`end ${call.turn}`), 'what has come is heard');
+  clock.pass(100);
+  sockets[1].accept();
+  sockets[1].say({ type: 'session.resumed', session_id: 'rt_1', ...token, generation: 1, seq: 3, received: 1 });
+  sockets[1].say({ ...speak('a time', 24000, true), seq: 3, received: 1 });
+
+  assert.equal(call.state.isReturning, false);
+  assert.equal(instructions(sockets[0]), 'Be kind.');
+  assert.equal(sockets[1].sent.filter(({ type }) => type === 'session.update').length, 0);
+  assert.equal(call.captions.list.findLast(({ who }) => who === 'assistant').text, 'Once upon a time');
+  assert.ok(lines(call).includes('note.returned'));
+});
+
 test('a muted or paused person is so after a reconnection too', async () => {
   const { call, clock, sockets, rig } = await live();
   call.mute(true);

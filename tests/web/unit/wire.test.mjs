@@ -108,7 +108,7 @@ test('half-duplex sends its configuration after the queue, not on opening', () =
   sockets[0].say({ type: 'queued', position: 2, estimated_wait_s: 40, ticket_id: 'q_1', queue_length: 3 });
   assert.deepEqual(sockets[0].sent, []);
   sockets[0].say({ type: 'queue_done' });
-  assert.deepEqual(sockets[0].sent, [{ type: 'prepare', system_prompt: 'Hi.' }]);
+  assert.deepEqual(sockets[0].sent, [{ type: 'prepare', system_prompt: 'Hi.', resume: true }]);
   sockets[0].say({ type: 'prepared', session_id: 'hdx_1', timeout_s: 180, recording_session_id: 'r1' });
   sockets[0].say({ type: 'stopped', session_id: 'hdx_1' });
 
@@ -119,6 +119,86 @@ test('half-duplex sends its configuration after the queue, not on opening', () =
     ['ready', { sessionId: 'hdx_1', recordingId: 'r1' }],
     ['ended', { reason: 'stopped', code: '', sentence: '', wasReady: true }],
   ]);
+});
+
+/** A session that the server lets us go on with, and one message of it. */
+function resumable() {
+  const { clock, sockets, connection } = surroundings();
+  const client = new DuplexClient({ instructions: 'x' }, 'audio', connection);
+  const seen = watch(client, 'listen', 'returned', 'ended');
+  client.open();
+  const [socket] = sockets;
+  socket.accept();
+  const token = { resume_token: 't1', resume_window_s: 30 };
+  socket.say({ type: 'queue_done' }, { type: 'prepared', session_id: 'adx_1', ...token, seq: 1, received: 1 });
+  const result = (seq, received) => ({ type: 'result', is_listen: true, kv_cache_length: seq, seq, received });
+  const unit = () => client.sendUnitOf({ audio: new Float32Array(4) });
+  const resumed = { type: 'session.resumed', session_id: 'adx_1', resume_window_s: 30, generation: 1 };
+  return { clock, sockets, socket, client, seen, result, unit, resumed: { ...resumed, resume_token: 't2' } };
+}
+
+test('a session goes on over another connection: nothing is lost, nothing comes twice', () => {
+  const { clock, sockets, socket, client, seen, result, unit, resumed } = resumable();
+  unit();
+  unit();
+  socket.say(result(2, 2));
+  socket.hangUp(1006);
+  assert.equal(client.phase, 'returning');
+  unit();
+  client.pause();
+  clock.pass(100);
+  assert.match(sockets[1].url, /\/ws\/duplex\/adx_\w+\?extensions=true&resume=true$/);
+  sockets[1].accept();
+  assert.deepEqual(sockets[1].sent, [{ type: 'session.resume', session_id: 'adx_1', resume_token: 't1', seq: 2 }]);
+  sockets[1].say({ ...resumed, seq: 3, received: 2 }, result(2, 2), result(3, 2), result(4, 4));
+  unit();
+
+  assert.deepEqual(sockets[1].types().slice(1), ['session.ack', 'audio_chunk', 'pause', 'audio_chunk', 'audio_chunk']);
+  assert.deepEqual(sockets[1].sent[1], { type: 'session.ack', seq: 2, generation: 1 });
+  assert.equal(seen.filter(([type]) => type === 'listen').length, 3, 'one of the four had come before');
+  assert.equal(seen.filter(([type]) => type === 'returned').length, 1);
+
+  sockets[1].hangUp(1012);
+  clock.pass(100);
+  sockets[2].accept();
+  assert.deepEqual(sockets[2].sent[0], { type: 'session.resume', session_id: 'adx_1', resume_token: 't2', seq: 4 });
+});
+
+test('the server is told now and then what has come', () => {
+  const { socket, result } = resumable();
+  for (let seq = 2; seq <= 17; seq++) socket.say(result(seq, 1));
+  const acks = socket.sent.filter(({ type }) => type === 'session.ack');
+  assert.deepEqual(
+    acks.map(({ seq }) => seq),
+    [8, 16],
+  );
+});
+
+test('a session that the server does not keep, or not long enough, is lost', () => {
+  const refused = resumable();
+  refused.socket.hangUp(1006);
+  refused.clock.pass(100);
+  refused.sockets[1].accept();
+  refused.sockets[1].say({ type: 'session.resume_failed', reason: 'expired', message: 'The session has ended.' });
+  assert.equal(refused.seen.at(-1)[1].reason, 'lost');
+
+  const late = resumable();
+  late.socket.hangUp(1006);
+  for (let second = 0; second < 31; second++) {
+    late.clock.pass(1000);
+    if (late.sockets.at(-1).readyState !== 3) late.sockets.at(-1).hangUp(1006);
+  }
+  assert.equal(late.seen.at(-1)[1].reason, 'lost');
+  const count = late.sockets.length;
+  late.clock.pass(60_000);
+  assert.equal(late.sockets.length, count, 'and nobody knocks any more');
+
+  const left = resumable();
+  left.socket.hangUp(1006);
+  left.client.end();
+  assert.equal(left.seen.at(-1)[1].reason, 'stopped');
+  left.clock.pass(5000);
+  assert.equal(left.sockets.length, 1);
 });
 
 test('a line that breaks in the queue is mended, with growing pauses', () => {
@@ -288,7 +368,7 @@ test('the duplex dialects carry the same unit under their own names', () => {
   }
   const [legacy, realtime] = sockets;
   assert.deepEqual(legacy.sent, [
-    { type: 'prepare', system_prompt: 'Be kind.', max_slice_nums: 2, ref_audio_base64: 'AAAA' },
+    { type: 'prepare', system_prompt: 'Be kind.', max_slice_nums: 2, ref_audio_base64: 'AAAA', resume: true },
     {
       type: 'audio_chunk',
       audio_base64: 'AAAAAAAAAAAAAAAAAAAAAA==',
@@ -300,7 +380,7 @@ test('the duplex dialects carry the same unit under their own names', () => {
   assert.deepEqual(realtime.sent, [
     {
       type: 'session.update',
-      session: { instructions: 'Be kind.', max_slice_nums: 2, transcribe: true, ref_audio: 'AAAA' },
+      session: { instructions: 'Be kind.', max_slice_nums: 2, transcribe: true, ref_audio: 'AAAA', resume: true },
     },
     {
       type: 'input_audio_buffer.append',

@@ -35,6 +35,7 @@ import { isBusyIn, isOnIn, mayFollow } from './phases.js';
  * @property {boolean} isSuspended the system took the sound away
  * @property {boolean} hasLostMic
  * @property {boolean} isOffline the browser says that there is no network
+ * @property {boolean} isReturning the line broke, and the same session is gone on with over another
  * @property {boolean} isRenewing it is dialled again because its memory was full
  * @property {'ok' | 'slow' | 'silent'} service how long an answer has been due
  * @property {number} waitedS whole seconds without an answer that is due
@@ -80,6 +81,7 @@ export function freshState() {
     isSuspended: false,
     hasLostMic: false,
     isOffline: false,
+    isReturning: false,
     isRenewing: false,
     service: 'ok',
     waitedS: 0,
@@ -331,6 +333,7 @@ export class Call extends EventTarget {
     on('retrying', ({ attempt }) => this.set({ retrying: { attempt } }));
     on('ready', (session) => this.#onReady(session));
     on('trouble', ({ code, sentence }) => this.set({ trouble: { kind: 'server', code, sentence } }));
+    on('returned', () => this.#onReturned());
     on('dropped', (dropped) => this.#onDropped(dropped));
     on('heard_text', ({ text, isFinal, id }) => this.captions.heardYou(id, text, isFinal));
     on('ended', (ending) => this.#onEnded(ending));
@@ -340,6 +343,7 @@ export class Call extends EventTarget {
   #onPhase(phase) {
     const dialling = this.#hasBeenLive ? 'reconnecting' : 'connecting';
     if (phase === 'connecting' || phase === 'assigned') this.set({ phase: dialling });
+    if (phase === 'returning') this.set({ isReturning: true });
     if (phase === 'stopping') this.set({ phase: 'ending' });
     if (phase === 'queued') {
       this.#hasWaited = true;
@@ -365,6 +369,14 @@ export class Call extends EventTarget {
     if (isFirst) void this.#record();
     else if (this.#wasPaused) this.pause();
     this.#wasPaused = false;
+  }
+
+  /** The session is where it was: what was missed follows by itself. */
+  #onReturned() {
+    this.set({ isReturning: false, service: 'ok', waitedS: 0 });
+    this.captions.note('note.returned');
+    this.onReturned();
+    this.#watch();
   }
 
   /** @param {number} dropped units given up so far */
@@ -422,7 +434,8 @@ export class Call extends EventTarget {
     this.onCut();
     this.captions.note(note);
     const isRenewing = note === 'note.renewed';
-    this.set({ phase: 'reconnecting', isRenewing, queue: null, service: 'ok', waitedS: 0, trouble: null });
+    const fresh = { isReturning: false, queue: null, service: /** @type {const} */ ('ok'), waitedS: 0, trouble: null };
+    this.set({ phase: 'reconnecting', isRenewing, ...fresh });
     if (this.state.isOffline) {
       const ending = { reason: /** @type {const} */ ('lost'), code: '', sentence: '', wasReady: true };
       this.#timers.dial = this.setTimer(() => this.#finish(ending), OFFLINE_LIMIT_MS);
@@ -458,6 +471,7 @@ export class Call extends EventTarget {
       queue: null,
       retrying: null,
       isOffline: false,
+      isReturning: false,
       isRenewing: false,
       service: /** @type {const} */ ('ok'),
       waitedS: 0,
@@ -562,6 +576,8 @@ export class Call extends EventTarget {
   wire(_client, _signal) {}
   pause() {}
   onReady() {}
+  /** The same session, over another connection. */
+  onReturned() {}
   /** The connection is gone and will be made again. */
   onCut() {}
   /** @param {number} _mic @param {number} _voice */

@@ -122,6 +122,10 @@ export class DuplexCall extends Call {
     this.#feed();
   }
 
+  onReturned() {
+    this.#sentAt.length = 0;
+  }
+
   onCut() {
     this.clearTimer(this.#timer);
     this.#droppedBefore = this.metrics.dropped;

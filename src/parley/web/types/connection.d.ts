@@ -7,6 +7,7 @@
  * @property {(callback: () => void, ms: number) => unknown} [setTimer]
  * @property {(timer: any) => void} [clearTimer]
  * @property {() => number} [now] ms
+ * @property {boolean} [resume] go on with the session when the line breaks, where the server offers it; true
  */
 /** @param {number} code @param {string} serverCode @returns {Reason} */
 export function reasonOf(code: number, serverCode: string): Reason;
@@ -43,6 +44,7 @@ export class Connection extends EventTarget {
     setTimer: ((callback: () => void, ms: number) => unknown) | ((callback: () => void, ms: number) => number);
     clearTimer: (timer: any) => void;
     now: () => number;
+    asksToResume: boolean;
     /** Whether a break of the line may be mended. Chat narrows it: only while nothing was received. */
     get mayRetry(): boolean;
     get hasHeard(): boolean;
@@ -65,12 +67,16 @@ export class Connection extends EventTarget {
     farewell(why: Partial<Ending>): void;
     /** The dialect's last word has come: nobody waits for the close frame. @param {Partial<Ending>} why */
     finish(why: Partial<Ending>): void;
+    /** Whether sound is wanted now; what cannot leave yet waits, the newest of it. */
+    get takesUnits(): boolean;
     get isOpen(): boolean;
     /** For how long units have been waiting because nothing leaves the socket. */
     stuckMs(): number;
     /** The line is dead although the socket does not know it yet. */
     giveUp(): void;
-    /** @param {object} message @returns {boolean} whether it went out */
+    /** The message with which a session begins: from it on both sides count. @param {object} message */
+    begin(message: object): void;
+    /** @param {object} message @returns {boolean} whether it went out, or will */
     send(message: object): boolean;
     /**
      * A unit of live sound: late sound is worth nothing, so while the network is behind the oldest goes.
@@ -102,8 +108,12 @@ export type Surroundings = {
      * ms
      */
     now?: (() => number) | undefined;
+    /**
+     * go on with the session when the line breaks, where the server offers it; true
+     */
+    resume?: boolean | undefined;
 };
-export type Phase = "new" | "connecting" | "queued" | "assigned" | "ready" | "stopping" | "ended";
+export type Phase = "new" | "connecting" | "queued" | "assigned" | "ready" | "returning" | "stopping" | "ended";
 export type Place = {
     position: number;
     length: number;

@@ -17,9 +17,10 @@
  * once and there is nothing to return to.
  */
 
+import { FINAL_CODES, Returning } from './returning.js';
 import { at } from './root.js';
 
-/** @typedef {'new' | 'connecting' | 'queued' | 'assigned' | 'ready' | 'stopping' | 'ended'} Phase */
+/** @typedef {'new' | 'connecting' | 'queued' | 'assigned' | 'ready' | 'returning' | 'stopping' | 'ended'} Phase */
 /** @typedef {{position: number, length: number, waitS: number | null, ticketId: string}} Place */
 /**
  * stopped: we asked · cancelled: someone took us out of the queue · busy: no room, try later ·
@@ -36,6 +37,11 @@ const STOP_WAIT_MS = 2000;
 const OPEN_WAIT_MS = 10000;
 /** How long after an error its `close` is waited for. */
 const ERROR_WAIT_MS = 100;
+/** Pauses before and between attempts to go on with a session. */
+const RETURN_FIRST_MS = 100;
+const RETURN_MS = 1000;
+/** Messages that wait for the line to come back, units not counted. */
+const LATER_LIMIT = 64;
 const RETRY_MS = [500, 1000, 2000, 4000, 8000];
 /** What may wait in the socket before units are held back, and how many are held. */
 const BUFFER_UNITS = 3;
@@ -50,6 +56,7 @@ const HELD_UNITS = 2;
  * @property {(callback: () => void, ms: number) => unknown} [setTimer]
  * @property {(timer: any) => void} [clearTimer]
  * @property {() => number} [now] ms
+ * @property {boolean} [resume] go on with the session when the line breaks, where the server offers it; true
  */
 
 /** @param {number} code @param {string} serverCode @returns {Reason} */
@@ -111,6 +118,13 @@ export class Connection extends EventTarget {
   #held = [];
   /** Since when units are being held back; null: none is. @type {number | null} */
   #heldSince = null;
+  /** From the first message on, where the session may be gone on with. @type {Returning | null} */
+  #returning = null;
+  #lostAt = 0;
+  /** Why the line broke. @type {{reason: Reason, code: string, sentence: string}} */
+  #break = { reason: 'lost', code: '', sentence: '' };
+  /** What was to be sent meanwhile. @type {object[]} */
+  #later = [];
 
   /**
    * @param {string} url
@@ -123,6 +137,7 @@ export class Connection extends EventTarget {
     this.setTimer = surroundings.setTimer ?? ((callback, ms) => setTimeout(callback, ms));
     this.clearTimer = surroundings.clearTimer ?? ((timer) => clearTimeout(timer));
     this.now = surroundings.now ?? (() => performance.now());
+    this.asksToResume = surroundings.resume ?? true;
   }
 
   /** Whether a break of the line may be mended. Chat narrows it: only while nothing was received. */
@@ -187,13 +202,18 @@ export class Connection extends EventTarget {
       return;
     }
     if (this.phase === 'ended') return;
+    if (this.phase === 'returning') return this.#onReturn(message);
+    if (this.#returning && !this.#count(message)) return;
     this.#hasHeard = true;
     this.tell('wire', { out: false, message });
     this.onMessage(message);
   }
 
-  /** @param {WebSocket} socket @param {number} code @param {string} reason */
-  #broken(socket, code, reason) {
+  /**
+   * @param {WebSocket} socket @param {number} code @param {string} reason
+   * @param {boolean} [mayReturn] whether another connection could be better
+   */
+  #broken(socket, code, reason, mayReturn = true) {
     if (socket !== this.#socket || this.phase === 'ended') return;
     this.clearTimer(this.#timer);
     this.#socket = null;
@@ -209,6 +229,14 @@ export class Connection extends EventTarget {
       this.#timer = this.setTimer(() => this.#dial(), pause);
       return;
     }
+    if (mayReturn && this.phase === 'ready' && this.#returning?.isPossible && !FINAL_CODES.includes(code)) {
+      this.#break = { reason: why, code: this.#farewell.code ?? '', sentence: this.#farewell.sentence ?? reason };
+      this.#lostAt = this.now();
+      this.#enter('returning');
+      this.#comeBack(RETURN_FIRST_MS);
+      return;
+    }
+    if (this.phase === 'returning') return this.#comeBack(RETURN_MS);
     this.#end({
       reason: this.phase === 'stopping' && why === 'lost' ? 'stopped' : why,
       code: this.#farewell.code ?? '',
@@ -216,11 +244,67 @@ export class Connection extends EventTarget {
     });
   }
 
+  // Going on over another connection
+
+  /** @param {any} message @returns {boolean} whether it is news for the dialect */
+  #count(message) {
+    const isNew = this.#returning?.take(message);
+    const ack = this.#returning?.dueAck();
+    if (ack) this.#socket?.send(JSON.stringify(ack));
+    return Boolean(isNew) && message.type !== 'session.input_ack' && message.type !== 'session.resync_required';
+  }
+
+  /** @param {number} pause ms */
+  #comeBack(pause) {
+    const { windowS } = /** @type {Returning} */ (this.#returning);
+    if (this.now() + pause - this.#lostAt > windowS * 1000) {
+      this.#end(this.#break);
+      return;
+    }
+    this.#timer = this.setTimer(() => {
+      const socket = this.connect(`${this.url}${this.url.includes('?') ? '&' : '?'}resume=true`);
+      this.#socket = socket;
+      this.#timer = this.setTimer(() => this.#broken(socket, 1006, ''), OPEN_WAIT_MS);
+      socket.onopen = () => {
+        if (socket === this.#socket) socket.send(JSON.stringify(this.#returning?.request()));
+      };
+      socket.onmessage = ({ data }) => {
+        if (socket === this.#socket) this.#receive(data);
+      };
+      socket.onclose = ({ code, reason }) => this.#broken(socket, code, reason);
+    }, pause);
+  }
+
+  /** The answer to the wish to go on. @param {any} message */
+  #onReturn(message) {
+    const socket = /** @type {WebSocket} */ (this.#socket);
+    if (message.type === 'session.resume_failed') {
+      this.#socket = null;
+      this.#end(this.#break);
+      socket.close(1000);
+    } else if (message.type === 'session.resumed') this.#returned(socket, message);
+    // Anything else: this server is too busy, or knows nothing of this.
+    else this.#broken(socket, 1006, '');
+  }
+
+  /** @param {WebSocket} socket @param {any} granted */
+  #returned(socket, granted) {
+    this.clearTimer(this.#timer);
+    const awayMs = this.now() - this.#lostAt;
+    // The server's clock stood still meanwhile.
+    this.openedAt += awayMs;
+    this.#farewell = {};
+    for (const text of /** @type {Returning} */ (this.#returning).granted(granted)) socket.send(text);
+    this.#enter('ready');
+    for (const message of this.#later.splice(0)) this.send(message);
+    this.tell('returned', { awayMs });
+  }
+
   /** @param {{reason: Reason, code: string, sentence: string}} ending */
   #end(ending) {
     if (this.phase === 'ended') return;
     this.clearTimer(this.#timer);
-    this.#held.length = 0;
+    this.#held.length = this.#later.length = 0;
     this.#enter('ended');
     this.tell('ended', { ...ending, wasReady: this.sessionId !== '' });
   }
@@ -266,6 +350,11 @@ export class Connection extends EventTarget {
     if (socket && socket.readyState < 2) socket.close(1000);
   }
 
+  /** Whether sound is wanted now; what cannot leave yet waits, the newest of it. */
+  get takesUnits() {
+    return this.phase === 'ready' || this.phase === 'returning';
+  }
+
   get isOpen() {
     return this.#socket?.readyState === 1;
   }
@@ -277,15 +366,28 @@ export class Connection extends EventTarget {
 
   /** The line is dead although the socket does not know it yet. */
   giveUp() {
-    if (this.#socket) this.#broken(this.#socket, 1006, '');
+    if (this.#socket) this.#broken(this.#socket, 1006, '', this.#returning?.hasHeard);
   }
 
-  /** @param {object} message @returns {boolean} whether it went out */
+  /** The message with which a session begins: from it on both sides count. @param {object} message */
+  begin(message) {
+    if (this.asksToResume) this.#returning = new Returning();
+    this.send(message);
+  }
+
+  /** @param {object} message @returns {boolean} whether it went out, or will */
   send(message) {
+    if (this.phase === 'returning') return this.#later.length < LATER_LIMIT && this.#later.push(message) > 0;
     if (!this.isOpen) return false;
-    this.tell('wire', { out: true, message });
-    this.#socket?.send(JSON.stringify(message));
+    this.#post(JSON.stringify(message), message);
     return true;
+  }
+
+  /** @param {string} text @param {object} message */
+  #post(text, message) {
+    this.tell('wire', { out: true, message });
+    this.#returning?.sent(text);
+    this.#socket?.send(text);
   }
 
   /**
@@ -293,14 +395,14 @@ export class Connection extends EventTarget {
    * @param {any} message
    */
   sendUnit(message) {
-    if (!this.isOpen) return;
+    const isAway = this.phase === 'returning';
+    if (!this.isOpen && !isAway) return;
     const text = JSON.stringify(message);
     this.#held.push({ text, message });
     const limit = text.length * BUFFER_UNITS;
-    while (this.#held.length > 0 && /** @type {WebSocket} */ (this.#socket).bufferedAmount < limit) {
+    while (!isAway && this.#held.length > 0 && /** @type {WebSocket} */ (this.#socket).bufferedAmount < limit) {
       const next = /** @type {{text: string, message: any}} */ (this.#held.shift());
-      this.tell('wire', { out: true, message: next.message });
-      this.#socket?.send(next.text);
+      this.#post(next.text, next.message);
     }
     this.#heldSince = this.#held.length === 0 ? null : (this.#heldSince ?? this.now());
     while (this.#held.length > HELD_UNITS) {
@@ -320,7 +422,7 @@ export class Connection extends EventTarget {
    */
   stop(message) {
     if (this.phase === 'ended' || this.phase === 'stopping') return;
-    if (this.phase === 'new' || !this.isOpen || !message) {
+    if (this.phase === 'new' || this.phase === 'returning' || !this.isOpen || !message) {
       this.finish({ reason: 'stopped' });
       return;
     }

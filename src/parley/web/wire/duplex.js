@@ -64,7 +64,8 @@ export class DuplexClient extends LegacyConnection {
     if (voice) prepare.ref_audio_base64 = voice;
     if (ttsVoice) prepare.tts_ref_audio_base64 = ttsVoice;
     if (record === false) prepare.record = false;
-    this.send(prepare);
+    if (this.asksToResume) prepare.resume = true;
+    this.begin(prepare);
   }
 
   /** @param {ServerMessage} message */
@@ -108,7 +109,7 @@ export class DuplexClient extends LegacyConnection {
 
   /** @param {Unit} unit */
   sendUnitOf({ audio, frames, forceListen, slices }) {
-    if (this.phase !== 'ready') return;
+    if (!this.takesUnits) return;
     /** @type {import('./protocol.js').duplex.AudioChunk} */
     const message = { type: 'audio_chunk', audio_base64: encodePcm(audio) };
     if (frames?.length) message.frame_base64_list = frames;

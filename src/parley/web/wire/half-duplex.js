@@ -28,7 +28,7 @@ export class HalfDuplexClient extends LegacyConnection {
   }
 
   onAssigned() {
-    this.send({ type: 'prepare', ...this.options });
+    this.begin({ type: 'prepare', ...this.options, ...(this.asksToResume ? { resume: true } : {}) });
   }
 
   /** @param {ServerMessage} message */
@@ -64,7 +64,7 @@ export class HalfDuplexClient extends LegacyConnection {
 
   /** @param {Float32Array} audio */
   sendAudio(audio) {
-    if (this.phase === 'ready') this.sendUnit({ type: 'audio_chunk', audio_base64: encodePcm(audio) });
+    if (this.takesUnits) this.sendUnit({ type: 'audio_chunk', audio_base64: encodePcm(audio) });
   }
 
   end() {

@@ -115,7 +115,8 @@ export class RealtimeClient extends Connection {
     if (config) session.voice_config = config;
     if (interruption) session.interruption = interruption;
     if (record === false) session.record = false;
-    this.send({ type: 'session.update', session });
+    if (this.asksToResume) session.resume = true;
+    this.begin({ type: 'session.update', session });
   }
 
   /** @param {string} reason */
@@ -128,7 +129,7 @@ export class RealtimeClient extends Connection {
 
   /** @param {Unit} unit */
   sendUnitOf({ audio, frames, forceListen, slices }) {
-    if (this.phase !== 'ready') return;
+    if (!this.takesUnits) return;
     /** @type {import('./protocol.js').realtime.Append} */
     const message = { type: 'input_audio_buffer.append', audio: encodePcm(audio) };
     if (frames?.length) message.video_frames = frames;

@@ -176,6 +176,7 @@ export const en = {
   'note.ended': 'ended',
   'note.turn_failed': 'this answer could not be finished',
   'note.reconnecting': 'connection lost, reconnecting',
+  'note.returned': 'the connection was lost for a moment',
   'note.renewed': 'memory full, going on with the latest of what was said',
   'note.reconnected': 'reconnected',
   'writing.hint': 'Write something…',

@@ -167,6 +167,7 @@ export const zh = {
   'note.ended': '已结束',
   'note.turn_failed': '这个回答没能完成',
   'note.reconnecting': '连接断开，正在重新连接',
+  'note.returned': '连接中断了片刻',
   'note.renewed': '记忆已满，带着最近的对话继续',
   'note.reconnected': '已重新连接',
   'writing.hint': '写点什么…',

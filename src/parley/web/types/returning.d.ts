@@ -1,0 +1,39 @@
+/** Closes after which there is nothing to come back to. */
+export const FINAL_CODES: number[];
+export class Returning {
+    sessionId: string;
+    token: string;
+    windowS: number;
+    /** Whether the server keeps the session for us. */
+    get isPossible(): boolean;
+    /** Whether anything came over the connection that we have now: where nothing does, another is no better. */
+    get hasHeard(): boolean;
+    /** @param {string} text of a message that is about to be sent */
+    sent(text: string): void;
+    /**
+     * Count a message of the server.
+     * @param {any} message
+     * @returns {boolean} false when it came before
+     */
+    take({ seq, received, session_id: id, resume_token: token, resume_window_s: windowS }: any): boolean;
+    /** What the server is to be told now of what has come; null: nothing yet. */
+    dueAck(): {
+        type: string;
+        seq: number;
+        generation: number;
+    } | null;
+    /** The first message of the next connection. */
+    request(): {
+        type: string;
+        session_id: string;
+        resume_token: string;
+        seq: number;
+    };
+    /**
+     * The server lets us go on.
+     * @param {any} granted its `session.resumed`
+     * @returns {string[]} what is to be sent now: that it has come, and what was lost on the way
+     */
+    granted(granted: any): string[];
+    #private;
+}

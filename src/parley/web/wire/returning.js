@@ -1,0 +1,90 @@
+/**
+ * What a client needs to go on with its session over another connection: a token, and the numbers of what
+ * came and of what was sent. Source: docs/protocols/resume.md. Knows nothing of sockets.
+ */
+
+/** Messages of the server after which it is told that they have come. */
+const ACK_EVERY = 8;
+/** Most that is kept of what the server may not have got, in characters; the oldest goes first. */
+const UNSURE_LIMIT = 8e6;
+/** Closes after which there is nothing to come back to. */
+export const FINAL_CODES = [1000, 4404, 4409];
+
+export class Returning {
+  sessionId = '';
+  token = '';
+  windowS = 0;
+  #seq = 0;
+  #acknowledged = 0;
+  #generation = 0;
+  /** What was sent and may not have arrived, oldest first. @type {string[]} */
+  #unsure = [];
+  #unsureSize = 0;
+  #received = 0;
+  #seqAtReturn = 0;
+
+  /** Whether the server keeps the session for us. */
+  get isPossible() {
+    return this.token !== '';
+  }
+
+  /** Whether anything came over the connection that we have now: where nothing does, another is no better. */
+  get hasHeard() {
+    return this.#seq > this.#seqAtReturn;
+  }
+
+  /** @param {string} text of a message that is about to be sent */
+  sent(text) {
+    this.#unsure.push(text);
+    this.#unsureSize += text.length;
+    while (this.#unsureSize > UNSURE_LIMIT && this.#unsure.length > 1) this.#drop();
+  }
+
+  #drop() {
+    this.#received++;
+    this.#unsureSize -= this.#unsure.shift()?.length ?? 0;
+  }
+
+  /**
+   * Count a message of the server.
+   * @param {any} message
+   * @returns {boolean} false when it came before
+   */
+  take({ seq, received, session_id: id, resume_token: token, resume_window_s: windowS }) {
+    while (this.#received < (received ?? 0) && this.#unsure.length > 0) this.#drop();
+    if (token) Object.assign(this, { token, windowS, sessionId: id });
+    if (!seq) return true;
+    if (seq <= this.#seq) return false;
+    this.#seq = seq;
+    return true;
+  }
+
+  /** What the server is to be told now of what has come; null: nothing yet. */
+  dueAck() {
+    return this.isPossible && this.#seq - this.#acknowledged >= ACK_EVERY ? this.#ack() : null;
+  }
+
+  #ack() {
+    this.#acknowledged = this.#seq;
+    return { type: 'session.ack', seq: this.#seq, generation: this.#generation };
+  }
+
+  /** The first message of the next connection. */
+  request() {
+    return { type: 'session.resume', session_id: this.sessionId, resume_token: this.token, seq: this.#seq };
+  }
+
+  /**
+   * The server lets us go on.
+   * @param {any} granted its `session.resumed`
+   * @returns {string[]} what is to be sent now: that it has come, and what was lost on the way
+   */
+  granted(granted) {
+    this.take({ ...granted, seq: 0 });
+    this.#generation = granted.generation;
+    this.#seqAtReturn = this.#seq;
+    // Sent again they follow what the server has, whatever had to be given up in between.
+    this.#received = granted.received;
+    return [JSON.stringify(this.#ack()), ...this.#unsure];
+  }
+}
