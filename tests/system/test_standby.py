@@ -104,6 +104,8 @@ def a_gateway_that_is_killed(pair: Pair) -> None:
         pair.a.send(signal.SIGKILL)
 
         until(lambda: pair.is_ready("b"), "the standby never became ready")
+    pair.b.line_with("gateway ready")
+    assert not any('"level": "error"' in line for line in pair.b.seen), pair.b.seen
     with pair.call("b") as call:
         assert json.loads(call.recv(HANG_S))["type"] == "queue_done", "its slot is free"
     (key,) = answer(f"{pair.url('b')}/api/admin/keys")[1]["keys"]

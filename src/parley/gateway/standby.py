@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
 import uvicorn
+from uvicorn.protocols.utils import ClientDisconnected
 
 from parley import __version__, logs
 from parley.gateway.leadership import Leadership
@@ -112,6 +113,9 @@ class StandbyGateway:
         prefix = "websocket.http" if is_socket else "http"
         await send({"type": f"{prefix}.response.start", "status": status, "headers": headers})
         await send({"type": f"{prefix}.response.body", "body": body})
+        if is_socket:
+            # uvicorn would log an error for every handshake that was answered and not accepted.
+            raise ClientDisconnected
 
 
 def _facts(path: str) -> tuple[int, dict[str, Any] | bytes]:
