@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import lzma
 import shutil
 from pathlib import Path
 
@@ -57,7 +58,8 @@ def llm(run: Path, out: Path) -> None:
             rest[f"{name}.weight.a"], rest[f"{name}.weight.b"] = a, b
     packed = store.pack(rest)
     store.write(out, "llm", packed | stored)
-    shutil.copy(run / "tokenizer.json", out / "tokenizer.json")
+    words = lzma.compress((run / "tokenizer.json").read_bytes(), preset=9 | lzma.PRESET_EXTREME)
+    (out / "tokenizer.json.xz").write_bytes(words)
     shutil.copy(run / "llm.json", out)
 
 

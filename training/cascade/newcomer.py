@@ -13,7 +13,6 @@ from collections import Counter
 from pathlib import Path
 
 import torch
-from tokenizers import Tokenizer
 
 from parley.models.cascade import notes, store
 from parley.models.cascade.messages import History, Line
@@ -61,7 +60,7 @@ def main() -> None:
     parser.add_argument("--bare", action="store_true", help="without notes")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    words = Tokenizer.from_file(str(options.data / "tokenizer.json"))
+    words = store.load_tokenizer(options.data)
     writer = LocalWriter(store.load_llama(options.data), words, rows=1)
     right: Counter[str] = Counter()
     asked: Counter[str] = Counter()

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tokenizers import Tokenizer
 
 from parley.models import pocket_data
 from parley.models.cascade import notes, store
@@ -52,7 +51,7 @@ def talk() -> Talk:
     """The last answer to some turns of one conversation, greedy."""
     folder = pocket_data.folder(ModelSettings())
     assert folder is not None
-    words = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    words = store.load_tokenizer(folder)
     writer = LocalWriter(store.load_llama(folder), words, rows=1)
 
     def answer(turns: list[str]) -> str:

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from tokenizers import Tokenizer
 
 from parley.errors import SetupError
 from parley.models import pocket_data
@@ -125,7 +124,7 @@ def find_writer(settings: ModelSettings, folder: Path | None, slots: int) -> Wri
     if settings.llm != "own":
         return load_causal(settings.llm, rows=slots)
     assert folder is not None
-    words = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    words = store.load_tokenizer(folder)
     return LocalWriter(store.load_llama(folder), words, rows=slots, limit_tokens=LIMIT_TOKENS)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import lzma
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import numpy as np
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
+from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from parley.errors import SetupError
@@ -193,6 +195,21 @@ _SIGNS = _byte_signs()
 
 def _bytes(piece: str) -> bytes:
     return bytes(_SIGNS[sign] for sign in piece)
+
+
+def load_tokenizer(folder: Path) -> Tokenizer:
+    """The language model's tokenizer, `tokenizer.json.xz`.
+
+    Raises:
+        SetupError: it is absent or broken.
+    """
+    path = folder / "tokenizer.json.xz"
+    try:
+        return Tokenizer.from_str(lzma.decompress(path.read_bytes()).decode("utf-8"))
+    except (OSError, lzma.LZMAError, UnicodeDecodeError) as error:
+        raise SetupError(
+            f"The tokenizer cannot be read: {error}", hint=pocket_data.WHERE
+        ) from error
 
 
 def load_llama(folder: Path, name: str = "llm") -> Llama:
