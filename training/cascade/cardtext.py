@@ -28,16 +28,17 @@ def wilson(right: int, count: int) -> tuple[float, float]:
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
-def shares(name: str, rows: list[Row], wanted: int, note: str = "") -> str:
-    """A line of the table for right answers."""
+def shares(name: str, rows: list[Row], wanted: int | None, note: str = "") -> str:
+    """A line of the table for right answers; `wanted` None: nobody has said how many."""
+    aim = "–" if wanted is None else f"{wanted} %"
     right = sum(row["ok"] for row in rows)
     low, high = wilson(right, len(rows))
     if not rows:
-        return f"| {name} | not measured | {wanted} % | 0 | | {note} |"
+        return f"| {name} | not measured | {aim} | 0 | | {note} |"
     share = 100 * right / len(rows)
-    met = "yes" if round(share, 1) >= wanted else "no"
+    met = "" if wanted is None else "yes" if round(share, 1) >= wanted else "no"
     return (
-        f"| {name} | {share:.1f} % [{100 * low:.0f}, {100 * high:.0f}] | {wanted} % | {len(rows)} | "
+        f"| {name} | {share:.1f} % [{100 * low:.0f}, {100 * high:.0f}] | {aim} | {len(rows)} | "
         f"{met} | {note} |"
     )
 
@@ -115,7 +116,7 @@ def as_markdown(book: Book, busy: str) -> str:
         shares("spoken questions, duplex, the same", book.of("duplex"), 90),
         shares("spoken questions, half-duplex, a second list, two voices each", book.of("fresh"), 92,
                "written after the first list was looked at, before it was asked"),
-        *(shares(f"spoken questions, half-duplex, {how}", book.of(part), 85, "the first list, one voice each")
+        *(shares(f"spoken questions, half-duplex, {how}", book.of(part), None, "the first list, one voice each")
           for part, how in (("telephone", "telephone band"), ("reverb", "room of 0.5 s, three quarters echo"),
                             ("noisy", "pink noise at -10 dB"))),
         shares("typed newcomer lines, second list", book.of("blind"), 85,

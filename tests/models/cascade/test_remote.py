@@ -18,8 +18,9 @@ from parley.models.cascade import endpoint
 from parley.models.cascade.endpoint import Endpoint
 from parley.models.cascade.model import Cascade
 from parley.models.cascade.remote import RemoteSpeaker, RemoteWriter, check
-from parley.protocol.values import DuplexConfig
+from parley.protocol.values import DuplexConfig, Tool, ToolCallPart, ToolFunction, ToolResultPart
 from parley.vad.energy import EnergyDetector
+from parley.views.tools import call_text, result_text, section
 
 
 def cascade(url: str, *, timeout_s: float = 10.0, speaker=None) -> Cascade:
@@ -141,23 +142,7 @@ def test_in_duplex_the_unit_that_speaks_of_it_says_what_to_do():
     assert "has failed" in units[1].text
 
 
-TOOLS = """Be brief.
-
-# Tools
-
-You may call one or more functions to assist with the user query.
-
-You are provided with function signatures within <tools></tools> XML tags:
-<tools>
-{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
-</tools>
-
-For each function call, return a json object with function name and arguments within \
-<tool_call></tool_call> XML tags:
-<tool_call>
-{"name": <function-name>, "arguments": <args-json-object>}
-</tool_call>"""
-"""A system message as the server writes it (`views/tools.py`)."""
+TOOLS = "Be brief.\n\n" + section((Tool(function=ToolFunction(name="weather", parameters={})),))
 
 
 def called(*pieces: tuple[int, str, str]) -> list[dict[str, Any]]:
@@ -195,14 +180,14 @@ def test_functions_are_passed_on_and_calls_come_back_as_the_servers_text():
 
 def test_calls_and_their_results_go_back_as_the_address_knows_them():
     script = Script()
-    call = '<tool_call>\n{"name": "weather", "arguments": {"town": "Rome"}}\n</tool_call>'
+    call = call_text(ToolCallPart(name="weather", arguments='{"town": "Rome"}'))
+    returned = result_text(ToolResultPart(content="sunny,\n25 degrees"))
     asked: list[Work] = [
         StartSession("chat", seed=1),
         turn("system", Text(TOOLS)),
         turn("user", Text("How is the weather in Rome?")),
         turn("assistant", Text(call)),
-        turn("user", Text("<tool_response>\nsunny,\n25 degrees\n</tool_response>"),
-             is_closed=False),
+        turn("user", Text(returned), is_closed=False),
         Generate(),
     ]  # fmt: skip
     with scripted_endpoint(script) as url:

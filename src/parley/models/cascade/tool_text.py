@@ -11,8 +11,8 @@ import json
 import re
 from typing import Any, Final
 
-OPEN: Final = "<tool_call>"
-CLOSE: Final = "</tool_call>"
+from parley.views.tools import CLOSE, OPEN
+
 _SECTION: Final = re.compile(
     r"\s*# Tools\s.*?<tools>\n(.*?)\n</tools>(?:.*?</tool_call>){2}\s*", re.S
 )
