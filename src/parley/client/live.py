@@ -367,12 +367,8 @@ class LiveClient(ABC):
             wait_s = min(LONGEST_WAIT_S, 2 * wait_s + SHORTEST_WAIT_S)
             try:
                 socket = await open_socket(self._access, resume_path(self._path))
-            except Unreachable as error:
-                if not error.may_pass:
-                    raise self._gone(error) from None
-                continue
             except ParleyError:
-                # Too many connections, or shutting down: both may pass within the window.
+                # Whatever answers there, or does not, may be a server in the middle of its restart.
                 continue
             try:
                 async with asyncio.timeout(self._access.open_timeout_s):
