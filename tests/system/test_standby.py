@@ -3,6 +3,7 @@ killed in turn."""
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import signal
@@ -21,6 +22,8 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 pytestmark = pytest.mark.slow
+
+A_SECOND = {"type": "audio_chunk", "audio_base64": base64.b64encode(bytes(4 * 16_000)).decode()}
 
 
 def answer(url: str) -> tuple[int, Any]:
@@ -75,8 +78,9 @@ class Pair:
     def is_ready(self, name: str) -> bool:
         return answer(f"{self.url(name)}/ready")[0] == 200
 
-    def call(self, name: str) -> Any:
-        return connect(f"ws://127.0.0.1:{self.ports[name]}/ws/duplex/omni_1?extensions=true")
+    def call(self, name: str, more: str = "") -> Any:
+        url = f"ws://127.0.0.1:{self.ports[name]}/ws/duplex/omni_1?extensions=true{more}"
+        return connect(url)
 
 
 def test_every_process_killed_in_turn_and_there_is_always_one_gateway(tmp_path: Path) -> None:
@@ -101,9 +105,21 @@ def a_gateway_that_is_killed(pair: Pair) -> None:
     urllib.request.urlopen(make_key, timeout=HANG_S).close()
     with pair.call("a") as call:
         assert json.loads(call.recv(HANG_S))["type"] == "queue_done"
+        call.send(json.dumps({"type": "prepare", "resume": True}))
+        prepared = json.loads(call.recv(HANG_S))
+        assert prepared["type"] == "prepared"
+        call.send(json.dumps(A_SECOND))
+        heard = json.loads(call.recv(HANG_S))
         pair.a.send(signal.SIGKILL)
 
         until(lambda: pair.is_ready("b"), "the standby never became ready")
+    with pair.call("b", "&resume=true") as call:
+        again = {"type": "session.resume", "session_id": "omni_1", "seq": heard["seq"]}
+        call.send(json.dumps({**again, "resume_token": prepared["resume_token"]}))
+        resumed = json.loads(call.recv(HANG_S))
+        assert resumed["type"] == "session.resumed", resumed
+        call.send(json.dumps({"type": "stop"}))
+        until(lambda: json.loads(call.recv(HANG_S))["type"] == "stopped", "the call never ended")
     pair.b.line_with("gateway ready")
     assert not any('"level": "error"' in line for line in pair.b.seen), pair.b.seen
     with pair.call("b") as call:
