@@ -193,6 +193,11 @@ test('a session that the server does not keep, or not long enough, is lost', () 
   late.clock.pass(60_000);
   assert.equal(late.sockets.length, count, 'and nobody knocks any more');
 
+  const ended = resumable();
+  ended.socket.say({ type: 'error', error: 'x', message: 'The server is shutting down.', code: 'service_unavailable' });
+  ended.socket.hangUp(1001);
+  assert.equal(ended.seen.at(-1)[1].reason, 'server_shutdown', 'who said why it ends is not called again');
+
   const left = resumable();
   left.socket.hangUp(1006);
   left.client.end();

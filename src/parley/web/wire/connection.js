@@ -205,6 +205,8 @@ export class Connection extends EventTarget {
     if (this.phase === 'returning') return this.#onReturn(message);
     if (this.#returning && !this.#count(message)) return;
     this.#hasHeard = true;
+    // A reason is one for the close that follows it, and not for a later one.
+    this.#farewell = {};
     this.tell('wire', { out: false, message });
     this.onMessage(message);
   }
@@ -229,8 +231,10 @@ export class Connection extends EventTarget {
       this.#timer = this.setTimer(() => this.#dial(), pause);
       return;
     }
-    if (mayReturn && this.phase === 'ready' && this.#returning?.isPossible && !FINAL_CODES.includes(code)) {
-      this.#break = { reason: why, code: this.#farewell.code ?? '', sentence: this.#farewell.sentence ?? reason };
+    // A server that said why it ends has ended: there is nothing to come back to.
+    const isCut = mayReturn && !FINAL_CODES.includes(code) && Object.keys(this.#farewell).length === 0;
+    if (isCut && this.phase === 'ready' && this.#returning?.isPossible) {
+      this.#break = { reason: why, code: '', sentence: reason };
       this.#lostAt = this.now();
       this.#enter('returning');
       this.#comeBack(RETURN_FIRST_MS);
