@@ -20,9 +20,9 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from parley.models.minicpmo45 import weights
+from parley.models.minicpmo45 import checkpoint, weights
 from parley.models.minicpmo45.config import _FULL_SIZE, full_size_config
-from parley.models.minicpmo45.token2wav.token2wav import random_token2wav
+from parley.models.minicpmo45.token2wav.vocoder_files import random_token2wav
 
 SHARD_BYTES = 5_000_000_000
 TOKENIZER_FILES = ("tokenizer_config.json", "vocab.json", "merges.txt", "added_tokens.json")
@@ -77,7 +77,7 @@ def write_weights(folder: Path) -> int:
         (folder / f"part-{number:05d}").rename(folder / file)
         places.update(dict.fromkeys(names, file))
     index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
-    (folder / weights.INDEX_FILE).write_text(json.dumps(index, indent=1), encoding="utf-8")
+    (folder / checkpoint.INDEX_FILE).write_text(json.dumps(index, indent=1), encoding="utf-8")
     return total
 
 

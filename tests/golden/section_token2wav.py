@@ -28,10 +28,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from parley.models.minicpmo45.token2wav.conformer import AttentionHistory
-from parley.models.minicpmo45.token2wav.flow import Flow, FlowStep
-from parley.models.minicpmo45.token2wav.token2wav import Token2Wav, make_flow, make_vocoder
+from parley.models.minicpmo45.token2wav.flow import Flow
+from parley.models.minicpmo45.token2wav.flow_step import FlowStep
+from parley.models.minicpmo45.token2wav.token2wav import Token2Wav
 from parley.models.minicpmo45.token2wav.vocoder import OVERLAP_SAMPLES, ClassicVocoder
 from parley.models.minicpmo45.token2wav.vocoder_causal import PITCH_AHEAD, CausalVocoder
+from parley.models.minicpmo45.token2wav.vocoder_files import make_flow, make_vocoder
 from parley.models.minicpmo45.token2wav.voice_pack import VoicePack
 from parley.models.minicpmo45.token2wav.windows import VocoderWindow
 

@@ -19,7 +19,7 @@ from tests.support.small_minicpmo import CONFIG
 from tests.support.tiny_voice import tiny_voice
 from torch import Tensor
 
-from parley.models.minicpmo45 import weights
+from parley.models.minicpmo45 import checkpoint, weights
 from parley.models.minicpmo45.config import make_config
 from parley.models.minicpmo45.token2wav.voices import write_pack
 
@@ -35,7 +35,7 @@ def write_small(
     network = weights.build(make_config(CONFIG))
     width = CONFIG["tts_config"]["hidden_size"]
     shapes = {**weights.shapes_of(network), **_unused(width, CONFIG["hidden_size"])}
-    weights.write(folder, CONFIG, _tensors(shapes, dtype), shard_bytes=shard_bytes)
+    checkpoint.write(folder, CONFIG, _tensors(shapes, dtype), shard_bytes=shard_bytes)
     return shapes
 
 
@@ -51,7 +51,7 @@ def write_golden(
     raw = json.loads((VECTORS / "config.json").read_text(encoding="utf-8"))
     listed = json.loads((VECTORS / "tensors.json").read_text(encoding="utf-8"))
     shapes = {name: tuple(entry["shape"]) for name, entry in listed.items()}
-    weights.write(folder, raw, _tensors(shapes, dtype), shard_bytes=shard_bytes)
+    checkpoint.write(folder, raw, _tensors(shapes, dtype), shard_bytes=shard_bytes)
     if tokenizer is not None:
         for file in tokenizer.iterdir():
             shutil.copyfile(file, folder / file.name)

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from parley.models.minicpmo45.token2wav.flow import FlowShape
-from parley.models.minicpmo45.token2wav.token2wav import Token2Wav, random_token2wav
+from parley.models.minicpmo45.token2wav.flow_shape import FlowShape
+from parley.models.minicpmo45.token2wav.token2wav import Token2Wav
+from parley.models.minicpmo45.token2wav.vocoder_files import random_token2wav
 from parley.models.minicpmo45.token2wav.voice_pack import VoicePack
 
 TINY_FLOW = FlowShape(

@@ -20,6 +20,7 @@ from parley.media.image import Pixels
 from parley.media.pcm import INPUT_RATE_HZ, Pcm
 from parley.models.minicpmo45.config import SliceRules
 from parley.models.minicpmo45.conversation.prefill import PrefillJob
+from parley.models.minicpmo45.stages.encode import listen
 from parley.models.minicpmo45.vision_encoder import ahead
 from parley.models.minicpmo45.vision_encoder.ahead import MediaThreads
 from parley.models.minicpmo45.vision_encoder.pictures import Pieces, cut
@@ -151,7 +152,7 @@ def test_live_sound_of_several_rows_is_analysed_side_by_side() -> None:
             job = loaded.start(row, unit)
             assert isinstance(job, PrefillJob)
             jobs.append(job)
-        heard = loaded._listen(jobs)
+        heard = listen(loaded, jobs)
         for row, job in zip(rows, jobs, strict=True):
             inner = heard[job][0].inner
             assert inner is not None

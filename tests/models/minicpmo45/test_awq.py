@@ -13,7 +13,7 @@ from tests.support.small_minicpmo import CONFIG
 from tests.support.tiny_checkpoint import write_small
 
 from parley.errors import SetupError
-from parley.models.minicpmo45 import weights
+from parley.models.minicpmo45 import checkpoint, weights
 from parley.models.minicpmo45.awq import (
     AwqScheme,
     dequantised,
@@ -107,13 +107,13 @@ def folder(tmp_path_factory):
     """A small checkpoint in which the language model's matrices are packed."""
     folder = tmp_path_factory.mktemp("awq")
     write_small(folder, dtype=torch.bfloat16)
-    index_file = folder / weights.INDEX_FILE
+    index_file = folder / checkpoint.INDEX_FILE
     index = json.loads(index_file.read_text())
     for file in sorted(folder.glob("model-*")):
         tensors = {}
         for name, tensor in load_file(file).items():
             place = name.rpartition(".")[0]
-            if name.startswith(weights.LAYERS) and tensor.dim() == 2:
+            if name.startswith(checkpoint.LAYERS) and tensor.dim() == 2:
                 outputs, inputs = tensor.shape
                 triple = stored(outputs, inputs)
                 del index["weight_map"][name]
@@ -143,12 +143,12 @@ def test_a_checkpoint_in_awq_loads_and_its_layers_stay_in_four_bits(folder):
 
 def test_an_awq_checkpoint_that_lacks_a_part_is_named_by_its_matrix(folder, tmp_path):
     network = weights.build(make_config(CONFIG))
-    found = weights.catalogue(folder)
+    found = checkpoint.catalogue(folder)
     del found["llm.model.layers.0.mlp.up_proj.qzeros"]
 
-    listed, _ = weights.unfolded(found, AwqScheme(GROUP))
+    listed, _ = checkpoint.unfolded(found, AwqScheme(GROUP))
     with pytest.raises(SetupError, match=r"1 missing: llm\.model\.layers\.0\.mlp\.up_proj\.weight"):
-        weights.account(weights.shapes_of(network), listed, weights.unused_names(network))
+        checkpoint.account(weights.shapes_of(network), listed, weights.unused_names(network))
 
 
 @pytest.mark.parametrize("method", ["gptq", "bitsandbytes", "compressed-tensors", "fp8"])
@@ -169,6 +169,6 @@ def test_a_folder_of_gguf_files_is_told_what_to_use_instead(tmp_path):
     (tmp_path / "MiniCPM-o-4_5-Q4_K_M.gguf").write_bytes(b"GGUF")
 
     with pytest.raises(SetupError, match="GGUF") as caught:
-        weights.catalogue(tmp_path)
+        checkpoint.catalogue(tmp_path)
 
     assert "model.quantize=int4" in caught.value.hint

@@ -12,16 +12,15 @@ from tests.support.tiny_voice import TINY_FLOW, tiny_token2wav, tiny_voice
 from parley.errors import SetupError
 from parley.models.minicpmo45.token2wav.conformer import RelativeAttention, distance_codes
 from parley.models.minicpmo45.token2wav.estimator import Estimator
-from parley.models.minicpmo45.token2wav.flow import (
-    Flow,
+from parley.models.minicpmo45.token2wav.flow import Flow
+from parley.models.minicpmo45.token2wav.flow_memory import (
     FlowMemory,
     FlowRow,
-    FlowShape,
     Trim,
-    euler_grid,
     kept_frames,
     kept_tokens,
 )
+from parley.models.minicpmo45.token2wav.flow_shape import FlowShape, euler_grid
 
 
 def test_time_grid_of_five_steps() -> None:
@@ -216,7 +215,7 @@ def test_distance_code_knows_the_sign() -> None:
 
 
 def test_full_size_has_the_published_number_of_parameters() -> None:
-    from parley.models.minicpmo45.token2wav.token2wav import FULL_FLOW
+    from parley.models.minicpmo45.token2wav.vocoder_files import FULL_FLOW
 
     with torch.device("meta"):
         network = Flow(FULL_FLOW)

@@ -13,15 +13,10 @@ import torch
 from tests.support.tiny_voice import tiny_token2wav, tiny_voice
 
 from parley.errors import SetupError
-from parley.models.minicpmo45.token2wav.flow import FlowMemory, Trim
-from parley.models.minicpmo45.token2wav.token2wav import (
-    VOICES_READY,
-    Token2Wav,
-    Wave,
-    load_token2wav,
-    missing_files,
-)
+from parley.models.minicpmo45.token2wav.flow_memory import FlowMemory, Trim
+from parley.models.minicpmo45.token2wav.token2wav import VOICES_READY, Token2Wav, Wave
 from parley.models.minicpmo45.token2wav.vocoder_causal import CausalVocoder
+from parley.models.minicpmo45.token2wav.vocoder_files import load_token2wav, missing_files
 from parley.models.minicpmo45.token2wav.windows import (
     TurnBuffer,
     UnitBuffer,

@@ -15,29 +15,25 @@ from tests.support.tiny_voice import tiny_token2wav, tiny_voice
 
 from parley.engine.segments import Mark, Marker, Text
 from parley.engine.work import Prefill, Stage, StartSession
-from parley.models.minicpmo45 import model, weights
+from parley.models.minicpmo45 import memory
 from parley.models.minicpmo45.config import full_size_config
-from parley.models.minicpmo45.loading import MOST_SLOTS, _plan, budget_of
 from parley.models.minicpmo45.memory import GIB, MemoryBudget
 from parley.models.minicpmo45.model import ANSWER_RESERVE
+from parley.models.minicpmo45.planning import MOST_SLOTS, budget_of, plan_of
 from parley.models.minicpmo45.quantize import Kind
 from parley.models.minicpmo45.runtime.caches import SlotCache
-from parley.models.minicpmo45.token2wav.flow import FlowMemory, memory_for_prompts
-from parley.models.minicpmo45.token2wav.token2wav import (
-    FULL_FLOW,
-    PROMPT_FRAMES,
-    STEPS,
-    VOICES_READY,
-    random_token2wav,
-)
+from parley.models.minicpmo45.stages import language
+from parley.models.minicpmo45.token2wav.flow_memory import FlowMemory, memory_for_prompts
+from parley.models.minicpmo45.token2wav.token2wav import PROMPT_FRAMES, STEPS, VOICES_READY
+from parley.models.minicpmo45.token2wav.vocoder_files import FULL_FLOW, random_token2wav
 from parley.settings import ModelSettings
 
 CONFIG = full_size_config()
 
 
-def plan_of(kind: Kind, context_tokens: int = 8192) -> tuple[weights.MemoryPlan, MemoryBudget]:
+def planned(kind: Kind, context_tokens: int = 8192) -> tuple[memory.MemoryPlan, MemoryBudget]:
     settings = ModelSettings(random_weights=True, context_tokens=context_tokens)
-    plan = _plan(settings, CONFIG, None, torch.bfloat16, kind, slots=1)
+    plan = plan_of(settings, CONFIG, None, torch.bfloat16, kind)
     return plan, budget_of(settings, CONFIG, plan, torch.bfloat16, reads_in_place=True)
 
 
@@ -104,7 +100,7 @@ def voice_bytes(seconds: float = 10.0) -> int:
     ],
 )
 def test_the_number_of_slots_survives_the_worst_hour(gigabytes, kind, least):
-    plan, budget = plan_of(kind)
+    plan, budget = planned(kind)
     card = Card(gigabytes)
 
     loaded = [f"weights of {name}" for name in plan.parts if name != "vocoder"]
@@ -127,7 +123,7 @@ def test_the_number_of_slots_survives_the_worst_hour(gigabytes, kind, least):
 
 def test_a_conversation_takes_what_the_page_says():
     """GiB of a slot at 8,192 tokens, part by part; the page prints these."""
-    _, budget = plan_of("none")
+    _, budget = planned("none")
 
     parts = {name: round(size / GIB, 2) for name, size in budget.per_slot.items()}
     assert parts == {"context and sound": 1.4, "speech": 0.45, "choosing a token": 0.0}
@@ -146,7 +142,7 @@ def test_the_page_prints_what_auto_chooses_on_each_card():
         ("int4", 2048, "int4, 2,048 tokens"),
     ]
     for kind, context_tokens, name in rows:
-        _, budget = plan_of(kind, context_tokens)
+        _, budget = planned(kind, context_tokens)
         found = [budget.slots_in(Card(size).free, most=MOST_SLOTS) for size in sizes]
         assert f"| {name} | {' | '.join(map(str, found))} |" in text
 
@@ -162,7 +158,7 @@ def test_a_prefill_step_of_many_rows_is_bounded(monkeypatch):
         return prefill(embeds, spans)
 
     monkeypatch.setattr(loaded.steps, "prefill", noted)
-    monkeypatch.setattr(model, "PREFILL_STEP_TOKENS", 40)
+    monkeypatch.setattr(language, "PREFILL_STEP_TOKENS", 40)
     jobs = []
     for row in range(8):
         opening = loaded.start(row, StartSession("chat", speak=False, seed=1))
@@ -177,15 +173,15 @@ def test_a_prefill_step_of_many_rows_is_bounded(monkeypatch):
 
 
 def test_a_smaller_context_makes_room_for_more_slots():
-    _, long = plan_of("int4", 8192)
-    _, short = plan_of("int4", 2048)
+    _, long = planned("int4", 8192)
+    _, short = planned("int4", 2048)
 
     free = 22 * GIB
     assert short.slots_in(free, most=64) > long.slots_in(free, most=64)
 
 
 def test_the_table_names_everything_and_adds_up():
-    _, budget = plan_of("none")
+    _, budget = planned("none")
 
     lines = budget.table(4)
 

@@ -11,7 +11,7 @@ from tests.support.tiny_checkpoint import write_small
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from parley.errors import SetupError
-from parley.models.minicpmo45 import weights
+from parley.models.minicpmo45 import memory, weights
 from parley.models.minicpmo45.config import make_config
 from parley.models.minicpmo45.quantize import (
     Int4Linear,
@@ -112,8 +112,8 @@ def test_loading_never_holds_more_than_the_result_and_one_matrix():
     raw = {**CONFIG, "hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 12}
     raw["tts_config"] = {**CONFIG["tts_config"], "llm_dim": 256}
     config = make_config(raw)
-    plan = weights.plan(config, slots=1, context_tokens=1, dtype=torch.float32, quantize="int4")
-    plain = weights.plan(config, slots=1, context_tokens=1, dtype=torch.float32)
+    plan = memory.plan(config, context_tokens=1, dtype=torch.float32, quantize="int4")
+    plain = memory.plan(config, context_tokens=1, dtype=torch.float32)
 
     with Peak() as peak:
         network = weights.build(config)
@@ -134,9 +134,9 @@ def test_planned_bytes_by_hand():
 
 def test_the_memory_plan_knows_quantised_layers():
     config = small_config()
-    plain = weights.plan(config, slots=1, context_tokens=1000)
+    plain = memory.plan(config, context_tokens=1000)
 
-    small = weights.plan(config, slots=1, context_tokens=1000, quantize="int8", voice_bytes=5)
+    small = memory.plan(config, context_tokens=1000, quantize="int8", voice_bytes=5)
 
     assert small.weights_bytes < plain.weights_bytes
     assert small.weights_bytes < small.loading_bytes < plain.loading_bytes + 10**6
@@ -147,15 +147,9 @@ def test_the_memory_plan_knows_quantised_layers():
 def test_the_published_model_in_four_bits_loads_on_a_card_of_twelve_gigabytes():
     from parley.models.minicpmo45.config import full_size_config
 
-    plan = weights.plan(full_size_config(), slots=1, context_tokens=9216, quantize="int4")
+    plan = memory.plan(full_size_config(), context_tokens=9216, quantize="int4")
 
     assert plan.loading_bytes < 9.5 * 2**30
-
-
-def test_what_cannot_be_loaded_does_not_fit_however_small_it_becomes():
-    plan = weights.plan(small_config(), slots=1, context_tokens=1, quantize="int4")
-
-    assert not plan.fits(plan.loading_bytes - 1, headroom=0.0)
 
 
 def test_int8_on_a_gpu_is_refused_because_it_would_be_slower():

@@ -11,13 +11,13 @@ from torch import Tensor
 from torch.nn.utils.parametrizations import weight_norm
 
 from parley.errors import SetupError
-from parley.models.minicpmo45.token2wav.token2wav import FULL_CHANNELS, make_vocoder
 from parley.models.minicpmo45.token2wav.vocoder import (
     OVERLAP_SAMPLES,
     ClassicVocoder,
     excitation_noise,
 )
 from parley.models.minicpmo45.token2wav.vocoder_causal import DELAY_FRAMES, CausalVocoder
+from parley.models.minicpmo45.token2wav.vocoder_files import FULL_CHANNELS, make_vocoder
 from parley.models.minicpmo45.token2wav.vocoder_layers import ShortFourier, folded
 
 

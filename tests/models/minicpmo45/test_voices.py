@@ -21,11 +21,13 @@ from parley.models.minicpmo45.token2wav.features import (
     speaker_bank,
     tokenizer_mel,
 )
-from parley.models.minicpmo45.token2wav.voice_pack import VoicePack
-from parley.models.minicpmo45.token2wav.voices import (
+from parley.models.minicpmo45.token2wav.voice_maker import (
     SPEAKER_FILE,
     TOKENIZER_FILE,
     VoiceMaker,
+)
+from parley.models.minicpmo45.token2wav.voice_pack import VoicePack
+from parley.models.minicpmo45.token2wav.voices import (
     VoiceStore,
     read_pack,
     write_pack,

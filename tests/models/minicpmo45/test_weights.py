@@ -15,7 +15,7 @@ from tests.support.small_minicpmo import CONFIG
 from tests.support.tiny_checkpoint import VECTORS, write_small
 
 from parley.errors import SetupError
-from parley.models.minicpmo45 import hub, weights
+from parley.models.minicpmo45 import checkpoint, hub, memory, weights
 from parley.models.minicpmo45.config import full_size_config, make_config, read_config
 from parley.models.minicpmo45.runtime.caches import Span
 
@@ -40,14 +40,14 @@ def network(folder: Path, **options) -> weights.Network:
 
 def rewrite(folder: Path, change) -> None:
     """Change the tensors of the shard that holds the language head, index included."""
-    index = json.loads((folder / weights.INDEX_FILE).read_text())
+    index = json.loads((folder / checkpoint.INDEX_FILE).read_text())
     file = index["weight_map"]["llm.lm_head.weight"]
     tensors = load_file(folder / file)
     change(tensors)
     save_file(tensors, folder / file)
     kept = {name: f for name, f in index["weight_map"].items() if f != file}
     index["weight_map"] = {**kept, **dict.fromkeys(tensors, file)}
-    (folder / weights.INDEX_FILE).write_text(json.dumps(index))
+    (folder / checkpoint.INDEX_FILE).write_text(json.dumps(index))
 
 
 def test_a_checkpoint_of_several_shards_becomes_the_network(folder):
@@ -115,9 +115,9 @@ def test_a_broken_shard_is_named(copy):
 
 
 def test_an_index_that_promises_too_much_is_noticed(copy):
-    index = json.loads((copy / weights.INDEX_FILE).read_text())
+    index = json.loads((copy / checkpoint.INDEX_FILE).read_text())
     index["weight_map"]["llm.more.weight"] = next(iter(index["weight_map"].values()))
-    (copy / weights.INDEX_FILE).write_text(json.dumps(index))
+    (copy / checkpoint.INDEX_FILE).write_text(json.dumps(index))
 
     with pytest.raises(SetupError, match=r"no shard holds: llm\.more\.weight"):
         network(copy)
@@ -152,7 +152,7 @@ def test_a_tensor_of_another_precision_is_cast_to_that_of_the_language_model(tmp
 
 def test_a_folder_without_weights_says_so(tmp_path):
     with pytest.raises(SetupError, match=r"neither model\.safetensors\.index\.json nor"):
-        weights.catalogue(tmp_path)
+        checkpoint.catalogue(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["nowhere", "./nowhere", "a/b/c", "/no/such/folder"])
@@ -164,7 +164,7 @@ def test_what_is_neither_folder_nor_hub_id_is_refused(name):
 def test_the_tensors_of_the_speech_decoder_that_nobody_reads_may_be_there(folder):
     with safe_open(sorted(folder.glob("model-*"))[-1], framework="pt"):
         pass
-    found = weights.catalogue(folder)
+    found = checkpoint.catalogue(folder)
 
     assert "tts.projector_spk.linear1.weight" in found
     assert not hasattr(network(folder).tts, "projector_spk")
@@ -223,15 +223,13 @@ def test_rope_theta_may_stand_where_transformers_5_keeps_it():
 def test_the_plan_counts_what_a_model_takes(folder):
     config = read_config(folder)
 
-    plan = weights.plan(config, slots=3, context_tokens=1000, dtype=torch.float32)
+    plan = memory.plan(config, context_tokens=1000, dtype=torch.float32)
 
     # 2 (keys, values) * 2 layers * 2 heads * 16 numbers * 4 bytes
     assert plan.per_1000_tokens_bytes == 512 * 1000
     audio = 2 * 1500 * 16 * 4
     assert plan.slot_bytes == 512 * 1000 + audio
-    assert plan.total_bytes == plan.weights_bytes + 3 * plan.slot_bytes
-    assert plan.fits(int(plan.total_bytes * 1.2))
-    assert not plan.fits(plan.total_bytes)
+    assert plan.weights_bytes == plan.loading_bytes == sum(plan.parts.values())
 
 
 def test_random_weights_fill_every_tensor():

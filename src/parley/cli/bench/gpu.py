@@ -25,14 +25,12 @@ from parley.cli.bench.model import ModelReport, made_up_speech, make_talkative
 from parley.clock import SystemClock
 from parley.engine.engine import Engine
 from parley.errors import ParleyError
-from parley.models.minicpmo45 import loading, trial
-from parley.models.minicpmo45.config import full_size_config, make_config
+from parley.models.minicpmo45 import loading, planning, trial
 from parley.models.minicpmo45.device import choose_device, set_precision
-from parley.models.minicpmo45.loading import Sizes
 from parley.models.minicpmo45.memory import GIB
+from parley.models.minicpmo45.random_model import Sizes, full_sizes, small_sizes
 from parley.models.minicpmo45.roofline.table import H200, RTX4090, unit_of
 from parley.models.minicpmo45.runtime.slot_attention import is_installed
-from parley.models.minicpmo45.token2wav.flow import FlowShape
 from parley.models.minicpmo45.trial import Check, judged, not_run
 from parley.protocol.values import Generation
 from parley.settings import ModelSettings, load
@@ -46,54 +44,6 @@ MEMORY_TOLERANCE: Final = 1.0
 """Measured peak over the plan: the plan is an upper estimate, so it must not be exceeded."""
 
 Size = Literal["full", "small"]
-
-
-def small_sizes() -> Sizes:
-    """Everything that the published model has, small enough for a CPU in a test."""
-    raw: dict[str, Any] = json.loads(json.dumps(full_size_config().raw))
-    raw |= {
-        "hidden_size": 128,
-        "intermediate_size": 128,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 32,
-    }
-    raw["vision_config"] |= {
-        "hidden_size": 32,
-        "intermediate_size": 32,
-        "num_attention_heads": 2,
-        "num_hidden_layers": 2,
-    }
-    raw["audio_config"] |= {
-        "d_model": 32,
-        "encoder_layers": 2,
-        "encoder_attention_heads": 2,
-        "encoder_ffn_dim": 128,
-    }
-    raw["tts_config"] |= {
-        "llm_dim": 128,
-        "hidden_size": 32,
-        "intermediate_size": 32,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 2,
-        "num_hidden_layers": 2,
-    }
-    flow = FlowShape(
-        vocabulary=6561,
-        width=16,
-        heads=2,
-        inner=32,
-        blocks=2,
-        up_blocks=1,
-        speaker=192,
-        estimator_width=16,
-        estimator_depth=2,
-        estimator_heads=2,
-        estimator_head_width=8,
-        estimator_inner=32,
-    )
-    return Sizes(make_config(raw), flow, 16)
 
 
 @dataclass(slots=True)
@@ -175,7 +125,7 @@ def run(
     is_card = place.type == "cuda"
     is_half = is_card if settings.dtype == "auto" else settings.dtype == "bfloat16"
     dtype = torch.bfloat16 if is_half else torch.float32
-    sizes = small_sizes() if size == "small" else loading.full_sizes()
+    sizes = small_sizes() if size == "small" else full_sizes()
     if is_card:
         set_precision(settings.token2wav_precision)
     report = Report(_machine(place, settings, size))
@@ -253,9 +203,9 @@ def _memory(settings: ModelSettings, count: int, place: torch.device) -> Check:
     if place.type != "cuda":
         return not_run(name, "only a card's memory is measured", hurts)
     if not settings.random_weights:
-        planned = loading.describe(settings.model_copy(update={"device": "cpu"}))
+        planned = planning.describe(settings.model_copy(update={"device": "cpu"}))
     else:
-        planned = loading.describe(settings)
+        planned = planning.describe(settings)
     table = "; ".join(planned.notes)
     wanted = next((n for n in planned.notes if n.startswith("together ")), "together 0 GiB")
     peak = torch.cuda.max_memory_allocated(place) / GIB

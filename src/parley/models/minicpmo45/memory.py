@@ -13,6 +13,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+import torch
+
+from parley.models.minicpmo45.checkpoint import LAYERS
+from parley.models.minicpmo45.config import MiniCPMOConfig
+from parley.models.minicpmo45.quantize import Kind, planned_bytes, workspace_bytes
+from parley.models.minicpmo45.weights import build, shapes_of
+
 GIB: Final = 1024**3
 
 LIBRARIES_BYTES: Final = GIB // 2
@@ -83,3 +90,64 @@ def choice_bytes(vocabulary: int) -> int:
 def vision_bytes(*, width: int, inner: int, size: int) -> int:
     """What a full batch of the vision encoder takes while it runs."""
     return VISION_BATCH_TOKENS * (8 * width + 2 * inner) * size
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """Bytes a configuration takes on the device.
+
+    Args:
+        weights_bytes: once; loading_bytes: at most while loading: the result and one matrix.
+        slot_bytes: per slot, at the configured context; all kinds of state together.
+        per_1000_tokens_bytes: context caches per slot and 1,000 positions.
+        parts: weight bytes per part.
+    """
+
+    weights_bytes: int
+    loading_bytes: int
+    slot_bytes: int
+    per_1000_tokens_bytes: int
+    parts: Mapping[str, int]
+
+
+def plan(
+    config: MiniCPMOConfig,
+    *,
+    context_tokens: int,
+    dtype: torch.dtype = torch.bfloat16,
+    speech_slot_bytes: int = 0,
+    voice_bytes: int = 0,
+    quantize: Kind = "none",
+) -> MemoryPlan:
+    """The memory plan of a configuration.
+
+    Args:
+        speech_slot_bytes: what the speech decoder and vocoder keep per slot.
+        voice_bytes: the vocoder's weights.
+        quantize: what becomes of the language model's layers once they are loaded.
+    """
+    size = dtype.itemsize
+    shapes = shapes_of(build(config))
+    parts: dict[str, int] = {}
+    for name, shape in shapes.items():
+        part = name.split(".", 1)[0]
+        parts[part] = parts.get(part, 0) + torch.Size(shape).numel() * size
+    if voice_bytes:
+        parts["vocoder"] = voice_bytes
+    workspace = 0
+    if quantize != "none":
+        layers = {name: shape for name, shape in shapes.items() if name.startswith(LAYERS)}
+        before = planned_bytes(layers, "none", size)
+        parts["llm"] += planned_bytes(layers, quantize, size) - before
+        workspace = workspace_bytes(layers.values(), size)
+    loading = sum(parts.values()) + workspace
+    language = config.language
+    per_token = 2 * language.num_hidden_layers * language.num_key_value_heads * config.head_dim
+    audio = 2 * config.audio.encoder_layers * config.audio_positions * config.audio.d_model
+    return MemoryPlan(
+        weights_bytes=sum(parts.values()),
+        loading_bytes=loading,
+        slot_bytes=size * (per_token * context_tokens + audio) + speech_slot_bytes,
+        per_1000_tokens_bytes=size * per_token * 1000,
+        parts=parts,
+    )

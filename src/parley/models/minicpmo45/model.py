@@ -11,7 +11,7 @@ that raises has advanced nobody.
 | DECODE  | one text token per job: choose from the waiting logits, feed, compute the next ones |
 | SPEECH  | a few speech tokens per job                                                         |
 | VOCODE  | one window per job; voices of openings                                              |
-| SETTLE  | terminators of all jobs, packed, and their windows                                  |
+| FINALIZE| terminators of all jobs, packed, and their windows                                  |
 """
 
 from __future__ import annotations
@@ -20,13 +20,11 @@ import logging
 import secrets
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
-from typing import Any, Protocol, cast
+from typing import cast
 
 import torch
-from torch import Tensor
 
-from parley.engine.context import ContextLedger, Eviction
+from parley.engine.context import ContextLedger
 from parley.engine.model import DeviceFault, Job, Memory, ModelSpec
 from parley.engine.segments import Image
 from parley.engine.work import (
@@ -45,31 +43,28 @@ from parley.models.minicpmo45.audio_encoder.mel import LiveMel, LiveMelOptions, 
 from parley.models.minicpmo45.audio_encoder.network import SoundEncoder
 from parley.models.minicpmo45.config import MiniCPMOConfig
 from parley.models.minicpmo45.conversation.observer import ModelObserver
-from parley.models.minicpmo45.conversation.prefill import (
-    Feed,
-    ModelJob,
-    PrefillJob,
-    StartJob,
-    TurnPrefill,
-    UnitPrefillJob,
-)
+from parley.models.minicpmo45.conversation.prefill import ModelJob, PrefillJob, StartJob
 from parley.models.minicpmo45.conversation.replies import ReplyJob
-from parley.models.minicpmo45.conversation.speech import SpeechOutput, Windows
+from parley.models.minicpmo45.conversation.speech import SpeechOutput
 from parley.models.minicpmo45.conversation.state import Conversation, ConversationMark
+from parley.models.minicpmo45.conversation.turn_prefill import TurnPrefill
+from parley.models.minicpmo45.conversation.unit_prefill import UnitPrefillJob
 from parley.models.minicpmo45.conversation.units import SettleJob, UnitAnswerJob
 from parley.models.minicpmo45.conversation.whole import WholeReplyJob
 from parley.models.minicpmo45.llm.network import LanguageModel
-from parley.models.minicpmo45.llm.sampling import Ask, Choice, Chooser
+from parley.models.minicpmo45.llm.sampling import Chooser
 from parley.models.minicpmo45.llm.steps import LanguageSteps
 from parley.models.minicpmo45.quantize import stored_bytes
-from parley.models.minicpmo45.runtime.caches import CacheCopy, SlotCache, Span
+from parley.models.minicpmo45.runtime.caches import SlotCache
 from parley.models.minicpmo45.runtime.graphs import GraphRunner
-from parley.models.minicpmo45.token2wav.windows import Wave
+from parley.models.minicpmo45.stages.encode import encode
+from parley.models.minicpmo45.stages.eviction import slide_turns
+from parley.models.minicpmo45.stages.language import Decoding, Feeding, decode, finalize, prefill
+from parley.models.minicpmo45.stages.parts import Choosing
+from parley.models.minicpmo45.stages.speech import Speaking, speak, vocode
 from parley.models.minicpmo45.tokenizer import Tokenizer
-from parley.models.minicpmo45.tts.rows import SpeechBlock
 from parley.models.minicpmo45.vision_encoder.ahead import MediaThreads
 from parley.models.minicpmo45.vision_encoder.network import PictureEncoder
-from parley.models.minicpmo45.vision_encoder.pictures import Pieces
 from parley.models.minicpmo45.warmup import warm_up
 from parley.models.minicpmo45.weights import Network
 from parley.protocol.values import CONTEXT_TOKENS
@@ -80,12 +75,6 @@ log = logging.getLogger(__name__)
 ANSWER_RESERVE = 1024
 """Positions behind the context limit that only answers may use: a full request can be answered."""
 
-PREFILL_STEP_TOKENS = 4096
-"""Positions that one prefill step takes in, of all rows together: what it needs while it runs does
-not grow with the number of conversations."""
-
-SPEECH_TOKENS_PER_STEP = 5
-"""Speech tokens of a row between two looks of the scheduler."""
 
 TRANSCRIPTION_PROMPT = "Please listen to the audio snippet carefully and transcribe the content."
 """What the published model was taught to answer with the words of the sound. Source: the
@@ -93,51 +82,6 @@ checkpoint's model card, speech recognition."""
 
 PREVIOUS_MARKER = "\n\nprevious: "
 """Introduces what dropped units said. Source: sessions.md 5.3."""
-
-
-class Choosing(Protocol):
-    """What turns logits into tokens."""
-
-    def choose(self, logits: Tensor, asks: Sequence[Ask]) -> list[Choice]: ...
-
-
-class _Feeding(Protocol):
-    """A job at PREFILL."""
-
-    row: int
-    feed: Feed | None
-    wants_logits: bool
-
-    def begin_feed(self) -> None: ...
-
-    def fed(self, logits: Tensor | None) -> None: ...
-
-
-class _Decoding(Protocol):
-    """A job at DECODE."""
-
-    row: int
-    logits: Tensor | None
-
-    def ask(self) -> Ask: ...
-
-    def consider(self, choice: Choice) -> int | None: ...
-
-    def advance(self, hidden: Tensor | None, logits: Tensor | None) -> None: ...
-
-
-class _Speaking(Protocol):
-    """A job at SPEECH or VOCODE."""
-
-    row: int
-    windows: Windows | None
-    conversation: Conversation
-
-    def open_block(self) -> SpeechBlock: ...
-
-    def spoken(self) -> None: ...
-
-    def voiced(self, wave: Wave) -> None: ...
 
 
 class MiniCPMO45:
@@ -213,7 +157,7 @@ class MiniCPMO45:
         self.unit_mel = LiveMelOptions(redundancy_frames=2)
         self.marker_ids = tokenizer.encode(PREVIOUS_MARKER)
         self.media = MediaThreads(config.slices)
-        self._suffix_ids = tokenizer.encode("<|audio_end|><|im_end|>")
+        self.suffix_ids = tokenizer.encode("<|audio_end|><|im_end|>")
         self._conversations: list[Conversation | None] = [None] * slots
         self._spec = ModelSpec(
             name=name,
@@ -283,6 +227,10 @@ class MiniCPMO45:
             case Finalize():
                 return SettleJob(self, conversation)
 
+    def slide_turns(self, conversation: Conversation) -> None:
+        """Apply the turn-based window."""
+        slide_turns(self, conversation)
+
     def _open(self, row: int, opening: StartSession) -> Job:
         if opening.window.kind == "context" and opening.mode != "duplex":
             raise BadInput("The 'context' window exists in duplex only.", field="window")
@@ -325,278 +273,21 @@ class MiniCPMO45:
         try:
             match stage:
                 case Stage.ENCODE:
-                    self._encode(cast(Sequence[PrefillJob], jobs))
+                    encode(self, cast(Sequence[PrefillJob], jobs))
                 case Stage.PREFILL:
-                    self._prefill(cast(Sequence[_Feeding], jobs))
+                    prefill(self, cast(Sequence[Feeding], jobs))
                 case Stage.DECODE:
-                    self._decode(cast(Sequence[_Decoding], jobs))
+                    decode(self, cast(Sequence[Decoding], jobs))
                 case Stage.SPEECH:
-                    self._speak(cast(Sequence[_Speaking], jobs))
+                    speak(self, cast(Sequence[Speaking], jobs))
                 case Stage.VOCODE:
-                    self._vocode(cast(Sequence[ModelJob], jobs))
+                    vocode(self, cast(Sequence[ModelJob], jobs))
                 case Stage.FINALIZE:
-                    self._settle(cast(Sequence[SettleJob], jobs))
+                    finalize(self, cast(Sequence[SettleJob], jobs))
         except torch.AcceleratorError as error:
             raise DeviceFault(str(error)) from error
 
-    def _encode(self, jobs: Sequence[PrefillJob]) -> None:
-        seen = self._look([job.work.next_pictures for job in jobs])
-        heard = [
-            self.sound_encoder.encode_pieces(
-                [self.extractor.whole(clip) for clip in job.work.next_clips],
-                chunked=job.work.chunked,
-                longest=job.work.longest_frames,
-            )
-            for job in jobs
-        ]
-        # A unit of many pictures comes here more than once; its sound is heard the first time.
-        live = self._listen([job for job in jobs if job.work.is_live_due])
-        for job, pictures, clips in zip(jobs, seen, heard, strict=True):
-            job.work.seen += pictures
-            job.work.heard += clips
-        for job, (mel, tokens, spans) in live.items():
-            self.audio_cache.commit(spans)
-            job.conversation.state.mel = mel
-            job.work.live_tokens = tokens
-        for job in jobs:
-            if job.work.is_done:
-                job.encoded()
-
-    def _look(self, frames: Sequence[Sequence[tuple[Any, int | None]]]) -> list[list[Tensor]]:
-        """Tokens of every job's next pictures; pieces of one size go through together."""
-        pictures = [[self.media.pieces(pixels, limit) for pixels, limit in some] for some in frames]
-        flat: list[Pieces] = [picture for some in pictures for picture in some]
-        if not flat:
-            return [[] for _ in frames]
-        groups: dict[tuple[int, int], list[tuple[int, int]]] = {}
-        for number, picture in enumerate(flat):
-            for place, size in enumerate(picture.sizes):
-                groups.setdefault(size, []).append((number, place))
-        tokens: dict[tuple[int, int], Tensor] = {}
-        for size, members in groups.items():
-            patches = [flat[number].patches[place] for number, place in members]
-            sizes = [size] * len(members)
-            out = self.picture_encoder.resampler(
-                self.picture_encoder.features(patches, sizes), sizes
-            )
-            tokens.update(zip(members, out, strict=True))
-        whole = iter(
-            torch.stack([tokens[number, place] for place in range(picture.count)])
-            for number, picture in enumerate(flat)
-        )
-        return [[next(whole) for _ in some] for some in pictures]
-
-    def _listen(
-        self, jobs: Sequence[PrefillJob]
-    ) -> dict[PrefillJob, tuple[LiveMel, Tensor, list[Span]]]:
-        """The next chunk of every live stream."""
-        if not jobs:
-            return {}
-        states: list[LiveMel] = []
-        mels: list[Tensor] = []
-        prefixes: list[int] = []
-        suffixes: list[int] = []
-        pushed = self.media.together([partial(self._pushed, job) for job in jobs])
-        for job, (state, mel) in zip(jobs, pushed, strict=True):
-            conversation = job.conversation
-            before = conversation.state.mel
-            if mel.shape[1] == 0:
-                raise BadInput("The piece of sound is too short to be heard.")
-            trims = conversation.mode == "duplex"
-            margin = before.options.redundancy_frames if trims else 0
-            states.append(state)
-            mels.append(mel)
-            prefixes.append(margin if before.next_frame else 0)
-            suffixes.append(margin)
-            if self.sound_encoder.is_full(self.audio_cache.lengths[job.row], int(mel.shape[1])):
-                conversation.restart_audio(self.audio_cache)
-        rows = [job.row for job in jobs]
-        tokens, spans = self.sound_encoder.hear_live(
-            mels, rows, self.audio_cache, prefixes=prefixes, suffixes=suffixes
-        )
-        by_row = {span.row: span for span in spans}
-        return {
-            job: (state, heard, [by_row[job.row]])
-            for job, state, heard in zip(jobs, states, tokens, strict=True)
-        }
-
-    def _pushed(self, job: PrefillJob) -> tuple[LiveMel, Tensor]:
-        """A live stream with its next piece, and the frames that became final; changes nothing."""
-        assert job.work.live is not None
-        before = job.conversation.state.mel
-        try:
-            return before.push(job.work.live, self.extractor, last=job.work.is_last)
-        except ValueError as error:
-            raise BadInput(str(error)) from error
-
-    def _prefill(self, jobs: Sequence[_Feeding]) -> None:
-        for job in jobs:
-            if job.feed is None:
-                if isinstance(job, TurnPrefill) and job.window_is_due:
-                    self.slide_turns(job.conversation)
-                    job.window_is_due = False
-                job.begin_feed()
-        feeds = [(job, job.feed) for job in jobs if job.feed is not None]
-        limit = min(self._spec.prefill_piece_tokens, max(1, PREFILL_STEP_TOKENS // len(feeds)))
-        pieces = [feed.next(limit) for _, feed in feeds]
-        spans = [
-            Span(job.row, self.context.lengths[job.row], int(piece.shape[0]))
-            for (job, _), piece in zip(feeds, pieces, strict=True)
-        ]
-        hidden = self.steps.prefill(torch.cat(pieces), spans)
-        parts = torch.split(hidden, [span.count for span in spans])
-        asking = [
-            place
-            for place, (job, feed) in enumerate(feeds)
-            if job.wants_logits and feed.done + spans[place].count >= feed.count
-        ]
-        scores = dict(
-            zip(asking, self._last_logits([parts[place] for place in asking]), strict=True)
-        )
-        self.context.commit(spans)
-        for place, ((job, feed), span) in enumerate(zip(feeds, spans, strict=True)):
-            ids = feed.ids[feed.done : feed.done + span.count]
-            feed.done += span.count
-            self.observer.fed(job.row, ids, pieces[place], span.start, parts[place])
-            if feed.is_complete:
-                job.fed(scores.get(place))
-
-    def _last_logits(self, parts: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Logits of the last position of each part."""
-        if not parts:
-            return ()
-        return self.network.llm.logits(torch.stack([part[-1] for part in parts])).unbind()
-
-    def _decode(self, jobs: Sequence[_Decoding]) -> None:
-        logits = torch.stack([job.logits for job in jobs if job.logits is not None])
-        choices = self.chooser.choose(logits, [job.ask() for job in jobs])
-        tokens = [job.consider(choice) for job, choice in zip(jobs, choices, strict=True)]
-        going = [place for place, token in enumerate(tokens) if token is not None]
-        rows = [jobs[place].row for place in going]
-        spans = [Span(row, self.context.lengths[row], 1) for row in rows]
-        if any(span.end > self.context.capacity for span in spans):
-            raise InferenceFailed("The context has no room for an answer.")
-        fed = [token for token in tokens if token is not None]
-        states: dict[int, tuple[Tensor, Tensor]] = {}
-        if fed:
-            hidden, scores = self.steps.decode(fed, spans)
-            states = {place: (hidden[at], scores[at]) for at, place in enumerate(going)}
-        self.context.commit(spans)
-        for row, choice in zip((job.row for job in jobs), choices, strict=True):
-            self.observer.chose(row, choice)
-        for at, span in enumerate(spans):
-            self.observer.fed(span.row, (fed[at],), None, span.start, hidden[at][None])
-        for place, job in enumerate(jobs):
-            job.advance(*states.get(place, (None, None)))
-
-    def _speak(self, jobs: Sequence[_Speaking]) -> None:
-        assert self.speech_output is not None
-        blocks = [job.open_block() for job in jobs]
-        self.speech_output.decoder.step(blocks, SPEECH_TOKENS_PER_STEP)
-        for job, block in zip(jobs, blocks, strict=True):
-            if block.finished:
-                job.spoken()
-
-    def _vocode(self, jobs: Sequence[ModelJob]) -> None:
-        assert self.speech_output is not None
-        vocoder = self.speech_output.vocoder
-        opening = [job for job in jobs if isinstance(job, StartJob)]
-        speaking = [cast(_Speaking, job) for job in jobs if not isinstance(job, StartJob)]
-        opening = [job for job in opening if job.is_voice_found]
-        for open_job in opening:
-            assert open_job.voice is not None
-            vocoder.prepare(open_job.row, open_job.voice.result())
-        for job in speaking:
-            assert job.conversation.speech is not None
-            job.conversation.speech.before_window()
-        windows = [job.windows.waiting[0] for job in speaking if job.windows is not None]
-        waves = vocoder.speak([job.row for job in speaking], windows) if speaking else []
-        for open_job in opening:
-            open_job.open()
-        for job, window, wave in zip(speaking, windows, waves, strict=True):
-            assert job.conversation.speech is not None
-            job.conversation.speech.after_window()
-            self.observer.vocoded(job.row, window)
-            job.voiced(wave)
-
-    def _settle(self, jobs: Sequence[SettleJob]) -> None:
-        llm = self.network.llm
-        spans = [Span(job.row, self.context.lengths[job.row], len(job.ids)) for job in jobs]
-        hidden = self.steps.prefill(llm.embed([token for job in jobs for token in job.ids]), spans)
-        self.context.commit(spans)
-        first = 0
-        for job, span in zip(jobs, spans, strict=True):
-            mine = slice(first, first + span.count)
-            first += span.count
-            self.observer.fed(job.row, tuple(job.ids), None, span.start, hidden[mine])
-            job.settled()
-            job.slid(self._slide(job.conversation))
-
     # Windows.
-
-    def slide_turns(self, conversation: Conversation) -> None:
-        """The turn-based window looks."""
-        if self.behaviour.counts_window_exactly:
-            self._slide(conversation)
-            return
-        window = conversation.opening.window
-        if window.kind != "basic":
-            return
-        row, state = conversation.row, conversation.state
-        length = self.context.lengths[row]
-        state.rounds, gone = state.rounds.plan(length, window.high_tokens, window.low_tokens)
-        if not gone:
-            return
-        self.context.drop(row, state.rounds.protected_tokens, gone, self.rope)
-        conversation.replace_ledger(self.context.lengths[row])
-        self.observer.slid(row, gone, 1)
-
-    def _slide(self, conversation: Conversation) -> int:
-        """The window looks; gives how many tokens it dropped."""
-        eviction = conversation.ledger.plan()
-        if eviction is None:
-            return 0
-        if eviction.previous is None:
-            self._close_gaps(conversation.row, eviction)
-        else:
-            self._rewrite(conversation.row, eviction, eviction.previous)
-        conversation.ledger.commit(eviction)
-        self.observer.slid(conversation.row, eviction.dropped_tokens, eviction.dropped_entries)
-        return eviction.dropped_tokens
-
-    def _close_gaps(self, row: int, eviction: Eviction) -> None:
-        target = eviction.keep[0][1]
-        for start, end in eviction.keep[1:]:
-            self.context.move(row, start, end - start, target, self.rope)
-            target += end - start
-        self.context.lengths[row] = target
-
-    def _rewrite(self, row: int, eviction: Eviction, previous: Sequence[int]) -> None:
-        """Run what dropped units said through the model, between the head and the kept units."""
-        context, llm = self.context, self.network.llm
-        length, head = context.lengths[row], eviction.keep[0][1]
-        behind = context.lift(row, head, length - head)
-        kept = sum(end - start for start, end in eviction.keep[1:])
-        # A prompt that came without the usual end has no suffix to write again.
-        count = eviction.length_tokens - head - kept
-        ids = [*self.marker_ids, *previous, *self._suffix_ids][:count]
-        try:
-            context.lengths[row] = head
-            span = Span(row, head, len(ids))
-            llm(llm.embed(ids), [span], context, self.rope)
-        except Exception:
-            context.put(row, behind, 0, 0, self.rope)
-            context.lengths[row] = length
-            raise
-        target = span.end
-        for start, end in eviction.keep[1:]:
-            part = CacheCopy(
-                behind.keys[:, :, start - head : end - head],
-                behind.values[:, :, start - head : end - head],
-            )
-            context.put(row, part, start, target, self.rope)
-            target += end - start
-        context.lengths[row] = target
 
     # Marks.
 

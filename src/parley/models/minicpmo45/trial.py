@@ -23,12 +23,12 @@ from parley.models.minicpmo45.audio_encoder.mel import RATE_HZ, MelExtractor
 from parley.models.minicpmo45.audio_encoder.network import SoundEncoder
 from parley.models.minicpmo45.config import make_config
 from parley.models.minicpmo45.llm.steps import LanguageSteps
-from parley.models.minicpmo45.loading import Sizes
 from parley.models.minicpmo45.quantize import Int4Linear, fits_int4, grouped
+from parley.models.minicpmo45.random_model import Sizes
 from parley.models.minicpmo45.runtime import slot_attention
 from parley.models.minicpmo45.runtime.attention import make_attention
 from parley.models.minicpmo45.runtime.caches import Span
-from parley.models.minicpmo45.token2wav.token2wav import random_token2wav, random_voice
+from parley.models.minicpmo45.token2wav.vocoder_files import random_token2wav, random_voice
 from parley.models.minicpmo45.token2wav.windows import LOOK_AHEAD, WINDOW_TOKENS, VocoderWindow
 from parley.models.minicpmo45.tts.decoder import MiniCPMTTS
 from parley.models.minicpmo45.tts.rows import BlockRule, Fed, SpeechBlock

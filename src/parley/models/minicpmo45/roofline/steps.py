@@ -24,22 +24,22 @@ from parley.engine.work import Stage
 from parley.models.minicpmo45 import weights
 from parley.models.minicpmo45.audio_encoder.mel import RATE_HZ, LiveMel, MelExtractor
 from parley.models.minicpmo45.audio_encoder.network import SoundEncoder
+from parley.models.minicpmo45.checkpoint import LAYERS
 from parley.models.minicpmo45.config import MiniCPMOConfig, full_size_config
 from parley.models.minicpmo45.llm.sampling import Ask, Chooser, unit_rule
 from parley.models.minicpmo45.llm.steps import LanguageSteps
-from parley.models.minicpmo45.loading import ByteTokenizer
-from parley.models.minicpmo45.model import ANSWER_RESERVE, SPEECH_TOKENS_PER_STEP
+from parley.models.minicpmo45.model import ANSWER_RESERVE
 from parley.models.minicpmo45.quantize import Kind, packed
+from parley.models.minicpmo45.random_model import ByteTokenizer
 from parley.models.minicpmo45.roofline.meter import Count, Meter
 from parley.models.minicpmo45.runtime.attention import SlotAttention
 from parley.models.minicpmo45.runtime.caches import SlotCache, Span
 from parley.models.minicpmo45.runtime.graphs import Function, GraphRunner
-from parley.models.minicpmo45.token2wav.flow import KEPT_FRAMES, FlowRow
-from parley.models.minicpmo45.token2wav.token2wav import (
-    PROMPT_FRAMES,
-    random_token2wav,
-)
+from parley.models.minicpmo45.stages.speech import SPEECH_TOKENS_PER_STEP
+from parley.models.minicpmo45.token2wav.flow_memory import KEPT_FRAMES, FlowRow
+from parley.models.minicpmo45.token2wav.token2wav import PROMPT_FRAMES
 from parley.models.minicpmo45.token2wav.vocoder import ClassicVocoder
+from parley.models.minicpmo45.token2wav.vocoder_files import random_token2wav
 from parley.models.minicpmo45.token2wav.windows import LOOK_AHEAD, WINDOW_FRAMES, WINDOW_TOKENS
 from parley.models.minicpmo45.tokenizer import SpecialIds
 from parley.models.minicpmo45.tts.decoder import MiniCPMTTS
@@ -341,7 +341,7 @@ def _pack(network: nn.Module, kind: Kind) -> None:
     """Packed layers in place of those that loading would pack."""
     named = [(name, module) for name, module in network.named_modules()]
     for name, module in named:
-        if isinstance(module, nn.Linear) and f"{name}.weight".startswith(weights.LAYERS):
+        if isinstance(module, nn.Linear) and f"{name}.weight".startswith(LAYERS):
             small = packed(module.weight.detach(), kind)
             if small is not None:
                 above, _, own = name.rpartition(".")

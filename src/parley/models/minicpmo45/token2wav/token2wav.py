@@ -13,35 +13,30 @@ Source: speech.md 3 and 4. Two kinds of voice files exist, told apart by a tenso
 
 from __future__ import annotations
 
-import zipfile
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from parley.errors import SetupError
 from parley.models.minicpmo45.runtime.graphs import GraphRunner
 from parley.models.minicpmo45.token2wav.conformer import LOOK_AHEAD
-from parley.models.minicpmo45.token2wav.flow import (
-    Flow,
+from parley.models.minicpmo45.token2wav.flow import Flow
+from parley.models.minicpmo45.token2wav.flow_memory import (
     FlowMark,
     FlowMemory,
     FlowRow,
-    FlowShape,
-    FlowStep,
     Trim,
     memory_for_prompts,
 )
+from parley.models.minicpmo45.token2wav.flow_step import FlowStep
 from parley.models.minicpmo45.token2wav.vocoder import OVERLAP_SAMPLES, ClassicRow, ClassicVocoder
 from parley.models.minicpmo45.token2wav.vocoder_causal import CausalRow, CausalVocoder
-from parley.models.minicpmo45.token2wav.vocoder_layers import folded
 from parley.models.minicpmo45.token2wav.voice_pack import VoicePack
 from parley.models.minicpmo45.token2wav.windows import SILENT_TOKEN, VocoderWindow
 
@@ -51,7 +46,6 @@ STEPS = 5
 PROMPT_FRAMES = 502
 """Longest prompt by default: ten seconds and the rounding of a token."""
 
-FLOW_FILE, VOCODER_FILE = "flow.pt", "hift.pt"
 
 Wave = npt.NDArray[np.float32]
 
@@ -314,189 +308,4 @@ def _grouped(numbers: range, key: Callable[[int], Key]) -> list[tuple[Key, list[
 # --------------------------------------------------------------------------------------- loading
 
 
-def load_token2wav(
-    folder: Path,
-    *,
-    slots: int,
-    device: torch.device | str = "cpu",
-    dtype: torch.dtype = torch.float32,
-    steps: int = STEPS,
-    prompt_frames: int = PROMPT_FRAMES,
-    leads_with_silence: bool = True,
-    graphs: GraphRunner | None = None,
-    history: torch.dtype | None = None,
-) -> Token2Wav:
-    """Read `flow.pt` and `hift.pt`.
-
-    Args:
-        dtype: of the flow; the vocoder always computes in float32.
-
-    Raises:
-        SetupError: a file is absent or broken, or its tensors are not those of a voice.
-    """
-    flow = make_flow(read_tensors(folder / FLOW_FILE))
-    vocoder = make_vocoder(read_tensors(folder / VOCODER_FILE))
-    return Token2Wav(
-        flow.to(device=device, dtype=dtype),
-        vocoder.to(device=device),
-        slots=slots,
-        steps=steps,
-        prompt_frames=prompt_frames,
-        leads_with_silence=leads_with_silence,
-        graphs=graphs,
-        history=history,
-    )
-
-
-def missing_files(folder: Path) -> list[str]:
-    """Names of the vocoder's files that a folder lacks."""
-    return [name for name in (FLOW_FILE, VOCODER_FILE) if not (folder / name).is_file()]
-
-
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    """A state dictionary, data only: no code in the file is run."""
-    if not path.is_file():
-        raise SetupError(
-            f"{path.name} is missing in {path.parent}.",
-            hint="It belongs to the checkpoint's assets/token2wav folder. Text works without it.",
-        )
-    try:
-        # Files of before torch 1.6 are not archives, and cannot be mapped.
-        stored = torch.load(
-            path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path)
-        )
-    except Exception as error:
-        raise SetupError(f"{path} cannot be read as a weights file: {error}") from error
-    if not isinstance(stored, dict):
-        raise SetupError(f"{path} does not hold a dictionary of tensors.")
-    prefix = "generator."
-    return {
-        str(name).removeprefix(prefix): value
-        for name, value in stored.items()
-        if isinstance(value, Tensor)
-    }
-
-
-def make_flow(tensors: dict[str, Tensor]) -> Flow:
-    """A flow network from the tensors of `flow.pt`."""
-    flow = Flow(FlowShape.of(tensors))
-    _fill(flow, tensors, FLOW_FILE)
-    return flow
-
-
-def make_vocoder(tensors: dict[str, Tensor]) -> ClassicVocoder | CausalVocoder:
-    """A vocoder from the tensors of `hift.pt`; which kind, the first convolution's width tells."""
-    first = "conv_pre.parametrizations.weight.original1"
-    pitch = "f0_predictor.condnet.0.parametrizations.weight.original1"
-    for name in (first, pitch):
-        if name not in tensors:
-            raise SetupError(f"The vocoder's weights lack {name}.")
-    channels, bins, width = tensors[first].shape
-    pitch_channels = tensors[pitch].shape[0]
-    match width:
-        case 7:
-            classic = ClassicVocoder(channels, pitch_channels, bins)
-            _fill(classic, folded(tensors), VOCODER_FILE)
-            return classic
-        case 5:
-            causal = CausalVocoder(channels, pitch_channels, bins)
-            causal.f0_predictor.double()
-            _fill(causal, folded(tensors, precise="f0_predictor."), VOCODER_FILE)
-            return causal
-        case _:
-            raise SetupError(
-                f"{VOCODER_FILE} is of an unknown kind: its first convolution is {width} wide.",
-                hint="Known are 7 (classic) and 5 (causal).",
-            )
-
-
-def _fill(network: nn.Module, tensors: dict[str, Tensor], file: str) -> None:
-    """Load strictly, and say what does not fit in one sentence."""
-    wanted = {name: tuple(value.shape) for name, value in network.state_dict().items()}
-    missing = sorted(set(wanted) - set(tensors))
-    extra = sorted(set(tensors) - set(wanted))
-    wrong = sorted(
-        f"{name} (needs {list(shape)}, has {list(tensors[name].shape)})"
-        for name, shape in wanted.items()
-        if name in tensors and tuple(tensors[name].shape) != shape
-    )
-    complaints = [
-        f"{len(names)} {what}: {', '.join(names[:8])}{', …' if len(names) > 8 else ''}"
-        for names, what in ((missing, "missing"), (extra, "unexpected"), (wrong, "of wrong shape"))
-        if names
-    ]
-    if complaints:
-        raise SetupError(f"{file} does not fit. Tensors " + "; ".join(complaints) + ".")
-    network.load_state_dict(tensors)
-    network.requires_grad_(False)
-    network.eval()
-
-
 # ---------------------------------------------------------------------------------------- random
-
-FULL_FLOW = FlowShape(
-    vocabulary=6561,
-    width=512,
-    heads=8,
-    inner=2048,
-    blocks=6,
-    up_blocks=4,
-    speaker=192,
-    estimator_width=512,
-    estimator_depth=16,
-    estimator_heads=8,
-    estimator_head_width=64,
-    estimator_inner=2048,
-)
-"""Geometry of the published flow. Source: speech.md 3.1."""
-
-FULL_CHANNELS = 512
-"""Channels of the published vocoder and of its pitch predictor."""
-
-
-def random_token2wav(
-    *,
-    slots: int,
-    shape: FlowShape = FULL_FLOW,
-    channels: int = FULL_CHANNELS,
-    is_causal: bool = False,
-    device: torch.device | str = "cpu",
-    dtype: torch.dtype = torch.float32,
-    steps: int = STEPS,
-    prompt_frames: int = PROMPT_FRAMES,
-    seed: int = 0,
-    graphs: GraphRunner | None = None,
-    history: torch.dtype | None = None,
-) -> Token2Wav:
-    """The published geometry without a checkpoint, for benchmarks and tests: it makes noise."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        flow = Flow(shape)
-        vocoder: ClassicVocoder | CausalVocoder
-        if is_causal:
-            vocoder = CausalVocoder(channels, channels)
-            vocoder.f0_predictor.double()
-        else:
-            vocoder = ClassicVocoder(channels, channels)
-    for network in (flow, vocoder):
-        network.requires_grad_(False)
-        network.eval()
-    return Token2Wav(
-        flow.to(device=device, dtype=dtype),
-        vocoder.to(device=device),
-        slots=slots,
-        steps=steps,
-        prompt_frames=prompt_frames,
-        graphs=graphs,
-        history=history,
-    )
-
-
-def random_voice(*, tokens: int = 150, seed: int = 0) -> VoicePack:
-    """A voice of noise, six seconds by default, for benchmarks and tests."""
-    random = np.random.default_rng(seed)
-    return VoicePack(
-        tokens=random.integers(0, FULL_FLOW.vocabulary, tokens),
-        embedding=random.standard_normal(FULL_FLOW.speaker).astype(np.float32),
-        mel=(random.standard_normal((2 * tokens, 80)) - 5).astype(np.float32),
-    )

@@ -1,0 +1,193 @@
+"""The files of a checkpoint: which tensors there are, whether they are those that a model needs.
+
+Every name is accounted for: what is missing, unexpected or of the wrong shape is named in one
+error before any data is read. Layout and names: model.md 2."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from parley.errors import SetupError
+from parley.models.minicpmo45.awq import (
+    SUFFIXES,
+    USE_INSTEAD,
+    AwqScheme,
+)
+
+INDEX_FILE = "model.safetensors.index.json"
+
+
+SINGLE_FILE = "model.safetensors"
+
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Where a tensor lies, without its data."""
+
+    file: Path
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def nbytes(self) -> int:
+        return torch.Size(self.shape).numel() * _DTYPE_BYTES.get(self.dtype, 2)
+
+
+LAYERS = "llm.model.layers."
+"""Tensors that may be quantised."""
+
+
+_DTYPE_BYTES = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2, "I64": 8, "I32": 4, "I8": 1, "U8": 1}
+
+
+def catalogue(folder: Path) -> dict[str, Stored]:
+    """Every tensor of a checkpoint folder, by name, through its index.
+
+    Raises:
+        SetupError: no safetensors files, or a shard is absent or broken.
+    """
+    index = folder / INDEX_FILE
+    if index.is_file():
+        try:
+            places = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        except (ValueError, KeyError, OSError) as error:
+            raise SetupError(f"{index} cannot be read: {error}") from error
+        files = sorted({folder / name for name in places.values()})
+    elif (folder / SINGLE_FILE).is_file():
+        files, places = [folder / SINGLE_FILE], None
+    elif any(folder.rglob("*.gguf")):
+        raise SetupError(f"{folder} holds GGUF files, which are not read here.", hint=USE_INSTEAD)
+    else:
+        raise SetupError(
+            f"{folder} holds neither {INDEX_FILE} nor {SINGLE_FILE}.",
+            hint="A checkpoint folder is the whole content of the model's repository.",
+        )
+    absent = [file.name for file in files if not file.is_file()]
+    if absent:
+        raise SetupError(
+            f"Shards are missing in {folder}: {', '.join(absent)}.",
+            hint="The download is probably incomplete; fetch the model again.",
+        )
+    found: dict[str, Stored] = {}
+    for file in files:
+        try:
+            with safe_open(file, framework="pt") as shard:
+                for name in list(shard.keys()):
+                    data = shard.get_slice(name)
+                    found[name] = Stored(file, tuple(data.get_shape()), data.get_dtype())
+        except Exception as error:  # safetensors raises its own class without a public name
+            raise SetupError(f"{file} is not a readable safetensors file: {error}") from error
+    if places is not None:
+        lost = sorted(set(places) - set(found))
+        if lost:
+            raise SetupError(f"The index names tensors that no shard holds: {some_names(lost)}.")
+    return found
+
+
+def account(expected: Shapes, found: Mapping[str, Stored], ignored: Iterable[str] = ()) -> None:
+    """Compare what the model needs with what a checkpoint holds.
+
+    Args:
+        ignored: name prefixes that may be present without being needed.
+
+    Raises:
+        SetupError: anything missing, unexpected or of another shape; all of it is named.
+    """
+    skip = tuple(ignored)
+    missing = sorted(set(expected) - set(found))
+    extra = sorted(name for name in set(found) - set(expected) if not name.startswith(skip or "\0"))
+    wrong = [
+        f"{name} (needs {list(shape)}, has {list(found[name].shape)})"
+        for name, shape in sorted(expected.items())
+        if name in found and tuple(found[name].shape) != tuple(shape)
+    ]
+    complaints = [
+        f"{len(names)} {what}: {some_names(names)}"
+        for names, what in ((missing, "missing"), (extra, "unexpected"), (wrong, "of wrong shape"))
+        if names
+    ]
+    if complaints:
+        raise SetupError(
+            "The checkpoint does not fit the model. Tensors " + "; ".join(complaints) + ".",
+            hint="Compare config.json with the safetensors files; both must be of one release.",
+        )
+
+
+def some_names(names: list[str], limit: int = 12) -> str:
+    """The first names of many, for a sentence."""
+    shown = ", ".join(names[:limit])
+    return shown if len(names) <= limit else f"{shown}, and {len(names) - limit} more"
+
+
+def unfolded(
+    stored: Mapping[str, Stored], scheme: AwqScheme | None
+) -> tuple[dict[str, Stored], dict[str, tuple[str, str, str]]]:
+    """A catalogue in which packed matrices stand under their own names, and the three tensors of
+    each of them."""
+    triples: dict[str, tuple[str, str, str]] = {}
+    if scheme is not None:
+        for name in stored:
+            place, _, leaf = name.rpartition(".")
+            parts = tuple(f"{place}.{suffix}" for suffix in SUFFIXES)
+            if leaf == SUFFIXES[0] and all(part in stored for part in parts):
+                triples[f"{place}.weight"] = (parts[0], parts[1], parts[2])
+    away = {part for parts in triples.values() for part in parts}
+    found = {name: one for name, one in stored.items() if name not in away}
+    for name, (qweight, _, _) in triples.items():
+        inputs, columns = stored[qweight].shape
+        found[name] = Stored(stored[qweight].file, (8 * columns, inputs), "AWQ")
+    return found, triples
+
+
+def stored_dtype(found: Mapping[str, Stored]) -> torch.dtype:
+    """The precision a checkpoint asks for: float32 if most of its language model is, else bfloat16,
+    as the published code casts everything to."""
+    sizes: dict[str, int] = {}
+    for name, stored in found.items():
+        if name.startswith("llm."):
+            count = torch.Size(stored.shape).numel()
+            sizes[stored.dtype] = sizes.get(stored.dtype, 0) + count
+    is_wide = bool(sizes) and max(sizes, key=lambda kind: sizes[kind]) in ("F32", "F64")
+    return torch.float32 if is_wide else torch.bfloat16
+
+
+def write(
+    folder: Path,
+    raw_config: Mapping[str, Any],
+    tensors: Iterable[tuple[str, Tensor]],
+    *,
+    shard_bytes: int = 5_000_000_000,
+) -> None:
+    """Store a checkpoint in the official layout: config.json, an index, and numbered shards."""
+    from safetensors.torch import save_file
+
+    folder.mkdir(parents=True, exist_ok=True)
+    shards: list[dict[str, Tensor]] = [{}]
+    filled = total = 0
+    for name, tensor in tensors:
+        size = tensor.numel() * tensor.element_size()
+        if shards[-1] and filled + size > shard_bytes:
+            shards.append({})
+            filled = 0
+        shards[-1][name] = tensor.contiguous()
+        filled += size
+        total += size
+    places: dict[str, str] = {}
+    for number, shard in enumerate(shards, 1):
+        file = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
+        save_file(shard, folder / file, metadata={"format": "pt"})
+        places.update(dict.fromkeys(shard, file))
+    index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
+    (folder / INDEX_FILE).write_text(json.dumps(index, indent=2), encoding="utf-8")
+    (folder / "config.json").write_text(json.dumps(raw_config, indent=2), encoding="utf-8")

@@ -1,0 +1,181 @@
+"""Chat and half-duplex: messages into the context."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from torch import Tensor
+
+from parley.engine.segments import Audio, Image, Mark, Marker, Segment, Text
+from parley.engine.work import Prefill
+from parley.errors import BadInput, ContextFull
+from parley.models.job import ModelJob as ModelJob
+from parley.models.minicpmo45.audio_encoder.mel import (
+    FIRST_LIVE_SAMPLES,
+)
+from parley.models.minicpmo45.conversation.parts import Parts
+from parley.models.minicpmo45.conversation.prefill import PrefillJob
+from parley.models.minicpmo45.conversation.state import Conversation
+from parley.models.minicpmo45.prompt.inputs import Media, chat_messages, samples_of
+from parley.models.minicpmo45.prompt.layout import (
+    Part,
+    PromptMessage,
+    PromptSound,
+    Role,
+    as_text,
+    expand,
+    render,
+)
+
+
+class TurnPrefill(PrefillJob):
+    """Chat and half-duplex: messages into the context; the turn-based window before and after."""
+
+    def __init__(self, model: Parts, conversation: Conversation, work: Prefill) -> None:
+        super().__init__(model, conversation)
+        state = conversation.state
+        self.begun, self.new_turn = state.has_begun, state.new_turn
+        self.window_is_due = True
+        self.closing = 0
+        self.system_tokens = 0
+        self.turn_sounds = 0
+        self.has_turn_sound = False
+        self.restarts_audio = not state.has_begun
+        self.role: Role = "user"
+        self.text = ""
+        media = Media()
+        if conversation.mode == "chat":
+            self._chat(work.segments, media)
+        else:
+            self._half_duplex(work.segments, media)
+        self.added = len(self.prompt.ids)
+        self.work.pictures = media.pictures
+        if self.work.live is None:
+            self.work.take_signals(media.signals())
+        if not self.added:
+            self.done()
+            return
+        self._require_room()
+        self.prepared()
+
+    def _require_room(self) -> None:
+        ledger = self.conversation.ledger
+        limit = self.model.spec.context_limit_tokens
+        if self.added > limit:
+            raise ContextFull(self.added, limit)
+        if self.model.behaviour.counts_window_exactly:
+            eviction = ledger.plan()
+            ledger.require(self.added - (eviction.dropped_tokens if eviction else 0))
+
+    def _append(self, parts: Sequence[Part], *, is_system: bool) -> None:
+        """More of the prompt. Messages are tokenised one by one."""
+        model = self.model
+        self.text += as_text(parts)
+        more = expand(
+            parts,
+            model.tokenizer,
+            model.config.slices,
+            queries=model.config.query_num,
+            literal=not model.behaviour.parses_typed_tags,
+        )
+        self.prompt = self.prompt.followed_by(more)
+        if is_system and self.system_tokens + len(more.ids) == len(self.prompt.ids):
+            self.system_tokens += len(more.ids)
+
+    def _chat(self, segments: Sequence[Segment], media: Media) -> None:
+        config = self.model.config
+        messages = chat_messages(
+            segments,
+            media,
+            max_slices=None,
+            with_id=config.slices.use_image_id,
+            pool_step=config.pool_step,
+        )
+        if messages:
+            self.role = messages[-1].role
+        self._append(render(messages), is_system=self.role == "system")
+
+    def _half_duplex(self, segments: Sequence[Segment], media: Media) -> None:
+        """Turns of the user are left open, and closed by what follows."""
+        self.work.chunked = False
+        for role, content in _turns(segments):
+            self.role = role
+            parts: list[Part] = []
+            for segment in content:
+                if isinstance(segment, Text):
+                    parts.append(segment.text)
+                elif isinstance(segment, Image):
+                    parts.append(media.add_picture(segment, max_slices=1, with_id=False))
+                else:
+                    parts.append(self._sound(segment, role, media))
+            if role != "user":
+                self.restarts_audio = True
+                parts = list(parts) if self.begun else render([PromptMessage(role, tuple(parts))])
+            elif not self.begun or self.new_turn:
+                parts = [self._opening(), *parts]
+            self.begun, self.new_turn = True, role != "user"
+            self._append(parts, is_system=role == "system")
+        self.turn_sounds += int(self.has_turn_sound)
+
+    def _opening(self) -> str:
+        if not self.conversation.state.has_replied:
+            return "<|im_start|>user\n"
+        self.closing = len(self.model.tokenizer.encode("<|tts_eos|><|im_end|>\n"))
+        return "<|tts_eos|><|im_end|>\n<|im_start|>user\n"
+
+    def _sound(self, segment: Audio, role: Role, media: Media) -> PromptSound:
+        samples = samples_of(segment)
+        pool_step = self.model.config.pool_step
+        if role == "user":
+            # The first sound of a turn has a minimum length, also when it is whole.
+            is_first = self.conversation.state.turn_sounds == 0 and not self.has_turn_sound
+            if is_first and len(samples) < FIRST_LIVE_SAMPLES:
+                samples = np.pad(samples, (FIRST_LIVE_SAMPLES - len(samples), 0))
+            self.has_turn_sound = True
+        if segment.hearing == "live":
+            if self.work.live is not None:
+                raise BadInput("One live piece of sound at a time.")
+            self.work.live = samples
+            return media.add_clip(samples, pool_step=pool_step)
+        media.begin_group()
+        return media.add_clip(samples, pool_step=pool_step)
+
+    def fed(self, logits: Tensor | None) -> None:
+        conversation = self.conversation
+        state, ledger = conversation.state, conversation.ledger
+        if state.is_reply_open:
+            ledger.append(self.closing)
+            ledger.end_entry()
+            state.is_reply_open = False
+        if self.system_tokens:
+            ledger.append(self.system_tokens)
+            ledger.protect()
+        ledger.append(self.added - self.system_tokens - self.closing)
+        state.has_begun, state.new_turn = True, self.new_turn
+        state.turn_sounds += self.turn_sounds
+        if not self.model.behaviour.counts_window_exactly:
+            state.rounds = state.rounds.prefilled(self.role, self.added)
+        if self.restarts_audio:
+            conversation.restart_audio(self.model.audio_cache)
+        self.model.slide_turns(conversation)
+        self.done()
+
+
+def _turns(segments: Sequence[Segment]) -> list[tuple[Role, list[Text | Image | Audio]]]:
+    """Segments by turn. What stands outside of turn marks goes on with the user's turn."""
+    turns: list[tuple[Role, list[Text | Image | Audio]]] = []
+    is_open = False
+    for segment in segments:
+        if isinstance(segment, Marker):
+            if segment.mark is Mark.UNIT:
+                raise BadInput("A turn-based conversation has no units.")
+            is_open = segment.mark is Mark.TURN_START
+            if is_open:
+                turns.append((segment.role or "user", []))
+            continue
+        if not is_open:
+            turns.append(("user", []))
+            is_open = True
+        turns[-1][1].append(segment)
+    return turns

@@ -1,0 +1,214 @@
+"""Duplex: the system prompt and units into the context."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from torch import Tensor
+
+from parley.engine.segments import Audio, Image, Mark, Marker, Segment, Text
+from parley.engine.work import Prefill, Stage
+from parley.errors import BadInput, InvalidRequest
+from parley.models.job import ModelJob as ModelJob
+from parley.models.minicpmo45.audio_encoder.mel import (
+    FIRST_FED_SAMPLES,
+    FIRST_LIVE_SAMPLES,
+    LIVE_SAMPLES,
+    Samples,
+)
+from parley.models.minicpmo45.conversation.parts import Parts
+from parley.models.minicpmo45.conversation.prefill import PrefillJob
+from parley.models.minicpmo45.conversation.state import WAITING_FRAMES, Conversation, Frame
+from parley.models.minicpmo45.prompt.inputs import Media, samples_of
+from parley.models.minicpmo45.prompt.layout import (
+    Part,
+    Place,
+    Prompt,
+    PromptSound,
+    merge_texts,
+)
+from parley.models.minicpmo45.vision_encoder.pictures import choose_grid
+
+
+class UnitPrefillJob(PrefillJob):
+    """Duplex: the system prompt, or one unit."""
+
+    def __init__(self, model: Parts, conversation: Conversation, work: Prefill) -> None:
+        super().__init__(model, conversation)
+        if conversation.state.unsettled is not None:
+            raise InvalidRequest("The last unit has not been settled.")
+        segments = work.segments
+        self.is_unit = any(isinstance(s, Marker) and s.mark is Mark.UNIT for s in segments)
+        self.is_short = False
+        self.protects = False
+        self.suffix = 0
+        self.kind = "audio"
+        self._kept: tuple[Samples, tuple[Frame, ...]] | None = None
+        self.is_first_sound = False
+        media = Media()
+        if self.is_unit:
+            self._unit(segments, media)
+        else:
+            self._system(segments, media)
+        if self._result is not None:
+            return
+        self.wants_logits = self.is_unit and not self.is_short
+        conversation.ledger.require(self.added)
+        self.prepared()
+
+    def _system(self, segments: Sequence[Segment], media: Media) -> None:
+        """`<|im_start|>system`, text, newline, the voice between its tags, `<|im_end|>`.
+
+        The newline and the tags are part of the layout, also without a voice. Outside of turn marks
+        texts and sounds are fed as they are.
+        """
+        parts: list[Part] = []
+        role: str | None = None
+        voiced = False
+        for segment in segments:
+            match segment:
+                case Marker(Mark.TURN_START, named):
+                    role = named or "system"
+                    parts.append(f"<|im_start|>{role}\n")
+                case Marker(Mark.TURN_END):
+                    if not voiced:
+                        parts.append("\n<|audio_start|>")
+                    parts.append("<|audio_end|><|im_end|>")
+                    self.suffix = len(self.model.tokenizer.encode("<|audio_end|><|im_end|>"))
+                    self.protects, role = True, None
+                case Text(text):
+                    parts.append(text)
+                case Audio():
+                    if role is not None and not voiced:
+                        parts.append("\n<|audio_start|>")
+                        voiced = True
+                    media.begin_group()
+                    sound = media.add_clip(
+                        samples_of(segment), pool_step=self.model.config.pool_step
+                    )
+                    parts.append(sound)
+                case Image():
+                    raise BadInput("A duplex system prompt holds no pictures.")
+        ids: list[int] = []
+        places: list[Place] = []
+        for part in merge_texts(parts):
+            if isinstance(part, str):
+                ids += self.model.tokenizer.encode(part)
+            elif isinstance(part, PromptSound):
+                count = part.tokens
+                places.append(Place("audio", part.index, 0, len(ids), len(ids) + count))
+                ids += [self.model.tokenizer.ids.unk] * count
+        self.prompt = Prompt(tuple(ids), tuple(places))
+        self.added = len(ids)
+        self.work.take_signals(media.signals())
+
+    def _unit(self, segments: Sequence[Segment], media: Media) -> None:
+        state = self.conversation.state
+        frames: list[Frame] = list(state.frames)
+        sound: Samples | None = None
+        for segment in segments:
+            match segment:
+                case Marker():
+                    continue
+                case Image():
+                    limit = 1 if segment.max_slices is None else segment.max_slices
+                    if limit < 1:
+                        raise BadInput("max_slice_nums must be at least 1.", field="max_slice_nums")
+                    frames.append((segment.pixels, limit))
+                case Audio():
+                    new = samples_of(segment)
+                    sound = new if sound is None else np.concatenate([sound, new])
+                case Text():
+                    raise BadInput("A unit holds sound and pictures only.")
+        if sound is None and not frames:
+            raise BadInput("A unit needs sound or a picture.")
+        live: Samples | None = None
+        rest = state.buffered
+        if sound is not None:
+            buffer = np.concatenate([state.buffered, sound])
+            self.is_first_sound = state.live_units == 0
+            if self.is_first_sound and len(buffer) < FIRST_LIVE_SAMPLES:
+                buffer = np.pad(buffer, (FIRST_LIVE_SAMPLES - len(buffer), 0))
+            needed = FIRST_FED_SAMPLES if self.is_first_sound else LIVE_SAMPLES
+            if len(buffer) < needed:
+                self._wait(buffer, frames)
+                return
+            live, rest = buffer[:needed], buffer[needed:].copy()
+        self.kind = "omni" if frames and sound is not None else "vision" if frames else "audio"
+        self._kept = (rest, ())
+        self.work.pictures = frames
+        self.work.live = live
+        self._lay_out(10 if live is not None else 0)
+
+    def _wait(self, buffer: Samples, frames: list[Frame]) -> None:
+        """Too little sound for a unit: keep it, and the pictures with it, and feed nothing."""
+        self.is_short = True
+        if self.model.behaviour.waits_for_whole_units:
+            state = self.conversation.state
+            state.buffered, state.frames = buffer, tuple(frames[-WAITING_FRAMES:])
+            state.logits = None
+            self.done()
+            return
+        self._kept = (buffer, ())
+        self.work.pictures = frames
+        self._lay_out(0)
+
+    def _lay_out(self, sounds: int) -> None:
+        """Ids and places: the unit's tag, each picture's pieces between their tags, the sound."""
+        special = self.model.tokenizer.ids
+        rules, queries = self.model.config.slices, self.model.config.query_num
+        ids = [special.unit]
+        places: list[Place] = []
+        for index, (pixels, limit) in enumerate(self.work.pictures):
+            height, width = pixels.shape[:2]
+            grid = choose_grid(width, height, limit or rules.max_slices, rules.resolution)
+            count = 1 if grid is None else 1 + grid[0] * grid[1]
+            for piece in range(count):
+                tags = (
+                    (special.image, special.image_end)
+                    if piece == 0
+                    else (special.slice, special.slice_end)
+                )
+                start = len(ids) + 1
+                ids += [tags[0], *[special.unk] * queries, tags[1]]
+                places.append(Place("image", index, piece * queries, start, start + queries))
+        if sounds:
+            places.append(Place("audio", 0, 0, len(ids), len(ids) + sounds))
+            ids += [special.unk] * sounds
+        self.prompt = Prompt(tuple(ids), tuple(places))
+        self.added = len(ids)
+
+    def encoded(self) -> None:
+        """The sound's true number of tokens is known now."""
+        if self.work.live_tokens is not None:
+            self._lay_out(int(self.work.live_tokens.shape[0]))
+        self.go(Stage.PREFILL)
+
+    def fed(self, logits: Tensor | None) -> None:
+        conversation = self.conversation
+        state, ledger = conversation.state, conversation.ledger
+        ledger.append(self.added)
+        if not self.is_unit:
+            if self.protects:
+                ledger.protect(suffix_tokens=self.suffix)
+            self.done()
+            return
+        if state.units == 0 and not ledger.entries and not ledger.protected_tokens:
+            # A prompt that came without turn marks is a system prompt all the same.
+            ledger.cut(self.added)
+            ledger.protect()
+            ledger.append(self.added)
+        assert self._kept is not None
+        state.buffered, state.frames = self._kept
+        state.unit_start = ledger.length_tokens - self.added
+        state.unit_kind = self.kind
+        if self.is_short:
+            state.logits = None
+            self.done()
+            return
+        if self.work.live is not None:
+            state.live_units += 1
+        state.units += 1
+        state.logits = logits
+        self.done()

@@ -1,0 +1,305 @@
+"""What loading would mean: precision, memory and slots, without loading anything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from parley.errors import ParleyError, SetupError
+from parley.models.minicpmo45 import hub, weights
+from parley.models.minicpmo45.awq import AwqScheme, scheme_of
+from parley.models.minicpmo45.checkpoint import Stored, account, catalogue, stored_dtype, unfolded
+from parley.models.minicpmo45.config import MiniCPMOConfig, full_size_config, read_config
+from parley.models.minicpmo45.device import choose_device
+from parley.models.minicpmo45.memory import (
+    GRAPHS_BYTES,
+    LIBRARIES_BYTES,
+    MemoryBudget,
+    MemoryPlan,
+    choice_bytes,
+    plan,
+    step_bytes,
+    vision_bytes,
+)
+from parley.models.minicpmo45.model import ANSWER_RESERVE
+from parley.models.minicpmo45.quantize import Kind, checked, stored_bytes
+from parley.models.minicpmo45.runtime.attention import make_attention
+from parley.models.minicpmo45.stages.language import PREFILL_STEP_TOKENS
+from parley.models.minicpmo45.token2wav.flow_memory import FlowMemory
+from parley.models.minicpmo45.token2wav.token2wav import STEPS, VOICES_READY
+from parley.models.minicpmo45.token2wav.vocoder_files import (
+    FLOW_FILE,
+    FULL_FLOW,
+    VOCODER_FILE,
+    missing_files,
+    random_token2wav,
+)
+from parley.models.minicpmo45.token2wav.voice_maker import PROMPT_S
+from parley.models.minicpmo45.tokenizer import (
+    CheckpointTokenizer,
+)
+from parley.models.minicpmo45.voice_loading import TOKEN2WAV_FOLDER, history_dtype, voice_notes
+from parley.models.plan import ModelPlan
+from parley.settings import ModelSettings
+
+MOST_SLOTS = 64
+"""`auto` never takes more."""
+
+
+def describe(settings: ModelSettings) -> ModelPlan:
+    """What `load` would do, without doing it."""
+    problems: list[str] = []
+    notes: list[str] = []
+    device = torch.device("cpu")
+    try:
+        device = choose_device(settings.device)
+    except SetupError as error:
+        problems.append(str(error))
+    folder: Path | None = None
+    found: dict[str, Stored] = {}
+    kind = settings.quantize
+    try:
+        if settings.random_weights:
+            config = full_size_config()
+            notes.append("random weights: for benchmarks, it talks nonsense")
+        else:
+            folder = hub.locate(settings.name, settings.revision, downloads=False)
+            config = read_config(folder)
+            scheme = scheme_of(config.raw)
+            kind = kind_of(settings, scheme)
+            found, _ = unfolded(catalogue(folder), scheme)
+            network = weights.build(config)
+            account(weights.shapes_of(network), found, weights.unused_names(network))
+            CheckpointTokenizer(folder)
+    except hub.NotDownloaded as error:
+        config = full_size_config()
+        notes.append(f"{error} Serving it fetches about 20 GB first; sizes are the published ones.")
+    except ParleyError as error:
+        hint = getattr(error, "hint", "")
+        problems.append(f"{error} {hint}".strip())
+        return ModelPlan(
+            "minicpmo45", str(folder or settings.name), str(device), problems=tuple(problems)
+        )
+    asked = dtype_of(settings, device)
+    dtype = asked or stored_dtype(found)
+    try:
+        make_attention(settings.attention, device=device, dtype=dtype)
+        checked(kind, device=device, dtype=dtype)
+    except SetupError as error:
+        problems.append(f"{error} {error.hint}".strip())
+    free = _free_bytes(device)
+    plan = plan_of(settings, config, folder, dtype, kind)
+    budget = budget_of(
+        settings, config, plan, dtype, reads_in_place=_reads_in_place(settings, device)
+    )
+    if settings.slots != "auto":
+        slots = settings.slots
+    else:
+        slots = 1 if free is None else max(1, budget.slots_in(free, most=MOST_SLOTS))
+    notes.append(
+        f"{plan.per_1000_tokens_bytes / 2**20:.0f} MiB of context per slot and 1,000 tokens"
+    )
+    notes += budget.table(slots)
+    if kind != "none":
+        notes.append(f"{kind} layers; at most {plan.loading_bytes / 2**30:.2f} GiB while loading")
+    notes += voice_notes(settings, folder)
+    if free is not None and plan.loading_bytes > free:
+        problems.append(
+            f"Loading takes {plan.loading_bytes / 2**30:.1f} GiB, "
+            f"{device} has {free / 2**30:.1f} GiB free; int4 weights take less."
+        )
+    elif free is not None and budget.total_bytes(slots) > free:
+        problems.append(
+            f"It needs {budget.total_bytes(slots) / 2**30:.1f} GiB, "
+            f"{device} has {free / 2**30:.1f} GiB free; fewer slots or int4 weights take less."
+        )
+    return ModelPlan(
+        "minicpmo45",
+        source=str(folder or "random weights"),
+        device=str(device),
+        slots=None if settings.slots == "auto" and free is None else slots,
+        dtype=str(dtype).removeprefix("torch."),
+        weights_bytes=plan.weights_bytes,
+        slot_bytes=plan.slot_bytes,
+        notes=tuple(notes),
+        problems=tuple(problems),
+    )
+
+
+def dtype_of(settings: ModelSettings, device: torch.device) -> torch.dtype | None:
+    """None: as stored."""
+    if settings.dtype == "auto":
+        if settings.random_weights:
+            return torch.bfloat16 if device.type == "cuda" else torch.float32
+        return None
+    return torch.float32 if settings.dtype == "float32" else torch.bfloat16
+
+
+def kind_of(settings: ModelSettings, scheme: AwqScheme | None) -> Kind:
+    """How the layers' matrices end up; a checkpoint in 4 bits stays so."""
+    if scheme is None:
+        return settings.quantize
+    if settings.quantize == "int8":
+        raise SetupError(
+            "The checkpoint's weights have 4 bits already.",
+            hint="Set model.quantize to none or int4.",
+        )
+    return "int4"
+
+
+def budget_of(
+    settings: ModelSettings,
+    config: MiniCPMOConfig,
+    plan: MemoryPlan,
+    dtype: torch.dtype,
+    *,
+    reads_in_place: bool,
+) -> MemoryBudget:
+    """Where the memory of a card goes, everybody busy with a voice of their own."""
+    language, vision = config.language, config.vision
+    size = dtype.itemsize
+    once = {f"weights of {name}": count for name, count in sorted(plan.parts.items())}
+    once["pictures while they are looked at"] = vision_bytes(
+        width=vision.hidden_size, inner=vision.intermediate_size, size=size
+    )
+    once["captured graphs"] = GRAPHS_BYTES if settings.compile else 0
+    once["libraries"] = LIBRARIES_BYTES
+    once["voices kept ready"] = VOICES_READY * _primed_bytes(settings) if config.has_tts else 0
+    once["steps while they run"] = step_bytes(
+        width=language.hidden_size,
+        inner=language.intermediate_size,
+        tokens=PREFILL_STEP_TOKENS,
+        size=size,
+    )
+    speech = _speech_slot_bytes(settings, config, dtype)
+    per_slot = {
+        "context and sound": plan.slot_bytes - speech,
+        "speech": speech,
+        "choosing a token": choice_bytes(language.vocab_size),
+    }
+    if not reads_in_place:
+        # One layer's keys and values, copied before they are read.
+        per_layer = plan.slot_bytes // max(1, language.num_hidden_layers)
+        per_slot["copies of contexts"] = per_layer
+    return MemoryBudget(once, per_slot)
+
+
+def _primed_bytes(settings: ModelSettings) -> int:
+    """What the longest voice takes on the device."""
+    history = _planned_history(settings)
+    with torch.device("meta"):
+        flow = random_token2wav(slots=1, shape=FULL_FLOW, device="meta").flow
+        frames = round(100 * PROMPT_S / 2)
+        memory = FlowMemory(flow, 1, steps=STEPS, places=frames, columns=frames, history=history)
+    return memory.nbytes
+
+
+def _planned_history(settings: ModelSettings) -> torch.dtype | None:
+    """What the flow's history will be kept in; the plan is about cards."""
+    return history_dtype(settings, torch.device("cuda"))
+
+
+def fitting_slots(
+    settings: ModelSettings,
+    config: MiniCPMOConfig,
+    folder: Path | None,
+    network: weights.Network,
+    device: torch.device,
+    kind: Kind,
+) -> int:
+    """How many slots a loaded model gets.
+
+    Raises:
+        SetupError: not even one fits.
+    """
+    if settings.slots != "auto":
+        return settings.slots
+    # Blocks that loading has let go of count as free again.
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    free = _free_bytes(device)
+    if free is None:
+        return 1
+    dtype = network.llm.dtype
+    plan = plan_of(settings, config, folder, dtype, kind)
+    budget = budget_of(
+        settings,
+        config,
+        plan,
+        dtype,
+        reads_in_place=network.llm.attention.reads_in_place,
+    )
+    loaded = [f"weights of {name}" for name in plan.parts if name != "vocoder"]
+    left = budget.without(*loaded)
+    fitting = left.slots_in(free, most=MOST_SLOTS)
+    if fitting < 1:
+        raise SetupError(
+            f"No slot fits on {device}: one and what all share takes "
+            f"{left.total_bytes(1) / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free.",
+            hint="int4 weights and a smaller model.context_tokens leave more room.",
+        )
+    return fitting
+
+
+def plan_of(
+    settings: ModelSettings,
+    config: MiniCPMOConfig,
+    folder: Path | None,
+    dtype: torch.dtype,
+    kind: Kind,
+) -> MemoryPlan:
+    """The memory plan of what the settings ask for."""
+    return plan(
+        config,
+        context_tokens=settings.context_tokens + ANSWER_RESERVE,
+        dtype=dtype,
+        speech_slot_bytes=_speech_slot_bytes(settings, config, dtype),
+        voice_bytes=_voice_bytes(settings, config, folder),
+        quantize=kind,
+    )
+
+
+def _reads_in_place(settings: ModelSettings, device: torch.device) -> bool:
+    try:
+        return make_attention(
+            settings.attention, device=device, dtype=torch.bfloat16
+        ).reads_in_place
+    except SetupError:
+        return False
+
+
+def _free_bytes(device: torch.device) -> int | None:
+    if device.type != "cuda":
+        return None
+    return int(torch.cuda.mem_get_info(device)[0])
+
+
+def _speech_slot_bytes(settings: ModelSettings, config: MiniCPMOConfig, dtype: torch.dtype) -> int:
+    """What speech keeps per slot: the decoder's cache, and the vocoder's history and streams."""
+    if not config.has_tts:
+        return 0
+    tts = config.tts
+    width = int(tts["hidden_size"])
+    positions = int(tts.get("max_position_embeddings", 4096))
+    decoder = 2 * int(tts["num_hidden_layers"]) * width * (positions + 1) * dtype.itemsize
+    with torch.device("meta"):
+        flow = random_token2wav(
+            slots=1, shape=FULL_FLOW, device="meta", history=_planned_history(settings)
+        )
+    return decoder + flow.row_bytes
+
+
+def _voice_bytes(settings: ModelSettings, config: MiniCPMOConfig, folder: Path | None) -> int:
+    """What the vocoder's weights take; they are float32 and stay so."""
+    if not config.has_tts:
+        return 0
+    if folder is None:
+        with torch.device("meta"):
+            speech = random_token2wav(slots=1, shape=FULL_FLOW, device="meta")
+        networks = (speech.flow, speech.vocoder)
+        return sum(stored_bytes(network.parameters()) for network in networks)
+    place = settings.token2wav or folder / TOKEN2WAV_FOLDER
+    if missing_files(place):
+        return 0
+    return sum((place / name).stat().st_size for name in (FLOW_FILE, VOCODER_FILE))

@@ -1,0 +1,141 @@
+"""A model of random weights: sizes, a tokenizer and voices for what has no checkpoint."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from parley.media.pcm import Pcm
+from parley.models.minicpmo45.config import MiniCPMOConfig, full_size_config, make_config
+from parley.models.minicpmo45.token2wav.flow_shape import FlowShape
+from parley.models.minicpmo45.token2wav.vocoder_files import FULL_CHANNELS, FULL_FLOW
+from parley.models.minicpmo45.token2wav.voice_maker import PROMPT_S, check_reference
+from parley.models.minicpmo45.token2wav.voice_pack import EMBEDDING_WIDTH, MEL_BINS, VoicePack
+from parley.models.minicpmo45.token2wav.voices import VoiceStore, reference_name
+from parley.models.minicpmo45.tokenizer import (
+    TOKEN_TEXTS,
+    SpecialIds,
+)
+
+TOKENS_PER_S = 25
+"""Speech tokens of a second of sound."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Geometry of a model with random weights."""
+
+    config: MiniCPMOConfig
+    flow: FlowShape
+    channels: int
+
+
+def full_sizes() -> Sizes:
+    """The published model's."""
+    return Sizes(full_size_config(), FULL_FLOW, FULL_CHANNELS)
+
+
+def small_sizes() -> Sizes:
+    """Everything that the published model has, small enough for a CPU in a test."""
+    raw: dict[str, Any] = json.loads(json.dumps(full_size_config().raw))
+    raw |= {
+        "hidden_size": 128,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 32,
+    }
+    raw["vision_config"] |= {
+        "hidden_size": 32,
+        "intermediate_size": 32,
+        "num_attention_heads": 2,
+        "num_hidden_layers": 2,
+    }
+    raw["audio_config"] |= {
+        "d_model": 32,
+        "encoder_layers": 2,
+        "encoder_attention_heads": 2,
+        "encoder_ffn_dim": 128,
+    }
+    raw["tts_config"] |= {
+        "llm_dim": 128,
+        "hidden_size": 32,
+        "intermediate_size": 32,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+        "num_hidden_layers": 2,
+    }
+    flow = FlowShape(
+        vocabulary=6561,
+        width=16,
+        heads=2,
+        inner=32,
+        blocks=2,
+        up_blocks=1,
+        speaker=192,
+        estimator_width=16,
+        estimator_depth=2,
+        estimator_heads=2,
+        estimator_head_width=8,
+        estimator_inner=32,
+    )
+    return Sizes(make_config(raw), flow, 16)
+
+
+class NoiseVoices(VoiceStore):
+    """Voices for random weights: nobody's, but as long as the references, and each its own."""
+
+    def __init__(self) -> None:
+        super().__init__(None, default=noise_voice())
+
+    def voice(self, reference: Pcm) -> VoicePack:
+        check_reference(reference)
+        seed = int(reference_name(reference)[:8], 16)
+        seconds = min(PROMPT_S, len(reference) / reference.rate_hz)
+        return noise_voice(max(1, round(TOKENS_PER_S * seconds)), seed)
+
+
+def noise_voice(count: int = 50, seed: int = 0) -> VoicePack:
+    """A voice of so many tokens."""
+    numbers = np.random.default_rng(seed)
+    return VoicePack(
+        numbers.integers(0, 6561, count),
+        numbers.normal(size=EMBEDDING_WIDTH).astype(np.float32),
+        numbers.normal(size=(2 * count, MEL_BINS)).astype(np.float32),
+    )
+
+
+class ByteTokenizer:
+    """Bytes as ids, for a model with random weights and no tokenizer."""
+
+    def __init__(self) -> None:
+        self.ids = SpecialIds()
+        self.bad_ids: tuple[int, ...] = ()
+        self.forbidden_symbols: tuple[int, ...] = ()
+        tags = {text: getattr(self.ids, name) for name, text in TOKEN_TEXTS.items()}
+        self._tags = tags
+        self._texts = {token: text for text, token in tags.items()}
+        self.special_ids = frozenset(self._texts)
+        self._split = re.compile("(" + "|".join(map(re.escape, tags)) + ")")
+
+    def encode(self, text: str, *, literal: bool = False) -> list[int]:
+        out: list[int] = []
+        for part in [text] if literal else self._split.split(text):
+            tag = None if literal else self._tags.get(part)
+            out += list(part.encode()) if tag is None else [tag]
+        return out
+
+    def decode(self, ids: Sequence[int], *, skip_special: bool = False) -> str:
+        parts: list[str] = []
+        for token in ids:
+            if token in self._texts:
+                parts.append("" if skip_special else self._texts[token])
+            else:
+                parts.append(chr(32 + token % 95))
+        return "".join(parts)

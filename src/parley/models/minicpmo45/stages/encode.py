@@ -1,0 +1,114 @@
+"""Pictures and sound of many rows through the encoders."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from parley.errors import BadInput
+from parley.models.minicpmo45.audio_encoder.mel import LiveMel
+from parley.models.minicpmo45.conversation.prefill import (
+    PrefillJob,
+)
+from parley.models.minicpmo45.runtime.caches import Span
+from parley.models.minicpmo45.stages.parts import StepParts
+from parley.models.minicpmo45.vision_encoder.pictures import Pieces
+
+
+def encode(model: StepParts, jobs: Sequence[PrefillJob]) -> None:
+    """ENCODE: up to 4 pictures and 4 whole clips of each job; one live chunk per job, batched."""
+    seen = look(model, [job.work.next_pictures for job in jobs])
+    heard = [
+        model.sound_encoder.encode_pieces(
+            [model.extractor.whole(clip) for clip in job.work.next_clips],
+            chunked=job.work.chunked,
+            longest=job.work.longest_frames,
+        )
+        for job in jobs
+    ]
+    # A unit of many pictures comes here more than once; its sound is heard the first time.
+    live = listen(model, [job for job in jobs if job.work.is_live_due])
+    for job, pictures, clips in zip(jobs, seen, heard, strict=True):
+        job.work.seen += pictures
+        job.work.heard += clips
+    for job, (mel, tokens, spans) in live.items():
+        model.audio_cache.commit(spans)
+        job.conversation.state.mel = mel
+        job.work.live_tokens = tokens
+    for job in jobs:
+        if job.work.is_done:
+            job.encoded()
+
+
+def look(
+    model: StepParts, frames: Sequence[Sequence[tuple[Any, int | None]]]
+) -> list[list[Tensor]]:
+    """Tokens of every job's next pictures; pieces of one size go through together."""
+    pictures = [[model.media.pieces(pixels, limit) for pixels, limit in some] for some in frames]
+    flat: list[Pieces] = [picture for some in pictures for picture in some]
+    if not flat:
+        return [[] for _ in frames]
+    groups: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for number, picture in enumerate(flat):
+        for place, size in enumerate(picture.sizes):
+            groups.setdefault(size, []).append((number, place))
+    tokens: dict[tuple[int, int], Tensor] = {}
+    for size, members in groups.items():
+        patches = [flat[number].patches[place] for number, place in members]
+        sizes = [size] * len(members)
+        out = model.picture_encoder.resampler(model.picture_encoder.features(patches, sizes), sizes)
+        tokens.update(zip(members, out, strict=True))
+    whole = iter(
+        torch.stack([tokens[number, place] for place in range(picture.count)])
+        for number, picture in enumerate(flat)
+    )
+    return [[next(whole) for _ in some] for some in pictures]
+
+
+def listen(
+    model: StepParts, jobs: Sequence[PrefillJob]
+) -> dict[PrefillJob, tuple[LiveMel, Tensor, list[Span]]]:
+    """The next chunk of every live stream."""
+    if not jobs:
+        return {}
+    states: list[LiveMel] = []
+    mels: list[Tensor] = []
+    prefixes: list[int] = []
+    suffixes: list[int] = []
+    pushed = model.media.together([partial(_pushed, model, job) for job in jobs])
+    for job, (state, mel) in zip(jobs, pushed, strict=True):
+        conversation = job.conversation
+        before = conversation.state.mel
+        if mel.shape[1] == 0:
+            raise BadInput("The piece of sound is too short to be heard.")
+        trims = conversation.mode == "duplex"
+        margin = before.options.redundancy_frames if trims else 0
+        states.append(state)
+        mels.append(mel)
+        prefixes.append(margin if before.next_frame else 0)
+        suffixes.append(margin)
+        if model.sound_encoder.is_full(model.audio_cache.lengths[job.row], int(mel.shape[1])):
+            conversation.restart_audio(model.audio_cache)
+    rows = [job.row for job in jobs]
+    tokens, spans = model.sound_encoder.hear_live(
+        mels, rows, model.audio_cache, prefixes=prefixes, suffixes=suffixes
+    )
+    by_row = {span.row: span for span in spans}
+    return {
+        job: (state, heard, [by_row[job.row]])
+        for job, state, heard in zip(jobs, states, tokens, strict=True)
+    }
+
+
+def _pushed(model: StepParts, job: PrefillJob) -> tuple[LiveMel, Tensor]:
+    """A live stream with its next piece, and the frames that became final; changes nothing."""
+    assert job.work.live is not None
+    before = job.conversation.state.mel
+    try:
+        return before.push(job.work.live, model.extractor, last=job.work.is_last)
+    except ValueError as error:
+        raise BadInput(str(error)) from error

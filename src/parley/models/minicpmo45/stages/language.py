@@ -1,0 +1,125 @@
+"""The language model's steps: prefill, decode, and the terminators of answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from parley.errors import InferenceFailed
+from parley.models.minicpmo45.conversation.prefill import Feed
+from parley.models.minicpmo45.conversation.turn_prefill import TurnPrefill
+from parley.models.minicpmo45.conversation.units import SettleJob
+from parley.models.minicpmo45.llm.sampling import Ask, Choice
+from parley.models.minicpmo45.runtime.caches import Span
+from parley.models.minicpmo45.stages.eviction import slide
+from parley.models.minicpmo45.stages.parts import StepParts
+
+PREFILL_STEP_TOKENS = 4096
+"""Positions that one prefill step takes in, of all rows together: what it needs while it runs does
+not grow with the number of conversations."""
+
+
+class Feeding(Protocol):
+    """A job at PREFILL."""
+
+    row: int
+    feed: Feed | None
+    wants_logits: bool
+
+    def begin_feed(self) -> None: ...
+
+    def fed(self, logits: Tensor | None) -> None: ...
+
+
+class Decoding(Protocol):
+    """A job at DECODE."""
+
+    row: int
+    logits: Tensor | None
+
+    def ask(self) -> Ask: ...
+
+    def consider(self, choice: Choice) -> int | None: ...
+
+    def advance(self, hidden: Tensor | None, logits: Tensor | None) -> None: ...
+
+
+def prefill(model: StepParts, jobs: Sequence[Feeding]) -> None:
+    """PREFILL: up to `prefill_piece_tokens` positions of each job, packed."""
+    for job in jobs:
+        if job.feed is None:
+            if isinstance(job, TurnPrefill) and job.window_is_due:
+                model.slide_turns(job.conversation)
+                job.window_is_due = False
+            job.begin_feed()
+    feeds = [(job, job.feed) for job in jobs if job.feed is not None]
+    limit = min(model.spec.prefill_piece_tokens, max(1, PREFILL_STEP_TOKENS // len(feeds)))
+    pieces = [feed.next(limit) for _, feed in feeds]
+    spans = [
+        Span(job.row, model.context.lengths[job.row], int(piece.shape[0]))
+        for (job, _), piece in zip(feeds, pieces, strict=True)
+    ]
+    hidden = model.steps.prefill(torch.cat(pieces), spans)
+    parts = torch.split(hidden, [span.count for span in spans])
+    asking = [
+        place
+        for place, (job, feed) in enumerate(feeds)
+        if job.wants_logits and feed.done + spans[place].count >= feed.count
+    ]
+    scores = dict(zip(asking, _last_logits(model, [parts[place] for place in asking]), strict=True))
+    model.context.commit(spans)
+    for place, ((job, feed), span) in enumerate(zip(feeds, spans, strict=True)):
+        ids = feed.ids[feed.done : feed.done + span.count]
+        feed.done += span.count
+        model.observer.fed(job.row, ids, pieces[place], span.start, parts[place])
+        if feed.is_complete:
+            job.fed(scores.get(place))
+
+
+def _last_logits(model: StepParts, parts: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Logits of the last position of each part."""
+    if not parts:
+        return ()
+    return model.network.llm.logits(torch.stack([part[-1] for part in parts])).unbind()
+
+
+def decode(model: StepParts, jobs: Sequence[Decoding]) -> None:
+    """DECODE: choose a token per job from the waiting logits, feed it, compute the next ones."""
+    logits = torch.stack([job.logits for job in jobs if job.logits is not None])
+    choices = model.chooser.choose(logits, [job.ask() for job in jobs])
+    tokens = [job.consider(choice) for job, choice in zip(jobs, choices, strict=True)]
+    going = [place for place, token in enumerate(tokens) if token is not None]
+    rows = [jobs[place].row for place in going]
+    spans = [Span(row, model.context.lengths[row], 1) for row in rows]
+    if any(span.end > model.context.capacity for span in spans):
+        raise InferenceFailed("The context has no room for an answer.")
+    fed = [token for token in tokens if token is not None]
+    states: dict[int, tuple[Tensor, Tensor]] = {}
+    if fed:
+        hidden, scores = model.steps.decode(fed, spans)
+        states = {place: (hidden[at], scores[at]) for at, place in enumerate(going)}
+    model.context.commit(spans)
+    for row, choice in zip((job.row for job in jobs), choices, strict=True):
+        model.observer.chose(row, choice)
+    for at, span in enumerate(spans):
+        model.observer.fed(span.row, (fed[at],), None, span.start, hidden[at][None])
+    for place, job in enumerate(jobs):
+        job.advance(*states.get(place, (None, None)))
+
+
+def finalize(model: StepParts, jobs: Sequence[SettleJob]) -> None:
+    """FINALIZE: terminators of all jobs, packed, and their windows."""
+    llm = model.network.llm
+    spans = [Span(job.row, model.context.lengths[job.row], len(job.ids)) for job in jobs]
+    hidden = model.steps.prefill(llm.embed([token for job in jobs for token in job.ids]), spans)
+    model.context.commit(spans)
+    first = 0
+    for job, span in zip(jobs, spans, strict=True):
+        mine = slice(first, first + span.count)
+        first += span.count
+        model.observer.fed(job.row, tuple(job.ids), None, span.start, hidden[mine])
+        job.settled()
+        job.slid(slide(model, job.conversation))

@@ -1,0 +1,43 @@
+"""What the steps need of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from torch import Tensor
+
+from parley.models.minicpmo45.audio_encoder.mel import MelExtractor
+from parley.models.minicpmo45.audio_encoder.network import SoundEncoder
+from parley.models.minicpmo45.conversation.parts import Parts
+from parley.models.minicpmo45.llm.sampling import Ask, Choice
+from parley.models.minicpmo45.llm.steps import LanguageSteps
+from parley.models.minicpmo45.runtime.caches import RopeTable
+from parley.models.minicpmo45.vision_encoder.ahead import MediaThreads
+from parley.models.minicpmo45.vision_encoder.network import PictureEncoder
+from parley.models.minicpmo45.weights import Network
+
+
+class Choosing(Protocol):
+    """What turns logits into tokens."""
+
+    def choose(self, logits: Tensor, asks: Sequence[Ask]) -> list[Choice]: ...
+
+
+class StepParts(Parts, Protocol):
+    """The parts of a model that its steps use.
+
+    Args:
+        marker_ids: introduce what dropped units said; `suffix_ids`: end a system prompt.
+    """
+
+    network: Network
+    steps: LanguageSteps
+    rope: RopeTable
+    chooser: Choosing
+    extractor: MelExtractor
+    sound_encoder: SoundEncoder
+    picture_encoder: PictureEncoder
+    media: MediaThreads
+    marker_ids: list[int]
+    suffix_ids: list[int]

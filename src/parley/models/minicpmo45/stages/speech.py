@@ -1,0 +1,67 @@
+"""The speech decoder's and the vocoder's steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, cast
+
+from parley.models.minicpmo45.conversation.prefill import (
+    ModelJob,
+    StartJob,
+)
+from parley.models.minicpmo45.conversation.speech import Windows
+from parley.models.minicpmo45.conversation.state import Conversation
+from parley.models.minicpmo45.stages.parts import StepParts
+from parley.models.minicpmo45.token2wav.windows import Wave
+from parley.models.minicpmo45.tts.rows import SpeechBlock
+
+SPEECH_TOKENS_PER_STEP = 5
+"""Speech tokens of a row between two looks of the scheduler."""
+
+
+class Speaking(Protocol):
+    """A job at SPEECH or VOCODE."""
+
+    row: int
+    windows: Windows | None
+    conversation: Conversation
+
+    def open_block(self) -> SpeechBlock: ...
+
+    def spoken(self) -> None: ...
+
+    def voiced(self, wave: Wave) -> None: ...
+
+
+def speak(model: StepParts, jobs: Sequence[Speaking]) -> None:
+    """SPEECH: a few speech tokens per job."""
+    assert model.speech_output is not None
+    blocks = [job.open_block() for job in jobs]
+    model.speech_output.decoder.step(blocks, SPEECH_TOKENS_PER_STEP)
+    for job, block in zip(jobs, blocks, strict=True):
+        if block.finished:
+            job.spoken()
+
+
+def vocode(model: StepParts, jobs: Sequence[ModelJob]) -> None:
+    """VOCODE: one window per job; voices of openings."""
+    assert model.speech_output is not None
+    vocoder = model.speech_output.vocoder
+    opening = [job for job in jobs if isinstance(job, StartJob)]
+    speaking = [cast(Speaking, job) for job in jobs if not isinstance(job, StartJob)]
+    opening = [job for job in opening if job.is_voice_found]
+    for open_job in opening:
+        assert open_job.voice is not None
+        vocoder.prepare(open_job.row, open_job.voice.result())
+    for job in speaking:
+        assert job.conversation.speech is not None
+        job.conversation.speech.before_window()
+    windows = [job.windows.waiting[0] for job in speaking if job.windows is not None]
+    waves = vocoder.speak([job.row for job in speaking], windows) if speaking else []
+    for open_job in opening:
+        open_job.open()
+    for job, window, wave in zip(speaking, windows, waves, strict=True):
+        assert job.conversation.speech is not None
+        job.conversation.speech.after_window()
+        model.observer.vocoded(job.row, window)
+        job.voiced(wave)

@@ -1,0 +1,308 @@
+"""What the flow remembers of its rows: history in slots, marks of it, and which of it is kept.
+
+The published streaming code keeps a strange set of history once a turn is a few seconds long, and
+it is followed for parity (`Trim`): of the estimator's history the newest `P` frames and the oldest
+100, of the encoder's frame rate the oldest `P` and newest 100, and of its token rate the first half
+of what that rule leaves of two copies in a row. `Trim.EVEN` is the later, corrected build.
+
+Letters: `S` slots, `P` mel frames of a row's prompt. Source: speech.md 3.4."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+from weakref import WeakSet
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from parley.models.minicpmo45.token2wav.conformer import (
+    LEFT_FRAMES,
+    UP_FRAMES,
+)
+from parley.models.minicpmo45.token2wav.estimator import (
+    CONV_FRAMES,
+    EstimatorMemory,
+)
+from parley.models.minicpmo45.token2wav.flow_shape import FlowShape
+
+KEPT_FRAMES = 100
+"""Mel frames that trimming keeps besides the prompt. Source: speech.md 3.4."""
+
+
+MOST_FRAMES = 56
+"""Most mel frames of one streaming call: a last window of 28 tokens."""
+
+
+Indices = npt.NDArray[np.int64]
+
+
+class Trim(Enum):
+    """Which history is kept when it grows beyond the prompt and 100 frames."""
+
+    PUBLISHED = "published"
+    """As the build does that the published vocoder files belong to."""
+    EVEN = "even"
+    """Prompt and newest at both rates of the encoder, as the later build does."""
+
+
+def kept_frames(count: int, prompt: int) -> Indices:
+    """Which of `count` entries survive: the first `prompt` and the last 100."""
+    if count <= prompt + KEPT_FRAMES:
+        return np.arange(count)
+    return np.concatenate([np.arange(prompt), np.arange(count - KEPT_FRAMES, count)])
+
+
+def kept_tokens(count: int, prompt: int, trim: Trim) -> Indices:
+    """Which of `count` token-rate entries survive; `prompt` is in mel frames.
+
+    The published rule works on two copies of the history in a row, so that it has the length of
+    the frame rate, and reads the first half of what is left.
+    """
+    if 2 * count <= prompt + KEPT_FRAMES:
+        return np.arange(count)
+    if trim is Trim.EVEN:
+        half = KEPT_FRAMES // 2
+        return np.concatenate([np.arange(prompt // 2), np.arange(count - half, count)])
+    copies = kept_frames(2 * count, prompt)
+    return copies[: (prompt + KEPT_FRAMES) // 2] % count
+
+
+@dataclass(slots=True, eq=False)
+class FlowRow:
+    """Counters of one row's stream.
+
+    Args:
+        places: where the estimator's history lies in the row's cache, newest call first, frames of
+            one call in order.
+        tokens, frames: columns of the encoder's history at both rates.
+        prompt: mel frames of the voice's prompt.
+        speaker: the voice's vector after its projection, shape (80,).
+    """
+
+    places: Indices = field(default_factory=lambda: np.zeros(0, np.int64))
+    tokens: int = 0
+    frames: int = 0
+    prompt: int = 0
+    speaker: Tensor | None = None
+
+    def copy(self) -> FlowRow:
+        """The same, apart from this one."""
+        return FlowRow(self.places.copy(), self.tokens, self.frames, self.prompt, self.speaker)
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class FlowMark:
+    """A remembered point of a row's stream.
+
+    Frames lie in the estimator's history where they are until their place is needed, so a mark
+    notes places; whoever overwrites one puts it aside first, and what every call replaces (`rest`)
+    is put aside by the first call after the mark.
+
+    Args:
+        saved: places that were overwritten since, with their keys and values, shape (N, blocks, 2,
+            places, H, head width).
+        rest: the convolutions' past and the encoder's history, once they had to be put aside.
+    """
+
+    row: FlowRow
+    saved: list[tuple[Indices, Tensor, Tensor]] = field(default_factory=list)
+    rest: list[Tensor] | None = None
+
+    def unsaved(self, places: Indices) -> Indices:
+        """Which of these places the mark still needs from the memory."""
+        found = np.intersect1d(self.row.places, places)
+        for done, _, _ in self.saved:
+            found = np.setdiff1d(found, done, assume_unique=True)
+        return found
+
+    @property
+    def nbytes(self) -> int:
+        """What the mark holds besides numbers."""
+        kept = [tensor for _, keys, values in self.saved for tensor in (keys, values)]
+        return sum(tensor.nbytes for tensor in (*kept, *(self.rest or ())))
+
+
+class HasShape(Protocol):
+    """A flow network, as far as its memory depends on it."""
+
+    shape: FlowShape
+    encoder_proj: nn.Linear
+
+
+def memory_for_prompts(
+    flow: HasShape,
+    slots: int,
+    *,
+    steps: int,
+    prompt_frames: int,
+    history: torch.dtype | None = None,
+) -> FlowMemory:
+    """Memory of rows that speak with prompts of up to so many mel frames."""
+    columns = prompt_frames + KEPT_FRAMES
+    places = columns + MOST_FRAMES
+    return FlowMemory(flow, slots, steps=steps, places=places, columns=columns, history=history)
+
+
+class FlowMemory:
+    """History of `S` rows: allocated once, written in place.
+
+    Args:
+        places: places of the estimator's history per row; a call needs as many free ones as it
+            makes frames.
+        columns: frame-rate columns of the encoder's history per row, half as many at token rate.
+        history: what the estimator's history, nearly all of it, is kept in; None: as it computes.
+    """
+
+    def __init__(
+        self,
+        flow: HasShape,
+        slots: int,
+        *,
+        steps: int,
+        places: int,
+        columns: int,
+        history: torch.dtype | None = None,
+    ) -> None:
+        shape, weight = flow.shape, flow.encoder_proj.weight
+        self.places = places
+
+        def zeros(*size: int) -> Tensor:
+            # Zeros, not empty: a masked place is still multiplied with 0, and 0 * nan is nan.
+            return torch.zeros(size, dtype=weight.dtype, device=weight.device)
+
+        depth, heads = shape.estimator_depth, shape.estimator_heads
+        entry = (heads, shape.estimator_head_width)
+        kept = history or weight.dtype
+        size = (steps, depth, slots, 2, places, *entry)
+        self.keys = torch.zeros(size, dtype=kept, device=weight.device)
+        self.values = torch.zeros(size, dtype=kept, device=weight.device)
+        self.conv = zeros(steps, depth, slots, 2, 2, CONV_FRAMES, shape.estimator_width)
+        head_width = shape.width // shape.heads
+        self.tokens = zeros(2, shape.blocks, slots, shape.heads, columns // 2, head_width)
+        self.frames = zeros(2, shape.up_blocks, slots, shape.heads, columns, head_width)
+        self.left = zeros(slots, LEFT_FRAMES, shape.width)
+        self.up = zeros(slots, UP_FRAMES, shape.width)
+        self.rows = [FlowRow() for _ in range(slots)]
+        self._marks: list[WeakSet[FlowMark]] = [WeakSet() for _ in range(slots)]
+
+    def _tensors(self) -> list[tuple[Tensor, int]]:
+        """Every tensor and the axis of its slots."""
+        return [
+            (self.keys, 2),
+            (self.values, 2),
+            (self.conv, 2),
+            (self.tokens, 2),
+            (self.frames, 2),
+            (self.left, 0),
+            (self.up, 0),
+        ]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all slots."""
+        return sum(tensor.numel() * tensor.element_size() for tensor, _ in self._tensors())
+
+    def leave_device(self) -> None:
+        """Move to the host's memory; what is copied from there still finds it. Nothing to do on a
+        CPU."""
+        for name in ("keys", "values", "conv", "tokens", "frames", "left", "up"):
+            tensor: Tensor = getattr(self, name)
+            if tensor.device.type == "cuda":
+                setattr(self, name, tensor.cpu().pin_memory())
+
+    def step(self, number: int) -> EstimatorMemory:
+        """History of one Euler step."""
+        return EstimatorMemory(self.keys[number], self.values[number], self.conv[number])
+
+    def clear(self, slot: int) -> None:
+        """A row without any past; its marks are void."""
+        self._marks[slot] = WeakSet()
+        self.rows[slot] = FlowRow()
+        self.conv[:, :, slot].zero_()
+        self.left[slot].zero_()
+        self.up[slot].zero_()
+
+    def copy_from(self, slot: int, other: FlowMemory, source: int = 0) -> None:
+        """Make a row what a row of another memory is; the other is only read."""
+        row = other.rows[source]
+        used = 1 + int(row.places.max()) if len(row.places) else 0
+        self.before_frames(slot, np.arange(used))
+        self.before_rest(slot)
+        pairs = [
+            (mine[:, :, slot, :, :used], theirs[:, :, source, :, :used])
+            for mine, theirs in ((self.keys, other.keys), (self.values, other.values))
+        ]
+        pairs.append((self.conv[:, :, slot], other.conv[:, :, source]))
+        for mine, theirs, columns in (
+            (self.tokens, other.tokens, row.tokens),
+            (self.frames, other.frames, row.frames),
+        ):
+            start, other_start = mine.shape[4] - columns, theirs.shape[4] - columns
+            pairs.append((mine[:, :, slot, :, start:], theirs[:, :, source, :, other_start:]))
+        pairs += [(self.left[slot], other.left[source]), (self.up[slot], other.up[source])]
+        for place, given in pairs:
+            # A voice that left the device comes from pinned memory: the host does not wait.
+            place.copy_(given, non_blocking=True)
+            if given.device.type == "cuda":
+                # Voices are primed on a stream of their own, which must not reuse this too early.
+                given.record_stream(torch.cuda.current_stream(given.device))
+        self.rows[slot] = row.copy()
+
+    def mark(self, slot: int) -> FlowMark:
+        """Remember where a row is. Costs nothing until something is overwritten."""
+        mark = FlowMark(self.rows[slot].copy())
+        self._marks[slot].add(mark)
+        return mark
+
+    def restore(self, slot: int, mark: FlowMark) -> None:
+        """Return to a mark of this row; it stays valid."""
+        for places, keys, values in mark.saved:
+            self.before_frames(slot, places, besides=mark)
+            here = torch.from_numpy(places).to(self.keys.device)
+            self.keys[:, :, slot][:, :, :, here] = keys
+            self.values[:, :, slot][:, :, :, here] = values
+        if mark.rest is not None:
+            self.before_rest(slot)
+            self.rows[slot] = mark.row.copy()
+            for tensor, kept in zip(self._rest(slot), mark.rest, strict=True):
+                tensor.copy_(kept)
+        self.rows[slot] = mark.row.copy()
+
+    def before_frames(self, slot: int, places: Indices, *, besides: FlowMark | None = None) -> None:
+        """These places are about to be overwritten: put aside what marks need of them."""
+        for mark in list(self._marks[slot]):
+            needed = places[:0] if mark is besides else mark.unsaved(places)
+            if len(needed):
+                here = torch.from_numpy(needed).to(self.keys.device)
+                keys, values = self.keys[:, :, slot], self.values[:, :, slot]
+                mark.saved.append((needed, keys[:, :, :, here], values[:, :, :, here]))
+
+    def before_rest(self, slot: int) -> None:
+        """Everything but the estimator's history is about to be overwritten."""
+        for mark in list(self._marks[slot]):
+            if mark.rest is None:
+                mark.rest = [tensor.clone() for tensor in self._rest(slot)]
+
+    def _rest(self, slot: int) -> list[Tensor]:
+        """Views of what a call replaces; of the encoder's right-aligned history only what is
+        filled."""
+        row = self.rows[slot]
+        tokens = self.tokens[:, :, slot, :, self.tokens.shape[4] - row.tokens :]
+        frames = self.frames[:, :, slot, :, self.frames.shape[4] - row.frames :]
+        return [self.conv[:, :, slot], self.left[slot], self.up[slot], tokens, frames]
+
+    def free_places(self, slot: int, count: int) -> Indices:
+        """The lowest `count` places that hold no history."""
+        taken = np.zeros(self.places, bool)
+        taken[self.rows[slot].places] = True
+        free = np.flatnonzero(~taken)
+        if len(free) < count:
+            raise ValueError(
+                f"{count} frames do not fit: {len(self.rows[slot].places)} of {self.places} "
+                "places hold history"
+            )
+        return free[:count]
