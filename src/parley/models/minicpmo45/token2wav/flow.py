@@ -1,8 +1,8 @@
 """Speech tokens to mel frames: the flow network and its streaming step.
 
-Encoder (`conformer.py`), then Euler steps of the estimator (`estimator.py`) from fixed noise to a mel. A
-voice enters twice: as a speaker vector, and as a prompt (tokens with their mel) that the caches are
-primed with. What a row remembers lies in `FlowMemory` (`flow_memory.py`).
+Encoder (`conformer.py`), then Euler steps of the estimator (`estimator.py`) from fixed noise to a
+mel. A voice enters twice: as a speaker vector, and as a prompt (tokens with their mel) that the
+caches are primed with. What a row remembers lies in `FlowMemory` (`flow_memory.py`).
 
 Letters: `S` slots, `R` rows that share a call, `n` tokens that become frames in a call, `T = 2 n`
 their mel frames, `N` Euler steps.
