@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from parley.cli.bench import app, gpu
 from parley.models.minicpmo45 import loading, trial
 from parley.models.minicpmo45.quantize import Groups
+from parley.models.minicpmo45.random_model import small_sizes
 from parley.models.minicpmo45.trial import judged, not_run
 from parley.settings import ModelSettings
 
@@ -51,7 +52,7 @@ def test_one_command_writes_one_report_for_people_and_one_for_programs(tmp_path:
 def test_every_part_is_tried_in_the_precision_that_serves() -> None:
     device = torch.device("cpu")
 
-    found = list(trial.parts(gpu.small_sizes(), device, torch.bfloat16))
+    found = list(trial.parts(small_sizes(), device, torch.bfloat16))
 
     assert [check.verdict for check in found] == ["ok"] * 4
     # It is another arithmetic, and not the same computed twice.
@@ -61,7 +62,7 @@ def test_every_part_is_tried_in_the_precision_that_serves() -> None:
 def test_the_flow_in_bfloat16_is_held_against_float32() -> None:
     checks = {
         check.name: check
-        for check in trial.voice(gpu.small_sizes(), torch.device("cpu"), torch.bfloat16)
+        for check in trial.voice(small_sizes(), torch.device("cpu"), torch.bfloat16)
     }
 
     assert checks["flow in bfloat16"].verdict == "ok"

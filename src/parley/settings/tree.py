@@ -104,6 +104,11 @@ class ModelSettings(Part):
         description="Attention kernel; auto is triton on a GPU, else sdpa. flash_attention_2 "
         "needs the package flash-attn and a GPU.",
     )
+    kv_cache_dtype: Literal["auto", "model", "int8"] = Field(
+        "auto",
+        description="What a conversation remembers is kept in this: model is what the model "
+        "computes in, int8 takes half; auto is int8 on a GPU with less than 28 GiB.",
+    )
     compile: bool = Field(
         True,
         description="Capture steps as CUDA graphs on a GPU: slower start, faster units. Steps that "

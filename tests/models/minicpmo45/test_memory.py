@@ -31,9 +31,11 @@ from parley.settings import ModelSettings
 CONFIG = full_size_config()
 
 
-def planned(kind: Kind, context_tokens: int = 8192) -> tuple[memory.MemoryPlan, MemoryBudget]:
+def planned(
+    kind: Kind, context_tokens: int = 8192, *, has_small_caches: bool = False
+) -> tuple[memory.MemoryPlan, MemoryBudget]:
     settings = ModelSettings(random_weights=True, context_tokens=context_tokens)
-    plan = plan_of(settings, CONFIG, None, torch.bfloat16, kind)
+    plan = plan_of(settings, CONFIG, None, torch.bfloat16, kind, has_small_caches=has_small_caches)
     return plan, budget_of(settings, CONFIG, plan, torch.bfloat16, reads_in_place=True)
 
 
@@ -52,7 +54,7 @@ class Card:
         self.free += nbytes
 
 
-def state_bytes(slots: int, context_tokens: int) -> int:
+def state_bytes(slots: int, context_tokens: int, *, has_small_caches: bool = False) -> int:
     """What all slots keep, by the classes that keep it."""
     bf16 = torch.bfloat16
     meta = torch.device("meta")
@@ -60,11 +62,12 @@ def state_bytes(slots: int, context_tokens: int) -> int:
     context = SlotCache(
         layers=language.num_hidden_layers, rows=slots, heads=language.num_key_value_heads,
         capacity=context_tokens + ANSWER_RESERVE, head_dim=CONFIG.head_dim, dtype=bf16, device=meta,
+        is_eight_bit=has_small_caches,
     )  # fmt: skip
     sound = SlotCache(
         layers=audio.encoder_layers, rows=slots, heads=audio.encoder_attention_heads,
         capacity=CONFIG.audio_positions, head_dim=audio.d_model // audio.encoder_attention_heads,
-        dtype=bf16, device=meta,
+        dtype=bf16, device=meta, is_eight_bit=has_small_caches,
     )  # fmt: skip
     columns = int(tts["max_position_embeddings"]) + 1
     speech = 2 * 2 * int(tts["num_hidden_layers"]) * slots * columns * int(tts["hidden_size"])
@@ -86,6 +89,7 @@ def voice_bytes(seconds: float = 10.0) -> int:
         return kept.nbytes
 
 
+@pytest.mark.parametrize("has_small_caches", [False, True])
 @pytest.mark.parametrize(
     ("gigabytes", "kind", "least"),
     [
@@ -99,8 +103,8 @@ def voice_bytes(seconds: float = 10.0) -> int:
         (141, "none", 32),
     ],
 )
-def test_the_number_of_slots_survives_the_worst_hour(gigabytes, kind, least):
-    plan, budget = planned(kind)
+def test_the_number_of_slots_survives_the_worst_hour(gigabytes, kind, least, has_small_caches):
+    plan, budget = planned(kind, has_small_caches=has_small_caches)
     card = Card(gigabytes)
 
     loaded = [f"weights of {name}" for name in plan.parts if name != "vocoder"]
@@ -113,7 +117,7 @@ def test_the_number_of_slots_survives_the_worst_hour(gigabytes, kind, least):
     # The hour: the vocoder, everybody's state, the voices kept on the card (others wait in the
     # host's memory), the largest graphs, and the longest step while pictures are looked at.
     card.take(plan.parts["vocoder"])
-    card.take(state_bytes(slots, 8192))
+    card.take(state_bytes(slots, 8192, has_small_caches=has_small_caches))
     card.take(VOICES_READY * voice_bytes())
     card.take(budget.once["captured graphs"] + budget.once["libraries"])
     card.take(budget.once["pictures while they are looked at"])
@@ -132,17 +136,30 @@ def test_a_conversation_takes_what_the_page_says():
     assert f"**{budget.slot_bytes / GIB:.2f} GiB**" in page.read_text(encoding="utf-8")
 
 
+def test_caches_in_eight_bits_take_what_the_page_says():
+    _, full = planned("none")
+    _, small = planned("none", has_small_caches=True)
+
+    page = Path(__file__).parents[3] / "docs" / "understand" / "minicpmo45.md"
+    assert f"**{small.slot_bytes / GIB:.2f} GiB** with" in page.read_text(encoding="utf-8")
+    assert small.per_slot["context and sound"] < 0.51 * full.per_slot["context and sound"]
+    kept = state_bytes(1, 8192, has_small_caches=True)
+    assert small.slot_bytes - small.per_slot["choosing a token"] == pytest.approx(kept, rel=0.01)
+
+
 def test_the_page_prints_what_auto_chooses_on_each_card():
     sizes = (12, 16, 24, 48, 80, 141)
     text = (Path(__file__).parents[3] / "docs" / "understand" / "minicpmo45.md").read_text("utf-8")
 
-    rows: list[tuple[Kind, int, str]] = [
-        ("none", 8192, "bfloat16, 8,192 tokens"),
-        ("int4", 8192, "int4, 8,192 tokens"),
-        ("int4", 2048, "int4, 2,048 tokens"),
+    rows: list[tuple[Kind, int, bool, str]] = [
+        ("none", 8192, False, "bfloat16, 8,192 tokens"),
+        ("none", 8192, True, "bfloat16, 8,192 tokens in 8 bits"),
+        ("int4", 8192, False, "int4, 8,192 tokens"),
+        ("int4", 8192, True, "int4, 8,192 tokens in 8 bits"),
+        ("int4", 2048, True, "int4, 2,048 tokens in 8 bits"),
     ]
-    for kind, context_tokens, name in rows:
-        _, budget = planned(kind, context_tokens)
+    for kind, context_tokens, is_eight_bit, name in rows:
+        _, budget = planned(kind, context_tokens, has_small_caches=is_eight_bit)
         found = [budget.slots_in(Card(size).free, most=MOST_SLOTS) for size in sizes]
         assert f"| {name} | {' | '.join(map(str, found))} |" in text
 

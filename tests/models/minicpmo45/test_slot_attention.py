@@ -22,6 +22,7 @@ from parley.models.minicpmo45.llm.steps import LanguageSteps
 from parley.models.minicpmo45.runtime import slot_attention
 from parley.models.minicpmo45.runtime.attention import FusedAttention, SlotAttention
 from parley.models.minicpmo45.runtime.caches import SlotCache, Span
+from parley.models.minicpmo45.runtime.eight_bits import from_eight_bits, to_eight_bits
 
 SLOTS = 8
 
@@ -122,6 +123,36 @@ def test_the_kernel_gives_what_attention_by_hand_gives(
     want = by_hand(query, keys, values, slots, first, last)
     assert torch.allclose(found.double(), want, atol=1e-5)
     assert slot_attention.splits_of(rows, key_heads, columns) > 1 or columns < 256
+
+
+@interpreted
+@pytest.mark.parametrize("tokens", [1, 2])
+def test_the_kernel_reads_caches_in_eight_bits(tokens: int) -> None:
+    """It gives what attention gives over the numbers that they stand for."""
+    numbers = torch.Generator().manual_seed(tokens)
+    query = torch.randn(3, tokens, 8, 16, generator=numbers)
+    # Vectors of very different lengths: a scale for all of them would show.
+    lengths = torch.logspace(-2, 2, 300)[:, None]
+    keys, values = torch.randn(2, 5, 2, 300, 16, generator=numbers) * lengths
+    (small_k, scales_k), (small_v, scales_v) = to_eight_bits(keys), to_eight_bits(values)
+    slots, first = [4, 0, 2], [0, 3, 7]
+    last = [[290 - 9 * row + token for token in range(tokens)] for row in range(3)]
+
+    found = slot_attention.attend(
+        query,
+        small_k,
+        small_v,
+        torch.tensor(slots),
+        first=torch.tensor(first),
+        last=torch.tensor(last),
+        reads=300,
+        scales=(scales_k, scales_v),
+    )
+
+    kept_k = from_eight_bits(small_k, scales_k, torch.float32)
+    kept_v = from_eight_bits(small_v, scales_v, torch.float32)
+    want = by_hand(query, kept_k, kept_v, slots, first, last)
+    assert torch.allclose(found.double(), want, rtol=1e-4, atol=1e-4)
 
 
 @interpreted

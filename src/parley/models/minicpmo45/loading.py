@@ -17,7 +17,7 @@ from parley.models.minicpmo45.awq import scheme_of
 from parley.models.minicpmo45.config import MiniCPMOConfig, read_config
 from parley.models.minicpmo45.device import choose_device, set_precision
 from parley.models.minicpmo45.model import ANSWER_RESERVE, MiniCPMO45
-from parley.models.minicpmo45.planning import dtype_of, fitting_slots, kind_of
+from parley.models.minicpmo45.planning import dtype_of, fitting_slots, keeps_eight_bits, kind_of
 from parley.models.minicpmo45.quantize import Kind, checked
 from parley.models.minicpmo45.random_model import ByteTokenizer, Sizes, full_sizes
 from parley.models.minicpmo45.runtime.attention import SlotAttention, make_attention
@@ -70,6 +70,7 @@ def load(settings: ModelSettings, sizes: Sizes | None = None) -> MiniCPMO45:
     kind = kind_of(settings, scheme)
     checked(kind, device=device, dtype=dtype or torch.bfloat16)
     make_attention(settings.attention, device=device, dtype=dtype or torch.bfloat16)
+    has_small_caches = keeps_eight_bits(settings, device)
     network = _network(config, folder, device, dtype, kind)
     network.llm.attention = make_attention(
         settings.attention, device=device, dtype=network.llm.dtype
@@ -99,6 +100,7 @@ def load(settings: ModelSettings, sizes: Sizes | None = None) -> MiniCPMO45:
         if folder is None
         else prompt_voice_of(default_voice_of(settings, folder)),
         voice_problem=problem,
+        has_small_caches=has_small_caches,
     )
 
 

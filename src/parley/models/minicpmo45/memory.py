@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 import torch
@@ -18,6 +19,7 @@ import torch
 from parley.models.minicpmo45.checkpoint import LAYERS
 from parley.models.minicpmo45.config import MiniCPMOConfig
 from parley.models.minicpmo45.quantize import Kind, planned_bytes, workspace_bytes
+from parley.models.minicpmo45.runtime.eight_bits import cache_bytes
 from parley.models.minicpmo45.weights import build, shapes_of
 
 GIB: Final = 1024**3
@@ -118,6 +120,7 @@ def plan(
     speech_slot_bytes: int = 0,
     voice_bytes: int = 0,
     quantize: Kind = "none",
+    has_small_caches: bool = False,
 ) -> MemoryPlan:
     """The memory plan of a configuration.
 
@@ -125,6 +128,7 @@ def plan(
         speech_slot_bytes: what the speech decoder and vocoder keep per slot.
         voice_bytes: the vocoder's weights.
         quantize: what becomes of the language model's layers once they are loaded.
+        has_small_caches: keep context and heard sound in 8 bits.
     """
     size = dtype.itemsize
     shapes = shapes_of(build(config))
@@ -144,10 +148,14 @@ def plan(
     language = config.language
     per_token = 2 * language.num_hidden_layers * language.num_key_value_heads * config.head_dim
     audio = 2 * config.audio.encoder_layers * config.audio_positions * config.audio.d_model
+    kept = partial(cache_bytes, itemsize=size, is_eight_bit=has_small_caches)
+    heard_width = config.audio.d_model // config.audio.encoder_attention_heads
     return MemoryPlan(
         weights_bytes=sum(parts.values()),
         loading_bytes=loading,
-        slot_bytes=size * (per_token * context_tokens + audio) + speech_slot_bytes,
-        per_1000_tokens_bytes=size * per_token * 1000,
+        slot_bytes=kept(per_token * context_tokens, config.head_dim)
+        + kept(audio, heard_width)
+        + speech_slot_bytes,
+        per_1000_tokens_bytes=kept(per_token * 1000, config.head_dim),
         parts=parts,
     )

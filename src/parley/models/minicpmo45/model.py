@@ -96,6 +96,7 @@ class MiniCPMO45:
             when the weights are bfloat16.
         prompt_voice: the default voice as sound; part of prompts where clients bring none.
         voice_problem: why there is no default voice, where that is known already.
+        has_small_caches: keep context and heard sound in 8 bits.
     """
 
     def __init__(
@@ -114,6 +115,7 @@ class MiniCPMO45:
         graphs: GraphRunner | None = None,
         prompt_voice: Pcm | None = None,
         voice_problem: str | None = None,
+        has_small_caches: bool = False,
     ) -> None:
         self.network = network
         self.config = config
@@ -126,7 +128,7 @@ class MiniCPMO45:
         positions = int(config.language.max_position_embeddings)
         if capacity > positions:
             raise BadInput(f"A context of {context_tokens} tokens exceeds the model's {positions}.")
-        self.context: SlotCache = llm.make_cache(slots, capacity)
+        self.context: SlotCache = llm.make_cache(slots, capacity, is_eight_bit=has_small_caches)
         rounds = llm.dtype is torch.bfloat16 if rounds_rope is None else rounds_rope
         self.rope = llm.make_rope(capacity, rounds=rounds)
         self.graphs = graphs or GraphRunner(llm.device)
@@ -140,6 +142,7 @@ class MiniCPMO45:
             head_dim=encoder.head_dim,
             dtype=encoder.conv1.weight.dtype,
             device=encoder.conv1.weight.device,
+            is_eight_bit=has_small_caches,
         )
         self.extractor = MelExtractor(config.audio.num_mel_bins)
         self.sound_encoder = SoundEncoder(

@@ -13,6 +13,7 @@ from parley.models.minicpmo45.checkpoint import Stored, account, catalogue, stor
 from parley.models.minicpmo45.config import MiniCPMOConfig, full_size_config, read_config
 from parley.models.minicpmo45.device import choose_device
 from parley.models.minicpmo45.memory import (
+    GIB,
     GRAPHS_BYTES,
     LIBRARIES_BYTES,
     MemoryBudget,
@@ -42,6 +43,9 @@ from parley.models.minicpmo45.tokenizer import (
 from parley.models.minicpmo45.voice_loading import TOKEN2WAV_FOLDER, history_dtype, voice_notes
 from parley.models.plan import ModelPlan
 from parley.settings import ModelSettings
+
+SMALL_CARD_BYTES = 28 * GIB
+"""Cards with less keep context and heard sound in 8 bits unless `model.kv_cache_dtype` says."""
 
 MOST_SLOTS = 64
 """`auto` never takes more."""
@@ -83,13 +87,15 @@ def describe(settings: ModelSettings) -> ModelPlan:
         )
     asked = dtype_of(settings, device)
     dtype = asked or stored_dtype(found)
+    has_small_caches = False
     try:
         make_attention(settings.attention, device=device, dtype=dtype)
         checked(kind, device=device, dtype=dtype)
+        has_small_caches = keeps_eight_bits(settings, device)
     except SetupError as error:
         problems.append(f"{error} {error.hint}".strip())
     free = _free_bytes(device)
-    plan = plan_of(settings, config, folder, dtype, kind)
+    plan = plan_of(settings, config, folder, dtype, kind, has_small_caches=has_small_caches)
     budget = budget_of(
         settings, config, plan, dtype, reads_in_place=_reads_in_place(settings, device)
     )
@@ -101,6 +107,8 @@ def describe(settings: ModelSettings) -> ModelPlan:
         f"{plan.per_1000_tokens_bytes / 2**20:.0f} MiB of context per slot and 1,000 tokens"
     )
     notes += budget.table(slots)
+    if has_small_caches:
+        notes.append("context and heard sound are kept in 8 bits (model.kv_cache_dtype)")
     if kind != "none":
         notes.append(f"{kind} layers; at most {plan.loading_bytes / 2**30:.2f} GiB while loading")
     notes += voice_notes(settings, folder)
@@ -146,6 +154,34 @@ def kind_of(settings: ModelSettings, scheme: AwqScheme | None) -> Kind:
             hint="Set model.quantize to none or int4.",
         )
     return "int4"
+
+
+def keeps_eight_bits(settings: ModelSettings, device: torch.device) -> bool:
+    """Whether context and heard sound are kept in 8 bits: on small cards, unless the settings say.
+
+    Raises:
+        SetupError: the attention kernel cannot read them.
+    """
+    match settings.kv_cache_dtype:
+        case "int8":
+            is_eight_bit = True
+        case "model":
+            is_eight_bit = False
+        case "auto":
+            is_eight_bit = settings.attention != "flash_attention_2" and is_small_card(device)
+    if is_eight_bit and settings.attention == "flash_attention_2":
+        raise SetupError(
+            "flash_attention_2 cannot read caches in 8 bits.",
+            hint="Set model.attention to auto, or model.kv_cache_dtype to model.",
+        )
+    return is_eight_bit
+
+
+def is_small_card(device: torch.device) -> bool:
+    """Whether a device is a graphics card with less memory than `SMALL_CARD_BYTES`."""
+    if device.type != "cuda":
+        return False
+    return int(torch.cuda.get_device_properties(device).total_memory) < SMALL_CARD_BYTES
 
 
 def budget_of(
@@ -222,7 +258,14 @@ def fitting_slots(
     if free is None:
         return 1
     dtype = network.llm.dtype
-    plan = plan_of(settings, config, folder, dtype, kind)
+    plan = plan_of(
+        settings,
+        config,
+        folder,
+        dtype,
+        kind,
+        has_small_caches=keeps_eight_bits(settings, device),
+    )
     budget = budget_of(
         settings,
         config,
@@ -248,6 +291,8 @@ def plan_of(
     folder: Path | None,
     dtype: torch.dtype,
     kind: Kind,
+    *,
+    has_small_caches: bool = False,
 ) -> MemoryPlan:
     """The memory plan of what the settings ask for."""
     return plan(
@@ -257,6 +302,7 @@ def plan_of(
         speech_slot_bytes=_speech_slot_bytes(settings, config, dtype),
         voice_bytes=_voice_bytes(settings, config, folder),
         quantize=kind,
+        has_small_caches=has_small_caches,
     )
 
 

@@ -178,6 +178,7 @@ def _together(
         first=batch.first,
         last=batch.turns,
         reads=batch.reads,
+        scales=cache.scales(index),
     )
     return heard.transpose(1, 2)
 

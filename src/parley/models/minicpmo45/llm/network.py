@@ -72,7 +72,7 @@ class LanguageModel(nn.Module):
     def dtype(self) -> torch.dtype:
         return self.model.embed_tokens.weight.dtype
 
-    def make_cache(self, rows: int, capacity: int) -> SlotCache:
+    def make_cache(self, rows: int, capacity: int, *, is_eight_bit: bool = False) -> SlotCache:
         """Caches for `rows` conversations of `capacity` positions."""
         config = self.config
         return SlotCache(
@@ -83,6 +83,7 @@ class LanguageModel(nn.Module):
             head_dim=config.head_dim,
             dtype=self.dtype,
             device=self.device,
+            is_eight_bit=is_eight_bit,
         )
 
     def make_rope(self, positions: int, *, rounds: bool = False) -> RopeTable:

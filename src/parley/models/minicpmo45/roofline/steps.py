@@ -126,6 +126,7 @@ class PaperModel:
     Args:
         kind: how the matrices of the language model's layers are kept.
         config: another size, for tests.
+        has_small_caches: context and heard sound in 8 bits.
     """
 
     def __init__(
@@ -135,6 +136,7 @@ class PaperModel:
         slots: int,
         context_tokens: int = 8192,
         config: MiniCPMOConfig | None = None,
+        has_small_caches: bool = False,
     ) -> None:
         self.config = config or full_size_config()
         self.slots = slots
@@ -149,7 +151,7 @@ class PaperModel:
         self.graphs = CountingGraphs(self._meter)
         network.llm.attention = SlotAttention()
         capacity = context_tokens + ANSWER_RESERVE
-        self.cache = network.llm.make_cache(slots, capacity)
+        self.cache = network.llm.make_cache(slots, capacity, is_eight_bit=has_small_caches)
         rope = network.llm.make_rope(capacity)
         self.steps = LanguageSteps(network.llm, self.cache, rope, graphs=self.graphs)
         decoder = network.tts
@@ -171,6 +173,7 @@ class PaperModel:
             head_dim=encoder.head_dim,
             dtype=torch.bfloat16,
             device=META,
+            is_eight_bit=has_small_caches,
         )
 
     def unit(self, rows: int) -> list[StepKind]:
@@ -210,8 +213,7 @@ class PaperModel:
             yield from (modulation.blocks, modulation.final)
 
     def _caches(self) -> Iterable[Tensor]:
-        yield from (self.cache.keys, self.cache.values, *self.decoder.caches)
-        yield from (self.sounds.keys, self.sounds.values)
+        yield from (*self.cache.tensors, *self.sounds.tensors, *self.decoder.caches)
         yield from (tensor for tensor, _ in self.voice.memory._tensors())
 
     def look(self, rows: int) -> object:

@@ -109,24 +109,23 @@ class FusedAttention:
 
     def even(self, layer: int, query: Tensor, batch: Even, cache: SlotCache) -> Tensor:
         size, count, heads, width = query.shape
-        keys = cache.keys[layer][:, :, : batch.reads]
-        values = cache.values[layer][:, :, : batch.reads]
-        groups = heads // keys.shape[1]
+        key_heads = int(cache.keys.shape[2])
+        groups = heads // key_heads
         mask = batch.mask
         if mask is None:
             mask = self.prepared(batch, cache, groups).mask
         assert mask is not None
-        grouped = query.permute(0, 2, 1, 3).reshape(size, heads // groups, groups * count, width)
+        grouped = query.permute(0, 2, 1, 3).reshape(size, key_heads, groups * count, width)
         if batch.rows is None:
-            out = self._attend(grouped, keys, values, mask)
+            out = self._attend(grouped, *cache.columns(layer, None, batch.reads), mask)
         elif batch.slots is not None:
             out = torch.empty_like(grouped)
             for at, slot in enumerate(batch.slots):
                 one = slice(at, at + 1)
-                here = slice(slot, slot + 1)
-                out[one] = self._attend(grouped[one], keys[here], values[here], mask[one])
+                found = cache.columns(layer, slice(slot, slot + 1), batch.reads)
+                out[one] = self._attend(grouped[one], *found, mask[one])
         else:
-            out = self._attend(grouped, keys[batch.rows], values[batch.rows], mask)
+            out = self._attend(grouped, *cache.columns(layer, batch.rows, batch.reads), mask)
         return out.reshape(size, heads, count, width).permute(0, 2, 1, 3)
 
     def _attend(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
@@ -161,6 +160,7 @@ class SlotAttention(FusedAttention):
             first=batch.first,
             last=batch.turns,
             reads=batch.reads,
+            scales=cache.scales(layer),
         )
 
 

@@ -11,11 +11,18 @@ append. Lengths live in Python integers: reading one never waits for a device.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from parley.models.minicpmo45.runtime.eight_bits import (
+    SCALE_DTYPE,
+    from_eight_bits,
+    to_eight_bits,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +40,13 @@ class Span:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CacheCopy:
-    """What one row remembered, kept aside. Shapes (layers, K, length, D)."""
+    """What one row remembered, kept aside as it was stored. Shapes (layers, K, length, D); scales
+    (layers, K, length), None where there are none."""
 
     keys: Tensor
     values: Tensor
+    key_scales: Tensor | None = None
+    value_scales: Tensor | None = None
 
     @property
     def length(self) -> int:
@@ -44,11 +54,32 @@ class CacheCopy:
 
     def first(self, count: int) -> CacheCopy:
         """Its first `count` positions."""
-        return CacheCopy(self.keys[:, :, :count], self.values[:, :, :count])
+        return self.part(0, count)
+
+    def part(self, start: int, end: int) -> CacheCopy:
+        """Positions from `start` up to `end`."""
+        return self.map(lambda kept: kept[:, :, start:end])
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> CacheCopy:
+        """The same with each tensor changed."""
+        key_scales = None if self.key_scales is None else change(self.key_scales)
+        value_scales = None if self.value_scales is None else change(self.value_scales)
+        return CacheCopy(change(self.keys), change(self.values), key_scales, value_scales)
+
+    @property
+    def parts(self) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+        """Keys, values, and the scales of both."""
+        return self.keys, self.values, self.key_scales, self.value_scales
 
 
 class SlotCache:
-    """Key/value tensors of shape (R, K, C + 1, D) per layer, and a length per row."""
+    """Key/value tensors of shape (R, K, C + 1, D) per layer, and a length per row.
+
+    Args:
+        dtype: of what is written and read.
+        is_eight_bit: keep keys and values in 8 bits (`eight_bits.py`), with scales of shape
+            (R, K, C + 1) per layer. What is read is then a copy, made for the reader.
+    """
 
     def __init__(
         self,
@@ -60,13 +91,21 @@ class SlotCache:
         head_dim: int,
         dtype: torch.dtype,
         device: torch.device,
+        is_eight_bit: bool = False,
     ) -> None:
         self.capacity = capacity
+        self.dtype = dtype
         # One column more: what must not matter (padding of a batch) is written there.
         # Zeros, not empty: masked positions are multiplied by weight 0, and 0 * nan is nan.
         shape = (layers, rows, heads, capacity + 1, head_dim)
-        self.keys = torch.zeros(shape, dtype=dtype, device=device)
-        self.values = torch.zeros(shape, dtype=dtype, device=device)
+        stored = torch.int8 if is_eight_bit else dtype
+        self.keys = torch.zeros(shape, dtype=stored, device=device)
+        self.values = torch.zeros(shape, dtype=stored, device=device)
+        self.key_scales: Tensor | None = None
+        self.value_scales: Tensor | None = None
+        if is_eight_bit:
+            self.key_scales = torch.zeros(shape[:-1], dtype=SCALE_DTYPE, device=device)
+            self.value_scales = torch.zeros(shape[:-1], dtype=SCALE_DTYPE, device=device)
         self.lengths = [0] * rows
 
     @property
@@ -79,7 +118,23 @@ class SlotCache:
 
     @property
     def nbytes(self) -> int:
-        return 2 * self.keys.numel() * self.keys.element_size()
+        return sum(tensor.nbytes for tensor in self.tensors)
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Everything that it keeps on the device."""
+        scales = [kept for kept in (self.key_scales, self.value_scales) if kept is not None]
+        return (self.keys, self.values, *scales)
+
+    @property
+    def is_eight_bit(self) -> bool:
+        """Whether keys and values are kept in 8 bits."""
+        return self.key_scales is not None
+
+    def scales(self, layer: int) -> tuple[Tensor | None, Tensor | None]:
+        """Scales of a layer's keys and values, (R, K, C + 1) each; None where there are none."""
+        keys, values = self.key_scales, self.value_scales
+        return None if keys is None else keys[layer], None if values is None else values[layer]
 
     def room(self, row: int) -> int:
         """Positions that still fit."""
@@ -87,8 +142,7 @@ class SlotCache:
 
     def write(self, layer: int, span: Span, keys: Tensor, values: Tensor) -> None:
         """Store keys and values of shape (K, T, D) at `span`; the length does not change yet."""
-        self.keys[layer, span.row, :, span.start : span.end] = keys
-        self.values[layer, span.row, :, span.start : span.end] = values
+        self._store((layer, span.row, slice(None), slice(span.start, span.end)), keys, values)
 
     def write_even(self, layer: int, batch: Even, keys: Tensor, values: Tensor) -> None:
         """Store an even batch's keys and values of shape (B, n, K, D)."""
@@ -97,12 +151,40 @@ class SlotCache:
         if places is None:
             places = torch.arange(keys.shape[0], device=keys.device)
         # (B, n) index pairs in front of the head axis: the stored layout is (row, head, column, D).
-        self.keys[layer][places[:, None], :, batch.positions] = keys
-        self.values[layer][places[:, None], :, batch.positions] = values
+        self._store((layer, places[:, None], slice(None), batch.positions), keys, values)
+
+    def _store(self, where: Any, keys: Tensor, values: Tensor) -> None:
+        if self.key_scales is None or self.value_scales is None:
+            self.keys[where[0]][where[1:]] = keys
+            self.values[where[0]][where[1:]] = values
+            return
+        for numbers, scales, given in (
+            (self.keys, self.key_scales, keys),
+            (self.values, self.value_scales, values),
+        ):
+            numbers[where[0]][where[1:]], scales[where[0]][where[1:]] = to_eight_bits(given)
 
     def view(self, layer: int, row: int, length: int) -> tuple[Tensor, Tensor]:
-        """The first `length` positions of a row, shapes (K, length, D), without a copy."""
-        return self.keys[layer, row, :, :length], self.values[layer, row, :, :length]
+        """The first `length` positions of a row, shapes (K, length, D); without a copy unless they
+        are kept in 8 bits."""
+        return self._loaded((layer, row, slice(None), slice(length)))
+
+    def columns(self, layer: int, rows: Tensor | slice | None, reads: int) -> tuple[Tensor, Tensor]:
+        """The first `reads` columns of rows (None: all), shapes (rows, K, reads, D); views for a
+        slice or None unless they are kept in 8 bits."""
+        chosen = slice(None) if rows is None else rows
+        return self._loaded((layer, chosen, slice(None), slice(reads)))
+
+    def _loaded(self, where: Any) -> tuple[Tensor, Tensor]:
+        keys, values = self.keys[where[0]][where[1:]], self.values[where[0]][where[1:]]
+        if self.key_scales is None or self.value_scales is None:
+            return keys, values
+        key_scales = self.key_scales[where[0]][where[1:]]
+        value_scales = self.value_scales[where[0]][where[1:]]
+        return (
+            from_eight_bits(keys, key_scales, self.dtype),
+            from_eight_bits(values, value_scales, self.dtype),
+        )
 
     def commit(self, spans: Sequence[Span]) -> None:
         """Make written spans part of what their rows remember."""
@@ -117,21 +199,18 @@ class SlotCache:
 
     def copy_row(self, row: int) -> CacheCopy:
         """Keep aside what a row remembers."""
-        length = self.lengths[row]
-        return CacheCopy(
-            self.keys[:, row, :, :length].clone(), self.values[:, row, :, :length].clone()
-        )
+        return self.lift(row, 0, self.lengths[row])
 
     def restore_row(self, row: int, copy: CacheCopy) -> None:
         """Put back what was kept aside."""
-        self.keys[:, row, :, : copy.length] = copy.keys
-        self.values[:, row, :, : copy.length] = copy.values
+        self._write_copy(row, copy, 0)
         self.lengths[row] = copy.length
 
     def lift(self, row: int, start: int, count: int) -> CacheCopy:
         """A copy of positions from `start` on."""
         here = slice(start, start + count)
-        return CacheCopy(self.keys[:, row, :, here].clone(), self.values[:, row, :, here].clone())
+        everything = CacheCopy(self.keys, self.values, self.key_scales, self.value_scales)
+        return everything.map(lambda kept: kept[:, row, :, here].clone())
 
     def put(self, row: int, copy: CacheCopy, source: int, target: int, rope: RopeTable) -> None:
         """Write lifted positions to begin at `target`, turning their keys to the new places.
@@ -140,14 +219,23 @@ class SlotCache:
         float32, which equals having been rotated for its new position. Source: sessions.md 5.5.
         The length is left to the caller.
         """
-        there = slice(target, target + copy.length)
-        keys = copy.keys
         if source != target:
-            cos, sin = rope.angles_of(target - source, keys.device)
-            wide = keys.float()
-            keys = rotated(wide, cos, sin).to(keys.dtype)
-        self.keys[:, row, :, there] = keys
-        self.values[:, row, :, there] = copy.values
+            cos, sin = rope.angles_of(target - source, copy.keys.device)
+            if copy.key_scales is None:
+                turned = rotated(copy.keys.float(), cos, sin).to(copy.keys.dtype)
+                copy = replace(copy, keys=turned)
+            else:
+                wide = from_eight_bits(copy.keys, copy.key_scales, torch.float32)
+                keys, scales = to_eight_bits(rotated(wide, cos, sin))
+                copy = replace(copy, keys=keys, key_scales=scales)
+        self._write_copy(row, copy, target)
+
+    def _write_copy(self, row: int, copy: CacheCopy, start: int) -> None:
+        there = slice(start, start + copy.length)
+        mine = (self.keys, self.values, self.key_scales, self.value_scales)
+        for kept, given in zip(mine, copy.parts, strict=True):
+            if kept is not None and given is not None:
+                kept[:, row, :, there] = given
 
     def move(self, row: int, source: int, count: int, target: int, rope: RopeTable) -> None:
         """Move `count` positions to begin at `target`; see `put`."""

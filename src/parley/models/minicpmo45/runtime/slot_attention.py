@@ -60,6 +60,7 @@ def attend(
     last: Tensor,
     reads: int,
     mask: Tensor | None = None,
+    scales: tuple[Tensor | None, Tensor | None] = (None, None),
 ) -> Tensor:
     """Attention of new tokens over their slots.
 
@@ -72,12 +73,13 @@ def attend(
         last: (B, T) int64, the last column that a token sees.
         reads: columns behind this one are not looked at.
         mask: (B, reads) bool, columns that a row sees besides that; None: all.
+        scales: of keys and values that are kept in 8 bits, (S, K, C) each; None: they are not.
 
     Returns:
         (B, T, H, D), in the queries' dtype.
     """
     found: Tensor = torch.ops.parley.slot_attention(
-        query, keys, values, slots, first, last, reads, mask
+        query, keys, values, slots, first, last, reads, mask, *scales
     )
     return found
 
@@ -91,6 +93,8 @@ def _run(
     last: Tensor,
     reads: int,
     mask: Optional[Tensor] = None,  # noqa: UP045 -- torch reads the schema off this annotation
+    key_scales: Optional[Tensor] = None,  # noqa: UP045
+    value_scales: Optional[Tensor] = None,  # noqa: UP045
 ) -> Tensor:
     """`attend`, as an operator of torch: whoever counts operators sees one."""
     kernels = _kernels()
@@ -111,14 +115,20 @@ def _run(
     )
     top = torch.empty(rows, key_heads, splits, padded, dtype=torch.float32, device=query.device)
     mass = torch.empty_like(top)
+    # Without scales the kernel is given something that it does not read.
+    none = torch.empty(0, 0, 0, device=query.device)
+    of_keys = none if key_scales is None else key_scales
+    of_values = none if value_scales is None else value_scales
     kernels.partial[(rows, key_heads, splits)](
         grouped, keys, values, slots, first, last, mask if mask is not None else slots,
-        part, top, mass,
+        of_keys, of_values, part, top, mass,
         1.0 / math.sqrt(width), reads, chunk,
         keys.stride(0), keys.stride(1), keys.stride(2),
         values.stride(0), values.stride(1), values.stride(2),
         tokens, count, 0 if mask is None else mask.stride(0),
-        HAS_MASK=mask is not None, WIDTH=width, QUERIES=padded, BLOCK=BLOCK,
+        *of_keys.stride(), *of_values.stride(),
+        HAS_MASK=mask is not None, HAS_SCALES=key_scales is not None,
+        WIDTH=width, QUERIES=padded, BLOCK=BLOCK,
     )  # fmt: skip
     out = torch.empty_like(grouped)
     kernels.join[(rows, key_heads)](

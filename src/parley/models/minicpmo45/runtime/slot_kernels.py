@@ -9,11 +9,13 @@ import triton.language as tl
 
 @triton.jit
 def partial(
-    q, k, v, slots, first, last, mask, part, top, mass,
+    q, k, v, slots, first, last, mask, k_scales, v_scales, part, top, mass,
     scale, reads, chunk,
     k_slot, k_head, k_column, v_slot, v_head, v_column,
     tokens, count, mask_row,
-    HAS_MASK: tl.constexpr, WIDTH: tl.constexpr, QUERIES: tl.constexpr, BLOCK: tl.constexpr,
+    ks_slot, ks_head, ks_column, vs_slot, vs_head, vs_column,
+    HAS_MASK: tl.constexpr, HAS_SCALES: tl.constexpr,
+    WIDTH: tl.constexpr, QUERIES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One split of one key head of one row: what its columns say, and how much they weigh."""
     row, head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -43,6 +45,10 @@ def partial(
             base_k + columns[None, :] * k_column + widths[:, None], mask=here[None, :], other=0.0
         ).to(asked.dtype)
         scores = tl.dot(asked, found_k, input_precision="ieee").to(tl.float32) * scale
+        if HAS_SCALES:
+            # Whole numbers up to 127 are exact in bfloat16: scales are applied to the products.
+            of_k = k_scales + slot * ks_slot + head * ks_head + columns * ks_column
+            scores = scores * tl.load(of_k, mask=here, other=0.0).to(tl.float32)[None, :]
         seen = here[None, :] & (columns[None, :] <= ends[:, None])
         scores = tl.where(seen, scores, -float("inf"))
         higher = tl.maximum(best, tl.max(scores, 1))
@@ -53,10 +59,13 @@ def partial(
         found_v = tl.load(
             base_v + columns[:, None] * v_column + widths[None, :], mask=here[:, None], other=0.0
         ).to(asked.dtype)
+        total = total * shrink + tl.sum(weights, 1)
+        if HAS_SCALES:
+            of_v = v_scales + slot * vs_slot + head * vs_head + columns * vs_column
+            weights = weights * tl.load(of_v, mask=here, other=0.0).to(tl.float32)[None, :]
         said = said * shrink[:, None] + tl.dot(
             weights.to(found_v.dtype), found_v, input_precision="ieee"
         ).to(tl.float32)
-        total = total * shrink + tl.sum(weights, 1)
         best = higher
     place = (row * key_heads + head) * splits + split
     tl.store(part + (place * QUERIES + queries[:, None]) * WIDTH + widths[None, :], said)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from parley.engine.context import Eviction
 from parley.models.minicpmo45.conversation.state import Conversation
-from parley.models.minicpmo45.runtime.caches import CacheCopy, Span
+from parley.models.minicpmo45.runtime.caches import Span
 from parley.models.minicpmo45.stages.parts import StepParts
 
 
@@ -69,10 +69,7 @@ def _rewrite(model: StepParts, row: int, eviction: Eviction, previous: Sequence[
         raise
     target = span.end
     for start, end in eviction.keep[1:]:
-        part = CacheCopy(
-            behind.keys[:, :, start - head : end - head],
-            behind.values[:, :, start - head : end - head],
-        )
+        part = behind.part(start - head, end - head)
         context.put(row, part, start, target, model.rope)
         target += end - start
     context.lengths[row] = target

@@ -1,0 +1,46 @@
+"""Vectors of a cache in 8 bits: whole numbers from -127 to 127, and one scale per vector.
+
+A scale is rounded to float16 before the numbers are, so that no error is made twice: a number is
+off by half a scale at most, which is 1/254 of the largest number of its vector.
+
+Letters: `D` numbers of a vector.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+from torch import Tensor
+
+SCALE_DTYPE: Final = torch.float16
+
+_MOST: Final = 127
+_LEAST_SCALE: Final = 1e-6
+_MOST_SCALE: Final = 65504.0
+
+
+def to_eight_bits(vectors: Tensor) -> tuple[Tensor, Tensor]:
+    """Vectors (..., D) as int8 (..., D) and their scales (...)."""
+    wide = vectors.float()
+    scales = (wide.abs().amax(-1) / _MOST).clamp(_LEAST_SCALE, _MOST_SCALE).to(SCALE_DTYPE)
+    numbers = (wide / scales.float()[..., None]).round().clamp(-_MOST, _MOST)
+    return numbers.to(torch.int8), scales
+
+
+def from_eight_bits(numbers: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
+    """The vectors that numbers and scales stand for, (..., D)."""
+    return (numbers.float() * scales.float()[..., None]).to(dtype)
+
+
+def cache_bytes(numbers: int, width: int, *, itemsize: int, is_eight_bit: bool) -> int:
+    """What a cache of so many numbers takes.
+
+    Args:
+        width: numbers that share a scale.
+        itemsize: bytes of a number where they are kept as the model computes.
+        is_eight_bit: whether they are kept in 8 bits.
+    """
+    if not is_eight_bit:
+        return numbers * itemsize
+    return numbers + SCALE_DTYPE.itemsize * (numbers // width)
