@@ -100,7 +100,9 @@ def test_keys_that_moved_often_are_still_near():
     found, wanted = small.view(1, 0, 10)[0], full.view(1, 0, 10)[0]
 
     assert full.lengths == small.lengths == [10, 0]
-    assert ((found - wanted).norm(dim=-1) / wanted.norm(dim=-1)).max() < 0.05
+    off = (found - wanted).norm(dim=-1) / wanted.norm(dim=-1)
+    assert off.mean() < 0.03
+    assert off.max() < 0.08
 
 
 def test_logits_stay_near_and_a_row_in_company_equals_the_row_alone():

@@ -16,6 +16,7 @@ from parley.models.minicpmo45 import hub, weights
 from parley.models.minicpmo45.awq import scheme_of
 from parley.models.minicpmo45.config import MiniCPMOConfig, read_config
 from parley.models.minicpmo45.device import choose_device, set_precision
+from parley.models.minicpmo45.gguf_file import GgufFile
 from parley.models.minicpmo45.model import ANSWER_RESERVE, MiniCPMO45
 from parley.models.minicpmo45.planning import dtype_of, fitting_slots, keeps_eight_bits, kind_of
 from parley.models.minicpmo45.quantize import Kind, checked
@@ -66,12 +67,12 @@ def load(settings: ModelSettings, sizes: Sizes | None = None) -> MiniCPMO45:
         )
     dtype = dtype_of(settings, device)
     # What cannot run is said before minutes of loading.
-    scheme = scheme_of(config.raw)
+    scheme = None if settings.llm_gguf is not None else scheme_of(config.raw)
     kind = kind_of(settings, scheme)
     checked(kind, device=device, dtype=dtype or torch.bfloat16)
     make_attention(settings.attention, device=device, dtype=dtype or torch.bfloat16)
     has_small_caches = keeps_eight_bits(settings, device)
-    network = _network(config, folder, device, dtype, kind)
+    network = _network(config, folder, device, dtype, kind, settings.llm_gguf)
     network.llm.attention = make_attention(
         settings.attention, device=device, dtype=network.llm.dtype
     )
@@ -110,11 +111,20 @@ def _network(
     device: torch.device,
     dtype: torch.dtype | None,
     kind: Kind,
+    llm_gguf: Path | None,
 ) -> weights.Network:
     network = weights.build(config)
     if folder is None:
         return weights.randomise(
             network, device=device, dtype=dtype or torch.bfloat16, quantize=kind
         )
-    scheme = scheme_of(config.raw)
-    return weights.load(network, folder, device=device, dtype=dtype, quantize=kind, scheme=scheme)
+    language = None if llm_gguf is None else GgufFile(llm_gguf)
+    return weights.load(
+        network,
+        folder,
+        device=device,
+        dtype=dtype,
+        quantize=kind,
+        scheme=None if language is not None else scheme_of(config.raw),
+        language=language,
+    )

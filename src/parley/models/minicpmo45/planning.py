@@ -9,9 +9,17 @@ import torch
 from parley.errors import ParleyError, SetupError
 from parley.models.minicpmo45 import hub, weights
 from parley.models.minicpmo45.awq import AwqScheme, scheme_of
-from parley.models.minicpmo45.checkpoint import Stored, account, catalogue, stored_dtype, unfolded
+from parley.models.minicpmo45.checkpoint import (
+    LANGUAGE,
+    Stored,
+    account,
+    catalogue,
+    stored_dtype,
+    unfolded,
+)
 from parley.models.minicpmo45.config import MiniCPMOConfig, full_size_config, read_config
 from parley.models.minicpmo45.device import choose_device
+from parley.models.minicpmo45.gguf_file import GgufFile
 from parley.models.minicpmo45.memory import (
     GIB,
     GRAPHS_BYTES,
@@ -70,11 +78,9 @@ def describe(settings: ModelSettings) -> ModelPlan:
         else:
             folder = hub.locate(settings.name, settings.revision, downloads=False)
             config = read_config(folder)
-            scheme = scheme_of(config.raw)
+            scheme = None if settings.llm_gguf is not None else scheme_of(config.raw)
             kind = kind_of(settings, scheme)
-            found, _ = unfolded(catalogue(folder), scheme)
-            network = weights.build(config)
-            account(weights.shapes_of(network), found, weights.unused_names(network))
+            found = _accounted(settings, folder, config, scheme)
             CheckpointTokenizer(folder)
     except hub.NotDownloaded as error:
         config = full_size_config()
@@ -133,6 +139,25 @@ def describe(settings: ModelSettings) -> ModelPlan:
         notes=tuple(notes),
         problems=tuple(problems),
     )
+
+
+def _accounted(
+    settings: ModelSettings, folder: Path, config: MiniCPMOConfig, scheme: AwqScheme | None
+) -> dict[str, Stored]:
+    """What a checkpoint holds, once it is known to be what the model needs.
+
+    Raises:
+        SetupError: it is not.
+    """
+    network = weights.build(config)
+    shapes = weights.shapes_of(network)
+    if settings.llm_gguf is not None:
+        weights.account_language(shapes, GgufFile(settings.llm_gguf))
+        shapes = {name: shape for name, shape in shapes.items() if not name.startswith(LANGUAGE)}
+    without = None if settings.llm_gguf is None else LANGUAGE
+    found, _ = unfolded(catalogue(folder, without=without), scheme)
+    account(shapes, found, weights.unused_names(network))
+    return found
 
 
 def dtype_of(settings: ModelSettings, device: torch.device) -> torch.dtype | None:

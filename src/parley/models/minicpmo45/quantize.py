@@ -56,6 +56,10 @@ class Groups:
         """Weights per group."""
         return int(self.q.shape[1] // self.scales.shape[1])
 
+    def to(self, device: torch.device) -> Groups:
+        """The same on a device."""
+        return Groups(self.q.to(device), self.scales.to(device), self.zeros.to(device))
+
     def weight(self) -> Tensor:
         """The matrix that it stands for, float32, shape (n, k)."""
         rows, columns = self.q.shape
