@@ -11,6 +11,8 @@ from torch import nn
 from typer.testing import CliRunner
 
 from parley.cli.bench import app, gpu
+from parley.cli.bench.gpu_plan import Budget, GpuPlan, plan_of_flags, read_plan
+from parley.errors import SetupError
 from parley.models.minicpmo45 import loading, trial
 from parley.models.minicpmo45.quantize import Groups
 from parley.models.minicpmo45.random_model import small_sizes
@@ -42,9 +44,9 @@ def test_one_command_writes_one_report_for_people_and_one_for_programs(tmp_path:
         assert part in text
     # What needs a card says so instead of passing.
     for name in ("graphs with 1 slots", "memory with 1 slots"):
-        assert verdicts[name] == "not run"
+        assert verdicts[f"as set: {name}"] == "not run"
     assert all(verdicts[f"kernel: {shape.name}"] == "not run" for shape in trial.SHAPES)
-    assert "first audio of an answer, ms" in verdicts
+    assert "as set: first audio of an answer, ms" in verdicts
     assert report["units"][0]["spoke"] == report["units"][0]["units"] == 1
     assert report["machine"]["device"] == "cpu"
 
@@ -126,10 +128,66 @@ def test_a_number_of_slots_that_does_not_load_ends_the_row_with_its_reason(
 
     monkeypatch.setattr(loading, "load", full)
 
-    report = gpu.run(SMALL, [8, 16], 1, "small")
+    report = gpu.run(SMALL, plan_of_flags([8, 16], 1), "small")
 
     last = report.checks[-1]
-    assert last.name == "units of 8 conversations"
+    assert last.name == "as set: units of 8 conversations"
     assert last.verdict == "not run"
     assert "Tried to allocate 9.00 GiB" in last.facts
     assert not any("16" in check.name for check in report.checks[-2:])
+
+
+def test_the_plan_that_is_shipped_can_be_read_and_ends_within_ten_minutes() -> None:
+    plan = read_plan(Path(__file__).parents[2] / "tools" / "gpu-plan.toml")
+
+    assert plan.limit_s <= 580
+    assert sum(len(run.slots) * run.units for run in plan.run) < plan.limit_s / 2
+    kinds = {run.settings(SMALL).kv_cache_dtype for run in plan.run}
+    assert kinds == {"model", "int8"}
+    assert {run.settings(SMALL).quantize for run in plan.run} == {"none", "int4"}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("limit_s = 5", "run: Field required"),
+        ('[[run]]\nname = "a"\nslots = [1]\nrows = 3', "rows: Extra inputs"),
+        ('[[run]]\nname = "a"\nslots = [1]\nmodel = { quantise = "int4" }', "quantise"),
+        ("[[run]", "cannot be used"),
+    ],
+)
+def test_a_plan_that_makes_no_sense_is_refused_before_the_card_is_touched(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    path = tmp_path / "plan.toml"
+    path.write_text(text)
+
+    with pytest.raises(SetupError) as caught:
+        read_plan(path)
+
+    assert said in str(caught.value)
+
+
+def test_what_would_end_behind_the_limit_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The parts are still checked, and the report names what was left out and why."""
+    monkeypatch.setattr(gpu, "_part_checks", lambda *_: iter([judged("part", 0.0, 1.0, "nobody")]))
+    plan = GpuPlan(limit_s=20, run=plan_of_flags([1, 4], 10).run)
+    kept: list[int] = []
+
+    report = gpu.run(SMALL, plan, "small", keep=lambda so_far: kept.append(len(so_far.checks)))
+
+    assert [check.verdict for check in report.checks] == ["ok", "not run", "not run"]
+    assert report.checks[1].facts == "20 s of 20 s are left"
+    # A call that is cut off has left a report after each check.
+    assert kept == [1, 2, 3]
+
+
+def test_time_that_loading_took_is_counted() -> None:
+    now = 100.0
+    budget = Budget(60.0, clock=lambda: now)
+
+    assert budget.has_room_for(30)
+    now = 110.0
+    assert not budget.has_room_for(30)
+    budget.loading_s = 5.0
+    assert budget.has_room_for(30)

@@ -12,8 +12,9 @@ import dataclasses
 import json
 import platform
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -21,6 +22,7 @@ import torch
 import typer
 
 from parley.cli.bench import model as bench_model
+from parley.cli.bench.gpu_plan import Budget, GpuPlan, GpuRun, plan_of_flags, read_plan
 from parley.cli.bench.model import ModelReport, made_up_speech, make_talkative
 from parley.clock import SystemClock
 from parley.engine.engine import Engine
@@ -93,6 +95,10 @@ def gpu(
     ] = "full",
     quantize: Annotated[str | None, typer.Option(help="none, or int4.")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.")] = None,
+    plan: Annotated[
+        Path | None,
+        typer.Option(help="What to try (TOML, see tools/gpu-plan.toml), instead of slots, units."),
+    ] = None,
     config: Annotated[Path | None, typer.Option(help="Settings file (TOML).")] = None,
     out: Annotated[Path, typer.Option(help="Reports go to this name with .txt and .json.")] = Path(
         "gpu-report"
@@ -108,9 +114,13 @@ def gpu(
             "model.random_weights": True if model is None else None,
         },
     ).model
-    report = run(settings, bench_model._counts(slots), units, size)
-    out.with_suffix(".txt").write_text(report.as_text() + "\n", encoding="utf-8")
-    out.with_suffix(".json").write_text(report.as_json() + "\n", encoding="utf-8")
+    chosen = plan_of_flags(bench_model._counts(slots), units) if plan is None else read_plan(plan)
+
+    def keep(report: Report) -> None:
+        out.with_suffix(".txt").write_text(report.as_text() + "\n", encoding="utf-8")
+        out.with_suffix(".json").write_text(report.as_json() + "\n", encoding="utf-8")
+
+    report = run(settings, chosen, size, keep=keep)
     typer.echo(report.as_text())
     typer.echo(f"written to {out.with_suffix('.txt')} and {out.with_suffix('.json')}")
     if report.failed:
@@ -118,33 +128,91 @@ def gpu(
 
 
 def run(
-    settings: ModelSettings, counts: list[int], units: int, size: Size, *, pace_s: float = 1.0
+    settings: ModelSettings,
+    plan: GpuPlan,
+    size: Size,
+    *,
+    pace_s: float = 1.0,
+    keep: Callable[[Report], None] = lambda _: None,
 ) -> Report:
-    """All checks, those of parts first."""
+    """All checks, those of parts first.
+
+    Args:
+        keep: stores the report so far; called after each step, because a call may be cut off.
+    """
+    budget = Budget(plan.limit_s)
     place = choose_device(settings.device)
+    sizes = small_sizes() if size == "small" else full_sizes()
+    report = Report(_machine(place, settings, size))
+    for check in _part_checks(settings, sizes, place):
+        report.checks.append(check)
+        keep(report)
+    for number, one in enumerate(plan.run):
+        with _card_of(one.card_gb, place):
+            for check in _one_run(report, settings, one, sizes, budget, pace_s, number == 0):
+                report.checks.append(check)
+                keep(report)
+    return report
+
+
+def _part_checks(settings: ModelSettings, sizes: Sizes, place: torch.device) -> Iterator[Check]:
+    """What needs no whole model."""
     is_card = place.type == "cuda"
     is_half = is_card if settings.dtype == "auto" else settings.dtype == "bfloat16"
     dtype = torch.bfloat16 if is_half else torch.float32
-    sizes = small_sizes() if size == "small" else full_sizes()
     if is_card:
         set_precision(settings.token2wav_precision)
-    report = Report(_machine(place, settings, size))
-    report.checks += trial.kernels(place)
-    report.checks += trial.parts(sizes, place, dtype)
     is_short = is_card and settings.token2wav_precision == "bfloat16"
-    report.checks += trial.voice(sizes, place, torch.bfloat16 if is_short else torch.float32)
-    report.checks.append(trial.int4(place, dtype))
-    for number, count in enumerate(counts):
-        here = settings.model_copy(update={"slots": count})
+    yield from trial.kernels(place)
+    yield from trial.parts(sizes, place, dtype)
+    yield from trial.voice(sizes, place, torch.bfloat16 if is_short else torch.float32)
+    yield trial.int4(place, dtype)
+
+
+@contextmanager
+def _card_of(card_gb: float | None, place: torch.device) -> Iterator[None]:
+    """A card that has no more memory than this, for torch's allocator."""
+    if card_gb is None or place.type != "cuda":
+        yield
+        return
+    total = torch.cuda.get_device_properties(place).total_memory
+    torch.cuda.empty_cache()
+    torch.cuda.set_per_process_memory_fraction(min(1.0, card_gb * 1e9 / total), place)
+    try:
+        yield
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0, place)
+
+
+def _one_run(
+    report: Report,
+    settings: ModelSettings,
+    one: GpuRun,
+    sizes: Sizes,
+    budget: Budget,
+    pace_s: float,
+    is_first: bool,
+) -> Iterator[Check]:
+    """A run's numbers of slots, until one does not load or the time is over."""
+    hurts = "whoever wants as many at once"
+    for number, count in enumerate(one.slots):
+        name = f"{one.name}: units of {count} conversations"
+        if not budget.has_room_for(one.units):
+            why = f"{budget.left_s:.0f} s of {budget.limit_s:.0f} s are left"
+            yield not_run(name, why, hurts)
+            continue
+        here = one.settings(settings).model_copy(update={"slots": count})
+        begin_s = time.monotonic()
         try:
-            report.checks += _slots(report, here, sizes, units, pace_s, is_first=number == 0)
+            for check in _slots(
+                report, here, sizes, one.units, pace_s, is_first=is_first and number == 0
+            ):
+                yield replace(check, name=f"{one.name}: {check.name}")
         except (ParleyError, torch.OutOfMemoryError) as error:
-            why = " ".join(str(error).split())[:300]
-            report.checks.append(
-                not_run(f"units of {count} conversations", why, "whoever wants as many at once")
-            )
-            break
-    return report
+            yield not_run(name, " ".join(str(error).split())[:300], hurts)
+            return
+        # The next one takes about as long to load.
+        budget.loading_s = max(0.0, time.monotonic() - begin_s - one.units * pace_s)
 
 
 def _slots(
