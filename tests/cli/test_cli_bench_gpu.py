@@ -11,7 +11,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 from parley.cli.bench import app, gpu
-from parley.cli.bench.gpu_plan import Budget, GpuPlan, plan_of_flags, read_plan
+from parley.cli.bench.gpu_plan import GpuPlan, TimeBudget, plan_of_flags, read_plan
 from parley.errors import SetupError
 from parley.models.minicpmo45 import loading, trial
 from parley.models.minicpmo45.quantize import Groups
@@ -184,7 +184,7 @@ def test_what_would_end_behind_the_limit_is_not_begun(monkeypatch: pytest.Monkey
 
 def test_time_that_loading_took_is_counted() -> None:
     now = 100.0
-    budget = Budget(60.0, clock=lambda: now)
+    budget = TimeBudget(60.0, clock=lambda: now)
 
     assert budget.has_room_for(30)
     now = 110.0

@@ -22,7 +22,7 @@ import torch
 import typer
 
 from parley.cli.bench import model as bench_model
-from parley.cli.bench.gpu_plan import Budget, GpuPlan, GpuRun, plan_of_flags, read_plan
+from parley.cli.bench.gpu_plan import GpuPlan, GpuRun, TimeBudget, plan_of_flags, read_plan
 from parley.cli.bench.model import ModelReport, made_up_speech, make_talkative
 from parley.clock import SystemClock
 from parley.engine.engine import Engine
@@ -140,7 +140,7 @@ def run(
     Args:
         keep: stores the report so far; called after each step, because a call may be cut off.
     """
-    budget = Budget(plan.limit_s)
+    budget = TimeBudget(plan.limit_s)
     place = choose_device(settings.device)
     sizes = small_sizes() if size == "small" else full_sizes()
     report = Report(_machine(place, settings, size))
@@ -189,7 +189,7 @@ def _one_run(
     settings: ModelSettings,
     one: GpuRun,
     sizes: Sizes,
-    budget: Budget,
+    budget: TimeBudget,
     pace_s: float,
     is_first: bool,
 ) -> Iterator[Check]:

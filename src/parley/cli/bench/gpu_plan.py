@@ -96,7 +96,7 @@ def plan_of_flags(slots: Sequence[int], units: int) -> GpuPlan:
 
 
 @dataclass(slots=True)
-class Budget:
+class TimeBudget:
     """Time of one call.
 
     Args:
