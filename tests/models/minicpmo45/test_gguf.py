@@ -118,6 +118,7 @@ def test_four_bits_become_groups_without_rounding(number):
     raw[:, 1:4:2] = 0x2C  # scales that are ordinary numbers
     blocks = torch.from_numpy(raw)
 
+    assert stored.groups is not None
     q, scales, zeros = stored.groups(blocks)
 
     wide = (q.view(-1, 32) - 8) * scales.reshape(-1, 1) + zeros.reshape(-1, 1)
@@ -152,7 +153,7 @@ def test_matrices_in_four_bits_stay_so(tmp_path, folder):
         language=file,
     )  # fmt: skip
 
-    layer = loaded.llm.model.layers[0].mlp.down_proj
+    layer = loaded.get_submodule("llm.model.layers.0.mlp.down_proj")
     assert isinstance(layer, Int4Linear)
     assert layer.group == 32
     x = torch.randn(3, 128, generator=torch.Generator().manual_seed(1))

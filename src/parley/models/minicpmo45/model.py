@@ -59,9 +59,15 @@ from parley.models.minicpmo45.runtime.caches import SlotCache
 from parley.models.minicpmo45.runtime.graphs import GraphRunner
 from parley.models.minicpmo45.stages.encode import encode
 from parley.models.minicpmo45.stages.eviction import slide_turns
-from parley.models.minicpmo45.stages.language import Decoding, Feeding, decode, finalize, prefill
+from parley.models.minicpmo45.stages.language import (
+    DecodingJob,
+    FeedingJob,
+    decode,
+    finalize,
+    prefill,
+)
 from parley.models.minicpmo45.stages.parts import Choosing
-from parley.models.minicpmo45.stages.speech import Speaking, speak, vocode
+from parley.models.minicpmo45.stages.speech import SpeakingJob, speak, vocode
 from parley.models.minicpmo45.tokenizer import Tokenizer
 from parley.models.minicpmo45.vision_encoder.ahead import MediaThreads
 from parley.models.minicpmo45.vision_encoder.network import PictureEncoder
@@ -278,11 +284,11 @@ class MiniCPMO45:
                 case Stage.ENCODE:
                     encode(self, cast(Sequence[PrefillJob], jobs))
                 case Stage.PREFILL:
-                    prefill(self, cast(Sequence[Feeding], jobs))
+                    prefill(self, cast(Sequence[FeedingJob], jobs))
                 case Stage.DECODE:
-                    decode(self, cast(Sequence[Decoding], jobs))
+                    decode(self, cast(Sequence[DecodingJob], jobs))
                 case Stage.SPEECH:
-                    speak(self, cast(Sequence[Speaking], jobs))
+                    speak(self, cast(Sequence[SpeakingJob], jobs))
                 case Stage.VOCODE:
                     vocode(self, cast(Sequence[ModelJob], jobs))
                 case Stage.FINALIZE:

@@ -22,7 +22,7 @@ PREFILL_STEP_TOKENS = 4096
 not grow with the number of conversations."""
 
 
-class Feeding(Protocol):
+class FeedingJob(Protocol):
     """A job at PREFILL."""
 
     row: int
@@ -34,7 +34,7 @@ class Feeding(Protocol):
     def fed(self, logits: Tensor | None) -> None: ...
 
 
-class Decoding(Protocol):
+class DecodingJob(Protocol):
     """A job at DECODE."""
 
     row: int
@@ -47,7 +47,7 @@ class Decoding(Protocol):
     def advance(self, hidden: Tensor | None, logits: Tensor | None) -> None: ...
 
 
-def prefill(model: StepParts, jobs: Sequence[Feeding]) -> None:
+def prefill(model: StepParts, jobs: Sequence[FeedingJob]) -> None:
     """PREFILL: up to `prefill_piece_tokens` positions of each job, packed."""
     for job in jobs:
         if job.feed is None:
@@ -86,7 +86,7 @@ def _last_logits(model: StepParts, parts: Sequence[Tensor]) -> Sequence[Tensor]:
     return model.network.llm.logits(torch.stack([part[-1] for part in parts])).unbind()
 
 
-def decode(model: StepParts, jobs: Sequence[Decoding]) -> None:
+def decode(model: StepParts, jobs: Sequence[DecodingJob]) -> None:
     """DECODE: choose a token per job from the waiting logits, feed it, compute the next ones."""
     logits = torch.stack([job.logits for job in jobs if job.logits is not None])
     choices = model.chooser.choose(logits, [job.ask() for job in jobs])

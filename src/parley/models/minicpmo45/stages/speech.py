@@ -19,7 +19,7 @@ SPEECH_TOKENS_PER_STEP = 5
 """Speech tokens of a row between two looks of the scheduler."""
 
 
-class Speaking(Protocol):
+class SpeakingJob(Protocol):
     """A job at SPEECH or VOCODE."""
 
     row: int
@@ -33,7 +33,7 @@ class Speaking(Protocol):
     def voiced(self, wave: Wave) -> None: ...
 
 
-def speak(model: StepParts, jobs: Sequence[Speaking]) -> None:
+def speak(model: StepParts, jobs: Sequence[SpeakingJob]) -> None:
     """SPEECH: a few speech tokens per job."""
     assert model.speech_output is not None
     blocks = [job.open_block() for job in jobs]
@@ -48,7 +48,7 @@ def vocode(model: StepParts, jobs: Sequence[ModelJob]) -> None:
     assert model.speech_output is not None
     vocoder = model.speech_output.vocoder
     opening = [job for job in jobs if isinstance(job, StartJob)]
-    speaking = [cast(Speaking, job) for job in jobs if not isinstance(job, StartJob)]
+    speaking = [cast(SpeakingJob, job) for job in jobs if not isinstance(job, StartJob)]
     opening = [job for job in opening if job.is_voice_found]
     for open_job in opening:
         assert open_job.voice is not None
