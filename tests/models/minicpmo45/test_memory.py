@@ -123,6 +123,7 @@ def test_the_number_of_slots_survives_the_worst_hour(gigabytes, kind, least, has
     card.take(budget.once["pictures while they are looked at"])
     card.take(budget.once["steps while they run"])
     card.take(slots * budget.per_slot["choosing a token"])
+    card.take(plan.unpacking_bytes)
 
 
 def test_a_conversation_takes_what_the_page_says():

@@ -103,6 +103,8 @@ class MemoryPlan:
         slot_bytes: per slot, at the configured context; all kinds of state together.
         per_1000_tokens_bytes: context caches per slot and 1,000 positions.
         parts: weight bytes per part.
+        unpacking_bytes: what reading one row's context of one layer takes where it is kept in 8
+            bits: keys and values as numbers of the model, and float32 in between; else 0.
     """
 
     weights_bytes: int
@@ -110,6 +112,7 @@ class MemoryPlan:
     slot_bytes: int
     per_1000_tokens_bytes: int
     parts: Mapping[str, int]
+    unpacking_bytes: int = 0
 
 
 def plan(
@@ -158,4 +161,7 @@ def plan(
         + speech_slot_bytes,
         per_1000_tokens_bytes=kept(per_token * 1000, config.head_dim),
         parts=parts,
+        unpacking_bytes=12 * per_token * context_tokens // language.num_hidden_layers
+        if has_small_caches
+        else 0,
     )

@@ -225,6 +225,7 @@ def budget_of(
         width=vision.hidden_size, inner=vision.intermediate_size, size=size
     )
     once["captured graphs"] = GRAPHS_BYTES if settings.compile else 0
+    once["a context unpacked from 8 bits"] = plan.unpacking_bytes
     once["libraries"] = LIBRARIES_BYTES
     once["voices kept ready"] = VOICES_READY * _primed_bytes(settings) if config.has_tts else 0
     once["steps while they run"] = step_bytes(
@@ -241,7 +242,8 @@ def budget_of(
     }
     if not reads_in_place:
         # One layer's keys and values, copied before they are read.
-        per_layer = plan.slot_bytes // max(1, language.num_hidden_layers)
+        stored = plan.slot_bytes // max(1, language.num_hidden_layers)
+        per_layer = plan.unpacking_bytes or stored
         per_slot["copies of contexts"] = per_layer
     return MemoryBudget(once, per_slot)
 

@@ -116,7 +116,9 @@ class FusedAttention:
             mask = self.prepared(batch, cache, groups).mask
         assert mask is not None
         grouped = query.permute(0, 2, 1, 3).reshape(size, key_heads, groups * count, width)
-        if batch.rows is None:
+        # What is kept in 8 bits is unpacked row by row where the host knows the rows: all rows at
+        # once would take a copy of every context.
+        if batch.rows is None and (batch.slots is None or not cache.is_eight_bit):
             out = self._attend(grouped, *cache.columns(layer, None, batch.reads), mask)
         elif batch.slots is not None:
             out = torch.empty_like(grouped)
