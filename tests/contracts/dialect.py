@@ -64,6 +64,7 @@ SERVER_EVENTS: tuple[events.ServerEvent, ...] = (
     events.SessionInterrupted(),
     events.UserTranscribed(0, "What?"),
     events.InterruptionChanged("stopped", 0, heard_ms=300, text="H"),
+    events.SilenceExplained("unit_late", elapsed_ms=300),
     events.RecordingLost(3),
     events.Failed(InvalidPayload("x is wrong.", field="x")),
     events.Failed(InferenceFailed()),
