@@ -100,6 +100,7 @@ def write_vocoder(folder: Path) -> None:
 
 
 def main() -> None:
+    """Write the folder that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--tokenizer", type=Path, required=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 from tests.support import gateways
@@ -17,8 +16,8 @@ from tests.support.talking import Message
 from tests.support.timeline import sound, speak
 from websockets.asyncio.client import connect
 
-from parley.client.access import Access, Socket
-from parley.client.connection import NetworkTransport
+from parley.client.access import Access
+from parley.client.connection import NetworkSocket, NetworkTransport
 from parley.client.duplex import DuplexClient
 from parley.client.events import Listening, Reconnected, Reconnecting, Speaking
 
@@ -165,15 +164,15 @@ class Breakable(NetworkTransport):
     """A network that can be cut."""
 
     def __init__(self) -> None:
-        self.sockets: list[Any] = []
+        self.sockets: list[NetworkSocket] = []
 
-    async def connect(self, access: Access, url: str) -> Socket:
+    async def connect(self, access: Access, url: str) -> NetworkSocket:
         socket = await super().connect(access, url)
         self.sockets.append(socket)
         return socket
 
     def cut(self) -> None:
-        self.sockets[-1]._connection.transport.abort()
+        self.sockets[-1].abort()
 
 
 async def test_the_python_client_goes_on_by_itself(server: RunningStack) -> None:
