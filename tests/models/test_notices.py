@@ -47,5 +47,5 @@ def test_there_is_no_bundled_file_without_a_known_origin() -> None:
     }
     files = [path for path in (NOTICE.parent / "parley_pocket_data").iterdir() if path.is_file()]
 
-    assert {path.stem.split("-")[0] for path in files} <= known
+    assert {path.name.split(".")[0].split("-")[0] for path in files} <= known
     assert all(path.stat().st_size < 50_000_000 for path in files)
