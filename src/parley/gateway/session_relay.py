@@ -14,11 +14,9 @@ from parley.gateway.metrics import Metrics
 from parley.gateway.queue_waiter import send_answer
 from parley.gateway.relay import RelayEnd, relay
 from parley.gateway.upstream import UpstreamConnection
-from parley.protocol.control import CUT_CODE
+from parley.protocol.control import CUT_CODE, LEAVING_CODES
 from parley.transport import Connection
 
-LEAVING_CODES: Final = frozenset({1000, 1001})
-"""With which a client leaves on purpose; any other end is a cut."""
 AGAIN_CODE: Final = 1012
 """To a client that may go on over another connection. Source: RFC 6455's registry, "service
 restart"."""
@@ -99,8 +97,7 @@ class SessionRelay:
             if closure.is_slow:
                 self._metrics.error(SlowClient.code)
             # A worker that keeps sessions has to tell who left from who was cut off.
-            is_leaving = closure.code in LEAVING_CODES
-            worker.close(closure.code if is_leaving else CUT_CODE, closure.reason)
+            worker.close(closure.code if closure.is_clean else CUT_CODE, closure.reason)
         elif end.who == "worker" and closure.is_clean:
             connection.close(closure.code, closure.reason)
         else:

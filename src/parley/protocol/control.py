@@ -66,6 +66,10 @@ RESUME_STATUSES: Final[dict[RefusalReason, int]] = {
 }
 """How a worker refuses that in the handshake."""
 
+LEAVING_CODES: Final = frozenset({1000, 1001, 1005})
+"""Close codes with which a client leaves on purpose: it is done, its page is closed, or it gave no
+code. Source: RFC 6455, 7.4.1."""
+
 CUT_CODE: Final = 4006
 """With which a gateway closes a session socket whose client went without a word."""
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Protocol
 
-LEAVING_CODES: Final = frozenset({1000, 1001})
-"""Close codes with which a client leaves on purpose: it is done, or its page is closed. Source: RFC
-6455, 7.4.1."""
+from parley.protocol.control import LEAVING_CODES
 
 
 class Disconnected(Exception):

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from parley.errors import SetupError
 from parley.settings import ModelSettings
@@ -52,6 +52,14 @@ class GpuRun(BaseModel):
     units: int = Field(20, ge=1)
     card_gb: float | None = Field(None, gt=0)
     model: dict[str, Any] = Field(default_factory=dict)
+
+    @field_validator("model")
+    @classmethod
+    def _known(cls, model: dict[str, Any]) -> dict[str, Any]:
+        unknown = sorted(model.keys() - ModelSettings.model_fields.keys())
+        if unknown:
+            raise ValueError(f"there is no setting model.{unknown[0]}")
+        return model
 
     def settings(self, base: ModelSettings) -> ModelSettings:
         """The call's settings with those of the run."""
