@@ -123,7 +123,6 @@ class VoiceUser:
         return card.owner.startswith("client:") and not card.published
 
 
-ANYBODY: Final = VoiceUser()
 ADMIN: Final = VoiceUser(is_admin=True)
 
 

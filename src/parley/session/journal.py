@@ -98,11 +98,6 @@ class ResumeJournal:
         return self._acknowledged >= self.last_seq
 
     @property
-    def is_delivered(self) -> bool:
-        """Whether the network has taken everything."""
-        return self._delivered_at >= self._ends_at
-
-    @property
     def has_room(self) -> bool:
         """Whether less than half of what may be kept still waits for delivery."""
         return self._ends_at - self._delivered_at <= self._limits.journal_bytes // 2

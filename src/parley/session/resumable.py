@@ -111,11 +111,6 @@ class ResumableSocket:
         return self._journal is not None
 
     @property
-    def is_attached(self) -> bool:
-        """Whether there is a connection."""
-        return self._attached is not None
-
-    @property
     def left_s(self) -> float | None:
         """How long the client may stay away still; None: it is here."""
         due_s = self.deadlines.get(RESUME)

@@ -53,7 +53,7 @@ def load(
     """
     path, from_file = _read_file(file)
     from_flags = _nested(flags or {})
-    for name in _unknown(from_file):
+    for name in unknown_names(from_file):
         warn(f"{path}: unknown setting '{name}' is ignored{_nearest(name)}")
     for variable, name in _unknown_variables():
         warn(f"{variable}: unknown setting '{name}' is ignored{_nearest(name)}")
@@ -129,13 +129,14 @@ def _nested(flags: Mapping[str, Any]) -> dict[str, Any]:
 _NAMES: Final = tuple(name for name, _ in leaves())
 
 
-def _unknown(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+def unknown_names(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Names in a nested tree that are no settings, dotted."""
     for key, value in tree.items():
         name = f"{prefix}{key}"
         if name in _NAMES:
             continue
         if isinstance(value, Mapping) and any(each.startswith(f"{name}.") for each in _NAMES):
-            yield from _unknown(value, f"{name}.")
+            yield from unknown_names(value, f"{name}.")
         else:
             yield name
 

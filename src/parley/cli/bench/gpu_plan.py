@@ -28,6 +28,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from parley.errors import SetupError
 from parley.settings import ModelSettings
+from parley.settings.reader import unknown_names
 
 LIMIT_S: Final = 570.0
 """A call that must end within ten minutes has half a minute to write what it found."""
@@ -56,9 +57,9 @@ class GpuRun(BaseModel):
     @field_validator("model")
     @classmethod
     def _known(cls, model: dict[str, Any]) -> dict[str, Any]:
-        unknown = sorted(model.keys() - ModelSettings.model_fields.keys())
-        if unknown:
-            raise ValueError(f"there is no setting model.{unknown[0]}")
+        unknown = next(unknown_names({"model": model}), None)
+        if unknown is not None:
+            raise ValueError(f"there is no setting {unknown}")
         return model
 
     def settings(self, base: ModelSettings) -> ModelSettings:

@@ -73,16 +73,6 @@ class PromptMessage:
     parts: tuple[Part, ...]
 
 
-def join_parts(parts: Iterable[Part], separator: str) -> tuple[Part, ...]:
-    """Parts of one message with a separator between them; empty separators add nothing."""
-    joined: list[Part] = []
-    for part in parts:
-        if joined and separator:
-            joined.append(separator)
-        joined.append(part)
-    return tuple(joined)
-
-
 def render(
     messages: Sequence[PromptMessage],
     *,

@@ -72,11 +72,6 @@ class VoiceStore:
         self._default_failure: str | None = None
 
     @property
-    def can_make(self) -> bool:
-        """Whether references that nobody has heard yet can become voices."""
-        return self._maker is not None
-
-    @property
     def has_default(self) -> bool:
         """Whether `default()` has something to work with, as far as is known."""
         if self._default_failure is not None:
