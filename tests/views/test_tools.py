@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from parley.engine.segments import Mark, Marker, Text
@@ -162,6 +162,7 @@ def test_what_is_no_call_comes_back_as_text(text):
     assert not any(isinstance(piece, CallEnded) for piece in pieces)
 
 
+@example([CALL, "words ", "<tool_call>", CALL, "\n"], 1)
 @settings(max_examples=150, deadline=None)
 @given(
     st.lists(

@@ -156,7 +156,10 @@ class ToolCallReader:
             return None
         words, rest = self._cut(place)
         self._raw, self._held, self._is_call = OPEN, rest[len(OPEN) :], True
-        return [Words(words)] if words else []
+        if not words:
+            return []
+        self._has_ended_call = False
+        return [Words(words)]
 
     def _cut(self, place: int) -> tuple[str, str]:
         return self._held[:place], self._held[place:]
@@ -181,6 +184,7 @@ class ToolCallReader:
         call = _object(body)
         name, arguments = call.get("name"), call.get("arguments", call.get("parameters"))
         if not isinstance(name, str) or not name or not isinstance(arguments, dict):
+            self._has_ended_call = False
             return [Words(self._raw + body + end)]
         self._has_ended_call = True
         text = json.dumps(arguments, ensure_ascii=False)
@@ -219,7 +223,7 @@ class ToolCallReader:
             self._has_ended_call = True
             return [CallEnded(arguments.text)]
         raw, self._raw = self._raw + self._held, ""
-        self._held = ""
+        self._held, self._has_ended_call = "", False
         return [CallBroken(raw)]
 
 
