@@ -31,6 +31,7 @@ from parley.transport import BoundedHttp, ServerConnection
 log = logs.get(__name__)
 
 BACKLOG: Final = 2048
+DATE_EVERY_S: Final = 1.0
 
 
 class Gateway:
@@ -165,7 +166,7 @@ class Gateway:
         """Begin a graceful end: sessions that run may go on for `drain_s`, then are told."""
         self._drain_s = drain_s
         self._stopping.set()
-        self._server.should_exit = True
+        self._server.end()
 
     def reload_certificate(self) -> bool:
         """Show the certificate that lies in the files now, to new connections; those that are open
@@ -189,7 +190,7 @@ class Gateway:
     def stop_now(self) -> None:
         """End without waiting for anybody."""
         self._stopping.set()
-        self._server.should_exit = True
+        self._server.end()
         self._server.hurry.set()
 
     async def open_internal(self) -> str:
@@ -277,6 +278,7 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self.ready = asyncio.Event()
         self.hurry = asyncio.Event()
+        self._ending = asyncio.Event()
         self.drain: Callable[[], Any] | None = None
 
     async def serve_until_told(self, sockets: list[socket.socket]) -> None:
@@ -300,6 +302,19 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self.ready.set()
+
+    def end(self) -> None:
+        """Leave the main loop."""
+        self.should_exit = True
+        self._ending.set()
+
+    async def main_loop(self) -> None:
+        """Until `end`. uvicorn's own looks ten times a second whether it should; here only the date
+        in the headers is renewed."""
+        while not await self.on_tick(0):  # each tenth tick, from 0 on, writes the date
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(DATE_EVERY_S):
+                    await self._ending.wait()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         if self.drain is not None:
