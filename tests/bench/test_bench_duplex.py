@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 from tests.support.noises import spoken
 
-from parley.cli.bench.duplex import CHUNK_S, as_data, as_table, converse
+from parley.cli.bench.duplex import as_data, as_table, converse
 from parley.cli.bench.duplex_material import Material, own
 from parley.cli.bench.duplex_score import TalkOutcome, percentile, rate, share
 from parley.cli.bench.duplex_talk import Ear, Mouth
 from parley.cli.bench.session import server
+from parley.cli.bench.talkers import DIALECTS
 from parley.client.events import Interruption, Piece, Speaking
 from parley.client.half_duplex import HalfDuplexClient
 from parley.errors import SetupError
@@ -131,11 +132,11 @@ async def test_conversations_with_a_server():
         interruptions=(spoken("Wait, stop please, I wanted to ask something else."),) * 2,
         acknowledgements=(spoken("yes"),) * 2,
     )
-    async with server(len(CHUNK_S)) as url:
+    async with server(len(DIALECTS)) as url:
         held = await asyncio.gather(
-            *(converse(url, {}, name, 1, "stop", material, 30.0) for name in CHUNK_S)
+            *(converse(url, {}, name, 1, "stop", material, 30.0) for name in DIALECTS)
         )
-    reports = dict(zip(CHUNK_S, held, strict=True))
+    reports = dict(zip(DIALECTS, held, strict=True))
 
     for observed in held:
         assert observed.failures == []
@@ -145,6 +146,6 @@ async def test_conversations_with_a_server():
         assert len(observed.pauses) == 1
     assert [ms for one in held for ms in one.interruptions if ms is not None]
     data = json.loads(json.dumps(as_data(reports)))
-    assert set(data) == set(CHUNK_S)
+    assert set(data) == set(DIALECTS)
     assert data["duplex"]["measures"]["takeover rate"]["count"] == 4
     assert "response latency p95" in as_table(reports)

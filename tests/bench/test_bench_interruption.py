@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from tests.support.noises import spoken
 
-from parley.cli.bench.duplex_material import Material
 from parley.cli.bench.interruption import Crowd, FenceEar, InterruptionOutcome, as_line
 from parley.cli.bench.session import server
+from parley.cli.bench.talkers import TALKERS, HistoryCut
 from parley.client.events import Interruption, Listening, Piece, Speaking, Thinking
 from parley.media.pcm import OUTPUT_RATE_HZ, Pcm
 from parley.protocol.values import InterruptionOptions
@@ -56,6 +56,35 @@ async def test_only_a_suspicion_during_an_interruption_counts():
     assert softer_ms >= 200
 
 
+async def test_where_speech_is_told_first_the_history_comes_later():
+    outcome = InterruptionOutcome()
+    ear = FenceEar(outcome)
+    ear.take(Piece("a", tone(10.0)))
+    ear.take(Interruption("stopped", -1, ""))
+    before = list(outcome.apart_ms)
+    ear.take(HistoryCut(500))
+    ear.take(HistoryCut(700))
+
+    assert before == []
+    assert [round(ms, -2) for ms in outcome.apart_ms] == [500]
+
+
+def test_what_misses_is_named():
+    good = InterruptionOutcome(stopped_ms=[150.0] * 20, apart_ms=[3.0, -4.0])
+    bad = InterruptionOutcome(
+        stopped_ms=[150.0, None], late_samples=1, apart_ms=[400.0], failures=["x: broken"]
+    )
+
+    assert good.misses(20, 200.0) == []
+    assert bad.misses(4, 200.0) == [
+        "x: broken",
+        "2 of 4 interruptions were measured",
+        "silent after inf ms (p95), not 200",
+        "1 samples behind the fence",
+        "the history is not what was heard",
+    ]
+
+
 def test_a_line_says_what_was_and_what_was_not():
     one = InterruptionOutcome(stopped_ms=[100.0, 300.0, None], failures=["x: broken"])
 
@@ -66,14 +95,17 @@ def test_a_line_says_what_was_and_what_was_not():
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
-async def test_answers_of_a_server_are_interrupted():
-    material = Material(
-        turns=(spoken("Tell me a long story about a fox who could not sleep at night, please."),),
-        interruptions=(spoken("Wait, stop please, I wanted to ask something else.", "en+f3"),),
+@pytest.mark.parametrize(
+    "dialect", ["half_duplex", "openai_realtime", "openai_live", "minicpmo_v2"]
+)
+async def test_answers_of_a_server_are_interrupted(dialect):
+    words = (
+        spoken("Tell me a long story about a fox who could not sleep at night, please."),
+        spoken("Wait, stop please, I wanted to ask something else.", "en+f3"),
     )
     options = InterruptionOptions(mode="stop", backchannel="heed")
     async with server(1) as url:
-        outcome = await Crowd(url, {}, "half_duplex", options, material, 0.1).hold(1, 1)
+        outcome = await Crowd(url, {}, dialect, options, words, 0.1).hold(1, 1)
 
     assert outcome.failures == []
     assert outcome.late_samples == 0

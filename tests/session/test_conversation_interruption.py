@@ -61,6 +61,10 @@ async def test_the_context_holds_what_was_heard_of_an_interrupted_answer(heard_s
 
     said = [text for text in model.contexts[-1] if text.startswith("one")]
     assert said == ([] if heard is None else [heard])
+    (cut,) = [m for m in talk.socket.sent if m["type"] == "conversation.item.truncated"]
+    assert cut["audio_end_ms"] == 1000 * heard_s
+    at = talk.types.index("conversation.item.truncated")
+    assert talk.types[at - 1] == STARTED
 
 
 async def test_speech_ends_the_answer_that_is_being_made_and_begins_the_next_turn():

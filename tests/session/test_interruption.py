@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from tests.support.timeline import chunks, silence, sound, speak
 
 from parley.clock import ManualClock
 from parley.media.pcm import INPUT_RATE_HZ, Pcm
+from parley.media.resample import resample
 from parley.session.interruption import Playback
 
 STOP = {"mode": "stop"}
@@ -125,6 +127,62 @@ async def test_ducking_never_ends_an_answer_and_what_was_said_is_answered_after_
         states = [m["state"] for m in talk.socket.sent if m["type"] == "interruption"]
         assert states == ["suspected", "dismissed"]
         assert (await talk.until("generating", 2))["speech_duration_ms"] > 1500
+
+
+def live(pcm: Pcm) -> dict[str, Any]:
+    data = (resample(pcm, 24_000).samples * 32767).astype("<i2").tobytes()
+    return {"type": "session.input_audio.append", "audio": base64.b64encode(data).decode()}
+
+
+def v2(pcm: Pcm) -> dict[str, Any]:
+    return {"type": "input.append", "input": {"audio": pcm64(pcm)}}
+
+
+def live_start(options: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "session.start", "session": options}
+
+
+def v2_start(options: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "session.init", "payload": {"system_prompt": "Be kind.", **options}}
+
+
+@pytest.mark.parametrize("is_asked", [True, False])
+@pytest.mark.parametrize(
+    ("dialect", "start", "begun", "append", "told"),
+    [
+        ("openai_live", live_start, "session.started", live, "session.interruption"),
+        ("minicpmo_v2", v2_start, "session.created", v2, "response.interruption"),
+    ],
+)
+async def test_newer_dialects_tell_of_interruptions_who_asks_for_it(
+    dialect, start, begun, append, told, is_asked
+):
+    heed = {"mode": "stop", "backchannel": "heed", "min_speech_ms": 64}
+    async with worker_harness(clock=ManualClock()) as harness:
+        talk = harness.begin(dialect, kind="audio_duplex")
+        talk.say(start({"interruption": heed} if is_asked else {}))
+        await talk.until(begun)
+        (session,) = harness._lives()
+        runner: Any = session._runner
+        for number, second in enumerate(chunks(sound(speak(2.0), silence(3.0)), 1.0)):
+            talk.say(append(second))
+            # More than a few waiting units would be dropped; the resampler keeps the last samples.
+            while runner._units < number:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        spoken = "session.output_audio.delta" if dialect == "openai_live" else "audio"
+        while not any(  # noqa: ASYNC110
+            spoken in (message["type"], message.get("kind")) for message in talk.socket.sent
+        ):
+            await asyncio.sleep(0.01)
+        for chunk in chunks(noise(1.5), 0.1):
+            talk.say(append(chunk))
+        if is_asked:
+            stopped = await talk.until(told, 2)
+            assert (stopped["state"], stopped["heard_ms"]) == ("stopped", 0)
+        talk.say({"type": "session.close"})
+        await talk.over()
+
+    assert (told in talk.types) is is_asked
 
 
 async def test_without_being_asked_for_nothing_is_said_of_interruptions():

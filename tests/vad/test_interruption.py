@@ -21,6 +21,7 @@ from parley.vad.silero import SileroModel
 
 STOP = InterruptionOptions(mode="stop")
 HEED = InterruptionOptions(mode="stop", backchannel="heed")
+HEED_FAST = InterruptionOptions(mode="stop", backchannel="heed", min_speech_ms=64)
 MINUTE_S = 60.0
 
 
@@ -81,6 +82,17 @@ def test_less_sensitive_means_surer():
 
     assert scripted(deaf, *parts) == []
     assert scripted(STOP, *parts)
+
+
+def test_what_was_heard_before_a_pause_in_listening_is_no_speech_after_it(silero):
+    detector = InterruptionDetector(silero(), HEED_FAST)
+    voice = noises.talk(2.0)
+    # A rest of loud speech that fills no window.
+    detector.feed(noises.pcm(voice[: 16 * 1024 + 1000]))
+    for _ in range(20):
+        detector.learn(noises.pcm(noises.room(0.1)))
+
+    assert detector.feed(noises.pcm(noises.room(2.0))) == []
 
 
 @pytest.mark.parametrize("size", [320, 1600, 4800, 16_000])

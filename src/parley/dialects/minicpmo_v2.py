@@ -20,6 +20,7 @@ from parley.dialects.events import (
     AnswerDone,
     ChatOpened,
     ClientEvent,
+    InterruptionChanged,
     OutputDelta,
     Prefilled,
     ServerEvent,
@@ -35,6 +36,7 @@ from parley.protocol import codec
 from parley.protocol import minicpmo_v2 as wire
 from parley.protocol.kinds import Ending, Kind, Phase
 from parley.protocol.legacy import CLOSE_CODES, CLOSE_SENTENCES, CloseReason
+from parley.protocol.realtime import ResponseInterruption
 from parley.protocol.values import make_id
 
 REASONS: Final[Mapping[CloseReason, str]] = {
@@ -129,6 +131,15 @@ class MiniCPMOV2Dialect(RealtimeCallDialect):
                 )
             case UnitDone():
                 return self._deltas(event)
+            case InterruptionChanged():
+                return (
+                    ResponseInterruption(
+                        state=event.state,
+                        index=event.index,
+                        heard_ms=event.heard_ms,
+                        text=event.text,
+                    ),
+                )
             case Prefilled():
                 return self._begin_answer(event)
             case OutputDelta():

@@ -20,6 +20,7 @@ from parley.dialects.events import (
     AudioInput,
     ClientEvent,
     DuplexSetup,
+    InterruptionChanged,
     ServerEvent,
     SessionReady,
     StopRequested,
@@ -94,6 +95,7 @@ class OpenAILiveDialect(OpenAIDialect):
         self._is_muted = False
         self._heard_ms = 0
         self._said_ms = 0
+        self._tells_interruptions = False
 
     # ---- client → server -------------------------------------------------------------------
 
@@ -183,14 +185,27 @@ class OpenAILiveDialect(OpenAIDialect):
             "store": False,
         }
         self.wants_resume = session.get("resume") is True
+        interruption = self._interruption(session)
         is_own = voice == OWN_VOICE or voice in BUILT_IN_VOICES
         return DuplexSetup(
             prompt="\n".join([instructions, *_history(session.get("input"))]),
             voice_name=None if is_own else voice,
             options=DuplexConfig(),
-            interruption=InterruptionOptions(mode="stop"),
+            interruption=interruption,
             cuts_by_time=True,
         )
+
+    def _interruption(self, session: dict[str, Any]) -> InterruptionOptions:
+        """Who silences the model: whoever speaks long enough; a client with extensions may say
+        otherwise, and is told then."""
+        asked = session.get("interruption")
+        if asked is None or not self.extensions:
+            return InterruptionOptions(mode="stop")
+        self._tells_interruptions = True
+        try:
+            return msgspec.convert(asked, InterruptionOptions)
+        except msgspec.ValidationError as error:
+            raise InvalidRequest(str(error), field="session.interruption") from None
 
     # ---- server → client -------------------------------------------------------------------
 
@@ -200,6 +215,14 @@ class OpenAILiveDialect(OpenAIDialect):
                 return self._told(wire.Started(session=copy.deepcopy(self._session))).messages
             case UnitDone():
                 return self._unit(event)
+            case InterruptionChanged() if self._tells_interruptions:
+                told = wire.SessionInterruption(
+                    state=event.state,
+                    index=event.index,
+                    heard_ms=event.heard_ms,
+                    text=event.text,
+                )
+                return (told,)
             case UserTranscribed():
                 at_ms = self._heard_ms
                 return (wire.InputTranscript(delta=event.text, start_ms=at_ms, end_ms=at_ms),)

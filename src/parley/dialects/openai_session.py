@@ -285,6 +285,7 @@ def _turn_detection(value: dict[str, Any] | None) -> TurnDetection | None:
         answers=value["create_response"] is not False,
         interruption=InterruptionOptions(
             mode="off" if value["interrupt_response"] is False else BARGE_IN.mode,
+            min_speech_ms=BARGE_IN.min_speech_ms,
             sensitivity=min(max(round((0.95 - threshold) / 0.9, 3), 0.0), 1.0),
             # Who wants turns to be told by their sense wants an acknowledgement to be one.
             backchannel="ignore" if value["type"] == "semantic_vad" else BARGE_IN.backchannel,

@@ -69,6 +69,7 @@ def setup_of(value: Json) -> realtime.SessionUpdate:
         "voice_config": options,
         "record": payload.get("record"),
         "resume": payload.get("resume"),
+        "interruption": payload.get("interruption"),
     }
     voice = payload.get("voice") if isinstance(payload.get("voice"), dict) else {}
     for name, names in _VOICES.items():

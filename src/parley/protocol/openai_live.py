@@ -6,8 +6,9 @@
                                 ◀─    session.output_transcript.delta, session.output_audio.delta
     session.close               ─▶    session.closed                      then close
 
-Ours alone: `session.input_image.append{image, t_ms}`, a picture for the next unit; only clients
-that know it send it. Source: openai-python 3.54 `types/live`.
+Ours alone: `session.input_image.append{image, t_ms}`, a picture for the next unit, and
+`session.interruption`, for clients with extensions whose `session.start` has `interruption`.
+Source: openai-python 3.54 `types/live`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from parley.protocol import codec
 from parley.protocol.openai import Json, OpenAIClientEvent, OpenAIServerEvent
-from parley.protocol.values import Text
+from parley.protocol.values import InterruptionState, Text
 
 PATH: Final = "/v1/live/sessions"
 
@@ -160,6 +161,15 @@ class InputTranscript(
     delta: str
     start_ms: int
     end_ms: int
+
+
+class SessionInterruption(LiveServerEvent, tag="session.interruption", frozen=True, kw_only=True):
+    """As `legacy.Interruption`: only where the session asked for `interruption`. Ours."""
+
+    state: InterruptionState
+    index: int = 0
+    heard_ms: int = 0
+    text: str = ""
 
 
 class UsageUpdated(LiveServerEvent, tag="session.usage.updated", frozen=True, kw_only=True):

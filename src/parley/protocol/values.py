@@ -290,7 +290,7 @@ class InterruptionOptions(msgspec.Struct, frozen=True, kw_only=True):
     backchannel: Literal["ignore", "heed"] = "ignore"
 
 
-BARGE_IN: Final = InterruptionOptions(mode="stop", backchannel="heed")
+BARGE_IN: Final = InterruptionOptions(mode="stop", backchannel="heed", min_speech_ms=64)
 """Whoever speaks is heard at once, as OpenAI's clients expect it; they know no softer playing."""
 
 

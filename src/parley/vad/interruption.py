@@ -132,6 +132,12 @@ class InterruptionDetector:
         if self._is_suspected:
             events.append(SpeechOver(self._position))
         self._forget_speech()
+        if len(self._heard):
+            # What is heard next does not follow on what was heard last.
+            self._detector.reset()
+            self._heard.clear()
+            self._position += len(self._rest)
+            self._rest = np.empty(0, np.float32)
         for start in range(0, len(pcm) - WINDOW_SAMPLES + 1, WINDOW_SAMPLES):
             self._levels.append(_dbfs(pcm.samples[start : start + WINDOW_SAMPLES]))
         return events

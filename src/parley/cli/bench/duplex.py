@@ -19,18 +19,15 @@ from parley.cli import reach
 from parley.cli.bench.duplex_material import Material, bundled, own
 from parley.cli.bench.duplex_score import TalkOutcome
 from parley.cli.bench.duplex_talk import Ear, Mouth, Scenes
+from parley.cli.bench.talkers import DIALECTS, AnyTalker, client_of
 from parley.client.connection import AccessOptions
-from parley.client.duplex import DuplexClient
-from parley.client.half_duplex import HalfDuplexClient
-from parley.client.live import LiveClient
-from parley.client.realtime import RealtimeClient
 from parley.errors import BadInput, ParleyError, SetupError
-from parley.protocol.half_duplex import Config
 from parley.protocol.values import InterruptionOptions
 
-CHUNK_S: Final = {"half_duplex": 0.1, "duplex": 1.0, "realtime": 1.0}
-"""What clients of a dialect send at a time: duplex and realtime count what is sent at once as one
-unit."""
+WHOLE_S: Final = {"duplex": 1.0, "realtime": 1.0, "minicpmo_v2": 1.0}
+"""What the published clients of these dialects send at a time; the others send `CHUNK_S`."""
+
+CHUNK_S: Final = 0.1
 
 READY_S: Final = 60.0
 
@@ -39,9 +36,7 @@ Mode = Literal["off", "duck", "stop"]
 
 def duplex(
     url: Annotated[str | None, typer.Argument(help="The server.")] = None,
-    dialect: Annotated[
-        str, typer.Option(help="half_duplex, duplex, realtime, or all: in turn.")
-    ] = "all",
+    dialect: Annotated[str, typer.Option(help=f"{', '.join(DIALECTS)}, or all: in turn.")] = "all",
     conversations: Annotated[
         int, typer.Option(min=1, max=1000, help="Per dialect, one after the other.")
     ] = 4,
@@ -63,13 +58,13 @@ def duplex(
     Speech comes from the bundled voice, or from a folder with WAV files in turns/,
     interruptions/ and acknowledgements/. A conversation takes about two minutes.
     """
-    if dialect not in (*CHUNK_S, "all"):
-        raise BadInput(f"'{dialect}' is none of {', '.join(CHUNK_S)}, all.")
+    if dialect not in (*DIALECTS, "all"):
+        raise BadInput(f"'{dialect}' is none of {', '.join(DIALECTS)}, all.")
     mode = _mode(interrupt)
     address, access = reach.server(url, insecure=insecure, ca=ca, token=token)
     material = bundled() if folder is None else own(folder)
     reports: dict[str, TalkOutcome] = {}
-    for name in CHUNK_S if dialect == "all" else (dialect,):
+    for name in DIALECTS if dialect == "all" else (dialect,):
         reports[name] = asyncio.run(
             converse(address, access, name, conversations, mode, material, wait)
         )
@@ -101,14 +96,15 @@ async def converse(
         try:
             async with client:
                 await client.ready(timeout_s=READY_S)
-                await _hold(client, CHUNK_S[dialect], material, observed, limit_s, number)
+                chunk_s = WHOLE_S.get(dialect, CHUNK_S)
+                await _hold(client, chunk_s, material, observed, limit_s, number)
         except ParleyError as error:
             observed.failures.append(f"{type(error).__name__}: {error}")
     return observed
 
 
 async def _hold(
-    client: LiveClient,
+    client: AnyTalker,
     chunk_s: float,
     material: Material,
     observed: TalkOutcome,
@@ -141,22 +137,6 @@ async def _hold(
     if playing.cancelled():
         why = f": {ear.error}" if ear.error is not None else ""
         observed.failures.append(f"the session ended before the script{why}")
-
-
-def client_of(
-    url: str, access: AccessOptions, dialect: str, interruption: InterruptionOptions
-) -> LiveClient:
-    """A client of this dialect."""
-    match dialect:
-        case "half_duplex":
-            config = Config(interruption=interruption)
-            return HalfDuplexClient(url, config=config, record=False, **access)
-        case "duplex":
-            return DuplexClient(url, interruption=interruption, record=False, **access)
-        case _:
-            return RealtimeClient(
-                url, mode="audio", interruption=interruption, record=False, **access
-            )
 
 
 def as_data(reports: dict[str, TalkOutcome]) -> dict[str, Any]:

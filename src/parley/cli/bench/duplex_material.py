@@ -48,8 +48,20 @@ def bundled(*, interrupting: int = 0) -> Material:
     """Sentences in the voices of the pocket model.
 
     Args:
-        interrupting: the voice that interrupts. The echo test answers in the voice that asked; the
-            same voice again is taken for its echo.
+        interrupting: the voice that interrupts.
+
+    Raises:
+        SetupError: its packages or weights are not installed here.
+    """
+    return Material(
+        bundled_words(TURNS, (0,)),
+        bundled_words(INTERRUPTIONS, (interrupting,)),
+        bundled_words(ACKNOWLEDGEMENTS, (interrupting,)),
+    )
+
+
+def bundled_words(sentences: Sequence[str], voices: Sequence[int]) -> tuple[Samples, ...]:
+    """Sentences in voices of the pocket model: each sentence by the next voice.
 
     Raises:
         SetupError: its packages or weights are not installed here.
@@ -70,14 +82,9 @@ def bundled(*, interrupting: int = 0) -> Material:
             hint="Give recordings of your own with --folder.",
         )
     speaker = OwnSpeaker(place)
-
-    def spoken(sentences: Sequence[str], voice: int = 0) -> tuple[Samples, ...]:
-        return tuple(
-            trimmed(Pcm(speaker.say(sentence, voice), OUTPUT_RATE_HZ)) for sentence in sentences
-        )
-
-    return Material(
-        spoken(TURNS), spoken(INTERRUPTIONS, interrupting), spoken(ACKNOWLEDGEMENTS, interrupting)
+    return tuple(
+        trimmed(Pcm(speaker.say(sentence, voices[number % len(voices)]), OUTPUT_RATE_HZ))
+        for number, sentence in enumerate(sentences)
     )
 
 

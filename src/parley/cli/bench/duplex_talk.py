@@ -19,10 +19,8 @@ import numpy as np
 from parley.cli.bench.duplex_material import Material
 from parley.cli.bench.duplex_score import TalkOutcome
 from parley.cli.bench.noises import coughs, music, room
-from parley.client.duplex import UnitClient
-from parley.client.events import Event, Interruption, Piece, Problem, Speaking, TurnDone
-from parley.client.half_duplex import HalfDuplexClient
-from parley.client.live import LiveClient
+from parley.cli.bench.talkers import AnyTalker, Told, send
+from parley.client.events import Interruption, Piece, Problem, Speaking, TurnDone
 from parley.client.pace import Pace
 from parley.errors import ParleyError
 from parley.media.pcm import INPUT_RATE_HZ, Pcm, Samples, level_dbfs
@@ -63,7 +61,7 @@ class Ear:
         self.played: list[Played] = []
         self.error: ParleyError | None = None
 
-    def take(self, event: Event) -> None:
+    def take(self, event: Told) -> None:
         """What the client was told."""
         now_s = self._loop.time()
         match event:
@@ -129,7 +127,7 @@ class Ear:
 class Mouth:
     """Sends sound in real time, a quiet room where nothing is said."""
 
-    def __init__(self, client: LiveClient, chunk_s: float) -> None:
+    def __init__(self, client: AnyTalker, chunk_s: float) -> None:
         self._client = client
         self._size = round(chunk_s * INPUT_RATE_HZ)
         self._loop = asyncio.get_running_loop()
@@ -144,11 +142,7 @@ class Mouth:
         while self._client.phase == "active":
             self._begun_s = self._loop.time()
             await pace.next()
-            pcm = Pcm(self._next(), INPUT_RATE_HZ)
-            if isinstance(self._client, HalfDuplexClient):
-                self._client.send_audio(pcm)
-            elif isinstance(self._client, UnitClient):
-                self._client.send_unit(pcm)
+            await send(self._client, Pcm(self._next(), INPUT_RATE_HZ))
 
     def say(self, samples: Samples) -> tuple[float, float]:
         """Say something now; the times of its first and of its last sample."""

@@ -1,16 +1,18 @@
 """`parley bench interruption`: how soon an answer ends for somebody who speaks up, many times over.
 
-Conversations side by side, each in real time with chunks as a microphone brings them: a question,
-somewhat of the answer, an interruption. What is measured is what a person would notice whose player
-plays at once and without gaps.
+Conversations side by side, each in real time with chunks as a microphone brings them: somebody
+speaks, hears the beginning of the answer, and speaks again; that is what the next answer is to.
+What is measured is what a person would notice whose player plays at once and without gaps.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import json
 import math
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Annotated, Final, Literal
 
@@ -18,18 +20,33 @@ import numpy as np
 import typer
 
 from parley.cli import reach
-from parley.cli.bench.duplex import READY_S, client_of
-from parley.cli.bench.duplex_material import Material, bundled
-from parley.cli.bench.duplex_score import TalkOutcome
-from parley.cli.bench.duplex_talk import HEARD_DBFS, Ear, Mouth, Scenes
+from parley.cli.bench.duplex import READY_S
+from parley.cli.bench.duplex_material import bundled_words
+from parley.cli.bench.duplex_talk import HEARD_DBFS, STOP_LIMIT_S, Ear, Mouth
+from parley.cli.bench.session import server
+from parley.cli.bench.talkers import DIALECTS, HistoryCut, Told, client_of
 from parley.client.connection import AccessOptions
-from parley.client.events import Event, Interruption, Listening, Piece, Speaking, Thinking
+from parley.client.events import Interruption, Listening, Piece, Speaking, Thinking
 from parley.errors import BadInput, ParleyError, SetupError
-from parley.media.pcm import level_dbfs
+from parley.media.pcm import Samples, level_dbfs
 from parley.protocol.values import InterruptionOptions
 
-DIALECTS: Final = ("half_duplex", "duplex", "realtime")
 WAIT_S: Final = 10.0
+INTO_S: Final = 0.5
+"""How far into an answer somebody speaks again."""
+
+APART_MS: Final = 100.0
+"""What is taken for heard may differ by this from what was played: less than a word."""
+
+SENTENCES: Final = (
+    "Wait, stop please, I wanted to ask something else.",
+    "No, that is not what I meant at all.",
+    "Hold on a moment, tell me about the price instead.",
+    "Excuse me, what was the second thing you said?",
+)
+VOICES: Final = (0, 1)
+"""In turn. The echo test answers in the voice that asked; the same voice again is taken for its
+echo."""
 
 Backchannel = Literal["ignore", "heed"]
 
@@ -44,7 +61,9 @@ class InterruptionOutcome:
         stopped_ms: until the answer was silent; None: it was not stopped.
         late_samples: of sound that came behind the fence.
         apart_ms: what the server takes for heard of an interrupted answer, less what was played.
-        first_sound_ms: from the end of a question to the first sound of its answer.
+        first_sound_ms: from the end of what was said to the first sound of its answer.
+        missed: what was said and never answered.
+        false_stops: answers that ended before anybody spoke.
     """
 
     softer_ms: list[float] = field(default_factory=list)
@@ -52,7 +71,29 @@ class InterruptionOutcome:
     late_samples: int = 0
     apart_ms: list[float] = field(default_factory=list)
     first_sound_ms: list[float] = field(default_factory=list)
+    missed: int = 0
+    false_stops: int = 0
     failures: list[str] = field(default_factory=list)
+
+    def misses(self, count: int, limit_ms: float) -> list[str]:
+        """What is not as it should be, for people; nothing where all is well.
+
+        Args:
+            count: of interruptions that there should be.
+            limit_ms: until the answer is silent, 95th percentile.
+        """
+        found = list(self.failures)
+        if len(self.stopped_ms) < count:
+            found.append(f"{len(self.stopped_ms)} of {count} interruptions were measured")
+        all_ms = [math.inf if ms is None else ms for ms in self.stopped_ms]
+        p95_ms = sorted(all_ms)[math.ceil(0.95 * len(all_ms)) - 1] if all_ms else math.inf
+        if p95_ms > limit_ms:
+            found.append(f"silent after {p95_ms:.0f} ms (p95), not {limit_ms:.0f}")
+        if self.late_samples:
+            found.append(f"{self.late_samples} samples behind the fence")
+        if not self.apart_ms or np.percentile(np.abs(self.apart_ms), 95) > APART_MS:
+            found.append("the history is not what was heard")
+        return found
 
 
 class FenceEar(Ear):
@@ -63,19 +104,20 @@ class FenceEar(Ear):
         self._outcome = outcome
         self._is_fenced = False
         self._clock = asyncio.get_running_loop()
+        self._played_ms: float | None = None
+        """Of the answer that was interrupted last."""
         self.speaking_since_s: float | None = None
         """When the interruption began that is waited for."""
 
-    def take(self, event: Event) -> None:
+    def take(self, event: Told) -> None:
         now_s = self._clock.time()
         match event:
             case Interruption(state="suspected") if self.speaking_since_s is not None:
                 self._outcome.softer_ms.append(1000 * (now_s - self.speaking_since_s))
             case Interruption(state="stopped", heard_ms=heard_ms):
-                self._is_fenced = True
-                if self.played and self.played[-1].end_s > now_s:
-                    played_ms = 1000 * (now_s - self.played[-1].start_s)
-                    self._outcome.apart_ms.append(heard_ms - played_ms)
+                self._be_fenced(now_s, heard_ms)
+            case HistoryCut(heard_ms=heard_ms):
+                self._compare(heard_ms)
             case Thinking() | Listening():
                 self._is_fenced = False
             case Piece(sound=sound) | Speaking(sound=sound) if sound is not None:
@@ -85,38 +127,97 @@ class FenceEar(Ear):
                 pass
         super().take(event)
 
+    def lift(self) -> None:
+        """What comes from now on is the next answer: not every dialect says so."""
+        self._is_fenced = False
+
+    def _be_fenced(self, now_s: float, heard_ms: int) -> None:
+        self._is_fenced = True
+        self._played_ms = None
+        if self.played and self.played[-1].end_s > now_s:
+            self._played_ms = 1000 * (now_s - self.played[-1].start_s)
+        if heard_ms >= 0:
+            self._compare(heard_ms)
+
+    def _compare(self, heard_ms: int) -> None:
+        if self._played_ms is not None:
+            self._outcome.apart_ms.append(heard_ms - self._played_ms)
+        self._played_ms = None
+
 
 def interruption(
     url: Annotated[str | None, typer.Argument(help="The server.")] = None,
-    dialect: Annotated[str, typer.Option(help="half_duplex, duplex, realtime, or all.")] = "all",
+    dialect: Annotated[
+        str, typer.Option(help=f"{', '.join(DIALECTS)}, or all: side by side.")
+    ] = "all",
     count: Annotated[int, typer.Option(min=1, help="Interruptions per dialect.")] = 200,
-    at_once: Annotated[int, typer.Option(min=1, help="Conversations side by side.")] = 8,
+    at_once: Annotated[int, typer.Option(min=1, help="Conversations per dialect.")] = 5,
     chunk_ms: Annotated[int, typer.Option(min=20, max=1000, help="Sent at a time.")] = 100,
-    backchannel: Annotated[str, typer.Option(help="ignore or heed acknowledgements.")] = "ignore",
-    min_speech_ms: Annotated[int, typer.Option(min=64, max=2000)] = 128,
+    backchannel: Annotated[str, typer.Option(help="ignore or heed acknowledgements.")] = "heed",
+    min_speech_ms: Annotated[int, typer.Option(min=64, max=2000)] = 64,
+    own_server: Annotated[
+        bool, typer.Option("--own-server", help="Start a server with the echo test for it.")
+    ] = False,
+    limit_ms: Annotated[
+        float | None,
+        typer.Option(help="Fail where an answer is silent later than this (95th percentile)."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
     insecure: reach.Insecure = False,
     ca: reach.Ca = None,
     token: reach.Token = None,
 ) -> None:
-    """Interrupt answers of a running server, and tell how soon they end."""
+    """Interrupt answers of a running server, and tell how soon they end.
+
+    With --limit-ms it also fails where sound came behind the fence, where an interruption could
+    not be measured, and where the history is not what was heard.
+    """
     if dialect not in (*DIALECTS, "all"):
         raise BadInput(f"'{dialect}' is none of {', '.join(DIALECTS)}, all.")
     options = InterruptionOptions(
         mode="stop", backchannel=_backchannel(backchannel), min_speech_ms=min_speech_ms
     )
-    address, access = reach.server(url, insecure=insecure, ca=ca, token=token)
-    material = bundled(interrupting=1)
-    found: dict[str, InterruptionOutcome] = {}
-    for name in DIALECTS if dialect == "all" else (dialect,):
-        crowd = Crowd(address, access, name, options, material, chunk_ms / 1000)
-        found[name] = asyncio.run(crowd.hold(count, at_once))
+    names = DIALECTS if dialect == "all" else (dialect,)
+    words = bundled_words(SENTENCES, VOICES)
+
+    async def measure() -> dict[str, InterruptionOutcome]:
+        async with _place(url, own_server, at_once * len(names), insecure, ca, token) as place:
+            crowds = [Crowd(*place, name, options, words, chunk_ms / 1000) for name in names]
+            outcomes = await asyncio.gather(*(one.hold(count, at_once) for one in crowds))
+        return dict(zip(names, outcomes, strict=True))
+
+    found = asyncio.run(measure())
     if as_json:
         typer.echo(json.dumps({name: dataclasses.asdict(one) for name, one in found.items()}))
     else:
         typer.echo("\n".join(f"{name}: {as_line(one)}" for name, one in found.items()))
     if not any(one.stopped_ms for one in found.values()):
         raise SetupError("Nothing could be interrupted.", hint="The lines above say why.")
+    if limit_ms is not None:
+        misses = [
+            f"{name}: {miss}" for name, one in found.items() for miss in one.misses(count, limit_ms)
+        ]
+        for miss in misses:
+            typer.echo(miss, err=True)
+        if misses:
+            raise typer.Exit(1)
+
+
+@contextlib.asynccontextmanager
+async def _place(
+    url: str | None,
+    own: bool,
+    slots: int,
+    insecure: bool,
+    ca: reach.Ca,
+    token: reach.Token,
+) -> AsyncIterator[tuple[str, AccessOptions]]:
+    """Where the server is."""
+    if own:
+        async with server(slots) as address:
+            yield address, {}
+    else:
+        yield reach.server(url, insecure=insecure, ca=ca, token=token)
 
 
 def _backchannel(text: str) -> Backchannel:
@@ -126,15 +227,19 @@ def _backchannel(text: str) -> Backchannel:
     raise BadInput(f"'{text}' is neither ignore nor heed.")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Crowd:
-    """Conversations side by side in one dialect."""
+    """Conversations side by side in one dialect.
+
+    Args:
+        words: what is said, in turn.
+    """
 
     url: str
     access: AccessOptions
     dialect: str
     options: InterruptionOptions
-    material: Material
+    words: tuple[Samples, ...]
     chunk_s: float
 
     async def hold(self, count: int, at_once: int) -> InterruptionOutcome:
@@ -162,7 +267,7 @@ class Crowd:
                 tasks = [
                     asyncio.create_task(listen()),
                     asyncio.create_task(mouth.run()),
-                    asyncio.create_task(self._play(outcome, ear, mouth, number, count)),
+                    asyncio.create_task(self._talk(outcome, ear, mouth, number, count)),
                 ]
                 try:
                     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -171,21 +276,49 @@ class Crowd:
                         task.cancel()
                     results = await asyncio.gather(*tasks, return_exceptions=True)
                 outcome.failures += [str(r) for r in results if isinstance(r, Exception)]
+                if ear.error is not None:
+                    outcome.failures.append(str(ear.error))
         except ParleyError as error:
             outcome.failures.append(f"{type(error).__name__}: {error}")
 
-    async def _play(
+    async def _talk(
         self, outcome: InterruptionOutcome, ear: FenceEar, mouth: Mouth, number: int, count: int
     ) -> None:
-        seen = TalkOutcome()
-        scenes = Scenes(mouth, ear, self.material, seen, WAIT_S)
+        clock = asyncio.get_running_loop()
         # Not all at the same moment.
-        await asyncio.sleep(number * 0.37)
-        words = self.material.interruptions
-        for index in range(count):
-            await scenes.interruption(words[(number + index) % len(words)], mark=ear)
-        outcome.stopped_ms += seen.interruptions
-        outcome.first_sound_ms += [one for one in seen.turns if one is not None]
+        await asyncio.sleep(1.0 + number * 0.37)
+        said, measured = number, 0
+        _, end_s = mouth.say(self._next(said))
+        # Some answers run out before they are interrupted; there is an end to trying.
+        for _ in range(2 * count):
+            if measured >= count:
+                return
+            answer = await ear.answer(end_s, end_s + WAIT_S)
+            if answer is None:
+                outcome.missed += 1
+                said += 1
+                _, end_s = mouth.say(self._next(said))
+                continue
+            outcome.first_sound_ms.append(1000 * (answer.start_s - end_s))
+            await asyncio.sleep(max(0.0, answer.start_s + INTO_S - clock.time()))
+            said += 1
+            outcome.false_stops += answer.was_cut
+            start_s, end_s = mouth.say(self._next(said))
+            ear.speaking_since_s = start_s
+            clock.call_at(end_s, ear.lift)
+            limit_s = start_s + STOP_LIMIT_S
+            await ear.until_over(answer, limit_s)
+            ear.speaking_since_s = None
+            if answer.end_s > limit_s:
+                outcome.stopped_ms.append(None)
+            elif answer.was_cut and answer.end_s >= start_s:
+                outcome.stopped_ms.append(1000 * (answer.end_s - start_s))
+            else:
+                continue
+            measured += 1
+
+    def _next(self, said: int) -> Samples:
+        return self.words[said % len(self.words)]
 
 
 def as_line(one: InterruptionOutcome) -> str:
@@ -204,6 +337,7 @@ def as_line(one: InterruptionOutcome) -> str:
         f"{one.late_samples} samples behind the fence",
         f"heard by the server less played {at(one.apart_ms, 5, 50, 95)} (p5 / median / p95)",
         f"first sound {at(one.first_sound_ms, 50, 95)} after the end of speech",
+        f"{one.missed} missed turns, {one.false_stops} false stops",
         *one.failures,
     ]
     return "; ".join(lines)

@@ -25,6 +25,7 @@ from parley.dialects.events import (
     DetectionChanged,
     InputCommitted,
     InputTranscribed,
+    InterruptionChanged,
     ItemCreated,
     ItemDeleted,
     ItemTruncated,
@@ -123,6 +124,10 @@ class OpenAIRealtimeDialect(OpenAIDialect):
         self._references = 0
         self._asked: dict[int, dict[str, Any]] = {}
         self._telling: ResponseTeller | None = None
+        self._answer_id: str | None = None
+        """The item of the newest spoken answer."""
+        self._heard_ms: int | None = None
+        """Of an answer that somebody interrupts just now."""
 
     @classmethod
     def claims(cls, request: UpgradeRequest) -> bool:
@@ -238,13 +243,17 @@ class OpenAIRealtimeDialect(OpenAIDialect):
             raise InvalidRequest("Only an answer can be truncated.", field="item_id")
         if message.content_index != 0:
             raise InvalidRequest("An answer has one part: content_index is 0.")
-        for part in item["content"]:
-            # Which of the words were heard is not known to the client.
-            part.pop("transcript", None)
+        self._without_words(item)
         told = wire.ItemCut(
             item_id=message.item_id, content_index=0, audio_end_ms=message.audio_end_ms
         )
         return [ItemTruncated(message.item_id, message.audio_end_ms), Reply((told,))]
+
+    @staticmethod
+    def _without_words(item: dict[str, Any]) -> None:
+        """Which of the words of a truncated answer were heard is not known to the client."""
+        for part in item["content"]:
+            part.pop("transcript", None)
 
     def _ask(
         self, response: dict[str, Any], items: tuple[Message[Content], ...] | None
@@ -293,9 +302,12 @@ class OpenAIRealtimeDialect(OpenAIDialect):
 
     def messages(self, event: ServerEvent) -> Sequence[msgspec.Struct]:
         match event:
+            case InterruptionChanged():
+                self._heard_ms = event.heard_ms if event.state == "stopped" else None
+                return ()
             case SpeechStarted():
                 told = wire.UserSpeechStarted(audio_start_ms=event.at_ms, item_id=event.item_id)
-                return (told,)
+                return (told, *self._cut_answer())
             case SpeechStopped():
                 return (wire.UserSpeechStopped(audio_end_ms=event.at_ms, item_id=event.item_id),)
             case InputCommitted():
@@ -317,6 +329,15 @@ class OpenAIRealtimeDialect(OpenAIDialect):
             case _:
                 # Turns and units have no words here.
                 return ()
+
+    def _cut_answer(self) -> list[msgspec.Struct]:
+        """What the history holds of an answer that somebody interrupts: what was heard."""
+        heard_ms, self._heard_ms = self._heard_ms, None
+        item_id = self._answer_id
+        if heard_ms is None or item_id is None or item_id not in self._items:
+            return []
+        self._without_words(self._items.find(item_id))
+        return [wire.ItemCut(item_id=item_id, content_index=0, audio_end_ms=heard_ms)]
 
     def _committed(self, event: InputCommitted) -> list[msgspec.Struct]:
         item = message_item(event.item_id, "user", [{"type": "input_audio", "transcript": None}])
@@ -352,6 +373,7 @@ class OpenAIRealtimeDialect(OpenAIDialect):
 
     def _started(self, event: ResponseStarted) -> list[msgspec.Struct]:
         asked = self._asked.pop(event.reference, {})
+        self._answer_id = event.item_id if event.is_spoken else None
         is_apart = asked.get("conversation") == "none"
         self._telling = ResponseTeller(
             event,
