@@ -95,9 +95,7 @@ def test_a_line_says_what_was_and_what_was_not():
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize(
-    "dialect", ["half_duplex", "openai_realtime", "openai_live", "minicpmo_v2"]
-)
+@pytest.mark.parametrize("dialect", ["half_duplex", *TALKERS])
 async def test_answers_of_a_server_are_interrupted(dialect):
     words = (
         spoken("Tell me a long story about a fox who could not sleep at night, please."),
