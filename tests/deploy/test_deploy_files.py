@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,8 +13,8 @@ from typing import Any
 import httpx
 import pytest
 import yaml
-from prometheus_client.parser import text_string_to_metric_families
 from tests.support.gateways import end_of, hear, running_gateway, say
+from tests.support.programs import run, tool
 from tests.support.stand_in_worker import StandInWorker
 from websockets.asyncio.client import connect
 from websockets.typing import Origin
@@ -25,19 +23,6 @@ from parley.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
-
-
-def tool(name: str) -> str:
-    found = shutil.which(name)
-    if found is None:
-        pytest.skip(f"{name} is not installed")
-    return found
-
-
-def run(*command: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 def settings_named(text: str) -> set[str]:
@@ -77,16 +62,22 @@ def test_the_commands_of_units_and_containers_exist():
         line = re.search(r"^ExecStart=\S+/parley (.*)$", unit.read_text(), re.MULTILINE)
         assert line, unit
         commands.append(line[1].split())
+    cluster = next(yaml.safe_load_all((DEPLOY / "kubernetes/ray/raycluster.yaml").read_text()))
+    (command,) = pods(cluster)[0]["spec"]["containers"][0]["args"]
+    commands.append(command.split("exec parley ")[1].split())
     for kind in ("gateway", "worker"):
         document = next(yaml.safe_load_all((DEPLOY / f"kubernetes/{kind}.yaml").read_text()))
         (container,) = document["spec"]["template"]["spec"]["containers"]
         commands.append([part for word in container["args"] for part in word.split("=", 1)])
 
+    helps = {
+        verb: run(sys.executable, "-m", "parley", verb, "--help")
+        for verb in {verb for verb, *_ in commands}
+    }
     for verb, *words in commands:
-        help_text = run(sys.executable, "-m", "parley", verb, "--help")
         for word in words:
             if word.startswith("--"):
-                assert word in help_text, (verb, word)
+                assert word in helps[verb], (verb, word)
 
 
 def test_kubernetes_files_build():
@@ -97,6 +88,57 @@ def test_kubernetes_files_build():
     kinds = {document["kind"] for document in documents}
     assert {"Deployment", "StatefulSet", "Service", "PodDisruptionBudget", "NetworkPolicy"} <= kinds
     assert all(document["metadata"]["namespace"] == "parley" for document in documents)
+
+
+def pods(document: dict[str, Any]) -> list[dict[str, Any]]:
+    """The pods that a RayCluster makes, as such: their kind is known, the cluster's is an
+    extension's."""
+    groups = [document["spec"]["headGroupSpec"], *document["spec"]["workerGroupSpecs"]]
+    return [
+        {"apiVersion": "v1", "kind": "Pod", **group["template"], "metadata": {"name": "pod"}}
+        for group in groups
+    ]
+
+
+def test_kubernetes_knows_every_field(tmp_path):
+    validate = tool("kubernetes-validate")
+    built = list(yaml.safe_load_all(run(tool("kubectl"), "kustomize", str(DEPLOY / "kubernetes"))))
+    cluster, service = yaml.safe_load_all((DEPLOY / "kubernetes/ray/raycluster.yaml").read_text())
+    documents = [*built, service, *pods(cluster)]
+    (tmp_path / "all.yaml").write_text(yaml.safe_dump_all(documents))
+
+    said = run(validate, "--strict", str(tmp_path / "all.yaml"))
+
+    assert said.count(" passed ") == len(documents)
+
+
+def test_the_ray_cluster_has_a_gpu_for_every_worker_of_the_server():
+    cluster, service = yaml.safe_load_all((DEPLOY / "kubernetes/ray/raycluster.yaml").read_text())
+    head, worker = pods(cluster)
+    (group,) = cluster["spec"]["workerGroupSpecs"]
+    (container,) = head["spec"]["containers"]
+    environment = {one["name"]: one.get("value") for one in container["env"]}
+    (command,) = container["args"]
+
+    assert int(re.search(r"--workers (\d+)", command)[1]) == group["minReplicas"]
+    assert cluster["spec"]["enableInTreeAutoscaling"]
+    assert environment["PARLEY_RAY__GATEWAY_URL"] == f"wss://{service['metadata']['name']}:8006"
+    assert worker["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "1"
+
+
+def test_hadolint_has_nothing_to_say_about_the_dockerfile():
+    run(tool("hadolint"), str(DEPLOY / "docker/Dockerfile"))
+
+
+def test_the_compose_file_is_what_compose_reads():
+    file = str(DEPLOY / "docker/compose.yaml")
+    run(tool("check-jsonschema"), "--builtin-schema", "vendor.compose-spec", file)
+
+
+def test_caddy_accepts_its_file(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    file = str(DEPLOY / "proxy/Caddyfile")
+    run(tool("caddy"), "validate", "--adapter", "caddyfile", "--config", file)
 
 
 def test_systemd_accepts_the_units():
@@ -112,53 +154,6 @@ def test_systemd_accepts_the_units():
         if any(Path(unit).name in line for unit in units) and "is not executable" not in line
     ]
     assert complaints == []
-
-
-def test_prometheus_accepts_rules_and_configuration():
-    promtool = tool("promtool")
-    assert "SUCCESS" in run(promtool, "check", "rules", str(DEPLOY / "prometheus/rules.yml"))
-    run(promtool, "check", "config", "--syntax-only", str(DEPLOY / "prometheus/prometheus.yml"))
-
-
-def queries() -> dict[str, str]:
-    """Every query of the alerts and of the dashboard, by where it stands."""
-    rules = yaml.safe_load((DEPLOY / "prometheus/rules.yml").read_text())
-    found = {rule["alert"]: rule["expr"] for group in rules["groups"] for rule in group["rules"]}
-    dashboard = json.loads((DEPLOY / "grafana/dashboards/parley.json").read_text())
-    for panel in dashboard["panels"]:
-        for target in panel["targets"]:
-            found[f"{panel['title']} {target['refId']}"] = target["expr"]
-    return found
-
-
-async def test_every_query_asks_for_metrics_and_labels_that_a_running_server_has():
-    async with running_gateway() as gateway, StandInWorker(gateway.url):
-        async with connect(gateway.ws("/ws/duplex/omni_1")) as socket:
-            await hear(socket)
-            await say(socket, type="stop")
-            await end_of(socket)
-        async with gateway.http() as http:
-            text = (await http.get("/metrics")).text
-    samples: dict[str, set[str]] = {"up": {"job"}}
-    for family in text_string_to_metric_families(text):
-        names = {sample.name for sample in family.samples} or {family.name}
-        if family.type == "histogram":
-            names = {family.name + end for end in ("_bucket", "_sum", "_count")}
-        if family.type == "counter":
-            names |= {family.name + "_total"}
-        for name in names:
-            samples.setdefault(name, set()).update(
-                label for sample in family.samples for label in sample.labels
-            )
-
-    wrong = {}
-    for where, query in queries().items():
-        for name, labels in re.findall(r"\b(up|parley_[a-z_]+)\b(?:\{([^}]*)\})?", query):
-            asked = set(re.findall(r"(\w+)\s*=", labels))
-            has_series = bool(samples.get(name))
-            if name not in samples or (has_series and not asked <= samples[name] | {"job"}):
-                wrong[where] = query
-    assert wrong == {}
 
 
 @contextlib.asynccontextmanager

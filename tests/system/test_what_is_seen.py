@@ -10,8 +10,10 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
-from tests.support.gateways import all_free
+from tests.support.gateways import all_free, until
 from tests.support.patience import HANG_S
+from tests.support.resumed_talks import TALKS
+from tests.support.resuming import ResumeFailed, ResumingClient
 from tests.support.stack import RunningStack, running_stack
 from tests.support.talking import (
     LOUD,
@@ -26,6 +28,7 @@ from tests.support.talking import (
 from websockets.asyncio.client import connect
 
 from parley import logs
+from parley.protocol.kinds import Kind
 
 ENERGY = {"vad": "energy"}
 SECRET_WORDS = "marmalade zeppelin"
@@ -103,6 +106,37 @@ async def test_metrics_count_what_happened() -> None:
     assert value(page, "parley_errors_total", code="invalid_payload", source="worker") == 1
     assert value(page, "parley_relay_bytes_total", direction="up") > 4 * 64_000
     assert value(page, "parley_relay_messages_total", direction="down") >= 10
+
+
+async def test_metrics_count_cuts_who_came_back_interruptions_and_tokens() -> None:
+    spoken = TALKS["duplex"]
+    async with (
+        running_stack(worker=ENERGY) as server,
+        httpx.AsyncClient(base_url=server.url, timeout=HANG_S) as http,
+    ):
+        path = spoken.path()
+        client = ResumingClient(server.ws(path, extensions=False))
+        await client.begin(session_id=spoken.session_id(path), first=spoken.first)
+        client.cut()
+        await until(lambda: len(server.runtime.kept_sessions) == 1)
+        while_cut = (await http.get("/metrics")).text
+        await client.resume()
+        thief = ResumingClient(client.url)
+        thief.token, thief.session_id, thief.seq = "guessed", client.session_id, client.seq
+        with pytest.raises(ResumeFailed, match="unknown"):
+            await thief.resume()
+        await spoken.talk(client)
+        await client.close()
+        await thief.close()
+        await all_free(server)
+        page = (await http.get("/metrics")).text
+
+    assert value(while_cut, "parley_sessions_kept") == 1
+    assert value(page, "parley_sessions_kept") == 0
+    assert value(page, "parley_connection_cuts_total") == 1
+    assert value(page, "parley_resumptions_total", result="resumed") == 1
+    assert value(page, "parley_resumptions_total", result="unknown") == 1
+    assert sum(value(page, "parley_generated_tokens_total", mode=mode) for mode in Kind) > 0
 
 
 async def test_log_lines_of_a_session_name_it_and_tell_nothing_of_what_was_said(

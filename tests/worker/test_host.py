@@ -7,6 +7,7 @@ from tests.support.dialects import DialectName
 from tests.support.patience import HANG_S
 from tests.support.sessions import loud, worker_harness
 
+from parley.dialects.events import InterruptionChanged, SessionInterrupted
 from parley.engine.work import Stage
 from parley.protocol.control import BUSY_STATUS, EndSession, SessionPhase
 
@@ -207,6 +208,21 @@ async def test_a_beat_counts_stages_units_and_errors_since_the_last_one():
         assert heartbeat.avg_inference_time_ms > 0
         assert next_heartbeat.stages == next_heartbeat.answers == {}
         assert next_heartbeat.errors == {}
+
+
+async def test_a_beat_counts_who_spoke_while_the_assistant_did():
+    async with worker_harness() as harness:
+        await harness.ready("duplex")
+        (held,) = harness.host._held.values()
+        assert held.meter is not None
+        harness.host.heartbeat()
+        held.meter.observe(InterruptionChanged("suspected", 0, 100), 0.0)
+        held.meter.observe(InterruptionChanged("stopped", 0, 200), 0.1)
+        held.meter.observe(SessionInterrupted(), 0.2)
+        heartbeat, next_heartbeat = harness.host.heartbeat(), harness.host.heartbeat()
+
+    assert heartbeat.interruptions == {"suspected": 1, "stopped": 2}
+    assert next_heartbeat.interruptions == {}
 
 
 async def test_a_beat_tells_what_running_sessions_have_generated():

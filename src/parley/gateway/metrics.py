@@ -11,7 +11,7 @@ import platform
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, get_args
+from typing import Final, Literal, get_args
 
 from prometheus_client import (
     CollectorRegistry,
@@ -31,10 +31,14 @@ from prometheus_client.metrics_core import (
 
 from parley import __version__
 from parley.gateway.queue import Queue
-from parley.gateway.worker_pool import WorkerPool
+from parley.gateway.worker_pool import Lease, WorkerPool
 from parley.protocol.control import STAGE_BUCKETS_MS, Durations, Heartbeat, RecordingState
 from parley.protocol.kinds import Kind
+from parley.protocol.values import InterruptionState
 from parley.transport import Traffic
+
+Resumed = Literal["resumed", "unknown", "expired", "replaced", "gap", "unreachable"]
+"""What a client got that came back: its session, or why not."""
 
 WAIT_BUCKETS_S: Final = (0.1, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 3600)
 
@@ -56,6 +60,8 @@ class Metrics:
     Args:
         find_disk_free: bytes that are free where the data lies; may raise OSError.
         count_keys: keys that work.
+        count_kept: sessions whose client was cut off and may come back.
+        is_in_doubt: whether another gateway may have become active.
     """
 
     def __init__(
@@ -65,6 +71,8 @@ class Metrics:
         *,
         find_disk_free: Callable[[], int] | None = None,
         count_keys: Callable[[], int] | None = None,
+        count_kept: Callable[[], int] = lambda: 0,
+        is_in_doubt: Callable[[], bool] = lambda: False,
     ) -> None:
         self._queue = queue
         self._worker_pool = worker_pool
@@ -80,8 +88,14 @@ class Metrics:
         self.recording_lost = 0
         """Entries of recordings that workers could not write."""
         self._sessions: Tally[Kind] = Tally()
+        self._tokens: Tally[Kind] = Tally()
+        self._cuts = 0
+        self._resumptions: Tally[Resumed] = Tally()
+        self._interruptions: Tally[str] = Tally()
         self._find_disk_free = find_disk_free
         self._count_keys = count_keys
+        self._count_kept = count_kept
+        self._is_in_doubt = is_in_doubt
         self.registry = CollectorRegistry(auto_describe=False)
         self._waits = Histogram(
             "parley_queue_wait_seconds",
@@ -99,6 +113,7 @@ class Metrics:
         PlatformCollector(registry=self.registry)
         GCCollector(registry=self.registry)
         self.registry.register(self)
+        worker_pool.spent.listen(self._spent)
 
     def error(self, code: str, *, source: str = "gateway") -> None:
         """An error was told to someone."""
@@ -109,6 +124,17 @@ class Metrics:
         self._sessions[kind] += 1
         self._waits.labels(kind).observe(waited_s)
 
+    def cut(self) -> None:
+        """A client was cut off; its session waits for it."""
+        self._cuts += 1
+
+    def resumption(self, result: Resumed) -> None:
+        """A client came back to its session, or was refused."""
+        self._resumptions[result] += 1
+
+    def _spent(self, lease: Lease, tokens: int) -> None:
+        self._tokens[lease.kind] += tokens
+
     def heartbeat(self, heartbeat: Heartbeat) -> None:
         """What a worker counted since its last heartbeat."""
         for stage, durations in heartbeat.stages.items():
@@ -118,6 +144,8 @@ class Metrics:
             self._answers.setdefault(kind, _Histogram()).add(durations)
         for code, count in heartbeat.errors.items():
             self._errors[code[:64], "worker"] += count
+        for state, count in heartbeat.interruptions.items():
+            self._interruptions[state] += count
         self.recording_lost += heartbeat.recording_lost
 
     def lag(self, seconds: float) -> None:
@@ -137,16 +165,25 @@ class Metrics:
         yield GaugeMetricFamily("parley_leases", "Slots given out.", value=len(leases))
         running = GaugeMetricFamily("parley_sessions", "Running sessions.", labels=["mode"])
         begun = CounterMetricFamily("parley_sessions_begun", "Sessions so far.", labels=["mode"])
+        tokens = CounterMetricFamily(
+            "parley_generated_tokens", "Text and speech, as workers report it.", labels=["mode"]
+        )
         tally = Tally(lease.kind for lease in leases)
         for kind in Kind:
             running.add_metric([kind], tally[kind])
             begun.add_metric([kind], self._sessions[kind])
-        yield running
-        yield begun
+            tokens.add_metric([kind], self._tokens[kind])
+        yield from (running, begun, tokens)
+        yield from self._of_connections()
         workers = GaugeMetricFamily("parley_workers", "Workers by state.", labels=["state"])
         for state, count in Tally(worker.view for worker in self._worker_pool).items():
             workers.add_metric([state], count)
         yield workers
+        yield GaugeMetricFamily(
+            "parley_workers_without_device",
+            "Workers that a cluster has no place for yet.",
+            value=len(self._worker_pool.waiting),
+        )
         yield from self._by_worker()
         slots = GaugeMetricFamily("parley_slots", "Slots of usable workers.", labels=["state"])
         usable = [worker for worker in self._worker_pool if worker.is_usable]
@@ -190,6 +227,30 @@ class Metrics:
             "mode",
             self._answers,
         )
+
+    def _of_connections(self) -> Iterable[Metric]:
+        yield GaugeMetricFamily(
+            "parley_sessions_kept",
+            "Sessions whose client was cut off and may come back.",
+            value=self._count_kept(),
+        )
+        yield CounterMetricFamily(
+            "parley_connection_cuts", "Clients cut off whose session waited.", value=self._cuts
+        )
+        resumptions = CounterMetricFamily(
+            "parley_resumptions", "Clients that came back, by what they got.", labels=["result"]
+        )
+        for result in get_args(Resumed):
+            resumptions.add_metric([result], self._resumptions[result])
+        yield resumptions
+        interruptions = CounterMetricFamily(
+            "parley_interruptions",
+            "Users who spoke while the assistant did, by what came of it.",
+            labels=["state"],
+        )
+        for state in get_args(InterruptionState):
+            interruptions.add_metric([state], self._interruptions[state])
+        yield interruptions
 
     def _by_worker(self) -> Iterable[Metric]:
         labels = ["worker", "device"]
@@ -238,6 +299,11 @@ class Metrics:
                     "parley_disk_free_bytes", "Where data lies.", value=self._find_disk_free()
                 )
         yield GaugeMetricFamily("parley_gateway_active", "0: it stands by.", value=1)
+        yield GaugeMetricFamily(
+            "parley_leadership_in_doubt",
+            "1: another gateway may have become active, so no slot is given out.",
+            value=float(self._is_in_doubt()),
+        )
         if self._count_keys is not None:
             yield GaugeMetricFamily("parley_keys", "Keys that work.", value=self._count_keys())
 

@@ -116,6 +116,7 @@ class Resumption:
         dialect: Dialect,
         held: ExitStack,
     ) -> None:
+        self._metrics.resumption("resumed")
         lease = self._kept.take(upstream.lease)
         if lease is None:
             # The session has ended; what its client has not heard follows.
@@ -146,11 +147,13 @@ class Resumption:
         if lease.is_lost:
             self._refuse(connection, "expired")
         else:
+            self._metrics.resumption("unreachable")
             connection.close(AGAIN_CODE, "try again")
 
     def _refuse(self, connection: Connection, reason: RefusalReason) -> None:
         log.info("resume refused", reason=reason)
         self._metrics.error(f"resume_{reason}")
+        self._metrics.resumption(reason)
         told = ResumeRefusal(reason=reason, message=REFUSALS[reason])
         connection.send_text(msgspec.json.encode(told))
         connection.close(REFUSED_CODE, reason)

@@ -157,6 +157,8 @@ class GatewayRuntime:
             self.worker_pool,
             find_disk_free=lambda: free_bytes(settings.storage.data_dir),
             count_keys=lambda: self.authenticator.keys,
+            count_kept=lambda: len(self.kept_sessions),
+            is_in_doubt=lambda: self.dispatcher.is_paused,
         )
         self.worker_control = WorkerControl(
             worker_pool=self.worker_pool,

@@ -45,6 +45,7 @@ class SessionRelay:
         worker = upstream.connection
         assert worker is not None
         if self._is_cut(end, upstream):
+            self._metrics.cut()
             self._kept.keep(upstream.lease, held.pop_all())
             worker.close(CUT_CODE)
             connection.close(AGAIN_CODE, "resume")

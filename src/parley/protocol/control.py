@@ -17,6 +17,7 @@ import msgspec
 
 from parley.protocol.kinds import Kind, Mode, Phase, WorkerState
 from parley.protocol.resume import RefusalReason
+from parley.protocol.values import InterruptionState
 
 BEAT_EVERY_S = 1.0
 SILENCE_LIMIT_S = 5.0
@@ -181,6 +182,8 @@ class Heartbeat(msgspec.Struct, tag="heartbeat", frozen=True):
     """Since the last heartbeat: from a unit to its result, or from a request to its first piece."""
     errors: dict[str, int] = {}
     """Since the last heartbeat: errors by code."""
+    interruptions: dict[InterruptionState, int] = {}
+    """Since the last heartbeat: users who spoke while the assistant did, by what came of it."""
     recording: RecordingState = "on"
     recording_lost: int = 0
     """Since the last heartbeat: entries of recordings that could not be written."""

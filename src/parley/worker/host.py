@@ -540,6 +540,7 @@ class Host:
             stages=counted.stages,
             answers=counted.answers,
             errors=counted.errors,
+            interruptions=counted.interruptions,
             recording="off" if self.recordings is None else self.recordings.state,
             recording_lost=0 if self.recordings is None else self.recordings.take_lost(),
             recordings_waiting=None if self.finished is None else self.finished.waiting,

@@ -12,8 +12,10 @@ from parley.dialects.events import (
     ChatRequested,
     Event,
     Failed,
+    InterruptionChanged,
     OutputDelta,
     SessionEnded,
+    SessionInterrupted,
     SilenceExplained,
     TurnCompleted,
     TurnStarted,
@@ -22,6 +24,7 @@ from parley.dialects.events import (
 from parley.errors import InferenceFailed
 from parley.protocol.control import STAGE_BUCKETS_MS, Durations
 from parley.protocol.kinds import Kind
+from parley.protocol.values import InterruptionState
 
 SMOOTHING = 0.1
 """Weight of the newest unit in the average."""
@@ -44,11 +47,12 @@ class _Times:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What came since the last look: times by stage and by kind, errors by code."""
+    """What came since the last look: times by stage and by kind, errors by code, interruptions."""
 
     stages: dict[str, Durations]
     answers: dict[Kind, Durations]
     errors: dict[str, int]
+    interruptions: dict[InterruptionState, int]
 
 
 class WorkerMeter:
@@ -60,6 +64,7 @@ class WorkerMeter:
         self._stages: dict[str, _Times] = defaultdict(_Times)
         self._answers: dict[Kind, _Times] = defaultdict(_Times)
         self._errors: Counter[str] = Counter()
+        self._interruptions: Counter[InterruptionState] = Counter()
 
     def count_request(self) -> None:
         """A session was accepted."""
@@ -68,6 +73,10 @@ class WorkerMeter:
     def count_error(self, code: str) -> None:
         """Something failed."""
         self._errors[code] += 1
+
+    def count_interruption(self, state: InterruptionState) -> None:
+        """A user spoke while the assistant did."""
+        self._interruptions[state] += 1
 
     def add(self, stage: str, durations_ms: Iterable[float]) -> None:
         """Durations of a stage."""
@@ -88,10 +97,12 @@ class WorkerMeter:
             {stage: times.told() for stage, times in self._stages.items()},
             {kind: times.told() for kind, times in self._answers.items()},
             dict(self._errors),
+            dict(self._interruptions),
         )
         self._stages.clear()
         self._answers.clear()
         self._errors.clear()
+        self._interruptions.clear()
         return counted
 
 
@@ -127,6 +138,11 @@ class SessionMeter:
                 self._meter.add_answer(self._kind, first_ms)
             case Failed() | SessionEnded() if event.error is not None:
                 self._meter.count_error(event.error.code)
+            case InterruptionChanged(state=state):
+                self._meter.count_interruption(state)
+            case SessionInterrupted():
+                # The client decided it.
+                self._meter.count_interruption("stopped")
             case SilenceExplained(reason=reason):
                 self._meter.count_error(f"silence_{reason}")
             case TurnCompleted(has_failed=True):
