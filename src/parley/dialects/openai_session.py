@@ -21,6 +21,7 @@ from parley.protocol.values import (
     Tool,
     ToolFunction,
     VadOptions,
+    chosen_tools,
 )
 
 BUILT_IN_VOICES: Final = frozenset(
@@ -177,7 +178,7 @@ def _detection(value: Any, current: dict[str, Any] | None, where: str) -> dict[s
     return {**told, "type": kind}
 
 
-def settings_of(session: dict[str, Any]) -> RealtimeSettings:
+def settings_of(session: dict[str, Any], *, can_choose: bool = False) -> RealtimeSettings:
     """What the runner is told of a session.
 
     Raises:
@@ -204,25 +205,32 @@ def settings_of(session: dict[str, Any]) -> RealtimeSettings:
             wants_speech=modalities == ["audio"],
             vad=DEFAULT_VAD if detection is None else detection.vad,
             generation=Generation(max_new_tokens=limit or LIMIT_TOKENS),
-            tools=offered_tools(session["tools"], session["tool_choice"], "session"),
+            tools=offered_tools(
+                session["tools"], session["tool_choice"], "session", can_choose=can_choose
+            ),
         ),
         detection=detection,
     )
 
 
-def offered_tools(tools: Any, choice: Any, where: str) -> tuple[Tool, ...]:
+def offered_tools(tools: Any, choice: Any, where: str, *, can_choose: bool) -> tuple[Tool, ...]:
     """The functions that the model may call.
+
+    Args:
+        can_choose: whether the model can be made to call one.
 
     Raises:
         InvalidRequest: they are none, or a choice that cannot be held.
     """
     found = tools_of(tools, where)
-    if found and choice not in ("auto", "none"):
+    field = f"{where}.tool_choice"
+    if found and not can_choose and choice not in ("auto", "none"):
         raise InvalidRequest(
-            'No model here can be made to call a tool: tool_choice is "auto" or "none".',
-            field=f"{where}.tool_choice",
+            'The model that is loaded cannot be made to call a tool: tool_choice is "auto" or '
+            '"none".',
+            field=field,
         )
-    return () if choice == "none" else found
+    return chosen_tools(found, choice, field=field) if found else ()
 
 
 def tools_of(value: Any, where: str) -> tuple[Tool, ...]:

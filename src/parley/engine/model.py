@@ -66,6 +66,7 @@ class ModelSpec:
         reads_in_units: whether written words may stand in a duplex unit.
         reads_aloud: whether an answer can be given to it (`Generate.say`).
         calls_tools: whether it was taught to call functions, in the form of `views/tools.py`.
+        must_call_tools: whether it can be made to call one (`Tool.must_call`).
     """
 
     name: str
@@ -84,6 +85,7 @@ class ModelSpec:
     transcription_prompt: str = ""
     reads_aloud: bool = False
     calls_tools: bool = False
+    must_call_tools: bool = False
     reads_in_units: bool = False
     details: dict[str, str] = field(default_factory=dict)
 

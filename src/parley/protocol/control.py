@@ -80,9 +80,9 @@ UNKNOWN_DIALECT_STATUS = 501
 BUSY_STATUS = 503
 """How a worker answers the handshake of a session socket when it has no room for the session."""
 
-Ability = Literal["speech", "reading", "transcription", "tools"]
+Ability = Literal["speech", "reading", "transcription", "tools", "tool_choice"]
 """What a model can do besides answering: say its answers, say a given text, write down what it
-hears, call functions."""
+hears, call functions, be made to call one."""
 
 RecordingState = Literal["off", "on", "no_room", "failing"]
 """Whether a worker records: `no_room` when too little is free on its disk, `failing` when the last

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
-from parley.errors import InvalidPayload
+from parley.errors import InvalidPayload, InvalidRequest
 from parley.protocol import codec
 
 CONTEXT_TOKENS: Final = 8_192
@@ -125,14 +125,57 @@ class ToolFunction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class Tool(msgspec.Struct, frozen=True, kw_only=True):
-    """A function that the assistant may call; in the form of OpenAI's chat completions."""
+    """A function that the assistant may call; in the form of OpenAI's chat completions.
+
+    Args:
+        must_call: this function, or another one with the mark, has to be called: for models with
+            the ability `tool_choice`.
+    """
 
     type: Literal["function"] = "function"
     function: ToolFunction
+    must_call: bool | UnsetType = UNSET
 
 
 TOOLS_MOST: Final = 128
 Tools = Annotated[tuple[Tool, ...], Meta(max_length=TOOLS_MOST)]
+
+
+def chosen_tools(tools: tuple[Tool, ...], choice: object, *, field: str) -> tuple[Tool, ...]:
+    """The functions that are offered under OpenAI's `tool_choice`.
+
+    Args:
+        choice: "auto" (or None), "none", "required", or `{"type": "function", …}` with the name of
+            one, as chat completions and as sessions write it.
+        field: where the choice stands, for the error.
+
+    Raises:
+        InvalidRequest: it is none of these, or names a function that is not there.
+    """
+    if choice in (None, "auto"):
+        return tools
+    if choice == "none":
+        return ()
+    if choice == "required":
+        return tuple(msgspec.structs.replace(tool, must_call=True) for tool in tools)
+    name = None
+    if isinstance(choice, dict) and choice.get("type") == "function":
+        inner = choice.get("function")
+        name = (inner if isinstance(inner, dict) else choice).get("name")
+    if name not in [tool.function.name for tool in tools]:
+        raise InvalidRequest(
+            'tool_choice is "auto", "none", "required", or a function that is among the tools.',
+            field=field,
+        )
+    return tuple(
+        msgspec.structs.replace(tool, must_call=True) if tool.function.name == name else tool
+        for tool in tools
+    )
+
+
+def has_to_call(tools: tuple[Tool, ...]) -> bool:
+    """Whether one of the functions has to be called."""
+    return any(tool.must_call is True for tool in tools)
 
 
 PART_ALIASES: Final[codec.Aliases] = {"data": ("audio_base64", "audio_data", "audio")}

@@ -80,7 +80,7 @@ class RequestRun:
         if asked.generation.say is not None and not spec.reads_aloud:
             raise InvalidRequest("This model does not read texts aloud.", field="say")
         room = ContextRoom(spec.context_limit_tokens, spec.image_tokens, spec.audio_tokens_per_s)
-        check_tools(asked.tools, calls_tools=spec.calls_tools)
+        check_tools(asked.tools, spec)
         messages = await open_messages(asked.messages, room=room)
         sound_s = sum(sound_s_of(message) for message in messages)
         voice = await open_voice(

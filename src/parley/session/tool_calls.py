@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from parley.dialects.events import ToolCallDelta, ToolCallDone, ToolCallStarted
+from parley.engine.model import ModelSpec
 from parley.errors import InvalidRequest
-from parley.protocol.values import Tool, ToolCallPart, make_id
+from parley.protocol.values import Tool, ToolCallPart, has_to_call, make_id
 from parley.session.session import Session
 from parley.views.tools import (
     CallArguments,
@@ -19,14 +20,19 @@ from parley.views.tools import (
 )
 
 
-def check_tools(tools: tuple[Tool, ...], *, calls_tools: bool) -> None:
-    """Refuse functions that nobody would call.
+def check_tools(tools: tuple[Tool, ...], spec: ModelSpec) -> None:
+    """Refuse functions that nobody would call, and a call that nobody can be made to make.
 
     Raises:
         InvalidRequest: the model cannot.
     """
-    if tools and not calls_tools:
+    if tools and not spec.calls_tools:
         raise InvalidRequest("This model cannot call tools.", field="tools")
+    if has_to_call(tools) and not spec.must_call_tools:
+        raise InvalidRequest(
+            'This model cannot be made to call a tool: tool_choice is "auto" or "none".',
+            field="tool_choice",
+        )
 
 
 @dataclass(slots=True)

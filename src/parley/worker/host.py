@@ -133,6 +133,7 @@ def _abilities(spec: ModelSpec) -> tuple[Ability, ...]:
         "reading": spec.reads_aloud and spec.can_speak,
         "transcription": spec.transcribes or bool(spec.transcription_prompt),
         "tools": spec.calls_tools,
+        "tool_choice": spec.must_call_tools,
     }
     return tuple(name for name, is_able in able.items() if is_able)
 

@@ -13,12 +13,19 @@ from tests.models.cascade.parts import LoudnessRecogniser, SizeEyes, ToneSpeaker
 
 from parley.engine.segments import Audio, Text
 from parley.engine.work import Ending, Finalize, Generate, StartSession, StepUnit, Work
-from parley.errors import SetupError
+from parley.errors import InvalidRequest, SetupError
 from parley.models.cascade import endpoint
 from parley.models.cascade.endpoint import Endpoint
 from parley.models.cascade.model import Cascade
 from parley.models.cascade.remote import RemoteSpeaker, RemoteWriter, check
-from parley.protocol.values import DuplexConfig, Tool, ToolCallPart, ToolFunction, ToolResultPart
+from parley.protocol.values import (
+    DuplexConfig,
+    Tool,
+    ToolCallPart,
+    ToolFunction,
+    ToolResultPart,
+    chosen_tools,
+)
 from parley.vad.energy import EnergyDetector
 from parley.views.tools import call_text, result_text, section
 
@@ -142,7 +149,9 @@ def test_in_duplex_the_unit_that_speaks_of_it_says_what_to_do():
     assert "has failed" in units[1].text
 
 
-TOOLS = "Be brief.\n\n" + section((Tool(function=ToolFunction(name="weather", parameters={})),))
+WEATHER = Tool(function=ToolFunction(name="weather", parameters={}))
+TIME = Tool(function=ToolFunction(name="time", parameters={}))
+TOOLS = "Be brief.\n\n" + section((WEATHER,))
 
 
 def called(*pieces: tuple[int, str, str]) -> list[dict[str, Any]]:
@@ -176,6 +185,43 @@ def test_functions_are_passed_on_and_calls_come_back_as_the_servers_text():
         {"name": "now", "arguments": {}},
     ]
     assert len(outcome.samples) == len(ToneSpeaker().say("One moment.", 0))
+
+
+@pytest.mark.parametrize(
+    ("choice", "sent"),
+    [
+        ("auto", None),
+        ("required", "required"),
+        (
+            {"type": "function", "function": {"name": "time"}},
+            {"type": "function", "function": {"name": "time"}},
+        ),
+        (
+            {"type": "function", "name": "weather"},
+            {"type": "function", "function": {"name": "weather"}},
+        ),
+    ],
+)
+def test_the_choice_of_a_function_is_passed_on(choice, sent):
+    tools = chosen_tools((WEATHER, TIME), choice, field="tool_choice")
+    script = Script()
+    asked = [works()[0], turn("system", Text(section(tools))), *works()[2:]]
+    with scripted_endpoint(script) as url:
+        model = cascade(url)
+        Cast(model).play(0, asked)
+
+    request = script.requests[0]
+    assert model.spec.must_call_tools
+    assert request.get("tool_choice") == sent
+    assert [sorted(tool) for tool in request["tools"]] == [["function", "type"]] * 2
+
+
+def test_a_choice_that_is_none_of_the_functions_is_refused():
+    with pytest.raises(InvalidRequest) as refused:
+        chosen_tools((WEATHER,), {"type": "function", "name": "time"}, field="tool_choice")
+
+    assert refused.value.field == "tool_choice"
+    assert chosen_tools((WEATHER,), "none", field="tool_choice") == ()
 
 
 def test_calls_and_their_results_go_back_as_the_address_knows_them():

@@ -203,7 +203,7 @@ class OpenAIRealtimeDialect(OpenAIDialect):
 
     def _update(self, changes: dict[str, Any]) -> list[ClientEvent | Reply]:
         session = merged(self._session, changes, calls_tools=self._calls_tools)
-        settings = settings_of(session)
+        settings = settings_of(session, can_choose=self._can_choose)
         found: list[ClientEvent | Reply] = []
         if settings.setup != self._settings.setup:
             found.append(SetupChanged(settings.setup))
@@ -292,11 +292,16 @@ class OpenAIRealtimeDialect(OpenAIDialect):
             session["tools"] if tools is None else tools,
             session["tool_choice"] if choice is None else choice,
             "response",
+            can_choose=self._can_choose,
         )
 
     @property
     def _calls_tools(self) -> bool:
         return "tools" in self.context.abilities
+
+    @property
+    def _can_choose(self) -> bool:
+        return "tool_choice" in self.context.abilities
 
     # ---- server → client -------------------------------------------------------------------
 

@@ -41,6 +41,9 @@ from parley.models.cascade.writer import Draft, Writer
 from parley.models.job import RowModel, seed_of
 from parley.vad.base import DetectorFactory
 
+WARM_UP_STEPS = 8
+"""Of a recogniser, at most: some take long over silence."""
+
 
 class OpenJob(CascadeJob):
     """A new conversation."""
@@ -99,6 +102,7 @@ class Cascade(RowModel[Conversation]):
             name=name, context_limit_tokens=writer.limit_tokens, can_speak=speaker is not None,
             prefill_piece_tokens=128, transcribes=True, reads_aloud=speaker is not None,
             reads_in_units=True, calls_tools=writer.calls_tools,
+            must_call_tools=writer.must_call_tools,
         )  # fmt: skip
         super().__init__(spec, rows)
 
@@ -171,8 +175,9 @@ class Cascade(RowModel[Conversation]):
 
     def warm_up(self) -> None:
         hearing = self.parts.recogniser.begin(np.zeros(INPUT_RATE_HZ, np.float32))
-        while not hearing.step():
-            continue
+        for _ in range(WARM_UP_STEPS):
+            if hearing.step():
+                break
         if self.parts.speaker is not None:
             self.parts.speaker.say("Hello there.", 0)
         draft = Draft()

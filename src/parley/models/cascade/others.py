@@ -31,6 +31,7 @@ class CausalWriter:
     takes_notes = False
     sees = False
     calls_tools = False
+    must_call_tools = False
 
     def __init__(self, model: Any, words: Any, *, rows: int, limit_tokens: int) -> None:
         self.model = model

@@ -52,6 +52,7 @@ class RemoteWriter:
 
     takes_notes = False
     calls_tools = True
+    must_call_tools = True
 
     def __init__(self, endpoint: Endpoint, *, rows: int, limit_tokens: int = 8192) -> None:
         self.endpoint = endpoint
@@ -139,7 +140,7 @@ class RemoteWriter:
             "model": self.endpoint.model, "messages": messages, "stream": True, "max_tokens": limit,
             "temperature": rule.temperature, "top_p": rule.top_p, "seed": seed % 2**31,
         }  # fmt: skip
-        return body | {"tools": tools} if tools else body
+        return body | tools
 
 
 def messages_of(lines: Sequence[Line]) -> list[dict[str, Any]]:

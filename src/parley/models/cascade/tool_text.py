@@ -20,15 +20,22 @@ _CALL: Final = re.compile(r"\s*<tool_call>\s*(\{.*?\})\s*</tool_call>", re.S)
 _RESULT: Final = re.compile(r"\s*<tool_response>\n(.*?)\n</tool_response>", re.S)
 
 
-def split_tools(system: str) -> tuple[str, list[dict[str, Any]]]:
-    """A system message without its section on functions, and the functions."""
+def split_tools(system: str) -> tuple[str, dict[str, Any]]:
+    """A system message without its section on functions, and these as fields of a request."""
     found = _SECTION.search(system)
     if found is None:
-        return system, []
+        return system, {}
     tools = [_object(line) for line in found[1].splitlines()]
     if not all(tools):
-        return system, []
-    return (system[: found.start()] + system[found.end() :]).strip(), tools
+        return system, {}
+    demanded = [tool for tool in tools if tool.pop("must_call", False)]
+    fields: dict[str, Any] = {"tools": tools}
+    if len(demanded) == 1 < len(tools):
+        name = (demanded[0].get("function") or {}).get("name")
+        fields["tool_choice"] = {"type": "function", "function": {"name": name}}
+    elif demanded:
+        fields["tool_choice"] = "required"
+    return (system[: found.start()] + system[found.end() :]).strip(), fields
 
 
 def split_calls(text: str, first: int) -> tuple[str, list[dict[str, Any]]]:

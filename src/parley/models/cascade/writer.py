@@ -90,6 +90,11 @@ class Writer(Protocol):
         ...
 
     @property
+    def must_call_tools(self) -> bool:
+        """Whether it can be made to call one."""
+        ...
+
+    @property
     def limit_tokens(self) -> int:
         """Where its context ends."""
         ...
@@ -203,6 +208,7 @@ class LocalWriter:
     takes_notes = True
     sees = False
     calls_tools = False
+    must_call_tools = False
 
     def __init__(
         self, model: Llama, words: Tokenizer, *, rows: int, limit_tokens: int = 2048

@@ -76,6 +76,7 @@ export namespace chat {
   interface Tool {
     type?: "function";
     function: ToolFunction;
+    must_call?: boolean;
   }
   /** The whole conversation so far, and how to answer it. Sent once, right after connecting. */
   interface Request {

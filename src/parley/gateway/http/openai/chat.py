@@ -35,7 +35,7 @@ from parley.gateway.metrics import Metrics
 from parley.media.encoder import Encoder, SoundFormat, encode_whole, open_encoder
 from parley.media.pcm import OUTPUT_RATE_HZ, Pcm
 from parley.protocol import chat, codec
-from parley.protocol.values import ToolCallPart
+from parley.protocol.values import ToolCallPart, has_to_call
 from parley.transport import Message
 
 PATH: Final = "/v1/chat/completions"
@@ -198,6 +198,12 @@ def routes(
             open_encoder(format_of(asked))
         if asked.offered and not models.can("tools"):
             raise InvalidRequest("The model that is loaded cannot call tools.", field="tools")
+        if has_to_call(asked.offered) and not models.can("tool_choice"):
+            raise InvalidRequest(
+                "The model that is loaded cannot be made to call a tool: tool_choice is "
+                '"auto" or "none".',
+                field="tool_choice",
+            )
         asked = await sources.completed(asked)
         named = asked.audio.voice if asked.audio else "default"
         voice = await voices.find(request, named) if asked.is_spoken else None

@@ -168,7 +168,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def offered(self) -> tuple[values.Tool, ...]:
         """The functions that may be called."""
-        return () if self.tools is None or self.tool_choice == "none" else self.tools
+        return values.chosen_tools(self.tools or (), self.tool_choice, field="tool_choice")
 
     @property
     def limit_tokens(self) -> int | None:
@@ -222,11 +222,9 @@ def check(asked: Completion) -> None:
         )
     if asked.functions:
         raise InvalidRequest("functions is not taken: use tools.", field="functions")
-    if asked.tools and asked.tool_choice not in (None, "auto", "none"):
-        raise InvalidRequest(
-            'No model here can be made to call a tool: tool_choice is "auto" or "none".',
-            field="tool_choice",
-        )
+    if not asked.tools and asked.tool_choice not in (None, "auto", "none"):
+        raise InvalidRequest("tool_choice goes with tools.", field="tool_choice")
+    _ = asked.offered  # a choice that is none is told here
     if asked.tools and asked.parallel_tool_calls is False:
         raise InvalidRequest(
             "Calls cannot be kept to one: parallel_tool_calls must be true.",

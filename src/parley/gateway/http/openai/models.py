@@ -24,7 +24,8 @@ class ModelCard(BaseModel):
     modes: list[str] = Field(examples=[["chat", "half_duplex", "duplex"]])
     abilities: list[str] = Field(
         description="`speech`: answers are spoken; `reading`: speaks a given text; "
-        "`transcription`: writes down what it hears; `tools`: calls functions",
+        "`transcription`: writes down what it hears; `tools`: calls functions; "
+        "`tool_choice`: can be made to call one",
         examples=[["speech", "reading", "transcription"]],
     )
     context_window: int = Field(description="tokens", examples=[8192])
