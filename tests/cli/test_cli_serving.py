@@ -15,8 +15,8 @@ from tests.support.patience import HANG_S, PROCESS_S
 from tests.support.processes import serving
 
 from parley import cli
-from parley.cli import serve as serving_verb
-from parley.cli.serve import Serve
+from parley.cli import serving as serving_module
+from parley.cli.serving import Serve
 from parley.settings import load
 
 
@@ -97,7 +97,7 @@ async def test_nothing_still_loads_after_it_was_said_why_it_cannot(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(serving_verb, "PROGRESS_EVERY_S", 0.005)
+    monkeypatch.setattr(serving_module, "PROGRESS_EVERY_S", 0.005)
     serve = Serve(load(flags={"gateway.port": 0, "gateway.http": True}))
 
     async def progress() -> str:

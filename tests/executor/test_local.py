@@ -14,9 +14,15 @@ import pytest
 from tests.contracts.executor import Kept, check_executor
 from tests.support.patience import HANG_S
 
-from parley.executor import child
+from parley.executor import child, local
 from parley.executor.base import WorkerNews
-from parley.executor.local import LocalExecutor, as_environment, local_environments, visible_gpus
+from parley.executor.local import (
+    LocalExecutor,
+    as_environment,
+    end_unused,
+    local_environments,
+    visible_gpus,
+)
 from parley.settings import ModelSettings, SecuritySettings, Settings, load
 
 
@@ -29,6 +35,7 @@ class House:
         *,
         workers: int = 1,
         limits: dict[str, float] | None = None,
+        prepared: asyncio.subprocess.Process | None = None,
         **environment: str,
     ) -> None:
         self.news: asyncio.Queue[WorkerNews] = asyncio.Queue()
@@ -39,6 +46,7 @@ class House:
             news=self.news.put_nowait,
             write=lambda index, line: self.lines.put_nowait(f"worker {index} │ {line}"),
             first_retry_s=0.01,
+            prepared=prepared,
             **(limits or {}),
         )
 
@@ -167,6 +175,53 @@ async def test_stopping_leaves_no_process_not_even_a_stubborn_helper():
 
     assert not psutil.pid_exists(worker)
     assert await asyncio.to_thread(_is_gone, helper)
+
+
+ANOTHER = "import os; print('another', os.environ['N'], flush=True); os._exit(2)"
+
+
+async def test_a_prepared_process_becomes_the_first_child(monkeypatch: pytest.MonkeyPatch):
+    answer = "import os; print('mine', os.environ['N'], 'json' in __import__('sys').modules)"
+    prepared = await _prepared(answer, monkeypatch)
+    runtime = House(ANOTHER, prepared=prepared)
+
+    async with runtime.running() as watching:
+        assert await runtime.next_line() == "worker 0 │ mine 0 True"
+        # It ended, and is replaced as any child is.
+        assert await runtime.next_line() == "worker 0 │ another 0"
+        await asyncio.wait_for(watching, HANG_S)
+
+
+async def test_a_prepared_process_that_has_died_is_not_missed(monkeypatch: pytest.MonkeyPatch):
+    prepared = await _prepared("", monkeypatch)
+    prepared.kill()
+    await prepared.wait()
+    runtime = House(ANOTHER, prepared=prepared)
+
+    async with runtime.running():
+        assert await runtime.next_line() == "worker 0 │ another 0"
+
+
+async def test_a_prepared_process_that_is_not_taken_is_ended(monkeypatch: pytest.MonkeyPatch):
+    prepared = await _prepared("", monkeypatch)
+
+    await end_unused(prepared)
+
+    assert prepared.returncode == -signal.SIGKILL
+
+
+async def _prepared(program: str, monkeypatch: pytest.MonkeyPatch):
+    """A prepared process whose command line is a program of the test's."""
+    start = (
+        "import runpy, sys\n"
+        "from parley.executor import child\n"
+        f"runpy.run_module = lambda *names, **more: exec({program!r})\n"
+        "parent = str(__import__('os').getppid())\n"
+        "sys.argv = ['child', parent, '--prepare', 'nowhere,json', 'worker']\n"
+        "child.main()\n"
+    )
+    monkeypatch.setattr(local, "worker_command", lambda *words: [sys.executable, "-c", start])
+    return await local.prepare_worker("nowhere", "json")
 
 
 async def test_a_very_long_line_does_not_stop_the_copying():

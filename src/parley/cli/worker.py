@@ -14,7 +14,7 @@ import uvloop
 
 from parley import logs
 from parley.cli import flags
-from parley.cli.gateway import ending_on_signals
+from parley.cli.signals import ending_on_signals
 from parley.executor.child import is_supervised
 from parley.settings import Settings, load
 from parley.worker.main import RESTART, WorkerProcess

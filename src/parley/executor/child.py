@@ -1,13 +1,17 @@
 """How a local worker process begins: `python -m parley.executor.child PARENT_PID VERB …`.
 
 It makes sure that it does not outlive whoever started it, also when that is killed outright, and
-then becomes `python -m parley VERB …`.
+then becomes `python -m parley VERB …`. With `--prepare MODULE,…` before the verb it is started
+before its settings are known: it imports these modules, and waits for the rest of its environment,
+one line of JSON on its standard input.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib
+import json
 import logging
 import os
 import runpy
@@ -20,6 +24,8 @@ from typing import Final
 CHECK_EVERY_S: Final = 1.0
 GRACE_S: Final = 15.0
 """How long it may take to finish its sessions once the parent is gone."""
+
+PREPARE: Final = "--prepare"
 
 SUPERVISED_VARIABLE: Final = "_PARLEY_SUPERVISED"
 """Holds the id of a process that an executor starts again when it ends. The id, because whatever
@@ -51,9 +57,27 @@ def _watch(parent: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL if hasattr(signal, "SIGKILL") else signal.SIGTERM)
 
 
+def prepare(modules: str) -> None:
+    """Import modules, then wait to be told the environment; ends the process if nobody tells it."""
+    for module in modules.split(","):
+        # Whoever needs it imports it again, and says what is missing.
+        with contextlib.suppress(Exception):
+            importlib.import_module(module)
+    told = sys.stdin.readline()
+    if not told:
+        sys.exit(0)
+    os.environ.update(json.loads(told))
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+
+
 def main() -> None:
     """Follow the parent, then run the command line."""
     follow(int(sys.argv[1]))
+    if sys.argv[2] == PREPARE:
+        prepare(sys.argv[3])
+        del sys.argv[2:4]
     os.environ[SUPERVISED_VARIABLE] = str(os.getpid())
     # The parent read the same file and variables, and has said which names in them are unknown.
     logging.getLogger("parley.settings").setLevel(logging.ERROR)

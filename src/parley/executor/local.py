@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import sys
 import time
+from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -35,6 +37,7 @@ from parley.executor.base import (
     WorkerNews,
     how_it_ended,
 )
+from parley.executor.child import PREPARE
 from parley.settings import Settings
 
 LINE_LIMIT_BYTES: Final = 1 << 16
@@ -43,10 +46,36 @@ CHECK_EVERY_S: Final = 1.0
 log = logs.get(__name__)
 
 
-def worker_command() -> list[str]:
+def worker_command(*options: str) -> list[str]:
     """How to start one worker that ends with this process."""
     # -P: a file in the working folder must not stand for a module of its name.
-    return [sys.executable, "-P", "-m", "parley.executor.child", str(os.getpid()), "worker"]
+    child = [sys.executable, "-P", "-m", "parley.executor.child", str(os.getpid())]
+    return [*child, *options, "worker"]
+
+
+async def prepare_worker(*modules: str) -> Process:
+    """A worker process that imports modules while the rest of its settings is found out."""
+    return await _start(worker_command(PREPARE, ",".join(modules)), {}, stdin=PIPE)
+
+
+async def end_unused(prepared: Process) -> None:
+    """End a prepared process that no executor has taken."""
+    if prepared.stdin is not None and not prepared.stdin.is_closing():
+        _kill_group(prepared.pid)
+        await prepared.wait()
+
+
+async def _start(command: Sequence[str], more: Mapping[str, str], *, stdin: int) -> Process:
+    """A child in a process group of its own."""
+    return await asyncio.create_subprocess_exec(
+        *command,
+        env={**os.environ, **more},
+        stdin=stdin,
+        stdout=PIPE,
+        stderr=STDOUT,
+        start_new_session=True,
+        limit=LINE_LIMIT_BYTES,
+    )
 
 
 def write_line(index: int, line: str) -> None:
@@ -64,6 +93,7 @@ class LocalExecutor:
         write: takes a worker's number and one line of its output.
         heartbeat_limit_s: a child is killed when its last sign of life is older than this.
         loading_limit_s: from its start to its first sign of life.
+        prepared: a process that becomes the first child (`prepare_worker`).
     """
 
     def __init__(
@@ -76,6 +106,7 @@ class LocalExecutor:
         first_retry_s: float = FIRST_RETRY_S,
         heartbeat_limit_s: float = HEARTBEAT_LIMIT_S,
         loading_limit_s: float = LOADING_LIMIT_S,
+        prepared: Process | None = None,
     ) -> None:
         self._environments = environments
         self._command = command
@@ -90,7 +121,8 @@ class LocalExecutor:
         """Process ids of those that gave a sign of life."""
         self._hung: dict[int, str] = {}
         """Process id → why it was killed."""
-        self._children: dict[int, asyncio.subprocess.Process] = {}
+        self._prepared = prepared
+        self._children: dict[int, Process] = {}
         self._stopping = asyncio.Event()
 
     @property
@@ -142,22 +174,32 @@ class LocalExecutor:
         if waiting:
             await asyncio.wait(waiting)
 
-    async def _spawn(self, index: int) -> asyncio.subprocess.Process:
-        child = await asyncio.create_subprocess_exec(
-            *self._command,
-            env={**os.environ, **self._environments[index]},
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            start_new_session=True,
-            limit=LINE_LIMIT_BYTES,
-        )
+    async def _spawn(self, index: int) -> Process:
+        environment = self._environments[index]
+        child = await self._take_prepared(environment)
+        if child is None:
+            child = await _start(self._command, environment, stdin=DEVNULL)
         self._children[index] = child
         self._due_at[child.pid] = time.monotonic() + self._loading_limit_s
         if self._stopping.is_set():
             # Born while everything is being stopped.
             _kill_group(child.pid)
         self._news(WorkerNews("started", index, child.pid))
+        return child
+
+    async def _take_prepared(self, environment: Mapping[str, str]) -> Process | None:
+        """The prepared process with its environment; None: there is none, or it has ended."""
+        child, self._prepared = self._prepared, None
+        if child is None or child.returncode is not None:
+            return None
+        assert child.stdin is not None
+        try:
+            child.stdin.write(json.dumps(dict(environment)).encode() + b"\n")
+            await child.stdin.drain()
+        except ConnectionError:
+            return None
+        finally:
+            child.stdin.close()
         return child
 
     async def _keep(self, index: int) -> None:
@@ -214,7 +256,7 @@ class LocalExecutor:
                     log.error("worker hangs and is killed", pid=pid, why=self._hung[pid])
                     _kill_group(pid)
 
-    async def _copy_output(self, index: int, child: asyncio.subprocess.Process) -> None:
+    async def _copy_output(self, index: int, child: Process) -> None:
         assert child.stdout is not None
         while True:
             try:

@@ -15,14 +15,16 @@ import json
 import re
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
-from parley.engine.model import Model
 from parley.errors import SetupError
 from parley.installation import extra_for, install_command
 from parley.models import pocket_data
 from parley.models.plan import ModelPlan
 from parley.settings import ModelSettings
+
+if TYPE_CHECKING:
+    from parley.engine.model import Model
 
 _BY_NAME = {
     "cascade": "parley.models.cascade",
@@ -30,6 +32,8 @@ _BY_NAME = {
     "parrot": "parley.models.parrot",
     "pocket": "parley.models.cascade",
 }
+BUNDLED = ("cascade", "pocket")
+"""Those that take seconds to load."""
 _BY_MODEL_TYPE = {"minicpmo": "minicpmo45"}
 """`model_type` in a checkpoint's config.json → model."""
 
@@ -93,7 +97,7 @@ def check(settings: ModelSettings) -> None:
     Raises:
         SetupError: there is no such model, or its weights are not installed.
     """
-    if resolve(settings.name) in ("cascade", "pocket"):
+    if resolve(settings.name) in BUNDLED:
         pocket_data.folder(settings)
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 
 import torch
 from torch import Tensor, nn
+
+_warning = threading.Lock()
+"""Filters of warnings belong to the process; weights are read by several threads."""
 
 
 class Int8Linear(nn.Module):
@@ -19,7 +23,7 @@ class Int8Linear(nn.Module):
 
     def __init__(self, weight: Tensor, scale: Tensor, bias: Tensor | None = None) -> None:
         super().__init__()
-        with warnings.catch_warnings():
+        with _warning, warnings.catch_warnings():
             # The class of quantised tensors is to go; the packed matrix made from one is not.
             warnings.simplefilter("ignore", UserWarning)
             quantized = torch._make_per_channel_quantized_tensor(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,12 +42,14 @@ def load(settings: ModelSettings) -> Cascade:
         torch.set_num_threads(1)
     folder = pocket_data.folder(settings)
     slots = SLOTS_AUTO if settings.slots == "auto" else settings.slots
-    writer = find_writer(settings, folder, slots)
-    recogniser = find_recogniser(settings, folder)
-    speaker = find_speaker(settings, folder)
-    eyes = find_eyes(folder)
+    with ThreadPoolExecutor(1) as pool:
+        recogniser = pool.submit(find_recogniser, settings, folder)
+        speaker = pool.submit(find_speaker, settings, folder)
+        eyes = pool.submit(find_eyes, folder)
+        ears = pool.submit(find_ears)
+        writer = find_writer(settings, folder, slots)
     return Cascade(
-        writer, recogniser, speaker, eyes, find_ears(), rows=slots,
+        writer, recogniser.result(), speaker.result(), eyes.result(), ears.result(), rows=slots,
         name="pocket" if is_own_llm(settings) else "cascade",
         weights_bytes=bundled_bytes(folder) if folder else 0,
     )  # fmt: skip

@@ -13,6 +13,7 @@ import functools
 import json
 import lzma
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,9 @@ from parley.models.cascade.whisper import Whisper, WhisperShape
 
 SHARD_BYTES = 48_000_000
 BLOCK = 32
+LOADERS = 2
+"""Threads that make matrices of what is stored. Each computes on one core, whatever torch is set
+to."""
 
 
 def pack(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -84,6 +88,18 @@ def each(folder: Path, name: str) -> Iterator[tuple[str, Tensor]]:
     Raises:
         SetupError: the files are absent or broken.
     """
+    with opened(folder, name) as tensors:
+        for key, make in tensors.items():
+            yield key, make()
+
+
+@contextlib.contextmanager
+def opened(folder: Path, name: str) -> Iterator[dict[str, Callable[[], Tensor]]]:
+    """As `each`: names, and what makes the tensor, in any thread.
+
+    Raises:
+        SetupError: the files are absent or broken.
+    """
     paths = sorted(folder.glob(f"{name}-*.safetensors"))
     if not paths:
         raise SetupError(
@@ -100,6 +116,7 @@ def each(folder: Path, name: str) -> Iterator[tuple[str, Tensor]]:
         except Exception as error:  # safetensors raises a class of its own without a public name
             raise SetupError(f"The weights '{name}' in {folder} cannot be read: {error}") from error
         owners = {key.removesuffix(".blocks") for key in stored}
+        made: dict[str, Callable[[], Tensor]] = {}
         for key in stored:
             owner, _, part = key.rpartition(".")
             if (
@@ -107,13 +124,18 @@ def each(folder: Path, name: str) -> Iterator[tuple[str, Tensor]]:
                 and owner.removesuffix(".a").removesuffix(".b") in owners
             ):
                 continue
-            if part != "blocks":
-                yield key, _float(stored, key)
-                continue
-            matrix = unblocked(stored[key](), stored[owner + ".steps"]())
-            if owner + ".a" in stored:
-                matrix += _float(stored, owner + ".b") @ _float(stored, owner + ".a")
-            yield owner, matrix
+            if part == "blocks":
+                made[owner] = functools.partial(_joined, stored, owner)
+            else:
+                made[key] = functools.partial(_float, stored, key)
+        yield made
+
+
+def _joined(stored: Mapping[str, Callable[[], Tensor]], owner: str) -> Tensor:
+    matrix = unblocked(stored[owner + ".blocks"](), stored[owner + ".steps"]())
+    if owner + ".a" in stored:
+        matrix += _float(stored, owner + ".b") @ _float(stored, owner + ".a")
+    return matrix
 
 
 def _float(stored: Mapping[str, Callable[[], Tensor]], key: str) -> Tensor:
@@ -217,12 +239,17 @@ def load_llama(folder: Path, name: str = "llm") -> Llama:
     facts = json.loads((folder / f"{name}.json").read_text("utf-8"))
     with torch.device("meta"):
         model = Llama(LlamaShape(**facts))
-    for key, tensor in each(folder, name):
+
+    def fill(key: str, make: Callable[[], Tensor]) -> None:
         owner, _, part = key.rpartition(".")
         parent, _, own = owner.rpartition(".")
         if own in MATRICES:
-            setattr(model.get_submodule(parent), own, Int8Linear.of(tensor))
+            setattr(model.get_submodule(parent), own, Int8Linear.of(make()))
         else:
-            setattr(model.get_submodule(owner), part, nn.Parameter(tensor, requires_grad=False))
+            setattr(model.get_submodule(owner), part, nn.Parameter(make(), requires_grad=False))
+
+    with opened(folder, name) as tensors, ThreadPoolExecutor(LOADERS) as pool:
+        for done in [pool.submit(fill, *one) for one in tensors.items()]:
+            done.result()
     model.head = Int8Linear.of(model.embed.weight.detach())
     return model.eval()

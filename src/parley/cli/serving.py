@@ -1,0 +1,240 @@
+"""A running server: the gateway in this process, workers as its children."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import json
+import os
+import re
+import secrets
+import sys
+import time
+from asyncio.subprocess import Process
+from typing import Any, Final
+
+from parley import __version__, logs
+from parley.cli.announce import announce
+from parley.cli.signals import ending_on_signals
+from parley.errors import SetupError
+from parley.executor.base import Executor, WorkerNews
+from parley.executor.local import (
+    LocalExecutor,
+    local_environments,
+    visible_gpus,
+    worker_command,
+    write_line,
+)
+from parley.executor.ray import (
+    RayExecutor,
+    cluster_gpus,
+    cluster_secret,
+    connect,
+    gateway_address,
+    ray_environments,
+)
+from parley.gateway.main import Gateway
+from parley.gateway.worker_pool import Worker
+from parley.settings import Settings
+
+WORKERS_GRACE_S: Final = 5.0
+"""The gateway has ended the sessions by then; workers have only themselves to put away."""
+PROGRESS_EVERY_S: Final = 5.0
+_ERROR_LINE: Final = re.compile(r"(^|\"event\": ?\")error: ")
+"""How a worker says that it cannot go on; see `parley.cli.explain`."""
+
+
+class Serve:
+    """See the module.
+
+    Args:
+        began_at: what the time until it is ready is counted from (monotonic clock).
+        prepared: a process that becomes the first worker (`prepare_worker`).
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        began_at: float | None = None,
+        prepared: Process | None = None,
+    ) -> None:
+        secret = settings.security.worker_secret
+        if not secret and settings.executor == "ray":
+            secret = cluster_secret(settings.storage.data_dir)
+        secret = secret or secrets.token_hex(32)
+        security = settings.security.model_copy(update={"worker_secret": secret})
+        # Workers write to us, not to the terminal: what suits the terminal is decided here.
+        style = settings.log.format
+        if style == "auto":
+            style = "text" if sys.stderr.isatty() else "json"
+        log = settings.log.model_copy(update={"format": style})
+        self._settings = settings.model_copy(update={"security": security, "log": log})
+        self._gateway = Gateway(self._settings)
+        self._executor: Executor | None = None
+        self._prepared = prepared
+        self._began_at = time.monotonic() if began_at is None else began_at
+        self._given_up: list[str] = []
+        self._joined = asyncio.Event()
+        self._failing = False
+
+    async def run(self) -> None:
+        """Serve until told to stop.
+
+        Raises:
+            SetupError: no worker can be started.
+        """
+        gateway = self._gateway
+        started = asyncio.Event()
+        with ending_on_signals(
+            gateway.stop,
+            self._stop_now,
+            drain=lambda: gateway.stop(self._settings.gateway.drain_timeout_s),
+            reload=gateway.reload_certificate,
+        ):
+            serving = asyncio.create_task(gateway.serve(started.set), name="gateway")
+            waiting = asyncio.create_task(started.wait())
+            await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            waiting.cancel()
+            tasks: list[asyncio.Task[Any]] = []
+            try:
+                if not serving.done():
+                    await self._start_workers()
+                    assert self._executor is not None
+                    tasks = [
+                        asyncio.create_task(self._executor.watch(), name="executor"),
+                        asyncio.create_task(self._progress(), name="progress"),
+                    ]
+                    await asyncio.wait({serving, tasks[0]}, return_when=asyncio.FIRST_COMPLETED)
+                    gateway.stop()
+                await serving
+                if tasks and tasks[0].done():
+                    tasks[0].result()
+                    raise SetupError(
+                        "No worker could start.",
+                        hint=f"The lines above say why ({self._given_up[-1]}). "
+                        "`parley doctor` checks this machine.",
+                    )
+            finally:
+                gateway.stop_now()
+                if self._executor is not None:
+                    await self._executor.stop(WORKERS_GRACE_S)
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, serving, return_exceptions=True)
+
+    async def _start_workers(self) -> None:
+        on_ray = self._settings.executor == "ray"
+        executor = await (self._on_ray() if on_ray else self._on_this_machine())
+        self._executor = executor
+        worker_pool = self._gateway.runtime.worker_pool
+        worker_pool.alive.listen(lambda worker: executor.alive(worker.hello.pid))
+        worker_pool.joined.listen(self._worker_joined)
+        count = executor.workers
+        announce(
+            f"parley {__version__}: loading model '{self._settings.model.name}' "
+            f"in {count} {'worker' if count == 1 else 'workers'} …"
+        )
+        await executor.start()
+
+    async def _on_this_machine(self) -> Executor:
+        worker = self._settings.worker.model_copy(
+            update={"gateway_url": await self._gateway.open_internal()}
+        )
+        settings = self._settings.model_copy(update={"worker": worker})
+        return LocalExecutor(
+            local_environments(settings, visible_gpus(os.environ)),
+            command=worker_command(),
+            news=self._heard,
+            write=self._worker_wrote,
+            heartbeat_limit_s=worker.heartbeat_limit_s,
+            loading_limit_s=worker.loading_limit_s,
+            prepared=self._prepared,
+        )
+
+    async def _on_ray(self) -> Executor:
+        settings = self._settings
+        await asyncio.to_thread(connect, settings.ray.address)
+        environments = ray_environments(
+            settings,
+            settings.workers or max(1, await asyncio.to_thread(cluster_gpus)),
+            gateway_url=gateway_address(settings, self._gateway.port),
+            fingerprint=self._gateway.fingerprint,
+        )
+        return RayExecutor(
+            environments,
+            address=settings.ray.address,
+            cluster=settings.ray.cluster,
+            gpus=settings.ray.gpus_per_worker,
+            news=self._heard,
+            write=self._worker_wrote,
+            heartbeat_limit_s=settings.worker.heartbeat_limit_s,
+            loading_limit_s=settings.worker.loading_limit_s,
+        )
+
+    def _worker_wrote(self, index: int, line: str) -> None:
+        if logs.is_json():
+            line = _as_json(index, line)
+            print(line, file=sys.stderr, flush=True)
+        else:
+            write_line(index, line)
+        # Nobody should read that it still loads after reading why it cannot.
+        self._failing = self._failing or _ERROR_LINE.search(line) is not None
+
+    def _worker_joined(self, worker: Worker) -> None:
+        hello = worker.hello
+        slots = "1 slot" if hello.slots == 1 else f"{hello.slots} slots"
+        announce(f"worker {hello.index} ready: {hello.model} on {hello.device}, {slots}")
+        if not self._joined.is_set():
+            self._joined.set()
+            took_s = time.monotonic() - self._began_at
+            announce(f"ready after {took_s:.1f} s: {self._gateway.url}  (Ctrl-C ends)")
+
+    def _heard(self, news: WorkerNews) -> None:
+        worker_pool = self._gateway.runtime.worker_pool
+        match news.kind:
+            case "waiting":
+                worker_pool.process_waits(news.index, news.why)
+                announce(f"worker {news.index}: {news.why}", err=True)
+            case "started":
+                worker_pool.process_begins(news.index, pid=news.pid)
+            case "ended":
+                self._failing = False
+                worker_pool.process_ended(news.index, news.pid)
+                worker_pool.process_begins(news.index, in_s=news.retry_in_s)
+                announce(
+                    f"worker {news.index} ended ({news.why}); "
+                    f"starting it again in {news.retry_in_s:g} s",
+                    err=True,
+                )
+            case "given_up":
+                self._given_up.append(news.why)
+                worker_pool.process_ended(news.index, news.pid)
+                announce(f"worker {news.index} cannot start ({news.why})", err=True)
+
+    async def _progress(self) -> None:
+        """Say that we are still there while a model loads."""
+        while not self._joined.is_set():
+            try:
+                async with asyncio.timeout(PROGRESS_EVERY_S):
+                    await self._joined.wait()
+            except TimeoutError:
+                waited_s = time.monotonic() - self._began_at
+                if not self._failing:
+                    announce(f"still loading, {waited_s:.0f} s")
+
+    def _stop_now(self) -> None:
+        self._gateway.stop_now()
+
+
+def _as_json(index: int, line: str) -> str:
+    """A worker's line as one JSON object that names the worker."""
+    try:
+        facts = json.loads(line)
+    except ValueError:
+        facts = None
+    if not isinstance(facts, dict):
+        now = datetime.datetime.now(datetime.UTC).isoformat().replace("+00:00", "Z")
+        level = "error" if line.startswith("error: ") else "info"
+        facts = {"event": line, "level": level, "logger": "worker", "timestamp": now}
+    return json.dumps({**facts, "worker_index": index}, ensure_ascii=False)

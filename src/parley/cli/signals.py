@@ -1,0 +1,52 @@
+"""Signals of a server process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import sys
+from collections.abc import Callable, Iterator
+
+from parley.cli.announce import announce
+
+
+@contextlib.contextmanager
+def ending_on_signals(
+    stop: Callable[[], object],
+    stop_now: Callable[[], object],
+    *,
+    drain: Callable[[], object] | None = None,
+    reload: Callable[[], object] | None = None,
+) -> Iterator[None]:
+    """Ctrl-C and SIGTERM end gracefully, a second signal at once.
+
+    Args:
+        drain: on SIGTERM instead of `stop`.
+        reload: on SIGHUP, except where a terminal says with it that it closes.
+    """
+    loop = asyncio.get_running_loop()
+    times = 0
+
+    def asked(begin: Callable[[], object]) -> None:
+        nonlocal times
+        times += 1
+        if times == 1:
+            announce("\nShutting down. Press Ctrl-C again to quit immediately.", err=True)
+            begin()
+        else:
+            stop_now()
+
+    handlers: dict[signal.Signals, Callable[[], object]] = {
+        signal.SIGINT: lambda: asked(stop),
+        signal.SIGTERM: lambda: asked(drain or stop),
+    }
+    if reload is not None and not sys.stderr.isatty():
+        handlers[signal.SIGHUP] = reload
+    for number, handler in handlers.items():
+        loop.add_signal_handler(number, handler)
+    try:
+        yield
+    finally:
+        for number in handlers:
+            loop.remove_signal_handler(number)
