@@ -8,6 +8,7 @@ import contextlib
 import io
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,15 +21,24 @@ from tests.support.stack import RunningStack, running_stack
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
+from parley.engine.engine import Engine
+from parley.models.parrot import Parrot
+from parley.recording.layout import Folder, RecordingFolders
+from parley.session.rerun import Comparison, rerun
+
+
+def b64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
 
 def sound(pcm: Any) -> str:
-    return base64.b64encode(pcm.samples.astype("<f4").tobytes()).decode()
+    return b64(pcm.samples.astype("<f4").tobytes())
 
 
 def picture() -> str:
     file = io.BytesIO()
     Image.new("RGB", (48, 32), "red").save(file, "JPEG")
-    return base64.b64encode(file.getvalue()).decode()
+    return b64(file.getvalue())
 
 
 class Client:
@@ -228,22 +238,72 @@ async def test_a_chat_without_messages_is_fatal():
     assert closed["reason"] == "protocol_error"
 
 
-async def test_several_chats_are_one_recording(tmp_path):
-    model = TalkingModel(answer="one two")
+async def several_chats(tmp_path: Path, *requests: dict[str, Any]) -> Folder:
     storage = {"data_dir": str(tmp_path), "recording": True, "min_free_gb": 0}
-    async with client("chat", load_model=lambda: model, storage=storage) as (_, talk):
-        await talk.init()
-        for text in ("first", "second"):
-            await ask(talk, user(text))
+    async with client("chat", storage=storage) as (_, talk):
+        await talk.init(voice={"ref_audio": b64(np.full(16_000, 0.1, "<f4").tobytes())})
+        for request in requests:
+            await ask(talk, user(request.pop("text")), **request)
         await talk.say(type="session.close")
         await talk.end()
+    (folder,) = RecordingFolders(tmp_path)
+    return folder
 
-    (journal,) = tmp_path.rglob("journal.jsonl")
-    lines = [json.loads(line) for line in journal.read_text().splitlines()]
-    turns = [line["input"]["text"] for line in lines if line["kind"] == "turn"]
-    answers = [line["text"] for line in lines if line["kind"] == "answer"]
+
+async def test_several_chats_are_one_recording(tmp_path):
+    folder = await several_chats(tmp_path, {"text": "first"}, {"text": "second"})
+
+    recorded = [json.loads(line) for line in folder.journal.read_text().splitlines()]
+    turns = [line["input"]["text"] for line in recorded if line["kind"] == "turn"]
+    answers = [line["text"] for line in recorded if line["kind"] == "answer"]
     assert turns == ["first", "second"]
-    assert answers == ["one two ", "one two "]
+    assert ["first" in answers[0], "second" in answers[1]] == [True, True]
+
+
+async def done_again(folder: Folder) -> Comparison:
+    async with Engine(Parrot(1)) as engine:
+        slot = await engine.take_slot()
+        try:
+            return await rerun(folder, slot)
+        finally:
+            await slot.close()
+
+
+async def test_all_chats_of_a_recording_are_done_again(tmp_path):
+    spoken = {"enabled": True, "ref_audio_data": b64(np.full(24_000, 0.2, "<f4").tobytes())}
+    folder = await several_chats(
+        tmp_path,
+        {"text": "first", "streaming": False},
+        {"text": "second", "tts": {"enabled": True}},
+        {"text": "third", "streaming": False, "tts": spoken},
+    )
+
+    found = await done_again(folder)
+    recorded = [json.loads(line) for line in folder.journal.read_text().splitlines()]
+    for line in recorded:
+        if line["kind"] == "turn" and line["turn_index"] == 2:
+            line["asked"]["messages"][-1]["content"][0]["text"] = "another"
+    folder.journal.write_text("".join(json.dumps(line) + "\n" for line in recorded))
+    changed = await done_again(folder)
+
+    assert found.differences == []
+    assert (found.compared, found.entries) == (3, 3)
+    assert {(one.index, one.what) for one in changed.differences} >= {(2, "text")}
+    assert {one.index for one in changed.differences} == {2}
+
+
+async def test_a_recording_without_its_later_requests_says_so(tmp_path):
+    folder = await several_chats(tmp_path, {"text": "first"}, {"text": "second"})
+    recorded = [json.loads(line) for line in folder.journal.read_text().splitlines()]
+    for line in recorded:
+        if line["kind"] == "turn":
+            line.pop("asked", None)
+    folder.journal.write_text("".join(json.dumps(line) + "\n" for line in recorded))
+
+    found = await done_again(folder)
+
+    assert (found.compared, found.entries) == (1, 2)
+    assert found.ended == "the request of turn 1 was not recorded"
 
 
 async def test_an_init_sent_while_waiting_is_kept():

@@ -522,6 +522,51 @@ async def test_a_streamed_transcript():
     assert events[-1].text == HEARD
 
 
+async def test_nothing_is_decoded_for_who_may_not_wait():
+    broken = ("x.mp3", b"no sound at all")
+    content: Any = [{"type": "input_audio", "input_audio": {"data": "AA==", "format": "mp3"}}]
+    async with (
+        running_stack(load_model=TalkingModel, queue={"max_size": 1}) as running,
+        client_of(running) as client,
+        occupied(running),
+    ):
+        waiting = asyncio.create_task(client.chat.completions.create(model="m", messages=QUESTION))
+        await until(lambda: len(running.runtime.queue) == 1)
+        with pytest.raises(openai.RateLimitError) as full:
+            await client.audio.transcriptions.create(file=broken, model="m")
+        with pytest.raises(openai.RateLimitError) as chat:
+            await client.chat.completions.create(
+                model="m", messages=[{"role": "user", "content": content}]
+            )
+        waiting.cancel()
+
+    assert full.value.code == chat.value.code == "queue_full"
+
+
+async def test_sounds_are_decoded_within_the_sessions_of_their_sender():
+    async with (
+        running_stack(load_model=TalkingModel, limits={"sessions_per_client": 1}) as running,
+        client_of(running) as client,
+        occupied(running),
+    ):
+        with pytest.raises(openai.RateLimitError) as caught:
+            await client.audio.transcriptions.create(file=("x.mp3", b"no sound"), model="m")
+
+    assert caught.value.code == "too_many_sessions"
+
+
+@pytest.mark.parametrize("form", [{"model": "m"}, {"model": "m", "file": "words"}, {}])
+async def test_a_form_without_a_file_is_refused_by_name(form):
+    async with talking() as (running, _), running.http() as http:
+        answer = await http.post("/v1/audio/transcriptions", data=form)
+        nameless = await http.post(
+            "/v1/audio/transcriptions", files={"file": ("x.wav", sound_file()[1])}
+        )
+
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "file")
+    assert (nameless.status_code, nameless.json()["error"]["param"]) == (400, "model")
+
+
 @pytest.mark.parametrize(
     ("model", "asked", "status"),
     [

@@ -68,7 +68,7 @@ class Script:
     """
 
     def __init__(self, *parts: Part, is_looping: bool = False) -> None:
-        self.probabilities: Sequence[float] = [
+        self._script: Sequence[float] = [
             part.probability
             for part in parts
             for _ in range(round(part.seconds * INPUT_RATE_HZ / WINDOW_SAMPLES))
@@ -77,11 +77,12 @@ class Script:
         self.resets = 0
         self._is_looping = is_looping
 
-    def probability(self, window: np.ndarray) -> float:
-        assert window.shape == (WINDOW_SAMPLES,)
-        index = self.heard_windows
-        self.heard_windows += 1
-        return self.probabilities[index] if index < len(self.probabilities) else 0.0
+    def probabilities(self, windows: np.ndarray) -> list[float]:
+        assert windows.shape == (len(windows), WINDOW_SAMPLES)
+        first = self.heard_windows
+        self.heard_windows += len(windows)
+        heard = [*self._script[first : self.heard_windows]]
+        return heard + [0.0] * (len(windows) - len(heard))
 
     def reset(self) -> None:
         self.resets += 1

@@ -12,10 +12,10 @@ def test_probability_is_the_loud_part_of_the_window(loud_part, expected):
     window = np.zeros(WINDOW_SAMPLES, np.float32)
     window[: round(loud_part * WINDOW_SAMPLES)] = 0.2
 
-    assert EnergyDetector().probability(window) == pytest.approx(expected)
+    assert EnergyDetector().probabilities(window[np.newaxis]) == [pytest.approx(expected)]
 
 
 def test_samples_far_beyond_full_scale_are_merely_loud():
     window = np.full(WINDOW_SAMPLES, 3e38, np.float32)
 
-    assert EnergyDetector().probability(window) == 1.0
+    assert EnergyDetector().probabilities(window[np.newaxis]) == [1.0]

@@ -18,17 +18,17 @@ class ScriptedModel(SileroModel):
     """A network that hears what it is told to."""
 
     def __init__(self, *probabilities: float) -> None:
-        self._left = list(probabilities)
+        self._probabilities = np.array(probabilities, np.float32)
 
-    def run(self, samples, state):
-        return self._left.pop(0), state
+    def run(self, hops, state):
+        return self._probabilities, state
 
 
 @pytest.mark.parametrize("halves", [(0.9, 0.1), (0.1, 0.9)])
 def test_a_window_is_as_likely_speech_as_the_likelier_of_its_halves(halves):
     detector = SileroDetector(ScriptedModel(*halves))
 
-    assert detector.probability(np.zeros(WINDOW_SAMPLES, np.float32)) == 0.9
+    assert detector.probabilities(np.zeros((1, WINDOW_SAMPLES), np.float32)) == [pytest.approx(0.9)]
 
 
 @pytest.fixture(scope="module")
@@ -36,11 +36,16 @@ def silero() -> SileroModel:
     return SileroModel()
 
 
-def probabilities(detector, pcm: Pcm) -> list[float]:
-    count = len(pcm) // WINDOW_SAMPLES
+def windows_of(pcm: Pcm):
+    return pcm.samples[: len(pcm) // WINDOW_SAMPLES * WINDOW_SAMPLES].reshape(-1, WINDOW_SAMPLES)
+
+
+def probabilities(detector, pcm: Pcm, at_once: int = 1) -> list[float]:
+    windows = windows_of(pcm)
     return [
-        detector.probability(pcm.samples[i * WINDOW_SAMPLES : (i + 1) * WINDOW_SAMPLES])
-        for i in range(count)
+        probability
+        for start in range(0, len(windows), at_once)
+        for probability in detector.probabilities(windows[start : start + at_once])
     ]
 
 
@@ -97,10 +102,9 @@ def test_conversations_on_one_network_do_not_hear_each_other(silero):
 
     ear, other = silero(), silero()
     together = []
-    for index in range(len(speech) // WINDOW_SAMPLES):
-        window = slice(index * WINDOW_SAMPLES, (index + 1) * WINDOW_SAMPLES)
-        together.append(ear.probability(speech.samples[window]))
-        assert other.probability(quiet.samples[window]) < 0.3
+    for loud, silent in zip(windows_of(speech), windows_of(quiet), strict=True):
+        together += ear.probabilities(loud[np.newaxis])
+        assert other.probabilities(silent[np.newaxis])[0] < 0.3
 
     assert together == alone
 
@@ -120,10 +124,34 @@ def test_finding_the_network_does_not_import_the_package_that_ships_it():
     assert "silero_vad" not in sys.modules
 
 
-def test_a_network_with_unknown_inputs_is_refused_with_both_facts():
-    other = model_path().parent / "silero_vad_16k_sequence.onnx"
-    if not other.is_file():
-        pytest.skip("this silero-vad ships no second network")
+@pytest.mark.parametrize("at_once", [2, 5, 32])
+def test_windows_heard_together_are_heard_as_one_by_one(silero, at_once):
+    speech = say("However many windows come at once, they are the same to the last bit.")
 
-    with pytest.raises(SetupError, match=r"\['c', 'h', 'input'\].*knows input, state and sr"):
+    assert probabilities(silero(), speech, at_once) == probabilities(silero(), speech)
+
+
+def test_it_is_the_network_that_silero_publishes_for_one_window_at_a_time(silero):
+    import onnxruntime
+
+    published = onnxruntime.InferenceSession(str(model_path().parent / "silero_vad.onnx"))
+    speech = say("The same words, heard by both of them.")
+    samples = np.concatenate([np.zeros(64, np.float32), windows_of(speech).reshape(-1)])
+    state, heard = np.zeros((2, 1, 128), np.float32), []
+    for end in range(64 + 512, len(samples) + 1, 512):
+        hop = samples[np.newaxis, end - 512 - 64 : end]
+        probability, state = published.run(
+            None, {"input": hop, "state": state, "sr": np.array(16_000, np.int64)}
+        )
+        heard.append(float(probability[0, 0]))
+
+    assert probabilities(silero(), speech) == [
+        max(two) for two in zip(*[iter(heard)] * 2, strict=True)
+    ]
+
+
+def test_a_network_with_unknown_inputs_is_refused_with_both_facts():
+    other = model_path().parent / "silero_vad.onnx"
+
+    with pytest.raises(SetupError, match=r"\['input', 'sr', 'state'\].*knows c, h and input"):
         SileroModel(other)

@@ -201,6 +201,15 @@ class Acquisition:
         self._metrics = metrics
         self._clock = clock
 
+    def check(self, kind: Kind, key_id: str | None) -> None:
+        """Whether `acquire` would let a client wait now.
+
+        Raises:
+            QueueFull, ServiceUnavailable, QuotaExceeded: as it would.
+        """
+        self._usage.check(key_id)
+        self._dispatcher.check(kind)
+
     @asynccontextmanager
     async def acquire(
         self, client: Client, watch: ClientWatch[Any]

@@ -128,7 +128,11 @@ class TurnInput(msgspec.Struct):
 
 
 class TurnLine(msgspec.Struct, tag_field="kind", tag="turn"):
-    """One request."""
+    """One request.
+
+    Args:
+        asked, seed: of a further chat of the session, as those of the head line are of its first.
+    """
 
     turn_index: int
     at_ms: Number
@@ -136,6 +140,8 @@ class TurnLine(msgspec.Struct, tag_field="kind", tag="turn"):
     input: TurnInput
     speech_ms: Number | UnsetType = UNSET
     samples: list[SamplePlace] = []
+    asked: msgspec.Raw | UnsetType = UNSET
+    seed: int | UnsetType = UNSET
 
 
 class SaidLine(msgspec.Struct, tag_field="kind", tag="said"):

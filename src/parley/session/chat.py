@@ -66,7 +66,7 @@ class RequestRun:
         self._heard = ""
         self._text = ""
         self._sounds: list[Pcm] = []
-        self._calls = AnswerCalls(session, bool(asked.tools))
+        self._calls = AnswerCalls(session.emit, bool(asked.tools))
         self._pieces = 0
         self._recording_id: str | None = None
 

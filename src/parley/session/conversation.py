@@ -269,7 +269,7 @@ class ConversationRunner:
         spoken = self._setup.wants_speech if request.wants_speech is None else request.wants_speech
         item = ConversationItem(make_id("item"), Message("assistant", (TextPart(""),)))
         tools = self._setup.tools if request.tools is None else request.tools
-        calls = AnswerCalls(self._session, bool(tools), self._items.last_id)
+        calls = AnswerCalls(self._session.emit, bool(tools), self._items.last_id)
         response = Response(request, item, spoken and self._view.spec.can_speak, calls)
         before = list(self._items)
         self._response = response

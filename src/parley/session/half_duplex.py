@@ -33,7 +33,7 @@ from parley.media.pcm import INPUT_RATE_HZ, Pcm
 from parley.protocol.kinds import Phase
 from parley.protocol.values import FRAMES_LIMIT, Generation
 from parley.session.interruption import Interruptions
-from parley.session.listening import ColdStart, SoundQueue
+from parley.session.listening import ColdStart, SoundQueue, find
 from parley.session.opened import Voices, no_voices, open_system, open_turn, open_voice
 from parley.session.session import Session
 from parley.session.silence import DEADLINE, MODEL_S, SPEECH_S, SilenceWatch
@@ -224,8 +224,7 @@ class HalfDuplexRunner:
                     await self._take_turn(None)
                     finder.reset()
                     continue
-                # The detector takes a few milliseconds per second of sound: not on the event loop.
-                await self._follow(await asyncio.to_thread(finder.feed, pcm), finder)
+                await self._follow(await find(finder, pcm), finder)
         finally:
             watching.cancel()
         return SessionEnded("stopped")

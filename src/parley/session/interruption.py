@@ -73,7 +73,12 @@ class InterruptionWatch:
 
     def learn(self, pcm: Pcm) -> None:
         """The client's sound while the assistant is silent; says how loud the room is."""
-        self._put(pcm, self._learn)
+        if not self._idle.is_set():
+            self._put(pcm, self._learn)
+            return
+        # Nothing is before it, and a level takes less time than the way to a thread.
+        for event in self._learn(pcm):
+            self._follow(event)
 
     def _put(self, pcm: Pcm, take: Callable[[Pcm], list[InterruptionEvent]]) -> None:
         self._waiting.append((pcm, take))

@@ -19,9 +19,9 @@ from parley.errors import InvalidRequest
 from parley.media.pcm import INPUT_RATE_HZ, Pcm, join
 from parley.protocol.values import InterruptionOptions, make_id
 from parley.session.interruption import Interruptions
-from parley.session.listening import SoundQueue
+from parley.session.listening import SoundQueue, find
 from parley.session.session import Session
-from parley.vad import DetectorFactory, SpeechBegan, SpeechEnded, UtteranceFinder, VadEvent
+from parley.vad import DetectorFactory, SpeechBegan, SpeechEnded, UtteranceFinder
 
 MANUAL_S: Final = 300.0
 """Most sound that may wait for a commit."""
@@ -221,9 +221,7 @@ class TurnListener:
             self.interruptions.learn(pcm)
         if finder is None:
             return
-        # The detector takes a few milliseconds per second of sound: not on the event loop.
-        events: list[VadEvent] = await asyncio.to_thread(finder.feed, pcm)
-        for event in events:
+        for event in await find(finder, pcm):
             match event:
                 case SpeechBegan():
                     if not self._is_told:

@@ -13,6 +13,19 @@ BUFFER_S: Final = 120.0
 """Sound that may wait for the detector, which is a hundred times faster than speech; beyond it the
 oldest is dropped."""
 
+AT_ONCE_SAMPLES: Final = INPUT_RATE_HZ // 8
+"""Sound of at most this length is listened to on the event loop: the detector takes a few tenths of
+a millisecond for it, and handing it to a thread takes as long again. Clients that stream send
+pieces of 20 to 100 ms."""
+
+
+async def find(finder: UtteranceFinder, pcm: Pcm) -> list[VadEvent]:
+    """What the detector finds in the next sound: at once in a short piece, in a thread in a long
+    one."""
+    if len(pcm) <= AT_ONCE_SAMPLES:
+        return finder.feed(pcm)
+    return await asyncio.to_thread(finder.feed, pcm)
+
 
 class SoundQueue:
     """Sound in order, at most `BUFFER_S` of it or one piece; beyond that the oldest is dropped."""
@@ -71,7 +84,7 @@ class ColdStart:
         if len(pcm) > self._left:
             rest, pcm = pcm.slice(self._left), pcm.slice(0, self._left)
         self._left -= len(pcm)
-        self._events += await asyncio.to_thread(finder.feed, pcm)
+        self._events += await find(finder, pcm)
         return rest
 
     def events(self, finder: UtteranceFinder) -> list[VadEvent]:

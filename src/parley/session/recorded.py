@@ -200,6 +200,9 @@ def keep_half_duplex(
 class MediaCounts(dict[str, int]):
     """How many media of each type a recording has: where the next one goes."""
 
+    voice: tuple[bytes, KeptSound] | None = None
+    """The newest voice of a chat: the next request has mostly the same, which is kept once."""
+
     def __missing__(self, name: str) -> int:
         return 0
 
@@ -240,7 +243,7 @@ def keep_chat(
         messages=messages,
         streaming=event.is_streaming,
         wants_speech=event.wants_speech,
-        voice=_voice(event.voice, "tts", files),
+        voice=_chat_voice(event.voice, files, counts),
         voice_name=event.voice_name,
         tts_mode=event.tts_mode,
         language=event.language,
@@ -291,6 +294,17 @@ def _sound_part(sound: Sound, stem: str, files: Files) -> KeptPart:
 
 def _voice(sound: Sound | None, name: str, files: Files) -> KeptSound | None:
     return None if sound is None else _keep_sound(sound, f"voice/{name}", files)
+
+
+def _chat_voice(sound: Sound | None, files: Files, counts: MediaCounts) -> KeptSound | None:
+    if sound is None:
+        return None
+    if counts.voice is None or counts.voice[0] != sound.data:
+        number = counts["voice"]
+        counts["voice"] += 1
+        kept = _keep_sound(sound, f"voice/tts_{number}" if number else "voice/tts", files)
+        counts.voice = (sound.data, kept)
+    return counts.voice[1]
 
 
 def _voice_name(sound: Sound | None, name: str | None) -> str | None:

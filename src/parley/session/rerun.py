@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 import numpy as np
@@ -19,7 +19,7 @@ import numpy as np
 from parley.dialects.events import Sound
 from parley.engine.engine import SlotHandle
 from parley.errors import InvalidRequest
-from parley.media.pcm import INPUT_RATE_HZ, Pcm
+from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm, join
 from parley.protocol.values import AUDIO_LIMIT_S, DuplexConfig, TextPart
 from parley.recording import lines, timeline
 from parley.recording.journal import fingerprint
@@ -35,10 +35,13 @@ from parley.session.opened import (
     open_voice,
 )
 from parley.session.recorded import ChatAsked, DuplexAsked, HalfDuplexAsked, KeptSound
+from parley.session.tool_calls import AnswerCalls
 from parley.views.chat import ChatView
 from parley.views.duplex import DuplexView
 from parley.views.half_duplex import HalfDuplexView, TurnRequest
-from parley.views.turns import StreamingChunk
+
+HAVE_ITEMS: Final = frozenset({"openai_realtime"})
+"""Dialects with `Dialect.has_items`, as recordings name them."""
 
 AskedType = TypeVar("AskedType", ChatAsked, DuplexAsked, HalfDuplexAsked)
 
@@ -101,12 +104,17 @@ async def rerun(folder: Folder, slot: SlotHandle, *, voices: Voices = no_voices)
     again = _Rerun(folder, head, slot, voices, comparison)
     if journal.last(LostLine) is not None or journal.damaged:
         comparison.ended = "entries of the recording are missing"
-    match head.dialect:
+    match head.app_type.mode:
         case "chat":
-            await again.chat(timeline.turns(journal.lines))
+            await again.chats(timeline.turns(journal.lines))
+        case "half_duplex" if head.dialect in HAVE_ITEMS:
+            raise InvalidRequest(
+                "A conversation of items cannot be done again: what its client wrote, changed and "
+                "deleted is not recorded."
+            )
         case "half_duplex":
             await again.turns(timeline.turns(journal.lines))
-        case _:
+        case "duplex":
             await again.units([*journal.of(UnitLine)])
     return comparison
 
@@ -197,21 +205,34 @@ class _Rerun:
                     session_id, asked.generation, generate_audio=speaks
                 )
             ]
-            self._compare(turn, chunks)
+            text = "".join(chunk.text_delta or "" for chunk in chunks)
+            self._compare(turn, text, [chunk.audio for chunk in chunks])
             if found.ended:
                 break
         await view.cleanup()
 
     # ---- chat ------------------------------------------------------------------------------
 
-    async def chat(self, turns: Sequence[timeline.JournalTurn]) -> None:
+    async def chats(self, turns: Sequence[timeline.JournalTurn]) -> None:
+        """One chat, or those of a connection for several, one after the other."""
         asked, found = self._decode(ChatAsked), self._found
         found.entries = len(turns)
-        if not turns:
-            return
-        view, session_id = ChatView(self._slot), found.recording_id
+        view, seed = ChatView(self._slot), self._head.seed
+        for number, turn in enumerate(turns):
+            if number:
+                if not turn.asked.asked:
+                    found.ended = f"the request of turn {turn.index} was not recorded"
+                    break
+                asked = self._decode(ChatAsked, turn.asked.asked)
+                seed = turn.asked.seed or 0
+            await self._chat(view, turn, asked, seed)
+        await view.cleanup()
+
+    async def _chat(
+        self, view: ChatView, turn: timeline.JournalTurn, asked: ChatAsked, seed: int
+    ) -> None:
+        session_id, speaks = self._found.recording_id, asked.wants_speech
         messages = [message.load(self._read) for message in asked.messages]
-        speaks = asked.wants_speech
         await view.prefill(
             session_id,
             await open_messages(messages),
@@ -223,23 +244,31 @@ class _Rerun:
             speak=speaks,
             tts_mode=asked.tts_mode,
             language=asked.language,
-            seed=self._head.seed,
+            seed=seed,
         )
-        if asked.streaming:
-            stream = view.streaming_generate(session_id, asked.generation, generate_audio=speaks)
-            chunks = [chunk async for chunk in stream]
-        else:
+        if not (asked.streaming or asked.tools):
             answer = await view.generate(session_id, asked.generation, generate_audio=speaks)
-            chunks = [StreamingChunk(0, answer.text, answer.audio)]
-        self._compare(turns[0], chunks)
-        await view.cleanup()
+            self._compare(turn, answer.text, [answer.audio])
+            return
+        # As `session/chat.py` tells an answer: calls are no words, and are not spoken.
+        calls = AnswerCalls(lambda event: None, bool(asked.tools))
+        text, sounds = "", list[Pcm]()
+        async for chunk in view.streaming_generate(
+            session_id, asked.generation, generate_audio=speaks
+        ):
+            text += calls.add(chunk.text_delta or "")
+            if chunk.audio is not None and not calls.has_begun:
+                sounds.append(chunk.audio)
+        text += calls.finish()
+        if not asked.streaming and sounds:
+            sounds = [join(sounds, OUTPUT_RATE_HZ)]
+        self._compare(turn, text, sounds)
 
     # ---- both ------------------------------------------------------------------------------
 
-    def _compare(self, turn: timeline.JournalTurn, chunks: Sequence[StreamingChunk]) -> None:
+    def _compare(self, turn: timeline.JournalTurn, text: str, sounds: Sequence[Pcm | None]) -> None:
         found = self._found
-        text = "".join(chunk.text_delta or "" for chunk in chunks)
-        prints = [one for chunk in chunks if (one := _print(chunk.audio)) is not None]
+        prints = [one for sound in sounds if (one := _print(sound)) is not None]
         recorded = [line.said_sha256 for line in turn.said if line.said_sha256]
         answer = turn.answer
         is_whole = answer is not None and not (answer.interrupted or answer.failed)
@@ -260,9 +289,9 @@ class _Rerun:
             raise InvalidRequest("Samples of the recording are missing.")
         return Pcm(samples.astype(np.float32, copy=False), rate_hz)
 
-    def _decode(self, kind: type[AskedType]) -> AskedType:
+    def _decode(self, kind: type[AskedType], asked: msgspec.Raw | None = None) -> AskedType:
         try:
-            return msgspec.json.decode(self._head.asked, type=kind)
+            return msgspec.json.decode(self._head.asked if asked is None else asked, type=kind)
         except msgspec.DecodeError as error:
             raise InvalidRequest(f"The recorded request cannot be read: {error}") from None
 

@@ -359,10 +359,19 @@ class Session:
 
     async def _keep_time(self) -> None:
         moved = asyncio.Event()
-        self.deadlines.changed = moved.set
+        awaited_s: float | None = None
+
+        def look() -> None:
+            # A deadline that moved away is noticed when it would have been due: sound moves one
+            # with every message, and none of them needs this task.
+            due_s = self.deadlines.next_due_s()
+            if due_s is not None and (awaited_s is None or due_s < awaited_s):
+                moved.set()
+
+        self.deadlines.changed = look
         while True:
             moved.clear()
-            due_s = self.deadlines.next_due_s()
+            awaited_s = due_s = self.deadlines.next_due_s()
             wait_s = None if due_s is None else max(0.0, due_s - self.clock.monotonic())
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):

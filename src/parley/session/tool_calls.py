@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from parley.dialects.events import ToolCallDelta, ToolCallDone, ToolCallStarted
+from parley.dialects.events import ServerEvent, ToolCallDelta, ToolCallDone, ToolCallStarted
 from parley.engine.model import ModelSpec
 from parley.errors import InvalidRequest
 from parley.protocol.values import Tool, ToolCallPart, has_to_call, make_id
-from parley.session.session import Session
 from parley.views.tools import (
     CallArguments,
     CallBegan,
@@ -48,10 +48,11 @@ class AnswerCalls:
     """See the module's text. Without functions on offer, text is text.
 
     Args:
+        emit: takes what is told of the calls.
         last_id: of the item before the next call.
     """
 
-    session: Session
+    emit: Callable[[ServerEvent], None]
     is_offered: bool
     last_id: str | None = None
     done: list[ItemCall] = field(default_factory=list)
@@ -89,13 +90,13 @@ class AnswerCalls:
                     self._index += 1
                     self._name, self._call_id = name, make_id("call")
                     self._item_id = make_id("item")
-                    self.session.emit(
+                    self.emit(
                         ToolCallStarted(
                             self._index, self._call_id, name, self._item_id, self.last_id
                         )
                     )
                 case CallArguments(text):
-                    self.session.emit(ToolCallDelta(self._index, text))
+                    self.emit(ToolCallDelta(self._index, text))
                 case CallEnded(arguments):
                     self._end(arguments, is_complete=True)
                 case CallBroken(text):
@@ -105,7 +106,7 @@ class AnswerCalls:
 
     def _end(self, arguments: str, *, is_complete: bool) -> None:
         call = ToolCallPart(name=self._name, arguments=arguments, id=self._call_id)
-        self.session.emit(ToolCallDone(self._index, call, is_complete))
+        self.emit(ToolCallDone(self._index, call, is_complete))
         if is_complete:
             self.done.append(ItemCall(self._item_id, call))
             self.last_id = self._item_id

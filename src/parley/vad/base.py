@@ -6,7 +6,7 @@ probabilities amount to (an utterance, a click, a pause) is `utterance.py`'s bus
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from parley.media.pcm import INPUT_RATE_HZ, Samples
@@ -17,21 +17,33 @@ RATE_HZ = INPUT_RATE_HZ
 WINDOW_SAMPLES = 1024
 """64 ms at 16 kHz. Source: half-duplex API, `vad.threshold`."""
 
+WINDOWS_AT_ONCE = 32
+"""Two seconds: what a detector needs for a long recording stays small."""
+
 
 class Detector(Protocol):
     """Hears one conversation. Not shared between conversations, not safe from two threads."""
 
-    def probability(self, window: Samples) -> float:
-        """How likely somebody speaks in `window`, 0 to 1.
+    def probabilities(self, windows: Samples) -> list[float]:
+        """How likely somebody speaks in each of `windows`, 0 to 1.
 
         Args:
-            window: mono float32, 16 kHz, exactly `WINDOW_SAMPLES` samples, following the last one.
+            windows: mono float32, 16 kHz, shape (B, `WINDOW_SAMPLES`), one following the other, and
+                the first following the last one heard. At most `WINDOWS_AT_ONCE` of them.
         """
         ...
 
     def reset(self) -> None:
         """Forget everything heard so far."""
         ...
+
+
+def heard_in(detector: Detector, samples: Samples) -> Iterator[tuple[Samples, float]]:
+    """The windows of `samples`, a whole number of them, each with its probability."""
+    windows = samples.reshape(-1, WINDOW_SAMPLES)
+    for start in range(0, len(windows), WINDOWS_AT_ONCE):
+        batch = windows[start : start + WINDOWS_AT_ONCE]
+        yield from zip(batch, detector.probabilities(batch), strict=True)
 
 
 DetectorFactory = Callable[[], Detector]

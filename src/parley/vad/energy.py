@@ -8,7 +8,6 @@ from __future__ import annotations
 import numpy as np
 
 from parley.media.pcm import Samples
-from parley.vad.base import WINDOW_SAMPLES
 
 FRAME_SAMPLES = 64
 """4 ms: short enough that a click does not fill a window."""
@@ -23,11 +22,12 @@ class EnergyDetector:
     def __init__(self, quiet_rms: float = QUIET_RMS) -> None:
         self._quiet_power = quiet_rms * quiet_rms
 
-    def probability(self, window: Samples) -> float:
+    def probabilities(self, windows: Samples) -> list[float]:
         # float64: a square of a sample beyond full scale must not overflow into infinity.
-        frames = window[:WINDOW_SAMPLES].reshape(-1, FRAME_SAMPLES).astype(np.float64)
-        power = np.mean(frames * frames, axis=1)
-        return float(np.mean(power >= self._quiet_power))
+        frames = windows.reshape(len(windows), -1, FRAME_SAMPLES).astype(np.float64)
+        power = np.mean(frames * frames, axis=2)
+        found: list[float] = np.mean(power >= self._quiet_power, axis=1).tolist()
+        return found
 
     def reset(self) -> None:
         """Nothing is remembered."""

@@ -24,11 +24,12 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from parley.media.pcm import Pcm, Samples
 from parley.media.resample import resample
 from parley.protocol.values import InterruptionOptions
-from parley.vad.base import RATE_HZ, WINDOW_SAMPLES, Detector
+from parley.vad.base import RATE_HZ, WINDOW_SAMPLES, Detector, heard_in
 
 BACKCHANNEL_MS: Final = 800
 """So long nobody says "mhm"."""
@@ -138,8 +139,8 @@ class InterruptionDetector:
             self._heard.clear()
             self._position += len(self._rest)
             self._rest = np.empty(0, np.float32)
-        for start in range(0, len(pcm) - WINDOW_SAMPLES + 1, WINDOW_SAMPLES):
-            self._levels.append(_dbfs(pcm.samples[start : start + WINDOW_SAMPLES]))
+        whole = len(pcm) - len(pcm) % WINDOW_SAMPLES
+        self._levels.extend(_levels_dbfs(pcm.samples[:whole].reshape(-1, WINDOW_SAMPLES)))
         return events
 
     def feed(self, pcm: Pcm) -> list[InterruptionEvent]:
@@ -149,14 +150,13 @@ class InterruptionDetector:
         samples = np.concatenate([self._rest, pcm.samples])
         whole = len(samples) - len(samples) % WINDOW_SAMPLES
         events: list[InterruptionEvent] = []
-        for start in range(0, whole, WINDOW_SAMPLES):
-            self._hear(samples[start : start + WINDOW_SAMPLES], events)
+        for window, probability in heard_in(self._detector, samples[:whole]):
+            self._hear(window, probability, events)
         self._rest = samples[whole:].copy()
         return events
 
-    def _hear(self, window: Samples, events: list[InterruptionEvent]) -> None:
-        probability = self._detector.probability(window)
-        level = _dbfs(window)
+    def _hear(self, window: Samples, probability: float, events: list[InterruptionEvent]) -> None:
+        (level,) = _levels_dbfs(window[np.newaxis])
         self._heard.append(window)
         self._position += WINDOW_SAMPLES
         if probability >= self._threshold and self._stands_out(level) and not self._is_echo():
@@ -221,6 +221,8 @@ def likeness(heard: Samples, played: Samples) -> float:
     return float(np.max(np.abs(products) / norm))
 
 
-def _dbfs(window: Samples) -> float:
-    power = float(np.mean(window.astype(np.float64) ** 2))
-    return 10 * float(np.log10(max(power, 1e-12)))
+def _levels_dbfs(windows: npt.NDArray[np.float32]) -> list[float]:
+    """The levels of windows, shape (B, WINDOW_SAMPLES)."""
+    powers = np.mean(np.square(windows, dtype=np.float64), axis=1)
+    levels: list[float] = (10 * np.log10(np.maximum(powers, 1e-12))).tolist()
+    return levels

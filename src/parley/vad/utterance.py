@@ -25,7 +25,7 @@ import numpy as np
 
 from parley.media.pcm import Pcm, Samples
 from parley.protocol.values import VAD_DEFAULTS, VadOptions
-from parley.vad.base import RATE_HZ, WINDOW_SAMPLES, Detector
+from parley.vad.base import RATE_HZ, WINDOW_SAMPLES, Detector, heard_in
 
 HYSTERESIS = 0.15
 LOWEST_QUIET = 0.01
@@ -125,14 +125,13 @@ class UtteranceFinder:
         samples = np.concatenate([self._rest, pcm.samples])
         whole = len(samples) - len(samples) % WINDOW_SAMPLES
         events: list[VadEvent] = []
-        for start in range(0, whole, WINDOW_SAMPLES):
-            self._hear(samples[start : start + WINDOW_SAMPLES], events)
+        for window, probability in heard_in(self._detector, samples[:whole]):
+            self._hear(window, probability, events)
         # A copy, so that a large chunk is not kept alive by its last few samples.
         self._rest = samples[whole:].copy()
         return events
 
-    def _hear(self, window: Samples, events: list[VadEvent]) -> None:
-        probability = self._detector.probability(window)
+    def _hear(self, window: Samples, probability: float, events: list[VadEvent]) -> None:
         start = self._position
         self._position = end = start + WINDOW_SAMPLES
         self._heard.append(window)

@@ -164,7 +164,7 @@ class SessionRecorder:
     def __init__(
         self, journal: Journal, recordings: Recordings, *, dialect: str, kind: Kind
     ) -> None:
-        self.seed = secrets.randbits(31)
+        self.seed = self._drawn_seed = secrets.randbits(31)
         self.tell_lost: Callable[[int], None] = lambda entries: None
         self._settled: asyncio.Future[bool] | None = None
         self._told_lost = 0
@@ -256,10 +256,12 @@ class SessionRecorder:
         """The next request of a connection for several."""
         files: recorded.Files = {}
         asked, _ = recorded.keep_chat(event, files, self._media)
-        kept: Media = {path: file for path, file in files.items() if not path.startswith("voice/")}
         self._turn += 1
         self._asked_s, self._first_ms = at_s, None
-        self._journal.put(Entry(TurnLine(self._turn, at_ms, at_ms, asked.turn_input()), kept))
+        line = TurnLine(self._turn, at_ms, at_ms, asked.turn_input())
+        line.asked = msgspec.Raw(msgspec.json.encode(asked))
+        line.seed = self._drawn_seed if event.seed is None else event.seed
+        self._journal.put(Entry(line, {**files}))
 
     def _begin(
         self,

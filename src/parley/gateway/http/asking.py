@@ -168,6 +168,15 @@ class Asker:
         ):
             yield session_id
 
+    def check_room(self, request: Request) -> None:
+        """Refuse, before anything is decoded for it, a request that could not even wait.
+
+        Raises:
+            QueueFull, ServiceUnavailable, QuotaExceeded: as `ask`.
+        """
+        key = request.state.caller.key
+        self.acquisition.check(Kind.CHAT, None if key is None else key.id)
+
     def address(self, request: Request) -> str:
         """Where a request comes from."""
         peer = request.client.host if request.client else None

@@ -10,7 +10,7 @@ import asyncio
 import base64
 import contextlib
 import secrets
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -41,6 +41,8 @@ from parley.transport import Message
 PATH: Final = "/v1/chat/completions"
 BODY_NAME: Final = "http completions"
 EMPTY: Final = np.zeros(0, np.float32)
+MakeBody = Callable[[], Awaitable[Message]]
+"""Makes the message for the worker."""
 
 
 @dataclass(slots=True)
@@ -204,16 +206,21 @@ def routes(
                 '"auto" or "none".',
                 field="tool_choice",
             )
-        asked = await sources.completed(asked)
         named = asked.audio.voice if asked.audio else "default"
         voice = await voices.find(request, named) if asked.is_spoken else None
-        body = await asyncio.to_thread(_body, asked, voice)
         told = AnswerSoFar(_light(asked), models.current, int(asker.clock.time()))
+        asker.check_room(request)
+
+        async def make_body() -> Message:
+            """Fetched and decoded once its sender has a session to spend on it."""
+            whole = await sources.completed(asked)
+            return await asyncio.to_thread(_body, whole, voice)
+
         if asked.stream:
-            pieces = _streamed(asker, request, body, told)
+            pieces = _streamed(asker, request, make_body, told)
             return PiecesResponse(pieces, media_type=EVENTS, metrics=metrics)
         try:
-            return JSONResponse(await _whole(asker, request, body, told))
+            return JSONResponse(await _whole(asker, request, make_body, told))
         except Departed:
             return Response(status_code=CLIENT_CLOSED_STATUS)
 
@@ -236,13 +243,13 @@ def _light(asked: Completion) -> Completion:
 
 
 async def _whole(
-    asker: Asker, request: Request, body: Message, told: AnswerSoFar
+    asker: Asker, request: Request, make_body: MakeBody, told: AnswerSoFar
 ) -> dict[str, Any]:
     asked = told.asked
     finder = StopFinder(asked.stops)
     text, sounds = "", list[Pcm]()
     with asker.visit(request, BODY_NAME) as session_id:
-        async with asker.ask(request, session_id, body) as answer:
+        async with asker.ask(request, session_id, await make_body()) as answer:
             async with contextlib.aclosing(answer.messages()) as messages:
                 async for message in messages:
                     if isinstance(message, chat.Chunk):
@@ -265,14 +272,14 @@ async def _whole(
 
 
 async def _streamed(
-    asker: Asker, request: Request, body: Message, told: AnswerSoFar
+    asker: Asker, request: Request, make_body: MakeBody, told: AnswerSoFar
 ) -> AsyncGenerator[bytes, None]:
     asked = told.asked
     finder = StopFinder(asked.stops)
     encoder = open_encoder(format_of(asked)) if asked.is_spoken else None
     with asker.visit(request, BODY_NAME) as session_id:
         async with (
-            asker.ask(request, session_id, body) as answer,
+            asker.ask(request, session_id, await make_body()) as answer,
             contextlib.aclosing(answer.messages()) as messages,
         ):
             async for message in messages:

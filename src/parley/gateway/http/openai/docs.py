@@ -136,6 +136,42 @@ SPEECH_ANSWER: Final[dict[str, Any]] = {
     | {"text/event-stream": {"schema": {"type": "string"}}},
 }
 
+TRANSCRIPTION_BODY: Final[dict[str, Any]] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "multipart/form-data": {
+                "schema": {
+                    "type": "object",
+                    "required": ["file", "model"],
+                    "properties": {
+                        "file": {
+                            "type": "string",
+                            "format": "binary",
+                            "description": "a sound file of any common format, at most 25 MB",
+                        },
+                        "model": {"type": "string", "maxLength": 200},
+                        "response_format": {"enum": ["json", "text"], "default": "json"},
+                        "stream": {"type": "boolean", "default": False},
+                        "prompt": {
+                            "type": "string",
+                            "description": "ignored: the model takes no hints",
+                        },
+                        "language": {
+                            "type": "string",
+                            "description": "ignored: the model finds out",
+                        },
+                        "temperature": {
+                            "type": "number",
+                            "description": "ignored: the likeliest words",
+                        },
+                    },
+                }
+            }
+        },
+    }
+}
+
 TRANSCRIPTION_ANSWER: Final[dict[str, Any]] = {
     "description": "The words, as JSON, as plain text or as events.",
     "content": {

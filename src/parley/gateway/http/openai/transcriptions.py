@@ -9,35 +9,86 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import AsyncGenerator
-from typing import Annotated, Any, Final
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
-from fastapi import APIRouter, File, Form, Request, UploadFile
+from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from msgspec import Meta
+from starlette.datastructures import FormData, UploadFile
 
 from parley.errors import InvalidRequest
 from parley.gateway.acquisition import Departed
-from parley.gateway.http.asking import Asker
+from parley.gateway.http.asking import Asker, PendingAnswer
 from parley.gateway.http.errors import CLIENT_CLOSED_STATUS, openai_problems
 from parley.gateway.http.openai import docs
 from parley.gateway.http.openai.completions import MOST_TOKENS
 from parley.gateway.http.openai.models import ModelList
 from parley.gateway.http.openai.sources import wav_of
 from parley.gateway.http.openai.stream import EVENTS, PiecesResponse, event
+from parley.gateway.http.transfers import Transfers
 from parley.gateway.metrics import Metrics
-from parley.protocol import chat, values
+from parley.protocol import chat, codec, values
 from parley.transport import Message
 
 PATH: Final = "/v1/audio/transcriptions"
 FILE_BYTES: Final = 25 << 20
 """The largest sound file. Source: OpenAI API reference, speech to text."""
 BODY_BYTES: Final = FILE_BYTES + (64 << 10)
+UPLOADS_AT_ONCE: Final = 16
+UPLOADS_EACH: Final = 8
+"""Sound files that are being received, of all and of one address."""
+FIELDS_MOST: Final = 32
+
+
+class TranscriptionRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields of the form besides the file; `prompt`, `language` and the rest are ignored: the
+    model takes no hints, finds out the language and takes the likeliest words."""
+
+    model: Annotated[str, Meta(max_length=200)]
+    response_format: str = "json"
+    stream: Literal["true", "false", "1", "0"] = "false"
+
+    @property
+    def is_streamed(self) -> bool:
+        """Whether the words are to come as events."""
+        return self.stream in ("true", "1")
+
+
+SHAPE: Final = codec.Shape(
+    TranscriptionRequest, failed=lambda sentence, where: InvalidRequest(sentence, field=where)
+)
+
+
+def read(form: FormData) -> tuple[TranscriptionRequest, UploadFile]:
+    """A form's fields and its file.
+
+    Raises:
+        BadInput: one is missing, or asks for what cannot be held.
+    """
+    file = form.get("file")
+    if not isinstance(file, UploadFile):
+        raise InvalidRequest("The form has no file in its field 'file'.", field="file")
+    fields: dict[str, Any] = {
+        name: value for name, value in form.items() if isinstance(value, str) and value
+    }
+    if "stream" in fields:
+        fields["stream"] = fields["stream"].lower()
+    asked: TranscriptionRequest = codec.read(fields, SHAPE)
+    if asked.response_format not in ("json", "text"):
+        raise InvalidRequest(
+            "Words come without times here: response_format is json or text.",
+            field="response_format",
+        )
+    return asked, file
 
 
 def routes(*, asker: Asker, metrics: Metrics, models: ModelList) -> APIRouter:
     """Routes for transcriptions."""
     router = APIRouter(tags=["openai"])
+    uploads = Transfers("uploads", UPLOADS_AT_ONCE, each=UPLOADS_EACH)
 
     @router.post(
         PATH,
@@ -45,43 +96,36 @@ def routes(*, asker: Asker, metrics: Metrics, models: ModelList) -> APIRouter:
             200: docs.TRANSCRIPTION_ANSWER,
             **openai_problems(400, 403, 413, 429, 502, 503, 504),
         },
+        openapi_extra=docs.TRANSCRIPTION_BODY,
         response_class=Response,
         response_model=None,
     )
-    async def transcribe(
-        request: Request,
-        file: Annotated[UploadFile, File(description="a sound file of any common format")],
-        model: Annotated[str, Form(max_length=200)],
-        response_format: Annotated[str, Form(description="json or text")] = "json",
-        stream: Annotated[bool, Form()] = False,
-        prompt: Annotated[str, Form(description="ignored: the model takes no hints")] = "",
-        language: Annotated[str, Form(description="ignored: the model finds out")] = "",
-        temperature: Annotated[float, Form(description="ignored: the likeliest words")] = 0.0,
-    ) -> Response:
+    async def transcribe(request: Request) -> Response:
         """Write down what is said. 400 where the model that is loaded cannot."""
-        del model, prompt, language, temperature
         asker.check(request)
-        if response_format not in ("json", "text"):
-            raise InvalidRequest(
-                "Words come without times here: response_format is json or text.",
-                field="response_format",
-            )
         if not models.can("transcription"):
             raise InvalidRequest(
                 "The model that is loaded cannot write down what it hears.", field="model"
             )
-        wav = await wav_of(await file.read())
-        prompted = models.transcription_prompt
-        body = await asyncio.to_thread(_body, wav, prompted)
-        if stream:
-            pieces = _events(asker, request, body, is_prompted=bool(prompted))
+        # The body is taken in only now that somebody may wait for it, and by few at a time.
+        asker.check_room(request)
+        async with (
+            uploads.one(asker.address(request)),
+            request.form(max_files=1, max_fields=FIELDS_MOST) as form,
+        ):
+            asked, file = read(form)
+            data = await file.read()
+        prompt = models.transcription_prompt
+        if asked.is_streamed:
+            pieces = _events(asker, request, data, prompt)
             return PiecesResponse(pieces, media_type=EVENTS, metrics=metrics)
         try:
-            done = await _answer(asker, request, body)
+            async with _asked(asker, request, data, prompt) as answer:
+                done = await answer.done()
         except Departed:
             return Response(status_code=CLIENT_CLOSED_STATUS)
-        text = _words(done, is_prompted=bool(prompted))
-        if response_format == "text":
+        text = _words(done, is_prompted=bool(prompt))
+        if asked.response_format == "text":
             return PlainTextResponse(text + "\n")
         return JSONResponse({"text": text, "usage": _usage(done)})
 
@@ -110,10 +154,15 @@ def _body(wav: bytes, prompt: str) -> Message:
     return Message.client_text(bytearray(msgspec.json.encode(request_of(wav, prompt))))
 
 
-async def _answer(asker: Asker, request: Request, body: Message) -> chat.Done:
+@contextlib.asynccontextmanager
+async def _asked(
+    asker: Asker, request: Request, data: bytes, prompt: str
+) -> AsyncIterator[PendingAnswer]:
+    """A file on its way to the model: decoded once its sender has a session to spend on it."""
     with asker.visit(request, "http transcription") as session_id:
+        body = await asyncio.to_thread(_body, await wav_of(data), prompt)
         async with asker.ask(request, session_id, body) as answer:
-            return await answer.done()
+            yield answer
 
 
 def _words(done: chat.Done, *, is_prompted: bool) -> str:
@@ -131,9 +180,10 @@ def _usage(done: chat.Done) -> dict[str, Any]:
 
 
 async def _events(
-    asker: Asker, request: Request, body: Message, *, is_prompted: bool
+    asker: Asker, request: Request, data: bytes, prompt: str
 ) -> AsyncGenerator[bytes, None]:
-    done = await _answer(asker, request, body)
-    text = _words(done, is_prompted=is_prompted)
+    async with _asked(asker, request, data, prompt) as answer:
+        done = await answer.done()
+    text = _words(done, is_prompted=bool(prompt))
     yield event({"type": "transcript.text.delta", "delta": text})
     yield event({"type": "transcript.text.done", "text": text, "usage": _usage(done)})
