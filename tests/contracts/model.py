@@ -424,6 +424,27 @@ class ModelContract:
                 assert outcome.result.ending is Ending.LISTEN
                 assert len(outcome.samples) == 0
 
+    def test_what_was_heard_of_a_unit_is_said_again_without_sound_and_ends_the_turn(self, cast):
+        works = self.style.units()
+        outcomes = cast.play(0, works)
+        spoke = next(
+            index
+            for index, outcome in enumerate(outcomes)
+            if isinstance(outcome.result, GenerateResult) and outcome.result.ending is Ending.SPOKE
+        )
+        words = outcomes[spoke].result.text[:4].rstrip()
+        again = works[:spoke]
+        again += [StepUnit(say=words), Finalize(), unit(quiet(1.0)), StepUnit(force_listen=True)]
+
+        said, settled, _, listened = cast.play(1, again)[spoke:]
+
+        assert said.result.ending is Ending.SPOKE
+        assert said.result.end_of_turn
+        assert said.result.text.strip() == words.strip()
+        assert len(said.samples) == 0
+        assert settled.result.context_tokens >= said.result.context_tokens
+        assert listened.result.ending is Ending.LISTEN
+
     def test_the_first_units_listen_as_configured(self, cast):
         works = self.style.units()
         opening = works[0]

@@ -219,9 +219,37 @@ async def test_a_speaking_unit_is_silenced_in_duplex():
 
         results = [m for m in talk.socket.sent[fence:] if m["type"] == "result"]
         assert len(results) >= 3
-        for result in results:
-            assert result["is_listen"]
-            assert not len(heard(result["audio_data"]))
+        assert results[0]["is_listen"]
+        assert not len(heard(results[0]["audio_data"]))
+        # What interrupted is the next question: of the first, nothing more is said.
+        later = [result["text"] for result in results if not result["is_listen"]]
+        assert later[0].startswith("You spoke for 1.")
+
+
+@pytest.mark.parametrize(("played_s", "heard_text"), [(0.5, "You"), (0.9, "You spoke for")])
+async def test_the_context_of_duplex_holds_what_was_heard(played_s, heard_text):
+    clock = ManualClock()
+    async with worker_harness(clock=clock) as harness:
+        talk = await harness.ready("duplex", "omni_1", interruption=STOP)
+        for sent, audio in enumerate([quiet(), quiet(), loud(), loud(), loud(), quiet()]):
+            talk.say(unit(audio))
+            last = await talk.until("result", sent + 1)
+        before = (await talk.until("result", 5))["kv_cache_length"]
+        listened = before - (await talk.until("result", 4))["kv_cache_length"]
+        clock.advance(played_s)
+        for piece in chunks(noise(1.0), 0.1):
+            talk.say(unit(pcm64(piece)))
+        stopped = await state(talk, "stopped")
+        count = talk.types.count("result")
+        talk.say(unit(quiet()))
+        after = await talk.until("result", count + 1)
+
+        words = len(stopped["text"].split())
+        units = count + 1 - 5
+        assert stopped["text"] == heard_text
+        assert last["text"].startswith(heard_text)
+        # A unit that speaks takes a token to decide it, and its words.
+        assert after["kv_cache_length"] == before + units * listened + 1 + words
 
 
 def test_what_has_been_heard_follows_the_clock():

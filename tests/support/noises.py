@@ -8,7 +8,8 @@ from __future__ import annotations
 import numpy as np
 from tests.support.speech import say
 
-from parley.cli.bench.noises import at_level, coughs, music, room
+from parley.cli.bench import noises
+from parley.cli.bench.noises import at_level, coughs, echo, music, room
 from parley.media.pcm import INPUT_RATE_HZ, Pcm, Samples
 
 __all__ = ["at_level", "coughs", "crowd", "echo", "music", "pcm", "room", "spoken", "talk"]
@@ -40,12 +41,8 @@ def spoken(text: str, voice: str = "en", dbfs: float = -26.0) -> Samples:
 
 def crowd(seconds: float, dbfs: float = -36.0, voices: int = 6) -> Samples:
     """Several people who talk at once."""
-    count = round(seconds * INPUT_RATE_HZ)
-    sound = np.zeros(count)
-    for index in range(voices):
-        said = talk(seconds + 3.0, VOICES[index % len(VOICES)], start=index)
-        sound += np.roll(said, index * INPUT_RATE_HZ // 3)[:count]
-    return at_level(sound, dbfs)
+    talks = [talk(20.0, voice, start=start) for start, voice in enumerate(VOICES)]
+    return noises.crowd(seconds, talks, dbfs, voices)
 
 
 def talk(seconds: float, voice: str = "en", dbfs: float = -26.0, start: int = 0) -> Samples:
@@ -54,12 +51,6 @@ def talk(seconds: float, voice: str = "en", dbfs: float = -26.0, start: int = 0)
     said = [spoken(SENTENCES[(start + k) % len(SENTENCES)], voice) for k in range(len(SENTENCES))]
     once = np.concatenate(said)
     return at_level(np.tile(once, 1 + count // len(once))[:count], dbfs)
-
-
-def echo(played: Samples, delay_s: float = 0.25, drop_db: float = 20.0) -> Samples:
-    """What a microphone hears of a loudspeaker."""
-    late = np.concatenate([np.zeros(round(delay_s * INPUT_RATE_HZ)), played])[: len(played)]
-    return (late * 10 ** (-drop_db / 20)).astype(np.float32)
 
 
 def pcm(samples: Samples) -> Pcm:

@@ -63,6 +63,86 @@ async def test_the_first_units_listen_whatever_happens(slot):
     assert [result.is_listen for result in results] == [True, True, True, False]
 
 
+async def spoken(view, units):
+    """After three seconds of speech: so many units of the answer, and the context before them."""
+    await view.prepare(options=READY)
+    for _ in range(3):
+        await unit(view, speak(1))
+    before = view.kv_cache_length
+    return before, [(await unit(view, silence(1))).text for _ in range(units)]
+
+
+LISTENED = 1 + 10 + 2
+"""A unit that listens: its marker, a second of sound, its end."""
+
+
+@pytest.mark.parametrize(
+    ("unheard", "unsent", "says", "listens"),
+    [
+        (0, 0, ["You spoke for ", "3.0 seconds at "], 0),  # all of it was heard
+        (11, 0, ["You spoke for ", "3.0"], 0),
+        (15, 0, ["You spoke for ", ""], 0),
+        (20, 0, ["You spoke"], 1),
+        (0, 1, ["You spoke for ", ""], 0),  # the newest unit was not sent
+        (5, 1, ["You spoke"], 1),
+    ],
+)
+async def test_the_context_holds_what_was_heard_of_an_answer(slot, unheard, unsent, says, listens):
+    view = DuplexView(slot)
+    before, texts = await spoken(view, 2)
+    assert texts == ["You spoke for ", "3.0 seconds at "]
+
+    went = await view.cut_answer(unheard, unsent)
+    after = await unit(view, silence(1), force_listen=True)
+
+    words = sum(len(text.split()) for text in says)
+    expected = before + len(says) * (LISTENED + 1) + words + listens * LISTENED
+    assert went
+    assert after.is_listen
+    assert view.kv_cache_length == expected + LISTENED
+
+
+async def test_an_answer_that_was_cut_is_not_gone_on_with(slot):
+    view = DuplexView(slot)
+    await spoken(view, 1)
+    await view.cut_answer(10, 0)
+
+    results = [await unit(view, silence(1)) for _ in range(3)]
+
+    assert all(result.is_listen for result in results)
+
+
+async def test_an_answer_can_be_cut_again(slot):
+    view = DuplexView(slot)
+    before, _ = await spoken(view, 2)
+
+    await view.cut_answer(0, 1)
+    await view.cut_answer(4, 0)
+
+    assert view.kv_cache_length == before + 2 * LISTENED + 1 + 2
+
+
+async def test_an_answer_longer_ago_than_units_are_kept_stays(slot):
+    view = DuplexView(slot)
+    await spoken(view, 1)
+    for _ in range(4):
+        await unit(view, silence(1), force_listen=True)
+    length = view.kv_cache_length
+
+    assert await view.cut_answer(10, 0)
+    assert view.kv_cache_length == length
+
+
+async def test_an_answer_is_cut_between_two_units_only(slot):
+    view = DuplexView(slot)
+    await spoken(view, 1)
+    await view.prefill(silence(1))
+    await view.generate()
+
+    with pytest.raises(RuntimeError, match="finalize"):
+        await view.cut_answer(0, 0)
+
+
 async def test_forcing_to_listen_interrupts_at_once(slot):
     view = DuplexView(slot)
     await view.prepare(options=READY)

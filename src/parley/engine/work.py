@@ -137,9 +137,15 @@ class Generate:
 
 @dataclass(frozen=True, slots=True)
 class StepUnit:
-    """Decide about the unit just prefilled (duplex): listen, or speak about one second."""
+    """Decide about the unit just prefilled (duplex): listen, or speak about one second.
+
+    Args:
+        say: what was heard of a unit that is decided once more, because somebody interrupted it:
+            these words are said and no others, without sound, and the turn ends with them.
+    """
 
     force_listen: bool = False
+    say: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -444,6 +444,9 @@ class _UnitJob(ParrotJob):
     def _choose(self) -> Callable[[], None]:
         memo = self._conversation.memo
         options = self._conversation.opening.duplex
+        if self._work.say is not None:
+            words = words_of(self._work.say)
+            return lambda: self._say_again(replace(memo.silent(), heard=_Input()), words)
         if self._work.force_listen or memo.decisions < options.force_listen_count:
             return lambda: self._listen(memo.silent())
         if not memo.is_answering and memo.is_unit_silent and memo.heard.is_asking:
@@ -462,6 +465,12 @@ class _UnitJob(ParrotJob):
     def _listen(self, memo: _Memory) -> None:
         self._decided(memo)
         self._end(Ending.LISTEN)
+
+    def _say_again(self, memo: _Memory, words: tuple[str, ...]) -> None:
+        self._conversation.book.append(1 + len(words))
+        self._text, self._said, self._is_last = "".join(words), len(words), True
+        self._decided(replace(memo, said=len(words)))
+        self._end(Ending.SPOKE)
 
     def _speak(self, memo: _Memory) -> None:
         book = self._conversation.book

@@ -14,6 +14,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Final
 
+from parley import logs
 from parley.dialects.events import (
     AudioInput,
     ClientEvent,
@@ -58,6 +59,8 @@ from parley.views.duplex import DuplexView
 FAILURES_LIMIT: Final = 3
 """So many failed units in a row end the session. Source: service.md 4.4, 4.5."""
 
+
+_log = logs.get(__name__)
 
 WRITTEN_LIMIT: Final = 8
 """Written messages that may wait for the next unit."""
@@ -127,8 +130,11 @@ class DuplexRunner:
         self._failures = 0
         self._last_tokens = 0
         self._interruptions = Interruptions(
-            session, index=lambda: self._units, stop=lambda _: self._mailbox.force_listen()
+            session, index=lambda: self._units, stop=lambda _: self._be_cut()
         )
+        self._must_go_back = False
+        self._unsent_units = 0
+        """Units since an interruption whose results were not sent."""
 
     # ---- what the client does --------------------------------------------------------------
 
@@ -237,6 +243,11 @@ class DuplexRunner:
             return False
         self._mailbox.force_listen()
         return True
+
+    def _be_cut(self) -> None:
+        """Somebody interrupts what is being said."""
+        self._must_go_back, self._unsent_units = True, 0
+        self._mailbox.force_listen()
 
     # ---- what the model does ---------------------------------------------------------------
 
@@ -378,6 +389,8 @@ class DuplexRunner:
             ContextFull: there is no room for it.
         """
         heard, view, clock = unit.heard, self._view, self._session.clock
+        if self._must_go_back:
+            await self._go_back()
         self._silence.begin("waiting_for_model", MODEL_S)
         frames = await open_frames(heard.frames)
         due_s = unit.received_s + view.spec.unit_s
@@ -401,6 +414,7 @@ class DuplexRunner:
         if self._interruptions.is_cut:
             # The unit was under way when it was interrupted, or is the first that listens again.
             self._interruptions.is_cut = not is_listen
+            self._unsent_units += 1
             is_listen, text, audio, end_of_turn = True, "", audio.slice(0, 0), True
         self._say(text, audio, is_listen=is_listen)
         done = UnitDone(
@@ -434,6 +448,20 @@ class DuplexRunner:
         self._last_tokens = result.kv_cache_length
         # The writer sends the result while the model settles; the next unit waits for both.
         await self._settle()
+
+    async def _go_back(self) -> None:
+        """The context is to hold what was heard of the answer that somebody interrupted."""
+        self._must_go_back = False
+        unheard_chars = self._interruptions.playback.unheard_chars
+        try:
+            went = await self._view.cut_answer(unheard_chars, self._unsent_units)
+        except SlotLost:
+            raise
+        except InferenceFailed:
+            went = False
+            _log.warning("an answer could not be cut", unit=self._units, exc_info=True)
+        if not went:
+            _log.info("the context holds more than was heard", unit=self._units)
 
     def _say(self, text: str, audio: Pcm, *, is_listen: bool) -> None:
         """Count what the client is about to hear."""

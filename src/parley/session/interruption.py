@@ -253,6 +253,8 @@ class Playback:
         """When the last sample sent has been played (monotonic)."""
         self._sent_ms = 0.0
         self._text = ""
+        self.unheard_chars = 0
+        """Of the text of an answer that was cut: what was sent and not heard."""
 
     def begin(self) -> None:
         """A new answer."""
@@ -268,7 +270,9 @@ class Playback:
 
     def cut(self) -> None:
         """The client throws away what it has not played."""
+        sent_chars = len(self._text)
         self._sent_ms, self._text = self.heard()
+        self.unheard_chars = sent_chars - len(self._text)
         self.ends_s = self._clock.monotonic()
 
     @property

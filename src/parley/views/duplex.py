@@ -8,6 +8,7 @@ on a unit, the context is as before the unit, and the next one may follow.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -99,6 +100,24 @@ class UnitResult:
         return sum(self.timings.values())
 
 
+KEPT_UNITS = 4
+"""Units that can be gone back to: what a client may not have heard yet, and the one under way."""
+
+
+@dataclass(slots=True, eq=False)
+class _Unit:
+    """A unit that was decided.
+
+    Args:
+        start: the context before it.
+        text: what was said in it; None: the model listened.
+    """
+
+    start: Checkpoint
+    segments: tuple[Segment, ...]
+    text: str | None
+
+
 class DuplexView:
     """`prepare`, then units, then `cleanup`."""
 
@@ -106,6 +125,8 @@ class DuplexView:
         self._slot = slot
         self._max_slices: int | Sequence[int] = 1
         self._unit_start: Checkpoint | None = None
+        self._segments: tuple[Segment, ...] = ()
+        self._kept: deque[_Unit] = deque(maxlen=KEPT_UNITS)
         self._heard: PrefillResult | None = None
         self._decoding: Decoding | None = None
         self._needs_finalize = False
@@ -213,7 +234,7 @@ class DuplexView:
             segments.append(Audio(resample(audio, INPUT_RATE_HZ), "live"))
         self._heard = None
         self._heard = await self._slot.prefill(segments, takes_checkpoint=True, due_s=due_s)
-        self._unit_start = self._heard.checkpoint
+        self._unit_start, self._segments = self._heard.checkpoint, tuple(segments)
         self._units += 1
         return UnitPrefill(True, prefilled=self._heard)
 
@@ -246,6 +267,9 @@ class DuplexView:
         sounds = [piece.pcm for piece in pieces if piece.pcm is not None and len(piece.pcm)]
         is_listen = decoded.ending is not Ending.SPOKE
         was_stopped = decoded.ending is Ending.CANCELLED
+        if self._unit_start is not None:
+            text = None if is_listen else decoded.text
+            self._kept.append(_Unit(self._unit_start, self._segments, text))
         return UnitResult(
             is_listen=is_listen,
             text="" if is_listen else decoded.text,
@@ -273,6 +297,60 @@ class DuplexView:
         self._needs_finalize = False
         return await self._slot.finalize(due_s=self._due_s if due_s is None else due_s)
 
+    async def cut_answer(self, unheard_chars: int, unsent_units: int) -> bool:
+        """Make the context hold only what was heard of an answer that somebody interrupts. Between
+        two units.
+
+        The units from the first that was not heard to its end are decided once more: that one says
+        what was heard of it, and the later ones listen.
+
+        Args:
+            unheard_chars: at the end of what the client was sent.
+            unsent_units: the newest ones, of which the client was sent nothing.
+
+        Returns:
+            False: there is no way back, and the context holds what was said.
+
+        Raises:
+            RuntimeError: the last unit was not finalized.
+            InferenceFailed: the context holds the units that could be decided.
+        """
+        if self._needs_finalize:
+            raise RuntimeError("finalize must run before an answer is cut")
+        units = list(self._kept)
+        sent = len(units) - unsent_units
+        first, say = len(units), ""
+        for index in range(len(units) - 1, -1, -1):
+            text = units[index].text
+            if index < sent and unheard_chars <= 0:
+                break
+            if text is not None:
+                first = index
+                left = max(0, len(text) - unheard_chars) if index < sent else 0
+                unheard_chars -= len(text) if index < sent else 0
+                say = text[:left].rstrip()
+        if first == len(units):
+            return True
+        if not await self._slot.can_roll_back(units[first].start):
+            return False
+        await self._slot.roll_back(units[first].start)
+        for _ in units[first:]:
+            self._kept.pop()
+        for number, unit in enumerate(units[first:]):
+            command = StepUnit(say=say) if number == 0 else StepUnit(force_listen=True)
+            await self._decide_again(unit, command)
+        return True
+
+    async def _decide_again(self, unit: _Unit, command: StepUnit) -> None:
+        heard = await self._slot.prefill(unit.segments, takes_checkpoint=True)
+        decoding = self._slot.step_unit(command)
+        async for _ in decoding:
+            pass
+        await decoding.result()
+        await self._slot.finalize()
+        if heard.checkpoint is not None:
+            self._kept.append(_Unit(heard.checkpoint, unit.segments, command.say))
+
     def set_break(self) -> None:
         """Published name. Interrupting is done with `force_listen`; the flag is only kept."""
         self._has_break = True
@@ -298,6 +376,7 @@ class DuplexView:
             self._decoding.cancel()
         self._is_prepared = self._needs_finalize = False
         self._unit_start = self._heard = None
+        self._kept.clear()
         self._units = 0
 
     async def cleanup(self) -> None:

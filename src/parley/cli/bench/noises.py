@@ -1,10 +1,12 @@
 """Sounds beside speech that may be shipped, because a rule makes them from a seed: a quiet room,
-coughs and clicks, music.
+coughs and clicks, music; and what becomes of speech in a crowd and from a loudspeaker.
 
 All are mono float32 at 16 kHz; levels in dB of full scale (RMS).
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -62,3 +64,26 @@ def music(seconds: float, dbfs: float = -26.0, seed: int = 3) -> Samples:
             tone = np.sin(2 * np.pi * root_hz * ratio * time_s) * np.exp(-3 * time_s)
             sound[start : start + len(time_s)] += part * tone
     return at_level(sound, dbfs)
+
+
+def crowd(
+    seconds: float, talks: Sequence[Samples], dbfs: float = -36.0, voices: int = 6
+) -> Samples:
+    """Several people who talk at once, on and on.
+
+    Args:
+        talks: what they say, in turn; each begins somewhere else in it.
+    """
+    count = round(seconds * INPUT_RATE_HZ)
+    sound = np.zeros(count)
+    for index in range(voices):
+        talk = talks[index % len(talks)]
+        start = index * len(talk) // voices
+        sound += np.tile(talk, 2 + count // len(talk))[start : start + count]
+    return at_level(sound, dbfs)
+
+
+def echo(played: Samples, delay_s: float = 0.25, drop_db: float = 20.0) -> Samples:
+    """What a microphone hears of a loudspeaker."""
+    late = np.concatenate([np.zeros(round(delay_s * INPUT_RATE_HZ)), played])[: len(played)]
+    return np.asarray(late * 10 ** (-drop_db / 20), np.float32)

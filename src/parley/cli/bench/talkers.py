@@ -173,8 +173,8 @@ class _Pcm16Talker(Talker):
 
 def sound_of(text: str) -> Pcm:
     """Sound of a message: base64 of 16-bit samples, 24 kHz."""
-    samples = np.frombuffer(base64.b64decode(text), "<i2").astype(np.float32) / 32768
-    return Pcm(samples, PCM_RATE_HZ)
+    samples = np.frombuffer(base64.b64decode(text), "<i2").astype(np.float32)
+    return Pcm(samples / np.float32(32768), PCM_RATE_HZ)
 
 
 class OpenAIRealtimeTalker(_Pcm16Talker):

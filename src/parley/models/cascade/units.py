@@ -50,6 +50,9 @@ class AnswerJob(CascadeJob):
         self._begun = True
         memo = self._memo
         options = self._conversation.opening.duplex
+        if self._work.say is not None:
+            self._say_again(memo, self._work.say)
+            return
         if self._work.force_listen or memo.decisions < options.force_listen_count:
             self._end(Ending.LISTEN, self._interrupted(memo))
             return
@@ -67,6 +70,11 @@ class AnswerJob(CascadeJob):
         if not is_due:
             self._end(Ending.LISTEN, memo)
             return
+        self._memo = replace(self._asked(memo), telling=Telling())
+        self._tell()
+
+    def _asked(self, memo: Memo) -> Memo:
+        """What was heard and written is the user's turn now."""
         self._heard = memo.turns.text or ""
         text = " ".join(filter(None, (memo.written, self._heard)))
         history = self._parts.windowed(memo.history)
@@ -74,10 +82,26 @@ class AnswerJob(CascadeJob):
         history = replace(history, lines=(*history.lines, line))
         picture = memo.picture if asks_to_see(text) else None
         history = self._parts.closed(history, picture, self._conversation.seed)
-        self._memo = replace(
-            memo, history=history, turns=Turns(), telling=Telling(), images=(), written=""
+        return replace(memo, history=history, turns=Turns(), images=(), written="")
+
+    def _say_again(self, memo: Memo, words: str) -> None:
+        """The answer ends with these words: what was heard of it before, and of this unit."""
+        telling = memo.telling
+        if telling is None:
+            memo = self._asked(memo)
+            before = ""
+        else:
+            self._parts.writer.cancel(self._row)
+            before = "".join(text for text, _ in telling.clauses[: telling.shown])
+        history, said = memo.history, (before + words).strip()
+        if said:
+            history = replace(history, lines=(*history.lines, Line("assistant", said)))
+        self._text = words
+        self._end(
+            Ending.SPOKE,
+            replace(memo, telling=None, history=history, barged_ms=0),
+            end_of_turn=True,
         )
-        self._tell()
 
     def _tell(self) -> None:
         """Write or speak until there is a second of sound, then play it."""

@@ -62,6 +62,11 @@ class UnitAnswerJob(ModelJob):
         self.block: SpeechBlock | None = None
         self.windows: Windows | None = None
         self.terminator: int | None = None
+        self.again: list[int] | None = None
+        """Tokens that are still to be said again."""
+        if work.say is not None:
+            again = model.tokenizer.encode(work.say, literal=True)
+            self.again = [*again, ids.turn_eos]
         self._considered: int | _End | None = None
         self._choice: Choice | None = None
         if state.logits is None:
@@ -74,7 +79,9 @@ class UnitAnswerJob(ModelJob):
         elif self.forced:
             self._decided()
             self._listen(ids.listen)
-        elif self.is_explicit and options.max_new_speak_tokens_per_chunk <= 1:
+        elif (
+            self.again is None and self.is_explicit and options.max_new_speak_tokens_per_chunk <= 1
+        ):
             self._decided()
             self._close(ids.chunk_eos)
         else:
@@ -118,6 +125,8 @@ class UnitAnswerJob(ModelJob):
         ids = self.model.tokenizer.ids
         self._choice = choice
         token = choice.token
+        if self.again is not None:
+            return self._say_again(token)
         if token == ids.listen and not self.conversation.state.turn_ended:
             token = ids.tts_bos
         if token in ids.unit_terminators:
@@ -128,6 +137,21 @@ class UnitAnswerJob(ModelJob):
             self._considered = token
             return token
         return None
+
+    def _say_again(self, token: int) -> int | None:
+        """The next token of words that were heard already; the first says that the model speaks,
+        as it did."""
+        assert self.again is not None
+        ids = self.model.tokenizer.ids
+        if self.steps > 0:
+            token = self.again.pop(0) if self.again else ids.chunk_eos
+        elif token in ids.unit_terminators:
+            token = ids.speak if self.conversation.state.turn_ended else ids.tts_bos
+        if self.steps > 0 and token == ids.chunk_eos:
+            self._considered = _End(token)
+            return None
+        self._considered = token
+        return token
 
     def _is_too_long(self, token: int) -> bool:
         text = self.model.tokenizer.decode([*self.tokens, token], skip_special=True)
@@ -141,7 +165,9 @@ class UnitAnswerJob(ModelJob):
             self._decided()
         state.draws += self.rule.draws
         if self._choice.is_remembered:
-            state.history = (*state.history, self._choice.token)[-HISTORY_LIMIT:]
+            said = self._considered if self.again is not None else self._choice.token
+            if isinstance(said, int):
+                state.history = (*state.history, said)[-HISTORY_LIMIT:]
         if isinstance(self._considered, _End):
             if self._considered.is_refusal:
                 state.turn_ended = False
@@ -162,7 +188,9 @@ class UnitAnswerJob(ModelJob):
         self.steps += 1
         self.logits = logits
         limit = self.options.max_new_speak_tokens_per_chunk
-        if self.is_explicit and self.steps >= limit - 1:
+        if self.again is not None:
+            self.go(Stage.DECODE)
+        elif self.is_explicit and self.steps >= limit - 1:
             self._close(ids.chunk_eos)
         elif self.steps >= limit:
             self._close(None)
@@ -184,7 +212,10 @@ class UnitAnswerJob(ModelJob):
         self.terminator = terminator
         self.logits = None
         self.text = readable(self.model.tokenizer, self.tokens)
-        if self.conversation.speech is not None and self.options.generate_audio:
+        speech = self.conversation.speech
+        if speech is not None and self.again is not None:
+            speech.interrupt(forgets_turn=self.model.behaviour.forced_listen_ends_speech)
+        if speech is not None and self.options.generate_audio and self.again is None:
             self.go(Stage.SPEECH)
         else:
             self._finish(Ending.SPOKE)

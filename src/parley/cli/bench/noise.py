@@ -1,0 +1,185 @@
+"""`parley bench noise`: what stops an answer and should not, and how soon speech does.
+
+The rules of interruptions (`vad/interruption.py`) with the real detector, as fast as they run, in
+chunks as a microphone brings them: minutes of coughs and clicks, of music, of a crowd 10 dB below
+speech, of the assistant's own echo 20 dB below what is played; acknowledgements; sentences. Voices
+are those of the pocket model.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+import numpy as np
+import typer
+
+from parley.cli.bench.duplex_material import bundled_words
+from parley.cli.bench.noises import at_level, coughs, crowd, echo, music, room
+from parley.media.pcm import INPUT_RATE_HZ, Pcm, Samples
+from parley.protocol.values import BARGE_IN, InterruptionOptions
+from parley.vad.interruption import Interrupted, InterruptionDetector, InterruptionEvent
+from parley.vad.silero import SileroModel
+
+CHUNK_SAMPLES: Final = INPUT_RATE_HZ // 10
+POLICIES: Final = {"ignore": InterruptionOptions(mode="stop"), "heed": BARGE_IN}
+"""The default, and that of clients which know no softer playing."""
+
+SENTENCES: Final = (
+    "The weather was fine and we walked along the river until it was dark.",
+    "My brother sells used cars in a small town near the coast.",
+    "Could you pass me the salt and the bread please, thank you very much.",
+    "There are seven people in the room and nobody listens to the other.",
+    "I was told that the train leaves at half past nine from platform two.",
+)
+INTERRUPTIONS: Final = (
+    "Wait, stop please, I wanted to ask something else.",
+    "No, that is not what I meant at all.",
+    "Hold on a moment, tell me about the price instead.",
+    "Excuse me, what was the second thing you said?",
+)
+ACKNOWLEDGEMENTS: Final = ("Yes.", "Okay.", "Right.", "Sure.", "Yeah.", "I see.", "Mhm.", "Uh huh.")
+VOICES: Final = (0, 1)
+ROOM_S: Final = 3.0
+"""Of a quiet room before each word."""
+
+MOST_STOPS: Final = 1.0
+"""In ten minutes of a noise."""
+MOST_YIELD: Final = 0.05
+"""Of acknowledgements."""
+
+
+@dataclass(slots=True)
+class NoiseOutcome:
+    """What one policy did.
+
+    Args:
+        stops: by noise, in all minutes of it.
+        minutes: of each noise.
+        acknowledged: how many of how many acknowledgements stopped the answer.
+        stopped: how many of how many sentences.
+        onset_ms: from the first sample of each such sentence until the chunk that decides it has
+            been heard.
+    """
+
+    stops: dict[str, int]
+    minutes: float
+    acknowledged: tuple[int, int]
+    stopped: tuple[int, int]
+    onset_ms: list[float]
+
+    def misses(self) -> list[str]:
+        """What a policy that lets acknowledgements pass should not do, for people."""
+        found = [
+            f"{name}: {count} stops in {self.minutes:g} minutes"
+            for name, count in self.stops.items()
+            if count > MOST_STOPS * max(1.0, self.minutes / 10)
+        ]
+        if self.acknowledged[0] > MOST_YIELD * self.acknowledged[1]:
+            found.append(f"{self.acknowledged[0]} of {self.acknowledged[1]} acknowledgements stop")
+        return found
+
+
+def noise(
+    minutes: Annotated[float, typer.Option(min=0.5, max=60, help="Of each noise.")] = 10.0,
+    check: Annotated[
+        bool, typer.Option("--check", help="Fail where noise or acknowledgements stop too often.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """What stops an answer and should not, and how soon speech does; without a server."""
+    model = SileroModel()
+    found = {name: measure(model, options, minutes) for name, options in POLICIES.items()}
+    if as_json:
+        typer.echo(json.dumps({name: dataclasses.asdict(one) for name, one in found.items()}))
+    else:
+        typer.echo("\n".join(f"{name}: {as_line(one)}" for name, one in found.items()))
+    misses = found["ignore"].misses()
+    if check and misses:
+        typer.echo("\n".join(misses), err=True)
+        raise typer.Exit(1)
+
+
+def measure(model: SileroModel, options: InterruptionOptions, minutes: float) -> NoiseOutcome:
+    """Everything for one policy."""
+    stops: dict[str, int] = {}
+    for name, heard, played in _noises(60 * minutes):
+        detector = InterruptionDetector(model(), options)
+        stops[name] = sum(1 for _, each in _listen(detector, heard, played) if _stops(each))
+    words = [w for voice in VOICES for w in bundled_words(ACKNOWLEDGEMENTS, (voice,))]
+    yielded = [bool(_onset(model, options, word, seed)) for seed, word in enumerate(words)]
+    sentences = [w for voice in VOICES for w in bundled_words(INTERRUPTIONS, (voice,))]
+    # Each at several places between two chunks.
+    onsets = [
+        _onset(model, options, each, seed)
+        for seed in range(5)
+        for each in sentences
+    ]  # fmt: skip
+    known = [ms for ms in onsets if ms is not None]
+    return NoiseOutcome(
+        stops,
+        minutes,
+        (sum(yielded), len(yielded)),
+        (len(known), len(onsets)),
+        known,
+    )
+
+
+def _noises(seconds: float) -> Iterator[tuple[str, Samples, Samples | None]]:
+    """Name, what the microphone hears, what is played."""
+    quiet = room(seconds)
+    talks = [np.concatenate(bundled_words(SENTENCES, (voice,))) for voice in VOICES]
+    yield "coughs", quiet + coughs(seconds), None
+    yield "music", quiet + music(seconds), None
+    yield "crowd", quiet + crowd(seconds, talks), None
+    count = round(seconds * INPUT_RATE_HZ)
+    played = at_level(np.tile(talks[0], 1 + count // len(talks[0]))[:count], -26.0)
+    yield "echo", quiet + echo(played), played
+
+
+def _onset(
+    model: SileroModel, options: InterruptionOptions, words: Samples, seed: int
+) -> float | None:
+    """Milliseconds from the first sample until the chunk that decides has been heard; None: it is
+    no interruption."""
+    rng = np.random.default_rng(seed)
+    begin = round(ROOM_S * INPUT_RATE_HZ) + int(rng.integers(CHUNK_SAMPLES))
+    heard = room((begin + len(words)) / INPUT_RATE_HZ + 1.0, seed=seed)
+    heard[begin : begin + len(words)] += words
+    detector = InterruptionDetector(model(), options)
+    for end, each in _listen(detector, heard, None):
+        if _stops(each):
+            return 1000 * (end - begin) / INPUT_RATE_HZ
+    return None
+
+
+def _listen(
+    detector: InterruptionDetector, heard: Samples, played: Samples | None
+) -> Iterator[tuple[int, InterruptionEvent]]:
+    """What happens, and at which sample it is known."""
+    for start in range(0, len(heard), CHUNK_SAMPLES):
+        end = start + CHUNK_SAMPLES
+        if played is not None:
+            detector.play(Pcm(played[start:end], INPUT_RATE_HZ))
+        for event in detector.feed(Pcm(heard[start:end], INPUT_RATE_HZ)):
+            yield end, event
+
+
+def _stops(event: InterruptionEvent) -> bool:
+    return isinstance(event, Interrupted)
+
+
+def as_line(one: NoiseOutcome) -> str:
+    """For people."""
+    stops = ", ".join(f"{name} {count}" for name, count in one.stops.items())
+    after = "-"
+    if one.onset_ms:
+        after = " / ".join(f"{np.percentile(one.onset_ms, percent):.0f}" for percent in (50, 95))
+    return (
+        f"stops in {one.minutes:g} minutes each: {stops}; "
+        f"{one.acknowledged[0]} of {one.acknowledged[1]} acknowledgements stop; "
+        f"{one.stopped[0]} of {one.stopped[1]} sentences stop, after {after} ms (median / p95)"
+    )
