@@ -7,6 +7,7 @@ import contextlib
 import threading
 from collections.abc import AsyncIterator
 
+import httpx
 import pytest
 from tests.support.faults import Gated
 from tests.support.gateways import all_free, until
@@ -171,6 +172,30 @@ async def test_while_paused(server: RunningStack) -> None:
     await vanish(client)
 
     await everything_is_back(server)
+
+
+async def test_a_goodbye_without_a_connection_gives_the_slot_back(model: Gated) -> None:
+    async with (
+        running_stack(load_model=lambda: model, limits={"resume_window_s": 600}) as server,
+        httpx.AsyncClient(base_url=server.url, timeout=HANG_S) as http,
+    ):
+        client = await connect(server.ws("/ws/duplex/omni_1"))
+        await begin_duplex(client, resume=True)
+        await say(client, type="audio_chunk", audio=QUIET)
+        await hear_until(client, "result")
+        (worker,) = server.workers
+        await vanish(client)
+        await until(lambda: len(server.runtime.kept_sessions) == 1)
+
+        unknown = await http.post("/api/sessions/omni_2/end")
+        assert worker.host is not None and worker.host.free_slots == 0
+        answer = await http.post("/api/sessions/omni_1/end")
+        await everything_is_back(server)
+        again = await http.post("/api/sessions/omni_1/end")
+
+    assert (answer.status_code, answer.json()["success"]) == (200, True)
+    for missing in (unknown, again):
+        assert (missing.status_code, missing.json()["success"]) == (404, False)
 
 
 async def test_no_thread_stays(server: RunningStack) -> None:

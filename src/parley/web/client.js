@@ -9,7 +9,8 @@ export { ChatClient } from './wire/chat.js';
 export { HalfDuplexClient } from './wire/half-duplex.js';
 export { CONTEXT_TOKENS, DuplexClient } from './wire/duplex.js';
 export { RealtimeClient } from './wire/realtime.js';
-export { Connection, makeSessionId, socketUrl } from './wire/connection.js';
+export { Connection } from './wire/connection.js';
+export { makeSessionId, socketUrl } from './wire/address.js';
 export { decodeBytes, decodePcm, encodeBytes, encodePcm } from './wire/codec.js';
 export { HttpError, request } from './wire/http.js';
 

@@ -7,8 +7,8 @@ export class FakeSocket {
   constructor(url) {
     this.url = url;
   }
-  send(text) {
-    this.sent.push(JSON.parse(text));
+  send(frame) {
+    this.sent.push(typeof frame === 'string' ? JSON.parse(frame) : frame);
   }
   close(code = 1000) {
     if (this.readyState === 3) return;
@@ -22,8 +22,10 @@ export class FakeSocket {
     this.onopen?.();
   }
   say(...messages) {
-    for (const message of messages)
-      this.onmessage?.({ data: typeof message === 'string' ? message : JSON.stringify(message) });
+    for (const message of messages) {
+      const isReady = typeof message === 'string' || message instanceof ArrayBuffer;
+      this.onmessage?.({ data: isReady ? message : JSON.stringify(message) });
+    }
   }
   hangUp(code, reason = '') {
     this.readyState = 3;
@@ -133,12 +135,18 @@ export class FakeRig extends EventTarget {
   }
 }
 
-/** Sockets a test can find again, the newest last, and a clock. */
+/** Sockets a test can find again, the newest last, a clock, and what was asked for beside the sockets. */
 export function surroundings() {
   const clock = new FakeClock();
   const sockets = [];
+  const requests = [];
   const connection = {
-    base: 'http://parley.test',
+    // As on this machine, where sound crosses as published.
+    base: 'http://parley.localhost',
+    fetch: async (url, init) => {
+      requests.push([init.method, url]);
+      return new Response();
+    },
     connect: (url) => {
       const socket = new FakeSocket(url);
       sockets.push(socket);
@@ -146,7 +154,7 @@ export function surroundings() {
     },
     ...clock.surroundings(),
   };
-  return { clock, sockets, connection };
+  return { clock, sockets, requests, connection };
 }
 
 /** @param {number} count samples of quiet sound as they travel */

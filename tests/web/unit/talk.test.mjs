@@ -569,7 +569,7 @@ test('an answer streams in, is kept when cancelled, and can be asked for again',
     talk.messages.map((message) => message.role),
     ['user', 'assistant', 'user', 'assistant'],
   );
-  assert.equal(sockets[2].url, 'ws://parley.test/ws/chat?extensions=true');
+  assert.equal(sockets[2].url, 'ws://parley.localhost/ws/chat?extensions=true');
 });
 
 test('an answer that is left belongs to the chat it was asked in', () => {

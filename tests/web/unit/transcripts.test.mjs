@@ -7,7 +7,7 @@ import { test } from 'node:test';
 import { ChatTalk } from '../../../src/parley/web/talk/chat.js';
 import { DuplexCall } from '../../../src/parley/web/talk/duplex.js';
 import { HalfDuplexCall } from '../../../src/parley/web/talk/half-duplex.js';
-import { reasonOf } from '../../../src/parley/web/wire/connection.js';
+import { reasonOf } from '../../../src/parley/web/wire/reasons.js';
 import { FakeRig, settle, surroundings } from '../support/fakes.mjs';
 
 const folder = new URL('../../transcripts/', import.meta.url);

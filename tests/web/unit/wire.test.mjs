@@ -3,7 +3,8 @@ import { test } from 'node:test';
 
 import { chosenApi } from '../../../src/parley/web/wire/api.js';
 import { decodePcm, encodeBlob, encodePcm } from '../../../src/parley/web/wire/codec.js';
-import { makeSessionId, reasonOf, socketUrl } from '../../../src/parley/web/wire/connection.js';
+import { goodbyeUrl, makeSessionId, socketUrl } from '../../../src/parley/web/wire/address.js';
+import { reasonOf } from '../../../src/parley/web/wire/reasons.js';
 import { HalfDuplexClient } from '../../../src/parley/web/wire/half-duplex.js';
 import { RealtimeClient } from '../../../src/parley/web/wire/realtime.js';
 import { DuplexClient } from '../../../src/parley/web/wire/duplex.js';
@@ -112,7 +113,7 @@ test('half-duplex sends its configuration after the queue, not on opening', () =
   sockets[0].say({ type: 'prepared', session_id: 'hdx_1', timeout_s: 180, recording_session_id: 'r1' });
   sockets[0].say({ type: 'stopped', session_id: 'hdx_1' });
 
-  assert.equal(sockets[0].url, 'ws://parley.test/ws/half_duplex/hdx_1?extensions=true');
+  assert.equal(sockets[0].url, 'ws://parley.localhost/ws/half_duplex/hdx_1?extensions=true');
   assert.deepEqual(seen, [
     ['queue', { position: 2, length: 3, waitS: 40, ticketId: 'q_1' }],
     ['queue', null],
@@ -123,7 +124,7 @@ test('half-duplex sends its configuration after the queue, not on opening', () =
 
 /** A session that the server lets us go on with, and one message of it. */
 function resumable() {
-  const { clock, sockets, connection } = surroundings();
+  const { clock, sockets, requests, connection } = surroundings();
   const client = new DuplexClient({ instructions: 'x' }, 'audio', connection);
   const seen = watch(client, 'listen', 'returned', 'ended');
   client.open();
@@ -134,7 +135,8 @@ function resumable() {
   const result = (seq, received) => ({ type: 'result', is_listen: true, kv_cache_length: seq, seq, received });
   const unit = () => client.sendUnitOf({ audio: new Float32Array(4) });
   const resumed = { type: 'session.resumed', session_id: 'adx_1', resume_window_s: 30, generation: 1 };
-  return { clock, sockets, socket, client, seen, result, unit, resumed: { ...resumed, resume_token: 't2' } };
+  const again = { ...resumed, resume_token: 't2' };
+  return { clock, sockets, requests, socket, client, seen, result, unit, resumed: again };
 }
 
 test('a session goes on over another connection: nothing is lost, nothing comes twice', () => {
@@ -204,6 +206,119 @@ test('a session that the server does not keep, or not long enough, is lost', () 
   assert.equal(left.seen.at(-1)[1].reason, 'stopped');
   left.clock.pass(5000);
   assert.equal(left.sockets.length, 1);
+  const goodbye = 'http://parley.localhost/api/sessions/adx_1/end';
+  assert.deepEqual(left.requests, [['POST', goodbye]], 'the server need not wait for who will not come');
+});
+
+test('a goodbye without a socket goes where the server is, with its key', () => {
+  const address = 'wss://a.test/voice/v1/realtime?mode=audio&token=pk_1%262&extensions=true';
+  assert.equal(goodbyeUrl(address, 'rt_1'), 'https://a.test/voice/api/sessions/rt_1/end?token=pk_1%262');
+});
+
+/** A binary message of a server. */
+function binary(message, bytes) {
+  const head = Buffer.from(JSON.stringify(message));
+  const size = Buffer.alloc(4);
+  size.writeUInt32BE(head.length);
+  const all = Buffer.concat([size, head, bytes]);
+  return all.buffer.slice(all.byteOffset, all.byteOffset + all.length);
+}
+
+/** JSON and 16-bit samples of a binary message of ours. */
+function opened(frame) {
+  const all = Buffer.from(frame);
+  const end = 4 + all.readUInt32BE(0);
+  const samples = Array.from({ length: (all.length - end) / 2 }, (_, i) => all.readInt16LE(end + 2 * i));
+  return [JSON.parse(all.subarray(4, end).toString()), samples];
+}
+
+const SAMPLES = { input: 'pcm16', output: 'pcm16', binary: true };
+const HEARD = Float32Array.of(0, 0.5, -1, 1, 2);
+const AS_16_BIT = [0, 16384, -32767, 32767, 32767];
+
+for (const [name, make, first, ready, send, sent, said] of [
+  [
+    'half-duplex',
+    (where) => new HalfDuplexClient({ system_prompt: 'Hi.' }, where),
+    (asked) => asked.config.audio_format,
+    [{ type: 'queue_done' }, { type: 'prepared', session_id: 'h', timeout_s: 9, audio_format: SAMPLES }],
+    (client) => client.sendAudio(HEARD),
+    { type: 'audio_chunk', audio_base64: '' },
+    { type: 'chunk', text_delta: 'é', audio_data: '' },
+  ],
+  [
+    'duplex',
+    (where) => new DuplexClient({ instructions: 'x' }, 'audio', where),
+    (asked) => asked.audio_format,
+    [{ type: 'queue_done' }, { type: 'prepared', session_id: 'd', audio_format: SAMPLES }],
+    (client) => client.sendUnitOf({ audio: HEARD, forceListen: true }),
+    { type: 'audio_chunk', audio_base64: '', force_listen: true },
+    { type: 'result', is_listen: false, text: 'é', audio_data: '', kv_cache_length: 1 },
+  ],
+  [
+    'realtime',
+    (where) => new RealtimeClient({ instructions: 'x' }, 'audio', where),
+    (asked) => asked.session.audio_format,
+    [{ type: 'session.queue_done' }, { type: 'session.created', session_id: 'r', audio_format: SAMPLES }],
+    (client) => client.sendUnitOf({ audio: HEARD }),
+    { type: 'input_audio_buffer.append', audio: '' },
+    { type: 'response.output_audio.delta', text: 'é', audio: '', kv_cache_length: 1 },
+  ],
+]) {
+  test(`${name}: over a network sound crosses as 16-bit samples in binary messages`, () => {
+    const { sockets, connection } = surroundings();
+    const client = make({ ...connection, base: 'https://a.test' });
+    const seen = watch(client, 'speak', 'delta');
+    client.open();
+    const [socket] = sockets;
+    socket.accept();
+    socket.say(...ready);
+    send(client);
+    socket.say(binary(said, Buffer.from(Int16Array.of(0, 16384, -32768).buffer)));
+
+    assert.equal(socket.binaryType, 'arraybuffer');
+    assert.deepEqual(first(socket.sent[0]), SAMPLES);
+    assert.deepEqual(opened(socket.sent[1]), [sent, AS_16_BIT]);
+    const [[, { text, audio }]] = seen;
+    assert.deepEqual([text, ...audio], ['é', 0, 0.5, -1]);
+  });
+
+  test(`${name}: as published on this machine, for who asks for it, and for a server without formats`, () => {
+    for (const [where, told] of [
+      [{ base: 'http://127.0.0.1:8006' }, undefined],
+      [{ base: 'https://a.test', audioFormat: { input: 'float32', output: 'float32', binary: false } }, undefined],
+      [{ base: 'https://a.test' }, SAMPLES],
+    ]) {
+      const { sockets, connection } = surroundings();
+      const client = make({ ...connection, ...where });
+      client.open();
+      const [socket] = sockets;
+      socket.accept();
+      socket.say(...ready.map(({ audio_format: _, ...message }) => message));
+      send(client);
+
+      assert.deepEqual(first({ config: {}, ...socket.sent[0] }), told);
+      const { audio = '', audio_base64: text = audio } = socket.sent[1];
+      assert.deepEqual(decodePcm(text), HEARD);
+    }
+  });
+}
+
+test('a unit that is dropped hands its wish for silence on, in a binary message, too', () => {
+  const { sockets, connection } = surroundings();
+  const client = new DuplexClient({ instructions: 'x' }, 'audio', { ...connection, base: 'https://a.test' });
+  client.open();
+  const [socket] = sockets;
+  socket.accept();
+  socket.say({ type: 'queue_done' }, { type: 'prepared', session_id: 'd', audio_format: SAMPLES });
+  socket.bufferedAmount = 1e6;
+  client.sendUnitOf({ audio: HEARD, forceListen: true });
+  for (let i = 0; i < 2; i++) client.sendUnitOf({ audio: HEARD });
+  socket.bufferedAmount = 0;
+  client.sendUnitOf({ audio: HEARD });
+
+  const units = socket.sent.slice(1).map((frame) => opened(frame)[0].force_listen ?? false);
+  assert.deepEqual(units, [true, false, false]);
 });
 
 test('a line that breaks in the queue is mended, with growing pauses', () => {

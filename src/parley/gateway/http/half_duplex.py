@@ -52,11 +52,6 @@ def routes(
     """Routes for stopping half-duplex sessions."""
     router = APIRouter(tags=["half-duplex"])
 
-    def may_stop(caller: Caller, address: str, client: Ticket | Lease) -> bool:
-        if client.key_id is not None:
-            return caller.key is not None and caller.key.id == client.key_id
-        return is_long(client.session_id) or is_same_place(address, client.address)
-
     @router.post(
         "/api/half_duplex/stop", responses=problems(404, 422, 429), response_model=StopAnswer
     )
@@ -94,6 +89,14 @@ def routes(
         return problem(404, "No such session is running.", success=False)
 
     return router
+
+
+def may_stop(caller: Caller, address: str, client: Ticket | Lease) -> bool:
+    """Whether a caller who named a session's id may end it: with the session's key; without one from
+    the same address, or by an id that cannot be guessed."""
+    if client.key_id is not None:
+        return caller.key is not None and caller.key.id == client.key_id
+    return is_long(client.session_id) or is_same_place(address, client.address)
 
 
 def _is(client: Ticket | Lease, session_id: str) -> bool:

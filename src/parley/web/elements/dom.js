@@ -235,6 +235,24 @@ export function growing(field) {
   return field;
 }
 
+/** @type {Promise<void> | null} */
+let firstPaint = null;
+
+/**
+ * When what is there now has been painted: what is not needed for that comes afterwards, and the page can be
+ * used meanwhile. Once per page.
+ * @returns {Promise<void>}
+ */
+export function painted() {
+  firstPaint ??= new Promise((resolve) => {
+    const next = () => setTimeout(resolve);
+    // Nothing is painted of a page that nobody sees.
+    if (document.hidden) next();
+    else requestAnimationFrame(next);
+  });
+  return firstPaint;
+}
+
 /** Not twice within `ms`: touch and click may both arrive. @param {() => void} act @param {number} ms */
 export function once(act, ms) {
   let last = -Infinity;

@@ -81,7 +81,7 @@ export function mediaNotice({ trouble, device }, ways) {
 
 /**
  * Why a conversation ended; nothing when we ended it ourselves.
- * @param {import('../wire/connection.js').Ending} ending
+ * @param {import('../wire/reasons.js').Ending} ending
  * @param {Way[]} ways
  */
 export function endingNotice({ reason, code, sentence, wasReady }, ways) {

@@ -3,7 +3,7 @@
  * Puts parts together; what happens in a call is decided in `talk/`, what is shown of it in `pages/call/`.
  */
 
-import { $, h, say, toast } from '../elements/dom.js';
+import { $, h, painted, say, toast } from '../elements/dom.js';
 import { factsOf } from '../elements/model.js';
 import { barrierNotice, notice } from '../elements/notice.js';
 import { describe, remember } from '../elements/recents.js';
@@ -37,6 +37,7 @@ export async function mountCall(kind, own) {
   setInterval(() => page.clock.draw(), 500);
   draw(page);
   firstNotice(page);
+  await painted();
   page.stage.showModel(factsOf((await about()).model));
 }
 
@@ -94,7 +95,8 @@ function assemble(parts, { mountStageVideo }) {
 
 /** The server has told which other servers there are before a call can go to one of them. @param {CallPage} page */
 function reachServer(page) {
-  const known = about().then(({ playbackDelayMs, apiHosts, limitsS }) => {
+  const known = painted().then(async () => {
+    const { playbackDelayMs, apiHosts, limitsS } = await about();
     if (playbackDelayMs !== null) page.settings.suggest({ delay: playbackDelayMs });
     if (page.isHalf) return { base: null, limitsS };
     const { base, refused } = chosenApi(location.href, apiHosts);

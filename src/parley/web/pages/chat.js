@@ -1,7 +1,7 @@
 /** The page of turn-based chat: messages of any kind, answers in words and voice, kept in this browser. */
 
 import { mayRecord, recordingChoice } from '../elements/consent.js';
-import { $, h } from '../elements/dom.js';
+import { $, h, painted } from '../elements/dom.js';
 import { factsOf } from '../elements/model.js';
 import { remember } from '../elements/recents.js';
 import { mountShell } from '../elements/shell/shell.js';
@@ -120,7 +120,7 @@ globalThis.addEventListener('pagehide', () => {
 });
 const asked = new URLSearchParams(location.search).get('chat');
 if (asked) void chats.openById(asked);
-void showModel();
-void chats.draw();
+void painted().then(showModel);
+void painted().then(() => chats.draw());
 showRecorded();
 draw();

@@ -1,6 +1,6 @@
 /** The first page: one tap to talk, every way there is, what was talked about before. */
 
-import { $, copy, h, say, sheet } from '../elements/dom.js';
+import { $, copy, h, painted, say, sheet } from '../elements/dom.js';
 import { icon } from '../elements/icons.js';
 import { factsOf } from '../elements/model.js';
 import { recents, viewerUrl } from '../elements/recents.js';
@@ -217,5 +217,5 @@ async function showEnabled() {
 
 drawRecents();
 words.addEventListener('language', drawRecents);
-void showModel();
-void showEnabled();
+void painted().then(showModel);
+void painted().then(showEnabled);

@@ -148,7 +148,7 @@ class StageVideo {
     );
     drawTools(tools, this.acts, this.#isDetailed);
     this.zoomed.hidden = !camera.isOn || camera.zoom < 1.05;
-    this.zoomed.textContent = `${number(camera.zoom, { maximumFractionDigits: 1 })}×`;
+    if (!this.zoomed.hidden) this.zoomed.textContent = `${number(camera.zoom, { maximumFractionDigits: 1 })}×`;
     video.style.setProperty('--zoom', String(Math.min(ZOOM_LIMIT, camera.isOn ? camera.zoom : 1)));
     // People expect to see themselves as in a mirror; what is sent is turned only when they ask for it.
     const isMirrored = (camera.facing === 'user') !== camera.isMirrored;

@@ -140,7 +140,7 @@ class Writing {
     this.#shown = text.length;
   }
 
-  /** @param {import('../wire/connection.js').Ending} ending */
+  /** @param {import('../wire/reasons.js').Ending} ending */
   #finished(ending) {
     const answer = this.#chat.messages.at(-1);
     this.#showAnswer();

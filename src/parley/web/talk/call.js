@@ -23,7 +23,7 @@ import { isBusyIn, isOnIn, mayFollow } from './phases.js';
  * @typedef {{kind: 'media', trouble: import('../audio/devices.js').MediaTrouble, device: 'microphone' | 'camera'}
  *   | {kind: 'server', code: string, sentence: string}
  *   | {kind: 'network', dropped: number}} Trouble
- * @typedef {'not_started' | import('../wire/connection.js').Reason} EndReason
+ * @typedef {'not_started' | import('../wire/reasons.js').Reason} EndReason
  * @typedef {{reason: EndReason, code: string, sentence: string, wasReady: boolean}} Ending
  * @typedef {object} CallState
  * @property {CallPhase} phase
@@ -411,7 +411,7 @@ export class Call extends EventTarget {
 
   // The end, or the next connection
 
-  /** @param {import('../wire/connection.js').Ending} ending */
+  /** @param {import('../wire/reasons.js').Ending} ending */
   #onEnded(ending) {
     this.#line.abort();
     const at = this.now();

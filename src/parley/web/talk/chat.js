@@ -208,7 +208,7 @@ export class ChatTalk extends EventTarget {
       answer.recordingId = done.recordingId;
       answer.isInterrupted = done.wasStopped;
     });
-    on('ended', (/** @type {import('../wire/connection.js').Ending} */ ending) => {
+    on('ended', (/** @type {import('../wire/reasons.js').Ending} */ ending) => {
       this.#client = null;
       this.queue = null;
       answer.timing = { firstMs, totalMs: this.now() - askedAt };

@@ -1,3 +1,5 @@
+/** @param {any} message a queue event of any dialect @returns {Place} */
+export function placeOf(message: any): Place;
 /**
  * @typedef {{base?: string, token?: string} & Surroundings} Where the server (the page's own by default), and a key for it
  */
@@ -7,23 +9,11 @@
  * @property {(callback: () => void, ms: number) => unknown} [setTimer]
  * @property {(timer: any) => void} [clearTimer]
  * @property {() => number} [now] ms
+ * @property {typeof globalThis.fetch} [fetch]
  * @property {boolean} [resume] go on with the session when the line breaks, where the server offers it; true
+ * @property {import('./sound.js').Format} [audioFormat] how sound crosses the wire; by default as published on this
+ *   machine, as 16-bit samples in binary messages over a network, where the server offers that
  */
-/** @param {number} code @param {string} serverCode @returns {Reason} */
-export function reasonOf(code: number, serverCode: string): Reason;
-/** @param {any} message a queue event of any dialect @returns {Place} */
-export function placeOf(message: any): Place;
-/**
- * The address of a socket on this page's host, or on another server. `extensions` asks for what the published protocol
- * does not name: recordings, tickets, error codes of our own.
- * @param {string} path
- * @param {string} [base] like `https://server:8006`, or with a path where a proxy offers the server; the page's own host
- *   by default
- * @param {string} [token] a key, or a session token; browsers cannot send it in a header
- */
-export function socketUrl(path: string, base?: string, token?: string): string;
-/** An id for a conversation: unguessable, because its recording can be asked for by it. @param {string} prefix */
-export function makeSessionId(prefix: string): string;
 export class Connection extends EventTarget {
     /**
      * @param {string} url
@@ -44,7 +34,11 @@ export class Connection extends EventTarget {
     setTimer: ((callback: () => void, ms: number) => unknown) | ((callback: () => void, ms: number) => number);
     clearTimer: (timer: any) => void;
     now: () => number;
+    fetch: typeof fetch;
     asksToResume: boolean;
+    sound: WireSound;
+    /** The field of the server's messages that holds sound. */
+    get soundField(): string;
     /** Whether a break of the line may be mended. Chat narrows it: only while nothing was received. */
     get mayRetry(): boolean;
     get hasHeard(): boolean;
@@ -90,6 +84,15 @@ export class Connection extends EventTarget {
     stop(message: object | null): void;
     #private;
 }
+export type Phase = "new" | "connecting" | "queued" | "assigned" | "ready" | "returning" | "stopping" | "ended";
+export type Place = {
+    position: number;
+    length: number;
+    waitS: number | null;
+    ticketId: string;
+};
+export type Reason = import("./reasons.js").Reason;
+export type Ending = import("./reasons.js").Ending;
 /**
  * the server (the page's own by default), and a key for it
  */
@@ -108,27 +111,15 @@ export type Surroundings = {
      * ms
      */
     now?: (() => number) | undefined;
+    fetch?: typeof fetch | undefined;
     /**
      * go on with the session when the line breaks, where the server offers it; true
      */
     resume?: boolean | undefined;
+    /**
+     * how sound crosses the wire; by default as published on this
+     * machine, as 16-bit samples in binary messages over a network, where the server offers that
+     */
+    audioFormat?: import("./sound.js").Format | undefined;
 };
-export type Phase = "new" | "connecting" | "queued" | "assigned" | "ready" | "returning" | "stopping" | "ended";
-export type Place = {
-    position: number;
-    length: number;
-    waitS: number | null;
-    ticketId: string;
-};
-/**
- * stopped: we asked · cancelled: someone took us out of the queue · busy: no room, try later ·
- * refused: not allowed · bad: we said something the server could not use · failed: the server's fault ·
- * lost: the network
- */
-export type Reason = "stopped" | "cancelled" | "timeout" | "context_full" | "server_shutdown" | "busy" | "refused" | "bad" | "failed" | "lost";
-export type Ending = {
-    reason: Reason;
-    code: string;
-    sentence: string;
-    wasReady: boolean;
-};
+import { WireSound } from './sound.js';

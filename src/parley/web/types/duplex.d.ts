@@ -20,6 +20,7 @@
  * @property {import('./protocol.js').duplex.InterruptionOptions} [interruption] what the server does when
  *   somebody speaks while the assistant does; nothing by default
  */
+/** @template M @template {keyof M} F @typedef {Omit<M, F> & Record<F, string | Uint8Array>} WithSound */
 export const UNIT_SAMPLES: 16000;
 /** Tokens a context can hold. Source: realtime_video_protocol.txt. */
 export const CONTEXT_TOKENS: 8192;
@@ -91,4 +92,5 @@ export type DuplexOptions = {
      */
     interruption?: import("./protocol.js").duplex.InterruptionOptions | undefined;
 };
+export type WithSound<M, F extends keyof M> = Omit<M, F> & Record<F, string | Uint8Array>;
 import { LegacyConnection } from './legacy.js';

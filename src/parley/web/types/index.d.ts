@@ -1,7 +1,8 @@
 export { ChatClient } from "./chat.js";
 export { HalfDuplexClient } from "./half-duplex.js";
 export { RealtimeClient } from "./realtime.js";
+export { Connection } from "./connection.js";
 export { CONTEXT_TOKENS, DuplexClient } from "./duplex.js";
-export { Connection, makeSessionId, socketUrl } from "./connection.js";
+export { makeSessionId, socketUrl } from "./address.js";
 export { decodeBytes, decodePcm, encodeBytes, encodePcm } from "./codec.js";
 export { HttpError, request } from "./http.js";

@@ -8,8 +8,8 @@ export class Returning {
     get isPossible(): boolean;
     /** Whether anything came over the connection that we have now: where nothing does, another is no better. */
     get hasHeard(): boolean;
-    /** @param {string} text of a message that is about to be sent */
-    sent(text: string): void;
+    /** @param {string | Uint8Array} frame of a message that is about to be sent */
+    sent(frame: string | Uint8Array): void;
     /**
      * Count a message of the server.
      * @param {any} message
@@ -32,8 +32,8 @@ export class Returning {
     /**
      * The server lets us go on.
      * @param {any} granted its `session.resumed`
-     * @returns {string[]} what is to be sent now: that it has come, and what was lost on the way
+     * @returns {(string | Uint8Array)[]} what is to be sent now: that it has come, and what was lost on the way
      */
-    granted(granted: any): string[];
+    granted(granted: any): (string | Uint8Array)[];
     #private;
 }

@@ -6,7 +6,7 @@
  */
 
 import { decodePcm } from './codec.js';
-import { socketUrl } from './connection.js';
+import { socketUrl } from './address.js';
 import { LegacyConnection } from './legacy.js';
 
 /** @typedef {import('./protocol.js').chat.Request} Request */

@@ -1,11 +1,12 @@
 /**
  * The life of one conversation's socket, the same for every dialect: connecting, waiting in the queue,
- * ready, over. Knows JSON and close codes, nothing of sound, and no DOM.
+ * ready, over. Knows messages and close codes, no samples, and no DOM.
  *
  * Events (`CustomEvent.detail`):
  *   phase    Phase
  *   queue    Place, while waiting; null when the wait is over
  *   ready    {sessionId, recordingId}       the conversation may begin
+ *   returned {awayMs}                       it goes on over another connection
  *   trouble  {code, sentence}               something failed, the conversation goes on
  *   dropped  number                         units given up so far because the network is too slow
  *   ended    Ending                         exactly once
@@ -13,23 +14,20 @@
  * and what the dialect adds.
  *
  * A connection that breaks before the conversation is ready is made again, with growing pauses: nothing
- * is lost by it but the place in the queue. After that a break is the end; the server frees the place at
- * once and there is nothing to return to.
+ * is lost by it but the place in the queue. After that the session is gone on with over another one, for as
+ * long as the server keeps it; where it does not, a break is the end.
  */
 
+import { goodbyeUrl, unreachable } from './address.js';
+import { Backlog } from './backlog.js';
+import { reasonOf } from './reasons.js';
 import { FINAL_CODES, Returning } from './returning.js';
-import { at } from './root.js';
+import { fitting, pack, unpack, WireSound } from './sound.js';
 
 /** @typedef {'new' | 'connecting' | 'queued' | 'assigned' | 'ready' | 'returning' | 'stopping' | 'ended'} Phase */
 /** @typedef {{position: number, length: number, waitS: number | null, ticketId: string}} Place */
-/**
- * stopped: we asked · cancelled: someone took us out of the queue · busy: no room, try later ·
- * refused: not allowed · bad: we said something the server could not use · failed: the server's fault ·
- * lost: the network
- * @typedef {'stopped' | 'cancelled' | 'timeout' | 'context_full' | 'server_shutdown' | 'busy' | 'refused' |
- *   'bad' | 'failed' | 'lost'} Reason
- */
-/** @typedef {{reason: Reason, code: string, sentence: string, wasReady: boolean}} Ending */
+/** @typedef {import('./reasons.js').Reason} Reason */
+/** @typedef {import('./reasons.js').Ending} Ending */
 
 /** How long a `stop` may take before the socket is closed from this side. Source: web client spec 5. */
 const STOP_WAIT_MS = 2000;
@@ -43,9 +41,6 @@ const RETURN_MS = 1000;
 /** Messages that wait for the line to come back, units not counted. */
 const LATER_LIMIT = 64;
 const RETRY_MS = [500, 1000, 2000, 4000, 8000];
-/** What may wait in the socket before units are held back, and how many are held. */
-const BUFFER_UNITS = 3;
-const HELD_UNITS = 2;
 
 /**
  * @typedef {{base?: string, token?: string} & Surroundings} Where the server (the page's own by default), and a key for it
@@ -56,43 +51,11 @@ const HELD_UNITS = 2;
  * @property {(callback: () => void, ms: number) => unknown} [setTimer]
  * @property {(timer: any) => void} [clearTimer]
  * @property {() => number} [now] ms
+ * @property {typeof globalThis.fetch} [fetch]
  * @property {boolean} [resume] go on with the session when the line breaks, where the server offers it; true
+ * @property {import('./sound.js').Format} [audioFormat] how sound crosses the wire; by default as published on this
+ *   machine, as 16-bit samples in binary messages over a network, where the server offers that
  */
-
-/** @param {number} code @param {string} serverCode @returns {Reason} */
-export function reasonOf(code, serverCode) {
-  if (serverCode === 'context_full') return 'context_full';
-  if (serverCode === 'cancelled') return 'cancelled';
-  switch (code) {
-    case 1000:
-      return 'stopped';
-    case 1001:
-      return 'server_shutdown';
-    case 1003:
-    case 1007:
-    case 1009:
-      return 'bad';
-    case 1008:
-      return [
-        'invalid_payload',
-        'invalid_config',
-        'invalid_request',
-        'missing_field',
-        'unknown_event',
-        'invalid_event',
-        'not_prepared',
-      ].includes(serverCode)
-        ? 'bad'
-        : 'refused';
-    case 1013:
-      return 'busy';
-    case 1006:
-    case 1005:
-      return 'lost';
-    default:
-      return 'failed';
-  }
-}
 
 export class Connection extends EventTarget {
   /** @type {Phase} */
@@ -114,10 +77,7 @@ export class Connection extends EventTarget {
   #farewell = {};
   #hasHeard = false;
   #hasOpened = false;
-  /** @type {{text: string, message: any}[]} */
-  #held = [];
-  /** Since when units are being held back; null: none is. @type {number | null} */
-  #heldSince = null;
+  #backlog = new Backlog();
   /** From the first message on, where the session may be gone on with. @type {Returning | null} */
   #returning = null;
   #lostAt = 0;
@@ -137,7 +97,14 @@ export class Connection extends EventTarget {
     this.setTimer = surroundings.setTimer ?? ((callback, ms) => setTimeout(callback, ms));
     this.clearTimer = surroundings.clearTimer ?? ((timer) => clearTimeout(timer));
     this.now = surroundings.now ?? (() => performance.now());
+    this.fetch = surroundings.fetch ?? globalThis.fetch.bind(globalThis);
     this.asksToResume = surroundings.resume ?? true;
+    this.sound = new WireSound(surroundings.audioFormat ?? fitting(url));
+  }
+
+  /** The field of the server's messages that holds sound. */
+  get soundField() {
+    return '';
   }
 
   /** Whether a break of the line may be mended. Chat narrows it: only while nothing was received. */
@@ -157,26 +124,34 @@ export class Connection extends EventTarget {
   #dial() {
     this.#enter('connecting');
     this.#farewell = {};
-    const socket = this.connect(this.url);
-    this.#socket = socket;
-    this.#timer = this.setTimer(() => this.#broken(socket, 1006, ''), OPEN_WAIT_MS);
-    socket.onopen = () => {
-      if (socket !== this.#socket) return;
+    const socket = this.#reach(this.url, () => {
       this.clearTimer(this.#timer);
       this.openedAt = this.now();
       this.#hasOpened = true;
       this.onOpen();
-    };
-    socket.onmessage = ({ data }) => {
-      if (socket === this.#socket) this.#receive(data);
-    };
-    socket.onclose = ({ code, reason }) => this.#broken(socket, code, reason);
+    });
     // In browsers `close` follows at once and says more. Node ends a refused connection with this alone.
     socket.onerror = () => {
       if (socket !== this.#socket || socket.readyState === 1) return;
       this.clearTimer(this.#timer);
       this.#timer = this.setTimer(() => this.#broken(socket, 1006, ''), ERROR_WAIT_MS);
     };
+  }
+
+  /** @param {string} url @param {() => void} onOpen */
+  #reach(url, onOpen) {
+    const socket = this.connect(url);
+    this.#socket = socket;
+    socket.binaryType = 'arraybuffer';
+    this.#timer = this.setTimer(() => this.#broken(socket, 1006, ''), OPEN_WAIT_MS);
+    socket.onopen = () => {
+      if (socket === this.#socket) onOpen();
+    };
+    socket.onmessage = ({ data }) => {
+      if (socket === this.#socket) this.#receive(data);
+    };
+    socket.onclose = ({ code, reason }) => this.#broken(socket, code, reason);
+    return socket;
   }
 
   /** @param {Phase} phase */
@@ -193,12 +168,11 @@ export class Connection extends EventTarget {
 
   /** @param {unknown} data */
   #receive(data) {
-    if (typeof data !== 'string') return;
     let message;
     try {
-      message = JSON.parse(data);
+      message = typeof data === 'string' ? JSON.parse(data) : unpack(/** @type {any} */ (data), this.soundField);
     } catch (error) {
-      console.warn('a message that is not JSON was ignored', error);
+      console.warn('a message that cannot be read was ignored', error);
       return;
     }
     if (this.phase === 'ended') return;
@@ -266,16 +240,9 @@ export class Connection extends EventTarget {
       return;
     }
     this.#timer = this.setTimer(() => {
-      const socket = this.connect(`${this.url}${this.url.includes('?') ? '&' : '?'}resume=true`);
-      this.#socket = socket;
-      this.#timer = this.setTimer(() => this.#broken(socket, 1006, ''), OPEN_WAIT_MS);
-      socket.onopen = () => {
-        if (socket === this.#socket) socket.send(JSON.stringify(this.#returning?.request()));
-      };
-      socket.onmessage = ({ data }) => {
-        if (socket === this.#socket) this.#receive(data);
-      };
-      socket.onclose = ({ code, reason }) => this.#broken(socket, code, reason);
+      const socket = this.#reach(`${this.url}${this.url.includes('?') ? '&' : '?'}resume=true`, () =>
+        socket.send(JSON.stringify(this.#returning?.request())),
+      );
     }, pause);
   }
 
@@ -298,7 +265,7 @@ export class Connection extends EventTarget {
     // The server's clock stood still meanwhile.
     this.openedAt += awayMs;
     this.#farewell = {};
-    for (const text of /** @type {Returning} */ (this.#returning).granted(granted)) socket.send(text);
+    for (const frame of /** @type {Returning} */ (this.#returning).granted(granted)) socket.send(frame);
     this.#enter('ready');
     for (const message of this.#later.splice(0)) this.send(message);
     this.tell('returned', { awayMs });
@@ -308,7 +275,8 @@ export class Connection extends EventTarget {
   #end(ending) {
     if (this.phase === 'ended') return;
     this.clearTimer(this.#timer);
-    this.#held.length = this.#later.length = 0;
+    this.#backlog.clear();
+    this.#later.length = 0;
     this.#enter('ended');
     this.tell('ended', { ...ending, wasReady: this.sessionId !== '' });
   }
@@ -365,7 +333,7 @@ export class Connection extends EventTarget {
 
   /** For how long units have been waiting because nothing leaves the socket. */
   stuckMs() {
-    return this.#heldSince === null ? 0 : this.now() - this.#heldSince;
+    return this.#backlog.waitedMs(this.now());
   }
 
   /** The line is dead although the socket does not know it yet. */
@@ -383,15 +351,15 @@ export class Connection extends EventTarget {
   send(message) {
     if (this.phase === 'returning') return this.#later.length < LATER_LIMIT && this.#later.push(message) > 0;
     if (!this.isOpen) return false;
-    this.#post(JSON.stringify(message), message);
+    this.#post(pack(message), message);
     return true;
   }
 
-  /** @param {string} text @param {object} message */
-  #post(text, message) {
+  /** @param {string | Uint8Array} frame @param {object} message */
+  #post(frame, message) {
     this.tell('wire', { out: true, message });
-    this.#returning?.sent(text);
-    this.#socket?.send(text);
+    this.#returning?.sent(frame);
+    this.#socket?.send(/** @type {any} */ (frame));
   }
 
   /**
@@ -401,23 +369,9 @@ export class Connection extends EventTarget {
   sendUnit(message) {
     const isAway = this.phase === 'returning';
     if (!this.isOpen && !isAway) return;
-    const text = JSON.stringify(message);
-    this.#held.push({ text, message });
-    const limit = text.length * BUFFER_UNITS;
-    while (!isAway && this.#held.length > 0 && /** @type {WebSocket} */ (this.#socket).bufferedAmount < limit) {
-      const next = /** @type {{text: string, message: any}} */ (this.#held.shift());
-      this.#post(next.text, next.message);
-    }
-    this.#heldSince = this.#held.length === 0 ? null : (this.#heldSince ?? this.now());
-    while (this.#held.length > HELD_UNITS) {
-      const old = /** @type {{text: string, message: any}} */ (this.#held.shift());
-      // A request to be silent is not late sound: it moves to the unit that follows.
-      if (old.message.force_listen && this.#held[0]) {
-        this.#held[0].message = { ...this.#held[0].message, force_listen: true };
-        this.#held[0].text = JSON.stringify(this.#held[0].message);
-      }
-      this.tell('dropped', ++this.dropped);
-    }
+    const post = this.#post.bind(this);
+    const dropped = this.#backlog.push(message, this.now(), isAway ? null : this.#socket, post);
+    for (let i = 0; i < dropped; i++) this.tell('dropped', ++this.dropped);
   }
 
   /**
@@ -426,6 +380,7 @@ export class Connection extends EventTarget {
    */
   stop(message) {
     if (this.phase === 'ended' || this.phase === 'stopping') return;
+    if (this.phase === 'returning') this.#leave();
     if (this.phase === 'new' || this.phase === 'returning' || !this.isOpen || !message) {
       this.finish({ reason: 'stopped' });
       return;
@@ -434,20 +389,14 @@ export class Connection extends EventTarget {
     this.#enter('stopping');
     this.#timer = this.setTimer(() => this.finish({ reason: 'stopped' }), STOP_WAIT_MS);
   }
-}
 
-/**
- * What to look at when nobody answers. Pages have words of their own for it.
- * @param {string} address
- */
-function unreachable(address) {
-  if ('document' in globalThis) return '';
-  const { origin, protocol, host } = new URL(address);
-  const hint =
-    protocol === 'wss:'
-      ? 'If the server made its own certificate, start Node with NODE_EXTRA_CA_CERTS=certs/cert.pem.'
-      : `If the server speaks HTTPS, its address is https://${host}.`;
-  return `No connection to ${origin}. Is the server running, and is the port right? ${hint}`;
+  /** While there is no socket, the server would keep the place for somebody who does not come back. */
+  #leave() {
+    // A page that is being closed is gone before an answer comes; the browser sends it all the same.
+    const init = { method: 'POST', keepalive: true };
+    // Without a network nobody hears it, and the place is free when the server has waited long enough.
+    this.fetch(goodbyeUrl(this.url, this.sessionId), init).catch(() => {});
+  }
 }
 
 /** @param {any} message a queue event of any dialect @returns {Place} */
@@ -458,28 +407,4 @@ export function placeOf(message) {
     waitS: message.estimated_wait_s ?? message.eta_seconds ?? null,
     ticketId: message.ticket_id ?? '',
   };
-}
-
-/**
- * The address of a socket on this page's host, or on another server. `extensions` asks for what the published protocol
- * does not name: recordings, tickets, error codes of our own.
- * @param {string} path
- * @param {string} [base] like `https://server:8006`, or with a path where a proxy offers the server; the page's own host
- *   by default
- * @param {string} [token] a key, or a session token; browsers cannot send it in a header
- */
-export function socketUrl(path, base, token) {
-  const url = base
-    ? new URL(base.replace(/[?#].*$/, '').replace(/\/*$/, '') + path)
-    : new URL(at(path), globalThis.location?.href);
-  url.protocol = url.protocol.replace(/^http/, 'ws');
-  if (token) url.searchParams.set('token', token);
-  url.searchParams.set('extensions', 'true');
-  return url.href;
-}
-
-/** An id for a conversation: unguessable, because its recording can be asked for by it. @param {string} prefix */
-export function makeSessionId(prefix) {
-  const random = crypto.getRandomValues(new Uint8Array(16));
-  return prefix + Array.from(random, (byte) => byte.toString(16).padStart(2, '0')).join('');
 }

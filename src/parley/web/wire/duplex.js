@@ -8,8 +8,7 @@
  *   interruption {state: 'suspected' | 'dismissed' | 'stopped'}
  */
 
-import { decodePcm, encodePcm } from './codec.js';
-import { makeSessionId, socketUrl } from './connection.js';
+import { makeSessionId, socketUrl } from './address.js';
 import { LegacyConnection } from './legacy.js';
 
 /** @typedef {import('./protocol.js').duplex.Prepare} Prepare */
@@ -35,6 +34,8 @@ import { LegacyConnection } from './legacy.js';
  *   somebody speaks while the assistant does; nothing by default
  */
 
+/** @template M @template {keyof M} F @typedef {Omit<M, F> & Record<F, string | Uint8Array>} WithSound */
+
 export const UNIT_SAMPLES = 16000;
 /** Tokens a context can hold. Source: realtime_video_protocol.txt. */
 export const CONTEXT_TOKENS = 8192;
@@ -56,6 +57,10 @@ export class DuplexClient extends LegacyConnection {
     this.ownId = id;
   }
 
+  get soundField() {
+    return 'audio_data';
+  }
+
   onAssigned() {
     const { instructions, voice, ttsVoice, slices = 1, config, record, interruption } = this.options;
     /** @type {Prepare} */
@@ -64,6 +69,7 @@ export class DuplexClient extends LegacyConnection {
     if (voice) prepare.ref_audio_base64 = voice;
     if (ttsVoice) prepare.tts_ref_audio_base64 = ttsVoice;
     if (record === false) prepare.record = false;
+    if (this.sound.asked) prepare.audio_format = this.sound.asked;
     if (this.asksToResume) prepare.resume = true;
     this.begin(prepare);
   }
@@ -73,6 +79,7 @@ export class DuplexClient extends LegacyConnection {
     if (this.onShared(message)) return;
     switch (message.type) {
       case 'prepared':
+        this.sound.agree(message.audio_format);
         this.ready({ sessionId: message.session_id || this.ownId, recordingId: message.recording_session_id });
         break;
       case 'result': {
@@ -88,7 +95,7 @@ export class DuplexClient extends LegacyConnection {
         else
           this.tell('speak', {
             text: message.text,
-            audio: decodePcm(message.audio_data),
+            audio: this.sound.come(message.audio_data),
             isLast: message.end_of_turn,
             contextTokens,
             costs,
@@ -110,8 +117,8 @@ export class DuplexClient extends LegacyConnection {
   /** @param {Unit} unit */
   sendUnitOf({ audio, frames, forceListen, slices }) {
     if (!this.takesUnits) return;
-    /** @type {import('./protocol.js').duplex.AudioChunk} */
-    const message = { type: 'audio_chunk', audio_base64: encodePcm(audio) };
+    /** @type {WithSound<import('./protocol.js').duplex.AudioChunk, 'audio_base64'>} */
+    const message = { type: 'audio_chunk', audio_base64: this.sound.out(audio) };
     if (frames?.length) message.frame_base64_list = frames;
     if (forceListen) message.force_listen = true;
     if (slices) message.max_slice_nums = slices;

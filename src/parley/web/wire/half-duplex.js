@@ -6,8 +6,7 @@
  * interruption {state: 'suspected' | 'dismissed' | 'stopped', text: what was heard of the answer}.
  */
 
-import { decodePcm, encodePcm } from './codec.js';
-import { makeSessionId, socketUrl } from './connection.js';
+import { makeSessionId, socketUrl } from './address.js';
 import { LegacyConnection } from './legacy.js';
 
 /** @typedef {import('./protocol.js').half_duplex.Prepare} Prepare */
@@ -27,8 +26,14 @@ export class HalfDuplexClient extends LegacyConnection {
     this.timeoutS = 0;
   }
 
+  get soundField() {
+    return 'audio_data';
+  }
+
   onAssigned() {
-    this.begin({ type: 'prepare', ...this.options, ...(this.asksToResume ? { resume: true } : {}) });
+    const { asked } = this.sound;
+    const config = asked ? { config: { ...this.options.config, audio_format: asked } } : {};
+    this.begin({ type: 'prepare', ...this.options, ...config, ...(this.asksToResume ? { resume: true } : {}) });
   }
 
   /** @param {ServerMessage} message */
@@ -36,6 +41,7 @@ export class HalfDuplexClient extends LegacyConnection {
     if (this.onShared(message)) return;
     switch (message.type) {
       case 'prepared':
+        this.sound.agree(message.audio_format);
         this.timeoutS = message.timeout_s;
         this.ready({ sessionId: message.session_id, recordingId: message.recording_session_id });
         break;
@@ -46,7 +52,7 @@ export class HalfDuplexClient extends LegacyConnection {
         this.tell('generating', { speechMs: message.speech_duration_ms });
         break;
       case 'chunk':
-        this.tell('delta', { text: message.text_delta ?? '', audio: decodePcm(message.audio_data) });
+        this.tell('delta', { text: message.text_delta ?? '', audio: this.sound.come(message.audio_data) });
         break;
       case 'interruption':
         this.tell('interruption', { state: message.state, text: message.text });
@@ -64,7 +70,7 @@ export class HalfDuplexClient extends LegacyConnection {
 
   /** @param {Float32Array} audio */
   sendAudio(audio) {
-    if (this.takesUnits) this.sendUnit({ type: 'audio_chunk', audio_base64: encodePcm(audio) });
+    if (this.takesUnits) this.sendUnit({ type: 'audio_chunk', audio_base64: this.sound.out(audio) });
   }
 
   end() {

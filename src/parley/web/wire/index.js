@@ -4,6 +4,7 @@ export { ChatClient } from './chat.js';
 export { HalfDuplexClient } from './half-duplex.js';
 export { CONTEXT_TOKENS, DuplexClient } from './duplex.js';
 export { RealtimeClient } from './realtime.js';
-export { Connection, makeSessionId, socketUrl } from './connection.js';
+export { Connection } from './connection.js';
+export { makeSessionId, socketUrl } from './address.js';
 export { decodeBytes, decodePcm, encodeBytes, encodePcm } from './codec.js';
 export { HttpError, request } from './http.js';

@@ -1,6 +1,7 @@
 /** What the three older dialects say alike: the queue, the end, errors. */
 
-import { Connection, placeOf, reasonOf } from './connection.js';
+import { Connection, placeOf } from './connection.js';
+import { reasonOf } from './reasons.js';
 
 export class LegacyConnection extends Connection {
   /** A full context is told as an error, and `stopped` follows. */

@@ -1,7 +1,7 @@
 /** The realtime dialect: full duplex on `/v1/realtime`. Events as in duplex.js. */
 
-import { decodePcm, encodePcm } from './codec.js';
-import { Connection, placeOf, socketUrl } from './connection.js';
+import { socketUrl } from './address.js';
+import { Connection, placeOf } from './connection.js';
 
 /** @typedef {import('./protocol.js').realtime.ServerMessage} ServerMessage */
 /** @typedef {import('./duplex.js').Unit} Unit */
@@ -54,6 +54,7 @@ export class RealtimeClient extends Connection {
         this.#update();
         break;
       case 'session.created':
+        this.sound.agree(message.audio_format);
         this.canText = accepts(message).includes('input_text');
         this.ready({ sessionId: message.session_id, recordingId: message.recording_session_id });
         break;
@@ -63,7 +64,7 @@ export class RealtimeClient extends Connection {
       case 'response.output_audio.delta':
         this.tell('speak', {
           text: message.text,
-          audio: decodePcm(message.audio),
+          audio: this.sound.come(message.audio),
           isLast: message.end_of_turn,
           contextTokens: message.kv_cache_length,
           costs: {},
@@ -106,6 +107,10 @@ export class RealtimeClient extends Connection {
     this.send({ type: 'conversation.item.create', item: { type: 'message', role: 'user', content } });
   }
 
+  get soundField() {
+    return 'audio';
+  }
+
   #update() {
     const { instructions, voice, ttsVoice, slices = 1, config, record, interruption } = this.options;
     /** @type {import('./protocol.js').realtime.SessionOptions} */
@@ -115,6 +120,7 @@ export class RealtimeClient extends Connection {
     if (config) session.voice_config = config;
     if (interruption) session.interruption = interruption;
     if (record === false) session.record = false;
+    if (this.sound.asked) session.audio_format = this.sound.asked;
     if (this.asksToResume) session.resume = true;
     this.begin({ type: 'session.update', session });
   }
@@ -130,8 +136,8 @@ export class RealtimeClient extends Connection {
   /** @param {Unit} unit */
   sendUnitOf({ audio, frames, forceListen, slices }) {
     if (!this.takesUnits) return;
-    /** @type {import('./protocol.js').realtime.Append} */
-    const message = { type: 'input_audio_buffer.append', audio: encodePcm(audio) };
+    /** @type {import('./duplex.js').WithSound<import('./protocol.js').realtime.Append, 'audio'>} */
+    const message = { type: 'input_audio_buffer.append', audio: this.sound.out(audio) };
     if (frames?.length) message.video_frames = frames;
     if (forceListen) message.force_listen = true;
     if (slices) message.max_slice_nums = slices;

@@ -5,7 +5,7 @@
 
 /** Messages of the server after which it is told that they have come. */
 const ACK_EVERY = 8;
-/** Most that is kept of what the server may not have got, in characters; the oldest goes first. */
+/** Most that is kept of what the server may not have got, in characters or bytes; the oldest goes first. */
 const UNSURE_LIMIT = 8e6;
 /** Closes after which there is nothing to come back to. */
 export const FINAL_CODES = [1000, 4404, 4409];
@@ -17,7 +17,7 @@ export class Returning {
   #seq = 0;
   #acknowledged = 0;
   #generation = 0;
-  /** What was sent and may not have arrived, oldest first. @type {string[]} */
+  /** What was sent and may not have arrived, oldest first. @type {(string | Uint8Array)[]} */
   #unsure = [];
   #unsureSize = 0;
   #received = 0;
@@ -33,10 +33,10 @@ export class Returning {
     return this.#seq > this.#seqAtReturn;
   }
 
-  /** @param {string} text of a message that is about to be sent */
-  sent(text) {
-    this.#unsure.push(text);
-    this.#unsureSize += text.length;
+  /** @param {string | Uint8Array} frame of a message that is about to be sent */
+  sent(frame) {
+    this.#unsure.push(frame);
+    this.#unsureSize += frame.length;
     while (this.#unsureSize > UNSURE_LIMIT && this.#unsure.length > 1) this.#drop();
   }
 
@@ -77,7 +77,7 @@ export class Returning {
   /**
    * The server lets us go on.
    * @param {any} granted its `session.resumed`
-   * @returns {string[]} what is to be sent now: that it has come, and what was lost on the way
+   * @returns {(string | Uint8Array)[]} what is to be sent now: that it has come, and what was lost on the way
    */
   granted(granted) {
     this.take({ ...granted, seq: 0 });

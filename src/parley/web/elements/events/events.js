@@ -19,6 +19,7 @@ function kindOf(message) {
 /** Long values, sound above all, as their size. @param {any} value @returns {any} */
 function summary(value) {
   if (typeof value === 'string') return value.length > 80 ? `${value.slice(0, 24)}… (${value.length})` : value;
+  if (value instanceof Uint8Array) return `(${value.length} bytes)`;
   if (Array.isArray(value)) return value.map(summary);
   if (value && typeof value === 'object')
     return Object.fromEntries(

@@ -32,6 +32,7 @@ export class Orb extends HTMLElement {
   #colour = [120, 120, 120];
   #aim = [120, 120, 120];
   #isStill = false;
+  #isSeen = false;
   /** @type {ResizeObserver | null} */
   #watch = null;
   #restyle = () => this.#readColour();
@@ -43,7 +44,7 @@ export class Orb extends HTMLElement {
   set state(state) {
     if (state === this.dataset.state) return;
     this.dataset.state = state;
-    this.#readColour();
+    if (this.#isSeen) this.#readColour();
     if (this.#isStill) this.#draw();
   }
 
@@ -58,6 +59,10 @@ export class Orb extends HTMLElement {
     this.append(this.#canvas);
     this.#isStill = matchMedia('(prefers-reduced-motion: reduce)').matches;
     this.#watch = new ResizeObserver(() => {
+      // Here styles are known; to ask for them earlier would make the browser work them out twice.
+      this.#readColour();
+      if (!this.#isSeen) this.#colour = [...this.#aim];
+      this.#isSeen = true;
       const ratio = Math.min(2, devicePixelRatio || 1);
       this.#canvas.width = Math.round(this.clientWidth * ratio);
       this.#canvas.height = Math.round(this.clientHeight * ratio);
@@ -65,8 +70,6 @@ export class Orb extends HTMLElement {
     });
     this.#watch.observe(this);
     document.addEventListener('themechange', this.#restyle);
-    this.#readColour();
-    this.#colour = [...this.#aim];
     if (!this.#isStill) this.#frame = requestAnimationFrame(this.#tick);
   }
 

@@ -8,7 +8,7 @@ import { about } from '../../wire/about.js';
 import { HttpError, request, requestIfAny } from '../../wire/http.js';
 import { at, here } from '../../wire/root.js';
 import { bindPage, currentLanguage, setLanguage, suggestLanguage, words } from '../../words/words.js';
-import { h, reicon, relabel, say, sheet } from '../dom.js';
+import { h, painted, reicon, relabel, say, sheet } from '../dom.js';
 import { icon, mark } from '../icons.js';
 
 /** Every way to talk this server may offer, in the order of the menu. */
@@ -121,7 +121,7 @@ function statusChip(everyS) {
       if (isLocked && !isOpenPage) void import('../key.js').then(({ askForKey }) => askForKey());
     }
   };
-  void poll();
+  void painted().then(poll);
   setInterval(poll, everyS * 1000);
   document.addEventListener('visibilitychange', poll);
   // A page that takes or frees a place says so, and need not wait for the next round.
@@ -144,7 +144,8 @@ export function mountShell({ app, statusEveryS = 10 } = {}) {
   const end = h('div', { class: 'end' }, statusChip(statusEveryS), languageButton(), lookButton(), menuButton(off));
   document.body.prepend(skip, h('header', { class: 'topbar' }, brand, nav, end));
   bindPage();
-  void enabledApps().then((enabled) => {
+  void painted().then(async () => {
+    const enabled = await enabledApps();
     if (!enabled) return;
     for (const node of /** @type {NodeListOf<HTMLElement>} */ (nav.querySelectorAll('[data-app]'))) {
       const id = node.dataset.app ?? '';
@@ -153,5 +154,5 @@ export function mountShell({ app, statusEveryS = 10 } = {}) {
     }
     if (app && off.has(app)) location.replace(at('/'));
   });
-  void about().then(({ language }) => suggestLanguage(language));
+  void painted().then(async () => suggestLanguage((await about()).language));
 }

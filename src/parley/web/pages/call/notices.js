@@ -51,7 +51,7 @@ function overNotices(page) {
   if (ending.code === 'unauthorized') ways.push({ words: 'key.enter', act: () => void askForKey(), isMain: true });
   else ways.push({ ...again, isMain: !said });
   if (ending.reason === 'busy') ways.push(writeInstead);
-  return [endingNotice(/** @type {import('../../wire/connection.js').Ending} */ (ending), ways)];
+  return [endingNotice(/** @type {import('../../wire/reasons.js').Ending} */ (ending), ways)];
 }
 
 /** @param {CallPage} page @returns {(Node | null)[]} */

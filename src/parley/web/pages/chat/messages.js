@@ -82,7 +82,7 @@ export class Messages {
       const row = this.#row(message);
       if (this.list.children[i] !== row) this.list.insertBefore(row, this.list.children[i] ?? null);
     });
-    if (this.#isFollowing) this.toEnd();
+    if (this.#isFollowing && messages.length > 0) this.toEnd();
   }
 
   drawAll() {

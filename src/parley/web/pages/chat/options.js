@@ -1,7 +1,7 @@
 /** What can be set about a chat, and saving it as a file. */
 
 import { recordingSwitch } from '../../elements/consent.js';
-import { download, h, sheet } from '../../elements/dom.js';
+import { download, h, painted, sheet } from '../../elements/dom.js';
 import { group, range, toggle } from '../../elements/form.js';
 import { titleOf } from '../../talk/history.js';
 import { t } from '../../words/words.js';
@@ -50,6 +50,9 @@ export function optionsPanel(page) {
     'aside',
     { class: 'options', label: 'call.settings' },
     h('div', { class: 'row spread' }, h('h2', { words: 'call.settings' }), close),
+  );
+  node.removeAttribute('title');
+  const controls = () =>
     h(
       'div',
       { class: 'stack' },
@@ -63,11 +66,14 @@ export function optionsPanel(page) {
         { class: 'row' },
         h('button', { class: 'button slim', type: 'button', icon: 'retry', words: 'settings.reset', onclick: reset }),
       ),
-    ),
-  );
-  node.removeAttribute('title');
-  void prompt.load().then(showAdvanced);
-  showAdvanced();
+    );
+  // Many, and none of them is needed to write.
+  void painted().then(async () => {
+    node.append(controls());
+    showAdvanced();
+    await prompt.load();
+    showAdvanced();
+  });
   return node;
 }
 

@@ -1,0 +1,40 @@
+/** What to ask for where nobody said. @param {string} address of the socket @returns {Format} */
+export function fitting(address: string): Format;
+/** A message as it leaves: bytes where a field of it holds bytes, text otherwise. @param {any} message */
+export function pack(message: any): string | Uint8Array<any>;
+/**
+ * A binary message as an object.
+ * @param {ArrayBuffer} data @param {string} field where its sound belongs
+ */
+export function unpack(data: ArrayBuffer, field: string): any;
+/** @typedef {'float32' | 'pcm16'} Coding */
+/** @typedef {{input: Coding, output: Coding, binary: boolean}} Format */
+/** @type {Format} */
+export const PUBLISHED: Format;
+/** @type {Format} */
+export const SAMPLES: Format;
+export class WireSound {
+    /** @param {Format} wanted */
+    constructor(wanted: Format);
+    /** What is in force. */
+    format: Format;
+    wanted: Format;
+    /** What the first message of a conversation says about it; undefined: nothing, which means as published. */
+    get asked(): Format | undefined;
+    /** The server says what is in force; one that knows no formats says nothing. @param {any} told */
+    agree(told: any): void;
+    /** @param {Float32Array} samples 16 kHz @returns {string | Uint8Array} as the field of a message */
+    out(samples: Float32Array): string | Uint8Array;
+    /**
+     * Sound of a server. Never throws: a call goes on without a damaged piece.
+     * @param {string | Uint8Array | null | undefined} field
+     * @returns {Float32Array<ArrayBuffer>} 24 kHz; empty when there is nothing to play
+     */
+    come(field: string | Uint8Array | null | undefined): Float32Array<ArrayBuffer>;
+}
+export type Coding = "float32" | "pcm16";
+export type Format = {
+    input: Coding;
+    output: Coding;
+    binary: boolean;
+};
