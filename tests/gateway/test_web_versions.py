@@ -18,6 +18,21 @@ WEB = ROOT / "src/parley/web"
 YEAR = "public, max-age=31536000, immutable"
 
 
+async def test_pages_have_one_frame(tmp_path: Path):
+    (tmp_path / "frame.html").write_text("<!doctype html>\n<head>\n<!-- page -->\n</head>\n")
+    (tmp_path / "index.html").write_text("<title>Home</title>\n")
+    (tmp_path / "privacy.html").write_text("<!doctype html>\n<title>Its own</title>\n")
+    async with running_gateway(web=tmp_path) as gateway, gateway.http() as http:
+        home = await http.get("/")
+        privacy = await http.get("/privacy")
+        (tmp_path / "frame.html").write_text("<!doctype html>\n<body>\n<!-- page -->\n</body>\n")
+        later = await http.get("/", headers={"if-none-match": home.headers["etag"]})
+
+    assert home.text == "<!doctype html>\n<head>\n<title>Home</title>\n</head>\n"
+    assert privacy.text == "<!doctype html>\n<title>Its own</title>\n"
+    assert (later.status_code, later.text.split("\n")[1]) == (200, "<body>")
+
+
 async def test_files_of_a_page_are_kept_for_as_long_as_they_stay_the_same(tmp_path: Path):
     (tmp_path / "pages").mkdir()
     script = tmp_path / "pages" / "home.js"

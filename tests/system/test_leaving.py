@@ -188,7 +188,8 @@ async def test_a_goodbye_without_a_connection_gives_the_slot_back(model: Gated) 
         await until(lambda: len(server.runtime.kept_sessions) == 1)
 
         unknown = await http.post("/api/sessions/omni_2/end")
-        assert worker.host is not None and worker.host.free_slots == 0
+        assert worker.host is not None
+        assert worker.host.free_slots == 0
         answer = await http.post("/api/sessions/omni_1/end")
         await everything_is_back(server)
         again = await http.post("/api/sessions/omni_1/end")

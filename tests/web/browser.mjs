@@ -18,6 +18,9 @@ import { envelope, floats } from './support/sound.mjs';
 import {
   tap,
   heard,
+  noteSupply,
+  holdSupply,
+  cameLate,
   hearOn,
   eventually,
   noteFlush,
@@ -223,17 +226,35 @@ const scenarios = {
     const wire = wiretap(page);
     await page.goto('/audio_duplex');
     await tap(page);
+    await noteSupply(page);
     await mainButton(page).click();
     await activity(page, 'speaking');
     await activity(page, 'listening');
     await hearOn(page, 0.5);
-    const { levels, gaps } = await heard(page);
+    let said = await heard(page);
+    // On a busy machine a unit may come after the one before it has been heard. No page can hide that: another turn
+    // is held back until all of it is there, and has to be heard without a gap.
+    const isLate = said.gaps > 0 && cameLate(await page.evaluate(() => globalThis.__supply.pieces));
+    if (isLate) {
+      await holdSupply(page);
+      await until(page, () => globalThis.__supply.isOver);
+      const pieces = await page.evaluate(() => globalThis.__supply.pieces.map(({ samples }) => samples));
+      await hearOn(page, pieces.reduce((sum, samples) => sum + samples, 0) / 24000 + 1);
+      said = await heard(page);
+    }
     await hangUp(page);
     const speaking = wire.got.filter(({ message }) => message.type === 'response.output_audio.delta');
-    const end = speaking.findIndex(({ message }) => message.end_of_turn);
-    const turn = speaking.slice(0, end + 1).map(({ message }) => floats(message.audio));
-    const difference = assertHeard(levels, envelope(turn.flat(), 24000), gaps);
-    return `${turn.length} units, likeness ${difference.likeness.toFixed(3)}, ${difference.longerMs} ms longer`;
+    const ends = speaking.flatMap(({ message }, i) => (message.end_of_turn ? [i + 1] : []));
+    const from = isLate ? ends[0] : 0;
+    const turn = speaking
+      .slice(
+        from,
+        ends.find((end) => end > from),
+      )
+      .map(({ message }) => floats(message.audio));
+    const difference = assertHeard(said.levels, envelope(turn.flat(), 24000), said.gaps);
+    const how = isLate ? ', all of the turn at once because units came late' : '';
+    return `${turn.length} units, likeness ${difference.likeness.toFixed(3)}, ${difference.longerMs} ms longer${how}`;
   },
 
   async interrupted({ page }) {
@@ -572,6 +593,27 @@ const scenarios = {
     await page.locator('textarea').fill('Nice');
     await page.locator('textarea').blur();
     await page.getByText('Saved').waitFor();
+  },
+
+  async recording_coming({ browser, base }) {
+    const { context, errors } = await openContext(browser, base, { expected: [/503/] });
+    const page = await context.newPage();
+    await mockRecording(page);
+    let isHere = false;
+    let asked = 0;
+    await page.route('**/api/sessions/demo_recording', (route) => {
+      asked++;
+      const body = JSON.stringify({ detail: 'This recording is being handed over.', code: 'recording_coming' });
+      return isHere ? route.fallback() : route.fulfill({ status: 503, contentType: 'application/json', body });
+    });
+    await page.goto('/s/demo_recording');
+    await page.getByText('This recording is on its way.').waitFor();
+    await eventually(() => asked > 1, 'a second question');
+    await page.getByText('This recording is on its way.').waitFor();
+    isHere = true;
+    await page.locator('.said .line').first().waitFor();
+    assert.deepEqual(errors, []);
+    await context.close();
   },
 
   async look_again({ page, context }) {
@@ -1420,6 +1462,7 @@ for (const name of names) {
       browser,
       base: server.base,
       wav: flags.wav,
+      python: flags.python,
     });
     assert.deepEqual(errors, [], 'the console is clean');
     console.log(`ok   ${name} (${((Date.now() - from) / 1000).toFixed(1)} s)${said ? `: ${said}` : ''}`);

@@ -2,10 +2,12 @@
 
 import assert from 'node:assert/strict';
 
-import { openContext } from './support/browser.mjs';
-import { activity, hangUp, mainButton, phase, tap, until, wiretap } from './support/page.mjs';
+import { launch, openContext } from './support/browser.mjs';
+import { activity, hangUp, heard, hearOn, mainButton, phase, tap, until, wiretap } from './support/page.mjs';
 import { startBelow, startProxy } from './support/proxy.mjs';
 import { mockRecording } from './support/recording.mjs';
+import { startServer } from './support/server.mjs';
+import { compareSound, envelope } from './support/sound.mjs';
 
 /** 200 ms there and back, one packet in a hundred lost, 1 Mbit/s. */
 const LINE = { delayMs: 100, bytesPerS: 125_000, loss: 0.01 };
@@ -49,6 +51,45 @@ export const lineScenarios = {
     } finally {
       await context.close();
       proxy.stop();
+    }
+  },
+
+  async small_sound({ wav, python }) {
+    // A server of another name is another machine to the page: sound crosses as 16-bit samples.
+    const env = { PARLEY_SECURITY__ALLOWED_HOSTS: '["parley.test"]' };
+    const server = await startServer(python, { env });
+    const elsewhere = `http://parley.test:${server.port}`;
+    const browser = await launch({ wav, elsewhere });
+    try {
+      const { context, errors } = await openContext(browser, elsewhere);
+      const page = await context.newPage();
+      const wire = wiretap(page);
+      await page.goto('/audio_duplex');
+      await tap(page);
+      await mainButton(page).click();
+      await activity(page, 'speaking');
+      await activity(page, 'listening');
+      await hearOn(page, 0.5);
+      const { levels } = await heard(page);
+      await hangUp(page);
+
+      const units = wire.sent.filter(({ message }) => message.type === 'input_audio_buffer.append');
+      const answers = wire.got.filter(({ message }) => message.type === 'response.output_audio.delta');
+      assert.ok(units.length > 3 && units.every(({ sound }) => sound.length === 16_000 * 2));
+      assert.ok(units.every(({ bytes }) => bytes < 16_000 * 2 + 100));
+      const turn = answers.slice(0, answers.findIndex(({ message }) => message.end_of_turn) + 1);
+      assert.ok(turn.every(({ sound }) => sound.length % 2 === 0));
+      const said = turn.flatMap(({ sound }) =>
+        Array.from({ length: sound.length / 2 }, (_, i) => sound.readInt16LE(2 * i) / 32768),
+      );
+      const { likeness } = compareSound(levels, envelope(said, 24000));
+      assert.ok(likeness > 0.95, `heard as it was sent: ${likeness}`);
+      assert.deepEqual(errors, []);
+      const published = Math.ceil((16_000 * 4) / 3) * 4;
+      return `${Math.round((100 * units[0].bytes) / published)} % of the bytes of a published unit, likeness ${likeness.toFixed(3)}`;
+    } finally {
+      await browser.close();
+      await server.stop();
     }
   },
 

@@ -38,7 +38,7 @@ GROUPS = {
         "voice_record",
     ],
     "lives": ["pause", "queue", "given_back", "restart", "go_on", "other_server"],
-    "operators": ["app_off", "keys", "operations", "viewer", "look_again"],
+    "operators": ["app_off", "keys", "operations", "viewer", "recording_coming", "look_again"],
     "troubles": ["permission_denied", "no_microphone", "insecure", "turned_away"],
     "access": ["accessible"],
     "starts": ["w3_asked_before_anything_is_kept", "w8_the_answer_to_a_photo_is_seen"],
@@ -50,7 +50,7 @@ GROUPS = {
     "beside": ["push_to_talk", "small_window", "words_in_a_call", "without_camera"],
     "written": ["w9_no_free_place", "w9_written_into_the_call", "scenes", "speech_found"],
     "firefox": ["firefox_call", "firefox_video_and_turns", "firefox_chat"],
-    "lines": ["slow_line", "slow_processor", "stress", "walk", "below_a_path"],
+    "lines": ["slow_line", "small_sound", "slow_processor", "stress", "walk", "below_a_path"],
     "cares": ["weight", "languages", "keyboard", "memory"],
     "examples": ["example_node", "example_page"],
 }

@@ -17,10 +17,11 @@ export function findBrowser() {
 }
 
 /**
- * @param {{wav?: string, devices?: boolean}} [options] wav: what the microphone hears, again and again;
- *   devices: false for a machine without microphone and camera
+ * @param {{wav?: string, devices?: boolean, elsewhere?: string}} [options] wav: what the microphone hears, again and again;
+ *   devices: false for a machine without microphone and camera; elsewhere: the address of a server on this
+ *   machine, `http://name:port`, that pages take for another machine's, and for safe all the same
  */
-export async function launch({ wav, devices = true } = {}) {
+export async function launch({ wav, devices = true, elsewhere } = {}) {
   return await chromium.launch({
     executablePath: findBrowser(),
     headless: true,
@@ -36,6 +37,12 @@ export async function launch({ wav, devices = true } = {}) {
       // A page that a test makes up comes from no network, and would be kept from the local server.
       '--disable-features=LocalNetworkAccessChecks',
       ...(devices ? ['--use-fake-device-for-media-stream'] : []),
+      ...(elsewhere
+        ? [
+            `--host-resolver-rules=MAP ${new URL(elsewhere).hostname} 127.0.0.1`,
+            `--unsafely-treat-insecure-origin-as-secure=${elsewhere}`,
+          ]
+        : []),
       ...(wav ? [`--use-file-for-fake-audio-capture=${wav}`] : []),
     ],
   });

@@ -13,6 +13,9 @@ import { compareSound, lastLoud } from './sound.mjs';
  */
 export const PATIENCE_MS = 60_000;
 
+/** What a turn waits at least before it is heard (talk/head-start.js). */
+const HEAD_START_MS = 40;
+
 /**
  * Wait for what the test itself has noted, as messages on a wire.
  * @param {() => unknown} check
@@ -85,6 +88,46 @@ export function assertHeard(heardLevels, sentLevels, gaps) {
   return difference;
 }
 
+/** Note when the page hands sound to its loudspeaker. */
+export async function noteSupply(page) {
+  await page.evaluate(async () => {
+    const { theRig } = await import(document.querySelector('script[src]').src.replace(/pages\/.*/, 'audio/rig.js'));
+    const rig = theRig();
+    const supply = { pieces: [], isHeld: false, isOver: false };
+    globalThis.__supply = supply;
+    const play = rig.play.bind(rig);
+    rig.play = (turn, audio, last = false) => {
+      const piece = { at: performance.now(), samples: audio.length, last };
+      // The rig hands the samples on and has them no more.
+      supply.pieces.push(supply.isHeld ? { ...piece, hand: () => play(turn, audio, last) } : piece);
+      if (!supply.isHeld) play(turn, audio, last);
+      else if (last) for (const { hand } of supply.pieces) hand();
+      supply.isOver = last;
+    };
+  });
+}
+
+/** From the next turn on all of a turn is handed over at once; what was heard before does not count. */
+export async function holdSupply(page) {
+  await page.evaluate(() => {
+    Object.assign(globalThis.__supply, { pieces: [], isHeld: true, isOver: false });
+    Object.assign(globalThis.__tap, { blocks: [], gaps: 0 });
+  });
+}
+
+/**
+ * Whether a piece came after all that came before had been heard, and so had to leave a gap.
+ * @param {{at: number, samples: number}[]} pieces of one turn
+ */
+export function cameLate(pieces) {
+  let end = pieces[0].at;
+  return pieces.some(({ at, samples }) => {
+    const isLate = at > end + HEAD_START_MS;
+    end += samples / 24;
+    return isLate;
+  });
+}
+
 /** Press something, and how long the assistant was still audible. */
 export async function silenceAfter(page, press) {
   await until(page, () =>
@@ -122,6 +165,16 @@ export const pressHush = async () => {
   return at;
 };
 
+/**
+ * A message as it was sent; a binary one has its sound behind the JSON (docs/protocols/README.md, "Audio format").
+ * @param {string | Buffer} payload
+ */
+function opened(payload) {
+  if (typeof payload === 'string') return { message: JSON.parse(payload) };
+  const end = 4 + payload.readUInt32BE(0);
+  return { message: JSON.parse(String(payload.subarray(4, end))), sound: payload.subarray(end) };
+}
+
 /** Messages of the page's sockets, both ways. */
 export function wiretap(page) {
   const wire = { sent: [], got: [], urls: [] };
@@ -130,10 +183,11 @@ export function wiretap(page) {
     const note =
       (list) =>
       ({ payload }) => {
+        const sized = { at: Date.now(), bytes: payload.length };
         try {
-          list.push({ at: Date.now(), message: JSON.parse(String(payload)) });
+          list.push({ ...sized, ...opened(payload) });
         } catch {
-          list.push({ at: Date.now(), message: {} });
+          list.push({ ...sized, message: {} });
         }
       };
     socket.on('framesent', note(wire.sent));

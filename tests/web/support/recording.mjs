@@ -57,14 +57,9 @@ export async function mockRecording(page) {
   const { meta, recording: timeline, wav } = recording();
   let comment = '';
   const json = (route, body) => route.fulfill({ contentType: 'application/json', body: JSON.stringify(body) });
-  // The page itself, where the server does not serve the viewer yet.
   await page.route('**/s/demo_recording', async (route) => {
-    const own = await route.fetch();
-    if (own.ok()) return route.fulfill({ response: own });
-    return route.fulfill({
-      contentType: 'text/html',
-      body: await (await route.fetch({ url: new URL('/static/replay.html', route.request().url()).href })).text(),
-    });
+    // The server has no such recording, and says so by the status of the page.
+    return route.fulfill({ response: await route.fetch(), status: 200 });
   });
   await page.route('**/api/sessions/demo_recording', (route) => json(route, meta));
   await page.route('**/api/sessions/demo_recording/recording', (route) => json(route, timeline));

@@ -1,10 +1,11 @@
 """Files of the pages, packed once and kept for long by browsers.
 
 Pages name their files below `static/v-…/`, an address that is a digest of all files: what is there
-never changes, and browsers keep it for a year. Addresses are relative, so that the pages work below
-any path of a proxy. Below `static/v-….PAGE/` are the files of one page: its script with all that it
-imports (`bundle.py`), its style sheets as one, and the words of the reader's language, which the
-page names so that a browser asks for everything at once.
+never changes, and browsers keep it for a year. What all pages have in common is in `frame.html`; a
+page's own file holds its title, its style sheets and its script. Addresses are relative, so that
+the pages work below any path of a proxy. Below `static/v-….PAGE/` are the files of one page: its
+script with all that it imports (`bundle.py`), its style sheets as one, and the words of the
+reader's language, which the page names so that a browser asks for everything at once.
 
 What is text travels gzipped, scripts without their comments. The packed form is made when the
 server starts and kept in memory (the pages are well under a megabyte), so that serving costs the
@@ -45,6 +46,9 @@ COMMENT: Final = re.compile(rf"^[ \t]*{BLOCK}[ \t]*\n|^[ \t]*//[^\n]*\n|{CAST}",
 """Comments on lines of their own, and casts. A comment behind code stays: only a parser could tell
 it from a string."""
 ENTRY: Final = re.compile(r'<script type="module" src="/static/([^"]+)"')
+FRAME: Final = "frame.html"
+PLACE: Final = "<!-- page -->\n"
+"""Where the frame takes what is a page's own."""
 SHEET: Final = re.compile(r'<link rel="stylesheet" href="/static/([^"]+)">\n?')
 
 
@@ -112,7 +116,7 @@ class WebFiles(StaticFiles):
 
     def _at_its_version(self, page: Path, address: str, asked: Headers) -> str:
         """The page, naming files that stay as they are, relative to its own address."""
-        html = page.read_text("utf-8")
+        html = self._whole(page)
         root = "../" * (address.count("/") - 1)
         plain = f"{root}static/v-{self.version()}/"
         made = self._made_for(page.stem)
@@ -129,6 +133,14 @@ class WebFiles(StaticFiles):
                 html = html.replace("</head>", f"{preload}</head>", 1)
         return html.replace('"/static/', f'"{plain}')
 
+    def _whole(self, page: Path) -> str:
+        """A page in its frame; one that begins with a doctype has its own."""
+        html = page.read_text("utf-8")
+        frame = self._folder / FRAME
+        if html.startswith("<!doctype") or not frame.is_file():
+            return html
+        return frame.read_text("utf-8").replace(PLACE, html)
+
     def _made_for(self, name: str) -> dict[str, bytes]:
         """What is made for a page: script, stubs and styles; nothing for one without a script."""
         key = (self.version(), name)
@@ -139,7 +151,7 @@ class WebFiles(StaticFiles):
 
     def _make(self, name: str) -> dict[str, bytes]:
         page = self._folder / f"{name}.html"
-        html = page.read_text("utf-8") if page.is_file() else ""
+        html = self._whole(page) if page.is_file() else ""
         entry = ENTRY.search(html)
         if entry is None or not (self._folder / entry[1]).is_file():
             return {}

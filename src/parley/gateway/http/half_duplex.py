@@ -92,8 +92,8 @@ def routes(
 
 
 def may_stop(caller: Caller, address: str, client: Ticket | Lease) -> bool:
-    """Whether a caller who named a session's id may end it: with the session's key; without one from
-    the same address, or by an id that cannot be guessed."""
+    """Whether a caller who named a session's id may end it: with the session's key; without one
+    from the same address, or by an id that cannot be guessed."""
     if client.key_id is not None:
         return caller.key is not None and caller.key.id == client.key_id
     return is_long(client.session_id) or is_same_place(address, client.address)

@@ -17,6 +17,8 @@ import { Timeline } from './replay/timeline.js';
 import '../elements/player/player.js';
 
 const POLL_MS = 5000;
+/** How soon a recording that is on its way is asked for again. */
+const COMING_MS = 2000;
 const SPEEDS = [0.75, 1, 1.25, 1.5, 2];
 
 mountShell();
@@ -31,8 +33,9 @@ const asset = (/** @type {string} */ path) => at(`${base}/assets/${path.split('/
 let isOpen = false;
 const isUnderway = (/** @type {any} */ meta) => ['queued', 'running'].includes(meta.replay?.state);
 
-async function load() {
-  main.replaceChildren(h('p', { class: 'quiet', role: 'status', words: 'replay.loading' }));
+/** @param {boolean} [isAgain] what is shown stays until there is something else to show */
+async function load(isAgain = false) {
+  if (!isAgain) main.replaceChildren(h('p', { class: 'quiet', role: 'status', words: 'replay.loading' }));
   /** @type {any} */
   let meta;
   /** @type {any} */
@@ -41,12 +44,22 @@ async function load() {
     meta = await request(base);
     recording = await requestIfAny(`${base}/recording`);
   } catch (error) {
-    showMissing(error);
+    if (error instanceof HttpError && error.code === 'recording_coming') showComing();
+    else showMissing(error);
     return;
   }
   draw(meta, recording);
   if ((!recording?.chunks && !recording?.turns) || isUnderway(meta))
     setTimeout(() => void wait(meta.replay?.state), POLL_MS);
+}
+
+/** Seconds after a call its recording may still be with the worker that made it. */
+function showComing() {
+  setTimeout(() => void load(true), COMING_MS);
+  if (main.querySelector('.coming')) return;
+  const told = notice('info', 'replay.coming', 'replay.processing_more');
+  told.classList.add('coming');
+  main.replaceChildren(h('h1', { words: 'replay.title' }), told);
 }
 
 /** @param {unknown} error */

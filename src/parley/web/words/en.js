@@ -572,6 +572,7 @@ export const en = {
   'replay.missing': 'There is no such recording.',
   'replay.missing_fix': 'It may have been deleted, or it was never recorded.',
   'replay.failed': 'The recording could not be loaded.',
+  'replay.coming': 'This recording is on its way.',
   'replay.processing': 'This recording is still being put together.',
   'replay.processing_more': 'The page looks again by itself.',
   'replay.link': 'Copy the link',

@@ -549,6 +549,7 @@ export const zh = {
   'replay.missing': '没有这个录制。',
   'replay.missing_fix': '可能已被删除，或从未录制。',
   'replay.failed': '录制无法加载。',
+  'replay.coming': '录制正在传来。',
   'replay.processing': '录制还在整理中。',
   'replay.processing_more': '页面会自动再次查看。',
   'replay.link': '复制链接',
