@@ -1,14 +1,16 @@
 /**
- * Pictures of every page: desktop and phone, light and dark, at rest and in conversation.
+ * Pictures of every page: desktop and phone, light and dark, at rest and in conversation with a model that
+ * really answers. What a camera sees is drawn (`scene.svg`).
  *
- *     node tests/web/shots.mjs --wav speech.wav --out .shots [page …]
+ *     node tests/web/shots.mjs --wav speech.wav --out .shots [--looks desktop-light,desktop-dark] [page …]
  */
 
-import { mkdirSync } from 'node:fs';
+import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
 import { parseArgs } from 'node:util';
 
 import { findBrowser, launch, openContext } from './support/browser.mjs';
-import { mockRecording } from './support/recording.mjs';
+import { activity, hangUp, phase } from './support/page.mjs';
 import { startServer } from './support/server.mjs';
 
 const { values: flags, positionals: wanted } = parseArgs({
@@ -42,13 +44,36 @@ const LOOKS = {
   },
 };
 
+/** What an image may take of the bytes that a better one would. */
+const QUALITY = 82;
+
 const main = (page) => page.locator('.dock .main');
 const live = async (page) => {
   await main(page).click();
-  await page.waitForSelector('main[data-phase="live"]');
+  await phase(page, 'live');
 };
-const speaking = (page) =>
-  page.waitForSelector('main[data-activity="speaking"]', { timeout: 45_000 }).then(() => page.waitForTimeout(1500));
+const speaking = async (page) => {
+  await activity(page, 'speaking');
+  // Until some of its words have been heard.
+  await page.waitForTimeout(1500);
+};
+/** A call from the first word to the end, and the address of its recording. */
+const call = async (page) => {
+  await page.goto('/audio_duplex');
+  await live(page);
+  await speaking(page);
+  await activity(page, 'listening');
+  await hangUp(page);
+  return await page.locator('.after a[href*="/s/"]').getAttribute('href');
+};
+const ask = async (page, text) => {
+  const answers = page.locator('.message.assistant');
+  const before = await answers.count();
+  await page.locator('.compose textarea').fill(text);
+  await page.keyboard.press('Enter');
+  await answers.nth(before).waitFor();
+  await page.locator('.status-line').waitFor({ state: 'hidden' });
+};
 
 /** name → address and what to do before the picture */
 const PAGES = {
@@ -110,11 +135,7 @@ const PAGES = {
   'chat-answer': [
     '/turnbased',
     async (page) => {
-      for (const text of ['What is seven plus five?', 'What is the opposite of happy?']) {
-        await page.locator('.compose textarea').fill(text);
-        await page.keyboard.press('Enter');
-        await page.waitForTimeout(1500);
-      }
+      for (const text of ['What is seven plus five?', 'What is the opposite of happy?']) await ask(page, text);
     },
   ],
   'chat-settings': [
@@ -132,18 +153,52 @@ const PAGES = {
       await page.waitForTimeout(3500);
     },
   ],
-  viewer: [
-    '/s/demo_recording',
+  replay: [
+    '/',
     async (page) => {
+      const address = await call(page);
+      // Long enough for the server to have mixed it.
+      await page.waitForTimeout(3000);
+      await page.goto(address);
       await page.locator('.said .line').first().waitFor();
       await page.waitForTimeout(900);
     },
-    { fullPage: true },
   ],
   privacy: ['/privacy', null, { fullPage: true }],
-  recordings: ['/recordings', null],
+  about: ['/about', async (page) => page.waitForTimeout(500)],
+  recordings: [
+    '/turnbased',
+    async (page) => {
+      await ask(page, 'What is the capital of Italy?');
+      await call(page);
+      await page.goto('/recordings');
+      await page.locator('.recent a').first().waitFor();
+    },
+  ],
   admin: ['/admin', async (page) => page.waitForTimeout(1200), { fullPage: true }],
 };
+
+/** A drawing as a film for the camera: one picture, again and again. @param {string} name */
+async function filmOf(name) {
+  const browser = await launch();
+  const page = await browser.newPage({ viewport: { width: 1280, height: 720 } });
+  await page.setContent(`<body style="margin:0">${readFileSync(new URL(name, import.meta.url), 'utf8')}`);
+  const picture = await page.screenshot({ type: 'jpeg', quality: 92 });
+  await browser.close();
+  const path = join(flags.out, 'scene.mjpeg');
+  writeFileSync(path, picture);
+  return path;
+}
+
+/** WebP, which takes a third of what PNG does. @param {import('playwright-core').Page} page @param {string} path @param {boolean} [isWhole] */
+async function save(page, path, isWhole = false) {
+  const session = await page.context().newCDPSession(page);
+  const { cssContentSize: size } = await session.send('Page.getLayoutMetrics');
+  const clip = isWhole ? { clip: { x: 0, y: 0, width: size.width, height: size.height, scale: 1 } } : {};
+  const how = { format: 'webp', quality: QUALITY, captureBeyondViewport: isWhole, ...clip };
+  const { data } = await session.send('Page.captureScreenshot', how);
+  writeFileSync(path, Buffer.from(data, 'base64'));
+}
 
 if (!findBrowser()) {
   console.log('skipped: no Chromium here (apt-get install chromium)');
@@ -151,7 +206,7 @@ if (!findBrowser()) {
 }
 mkdirSync(flags.out, { recursive: true });
 const server = await startServer(flags.python, { model: flags.model });
-const browser = await launch({ wav: flags.wav });
+const browser = await launch({ wav: flags.wav, film: await filmOf('scene.svg') });
 for (const [look, { locale, ...options }] of Object.entries(LOOKS).filter(
   ([name]) => !flags.looks || flags.looks.split(',').includes(name),
 )) {
@@ -163,12 +218,11 @@ for (const [look, { locale, ...options }] of Object.entries(LOOKS).filter(
     });
     const page = await context.newPage();
     try {
-      if (name === 'viewer') await mockRecording(page);
       await page.goto(path);
       await page.waitForLoadState('networkidle');
       await prepare?.(page, look.startsWith('phone'));
       await page.waitForTimeout(300);
-      await page.screenshot({ path: `${flags.out}/${name}-${look}.png`, ...how });
+      await save(page, join(flags.out, `${name}-${look}.webp`), how?.fullPage);
       console.log(`${name}-${look}`);
     } catch (error) {
       console.log(`FAIL ${name}-${look}: ${error.message}`);

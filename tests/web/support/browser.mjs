@@ -17,11 +17,12 @@ export function findBrowser() {
 }
 
 /**
- * @param {{wav?: string, devices?: boolean, elsewhere?: string}} [options] wav: what the microphone hears, again and again;
+ * @param {{wav?: string, film?: string, devices?: boolean, elsewhere?: string}} [options] wav: what the microphone
+ *   hears, again and again; film: what the camera sees, MJPEG;
  *   devices: false for a machine without microphone and camera; elsewhere: the address of a server on this
  *   machine, `http://name:port`, that pages take for another machine's, and for safe all the same
  */
-export async function launch({ wav, devices = true, elsewhere } = {}) {
+export async function launch({ wav, film, devices = true, elsewhere } = {}) {
   return await chromium.launch({
     executablePath: findBrowser(),
     headless: true,
@@ -37,6 +38,7 @@ export async function launch({ wav, devices = true, elsewhere } = {}) {
       // A page that a test makes up comes from no network, and would be kept from the local server.
       '--disable-features=LocalNetworkAccessChecks',
       ...(devices ? ['--use-fake-device-for-media-stream'] : []),
+      ...(film ? [`--use-file-for-fake-video-capture=${film}`] : []),
       ...(elsewhere
         ? [
             `--host-resolver-rules=MAP ${new URL(elsewhere).hostname} 127.0.0.1`,

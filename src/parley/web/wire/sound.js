@@ -1,7 +1,7 @@
 /**
  * Sound as it crosses one connection: as published (float32 as base64 in JSON) until the server has agreed to
- * something smaller. 16-bit samples in binary messages take a quarter of the bytes at half the processor time of
- * base64; on this machine the published form costs nothing, and is what watchers of the wire expect.
+ * something smaller. 16-bit samples in binary messages take three eighths of the bytes and no base64; on this
+ * machine the published form costs nothing, and can be read by whoever watches the wire.
  *
  * A binary message is the length of the JSON in four bytes, big end first, the JSON, the sound; the sound's
  * field is empty in the JSON. Here such a field holds the bytes. Source: docs/protocols/README.md, "Audio format".
