@@ -15,37 +15,14 @@
  */
 
 import { Captions } from './captions.js';
+import { KeptCall } from './kept-call.js';
 import { isBusyIn, isOnIn, mayFollow } from './phases.js';
+import { Redials, serviceAfter } from './service.js';
+import { freshState } from './state.js';
 
-/**
- * @typedef {import('./phases.js').CallPhase} CallPhase
- * @typedef {'listening' | 'hearing' | 'thinking' | 'speaking'} Activity
- * @typedef {{kind: 'media', trouble: import('../audio/devices.js').MediaTrouble, device: 'microphone' | 'camera'}
- *   | {kind: 'server', code: string, sentence: string}
- *   | {kind: 'network', dropped: number}} Trouble
- * @typedef {'not_started' | import('../wire/reasons.js').Reason} EndReason
- * @typedef {{reason: EndReason, code: string, sentence: string, wasReady: boolean}} Ending
- * @typedef {object} CallState
- * @property {CallPhase} phase
- * @property {Activity} activity
- * @property {import('../wire/connection.js').Place | null} queue
- * @property {{attempt: number} | null} retrying
- * @property {boolean} isMuted
- * @property {boolean} isForcingListen
- * @property {boolean} isSuspended the system took the sound away
- * @property {boolean} hasLostMic
- * @property {boolean} isOffline the browser says that there is no network
- * @property {boolean} isReturning the line broke, and the same session is gone on with over another
- * @property {boolean} isRenewing it is dialled again because its memory was full
- * @property {'ok' | 'slow' | 'silent'} service how long an answer has been due
- * @property {number} waitedS whole seconds without an answer that is due
- * @property {string} sessionId
- * @property {string} recordingId
- * @property {number} liveSince `now` when the conversation first became live
- * @property {Trouble | null} trouble
- * @property {Ending | null} ending
- * @property {boolean} hasGivenBack the turn came, nobody was there, and the place went to the next
- */
+/** @typedef {import('./state.js').CallState} CallState */
+/** @typedef {import('./state.js').Ending} Ending */
+/** @typedef {import('./state.js').Trouble} Trouble */
 
 /** Who waited, and is not there when the turn comes, has this long. Source: web client spec 6. */
 const AWAY_MS = 20_000;
@@ -56,83 +33,14 @@ const VOICE_REPORTS = 6;
 const SLOW_SHOWN_MS = 15_000;
 /** How often the age of the last answer is looked at. */
 const WATCH_MS = 1000;
-/** An answer that is due for this long is late; for this long, missing; for this long, will not come. */
-const SLOW_MS = 3000;
-const SILENT_MS = 8000;
-const LOST_MS = 20_000;
-/** A call is dialled again so often within that time, and after that pause. */
-const REDIALS = 3;
-const REDIALS_WITHIN_MS = 120_000;
+/** A call that is lost is dialled again after this pause. */
 const REDIAL_PAUSE_MS = 500;
 /** A memory that is full sooner than that is too small to go on with. */
 const RENEW_AFTER_MS = 20_000;
 /** Without a network for longer than this a call is over. */
 const OFFLINE_LIMIT_MS = 60_000;
 
-/** @returns {CallState} */
-export function freshState() {
-  return {
-    phase: 'idle',
-    activity: 'listening',
-    queue: null,
-    retrying: null,
-    isMuted: false,
-    isForcingListen: false,
-    isSuspended: false,
-    hasLostMic: false,
-    isOffline: false,
-    isReturning: false,
-    isRenewing: false,
-    service: 'ok',
-    waitedS: 0,
-    sessionId: '',
-    recordingId: '',
-    liveSince: 0,
-    trouble: null,
-    ending: null,
-    hasGivenBack: false,
-  };
-}
-
-/**
- * What a call needs of the sound equipment; `Rig` is one.
- * @typedef {EventTarget & {
- *   open: () => Promise<void>,
- *   isHeld?: boolean,
- *   newTurn: () => number,
- *   connectMicrophone: (options?: {deviceId?: string, isStudio?: boolean}) => Promise<void>,
- *   releaseMicrophone: () => void,
- *   capture: (unitSamples: number, onUnit: (audio: Float32Array<ArrayBuffer>, final: boolean) => void) => void,
- *   stopCapture: () => Promise<void> | void,
- *   recycle: (audio: Float32Array<ArrayBuffer>) => void,
- *   mute: (on: boolean) => void,
- *   play: (turn: number, audio: Float32Array<ArrayBuffer>, last?: boolean) => void,
- *   endTurn: (turn: number) => void,
- *   flush: (fadeMs?: number) => void,
- *   duck: (on: boolean) => void,
- *   setPlaybackDelay: (ms: number) => void,
- * }} Sound
- */
-
-/**
- * @typedef {object} Surroundings what tests replace
- * @property {() => number} [now] ms
- * @property {(callback: () => void, ms: number) => any} [setTimer]
- * @property {(timer: any) => void} [clearTimer]
- * @property {EventTarget} [network] says 'online' and 'offline'
- */
-
-/** @typedef {{start: () => Promise<void>, pause: (on: boolean) => void, stop: () => Promise<Blob | null>}} Recorder */
-
-/**
- * What every kind of call is begun with.
- * @typedef {object} Order
- * @property {{deviceId?: string, isStudio?: boolean} | null} microphone null: none is needed
- * @property {string} [said] what was said in the call that this one continues
- * @property {(() => Promise<Recorder>) | null} [recorder] a recording in this browser
- */
-
-/** @template {Order} O */
+/** @template {import('./state.js').Order} O */
 export class Call extends EventTarget {
   /** @type {CallState} */
   state = freshState();
@@ -152,14 +60,12 @@ export class Call extends EventTarget {
   unitS = 1;
   /** @type {Blob | null} */
   recorded = null;
-  /** @type {Recorder | null} */
-  #recorder = null;
+  #kept = new KeptCall();
   #hasWaited = false;
   #loudReports = 0;
   /** @type {{away: any, slow: any, watch: any, dial: any}} */
   #timers = { away: null, slow: null, watch: null, dial: null };
-  /** When the call was dialled again. @type {number[]} */
-  #redials = [];
+  #redials = new Redials();
   #wasPaused = false;
   #hasBeenLive = false;
   #readyAt = 0;
@@ -170,7 +76,7 @@ export class Call extends EventTarget {
   /** Until the last sentence has been heard, which may be after the end. */
   #ears = new AbortController();
 
-  /** @param {Sound} rig @param {Surroundings} [surroundings] */
+  /** @param {import('./state.js').Sound} rig @param {import('./state.js').Surroundings} [surroundings] */
   constructor(rig, surroundings = {}) {
     super();
     this.rig = rig;
@@ -366,7 +272,7 @@ export class Call extends EventTarget {
     this.#watch();
     this.onReady();
     this.dispatchEvent(new CustomEvent('live', { detail: { isFirst } }));
-    if (isFirst) void this.#record();
+    if (isFirst) void this.#kept.begin(this.order?.recorder, () => this.isBusy);
     else if (this.#wasPaused) this.pause();
     this.#wasPaused = false;
   }
@@ -394,12 +300,10 @@ export class Call extends EventTarget {
     this.clearTimer(this.#timers.watch);
     this.#timers.watch = this.setTimer(() => {
       if (!this.isOn) return;
-      const waited = this.waitingMs();
-      const service = waited > SILENT_MS ? 'silent' : waited > SLOW_MS ? 'slow' : 'ok';
-      const waitedS = service === 'ok' ? 0 : Math.floor(waited / 1000);
+      const { service, waitedS, isLost } = serviceAfter(this.waitingMs());
       if (service !== this.state.service || waitedS !== this.state.waitedS) this.set({ service, waitedS });
       // Without a network there is nobody to ask again; `online` or the line's end will tell.
-      if (waited > LOST_MS && !this.state.isOffline) this.client?.giveUp();
+      if (isLost && !this.state.isOffline) this.client?.giveUp();
       else this.#watch();
     }, WATCH_MS);
   }
@@ -414,15 +318,11 @@ export class Call extends EventTarget {
   /** @param {import('../wire/reasons.js').Ending} ending */
   #onEnded(ending) {
     this.#line.abort();
-    const at = this.now();
-    this.#redials = this.#redials.filter((then) => at - then < REDIALS_WITHIN_MS);
     const isCut = ending.wasReady && this.isOn;
-    const isFull = ending.reason === 'context_full' && at - this.#readyAt > RENEW_AFTER_MS;
+    const isFull = ending.reason === 'context_full' && this.now() - this.#readyAt > RENEW_AFTER_MS;
     if (isCut && isFull) this.#redial('note.renewed');
-    else if (isCut && ending.reason === 'lost' && this.#redials.length < REDIALS) {
-      this.#redials.push(at);
-      this.#redial('note.reconnecting');
-    } else this.#finish({ ...ending, wasReady: this.#hasBeenLive });
+    else if (isCut && ending.reason === 'lost' && this.#redials.take(this.now())) this.#redial('note.reconnecting');
+    else this.#finish({ ...ending, wasReady: this.#hasBeenLive });
   }
 
   /** @param {'note.renewed' | 'note.reconnecting'} note */
@@ -489,24 +389,15 @@ export class Call extends EventTarget {
 
   // The recording in this browser
 
-  async #record() {
-    const recorder = await this.order?.recorder?.().catch(() => null);
-    if (!recorder || !this.isBusy) return;
-    this.#recorder = recorder;
-    await recorder.start();
-  }
-
   async #stopRecording() {
-    const recorder = this.#recorder;
-    this.#recorder = null;
-    if (!recorder) return;
-    this.recorded = await recorder.stop();
+    if (!this.#kept.isOn) return;
+    this.recorded = await this.#kept.stop();
     this.dispatchEvent(new CustomEvent('recorded', { detail: this.recorded }));
   }
 
   /** @param {boolean} on */
   pauseRecording(on) {
-    this.#recorder?.pause(on);
+    this.#kept.pause(on);
   }
 
   // The person

@@ -5,7 +5,7 @@
  * Events: call (a new one is there), captions (its words changed), and those of `Call`, `DuplexCall`.
  */
 
-import { freshState } from './call.js';
+import { freshState } from './state.js';
 
 /** @typedef {import('./call.js').Call<any>} AnyCall */
 

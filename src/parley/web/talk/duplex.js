@@ -15,27 +15,11 @@ import { RealtimeClient } from '../wire/realtime.js';
 import { Barge } from './barge.js';
 import { Call } from './call.js';
 import { HeadStart } from './head-start.js';
+import { freshMetrics } from './metrics.js';
 import { QualityMeter } from './quality.js';
 
 /**
- * @typedef {object} DuplexMetrics
- * @property {number} units sent
- * @property {number} turns
- * @property {number} contextTokens
- * @property {number | null} responseMs from sending a unit to its answer
- * @property {number | null} costMs the server's own measure
- * @property {number | null} firstSpeechMs last listen to first speech
- * @property {number | null} playDelayMs first result to sound
- * @property {number | null} driftMs growth of the way back since the first result
- * @property {number} aheadMs
- * @property {number} gaps
- * @property {number} shiftMs
- * @property {number} dropped
- * @property {number} slices
- */
-
-/**
- * @typedef {import('./call.js').Order & {
+ * @typedef {import('./state.js').Order & {
  *   dialect: 'duplex' | 'realtime',
  *   mode: 'audio' | 'video',
  *   options: (said: string) => import('../wire/duplex.js').DuplexOptions,
@@ -62,7 +46,7 @@ const SENT_LIMIT = 30;
 export class DuplexCall extends Call {
   /** @type {DuplexClient | RealtimeClient | null} */
   client = null;
-  /** @type {DuplexMetrics} */
+  /** @type {import('./metrics.js').DuplexMetrics} */
   metrics = freshMetrics();
   #quality = new QualityMeter();
   #headStart = new HeadStart();
@@ -253,7 +237,7 @@ export class DuplexCall extends Call {
     this.dispatchEvent(new CustomEvent('metrics', { detail: { ...metrics, isSpeaking } }));
   }
 
-  /** @param {import('./call.js').Activity} activity */
+  /** @param {import('./state.js').Activity} activity */
   #activity(activity) {
     if (this.isLive && this.state.activity !== activity) this.set({ activity });
   }
@@ -397,23 +381,4 @@ export class DuplexCall extends Call {
     this.client?.diagnose({ ...this.metrics });
     this.client?.end();
   }
-}
-
-/** @returns {DuplexMetrics} */
-function freshMetrics() {
-  return {
-    units: 0,
-    turns: 0,
-    contextTokens: 0,
-    responseMs: null,
-    costMs: null,
-    firstSpeechMs: null,
-    playDelayMs: null,
-    driftMs: null,
-    aheadMs: 0,
-    gaps: 0,
-    shiftMs: 0,
-    dropped: 0,
-    slices: 1,
-  };
 }

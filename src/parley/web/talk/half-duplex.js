@@ -15,7 +15,7 @@ import { Call } from './call.js';
 const RESUME_AFTER_MS = 800;
 
 /**
- * @typedef {import('./call.js').Order & {
+ * @typedef {import('./state.js').Order & {
  *   options: (said: string) => Omit<import('../wire/protocol.js').half_duplex.Prepare, 'type'>,
  *   connection?: object,
  *   isPushToTalk?: boolean,

@@ -1,0 +1,94 @@
+/** What a call shows of itself, and what it is begun with. */
+
+/**
+ * @typedef {import('./phases.js').CallPhase} CallPhase
+ * @typedef {'listening' | 'hearing' | 'thinking' | 'speaking'} Activity
+ * @typedef {{kind: 'media', trouble: import('../audio/devices.js').MediaTrouble, device: 'microphone' | 'camera'}
+ *   | {kind: 'server', code: string, sentence: string}
+ *   | {kind: 'network', dropped: number}} Trouble
+ * @typedef {'not_started' | import('../wire/reasons.js').Reason} EndReason
+ * @typedef {{reason: EndReason, code: string, sentence: string, wasReady: boolean}} Ending
+ * @typedef {object} CallState
+ * @property {CallPhase} phase
+ * @property {Activity} activity
+ * @property {import('../wire/connection.js').Place | null} queue
+ * @property {{attempt: number} | null} retrying
+ * @property {boolean} isMuted
+ * @property {boolean} isForcingListen
+ * @property {boolean} isSuspended the system took the sound away
+ * @property {boolean} hasLostMic
+ * @property {boolean} isOffline the browser says that there is no network
+ * @property {boolean} isReturning the line broke, and the same session is gone on with over another
+ * @property {boolean} isRenewing it is dialled again because its memory was full
+ * @property {'ok' | 'slow' | 'silent'} service how long an answer has been due
+ * @property {number} waitedS whole seconds without an answer that is due
+ * @property {string} sessionId
+ * @property {string} recordingId
+ * @property {number} liveSince `now` when the conversation first became live
+ * @property {Trouble | null} trouble
+ * @property {Ending | null} ending
+ * @property {boolean} hasGivenBack the turn came, nobody was there, and the place went to the next
+ */
+
+/** @returns {CallState} */
+export function freshState() {
+  return {
+    phase: 'idle',
+    activity: 'listening',
+    queue: null,
+    retrying: null,
+    isMuted: false,
+    isForcingListen: false,
+    isSuspended: false,
+    hasLostMic: false,
+    isOffline: false,
+    isReturning: false,
+    isRenewing: false,
+    service: 'ok',
+    waitedS: 0,
+    sessionId: '',
+    recordingId: '',
+    liveSince: 0,
+    trouble: null,
+    ending: null,
+    hasGivenBack: false,
+  };
+}
+
+/**
+ * What a call needs of the sound equipment; `Rig` is one.
+ * @typedef {EventTarget & {
+ *   open: () => Promise<void>,
+ *   isHeld?: boolean,
+ *   newTurn: () => number,
+ *   connectMicrophone: (options?: {deviceId?: string, isStudio?: boolean}) => Promise<void>,
+ *   releaseMicrophone: () => void,
+ *   capture: (unitSamples: number, onUnit: (audio: Float32Array<ArrayBuffer>, final: boolean) => void) => void,
+ *   stopCapture: () => Promise<void> | void,
+ *   recycle: (audio: Float32Array<ArrayBuffer>) => void,
+ *   mute: (on: boolean) => void,
+ *   play: (turn: number, audio: Float32Array<ArrayBuffer>, last?: boolean) => void,
+ *   endTurn: (turn: number) => void,
+ *   flush: (fadeMs?: number) => void,
+ *   duck: (on: boolean) => void,
+ *   setPlaybackDelay: (ms: number) => void,
+ * }} Sound
+ */
+
+/**
+ * @typedef {object} Surroundings what tests replace
+ * @property {() => number} [now] ms
+ * @property {(callback: () => void, ms: number) => any} [setTimer]
+ * @property {(timer: any) => void} [clearTimer]
+ * @property {EventTarget} [network] says 'online' and 'offline'
+ */
+
+/** @typedef {{start: () => Promise<void>, pause: (on: boolean) => void, stop: () => Promise<Blob | null>}} Recorder */
+
+/**
+ * What every kind of call is begun with.
+ * @typedef {object} Order
+ * @property {{deviceId?: string, isStudio?: boolean} | null} microphone null: none is needed
+ * @property {string} [said] what was said in the call that this one continues
+ * @property {(() => Promise<Recorder>) | null} [recorder] a recording in this browser
+ */
