@@ -58,6 +58,35 @@ export const extraScenarios = {
     await hangUp(page);
   },
 
+  async media_keys({ page }) {
+    // What a headset or the lock screen would press.
+    await page.addInitScript(() => {
+      const session = navigator.mediaSession;
+      const listen = session.setActionHandler.bind(session);
+      globalThis.__keys = {};
+      session.setActionHandler = (key, act) => {
+        globalThis.__keys[key] = act;
+        listen(key, act);
+      };
+    });
+    const press = (key) => page.evaluate((name) => globalThis.__keys[name](), key);
+    await page.goto('/audio_duplex');
+    await mainButton(page).click();
+    await phase(page, 'live');
+    await press('togglemicrophone');
+    await page.locator('.dock [aria-label^="Unmute"]').waitFor();
+    await press('togglemicrophone');
+    await page.locator('.dock [aria-label^="Mute"]').waitFor();
+    await press('pause');
+    await phase(page, 'paused');
+    await press('play');
+    await phase(page, 'live');
+    await press('hangup');
+    await phase(page, 'ended');
+    const left = await page.evaluate(() => Object.values(globalThis.__keys).filter(Boolean).length);
+    assert.equal(left, 0, 'without a call the keys are somebody else’s');
+  },
+
   async small_window({ page }) {
     // A headless browser has no screen for it: a frame of this page stands in for the window.
     await page.addInitScript(() => {

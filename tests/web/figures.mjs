@@ -1,10 +1,11 @@
 /**
  * Figures of the pages, printed and not asserted: a busy machine makes them worse without anything being wrong.
  *
- *     node tests/web/figures.mjs --wav speech.wav [--python .venv/bin/python] [load | latency | hour] …
+ *     node tests/web/figures.mjs --wav speech.wav [--python .venv/bin/python] [load | work | latency | hour] …
  *
  * load: bytes as they travel and milliseconds until a page can be used, also with a processor slowed down six
- * times. latency: what the page itself adds between microphone and loudspeaker, and from an interruption to
+ * times. work: processor time of the page's main thread until then, which other work on the machine moves least.
+ * latency: what the page itself adds between microphone and loudspeaker, and from an interruption to
  * silence. hour: one call of --minutes (60), its memory and its clocks; what the server can remember is full
  * after minutes, and the page goes on with the latest of what was said.
  */
@@ -29,9 +30,28 @@ const { values: flags, positionals } = parseArgs({
 const median = (list) => [...list].sort((a, b) => a - b)[Math.floor(list.length / 2)];
 const round = (list) => list.map((value) => Math.round(value));
 
+const PATHS = ['/', '/audio_duplex', '/omni', '/half_duplex', '/turnbased'];
+
 const figures = {
+  async work({ browser, base }) {
+    for (const path of PATHS) {
+      const times = [];
+      for (let i = 0; i < Number(flags.times); i++) {
+        const { context } = await openContext(browser, base);
+        await context.addInitScript(noteUsable);
+        const page = await context.newPage();
+        await browser.startTracing(page, { categories: ['toplevel', 'devtools.timeline', 'blink.user_timing'] });
+        await page.goto(path);
+        await eventually(() => page.evaluate(() => globalThis.__usableMs), 'a page that can be used');
+        times.push(workUntilUsable(JSON.parse(String(await browser.stopTracing())).traceEvents));
+        await context.close();
+      }
+      console.log(`work ${path}: ${median(times).toFixed(1)} ms (${times.map((ms) => ms.toFixed(1))})`);
+    }
+  },
+
   async load({ browser, base }) {
-    for (const path of ['/', '/audio_duplex', '/omni', '/half_duplex', '/turnbased']) {
+    for (const path of PATHS) {
       for (const rate of [1, 6]) {
         const times = [];
         let bytes = 0;
@@ -121,11 +141,29 @@ const figures = {
   },
 };
 
+/** Milliseconds of processor time that the main thread took, by a trace of Chromium. */
+function workUntilUsable(events) {
+  const mark = events.find(({ name, cat }) => name === 'usable' && cat.includes('user_timing'));
+  const own = events
+    .filter(({ pid, tid, ph, ts }) => pid === mark.pid && tid === mark.tid && ph === 'X' && ts <= mark.ts)
+    .sort((a, b) => a.ts - b.ts || b.dur - a.dur);
+  let total = 0;
+  let end = 0;
+  for (const { ts, dur, tdur = dur } of own) {
+    // What lies within another event is counted with it.
+    if (ts < end) continue;
+    end = ts + dur;
+    total += end > mark.ts ? (tdur * (mark.ts - ts)) / dur : tdur;
+  }
+  return total / 1000;
+}
+
 /** In the page: when what a person begins with is there. */
 function noteUsable() {
   new MutationObserver((_, watch) => {
     if (!document.querySelector('.dock .main, .compose textarea, .hero .button')) return;
     globalThis.__usableMs = performance.now();
+    performance.mark('usable');
     watch.disconnect();
   }).observe(document, { childList: true, subtree: true });
 }
