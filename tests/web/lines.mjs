@@ -56,7 +56,7 @@ export const lineScenarios = {
 
   async small_sound({ wav, python }) {
     // A server of another name is another machine to the page: sound crosses as 16-bit samples.
-    const env = { PARLEY_SECURITY__ALLOWED_HOSTS: '["parley.test"]' };
+    const env = { PARLEY_SECURITY__ALLOWED_HOSTS: 'parley.test' };
     const server = await startServer(python, { env });
     const elsewhere = `http://parley.test:${server.port}`;
     const browser = await launch({ wav, elsewhere });
