@@ -70,6 +70,7 @@ class Bench:
 
     async def cut(self) -> None:
         """The reader meets the end of the connection."""
+        self.moved.clear()
         self.first.hang_up()
         reading = asyncio.create_task(self.socket.receive())
         self.tasks.append(reading)

@@ -7,6 +7,7 @@ import base64
 import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from tests.support.resuming import ResumingClient
@@ -19,6 +20,7 @@ VARIES = frozenset(
         *("session_id", "recording_session_id", "current_time", "server_send_ts", "metrics"),
         *("cost_llm_ms", "cost_tts_prep_ms", "cost_tts_ms", "cost_token2wav_ms", "cost_all_ms"),
         *("wall_clock_ms", "response_id", "event_id", "session", "usage"),
+        *("item_id", "previous_item_id", "id", "conversation_id"),
     }
 )
 """What differs between two runs of one conversation."""
@@ -26,7 +28,15 @@ VARIES = frozenset(
 
 def comparable(messages: list[Message]) -> list[Message]:
     """Without what differs between two runs."""
-    return [{name: m[name] for name in m.keys() - VARIES} for m in messages]
+    return [_comparable(message) for message in messages]
+
+
+def _comparable(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_comparable(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    return {name: _comparable(value[name]) for name in value.keys() - VARIES}
 
 
 @dataclass(frozen=True)
@@ -106,6 +116,30 @@ async def half_duplex(client: ResumingClient) -> None:
         await client.hear()
 
 
+async def openai_realtime(client: ResumingClient) -> None:
+    """Two turns that are committed by the client, and two that are written."""
+    update = {"audio": {"input": {"turn_detection": None}}}
+    await client.say({"type": "session.update", "session": update})
+    for number in range(2):
+        for _ in range(4):
+            await client.say({"type": "input_audio_buffer.append", "audio": pcm16(0.25)})
+        await client.say({"type": "input_audio_buffer.commit"})
+        await client.say({"type": "response.create"})
+        await heard_until(client, "response.done")
+        content = [{"type": "input_text", "text": f"Say {number}."}]
+        item = {"id": f"item_w{number}", "type": "message", "role": "user", "content": content}
+        await client.say({"type": "conversation.item.create", "item": item})
+        await client.say({"type": "response.create", "response": {"output_modalities": ["text"]}})
+        await heard_until(client, "response.done")
+    await client.say({"type": "input_audio_buffer.clear"})
+    await heard_until(client, "input_audio_buffer.cleared")
+
+
+async def heard_until(client: ResumingClient, last: str) -> None:
+    while (await client.hear())["type"] != last:
+        pass
+
+
 TALKS: dict[str, ResumedTalk] = {
     "half_duplex": ResumedTalk(
         lambda: f"/ws/half_duplex/hdx_{secrets.token_hex(8)}",
@@ -133,5 +167,10 @@ TALKS: dict[str, ResumedTalk] = {
         lambda: "/v1/live/sessions",
         {"type": "session.start", "session": {"model": "parrot", "resume": True}},
         live,
+    ),
+    "openai_realtime": ResumedTalk(
+        lambda: "/v1/realtime?model=parrot",
+        {"type": "session.update", "session": {"type": "realtime", "resume": True}},
+        openai_realtime,
     ),
 }

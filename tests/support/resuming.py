@@ -47,7 +47,8 @@ class ResumingClient:
         self.session_id = session_id
         self.socket = await connect(self.url, max_size=None, compression=None)
         if "/live/" not in self.url:
-            while not (await self._next())["type"].endswith("queue_done"):
+            # OpenAI Realtime greets with its session where the others speak of the queue.
+            while not (await self._next())["type"].endswith(("queue_done", "session.created")):
                 pass
         await self.say(first)
         ready = await self.hear()

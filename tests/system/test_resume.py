@@ -4,6 +4,7 @@ left behind."""
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 
 import pytest
@@ -158,6 +159,54 @@ async def test_a_client_that_asked_is_told_in_time_that_its_session_will_end() -
     assert (limit["type"], limit["reason"]) == ("session.going_away", "time")
     assert 0 < limit["time_left_s"] <= 40
     assert shutdown == {"type": "session.going_away", "reason": "shutdown", "time_left_s": 5.0}
+
+
+async def test_openai_clients_that_did_not_ask_are_told_nothing_of_it(server: RunningStack) -> None:
+    """Each message has the published fields, also where others are told that the server ends."""
+    async with connect(server.ws("/v1/realtime?model=parrot", extensions=False)) as socket:
+        told = [json.loads(await socket.recv())]
+        server.runtime.worker_control.announce_end(5.0)
+        for session in ({"resume": False}, {"instructions": "Be kind."}):
+            update = {"type": "session.update", "session": {"type": "realtime", **session}}
+            await socket.send(json.dumps(update))
+            told.append(json.loads(await socket.recv()))
+
+    assert [each["type"] for each in told] == ["session.created", *["session.updated"] * 2]
+    assert [each.keys() for each in told] == [{"type", "event_id", "session"}] * 3
+    assert all("resume" not in each["session"] for each in told)
+
+
+async def test_an_openai_client_may_ask_in_the_middle_of_a_conversation(
+    server: RunningStack,
+) -> None:
+    """What it said before counts: the session waits for it as long as for others."""
+    client = ResumingClient(server.ws("/v1/realtime?model=parrot", extensions=False))
+    update = {"type": "session.update", "session": {"type": "realtime"}}
+    client.socket = await connect(client.url)
+    for message in (update, {"type": "input_audio_buffer.clear"}):
+        await client.socket.send(json.dumps(message))
+    while "buffer.cleared" not in str(await client.socket.recv()):
+        pass
+
+    update["session"]["resume"] = True
+    await client.say(update)
+    ready = await client.hear()
+    client.session_id = ready["session"]["id"]
+    client.cut()
+    await gateways.until(lambda: len(server.runtime.kept_sessions) == 1)
+    lease = server.runtime.worker_pool.leases[0]
+    assert lease.resume is not None
+    assert lease.resume.left_s is not None
+    waits_s = lease.resume.left_s
+    await client.resume()
+    await client.say({"type": "input_audio_buffer.clear"})
+    cleared = await client.hear()
+    await client.socket.close(1000)
+
+    assert waits_s > 20
+    assert cleared["type"] == "input_audio_buffer.cleared"
+    assert (client.doubles, client.holes, client.resumes) == (0, 0, 1)
+    await all_free(server)
 
 
 class Breakable(NetworkTransport):

@@ -110,6 +110,14 @@ class LiveClient(ABC):
     def _closing(self) -> msgspec.Struct:
         """The message that asks for the end."""
 
+    def _decode(self, frame: str | bytes) -> Any:
+        """What the server sent.
+
+        Raises:
+            UnknownEvent: a later version says more than we know.
+        """
+        return self._messages.decode_server(self._sound.text(frame))
+
     @abstractmethod
     def _translate(self, message: Any) -> Event | None:
         """A message of this dialect as an event; None for what needs no telling."""
@@ -307,7 +315,7 @@ class LiveClient(ABC):
             if (ack := self._returning.due_ack()) is not None:
                 link.post_aside(ack)
         try:
-            message = self._messages.decode_server(self._sound.text(frame))
+            message = self._decode(frame)
         except UnknownEvent:
             return None  # A later version says more than we know.
         match message:

@@ -86,11 +86,15 @@ class Reply:
 
     Args:
         reason: said in the close frame; at most `REASON_BYTES` of it.
+        offers_resume: these messages hold the first token of a client that has just asked to be
+            able to come back (`wants_resume`); elsewhere the one that says that the session is
+            ready does.
     """
 
     messages: tuple[msgspec.Struct, ...] = ()
     close_code: int | None = None
     reason: str = ""
+    offers_resume: bool = False
 
 
 class Dialect(ABC):

@@ -69,7 +69,8 @@ class ResumableSocket:
     Args:
         socket: the first connection.
         deadlines: of the session; stopped while there is no connection.
-        moved: called when a connection was lost or attached.
+        moved: called when the client is about to get a token, and when a connection was lost or
+            attached.
     """
 
     def __init__(
@@ -95,6 +96,8 @@ class ResumableSocket:
         self._tokens = ResumeTokens()
         self._ready_text: str | bytes | None = None
         self._ready_seq = 0
+        self._before = 0
+        """Messages of the client until it asked."""
         self._received = 0
         self._told = 0
         self._changed = asyncio.Event()
@@ -147,8 +150,9 @@ class ResumableSocket:
             return text
         token, window_s = self._tokens.issue(), self._limits.window_s
         fields = f'"resume_token":"{token}","resume_window_s":{window_s:g}'
-        self._ready_text = with_fields(text, fields)
-        return self._ready_text
+        self._ready_text = ready = with_fields(text, fields)
+        self._moved()
+        return ready
 
     async def receive(self) -> str | bytes:
         """The client's next message; waits while there is no connection.
@@ -157,7 +161,9 @@ class ResumableSocket:
             Disconnected: the client has left.
         """
         if self._journal is None:
-            return await self._first.receive()
+            frame = await self._first.receive()
+            self._before += 1
+            return frame
         while True:
             attached = self._attached
             if attached is None:
@@ -351,7 +357,7 @@ class ResumableSocket:
     def _window_s(self) -> float:
         if not self._tokens.is_issued:
             return 0.0
-        is_used = self._received > 1 or self._tokens.generation > 0
+        is_used = max(self._received, self._before) > 1 or self._tokens.generation > 0
         return self._limits.window_s if is_used else min(self._limits.window_s, UNUSED_WINDOW_S)
 
     def _let_go(self, attached: _Attachment) -> None:

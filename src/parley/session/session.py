@@ -164,9 +164,7 @@ class Session:
         is_output = isinstance(event, OutputDelta)
         reply = self._dialect.encode(event)
         if isinstance(event, SessionReady) and self._resumable is not None:
-            self._put([self._resumable.with_token(text) for text in self._dialect.frames(reply)])
-            if self._resumable.is_enabled:
-                self.deadlines.warn_of_the_last(self.clock.monotonic())
+            self._put(self._with_token(reply, self._resumable))
             return
         if isinstance(event, UnitDone) and self._resumable is not None:
             self._watch_context(event)
@@ -178,7 +176,16 @@ class Session:
             self._last_words = reply
             self.end(ended)
             return
+        if reply.offers_resume and self._resumable is not None:
+            self._put(self._with_token(reply, self._resumable))
+            return
         self._put(self._dialect.frames(reply), is_output=is_output)
+
+    def _with_token(self, reply: Reply, resumable: ResumableSocket) -> list[str | bytes]:
+        """What tells the client that it may come back, where it asked."""
+        if resumable.is_enabled:
+            self.deadlines.warn_of_the_last(self.clock.monotonic())
+        return [resumable.with_token(text) for text in self._dialect.frames(reply)]
 
     def _put(self, frames: Sequence[str | bytes], *, is_output: bool = False) -> None:
         try:

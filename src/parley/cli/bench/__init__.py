@@ -25,6 +25,7 @@ BENCHES: Final = {
     "attack": "What live sessions notice while one client misbehaves.",
     "dialects": "CPU that a second of sound costs the worker, dialect by dialect.",
     "chaos": "What conversations lose when connections break and gateways die.",
+    "hour": "An hour of conversation with a cut every minute: memory, clocks, late units.",
     "recording": "What a recorded unit costs its session, and how fast lists are.",
 }
 

@@ -1,12 +1,14 @@
-"""A network for the client that can be broken: dropped, or left half-open."""
+"""A network for the client that can be broken: dropped, or left half-open, and down for a while."""
 
 from __future__ import annotations
 
 import asyncio
 import random
+import time
+from collections.abc import Callable
 from typing import Any
 
-from parley.client.access import Access, Socket, SocketClosed
+from parley.client.access import Access, Socket, SocketClosed, Unreachable
 from parley.client.connection import NetworkSocket, NetworkTransport
 
 
@@ -15,20 +17,30 @@ class BreakableNetwork:
 
     Args:
         dice: decide how; None: it is never broken.
+        heard: told of every message that comes, before the client is.
     """
 
-    def __init__(self, dice: random.Random | None = None) -> None:
+    def __init__(
+        self,
+        dice: random.Random | None = None,
+        heard: Callable[[str | bytes], None] = lambda frame: None,
+    ) -> None:
         self._network = NetworkTransport()
         self._dice = dice or random.Random(0)
+        self._heard = heard
         self._newest: BreakableSocket | None = None
         self._sockets: list[BreakableSocket] = []
+        self._back_s = 0.0
         self.breaks = 0
-        self.away_s: list[float] = []
-        self.heard: list[str] = []
-        """What has come over it, a word for each event."""
+        self.silent_breaks = 0
+        self.broken_s: list[float] = []
+        """When it was broken, monotonic."""
 
     async def connect(self, access: Access, url: str) -> Socket:
-        self._newest = BreakableSocket(await self._network.connect(access, url))
+        if time.monotonic() < self._back_s:
+            raise Unreachable(url, "the network is down.", may_pass=True)
+        socket = await self._network.connect(access, url)
+        self._newest = BreakableSocket(socket, self._heard)
         self._sockets.append(self._newest)
         return self._newest
 
@@ -36,23 +48,30 @@ class BreakableNetwork:
         """Give half-open connections up."""
         for socket in self._sockets:
             socket.abort()
+        self._sockets.clear()
 
     def requests(self, access: Access) -> None:
         """Its default for HTTP."""
 
-    def break_off(self) -> None:
+    def break_off(self, down_s: float = 0.0) -> None:
         """This end is told that the connection is lost; the far end, as often as not, only that
-        nothing comes any more."""
-        if self._newest is not None:
-            self.breaks += 1
-            self._newest.break_off(is_silent=self._dice.random() < 0.5)
+        nothing comes any more. `down_s`: for so long no connection can be made."""
+        if self._newest is None:
+            return
+        is_silent = self._dice.random() < 0.5
+        self.breaks += 1
+        self.silent_breaks += is_silent
+        self.broken_s.append(time.monotonic())
+        self._back_s = time.monotonic() + down_s
+        self._newest.break_off(is_silent=is_silent)
 
 
 class BreakableSocket:
     """A socket of the client."""
 
-    def __init__(self, socket: NetworkSocket) -> None:
+    def __init__(self, socket: NetworkSocket, heard: Callable[[str | bytes], None]) -> None:
         self._socket = socket
+        self._heard = heard
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._receiving: asyncio.Future[str | bytes] | None = None
         self._is_silent = False
@@ -75,7 +94,9 @@ class BreakableSocket:
         if self._broken.done():
             raise SocketClosed(1006, "broken")
         self._receiving = None
-        return receiving.result()
+        frame = receiving.result()
+        self._heard(frame)
+        return frame
 
     async def close(self) -> None:
         if self._receiving is not None:

@@ -1,55 +1,43 @@
-"""`parley bench chaos`: what conversations lose when connections break and gateways die.
+"""`parley bench chaos`: what conversations lose when connections break and servers die.
 
-Gateway and worker are processes of this machine, with the parrot. Conversations are spoken in
-lock-step, so that each has one right outcome, which an uncut one shows first. Then their
-connections are cut after messages drawn at random (dropped, or left half-open), and gateways are
-killed. Each conversation must come out as the uncut one: whatever is missing was lost, whatever is
-too much came twice.
+Gateway and workers are processes of this machine. Conversations are spoken in lock-step, so that
+each has one right outcome, which an uncut one shows first. Then connections are cut, after every
+message of a conversation in turn and after others that are drawn (dropped, or left half-open);
+gateways and workers are killed, or frozen for a moment. Each conversation must come out as the
+uncut one: whatever is missing was lost, whatever is too much came twice.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import hashlib
+import dataclasses
+import itertools
 import json
-import os
 import random
-import secrets
-import socket
-import sys
-import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
-import httpx
-import numpy as np
 import typer
 
 from parley.cli.bench.breakable import BreakableNetwork
+from parley.cli.bench.chaos_servers import Outage, Servers
+from parley.cli.bench.chaos_talks import TALKS, word_of
 from parley.cli.bench.figures import Figures
-from parley.client.duplex import DuplexClient, UnitClient
-from parley.client.events import (
-    Event,
-    Listening,
-    Piece,
-    Reconnected,
-    Speaking,
-    Thinking,
-    TurnDone,
-    Voice,
-)
-from parley.client.half_duplex import HalfDuplexClient
-from parley.client.live import LiveClient
-from parley.client.realtime import RealtimeClient
+from parley.client.events import Event, Reconnected
 from parley.errors import BadInput, ParleyError, SetupError
-from parley.media.pcm import INPUT_RATE_HZ, Pcm
 
-UNITS: Final = 8
-HANG_S: Final = 60.0
-"""A conversation that has not gone on by then is lost."""
+HANG_S: Final = 120.0
+"""A conversation that has not come to its end by then is lost."""
+MORE_CUTS: Final = 2
+"""Cuts of one conversation besides the one whose turn it is."""
+FROZEN_S: Final = (0.1, 2.0)
+PAUSE_S: Final = (0.1, 1.5)
+"""Between two kills."""
+LIMITS_MS: Final = {"cut": 2000.0, "gateway": 2000.0, "worker": 5000.0}
+"""The 95th percentile of recovery may take so long: after the cut, after the next gateway listens,
+after a slot is free."""
 
 Outcome = tuple[str, ...]
 """What a conversation came to: one word per event."""
@@ -57,355 +45,276 @@ Outcome = tuple[str, ...]
 
 @dataclass(slots=True)
 class ChaosReport:
-    """What happened. Times from the break to the answer that the session goes on."""
+    """What happened.
+
+    Args:
+        lost, twice: messages. `different`: conversations with other messages.
+        recovery_ms: how long it took until the session went on, by what had happened: `cut` from
+            the cut, `gateway` from when the next one listened, `worker` from when a slot was free,
+            `frozen …` from the end of that.
+        spread: cuts by dialect.
+    """
 
     conversations: int = 0
     cuts: int = 0
+    half_open: int = 0
     gateway_kills: int = 0
+    worker_kills: int = 0
+    freezes: int = 0
     lost: int = 0
     twice: int = 0
     different: int = 0
-    errors: dict[str, int] = field(default_factory=dict)
-    away_ms: list[float] = field(default_factory=list)
     slots_leaked: int = 0
+    errors: dict[str, int] = field(default_factory=dict)
+    spread: dict[str, int] = field(default_factory=dict)
+    recovery_ms: dict[str, list[float]] = field(default_factory=dict)
+    examples: list[str] = field(default_factory=list)
 
-    @property
-    def is_clean(self) -> bool:
-        bad = self.lost + self.twice + self.different + self.slots_leaked + len(self.errors)
-        return bad == 0
+    def faults(self) -> list[str]:
+        """What is not as it should be."""
+        found = [
+            f"{name} {count}"
+            for name in ("lost", "twice", "different", "slots_leaked")
+            if (count := getattr(self, name))
+        ]
+        found += [f"error {code}: {count}" for code, count in self.errors.items()]
+        for kind, limit_ms in LIMITS_MS.items():
+            p95_ms = Figures.of(self.recovery_ms.get(kind, [])).p95_ms
+            if p95_ms > limit_ms:
+                found.append(f"recovery of {kind}: p95 {p95_ms:.0f} ms > {limit_ms:.0f} ms")
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class ChaosPlan:
+    """What is to be done; conversations go on until all of it has been."""
+
+    dialects: tuple[str, ...]
+    model: str
+    cuts: int
+    gateway_kills: int
+    worker_kills: int
+    freezes: int
+    at_once: int
+    seed: int
 
 
 def chaos(
-    conversations: Annotated[
-        int, typer.Option(min=1, max=100_000, help="Each is cut at least once.")
-    ] = 200,
+    cuts: Annotated[int, typer.Option(min=0, max=1_000_000, help="Connections cut.")] = 200,
+    gateway_kills: Annotated[int, typer.Option(min=0, help="Gateways killed.")] = 5,
+    worker_kills: Annotated[int, typer.Option(min=0, help="Workers killed.")] = 0,
+    freezes: Annotated[
+        int, typer.Option(min=0, help="Gateways and workers stopped for up to 2 s.")
+    ] = 0,
     at_once: Annotated[int, typer.Option(min=1, max=64, help="Conversations at once.")] = 4,
-    gateway_kills: Annotated[int, typer.Option(min=0, help="Gateways killed meanwhile.")] = 5,
-    dialect: Annotated[str, typer.Option(help="duplex, realtime, half_duplex or all.")] = "all",
+    dialect: Annotated[str, typer.Option(help=f"{', '.join(TALKS)} or all.")] = "all",
+    model: Annotated[str, typer.Option(help="Model of the workers.")] = "parrot",
     seed: Annotated[int, typer.Option(help="Of what is drawn.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
-    """Cut connections and kill gateways at random, and count what conversations lose."""
+    """Cut connections, kill and freeze servers at random; count what conversations lose."""
     if dialect not in (*TALKS, "all"):
         raise BadInput(f"'{dialect}' is none of {', '.join(TALKS)}, all.")
     names = tuple(TALKS) if dialect == "all" else (dialect,)
-    plan = ChaosPlan(names, conversations, at_once, gateway_kills, random.Random(seed))
+    plan = ChaosPlan(names, model, cuts, gateway_kills, worker_kills, freezes, at_once, seed)
     report = asyncio.run(run(plan))
     _print(report, as_json=as_json)
-    raise typer.Exit(0 if report.is_clean else 1)
-
-
-@dataclass(slots=True)
-class ChaosPlan:
-    """What is to be done."""
-
-    dialects: tuple[str, ...]
-    conversations: int
-    at_once: int
-    gateway_kills: int
-    dice: random.Random
+    raise typer.Exit(1 if report.faults() else 0)
 
 
 async def run(plan: ChaosPlan) -> ChaosReport:
-    """All of it, on servers of its own."""
-    report = ChaosReport()
-    async with Servers.started(plan.at_once) as servers:
-        right = {
-            name: await _talk(name, servers.url, BreakableNetwork(), []) for name in plan.dialects
-        }
-        for name, outcome in right.items():
-            if not outcome:
+    """All of it, on servers of its own.
+
+    Raises:
+        SetupError: they do not start, or an uncut conversation comes to nothing.
+    """
+    # Whoever loses its worker finds a slot at another.
+    workers = 2 if plan.worker_kills else 1
+    environment = {
+        # The hum of this bench is speech to this one.
+        "PARLEY_WORKER__VAD": "energy",
+    }
+    async with Servers.started(
+        model=plan.model, slots=plan.at_once, workers=workers, environment=environment
+    ) as servers:
+        return await _Chaos(plan, servers).run()
+
+
+class _Chaos:
+    """One run."""
+
+    def __init__(self, plan: ChaosPlan, servers: Servers) -> None:
+        self._plan = plan
+        self._servers = servers
+        self._dice = random.Random(plan.seed)
+        self._right: dict[str, Outcome] = {}
+        self._turn: dict[str, Iterator[int]] = {}
+        self._is_disaster_left = False
+        self.report = ChaosReport()
+
+    async def run(self) -> ChaosReport:
+        plan, report = self._plan, self.report
+        for name in plan.dialects:
+            right = await self._talk(name, BreakableNetwork(), frozenset())
+            if len(right) < 2:
                 raise SetupError(f"An uncut conversation in {name} came to nothing.")
-        room = asyncio.Semaphore(plan.at_once)
-        every = plan.conversations // (plan.gateway_kills + 1) if plan.gateway_kills else 0
-
-        async def one(number: int) -> None:
-            name = plan.dialects[number % len(plan.dialects)]
-            async with room:
-                if (
-                    every
-                    and number % every == every - 1
-                    and report.gateway_kills < plan.gateway_kills
-                ):
-                    report.gateway_kills += 1
-                    await servers.replace_gateway(plan.dice.random())
-                await _cut_talk(name, servers.url, right[name], plan.dice, report)
-
+            self._right[name] = right
+            # Every message in turn; after the last there is nothing to be lost.
+            self._turn[name] = itertools.cycle(range(1, len(right)))
+        numbers = itertools.count()
         async with asyncio.TaskGroup() as tasks:
-            for number in range(plan.conversations):
-                tasks.create_task(one(number))
-        report.slots_leaked = await servers.leaked()
-    return report
+            tasks.create_task(self._disasters())
+            for _ in range(plan.at_once):
+                tasks.create_task(self._converse(numbers))
+        report.slots_leaked = await self._servers.leaked()
+        return report
 
+    async def _converse(self, numbers: Iterator[int]) -> None:
+        """One conversation after the other."""
+        while self.report.cuts < self._plan.cuts or self._is_disaster_left:
+            names = self._plan.dialects
+            await self._cut_talk(names[next(numbers) % len(names)])
 
-async def _cut_talk(
-    name: str, url: str, right: Outcome, dice: random.Random, report: ChaosReport
-) -> None:
-    network = BreakableNetwork(dice)
-    breaks = sorted(dice.sample(range(1, len(right)), dice.randint(1, 3)))
-    report.conversations += 1
-    try:
-        async with asyncio.timeout(HANG_S):
-            outcome = await _talk_again(name, url, network, breaks)
-    except (ParleyError, TimeoutError) as error:
-        code = error.code if isinstance(error, ParleyError) else "timeout"
-        report.errors[code] = report.errors.get(code, 0) + 1
-        return
-    report.cuts += network.breaks
-    report.away_ms += [1000 * away_s for away_s in network.away_s]
-    report.lost += max(0, len(right) - len(outcome))
-    report.twice += max(0, len(outcome) - len(right))
-    report.different += len(right) == len(outcome) and outcome != right
+    async def _disasters(self) -> None:
+        """Kill and freeze, in an order that is drawn, one after the other."""
+        plan, report, servers = self._plan, self.report, self._servers
+        kinds = ["gateway"] * plan.gateway_kills + ["worker"] * plan.worker_kills
+        kinds += ["freeze"] * plan.freezes
+        self._dice.shuffle(kinds)
+        self._is_disaster_left = bool(kinds)
+        for kind in kinds:
+            delay_s = self._dice.uniform(*PAUSE_S)
+            match kind:
+                case "gateway":
+                    await servers.replace_gateway(delay_s)
+                    report.gateway_kills += 1
+                case "worker":
+                    await servers.replace_worker(delay_s)
+                    report.worker_kills += 1
+                case _:
+                    await asyncio.sleep(delay_s)
+                    victim = self._dice.choice(("gateway", "worker"))
+                    await servers.freeze(victim, self._dice.uniform(*FROZEN_S))
+                    report.freezes += 1
+        self._is_disaster_left = False
 
-
-async def _talk_again(name: str, url: str, network: BreakableNetwork, breaks: list[int]) -> Outcome:
-    """A conversation whose gateway dies before anything was heard is begun anew: nothing was
-    lost."""
-    while True:
+    async def _cut_talk(self, name: str) -> None:
+        report, right, dice = self.report, self._right[name], self._dice
+        network = BreakableNetwork(random.Random(dice.random()))
+        breaks: set[int] = set()
+        if report.cuts < self._plan.cuts:
+            others = range(1, len(right))
+            breaks = {next(self._turn[name])}
+            breaks |= set(dice.sample(others, dice.randint(0, min(MORE_CUTS, len(others)))))
+        report.conversations += 1
         try:
-            return await _talk(name, url, network, breaks)
-        except ParleyError:
-            if network.heard:
-                raise
-            await asyncio.sleep(0.5)
-
-
-async def _talk(name: str, url: str, network: BreakableNetwork, breaks: list[int]) -> Outcome:
-    """One conversation, broken after those events."""
-    make, speak = TALKS[name]
-    heard = network.heard
-
-    def seen(event: Event) -> bool:
-        """Whether it counts; breaks the connection where that is due."""
-        if isinstance(event, Reconnected):
-            network.away_s.append(event.away_s)
-        word = _word(event)
-        if word is None:
-            return False
-        heard.append(word)
-        if len(heard) in breaks:
-            network.break_off()
-        return True
-
-    client = make(url, network)
-    try:
-        async with client:
-            await client.ready()
-            await speak(client, seen)
-    finally:
-        network.finish()
-    return tuple(heard)
-
-
-def _word(event: Event) -> str | None:
-    match event:
-        case Speaking(text=text, sound=sound, context_tokens=tokens):
-            return f"spoke {tokens} {text} {_hash(sound)}"
-        case Listening(context_tokens=tokens):
-            return f"listened {tokens}"
-        case Voice(is_speaking=is_speaking):
-            return f"voice {is_speaking}"
-        case Thinking(speech_ms=speech_ms):
-            return f"thinking {speech_ms}"
-        case Piece(text=text, sound=sound):
-            return f"piece {text} {_hash(sound)}"
-        case TurnDone(turn=turn, text=text):
-            return f"turn {turn} {text}"
-        case _:
-            return None
-
-
-def _hash(sound: Pcm | None) -> str:
-    return "" if sound is None else hashlib.sha256(sound.samples.tobytes()).hexdigest()[:16]
-
-
-# ---- conversations -------------------------------------------------------------------------
-
-Seen = Callable[[Event], bool]
-
-
-def _hum(level: float, seconds: float = 1.0) -> Pcm:
-    count = round(seconds * INPUT_RATE_HZ)
-    wave = level * np.sin(2 * np.pi * 220 * np.arange(count) / INPUT_RATE_HZ)
-    return Pcm(wave.astype(np.float32), INPUT_RATE_HZ)
-
-
-async def _units(client: LiveClient, seen: Seen) -> None:
-    assert isinstance(client, UnitClient)
-    answered = 0
-    client.send_unit(_hum(0.3))
-    async for event in client:
-        if not seen(event):
-            continue
-        answered += 1
-        if answered == UNITS:
+            async with asyncio.timeout(HANG_S):
+                outcome = await self._talk(name, network, frozenset(breaks))
+        except (ParleyError, TimeoutError) as error:
+            code = error.code if isinstance(error, ParleyError) else "timeout"
+            report.errors[code] = report.errors.get(code, 0) + 1
+            self._example(f"{name} {sorted(breaks)}: {error!r}")
             return
-        client.send_unit(_hum(0.05 * (answered % 5)))
+        finally:
+            report.cuts += network.breaks
+            report.half_open += network.silent_breaks
+            report.spread[name] = report.spread.get(name, 0) + network.breaks
+        self._judge(name, right, outcome, breaks)
 
+    def _judge(self, name: str, right: Outcome, outcome: Outcome, breaks: set[int]) -> None:
+        if outcome == right:
+            return
+        report = self.report
+        missing, extra = len(right) - len(outcome), len(outcome) - len(right)
+        report.lost += max(0, missing)
+        report.twice += max(0, extra)
+        report.different += len(right) == len(outcome)
+        pairs = itertools.zip_longest(right, outcome, fillvalue="nothing")
+        at, (wanted, had) = next((at, pair) for at, pair in enumerate(pairs) if pair[0] != pair[1])
+        self._example(f"{name} {sorted(breaks)}: message {at + 1}: {had[:200]} for {wanted[:200]}")
 
-async def _turns(client: LiveClient, seen: Seen) -> None:
-    assert isinstance(client, HalfDuplexClient)
-    turn = [_hum(0.0, 0.5), _hum(0.0, 0.5), *[_hum(0.3, 0.5)] * 2, *[_hum(0.0, 0.5)] * 3]
-    for _ in range(2):
-        for chunk in turn:
-            client.send_audio(chunk)
-            # A network that can keep up: live sound is dropped by design where it cannot.
-            await asyncio.sleep(0.01)
-        async for event in client:
-            if seen(event) and isinstance(event, TurnDone):
-                break
+    def _example(self, text: str) -> None:
+        if len(self.report.examples) < 10:
+            self.report.examples.append(text)
 
-
-TALKS: Final[
-    dict[
-        str,
-        tuple[
-            Callable[[str, BreakableNetwork], LiveClient],
-            Callable[[LiveClient, Seen], Awaitable[None]],
-        ],
-    ]
-] = {
-    "duplex": (lambda url, network: DuplexClient(url, transport=network, record=False), _units),
-    "realtime": (
-        lambda url, network: RealtimeClient(url, mode="audio", transport=network, record=False),
-        _units,
-    ),
-    "half_duplex": (
-        lambda url, network: HalfDuplexClient(url, transport=network, record=False),
-        _turns,
-    ),
-}
-
-
-# ---- servers -------------------------------------------------------------------------------
-
-
-class Servers:
-    """A gateway on one port, whatever happens to it, and a worker."""
-
-    def __init__(self, folder: str, slots: int) -> None:
-        self._folder = folder
-        self._slots = slots
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self._port = int(probe.getsockname()[1])
-        self._secret = secrets.token_hex(16)
-        self._processes: list[asyncio.subprocess.Process] = []
-        self._gateway: asyncio.subprocess.Process | None = None
-        self._replacing = asyncio.Lock()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._port}"
-
-    @classmethod
-    @contextlib.asynccontextmanager
-    async def started(cls, slots: int) -> AsyncIterator[Servers]:
-        """Up and free while the block runs."""
-        with tempfile.TemporaryDirectory(prefix="parley-chaos-") as folder:
-            servers = cls(folder, slots)
+    async def _talk(self, name: str, network: BreakableNetwork, breaks: frozenset[int]) -> Outcome:
+        """One conversation, broken after those events. One whose server dies before anything was
+        heard is begun anew: nothing was lost."""
+        while True:
+            heard: list[str] = []
             try:
-                await servers._start_gateway()
-                await servers._start(
-                    *("worker", "--gateway", servers.url, "--model", "parrot"),
-                    *("--slots", str(slots)),
-                )
-                await servers._until_free(slots)
-                yield servers
-            finally:
-                await servers._end()
+                await self._talk_once(name, network, breaks, heard)
+            except ParleyError:
+                if heard:
+                    raise
+                await asyncio.sleep(0.5)
+                continue
+            return tuple(heard)
 
-    async def replace_gateway(self, delay_s: float) -> None:
-        """Kill it after a moment, and start another at its place."""
-        async with self._replacing:
-            await asyncio.sleep(delay_s)
-            assert self._gateway is not None
-            self._gateway.kill()
-            await self._gateway.wait()
-            await self._start_gateway()
+    async def _talk_once(
+        self, name: str, network: BreakableNetwork, breaks: frozenset[int], heard: list[str]
+    ) -> None:
+        talk = TALKS[name]
 
-    async def leaked(self) -> int:
-        """Slots that are not free although nobody talks."""
+        def seen(event: Event) -> bool:
+            if isinstance(event, Reconnected):
+                self._recovered(event.away_s, network)
+            word = word_of(event)
+            if word is None:
+                return False
+            heard.append(word)
+            if len(heard) in breaks:
+                network.break_off()
+            return True
+
+        client = talk.make(self._servers.url, network)
         try:
-            await self._until_free(self._slots)
-        except SetupError:
-            return self._slots - await self._free()
-        return 0
+            async with client:
+                await client.ready()
+                await talk.speak(client, seen)
+        finally:
+            network.finish()
 
-    async def _start_gateway(self) -> None:
-        port = str(self._port)
-        self._gateway = await self._start(
-            *("gateway", "--http", "--host", "127.0.0.1", "--port", port)
-        )
-        await self._until(self._answers)
+    def _recovered(self, away_s: float, network: BreakableNetwork) -> None:
+        """A session goes on now; from what?"""
+        now_s = time.monotonic()
+        lost_s = now_s - away_s
+        outage = next((o for o in reversed(self._servers.outages) if _met(o, lost_s, now_s)), None)
+        kind, since_s = "cut", lost_s
+        if outage is not None:
+            kind = outage.kind
+            since_s = lost_s if outage.ended_s is None else max(lost_s, outage.ended_s)
+        elif not network.broken_s or network.broken_s[-1] < lost_s - 1.0:
+            kind = "unexplained"
+        self.report.recovery_ms.setdefault(kind, []).append(1000 * max(0.0, now_s - since_s))
 
-    async def _start(self, *words: str) -> asyncio.subprocess.Process:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "parley", *words, "--log-level", "error"),
-            cwd=self._folder,
-            env={
-                **os.environ,
-                "PARLEY_SECURITY__WORKER_SECRET": self._secret,
-                # The hum of this bench is speech to this one.
-                "PARLEY_WORKER__VAD": "energy",
-            },
-            stdout=asyncio.subprocess.DEVNULL,
-        )
-        self._processes.append(process)
-        return process
 
-    async def _end(self) -> None:
-        for process in self._processes:
-            if process.returncode is None:
-                process.kill()
-        await asyncio.gather(*(process.wait() for process in self._processes))
-
-    async def _answers(self) -> bool:
-        return await self._free() >= 0
-
-    async def _free(self) -> int:
-        try:
-            async with httpx.AsyncClient(trust_env=False, timeout=5.0) as http:
-                answer = await http.get(f"{self.url}/workers")
-        except httpx.HTTPError:
-            return -1
-        workers = answer.json()["workers"]
-        return sum(int(worker["free_slots"]) for worker in workers)
-
-    async def _until_free(self, slots: int) -> None:
-        async def is_free() -> bool:
-            return await self._free() == slots
-
-        await self._until(is_free)
-
-    async def _until(self, condition: Callable[[], Awaitable[bool]]) -> None:
-        due = time.monotonic() + 2 * HANG_S
-        while not await condition():
-            if time.monotonic() > due:
-                raise SetupError("The servers of this bench do not get ready.")
-            await asyncio.sleep(0.1)
+def _met(outage: Outage, lost_s: float, back_s: float) -> bool:
+    """Whether it may be why there was no connection from `lost_s` to `back_s`."""
+    return outage.began_s <= back_s and (outage.ended_s is None or outage.ended_s >= lost_s)
 
 
 def _print(report: ChaosReport, *, as_json: bool) -> None:
-    figures = Figures.of(report.away_ms)
+    recovery = {kind: Figures.of(each) for kind, each in sorted(report.recovery_ms.items())}
     if as_json:
-        told = {
-            name: getattr(report, name)
-            for name in ("conversations", "cuts", "gateway_kills", "lost", "twice", "different")
-        }
-        told |= {"slots_leaked": report.slots_leaked, "errors": report.errors}
-        typer.echo(
-            json.dumps(told | {"away_p50_ms": figures.p50_ms, "away_p95_ms": figures.p95_ms})
-        )
+        told: dict[str, Any] = dataclasses.asdict(report)
+        del told["recovery_ms"]
+        told["recovery"] = {kind: dataclasses.asdict(one) for kind, one in recovery.items()}
+        typer.echo(json.dumps(told | {"faults": report.faults()}))
         return
     typer.echo(
-        f"{report.conversations} conversations, {report.cuts} cuts, "
-        f"{report.gateway_kills} gateways killed"
+        f"{report.conversations} conversations, {report.cuts} cuts ({report.half_open} half-open), "
+        f"{report.gateway_kills} gateways and {report.worker_kills} workers killed, "
+        f"{report.freezes} frozen"
     )
+    typer.echo("cuts by dialect: " + ", ".join(f"{n} {c}" for n, c in report.spread.items()))
     typer.echo(
         f"lost {report.lost}, twice {report.twice}, different {report.different}, "
         f"slots leaked {report.slots_leaked}"
     )
-    typer.echo(f"away: {figures}")
-    for code, count in report.errors.items():
-        typer.echo(f"error {code}: {count}")
+    for kind, one in recovery.items():
+        typer.echo(f"recovery, {kind} ({one.count}): {one}")
+    for example in report.examples:
+        typer.echo(f"  {example}")
+    for fault in report.faults():
+        typer.echo(f"not as it should be: {fault}")

@@ -2,7 +2,8 @@
 
 Runs on the half-duplex view: voice detection, or the client, ends a turn. Sound is 24 kHz PCM16 in
 both directions. A model that calls no tools says so: `tools` stays empty in every session. Nothing
-is sent that the published types do not name.
+is sent that the published types do not name, but to a client that asked to be able to come back
+(`session.update` with `resume: true`).
 Source: OpenAI API reference, Realtime; openai-python 3.54 `types/realtime`.
 """
 
@@ -210,8 +211,10 @@ class OpenAIRealtimeDialect(OpenAIDialect):
         if settings.detection != self._settings.detection:
             found.append(DetectionChanged(settings.detection))
         self._session, self._settings = session, settings
+        if changes.get("resume") is True:
+            self.wants_resume = True
         told = wire.SessionUpdated(session=copy.deepcopy(session))
-        return [*found, Reply((told,))]
+        return [*found, Reply((told,), offers_resume=self.wants_resume)]
 
     def _create(
         self, message: wire.ItemCreate, content: Message[Content]

@@ -1,0 +1,312 @@
+"""The conversations of `parley bench chaos`: one in each dialect that can be gone on with.
+
+They are spoken in lock-step, so that each has one right outcome. Three are spoken by the SDK; the
+others have no client in it, and are spoken by one that knows their messages as JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+import msgspec
+import numpy as np
+
+from parley.cli.bench.breakable import BreakableNetwork
+from parley.client.access import Access
+from parley.client.duplex import DuplexClient, UnitClient
+from parley.client.events import (
+    Event,
+    Listening,
+    Piece,
+    Problem,
+    Ready,
+    Speaking,
+    Thinking,
+    TurnDone,
+    Voice,
+)
+from parley.client.half_duplex import HalfDuplexClient
+from parley.client.live import LiveClient
+from parley.client.realtime import RealtimeClient
+from parley.media.pcm import INPUT_RATE_HZ, Pcm
+from parley.protocol import legacy
+from parley.protocol.openai import RATE_HZ
+from parley.protocol.values import DuplexConfig
+
+UNITS: Final = 8
+GREEDY: Final = DuplexConfig(decode_mode="greedy")
+LEVELS: Final = (0.3, 0.0, 0.05, 0.0, 0.2, 0.0)
+
+Seen = Callable[[Event], bool]
+"""Told of each event; whether it is one of those that are compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Talk:
+    """How a dialect is spoken."""
+
+    make: Callable[[str, BreakableNetwork], LiveClient]
+    speak: Callable[[LiveClient, Seen], Awaitable[None]]
+
+
+def word_of(event: Event) -> str | None:
+    """What is compared of an event; None: nothing."""
+    match event:
+        case Speaking(text=text, sound=sound, context_tokens=tokens):
+            return f"spoke {tokens} {text} {_hash(sound)}"
+        case Listening(context_tokens=tokens):
+            return f"listened {tokens}"
+        case Voice(is_speaking=is_speaking):
+            return f"voice {is_speaking}"
+        case Thinking(speech_ms=speech_ms):
+            return f"thinking {speech_ms}"
+        case Piece(text=text, sound=sound):
+            return f"piece {text} {_hash(sound)}"
+        case TurnDone(turn=turn, text=text):
+            return f"turn {turn} {text}"
+        case Problem(error=error):
+            return f"problem {error.code}"
+        case _:
+            return None
+
+
+def _hash(sound: Pcm | None) -> str:
+    return "" if sound is None else hashlib.sha256(sound.samples.tobytes()).hexdigest()[:16]
+
+
+# ---- the SDK -------------------------------------------------------------------------------
+
+
+def _hum(level: float, seconds: float = 1.0, rate_hz: int = INPUT_RATE_HZ) -> Pcm:
+    count = round(seconds * rate_hz)
+    wave = level * np.sin(2 * np.pi * 220 * np.arange(count) / rate_hz)
+    return Pcm(wave.astype(np.float32), rate_hz)
+
+
+async def _units(client: LiveClient, seen: Seen) -> None:
+    assert isinstance(client, UnitClient)
+    answered = 0
+    client.send_unit(_hum(0.3))
+    async for event in client:
+        if not seen(event):
+            continue
+        answered += 1
+        if answered == UNITS:
+            return
+        client.send_unit(_hum(0.05 * (answered % 5)))
+
+
+async def _turns(client: LiveClient, seen: Seen) -> None:
+    assert isinstance(client, HalfDuplexClient)
+    turn = [_hum(0.0, 0.5), _hum(0.0, 0.5), *[_hum(0.3, 0.5)] * 2, *[_hum(0.0, 0.5)] * 3]
+    for _ in range(2):
+        for chunk in turn:
+            client.send_audio(chunk)
+            # A network that can keep up: live sound is dropped by design where it cannot.
+            await asyncio.sleep(0.01)
+        async for event in client:
+            if seen(event) and isinstance(event, TurnDone):
+                break
+
+
+# ---- dialects without a client in the SDK --------------------------------------------------
+
+_VARIES: Final = frozenset(
+    {
+        *("session_id", "response_id", "event_id", "item_id", "previous_item_id", "id"),
+        *("conversation_id", "session", "usage", "metrics", "seq", "received", "metadata"),
+        *("resume_token", "resume_window_s", "timestamp", "server_send_ts", "created_at"),
+    }
+)
+"""What differs between two runs of one conversation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """A dialect as messages.
+
+    Args:
+        greeting: the message that the client waits for; "": it begins.
+        opening: asks for the session, and to be able to come back.
+        ready: the answer.
+        closing: asks for the end; None: whoever leaves closes.
+    """
+
+    path: str
+    greeting: str
+    opening: dict[str, Any]
+    ready: str
+    closing: dict[str, Any] | None
+
+
+class WireClient(LiveClient):
+    """Speaks a dialect as JSON; every message is a `Piece`."""
+
+    _sound_fields = ("audio", "audio")
+
+    def __init__(self, url: str, network: BreakableNetwork, wire: Wire) -> None:
+        super().__init__(Access(url, transport=network), wire.path)
+        self._wire = wire
+
+    def say(self, message: dict[str, Any]) -> None:
+        self._active("message").post(_struct(message))
+
+    async def send_from(self, source: object) -> None:
+        raise NotImplementedError("This client sends messages.")
+
+    async def close(self) -> None:
+        self._leaving = self._leaving or self._wire.closing is None
+        await super().close()
+
+    async def _open(self) -> None:
+        await super()._open()
+        if not self._wire.greeting:
+            self._begin()
+
+    def _begin(self) -> None:
+        link = self._connected()
+        self.phase = "connected"
+        assert self._returning is not None
+        link.sent = self._returning.sent
+        link.post(self._opening())
+
+    def _decode(self, frame: str | bytes) -> Any:
+        message = json.loads(frame)
+        # Whatever greets says that the client may begin.
+        return legacy.QueueDone() if message["type"] == self._wire.greeting else message
+
+    def _opening(self) -> msgspec.Struct:
+        return _struct(self._wire.opening)
+
+    def _closing(self) -> msgspec.Struct:
+        return _struct(self._wire.closing or {})
+
+    def _translate(self, message: Any) -> Event | None:
+        if message["type"] == self._wire.ready:
+            return Ready(str(message.get("session_id") or message["session"]["id"]))
+        return Piece(json.dumps(_comparable(message), sort_keys=True), None)
+
+
+def _struct(message: dict[str, Any]) -> msgspec.Struct:
+    """A message that has no class here: what encodes a class encodes this, too."""
+    return cast(msgspec.Struct, message)
+
+
+def _comparable(value: Any) -> Any:
+    match value:
+        case dict():
+            kept = ((name, each) for name, each in value.items() if name not in _VARIES)
+            return {name: _comparable(each) for name, each in kept}
+        case list():
+            return [_comparable(each) for each in value]
+        case str() if len(value) > 200:
+            return hashlib.sha256(value.encode()).hexdigest()[:16]
+        case _:
+            return value
+
+
+async def _until(client: LiveClient, seen: Seen, last: str) -> None:
+    async for event in client:
+        if seen(event) and isinstance(event, Piece) and json.loads(event.text)["type"] == last:
+            return
+
+
+def _float32(level: float) -> str:
+    return base64.b64encode(_hum(level).samples.tobytes()).decode()
+
+
+def _pcm16(level: float, seconds: float = 1.0) -> str:
+    samples = _hum(level, seconds, RATE_HZ).samples * 32767
+    return base64.b64encode(samples.astype("<i2").tobytes()).decode()
+
+
+async def _v2(client: LiveClient, seen: Seen) -> None:
+    assert isinstance(client, WireClient)
+    for number, level in enumerate(LEVELS):
+        client.say({"type": "input.append", "input": {"audio": _float32(level)}})
+        async for event in client:
+            told = json.loads(event.text) if isinstance(event, Piece) else {}
+            if seen(event) and told.get("input_id") == f"input_{number}":
+                break
+    client.say({"type": "session.close"})
+    await _until(client, seen, "session.closed")
+
+
+async def _live(client: LiveClient, seen: Seen) -> None:
+    """Nothing is said while the model listens, so mutes mark the time."""
+    assert isinstance(client, WireClient)
+    for level in LEVELS[:4]:
+        client.say({"type": "session.input_audio.append", "audio": _pcm16(level)})
+        for verb in ("mute", "unmute"):
+            client.say({"type": f"session.input_audio.{verb}"})
+            await _until(client, seen, f"session.input_audio.{verb}d")
+    client.say({"type": "session.close"})
+    await _until(client, seen, "session.closed")
+
+
+async def _openai(client: LiveClient, seen: Seen) -> None:
+    """Spoken and written turns; the client says when one is complete."""
+    assert isinstance(client, WireClient)
+    update = {"type": "realtime", "audio": {"input": {"turn_detection": None}}}
+    client.say({"type": "session.update", "session": update})
+    for number in range(2):
+        for _ in range(4):
+            client.say({"type": "input_audio_buffer.append", "audio": _pcm16(0.3, 0.25)})
+        client.say({"type": "input_audio_buffer.commit"})
+        client.say({"type": "response.create"})
+        await _until(client, seen, "response.done")
+        content = [{"type": "input_text", "text": f"How much is {number} plus 2?"}]
+        item = {"type": "message", "role": "user", "content": content}
+        client.say({"type": "conversation.item.create", "item": item})
+        client.say({"type": "response.create", "response": {"output_modalities": ["text"]}})
+        await _until(client, seen, "response.done")
+    client.say({"type": "input_audio_buffer.clear"})
+    await _until(client, seen, "input_audio_buffer.cleared")
+
+
+V2: Final = Wire(
+    "/v1/realtime?mode=audio",
+    "session.queue_done",
+    {"type": "session.init", "payload": {"system_prompt": "Be kind.", "resume": True}},
+    "session.created",
+    {"type": "session.close"},
+)
+LIVE: Final = Wire(
+    "/v1/live/sessions",
+    "",
+    {"type": "session.start", "session": {"model": "any", "resume": True}},
+    "session.started",
+    {"type": "session.close"},
+)
+OPENAI: Final = Wire(
+    "/v1/realtime?model=any",
+    "session.created",
+    {"type": "session.update", "session": {"type": "realtime", "resume": True}},
+    "session.updated",
+    None,
+)
+
+TALKS: Final = {
+    "duplex": Talk(
+        lambda url, network: DuplexClient(url, transport=network, record=False, config=GREEDY),
+        _units,
+    ),
+    "realtime": Talk(
+        lambda url, network: RealtimeClient(
+            url, mode="audio", transport=network, record=False, config=GREEDY
+        ),
+        _units,
+    ),
+    "half_duplex": Talk(
+        lambda url, network: HalfDuplexClient(url, transport=network, record=False), _turns
+    ),
+    "minicpmo_v2": Talk(lambda url, network: WireClient(url, network, V2), _v2),
+    "openai_live": Talk(lambda url, network: WireClient(url, network, LIVE), _live),
+    "openai_realtime": Talk(lambda url, network: WireClient(url, network, OPENAI), _openai),
+}

@@ -1,0 +1,312 @@
+"""`parley bench hour`: an hour of conversation over the wire, with a cut every minute.
+
+One duplex session on a gateway and a worker of its own says something every few seconds and is
+silent in between, in real time. Once a minute its connection is dropped or left half-open, and the
+network is down for a moment. What should stay flat is watched each minute: memory of gateway and
+worker, and how far the server's clock has gone ahead of the client's. A unit that was sent and not
+answered is counted, and one that the worker had for more than its second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+import time
+from collections import deque
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+import typer
+
+from parley.cli.bench.breakable import BreakableNetwork
+from parley.cli.bench.chaos_servers import Servers, rss_mb
+from parley.cli.bench.figures import Figures
+from parley.cli.bench.model import made_up_speech
+from parley.client.duplex import DuplexClient
+from parley.client.events import Ended, Listening, Problem, Reconnected, Speaking
+from parley.errors import ParleyError
+from parley.media import wav
+from parley.media.pcm import INPUT_RATE_HZ, Pcm
+from parley.media.resample import resample
+from parley.protocol import binary
+
+DOWN_S: Final = 1.0
+"""The network is down for up to so long: units that wait meanwhile do not become too many."""
+QUIET_UNITS: Final = 6
+LATE_MS: Final = 1000.0
+UNSURE_UNITS: Final = 4
+"""More than that cannot wait for an answer at once (one is computed, two wait at the worker, one is
+on its way): an older one was dropped."""
+LAST_S: Final = 30.0
+"""How long the last answers may take."""
+MEMORY_MB: Final = 16.0
+"""So much more at the end than after the first tenth is a leak. An hour of sound that was kept
+would be 115 MB at the worker."""
+DRIFT_MS: Final = 50.0
+
+
+@dataclass(frozen=True, slots=True)
+class Minute:
+    """One minute.
+
+    Args:
+        ahead_ms: how far the server's clock of the session has gone ahead of the client's since the
+            session was ready; the least delayed answer tells.
+    """
+
+    number: int
+    sent: int
+    answered: int
+    late: int
+    gateway_mb: float | None
+    worker_mb: float | None
+    ahead_ms: float | None
+
+
+@dataclass(slots=True)
+class HourReport:
+    """What was seen."""
+
+    minutes: list[Minute] = field(default_factory=list)
+    sent: int = 0
+    answered: int = 0
+    spoken: int = 0
+    late: int = 0
+    dropped: int = 0
+    cuts: int = 0
+    silent_cuts: int = 0
+    away_ms: list[float] = field(default_factory=list)
+    answer_ms: list[float] = field(default_factory=list)
+    ended: str = ""
+
+    @property
+    def drift_ms(self) -> float:
+        """From the first minute to the last."""
+        told = [each.ahead_ms for each in self.minutes if each.ahead_ms is not None]
+        return told[-1] - told[0] if len(told) > 1 else 0.0
+
+    def growth_mb(self, part: str) -> float:
+        """Of `gateway_mb` or `worker_mb`, from the end of the first tenth to the end; models and
+        allocators fill up first."""
+        told = [each for each in (getattr(one, part) for one in self.minutes) if each is not None]
+        return told[-1] - told[len(told) // 10] if len(told) > 1 else 0.0
+
+    def faults(self) -> list[str]:
+        """What is not as it should be."""
+        found = []
+        if self.ended:
+            found.append(f"the conversation ended early: {self.ended}")
+        if self.answered + self.dropped < self.sent:
+            missing = self.sent - self.answered - self.dropped
+            found.append(f"{missing} units were not answered")
+        found += [
+            f"{part} grew by {self.growth_mb(part):.1f} MB"
+            for part in ("gateway_mb", "worker_mb")
+            if self.growth_mb(part) > MEMORY_MB
+        ]
+        if abs(self.drift_ms) > DRIFT_MS:
+            found.append(f"the clocks drifted by {self.drift_ms:.1f} ms")
+        return found
+
+
+def hour(
+    minutes: Annotated[int, typer.Option(min=1, max=600, help="How long.")] = 60,
+    model: Annotated[str, typer.Option(help="Model of the worker.")] = "pocket",
+    file: Annotated[
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, help="Speech (WAV); default: a hum."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of what is drawn.")] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Talk for an hour with a cut every minute; watch memory and clocks."""
+    speech = made_up_speech(3) if file is None else wav.load(file)
+    call = _Call(minutes, resample(speech, INPUT_RATE_HZ), random.Random(seed), quiet=as_json)
+    report = asyncio.run(call.run(model))
+    if as_json:
+        typer.echo(json.dumps(asdict(report) | {"faults": report.faults()}))
+    else:
+        _show(report)
+    raise typer.Exit(1 if report.faults() else 0)
+
+
+class _Call:
+    """The conversation."""
+
+    def __init__(self, minutes: int, speech: Pcm, dice: random.Random, *, quiet: bool) -> None:
+        self._minutes = minutes
+        self._dice = dice
+        self._quiet = quiet
+        self._units = _spoken(speech)
+        self._network = BreakableNetwork(dice, self._heard)
+        self._sent_s: deque[float] = deque()
+        self._ready_s = 0.0
+        self._answered_unit = -1
+        self._answered = asyncio.Event()
+        self._least_ahead: float | None = None
+        self.report = HourReport()
+
+    async def run(self, model: str) -> HourReport:
+        report = self.report
+        environment = {"PARLEY_LIMITS__DUPLEX_SESSION_S": str(60 * self._minutes + 600)}
+        async with Servers.started(model=model, environment=environment) as servers:
+            client = DuplexClient(servers.url, transport=self._network, record=False)
+            try:
+                async with client, asyncio.timeout(60 * self._minutes + 300):
+                    await client.ready()
+                    hearing = asyncio.create_task(self._hear(client))
+                    try:
+                        await self._talk(client, servers)
+                        await self._wait_for_the_last()
+                    finally:
+                        hearing.cancel()
+                        await asyncio.gather(hearing, return_exceptions=True)
+                    report.dropped = client.dropped
+            except (ParleyError, TimeoutError) as error:
+                report.ended = report.ended or f"{type(error).__name__}: {error}"
+            finally:
+                self._network.finish()
+        report.cuts, report.silent_cuts = self._network.breaks, self._network.silent_breaks
+        return report
+
+    async def _talk(self, client: DuplexClient, servers: Servers) -> None:
+        """A unit each second, a cut each minute at a moment that is drawn."""
+        report = self.report
+        began = time.monotonic()
+        cut_at = self._dice.uniform(5, 55)
+        for number in range(60 * self._minutes):
+            await asyncio.sleep(max(0.0, began + number - time.monotonic()))
+            if report.ended:
+                return
+            client.send_unit(self._units[number % len(self._units)])
+            self._sent_s.append(time.monotonic())
+            report.sent += 1
+            second = number % 60
+            if second == int(cut_at):
+                asyncio.get_running_loop().call_later(
+                    cut_at % 1, self._network.break_off, self._dice.uniform(0, DOWN_S)
+                )
+            if second == 59:
+                self._end_minute(number // 60, servers)
+                cut_at = self._dice.uniform(5, 55)
+
+    def _end_minute(self, number: int, servers: Servers) -> None:
+        report = self.report
+        before = report.minutes
+        minute = Minute(
+            number=number + 1,
+            sent=report.sent - sum(each.sent for each in before),
+            answered=report.answered - sum(each.answered for each in before),
+            late=report.late - sum(each.late for each in before),
+            gateway_mb=rss_mb(servers.gateway_pid),
+            worker_mb=rss_mb(servers.worker_pid),
+            ahead_ms=self._least_ahead,
+        )
+        self._least_ahead = None
+        report.minutes.append(minute)
+        if not self._quiet:
+            typer.echo(_line(minute))
+
+    async def _wait_for_the_last(self) -> None:
+        due = time.monotonic() + LAST_S
+        while self.report.answered < self.report.sent and time.monotonic() < due:
+            self._answered.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._answered.wait(), 1.0)
+
+    async def _hear(self, client: DuplexClient) -> None:
+        report = self.report
+        try:
+            async for event in client:
+                match event:
+                    case Reconnected(away_s=away_s):
+                        report.away_ms.append(1000 * away_s)
+                    case Listening() | Speaking():
+                        report.spoken += isinstance(event, Speaking)
+                    case Problem(error=error):
+                        report.ended = f"{error.code}: {error}"
+                    case Ended(reason=reason):
+                        report.ended = reason
+                        return
+                    case _:
+                        continue
+        except ParleyError as error:
+            report.ended = f"{error.code}: {error}"
+
+    def _heard(self, frame: str | bytes) -> None:
+        """Every message: the first of a unit answers it, and has the server's time."""
+        now_s = time.monotonic()
+        told = _read(frame)
+        if told.type == "prepared":
+            self._ready_s = now_s
+        if told.type != "result" or told.unit_index <= self._answered_unit:
+            return
+        units = told.unit_index - self._answered_unit
+        self._answered_unit = told.unit_index
+        self.report.answered += units
+        self._answered.set()
+        self.report.late += told.wall_clock_ms > LATE_MS
+        while len(self._sent_s) > UNSURE_UNITS:
+            self._sent_s.popleft()
+        if self._sent_s:
+            self.report.answer_ms.append(1000 * (now_s - self._sent_s.popleft()))
+        # What was under way makes the server seem behind, never ahead: the largest is the truest.
+        ahead_ms = told.current_time - 1000 * (now_s - self._ready_s)
+        if self._least_ahead is None or ahead_ms > self._least_ahead:
+            self._least_ahead = ahead_ms
+
+
+class _Told(msgspec.Struct):
+    """What of a message is looked at."""
+
+    type: str = ""
+    unit_index: int = -1
+    current_time: int = 0
+    wall_clock_ms: float = 0.0
+
+
+_told = msgspec.json.Decoder(_Told)
+
+
+def _read(frame: str | bytes) -> _Told:
+    if isinstance(frame, bytes) and not frame.startswith(b"{"):
+        frame, _ = binary.split(frame)
+    return _told.decode(frame)
+
+
+def _spoken(speech: Pcm) -> list[Pcm]:
+    """The speech in whole units, and silence to be answered in."""
+    quiet = Pcm.silence(INPUT_RATE_HZ, INPUT_RATE_HZ)
+    whole = len(speech) // INPUT_RATE_HZ
+    said = [speech.slice(at * INPUT_RATE_HZ, (at + 1) * INPUT_RATE_HZ) for at in range(whole)]
+    return [*said, *[quiet] * QUIET_UNITS]
+
+
+def _line(minute: Minute) -> str:
+    ahead = "" if minute.ahead_ms is None else f", server ahead {minute.ahead_ms:+.1f} ms"
+    memory = f"gateway {minute.gateway_mb or 0:.1f} MB, worker {minute.worker_mb or 0:.1f} MB"
+    return (
+        f"minute {minute.number:3}: {minute.answered} of {minute.sent} units, "
+        f"{minute.late} late, {memory}{ahead}"
+    )
+
+
+def _show(report: HourReport) -> None:
+    typer.echo(
+        f"{report.sent} units sent, {report.answered} answered ({report.spoken} messages spoke), "
+        f"{report.late} late, {report.dropped} dropped by the client"
+    )
+    typer.echo(f"{report.cuts} cuts, {report.silent_cuts} of them half-open")
+    typer.echo(f"away    {Figures.of(report.away_ms)}")
+    typer.echo(f"answer  {Figures.of(report.answer_ms)}")
+    typer.echo(
+        f"memory from the first tenth to the end: gateway {report.growth_mb('gateway_mb'):+.1f} MB,"
+        f" worker {report.growth_mb('worker_mb'):+.1f} MB; clocks drifted by "
+        f"{report.drift_ms:+.1f} ms"
+    )
+    for fault in report.faults():
+        typer.echo(f"not as it should be: {fault}")

@@ -1,0 +1,110 @@
+"""`parley bench chaos` and `parley bench hour`: what they count, and that they find a fault."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+from parley.cli.bench import chaos, hour
+from parley.cli.bench.breakable import BreakableNetwork
+from parley.cli.bench.chaos import ChaosPlan, ChaosReport
+from parley.cli.bench.chaos_servers import Outage, Servers
+from parley.cli.bench.chaos_talks import TALKS
+from parley.media.pcm import INPUT_RATE_HZ, Pcm
+
+PLAN = ChaosPlan(("duplex",), "parrot", 1, 0, 0, 0, 1, 1)
+
+
+def made() -> chaos._Chaos:
+    return chaos._Chaos(PLAN, Servers("", model="parrot", slots=1))
+
+
+@pytest.mark.slow
+async def test_conversations_are_cut_and_nothing_is_lost() -> None:
+    """Those that the bench speaks itself; tests/system/test_resume.py tries the SDK."""
+    names = ("minicpmo_v2", "openai_live", "openai_realtime")
+    report = await chaos.run(ChaosPlan(names, "parrot", 4, 0, 0, 1, at_once=2, seed=1))
+
+    assert report.examples == []
+    assert report.faults() == []
+    assert report.cuts >= 4
+    assert report.freezes == 1
+    assert set(report.spread) == set(names)
+    assert "unexplained" not in report.recovery_ms
+
+
+@pytest.mark.parametrize(
+    ("outcome", "lost", "twice", "different"),
+    [
+        (("a", "b", "c"), 0, 0, 0),
+        (("a", "c"), 1, 0, 0),
+        (("a", "b", "b", "c"), 0, 1, 0),
+        (("a", "x", "c"), 0, 0, 1),
+    ],
+)
+def test_an_outcome_is_held_against_the_right_one(
+    outcome: tuple[str, ...], lost: int, twice: int, different: int
+) -> None:
+    one = made()
+
+    one._judge("duplex", ("a", "b", "c"), outcome, {1})
+
+    report = one.report
+    assert (report.lost, report.twice, report.different) == (lost, twice, different)
+    assert bool(report.faults()) == (outcome != ("a", "b", "c"))
+
+
+def test_a_recovery_counts_from_what_made_it_possible() -> None:
+    one = made()
+    network = BreakableNetwork()
+    now_s = time.monotonic()
+    network.broken_s = [now_s - 0.5]
+    one._recovered(0.5, network)
+    one._servers.outages = [Outage("gateway", now_s - 3, now_s - 0.2)]
+    one._recovered(3.0, network)
+
+    found = one.report.recovery_ms
+    assert found["cut"][0] == pytest.approx(500, abs=100)
+    assert found["gateway"][0] == pytest.approx(200, abs=100)
+
+
+def test_what_takes_too_long_is_a_fault() -> None:
+    slow = ChaosReport(recovery_ms={"cut": [2500.0], "gateway": [100.0], "worker": [4000.0]})
+
+    assert slow.faults() == ["recovery of cut: p95 2500 ms > 2000 ms"]
+
+
+# ---- an hour -------------------------------------------------------------------------------
+
+
+def minute(number: int, worker_mb: float, ahead_ms: float) -> hour.Minute:
+    return hour.Minute(number, 60, 60, 0, 100.0, worker_mb, ahead_ms)
+
+
+def test_memory_that_grows_and_clocks_that_part_are_faults() -> None:
+    steady = [minute(n, 200.0 if n else 120.0, 7.0) for n in range(20)]
+    growing = [minute(n, 200.0 + 2 * n, 7.0 + 5 * n) for n in range(20)]
+
+    assert hour.HourReport(minutes=steady, sent=1, answered=1).faults() == []
+    assert hour.HourReport(minutes=growing, sent=2, answered=1).faults() == [
+        "1 units were not answered",
+        "worker_mb grew by 34.0 MB",
+        "the clocks drifted by 95.0 ms",
+    ]
+
+
+def test_answers_are_counted_by_unit_and_the_least_delayed_tells_the_time() -> None:
+    call = hour._Call(1, Pcm.silence(INPUT_RATE_HZ, INPUT_RATE_HZ), chaos.random.Random(1),
+                      quiet=True)  # fmt: skip
+    call._heard(json.dumps({"type": "prepared"}))
+    ready_s = call._ready_s
+    # Two seconds ago the session was ready; the server says the same, and once half a second less.
+    call._ready_s = ready_s - 2.0
+    for index, at_ms, wall_ms in ((0, 1500, 30), (0, 1500, 30), (1, 2000, 1200)):
+        told = {"type": "result", "unit_index": index, "current_time": at_ms}
+        call._heard(json.dumps(told | {"wall_clock_ms": wall_ms}))
+
+    assert (call.report.answered, call.report.late) == (2, 1)
+    assert call._least_ahead == pytest.approx(0.0, abs=100)
