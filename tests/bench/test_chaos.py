@@ -11,7 +11,6 @@ from parley.cli.bench import chaos, hour
 from parley.cli.bench.breakable import BreakableNetwork
 from parley.cli.bench.chaos import ChaosPlan, ChaosReport
 from parley.cli.bench.chaos_servers import Outage, Servers
-from parley.cli.bench.chaos_talks import TALKS
 from parley.media.pcm import INPUT_RATE_HZ, Pcm
 
 PLAN = ChaosPlan(("duplex",), "parrot", 1, 0, 0, 0, 1, 1)
