@@ -48,7 +48,7 @@ Seen = Callable[[Event], bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Talk:
+class ChaosTalk:
     """How a dialect is spoken."""
 
     make: Callable[[str, BreakableNetwork], LiveClient]
@@ -128,7 +128,7 @@ _VARIES: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Wire:
+class ChaosWire:
     """A dialect as messages.
 
     Args:
@@ -150,7 +150,7 @@ class WireClient(LiveClient):
 
     _sound_fields = ("audio", "audio")
 
-    def __init__(self, url: str, network: BreakableNetwork, wire: Wire) -> None:
+    def __init__(self, url: str, network: BreakableNetwork, wire: ChaosWire) -> None:
         super().__init__(Access(url, transport=network), wire.path)
         self._wire = wire
 
@@ -270,21 +270,21 @@ async def _openai(client: LiveClient, seen: Seen) -> None:
     await _until(client, seen, "input_audio_buffer.cleared")
 
 
-V2: Final = Wire(
+V2: Final = ChaosWire(
     "/v1/realtime?mode=audio",
     "session.queue_done",
     {"type": "session.init", "payload": {"system_prompt": "Be kind.", "resume": True}},
     "session.created",
     {"type": "session.close"},
 )
-LIVE: Final = Wire(
+LIVE: Final = ChaosWire(
     "/v1/live/sessions",
     "",
     {"type": "session.start", "session": {"model": "any", "resume": True}},
     "session.started",
     {"type": "session.close"},
 )
-OPENAI: Final = Wire(
+OPENAI: Final = ChaosWire(
     "/v1/realtime?model=any",
     "session.created",
     {"type": "session.update", "session": {"type": "realtime", "resume": True}},
@@ -293,20 +293,20 @@ OPENAI: Final = Wire(
 )
 
 TALKS: Final = {
-    "duplex": Talk(
+    "duplex": ChaosTalk(
         lambda url, network: DuplexClient(url, transport=network, record=False, config=GREEDY),
         _units,
     ),
-    "realtime": Talk(
+    "realtime": ChaosTalk(
         lambda url, network: RealtimeClient(
             url, mode="audio", transport=network, record=False, config=GREEDY
         ),
         _units,
     ),
-    "half_duplex": Talk(
+    "half_duplex": ChaosTalk(
         lambda url, network: HalfDuplexClient(url, transport=network, record=False), _turns
     ),
-    "minicpmo_v2": Talk(lambda url, network: WireClient(url, network, V2), _v2),
-    "openai_live": Talk(lambda url, network: WireClient(url, network, LIVE), _live),
-    "openai_realtime": Talk(lambda url, network: WireClient(url, network, OPENAI), _openai),
+    "minicpmo_v2": ChaosTalk(lambda url, network: WireClient(url, network, V2), _v2),
+    "openai_live": ChaosTalk(lambda url, network: WireClient(url, network, LIVE), _live),
+    "openai_realtime": ChaosTalk(lambda url, network: WireClient(url, network, OPENAI), _openai),
 }
