@@ -11,6 +11,8 @@ from parley.clock import ManualClock
 from parley.engine.work import Stage
 from parley.media.pcm import Pcm
 from parley.protocol.control import EndSession, StopTurn
+from parley.session.early import EarlyPrefill
+from parley.views.half_duplex import HalfDuplexView
 
 SENTENCE = sound(silence(0.5), speak(1.5), silence(1.2))
 
@@ -42,6 +44,40 @@ async def test_a_spoken_turn_is_answered_in_the_documented_order():
         assert done["turn_index"] == 0
         assert "You spoke for" in done["text"]
         assert done["interrupted"] is False
+
+
+async def test_what_was_said_is_taken_in_before_the_silence_is_over_and_given_back_if_more_comes(
+    monkeypatch,
+):
+    early: list[float] = []
+    prefill_early = HalfDuplexView.prefill_early
+
+    async def counted(view, request, **more):
+        (part,) = request.messages[0].parts
+        early.append(part.pcm.duration_s)
+        return await prefill_early(view, request, **more)
+
+    texts = []
+    for is_early in (True, False):
+        if not is_early:
+            monkeypatch.setattr(EarlyPrefill, "follow", lambda self, finder: None)
+        else:
+            monkeypatch.setattr(HalfDuplexView, "prefill_early", counted)
+        async with worker_harness(clock=ManualClock()) as harness:
+            talk = await harness.ready("half_duplex")
+            said = sound(silence(1), speak(1.5), silence(0.5), speak(1), silence(0.5))
+            for chunk in chunks(said, 0.1):
+                tell(talk, chunk)
+                # As in real time: the early work is begun between two chunks.
+                await asyncio.sleep(0.02)
+            was_generating = "generating" in talk.types
+            tell(talk, sound(silence(0.7)))
+            texts.append((await talk.until("turn_done"))["text"])
+
+    assert not was_generating
+    # The pause in the middle, and the one at the end.
+    assert [round(seconds, 1) for seconds in early] == [1.8, 3.3]
+    assert texts[0] == texts[1]
 
 
 async def test_chunks_join_to_the_text_and_sound_of_the_turn():
@@ -322,7 +358,9 @@ async def test_setting_up_has_a_limit():
 
 
 @pytest.mark.parametrize("stage", [Stage.ENCODE, Stage.PREFILL, Stage.DECODE])
-async def test_a_failed_turn_is_rolled_back_and_the_session_goes_on(stage):
+async def test_a_failed_turn_is_rolled_back_and_the_session_goes_on(stage, monkeypatch):
+    # What is taken in before the silence is over would fail first, and be tried again.
+    monkeypatch.setattr(EarlyPrefill, "follow", lambda self, finder: None)
     async with worker_harness() as harness:
         talk = await begun(harness)
         harness.faults.fail_at(stage)

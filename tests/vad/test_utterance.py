@@ -64,6 +64,29 @@ def test_speech_duration_counts_padding_on_both_sides_but_not_the_silence_behind
     assert utterances(events)[0].speech_ms == 30 * WINDOW_MS + 2 * 30
 
 
+def test_what_is_likely_to_be_said_is_what_is_said_in_the_end():
+    parts = (windows(20, 0.0), windows(30, 0.95), windows(13, 0.0))
+    finder = UtteranceFinder(Script(*parts), DEFAULTS)
+    likely, events = [], []
+    for chunk in chunks(ramp(64 * WINDOW_SAMPLES), 0.064):
+        events += finder.feed(chunk)
+        likely.append(finder.likely(0.3))
+    (said,) = utterances(events)
+
+    found = [one for one in likely if one is not None]
+    # 240 ms of 800 are four windows; the thirteenth ends it.
+    assert len(found) == 9
+    assert all(np.array_equal(one.pcm.samples, said.pcm.samples) for one in found)
+    assert finder.likely(0.0) is None
+
+
+def test_nothing_is_likely_while_somebody_speaks_or_has_only_clicked():
+    for parts in ((windows(20, 0.95),), (windows(1, 0.95), windows(8, 0.0))):
+        _, finder = hear(*parts)
+
+        assert finder.likely(0.3) is None
+
+
 def test_sound_from_before_the_trigger_belongs_to_the_utterance():
     events, _ = hear(windows(20, 0.0), windows(30, 0.95), windows(13, 0.0))
 

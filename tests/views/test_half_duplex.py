@@ -7,7 +7,7 @@ from parley.engine import Engine
 from parley.engine.work import Ending, Stage, Window
 from parley.errors import InferenceFailed, InvalidRequest
 from parley.models.parrot import Parrot
-from parley.protocol.values import Generation
+from parley.protocol.values import Generation, TextPart
 from parley.views.content import AudioPart, Message
 from parley.views.half_duplex import HalfDuplexView, TurnRequest
 
@@ -36,6 +36,66 @@ async def test_turns_add_up_in_one_context(slot):
     assert view.kv_cache_length == first + 2 + 3 + 20 + 3 + 8
     assert present(view.decoded).text == "You spoke for 2.0 seconds at -13 dB."
     assert sum(len(chunk.audio) for chunk in chunks if chunk.audio) == 48_000
+
+
+async def test_a_turn_that_was_taken_in_early_is_not_taken_in_again(slot):
+    view = HalfDuplexView(slot)
+    await view.prefill(TurnRequest("s", (SYSTEM,)))
+
+    assert await view.prefill_early(TurnRequest("s", (said(1.0),)))
+    early = view.kv_cache_length
+    result = await view.prefill(TurnRequest("s", (said(1.0),)))
+    [chunk async for chunk in view.generate("s")]
+
+    assert result.context_tokens == early == 8 + 3 + 10
+    assert present(view.decoded).text == "You spoke for 1.0 seconds at -13 dB."
+
+
+async def test_what_was_taken_in_early_is_given_back_for_another_turn(slot):
+    view = HalfDuplexView(slot)
+    await view.prefill(TurnRequest("s", (SYSTEM,)))
+
+    for seconds in (1.0, 1.5):
+        assert await view.prefill_early(TurnRequest("s", (said(seconds),)))
+    await take_turn(view, 2.0)
+
+    assert view.kv_cache_length == 8 + 3 + 20 + 3 + 8
+    assert present(view.decoded).text == "You spoke for 2.0 seconds at -13 dB."
+
+
+async def test_words_written_meanwhile_make_it_another_turn(slot):
+    view = HalfDuplexView(slot)
+    await view.prefill(TurnRequest("s", (SYSTEM,)))
+    await view.prefill_early(TurnRequest("s", (said(1.0),)))
+    both = Message("user", (TextPart("Hello"), AudioPart(speak(1.0))))
+    await view.prefill(TurnRequest("s", (both,)))
+    [chunk async for chunk in view.generate("s")]
+
+    text = present(view.decoded).text
+    assert text == "You spoke for 1.0 seconds at -13 dB. You wrote: Hello"
+
+
+async def test_nothing_is_taken_in_early_for_which_something_would_be_forgotten(slot):
+    view = HalfDuplexView(slot)
+    window = Window(kind="basic", high_tokens=160, low_tokens=100)
+    await view.reset_session("s", window=window)
+
+    assert not await view.prefill_early(TurnRequest("s", (said(2.0),)))
+    assert view.kv_cache_length == 0
+    assert await view.prefill_early(TurnRequest("s", (said(1.0),)))
+
+
+async def test_where_the_model_fails_nothing_was_taken_in_early():
+    model = Faulty(Parrot(1))
+    async with Engine(model) as engine, await engine.take_slot() as slot:
+        view = HalfDuplexView(slot)
+        await view.prefill(TurnRequest("s", (SYSTEM,)))
+        model.fail_at(Stage.ENCODE)
+
+        assert not await view.prefill_early(TurnRequest("s", (said(1.0),)))
+        await take_turn(view, 1.0)
+
+    assert present(view.decoded).text == "You spoke for 1.0 seconds at -13 dB."
 
 
 async def test_an_answer_ends_with_an_empty_final_chunk(slot):

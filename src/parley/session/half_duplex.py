@@ -32,6 +32,7 @@ from parley.errors import InferenceFailed, InvalidRequest, SlotLost, WrongPhase
 from parley.media.pcm import INPUT_RATE_HZ, Pcm
 from parley.protocol.kinds import Phase
 from parley.protocol.values import FRAMES_LIMIT, Generation
+from parley.session.early import EarlyPrefill
 from parley.session.interruption import Interruptions
 from parley.session.listening import ColdStart, SoundQueue, find
 from parley.session.opened import Voices, no_voices, open_system, open_turn, open_voice
@@ -104,6 +105,7 @@ class HalfDuplexRunner:
             session, index=lambda: self._turns - 1, stop=lambda _: self._be_cut()
         )
         self._silence = SilenceWatch(session)
+        self._early = EarlyPrefill(session, view)
         self._speaks = True
         self._generation = Generation()
         self._turns = 0
@@ -225,7 +227,9 @@ class HalfDuplexRunner:
                     finder.reset()
                     continue
                 await self._follow(await find(finder, pcm), finder)
+                self._early.follow(finder)
         finally:
+            self._early.stop()
             watching.cancel()
         return SessionEnded("stopped")
 
@@ -307,6 +311,7 @@ class HalfDuplexRunner:
             ContextFull: there is no room for it.
         """
         session = self._session
+        self._early.begin_turn()
         answer = self._answer = TurnAnswer(
             session, self._view, self._interruptions, self._turns, says=self._silence.end
         )

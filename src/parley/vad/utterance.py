@@ -93,6 +93,26 @@ class UtteranceFinder:
         """Whether an utterance is open."""
         return self._speech_start is not None
 
+    def likely(self, share: float) -> Utterance | None:
+        """The open utterance, as it will be if the pause goes on; None: there is none, or its pause
+        is not that long yet.
+
+        Args:
+            share: of the silence that ends an utterance.
+        """
+        speech_start, speech_end, now = self._speech_start, self._pause_start, self._position
+        if speech_start is None or speech_end is None:
+            return None
+        is_short = speech_end - speech_start < self._min_speech
+        if is_short or now - speech_end < max(share * self._min_silence, self._pad):
+            return None
+        return self._cut(speech_start, speech_end, now)
+
+    @property
+    def pause_start(self) -> int | None:
+        """Where the pause of the open utterance began, if it pauses."""
+        return None if self._speech_start is None else self._pause_start
+
     def drop_noise(self) -> None:
         """Forget an open utterance that fell silent before it was long enough to be one."""
         if self._speech_start is None or self._pause_start is None:

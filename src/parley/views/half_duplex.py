@@ -6,24 +6,32 @@ to return to is remembered after the system prompt and again before each answer.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from parley.engine.engine import SlotHandle
 from parley.engine.segments import Mark, Marker, Segment
 from parley.engine.work import Checkpoint, PrefillResult, StartSession, Window
-from parley.errors import InferenceFailed, InvalidRequest, SlotLost
+from parley.errors import BadInput, ContextFull, InferenceFailed, InvalidRequest, SlotLost
 from parley.media.pcm import INPUT_RATE_HZ, Pcm
 from parley.media.reference import decode_reference
 from parley.media.resample import resample
-from parley.protocol.values import Generation
-from parley.views.content import Layout, Message
+from parley.protocol.values import Generation, TextPart
+from parley.views.content import AudioPart, Layout, Message
 from parley.views.prompts import with_voice
 from parley.views.turns import StreamingChunk, TurnView, command
 
 WINDOW = Window(kind="basic", high_tokens=8000, low_tokens=6000)
 """Source: sessions.md 5.4."""
+
+EARLY_TOKENS_PER_S = 30
+EARLY_TOKENS = 128
+"""More than a turn of sound takes, per second and in all: what is taken in early must leave the
+window where it is, or there is no way back."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,6 +70,15 @@ class _Point:
     turn_is_open: bool
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Early:
+    """A prefill of what may become the user's turn; `before` is the way back."""
+
+    request: TurnRequest
+    result: PrefillResult
+    before: _Point
+
+
 class HalfDuplexView(TurnView):
     """`init_ref_audio…`, `prefill` the system prompt, then per turn `prefill` and `generate`."""
 
@@ -71,6 +88,9 @@ class HalfDuplexView(TurnView):
         self._speaks = True
         self._point: _Point | None = None
         self._turn_is_open = False
+        self._window = WINDOW
+        self._early: _Early | None = None
+        self._early_work = asyncio.Lock()
 
     def init_ref_audio(self, path: Path | str) -> None:
         """Take the voice for what follows from a file."""
@@ -94,7 +114,7 @@ class HalfDuplexView(TurnView):
             speak: False prepares no voice; answers are text then.
         """
         self.forget()
-        self._speaks = speak
+        self._speaks, self._window = speak, window
         await self._slot.start(
             StartSession("half_duplex", voice=self._voice, speak=speak, seed=seed, window=window)
         )
@@ -110,8 +130,61 @@ class HalfDuplexView(TurnView):
         """Take in messages; a system message makes a point to return to.
 
         User turns stay open: more of the same role continues them until an answer was given. When
-        the model fails, the context is as before the call.
+        the model fails, the context is as before the call. What `prefill_early` has taken in is
+        kept if it is this, and given back if it is not.
         """
+        async with self._early_work:
+            early, self._early = self._early, None
+            if early is not None:
+                if _is_same(early.request, request):
+                    return early.result
+                await self._return_to(early.before)
+            return await self._prefill(request, due_s)
+
+    async def prefill_early(self, request: TurnRequest, *, due_s: float | None = None) -> bool:
+        """Take in what will be the user's turn if they say no more; `prefill` decides.
+
+        Returns:
+            Whether it was: not where the context might have to forget something for it, and not
+            where the model failed, which leaves the context as it was.
+        """
+        if self._early_work.locked() or request.session_id != self._session_id:
+            return False
+        async with self._early_work:
+            early, self._early = self._early, None
+            if early is not None:
+                await self._return_to(early.before)
+            seconds = sum(
+                part.pcm.duration_s
+                for message in request.messages
+                for part in message.parts
+                if isinstance(part, AudioPart)
+            )
+            needed = round(EARLY_TOKENS_PER_S * seconds) + EARLY_TOKENS
+            if self.kv_cache_length + needed > self._window.high_tokens:
+                return False
+            before = _Point(await self._slot.checkpoint(), self._turn_is_open)
+            try:
+                result = await self._prefill(request, due_s)
+            except SlotLost:
+                raise
+            except (BadInput, ContextFull, InferenceFailed):
+                return False
+            self._early = _Early(request, result, before)
+            return True
+
+    async def _return_to(self, point: _Point) -> None:
+        """The context is as it was at a point.
+
+        Raises:
+            InferenceFailed: it has moved past it.
+        """
+        if not await self._slot.can_roll_back(point.checkpoint):
+            raise InferenceFailed("The context cannot go back to before the user's turn.")
+        await self._slot.roll_back(point.checkpoint)
+        self._turn_is_open = point.turn_is_open
+
+    async def _prefill(self, request: TurnRequest, due_s: float | None) -> PrefillResult:
         if not request.messages:
             raise InvalidRequest("There are no messages.", field="messages")
         if request.session_id != self._session_id:
@@ -208,6 +281,7 @@ class HalfDuplexView(TurnView):
     def forget(self) -> None:
         super().forget()
         self._point = None
+        self._early = None
         self._turn_is_open = False
 
     def _lay_out(self, message: Message, request: TurnRequest, *, closes: bool) -> list[Segment]:
@@ -218,3 +292,27 @@ class HalfDuplexView(TurnView):
             end = [Marker(Mark.TURN_END, message.role)] if closes else []
             return [*layout.content(message.parts), *end]
         return layout.message(message, is_closed=closes)
+
+
+def _is_same(one: TurnRequest, other: TurnRequest) -> bool:
+    """Whether two requests say the same: the same texts, and sound with the same samples."""
+    return (
+        one.session_id == other.session_id
+        and one.omni_mode == other.omni_mode
+        and one.max_slice_nums == other.max_slice_nums
+        and len(one.messages) == len(other.messages)
+        and all(
+            a.role == b.role
+            and len(a.parts) == len(b.parts)
+            and all(_is_same_part(x, y) for x, y in zip(a.parts, b.parts, strict=True))
+            for a, b in zip(one.messages, other.messages, strict=True)
+        )
+    )
+
+
+def _is_same_part(one: object, other: object) -> bool:
+    """Pictures never are: nothing is taken in early that has any."""
+    if isinstance(one, AudioPart) and isinstance(other, AudioPart):
+        a, b = one.pcm, other.pcm
+        return a.rate_hz == b.rate_hz and np.array_equal(a.samples, b.samples)
+    return isinstance(one, TextPart) and one == other
