@@ -43,5 +43,8 @@ Asr = Annotated[
 ]
 Tts = Annotated[
     str | None,
-    typer.Option("--tts", help="With --model cascade: address of an API with /audio/speech."),
+    typer.Option(
+        "--tts",
+        help="With --model cascade: address of an API with /audio/speech, or an ONNX voice.",
+    ),
 ]

@@ -156,12 +156,13 @@ class ModelSettings(Part):
     llm_images: bool = Field(False, description="The model at that address accepts images.")
     asr: str = Field(
         "own",
-        description="Speech recognizer of --model cascade: own, or a Whisper (folder or hub id).",
+        description="Speech recognizer of --model cascade: own, or a Whisper (folder or hub id; "
+        "with faster-whisper installed, a folder in CTranslate2's form too).",
     )
     tts: str = Field(
         "own",
-        description="Voice of --model cascade: own, or the address of an OpenAI-compatible "
-        "API with /audio/speech.",
+        description="Voice of --model cascade: own, the address of an OpenAI-compatible API with "
+        "/audio/speech, or the ONNX file of a Piper voice or of Kokoro, with that installed.",
     )
     parts: Path | None = Field(
         None,
@@ -169,7 +170,9 @@ class ModelSettings(Part):
         "parley-pocket-data.",
     )
     tts_model: str = Field("tts-1", description="Name of the voice model at that address.")
-    tts_voice: str = Field("alloy", description="Name of the voice at that address.")
+    tts_voice: str = Field(
+        "alloy", description="Name of the voice at that address, or of Kokoro's."
+    )
     behaviour: ModelBehaviour = ModelBehaviour()
 
 

@@ -14,6 +14,7 @@ from parley.models import pocket_data
 from parley.models.cascade import store
 from parley.models.cascade.endpoint import Endpoint
 from parley.models.cascade.eyes.looking import OwnEyes
+from parley.models.cascade.installed import FasterWhisper, is_ctranslate2, load_voice
 from parley.models.cascade.model import Cascade
 from parley.models.cascade.others import load_causal, load_whisper
 from parley.models.cascade.parts import Eyes, Recogniser, Speaker
@@ -134,6 +135,8 @@ def find_writer(settings: ModelSettings, folder: Path | None, slots: int) -> Wri
 def find_recogniser(settings: ModelSettings, folder: Path | None) -> Recogniser:
     """The recogniser."""
     if settings.asr != "own":
+        if is_ctranslate2(settings.asr):
+            return FasterWhisper(settings.asr)
         return load_whisper(settings.asr)
     assert folder is not None
     return store.load_recogniser(folder)
@@ -147,9 +150,12 @@ def find_speaker(settings: ModelSettings, folder: Path | None) -> Speaker | None
         )
         return RemoteSpeaker(endpoint, settings.tts_voice)
     if settings.tts != "own":
+        if Path(settings.tts).expanduser().is_file():
+            return load_voice(settings.tts, settings.tts_voice)
         raise SetupError(
             f"There is no voice called '{settings.tts}'.",
-            hint="Give own, or the address of a server with /audio/speech.",
+            hint="Give own, the address of a server with /audio/speech, or the ONNX file of a "
+            "Piper voice or of Kokoro.",
         )
     return OwnSpeaker(folder) if folder and list(folder.glob("voice-*.safetensors")) else None
 

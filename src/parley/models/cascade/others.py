@@ -144,7 +144,8 @@ class CausalWriter:
             if same == 0 or state.cache is None:
                 state.cache, same = None, 0
             else:
-                state.cache.crop(same)
+                # How many tokens go: transformers 5 takes no length to be left.
+                state.cache.crop(same - len(state.ids))
             state.ids = state.ids[:same]
 
 

@@ -1,0 +1,165 @@
+"""Recognisers and voices of libraries that are no part of parley, for whoever has them installed:
+faster-whisper (a Whisper in CTranslate2's form), Piper and Kokoro (voices as ONNX files).
+
+Each is imported when it is asked for. Whether its licence suits is for its user to decide: Piper is
+GPL-3.0, and both voices read English with espeak-ng, which is, too.
+"""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from parley.errors import SetupError
+from parley.media.pcm import OUTPUT_RATE_HZ, Pcm, Samples
+from parley.media.resample import resample
+from parley.models.cascade.recognition import Expects, Heard
+from parley.models.cascade.transcript import clean
+
+CTRANSLATE2_FILE: Final = "model.bin"
+VOICES: Final = ("voices*.bin", "voices*.npz")
+"""Where Kokoro's voices lie beside its network."""
+DEFAULT_KOKORO_VOICE: Final = "af_heart"
+
+
+def library(name: str, package: str) -> Any:
+    """An installed library.
+
+    Raises:
+        SetupError: it is not there.
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise SetupError(
+            f"The package {package} is not installed.",
+            hint=f"Install it with: pip install {package}",
+        ) from error
+
+
+class _Utterance:
+    """An utterance is one step."""
+
+    def __init__(self, model: Any, samples: Samples) -> None:
+        self._model, self._samples = model, samples
+        self.heard: Heard | None = None
+
+    def step(self) -> bool:
+        found, _ = self._model.transcribe(
+            self._samples, beam_size=1, condition_on_previous_text=False, without_timestamps=True
+        )
+        segments = list(found)
+        text = " ".join(" ".join(segment.text for segment in segments).split())
+        scores = [segment.avg_logprob for segment in segments]
+        silence = min((segment.no_speech_prob for segment in segments), default=1.0)
+        confidence = sum(scores) / len(scores) if scores else 0.0
+        self.heard = Heard(clean(text), confidence, silence)
+        return True
+
+
+class FasterWhisper:
+    """A Whisper run by faster-whisper, int8 on the CPU.
+
+    Raises:
+        SetupError: the library is not installed, or cannot load the folder.
+    """
+
+    def __init__(self, name: str) -> None:
+        faster_whisper = library("faster_whisper", "faster-whisper")
+        try:
+            self._model = faster_whisper.WhisperModel(name, device="cpu", compute_type="int8")
+        except Exception as error:  # it raises what its parts raise
+            raise SetupError(
+                f"faster-whisper cannot load '{name}': {error}",
+                hint="Give a folder with a Whisper converted for CTranslate2.",
+            ) from error
+
+    def begin(self, samples: Samples, expects: Expects | None = None) -> _Utterance:
+        return _Utterance(self._model, samples)
+
+
+def is_ctranslate2(name: str) -> bool:
+    """Whether a folder holds a Whisper in CTranslate2's form."""
+    return (Path(name).expanduser() / CTRANSLATE2_FILE).is_file()
+
+
+class PiperSpeaker:
+    """A voice of Piper: `NAME.onnx` with `NAME.onnx.json` beside it.
+
+    Raises:
+        SetupError: the library is not installed.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._voice = library("piper", "piper-tts").PiperVoice.load(str(path))
+
+    def find(self, voice: Pcm | None) -> int:
+        return 0
+
+    def say(self, clause: str, voice: int) -> Samples:
+        if not any(sign.isalnum() for sign in clause):
+            return np.zeros(0, np.float32)
+        chunks = list(self._voice.synthesize(clause.strip()))
+        if not chunks:
+            return np.zeros(0, np.float32)
+        samples = np.concatenate([chunk.audio_float_array for chunk in chunks])
+        return at_output_rate(samples, chunks[0].sample_rate)
+
+
+class KokoroSpeaker:
+    """Kokoro: its network as ONNX, its voices in a file beside it.
+
+    Args:
+        voice: the name of one of them.
+
+    Raises:
+        SetupError: the library is not installed, or there is no such voice.
+    """
+
+    def __init__(self, path: Path, voices: Path, voice: str) -> None:
+        self._kokoro = library("kokoro_onnx", "kokoro-onnx").Kokoro(str(path), str(voices))
+        known = self._kokoro.get_voices()
+        self._voice = voice if voice in known else DEFAULT_KOKORO_VOICE
+        if self._voice not in known:
+            raise SetupError(
+                f"{voices.name} has no voice '{voice}'.",
+                hint=f"Set model.tts_voice to one of: {', '.join(sorted(known)[:20])}",
+            )
+
+    def find(self, voice: Pcm | None) -> int:
+        return 0
+
+    def say(self, clause: str, voice: int) -> Samples:
+        if not any(sign.isalnum() for sign in clause):
+            return np.zeros(0, np.float32)
+        samples, rate_hz = self._kokoro.create(clause.strip(), voice=self._voice, lang="en-us")
+        return at_output_rate(samples, rate_hz)
+
+
+def at_output_rate(samples: Any, rate_hz: int) -> Samples:
+    """What a voice made (N,), at the rate of every voice here."""
+    return resample(
+        Pcm(np.asarray(samples, np.float32).reshape(-1), rate_hz), OUTPUT_RATE_HZ
+    ).samples
+
+
+def load_voice(name: str, voice: str) -> PiperSpeaker | KokoroSpeaker:
+    """The voice of an ONNX file: Piper's where its settings lie beside it, else Kokoro's.
+
+    Raises:
+        SetupError: it is neither, or its library is not installed.
+    """
+    path = Path(name).expanduser()
+    if path.with_name(path.name + ".json").is_file():
+        return PiperSpeaker(path)
+    for pattern in VOICES:
+        for voices in sorted(path.parent.glob(pattern)):
+            return KokoroSpeaker(path, voices, voice)
+    raise SetupError(
+        f"{path} is no voice that is known here.",
+        hint="A Piper voice has its settings beside it (NAME.onnx.json), Kokoro its voices "
+        "(voices….bin).",
+    )
