@@ -5,7 +5,8 @@
 
 Every case is one line of `FOLDER/results.jsonl`. Nothing that is asked here was part of training:
 the lines are in `cases/` and in `tests/models/cascade/newcomer.txt`. Needs a checkout, libflite1,
-and for the recordings of people Debian's asterisk-core-sounds-en-g722 with asterisk-core-sounds-en.
+for the recordings of people Debian's asterisk-core-sounds-en-g722 with asterisk-core-sounds-en, and
+for the photographs a folder that holds those of `cases/photographs.txt` (`--photographs`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,7 +24,16 @@ from typing import Any
 import numpy as np
 
 from training.cascade import noises
-from training.cascade.conversing import Call, Samples, Server, Turns, heard, serving, typed
+from training.cascade.conversing import (
+    Call,
+    Samples,
+    Server,
+    Turns,
+    heard,
+    serving,
+    told_of,
+    typed,
+)
 from training.cascade.newcomer import LINES as NEWCOMER
 from training.cascade.speakers import FIVE, RATE_HZ, Voice, speak
 
@@ -304,12 +315,81 @@ def recordings() -> list[tuple[Path, str]]:
     return found[::2]
 
 
+def ask_photographs(server: Server, book: Book, folder: Path | None) -> None:
+    """What a photograph shows: right, unsure, or surely wrong."""
+    if folder is None:
+        print("photographs: no --photographs FOLDER, left out")
+        return
+    for name, pattern in rows_of(CASES / "photographs.txt"):
+        key = f"photographs:{name}"
+        if key in book.done:
+            continue
+        (path, *_) = sorted(folder.rglob(name))
+        answer = told_of(server, path.read_bytes(), "What do you see?")
+        unsure = not re.search("looks like|i see", answer.lower())
+        ok = is_right(pattern, answer)
+        book.write("photographs", key, said=name, answer=answer, ok=ok, unsure=unsure)
+
+
 def measure_cost(server: Server, book: Book) -> None:
     for turn in range(10):
         typed(server, [f"What is {turn} plus 8?", "Tell me a story."])
     book.write(
         "cost", f"cost:{len(book.of('cost'))}", ready_s=server.ready_s, memory_mb=server.memory_mb()
     )
+
+
+LATENCY_STARTS = 3
+LATENCY_UNITS = 600
+
+
+def measure_latency(folder: Path, book: Book) -> None:
+    """What depends on the machine's being quiet, in some minutes: starts, half-duplex, and a call
+    of ten minutes with a question every quarter of a minute. Each run is one row."""
+    load = [os.getloadavg()[0]]
+    ready_s, memory_mb = [], 0.0
+    for number in range(LATENCY_STARTS):
+        with serving(folder) as server:
+            ready_s.append(server.ready_s)
+            if number == LATENCY_STARTS - 1:
+                first_ms = _first_sounds(server)
+                units_ms = _units(server)
+                memory_mb = server.memory_mb()
+    load.append(os.getloadavg()[0])
+    facts = {"first_ms": first_ms, "units_ms": units_ms, "memory_mb": memory_mb}
+    book.write("latency", f"latency:{len(book.of('latency'))}", load=load, ready_s=ready_s, **facts)
+    p50, p95 = np.percentile(first_ms, [50, 95])
+    print(f"load {load[0]:.1f} to {load[1]:.1f}; ready {ready_s}; half-duplex first sound p50 {p50:.0f} "
+          f"p95 {p95:.0f} ms of {len(first_ms)}; units p50 {np.percentile(units_ms, 50):.0f} "
+          f"p95 {np.percentile(units_ms, 95):.0f} worst {max(units_ms):.0f} ms, "
+          f"late {sum(ms > 1000 for ms in units_ms)} of {len(units_ms)}; {memory_mb:.0f} MB")  # fmt: skip
+
+
+def _first_sounds(server: Server) -> list[float]:
+    """Of every question, by two voices in turn."""
+    asked = questions()
+    found: list[float] = []
+    for index in range(2):
+        session = Turns(server, f"latency{index}")
+        for number, (text, _) in enumerate(asked):
+            reply = session.ask(speak(text, FIVE[(number + 2 * index) % len(FIVE)]))
+            found += [reply["first_ms"]] if reply["first_ms"] else []
+        session.close()
+    return found
+
+
+def _units(server: Server) -> list[float]:
+    asked = questions()
+    call = Call(server, "latency")
+    number = 0
+    while len(call.units_ms) < LATENCY_UNITS:
+        for _ in range(10):
+            call.unit()
+        voice = FIVE[number % len(FIVE)]
+        call.ask(speak(asked[7 * number % len(asked)][0], voice), lead_s=0.3)
+        number += 1
+    call.close()
+    return call.units_ms[:LATENCY_UNITS]
 
 
 PARTS: dict[str, Callable[[Server, Book], None]] = {
@@ -323,8 +403,11 @@ PARTS: dict[str, Callable[[Server, Book], None]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--run", type=Path, required=True)
-    parser.add_argument("--only", nargs="*", choices=PARTS, default=list(PARTS))
+    parser.add_argument(
+        "--only", nargs="*", choices=[*PARTS, "photographs", "latency"], default=list(PARTS)
+    )
     parser.add_argument("--report", type=Path)
+    parser.add_argument("--photographs", type=Path)
     parser.add_argument("--busy", default="an idle machine", help="what else it was doing")
     options = parser.parse_args()
     book = Book(options.run)
@@ -335,9 +418,15 @@ def main() -> None:
         return
     assert RATE_HZ == 16_000
     for part in options.only:
+        if part == "latency":
+            measure_latency(options.run, book)
+            continue
         # A server for each part: memory and late faults of one do not touch the next.
         with serving(options.run) as server:
-            PARTS[part](server, book)
+            if part == "photographs":
+                ask_photographs(server, book, options.photographs)
+            else:
+                PARTS[part](server, book)
             print(part, "done", len(book.of(part)), flush=True)
 
 

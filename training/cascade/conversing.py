@@ -51,6 +51,7 @@ def serving(folder: Path, *flags: str) -> Iterator[Server]:
     """`parley serve` on a free port of this machine, from ready to its end."""
     command = [sys.executable, "-m", "parley", "serve", "--http", "--host", "127.0.0.1"]
     log = folder / "server.log"
+    began = time.perf_counter()
     process = subprocess.Popen(
         [*command, "--port", "0", *flags],
         cwd=folder,
@@ -64,9 +65,10 @@ def serving(folder: Path, *flags: str) -> Iterator[Server]:
         while found is None:
             if process.poll() is not None:
                 raise RuntimeError(f"the server did not start: {log.read_text()}")
-            time.sleep(0.2)
-            found = re.search(r"ready after ([\d.]+) s: http://\S+?:(\d+)", log.read_text())
-        yield Server(f"ws://127.0.0.1:{found[2]}", float(found[1]), process)
+            time.sleep(0.02)
+            found = re.search(r"ready after [\d.]+ s: http://\S+?:(\d+)", log.read_text())
+        ready_s = time.perf_counter() - began
+        yield Server(f"ws://127.0.0.1:{found[1]}", ready_s, process)
     finally:
         process.send_signal(signal.SIGINT)
         try:
@@ -118,6 +120,17 @@ def typed(server: Server, turns: list[str]) -> list[str]:
         history.append({"role": "assistant", "content": answers[-1]})
         wire.socket.close()
     return answers
+
+
+def told_of(server: Server, picture: bytes, text: str) -> str:
+    """The answer to a question about a picture (a file's bytes)."""
+    wire = Wire(server.url + "/ws/chat")
+    content = [{"type": "image", "data": base64.b64encode(picture).decode()},
+               {"type": "text", "text": text}]  # fmt: skip
+    wire.say(messages=[{"role": "user", "content": content}], record=False)
+    answer: str = wire.until("done")["text"]
+    wire.socket.close()
+    return answer
 
 
 def heard(server: Server, samples: Samples) -> str:
