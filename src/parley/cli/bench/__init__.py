@@ -21,6 +21,7 @@ BENCHES: Final = {
     "load": "What many conversations at once notice of a server that runs, anywhere.",
     "duplex": "Whether a server is good to talk to: takeover, latency, interruptions, noise.",
     "interruption": "How soon answers end for somebody who speaks up, many times over.",
+    "turn": "From the end of speech to the first sound that can be heard, part by part.",
     "noise": "What stops an answer and should not: coughs, music, a crowd, its own echo.",
     "attack": "What live sessions notice while one client misbehaves.",
     "dialects": "CPU that a second of sound costs the worker, dialect by dialect.",
