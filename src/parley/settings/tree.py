@@ -109,6 +109,13 @@ class ModelSettings(Part):
         description="What a conversation remembers is kept in this: model is what the model "
         "computes in, int8 takes half; auto is int8 on a GPU with less than 28 GiB.",
     )
+    first_window_tokens: int = Field(
+        25,
+        ge=5,
+        le=25,
+        description="Speech tokens, 40 ms each, that the first window of a spoken answer turns "
+        "into sound; fewer are heard sooner and sound a little different from the reference's.",
+    )
     compile: bool = Field(
         True,
         description="Capture steps as CUDA graphs on a GPU: slower start, faster units. Steps that "

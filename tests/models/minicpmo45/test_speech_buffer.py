@@ -113,6 +113,17 @@ def test_turn_waits_for_full_windows() -> None:
     assert buffer.tokens == [SILENT_TOKEN] * 3
 
 
+def test_a_shorter_first_window_of_each_turn_changes_no_token() -> None:
+    buffer = TurnBuffer(10)
+
+    for _ in range(2):
+        windows = buffer.add(range(9)) + buffer.add(range(9, 60)) + buffer.add([], is_last=True)
+        spoken = [n for w in windows for n in (w.tokens if w.is_last else w.tokens[:-3])]
+
+        assert sizes(windows) == [(13, False), (28, False), (28, False), (3, True)]
+        assert spoken == [SILENT_TOKEN] * 3 + list(range(60))
+
+
 @pytest.mark.parametrize(
     ("tokens", "wanted"),
     [

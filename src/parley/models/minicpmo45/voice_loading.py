@@ -90,7 +90,12 @@ def make_speech_output(
         network.llm.attention, SlotAttention
     )
     decoder.allocate(slots, graphs=graphs)
-    return SpeechOutput(decoder, Streams(token2wav, voices)), problem
+    speech_output = SpeechOutput(
+        decoder,
+        Streams(token2wav, voices),
+        first_window_tokens=settings.first_window_tokens,
+    )
+    return speech_output, problem
 
 
 def _flow_dtype(settings: ModelSettings, device: torch.device) -> torch.dtype:

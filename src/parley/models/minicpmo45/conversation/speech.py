@@ -15,7 +15,13 @@ from typing import Any, Protocol
 from parley.media.pcm import Pcm
 from parley.models.minicpmo45.token2wav.token2wav import PrimedVoice, Token2Wav
 from parley.models.minicpmo45.token2wav.voices import VoiceStore
-from parley.models.minicpmo45.token2wav.windows import TurnBuffer, UnitBuffer, VocoderWindow, Wave
+from parley.models.minicpmo45.token2wav.windows import (
+    WINDOW_TOKENS,
+    TurnBuffer,
+    UnitBuffer,
+    VocoderWindow,
+    Wave,
+)
 from parley.models.minicpmo45.tts.decoder import MiniCPMTTS
 from parley.models.minicpmo45.tts.rows import RowMark
 from parley.models.minicpmo45.tts.sampling import SpeechSampling
@@ -134,11 +140,21 @@ class Streams:
 
 
 class SpeechOutput:
-    """The speech decoder and the vocoder of a model."""
+    """The speech decoder and the vocoder of a model.
+
+    Args:
+        first_window_tokens: of a turn-based reply, see `TurnBuffer`.
+    """
 
     def __init__(
-        self, decoder: MiniCPMTTS, vocoder: Vocoder, sampling: SpeechSampling | None = None
+        self,
+        decoder: MiniCPMTTS,
+        vocoder: Vocoder,
+        sampling: SpeechSampling | None = None,
+        *,
+        first_window_tokens: int = WINDOW_TOKENS,
     ) -> None:
+        self.first_window_tokens = first_window_tokens
         self.decoder = decoder
         self.vocoder = vocoder
         self.sampling = sampling or decoder.config.sampling
@@ -197,7 +213,8 @@ class Speech:
     def begin_turn(self) -> tuple[SpokenTurn, TurnBuffer]:
         """A turn-based reply begins."""
         self.restart_stream()
-        return SpokenTurn(self.speech_output.decoder, self.row, self.sampling), TurnBuffer()
+        spoken = SpokenTurn(self.speech_output.decoder, self.row, self.sampling)
+        return spoken, TurnBuffer(self.speech_output.first_window_tokens)
 
     def end_turn(self) -> None:
         """A turn-based reply is over, however it ended."""

@@ -46,10 +46,17 @@ class VocoderWindow:
 
 
 class TurnBuffer:
-    """Tokens of one turn on their way to the vocoder (half-duplex): full windows only."""
+    """Tokens of one turn on their way to the vocoder (half-duplex): full windows only.
 
-    def __init__(self) -> None:
-        self.tokens: list[int] = [SILENT_TOKEN] * LOOK_AHEAD
+    Args:
+        first_tokens: that the first window of a turn turns into sound; less than `WINDOW_TOKENS`
+            is heard sooner, and no longer what the reference makes of it.
+    """
+
+    def __init__(self, first_tokens: int = WINDOW_TOKENS) -> None:
+        self._first_tokens = first_tokens
+        self.tokens: list[int] = []
+        self.reset()
 
     def add(self, tokens: Iterable[int], *, is_last: bool = False) -> list[VocoderWindow]:
         """Append tokens and take the windows that are complete.
@@ -60,9 +67,10 @@ class TurnBuffer:
         """
         self.tokens += tokens
         windows: list[VocoderWindow] = []
-        while len(self.tokens) >= WINDOW_TOKENS + LOOK_AHEAD:
-            windows.append(VocoderWindow(tuple(self.tokens[: WINDOW_TOKENS + LOOK_AHEAD]), False))
-            del self.tokens[:WINDOW_TOKENS]
+        while len(self.tokens) >= self._size + LOOK_AHEAD:
+            windows.append(VocoderWindow(tuple(self.tokens[: self._size + LOOK_AHEAD]), False))
+            del self.tokens[: self._size]
+            self._size = WINDOW_TOKENS
         if is_last:
             windows.append(VocoderWindow(tuple(self.tokens), True))
             self.reset()
@@ -71,6 +79,7 @@ class TurnBuffer:
     def reset(self) -> None:
         """Begin a turn."""
         self.tokens = [SILENT_TOKEN] * LOOK_AHEAD
+        self._size = self._first_tokens
 
 
 class UnitBuffer:
