@@ -22,6 +22,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from parley.models.minicpmo45.token2wav.convolution import FrameProduct
+
 LOOK_AHEAD = 3
 """Tokens the first convolution looks into the future."""
 
@@ -88,15 +90,14 @@ class LookAhead(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.conv1 = nn.Conv1d(width, width, LOOK_AHEAD + 1)
-        self.conv2 = nn.Conv1d(width, width, LEFT_FRAMES + 1)
+        self.conv1 = FrameProduct(width, LOOK_AHEAD + 1)
+        self.conv2 = FrameProduct(width, LEFT_FRAMES + 1)
 
     def forward(self, x: Tensor, left: Tensor) -> tuple[Tensor, Tensor]:
         """Shape (R, T + 3, W) in, (R, T, W) out, and the next past."""
-        y = F.leaky_relu(self.conv1(x.transpose(1, 2)), 0.01).transpose(1, 2)
+        y = F.leaky_relu(self.conv1(x), 0.01)
         y = torch.cat([left, y], dim=1)
-        out = self.conv2(y.transpose(1, 2)).transpose(1, 2)
-        return x[:, :-LOOK_AHEAD] + out, y[:, -LEFT_FRAMES:]
+        return x[:, :-LOOK_AHEAD] + self.conv2(y), y[:, -LEFT_FRAMES:]
 
 
 class Upsample(nn.Module):
@@ -104,11 +105,11 @@ class Upsample(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.conv = nn.Conv1d(width, width, UP_FRAMES + 1)
+        self.conv = FrameProduct(width, UP_FRAMES + 1)
 
     def forward(self, x: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
         y = torch.cat([up, x.repeat_interleave(2, dim=1)], dim=1)
-        return self.conv(y.transpose(1, 2)).transpose(1, 2), y[:, -UP_FRAMES:]
+        return self.conv(y), y[:, -UP_FRAMES:]
 
 
 class RelativeAttention(nn.Module):

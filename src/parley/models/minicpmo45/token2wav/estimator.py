@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from parley.models.minicpmo45.runtime import slot_attention
+from parley.models.minicpmo45.token2wav.convolution import FrameProduct
 
 TIME_WIDTH = 256
 """Width of the sine/cosine code of time. Source: shape of `t_embedder.mlp.0`."""
@@ -196,19 +197,18 @@ class FrameConv(nn.Module):
         # Places 0, 2, 5 and 7 of the published sequence only turn axes; they hold no weights.
         self.block = nn.ModuleDict(
             {
-                "1": nn.Conv1d(width, width, 3),
+                "1": FrameProduct(width, 3),
                 "3": nn.LayerNorm(width),
-                "6": nn.Conv1d(width, width, 3),
+                "6": FrameProduct(width, 3),
             }
         )
 
     def forward(self, x: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
         """Shapes (2 R, T, W) and (2 R, 2 convolutions, 2 frames, W); returns the next past too."""
         first = torch.cat([past[:, 0], x], dim=1)
-        y = self.block["1"](first.transpose(1, 2)).transpose(1, 2)
-        y = F.mish(self.block["3"](y))
+        y = F.mish(self.block["3"](self.block["1"](first)))
         second = torch.cat([past[:, 1], y], dim=1)
-        y = self.block["6"](second.transpose(1, 2)).transpose(1, 2)
+        y = self.block["6"](second)
         return y, torch.stack([first[:, -CONV_FRAMES:], second[:, -CONV_FRAMES:]], dim=1)
 
 

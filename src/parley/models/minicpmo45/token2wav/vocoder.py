@@ -20,6 +20,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from parley.models.minicpmo45.runtime.graphs import GraphRunner, bucket, buckets
+from parley.models.minicpmo45.token2wav.convolution import (
+    PaddedConv,
+    SpreadConv,
+    channels_last,
+)
 from parley.models.minicpmo45.token2wav.vocoder_layers import (
     BANDS,
     FRAME_SAMPLES,
@@ -29,7 +34,6 @@ from parley.models.minicpmo45.token2wav.vocoder_layers import (
     UP_RATES,
     VOICED_HZ,
     Generator,
-    PaddedConv,
     PitchPredictor,
 )
 from parley.models.minicpmo45.token2wav.windows import WINDOW_FRAMES
@@ -88,9 +92,7 @@ class ClassicVocoder(Generator):
         self.source_downs = nn.ModuleList()
         for stage, (rate, kernel) in enumerate(zip(UP_RATES, UP_KERNELS, strict=True)):
             wide, narrow = channels // 2**stage, channels // 2 ** (stage + 1)
-            self.ups.append(
-                nn.ConvTranspose1d(wide, narrow, kernel, rate, padding=(kernel - rate) // 2)
-            )
+            self.ups.append(SpreadConv(wide, narrow, kernel, rate, padding=(kernel - rate) // 2))
             down = _DOWN_KERNELS[stage]
             stride = down // 2 or 1
             pad = stride // 2
@@ -146,7 +148,7 @@ class ClassicVocoder(Generator):
 
     def decode(self, mel: Tensor, source: Tensor) -> Tensor:
         """Shapes (R, 80, T) and (R, 480 T) to (R, 480 T)."""
-        return self.generate(self.conv_pre(mel), self.fourier.spectrum(source))
+        return self.generate(self.conv_pre(channels_last(mel)), self.fourier.spectrum(source))
 
     @torch.inference_mode()
     def stream(

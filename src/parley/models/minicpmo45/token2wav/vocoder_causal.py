@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from parley.models.minicpmo45.runtime.graphs import GraphRunner, bucket, buckets
+from parley.models.minicpmo45.token2wav.convolution import PaddedConv, channels_last
 from parley.models.minicpmo45.token2wav.vocoder_layers import (
     BANDS,
     FRAME_SAMPLES,
@@ -30,7 +31,6 @@ from parley.models.minicpmo45.token2wav.vocoder_layers import (
     UP_RATES,
     VOICED_HZ,
     Generator,
-    PaddedConv,
     PitchPredictor,
 )
 from parley.models.minicpmo45.token2wav.windows import WINDOW_FRAMES
@@ -110,7 +110,7 @@ class NearestUp(PaddedConv):
         self.rate = rate
 
     def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x.repeat_interleave(self.rate, dim=2))
+        return super().forward(x.transpose(1, 2).repeat_interleave(self.rate, dim=1).transpose(1, 2))
 
 
 def uniform_noise(seed: int = 0, samples: int = NOISE_SAMPLES) -> Tensor:
@@ -289,7 +289,9 @@ class CausalVocoder(Generator):
         """Samples of the remembered frames, as far as they can be told."""
         spectrum = self.fourier.spectrum(source)
         if is_last:
-            return self.generate(self.conv_pre(F.pad(mel, (0, MEL_AHEAD))), spectrum)
+            x = channels_last(F.pad(mel, (0, MEL_AHEAD)))
+            return self.generate(self.conv_pre(x), spectrum)
         cut = MEL_AHEAD * FRAME_SAMPLES // HOP
-        wave = self.generate(self.conv_pre(mel[:, :, :pitched]), spectrum[:, :, :-cut])
+        x = channels_last(mel[:, :, :pitched])
+        wave = self.generate(self.conv_pre(x), spectrum[:, :, :-cut])
         return wave[:, : -SEAM_FRAMES * FRAME_SAMPLES]

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from parley.models.minicpmo45.token2wav.convolution import PaddedConv, channels_last, mirrored
+
 RATE_HZ = 24_000
 FRAME_SAMPLES = 480
 """Samples of one mel frame."""
@@ -38,33 +40,6 @@ VOICED_NOISE = 0.003
 VOICED_HZ = 10.0
 
 
-class PaddedConv(nn.Conv1d):
-    """A convolution that pads as many zeros on each side as it is told.
-
-    Args:
-        left, right: zeros; unequal for causal convolutions and those that look ahead.
-    """
-
-    def __init__(
-        self,
-        inputs: int,
-        outputs: int,
-        kernel: int,
-        *,
-        left: int,
-        right: int,
-        stride: int = 1,
-        dilation: int = 1,
-    ) -> None:
-        super().__init__(inputs, outputs, kernel, stride=stride, dilation=dilation)
-        self.sides = (left, right)
-
-    def forward(self, x: Tensor) -> Tensor:
-        if any(self.sides):
-            x = F.pad(x, self.sides)
-        return super().forward(x)
-
-
 class Snake(nn.Module):
     """`x + sin(a x)^2 / a`, one `a` per channel."""
 
@@ -74,7 +49,8 @@ class Snake(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         alpha = self.alpha[:, None]
-        return x + torch.sin(x * alpha).square() / (alpha + 1e-9)
+        wave = (x * alpha).sin_()
+        return torch.addcmul(x, wave.mul_(wave), 1 / (alpha + 1e-9))
 
 
 class ResidualBlock(nn.Module):
@@ -97,7 +73,7 @@ class ResidualBlock(nn.Module):
         for conv1, conv2, snake1, snake2 in zip(
             self.convs1, self.convs2, self.activations1, self.activations2, strict=True
         ):
-            x = x + conv2(snake2(conv1(snake1(x))))
+            x = conv2(snake2(conv1(snake1(x)))).add_(x)
         return x
 
 
@@ -205,9 +181,15 @@ class Generator(nn.Module):
         if self.noise.device != self.device:
             self.noise = self.noise.to(self.device)
         length = self.noise.shape[0]
-        steps = torch.arange(samples, device=self.device)
-        first = torch.tensor([start % length for start in starts], device=self.device)
-        return self.noise[(first[:, None] + steps) % length]
+        parts: list[Tensor] = []
+        for start in starts:
+            first = start % length
+            parts.append(self.noise[first : first + samples])
+            left = samples - len(parts[-1])
+            while left > 0:
+                parts.append(self.noise[:left])
+                left -= len(parts[-1])
+        return torch.cat(parts).view(len(starts), samples, HARMONICS)
 
     def generate(self, x: Tensor, spectrum: Tensor) -> Tensor:
         """Samples.
@@ -219,16 +201,17 @@ class Generator(nn.Module):
         Returns:
             Shape (R, 480 T).
         """
+        spectrum = channels_last(spectrum)
         for stage, up in enumerate(self.ups):
             x = up(F.leaky_relu(x, 0.1))
             if stage == len(self.ups) - 1:
-                x = F.pad(x, (1, 0), mode="reflect")
-            x = x + self.source_resblocks[stage](self.source_downs[stage](spectrum))
+                x = mirrored(x)
+            x = self.source_resblocks[stage](self.source_downs[stage](spectrum)).add_(x)
             first = stage * len(KERNELS)
             total = self.resblocks[first](x)
             for number in range(1, len(KERNELS)):
-                total = total + self.resblocks[first + number](x)
-            x = total / len(KERNELS)
+                total = total.add_(self.resblocks[first + number](x))
+            x = total.div_(len(KERNELS))
         # 0.01 here, 0.1 above: the published code leaves this one at the library's default.
         x = self.conv_post(F.leaky_relu(x, 0.01))
         magnitude = x[:, :BANDS].exp().clamp(max=100.0)
@@ -248,7 +231,7 @@ class PitchPredictor(nn.Module):
 
     def forward(self, mel: Tensor) -> Tensor:
         """Shape (R, 80, T) to (R, T)."""
-        x = mel
+        x = channels_last(mel)
         for conv in self.condnet.values():
             x = F.elu(conv(x))
         out: Tensor = self.classifier(x.transpose(1, 2))[..., 0].abs()
