@@ -2,11 +2,11 @@
 
     python tools/full_size_talk.py http://127.0.0.1:8006 --out times.json
 
-For a checkpoint of the published size on a CPU (`tools/full_size_checkpoint.py`), where a unit takes
-minutes: no wait is shorter than `--patience` seconds. The server's own limits have to allow it:
-`worker.step_limit_s`, `worker.loading_limit_s`, `worker.heartbeat_limit_s`, `limits.duplex_silence_s`,
-`limits.duplex_session_s`, `limits.half_duplex_session_s`, `service.request_timeout_s`. Times are
-written after each part, so a run that is cut off leaves what it found.
+For a checkpoint of the published size on a CPU (`tools/full_size_checkpoint.py`), where a unit
+takes minutes: no wait is shorter than `--patience` seconds. The server's own limits have to allow
+it: `worker.step_limit_s`, `worker.loading_limit_s`, `worker.heartbeat_limit_s`, `limits.setup_s`,
+`limits.duplex_silence_s`, `limits.duplex_session_s`, `limits.half_duplex_session_s`. Times are
+printed after each part and written after the last, so a run that is cut off leaves what it found.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ async def half_duplex(url: str, patience_s: float) -> Found:
     raise TimeoutError("the session ended without an answer")
 
 
-async def talk(url: str, patience_s: float, out: Path) -> None:
+async def talk(url: str, patience_s: float) -> Found:
     """All parts; one that fails does not keep the others from being tried."""
     found: Found = {}
     for part in (ready, chat, duplex, half_duplex):
@@ -135,8 +135,8 @@ async def talk(url: str, patience_s: float, out: Path) -> None:
         except (ParleyError, TimeoutError) as error:
             found[part.__name__] = {"error": f"{type(error).__name__}: {error}"}
         found[part.__name__]["took_s"] = round(time.monotonic() - began, 1)
-        out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
         print(part.__name__, json.dumps(found[part.__name__]), flush=True)
+    return found
 
 
 def main() -> None:
@@ -146,7 +146,8 @@ def main() -> None:
     parser.add_argument("--patience", type=float, default=3600.0, help="seconds")
     parser.add_argument("--out", type=Path, default=Path("times.json"))
     asked = parser.parse_args()
-    asyncio.run(talk(asked.url, asked.patience, asked.out))
+    found = asyncio.run(talk(asked.url, asked.patience))
+    asked.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

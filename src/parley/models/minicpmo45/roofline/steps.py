@@ -213,7 +213,7 @@ class PaperModel:
             yield from (modulation.blocks, modulation.final)
 
     def _caches(self) -> Iterable[Tensor]:
-        yield from (*self.cache.tensors, *self.sounds.tensors, *self.decoder.caches)
+        yield from (*self.cache.tensors, *self.sounds.tensors, self.decoder.cache)
         yield from (tensor for tensor, _ in self.voice.memory._tensors())
 
     def look(self, rows: int) -> object:

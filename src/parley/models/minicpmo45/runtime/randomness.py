@@ -56,16 +56,16 @@ def race(probabilities: Tensor, draws: Tensor, ids: Tensor | None = None) -> Ten
     if ids is None:
         ids = torch.arange(probabilities.shape[1], device=probabilities.device)[None]
     z = (draws.double() * 2**23).long()[:, None] * _GOLDEN + ids * _STRIDE
-    z = (z ^ _shifted(z, 30)) * _FIRST
-    z = (z ^ _shifted(z, 27)) * _SECOND
-    z = z ^ _shifted(z, 31)
-    noise = (_shifted(z, 41).float() + 0.5) / 2**23
-    return (probabilities / -torch.log(noise)).argmax(-1)
+    z.bitwise_xor_(_shifted(z, 30)).mul_(_FIRST)
+    z.bitwise_xor_(_shifted(z, 27)).mul_(_SECOND)
+    # SplitMix64's last step only touches bits that are not read here.
+    noise = _shifted(z, 41).float().add_(0.5).mul_(2.0**-23)
+    return (probabilities / noise.log_().neg_()).argmax(-1)
 
 
 def _shifted(z: Tensor, bits: int) -> Tensor:
     """A logical right shift; torch's is arithmetic."""
-    return (z >> bits) & ((1 << (64 - bits)) - 1)
+    return (z >> bits).bitwise_and_((1 << (64 - bits)) - 1)
 
 
 def _signed(number: int) -> int:

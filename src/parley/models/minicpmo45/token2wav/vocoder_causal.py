@@ -110,7 +110,9 @@ class NearestUp(PaddedConv):
         self.rate = rate
 
     def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x.transpose(1, 2).repeat_interleave(self.rate, dim=1).transpose(1, 2))
+        return super().forward(
+            x.transpose(1, 2).repeat_interleave(self.rate, dim=1).transpose(1, 2)
+        )
 
 
 def uniform_noise(seed: int = 0, samples: int = NOISE_SAMPLES) -> Tensor:

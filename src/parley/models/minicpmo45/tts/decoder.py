@@ -9,14 +9,21 @@ from collections.abc import Sequence
 
 import torch
 
+from parley.models.minicpmo45.runtime.graphs import GraphRunner
+from parley.models.minicpmo45.tts import passes
 from parley.models.minicpmo45.tts.network import SpeechNetwork
-from parley.models.minicpmo45.tts.passes import SpeechPasses, capture
 from parley.models.minicpmo45.tts.rows import SpeechBlock, Watch
 from parley.models.minicpmo45.tts.sampling import SpeechSampling
 
 
 class MiniCPMTTS(SpeechNetwork):
     """The speech decoder of a checkpoint: the network with its batched step."""
+
+    def allocate(
+        self, slots: int, columns: int | None = None, *, graphs: GraphRunner | None = None
+    ) -> None:
+        super().allocate(slots, columns, graphs=graphs)
+        passes.allocate(self)
 
     @torch.inference_mode()
     def step(
@@ -38,11 +45,11 @@ class MiniCPMTTS(SpeechNetwork):
         for block in blocks:
             self._save(block.row, block.row.length)
         tokens = min(tokens, max(block.rule.max_new - block.sampled for block in blocks))
-        passes = SpeechPasses(self, blocks, tokens, watch)
-        passes.run()
-        passes.commit()
+        walk = passes.SpeechPasses(self, blocks, tokens, watch)
+        walk.run()
+        walk.commit()
 
     @torch.inference_mode()
     def capture(self, sampling: SpeechSampling | None = None) -> None:
         """Capture the passes of rows that sample so, in every shape; nothing without graphs."""
-        capture(self, sampling or self.config.sampling)
+        passes.capture(self, sampling or self.config.sampling)

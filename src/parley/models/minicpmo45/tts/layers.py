@@ -3,20 +3,22 @@
 Letters: `S` slots, `R` rows that share a pass, `T` tokens fed in one pass, `C` cache columns per
 slot, `D` width, `H` heads.
 
-How it differs from `transformers`' Llama, from which norms, feed-forward and configuration are
-taken: attention works on preallocated slot caches in which every row has its own first and next
-column, and positions are given explicitly, because a window forgets columns without renumbering.
+How it differs from `transformers`' Llama, from which the configuration is taken: attention works on
+preallocated slot caches in which every row has its own first and next column, and positions are
+given explicitly, because a window forgets columns without renumbering. Projections of the same
+input are one product (`joined`), and keys and values of a column lie side by side: one write.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import LlamaConfig
-from transformers.models.llama.modeling_llama import LlamaMLP
+from transformers.activations import ACT2FN
 
 from parley.models.minicpmo45.runtime import slot_attention
 from parley.models.minicpmo45.runtime.caches import rotated
@@ -36,8 +38,19 @@ class SpeechProjector(nn.Module):
         return out
 
 
+def joined(parts: Sequence[nn.Linear]) -> Tensor:
+    """One matrix for several projections of the same input, whose weights become parts of it."""
+    matrix = torch.cat([part.weight.detach() for part in parts])
+    sizes = [part.weight.shape[0] for part in parts]
+    for part, weight in zip(parts, matrix.split(sizes), strict=True):
+        part.weight = nn.Parameter(weight, requires_grad=False)
+    return matrix
+
+
 class CausalAttention(nn.Module):
     """Causal attention of new tokens over their own slot's columns."""
+
+    matrix: Tensor
 
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
@@ -50,27 +63,30 @@ class CausalAttention(nn.Module):
         self.k_proj = nn.Linear(config.hidden_size, kv_inner, bias=False)
         self.v_proj = nn.Linear(config.hidden_size, kv_inner, bias=False)
         self.o_proj = nn.Linear(inner, config.hidden_size, bias=False)
+        self.register_buffer("matrix", torch.empty(0), persistent=False)
 
-    def forward(self, x: Tensor, plan: Pass, keys: Tensor, values: Tensor) -> Tensor:
+    def join(self) -> None:
+        """Make one matrix of the projections; call once after the weights are in place."""
+        self.matrix = joined([self.q_proj, self.k_proj, self.v_proj])
+
+    def forward(self, x: Tensor, plan: Pass, cache: Tensor) -> Tensor:
         """Write the new tokens' keys and values, then attend.
 
         Args:
             x: shape (R, T, D).
-            keys, values: this layer's caches, shape (S, C, H, head width); written in place.
+            cache: this layer's, shape (S, C, 2 key heads, head width): keys, then values; written
+                in place.
         """
         count, steps = x.shape[:2]
-        q = self.q_proj(x).view(count, steps, self.heads, self.head_width)
-        k = self.k_proj(x).view(count, steps, self.kv_heads, self.head_width)
-        v = self.v_proj(x).view(count, steps, self.kv_heads, self.head_width)
-        both = rotated(torch.cat((q, k), dim=2), plan.cos, plan.sin)
-        q, k = both[:, :, : self.heads], both[:, :, self.heads :]
-        keys[plan.slots[:, None], plan.columns] = k
-        values[plan.slots[:, None], plan.columns] = v
-        if plan.in_place and slot_attention.fits(
-            steps * self.heads // self.kv_heads, self.head_width
-        ):
+        made = F.linear(x, self.matrix).view(count, steps, -1, self.head_width)
+        # Values are turned by nothing.
+        turned = rotated(made, plan.cos, plan.sin)
+        query = turned[:, :, : self.heads]
+        cache[plan.rows, plan.columns] = turned[:, :, self.heads :]
+        keys, values = cache[:, :, : self.kv_heads], cache[:, :, self.kv_heads :]
+        if plan.mask is None:
             read = slot_attention.attend(
-                q,
+                query,
                 keys.transpose(1, 2),
                 values.transpose(1, 2),
                 plan.slots,
@@ -78,17 +94,40 @@ class CausalAttention(nn.Module):
                 last=plan.columns,
                 reads=plan.reads,
             )
-            joined: Tensor = self.o_proj(read.reshape(count, steps, -1))
-            return joined
-        out = F.scaled_dot_product_attention(
-            q.transpose(1, 2),
-            plan.read(keys),
-            plan.read(values),
-            attn_mask=plan.mask,
-            enable_gqa=self.kv_heads != self.heads,
-        )
-        made: Tensor = self.o_proj(out.transpose(1, 2).reshape(count, steps, -1))
-        return made
+        else:
+            read = F.scaled_dot_product_attention(
+                query.transpose(1, 2),
+                plan.read(keys),
+                plan.read(values),
+                attn_mask=plan.mask,
+                enable_gqa=self.kv_heads != self.heads,
+            ).transpose(1, 2)
+        out: Tensor = self.o_proj(read.reshape(count, steps, -1))
+        return out
+
+
+class SpeechMlp(nn.Module):
+    """The gated feed-forward of a Llama."""
+
+    matrix: Tensor
+
+    def __init__(self, config: LlamaConfig) -> None:
+        super().__init__()
+        wide = config.intermediate_size
+        self.gate_proj = nn.Linear(config.hidden_size, wide, bias=False)
+        self.up_proj = nn.Linear(config.hidden_size, wide, bias=False)
+        self.down_proj = nn.Linear(wide, config.hidden_size, bias=False)
+        self.activation = ACT2FN[config.hidden_act]
+        self.register_buffer("matrix", torch.empty(0), persistent=False)
+
+    def join(self) -> None:
+        """Make one matrix of the projections; call once after the weights are in place."""
+        self.matrix = joined([self.gate_proj, self.up_proj])
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate, up = F.linear(x, self.matrix).chunk(2, dim=-1)
+        out: Tensor = self.down_proj(self.activation(gate) * up)
+        return out
 
 
 class SpeechLayer(nn.Module):
@@ -97,12 +136,12 @@ class SpeechLayer(nn.Module):
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
         self.self_attn = CausalAttention(config)
-        self.mlp = LlamaMLP(config)
+        self.mlp = SpeechMlp(config)
         self.input_layernorm = RmsNorm(config.hidden_size, config.rms_norm_eps)
         self.post_attention_layernorm = RmsNorm(config.hidden_size, config.rms_norm_eps)
 
-    def forward(self, x: Tensor, plan: Pass, keys: Tensor, values: Tensor) -> Tensor:
-        x = x + self.self_attn(self.input_layernorm(x), plan, keys, values)
+    def forward(self, x: Tensor, plan: Pass, cache: Tensor) -> Tensor:
+        x = x + self.self_attn(self.input_layernorm(x), plan, cache)
         out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
         return out
 
@@ -115,9 +154,9 @@ class SpeechBackbone(nn.Module):
         self.layers = nn.ModuleList([SpeechLayer(config) for _ in range(config.num_hidden_layers)])
         self.norm = RmsNorm(config.hidden_size, config.rms_norm_eps)
 
-    def forward(self, x: Tensor, plan: Pass, keys: Tensor, values: Tensor) -> Tensor:
+    def forward(self, x: Tensor, plan: Pass, cache: Tensor) -> Tensor:
         for number, layer in enumerate(self.layers):
-            x = layer(x, plan, keys[number], values[number])
+            x = layer(x, plan, cache[number])
         out: Tensor = self.norm(x)
         return out
 
@@ -127,26 +166,26 @@ class Pass:
     """Where the tokens of one forward pass stand.
 
     Args:
-        slots: int64, shape (R,).
+        slots: int64, shape (R,); rows: the same, shape (R, 1).
         columns: int64, shape (R, T): cache columns written.
-        mask: bool, shape (R, 1, T, columns read).
-        cos, sin: shape (R, T, 1, head width), from `rotary`.
+        mask: shape (R, 1, T, columns read), added to scores: 0 or minus infinity; None: a kernel
+            reads the slots where they lie.
+        cos, sin: shape (R, T, all heads, head width), for `rotated`: queries, keys and values.
         whole: slots are neighbours from this one on, so that caches are read without a copy; None
             if they are not.
         reads: columns read.
         first: int64, shape (R,): the first column that a row sees.
-        in_place: whether a kernel reads the slots where they lie.
     """
 
     slots: Tensor
+    rows: Tensor
     columns: Tensor
-    mask: Tensor
+    mask: Tensor | None
     cos: Tensor
     sin: Tensor
     whole: int | None
     reads: int
     first: Tensor
-    in_place: bool = False
 
     def read(self, cache: Tensor) -> Tensor:
         """Cached entries of the pass's rows, shape (R, H, columns read, head width)."""

@@ -23,10 +23,15 @@ from torch.nn.utils.parametrizations import weight_norm
 from torch.nn.utils.parametrize import remove_parametrizations
 from transformers import LlamaConfig
 
-from parley.models.minicpmo45.runtime.caches import rotary, rotated
+from parley.models.minicpmo45.runtime.caches import rotated
 from parley.models.minicpmo45.runtime.graphs import GraphRunner
 from parley.models.minicpmo45.tts.config import SpeechConfig
-from parley.models.minicpmo45.tts.layers import SpeechBackbone, SpeechProjector
+from parley.models.minicpmo45.tts.layers import (
+    CausalAttention,
+    SpeechBackbone,
+    SpeechMlp,
+    SpeechProjector,
+)
 from parley.models.minicpmo45.tts.rows import (
     RowMark,
     SpeechRow,
@@ -67,14 +72,21 @@ class SpeechNetwork(nn.Module):
         self.graphs = GraphRunner()
         self.reads_in_place = False
         """Whether a kernel reads the slots where they lie; chosen at load."""
-        self._keys = self._values = torch.empty(0)
+        self._cache = self._keys = self._values = torch.empty(0)
         self._frequencies = torch.empty(0)
+        self.numbers = torch.empty(0)
+        """0, 1, 2… on the device: one for each cache column."""
+        self.one_further = torch.empty(0)
+        """What one pass adds to a row's line (`passes.py`)."""
 
     def rebuild_buffers(self, device: torch.device | str | None = None) -> None:
         """Fold the weight-normed head into one matrix; call once after the weights are in place."""
         head = self.head_code[0]
         if hasattr(head, "parametrizations"):
             remove_parametrizations(head, "weight")
+        for module in self.model.modules():
+            if isinstance(module, CausalAttention | SpeechMlp):
+                module.join()
         self.requires_grad_(False)
         self.eval()
 
@@ -95,29 +107,33 @@ class SpeechNetwork(nn.Module):
             self.config.layers,
             slots,
             columns + 1,
-            self.config.kv_heads,
+            2 * self.config.kv_heads,
             self.config.head_width,
         )
-        self._keys = torch.zeros(shape, dtype=weight.dtype, device=weight.device)
-        self._values = torch.zeros_like(self._keys)
+        self._cache = torch.zeros(shape, dtype=weight.dtype, device=weight.device)
+        self._keys, self._values = self._cache.chunk(2, dim=3)
+        self.numbers = torch.arange(columns + 1, device=weight.device)
         half = self.config.head_width // 2
         steps = torch.arange(half, dtype=torch.float32, device=weight.device) / half
         frequencies = 1.0 / (self.config.rope_base**steps)
         rounds = self.config.rounds_rope
         if weight.dtype is torch.bfloat16 if rounds is None else rounds:
             frequencies = frequencies.bfloat16().float()
-        self._frequencies = frequencies
+        # Negative in the first half: cosines stay, sines turn their sign, as `rotated` wants them.
+        keys = torch.cat((-frequencies, frequencies)).expand(self.config.kv_heads, -1)
+        heads = self.config.heads // self.config.kv_heads
+        self._frequencies = torch.cat((*[keys] * heads, keys, torch.zeros_like(keys)))
         self.rows = [SpeechRow(index) for index in range(slots)]
 
     @property
-    def caches(self) -> tuple[Tensor, Tensor]:
-        """Keys and values, each of shape (layers, S, C + 1, H, head width); written in place."""
-        return self._keys, self._values
+    def cache(self) -> Tensor:
+        """Keys and values, shape (layers, S, C + 1, 2 H, head width); written in place."""
+        return self._cache
 
     @property
     def capacity(self) -> int:
         """Usable columns per slot; one more exists for writes that must not matter."""
-        return int(self._keys.shape[2]) - 1
+        return int(self._cache.shape[2]) - 1
 
     @property
     def device(self) -> torch.device:
@@ -128,7 +144,7 @@ class SpeechNetwork(nn.Module):
         """Cache bytes of one slot."""
         if not self.rows:
             return 0
-        return 2 * self._keys.numel() * self._keys.element_size() // len(self.rows)
+        return self._cache.numel() * self._cache.element_size() // len(self.rows)
 
     def open(self, row: int, seed: int) -> SpeechRow:
         """A conversation begins in a slot: whatever it remembered is gone."""
@@ -232,12 +248,14 @@ class SpeechNetwork(nn.Module):
         columns = torch.cat([torch.arange(head), torch.arange(old_start, row.length)])
         self._keep(row, columns)
         turns = torch.arange(tail, device=self.device) + (head - old_start)
-        cos, sin = self.angles(turns[None])
+        cos, sin = (table[:, :, :1] for table in self.angles(turns[None]))
         kept = self._keys[:, row.index, head : head + tail]
         self._keys[:, row.index, head : head + tail] = rotated(kept, cos, sin)
         row.position = head + tail
 
     def angles(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Tables of `rotated`, each (R, T, 1, head width), computed in float32."""
-        cos, sin = rotary(positions.to(torch.float32)[..., None, None] * self._frequencies)
-        return cos.to(self._keys.dtype), sin.to(self._keys.dtype)
+        """Tables of `rotated` for queries, keys and values, which are not turned: each (R, T, all
+        heads, head width), computed in float32."""
+        angles = positions[..., None, None] * self._frequencies
+        dtype = self._cache.dtype
+        return angles.cos().to(dtype), angles.sin_().to(dtype)

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from parley.models.minicpmo45.runtime import slot_attention
 from parley.models.minicpmo45.runtime.graphs import bucket, power, reaches, row_counts
 from parley.models.minicpmo45.runtime.randomness import uniforms
 from parley.models.minicpmo45.tts.layers import Pass
@@ -41,6 +42,9 @@ LEAST_COLUMNS = 256
 _UNLIMITED = 1 << 40
 _COUNTERS = 9
 """Columns of the table in front of the history."""
+
+_LAST = 8
+"""The column of a row's last token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,33 +91,36 @@ class PassState:
 
     @property
     def last(self) -> Tensor:
-        return self.table[:, 8]
+        return self.table[:, _LAST]
 
     def moved(
-        self, count: Tensor | int, logits: Tensor, draws: Tensor, rules: RowRules
+        self,
+        further: Tensor,
+        logits: Tensor,
+        draws: Tensor,
+        rules: RowRules,
+        *,
+        begins: bool,
     ) -> PassState:
-        """So many tokens further, and one more drawn.
+        """One more drawn.
 
         A row that ran on behind its end draws something too; nobody reads it, but it is a valid
         row of the embedding.
+
+        Args:
+            further: what is added to the lines (`_further`).
+            begins: whether some row may draw the first of its block.
         """
-        slots, first, column, position, window, sampled, min_new, is_free, _ = self.table[
-            :, :_COUNTERS
-        ].unbind(1)
+        sampled, min_new, is_free = self.table[:, 5], self.table[:, 6], self.table[:, 7]
+        exempt = (is_free > 0) & (sampled == 0) if begins else None
         history = self.table[:, _COUNTERS:]
-        token = pick(
-            logits,
-            history,
-            (is_free > 0) & (sampled == 0),
-            sampled < min_new,
-            draws,
-            rules,
-        )
-        column = column + count
-        first = torch.maximum(first, column - window)
-        counters = [slots, first, column, position + count, window, sampled + 1, min_new, is_free]
-        known = [*history.unbind(1)[1:], token]
-        return PassState(torch.stack([*counters, token, *known], dim=1))
+        token = pick(logits, history, exempt, sampled < min_new, draws, rules)
+        table = self.table + further
+        table[:, 1] = torch.maximum(table[:, 1], table[:, 2] - table[:, 4])
+        table[:, _LAST] = token
+        table[:, _COUNTERS:-1] = history[:, 1:]
+        table[:, -1] = token
+        return PassState(table)
 
 
 def advanced(
@@ -127,7 +134,8 @@ def advanced(
     """
     x = decoder.emb_code[0](state.last)[:, None]
     hidden, logits = fed(decoder, x, state, None, reach)
-    return state.moved(1, logits, draws, rules), hidden, logits
+    further = decoder.one_further
+    return state.moved(further, logits, draws, rules, begins=False), hidden, logits
 
 
 def fed(
@@ -143,7 +151,7 @@ def fed(
         Final state and raw logits at each row's last token.
     """
     spare = decoder.capacity
-    steps = torch.arange(x.shape[1], device=x.device)
+    steps = decoder.numbers[: x.shape[1]]
     columns = state.column[:, None] + steps
     if counts is not None:
         # Padding writes where nobody reads.
@@ -151,22 +159,32 @@ def fed(
         columns = torch.where(real, columns, spare)
     # So do rows that ran on behind their end until the cache was full.
     columns = columns.clamp(max=spare)
-    seen = torch.arange(reach.columns, device=x.device)
-    mask = (seen >= state.first[:, None, None]) & (seen <= columns[:, :, None])
+    groups = decoder.config.heads // decoder.config.kv_heads
+    mask: Tensor | None = None
+    if not (
+        decoder.reads_in_place
+        and slot_attention.fits(x.shape[1] * groups, decoder.config.head_width)
+    ):
+        seen = decoder.numbers[: reach.columns]
+        hidden_columns = (seen < state.first[:, None, None]) | (seen > columns[:, :, None])
+        # Added to the scores: made once here, not by every layer.
+        mask = torch.zeros(hidden_columns.shape, dtype=x.dtype, device=x.device)
+        mask = mask.masked_fill_(hidden_columns, -torch.inf)[:, None]
     cos, sin = decoder.angles(state.position[:, None] + steps)
+    # Dense once, for the kernel of every layer.
+    slots = state.slots.contiguous()
     plan = Pass(
-        # Dense once, for the kernel of every layer.
-        slots=state.slots.contiguous(),
+        slots=slots,
+        rows=slots[:, None],
         columns=columns,
-        mask=mask[:, None],
+        mask=mask,
         cos=cos,
         sin=sin,
         whole=reach.first_slot,
         reads=reach.columns,
         first=state.first.contiguous(),
-        in_place=decoder.reads_in_place,
     )
-    hidden = decoder.model(x, plan, *decoder.caches)
+    hidden = decoder.model(x, plan, decoder.cache)
     if counts is None or x.shape[1] == 1:
         last = hidden[:, 0]
     else:
@@ -242,8 +260,8 @@ class SpeechPasses:
             logits[which] = part
             self._tell(which, counts, hidden, part, passes=0)
         moves = [*self._counts, *[1] * (size - len(self.blocks))]
-        moved = torch.tensor(moves, device=device)
-        self._arrived(state.moved(moved, logits, self.draws[0], self.rules))
+        further = torch.tensor([_further(count) for count in moves]).to(device)
+        self._arrived(state.moved(further, logits, self.draws[0], self.rules, begins=True))
 
     def _advance(self) -> None:
         """A later pass."""
@@ -343,6 +361,19 @@ def _replayed(
 
 _FREE = SpeechSampling(temperature=1.0, repetition_penalty=1.0, top_p=1.0, top_k=0)
 """For rows that nobody hears."""
+
+
+def _further(count: int) -> list[int]:
+    """What a pass of so many tokens adds to a row's line: columns, positions, one draw."""
+    line = [0] * (_COUNTERS + PENALTY_WINDOW)
+    line[2] = line[3] = count
+    line[5] = 1
+    return line
+
+
+def allocate(decoder: SpeechNetwork) -> None:
+    """Put on the device what every pass needs."""
+    decoder.one_further = torch.tensor(_further(1), device=decoder.device)
 
 
 def _counters(block: SpeechBlock) -> list[int]:

@@ -60,13 +60,14 @@ class RowRules:
     Args:
         numbers: float32, shape (R, 3): temperature, penalty, top-p.
         switches: int64, shape (R, 3): top-k (0: off), whether filters apply, whether greedy.
-        any_filters, any_greedy, candidates: the same known to the host, so that a step never waits
-            for the device; `candidates` is the largest top-k.
+        any_filters, all_filter, any_greedy, candidates: the same known to the host, so that a step
+            never waits for the device; `candidates` is the largest top-k.
     """
 
     numbers: Tensor
     switches: Tensor
     any_filters: bool
+    all_filter: bool
     any_greedy: bool
     candidates: int
 
@@ -95,9 +96,9 @@ class RowRules:
         return self.switches[:, 2].bool()
 
     @property
-    def kind(self) -> tuple[bool, bool, int]:
+    def kind(self) -> tuple[bool, bool, bool, int]:
         """Rules of one kind differ in numbers only."""
-        return self.any_filters, self.any_greedy, self.candidates
+        return self.any_filters, self.all_filter, self.any_greedy, self.candidates
 
     @classmethod
     def of(cls, rules: list[SpeechSampling], codes: int, device: torch.device) -> RowRules:
@@ -115,6 +116,7 @@ class RowRules:
             numbers=numbers,
             switches=switches,
             any_filters=any(filters),
+            all_filter=all(filters),
             any_greedy=any(rule.is_greedy for rule in rules),
             candidates=min(codes, max(_KEEP_AT_LEAST, *sizes)) if sizes else 0,
         )
@@ -129,11 +131,12 @@ def penalised(logits: Tensor, history: Tensor, penalty: Tensor) -> Tensor:
             there are fewer.
         penalty: float32, shape (R,).
     """
-    counts = torch.zeros_like(logits)
     seen = history.clamp_min(0)
-    counts.scatter_add_(1, seen, (history >= 0).to(logits.dtype))
+    # How often each place's token was said; an unused place stands for token 0 as it is.
+    counts = (seen[:, :, None] == history[:, None, :]).sum(-1)
     factor = penalty[:, None] ** counts
-    return torch.where(logits < 0, logits * factor, logits / factor)
+    said = logits.gather(1, seen)
+    return logits.scatter(1, seen, torch.where(said < 0, said * factor, said / factor))
 
 
 def kept_candidates(logits: Tensor, rules: RowRules) -> tuple[Tensor, Tensor]:
@@ -161,7 +164,7 @@ def kept_candidates(logits: Tensor, rules: RowRules) -> tuple[Tensor, Tensor]:
 def pick(
     logits: Tensor,
     history: Tensor,
-    exempt: Tensor,
+    exempt: Tensor | None,
     masks_end: Tensor,
     draws: Tensor,
     rules: RowRules,
@@ -171,7 +174,7 @@ def pick(
     Args:
         logits: shape (R, V), any float type.
         history: as in `penalised`.
-        exempt: bool, shape (R,): rows whose penalty and filters are skipped now.
+        exempt: bool, shape (R,): rows whose penalty and filters are skipped now; None: no row.
         masks_end: bool, shape (R,): rows that may not end now. Masking follows the filters; as
             they keep at least three codes, something is always left.
         draws: float32, shape (R,), in (0, 1).
@@ -179,20 +182,25 @@ def pick(
     Returns:
         int64, shape (R,).
     """
-    scaled = logits.float() / rules.temperature[:, None]
-    shaped = torch.where(exempt[:, None], scaled, penalised(scaled, history, rules.penalty))
+    shaped = logits.float() / rules.temperature[:, None]
+    penalty = rules.penalty
+    if exempt is not None:
+        penalty = penalty.masked_fill(exempt, 1.0)
+    shaped = penalised(shaped, history, penalty)
     end = shaped.shape[-1] - 1
     token: Tensor | None = None
     if rules.any_filters:
         token = _pick_filtered(shaped, end, masks_end, draws, rules)
+        if rules.all_filter and exempt is None and not rules.any_greedy:
+            return token
     # Rows that are exempt now draw from the whole row, whatever their filters say later.
-    open_row = shaped.clone()
-    open_row[:, end] = torch.where(masks_end, -torch.inf, open_row[:, end])
-    free = race(torch.softmax(open_row, dim=-1), draws)
+    shaped[:, end].masked_fill_(masks_end, -torch.inf)
+    free = race(torch.softmax(shaped, dim=-1), draws)
     if token is not None:
-        free = torch.where(rules.filters & ~exempt, token, free)
+        filters = rules.filters if exempt is None else rules.filters & ~exempt
+        free = torch.where(filters, token, free)
     if rules.any_greedy:
-        free = torch.where(rules.greedy, open_row.argmax(-1), free)
+        free = torch.where(rules.greedy, shaped.argmax(-1), free)
     return free
 
 
