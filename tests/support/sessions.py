@@ -28,7 +28,8 @@ from parley.session.session import Session
 from parley.settings import LimitSettings
 from parley.vad import DetectorFactory
 from parley.vad.energy import EnergyDetector
-from parley.worker.host import Host, Identity, LeasedSlot
+from parley.worker.host import Host, Identity
+from parley.worker.lease import LeasedSlot
 from parley.worker.recording import Recordings
 
 KINDS: dict[DialectName, Kind] = {

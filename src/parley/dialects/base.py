@@ -150,6 +150,11 @@ class Dialect(ABC):
     """Whether a refusal is an HTTP status in place of the upgrade (see `refuse_upgrade`), for
     protocols that have no message for it."""
 
+    can_be_rebuilt: ClassVar[bool] = True
+    """Whether another worker can go on with its sessions."""
+    not_kept: ClassVar[frozenset[str]] = frozenset({"context"})
+    """Attributes that `remembered` leaves out."""
+
     is_timed_call: ClassVar[bool] = False
     """Whether a duplex session has the total time of a realtime call, which may count from the
     accept, instead of a session limit and a limit of silence."""
@@ -170,6 +175,18 @@ class Dialect(ABC):
     def session_id(self) -> str:
         """As the client chose it, or as `new_session_id` made it."""
         return self.context.session_id
+
+    # ---- another worker goes on ------------------------------------------------------------
+
+    def remembered(self) -> dict[str, Any]:
+        """What this object knows of its conversation, as values; for `restore` of another one."""
+        return {name: value for name, value in vars(self).items() if name not in self.not_kept}
+
+    def restore(self, remembered: Mapping[str, Any]) -> None:
+        """Know what another object of this class knew."""
+        for name, value in remembered.items():
+            if hasattr(self, name):
+                setattr(self, name, value)
 
     # ---- the opening request ---------------------------------------------------------------
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -18,10 +19,18 @@ class SoundDialect(Dialect):
     """Of a client's message: its sound."""
     said_field: ClassVar[str]
     """Of a server's message: its sound."""
+    not_kept = Dialect.not_kept | {"sound"}
 
     def __init__(self, context: SessionContext) -> None:
         super().__init__(context)
         self.sound = WireSound()
+
+    def remembered(self) -> dict[str, Any]:
+        return {**super().remembered(), "audio_format": self.sound.format}
+
+    def restore(self, remembered: Mapping[str, Any]) -> None:
+        super().restore(remembered)
+        self.sound.agree(remembered["audio_format"], extensions=True)
 
     def text_of(self, frame: bytes) -> str:
         if not self.sound.format.binary:

@@ -84,6 +84,8 @@ class OpenAILiveDialect(OpenAIDialect):
         Phase.PREPARING: frozenset({"session.close"}),
         Phase.ACTIVE: TYPES - {"session.start"},
     }
+    can_be_rebuilt = False
+    """Its resampler remembers sound."""
     keeps = frozenset({"session.start"})
     stops = frozenset({"session.close"})
     event_id_name = "client_event_id"

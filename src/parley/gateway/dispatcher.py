@@ -89,6 +89,24 @@ class Dispatcher:
         self.run()
         return ticket
 
+    def submit_first(
+        self, kind: Kind, *, session_id: str, address: str, key_id: str | None, fingerprint: str
+    ) -> Ticket:
+        """Ask for a slot before everybody else, for a session that has lost its worker. It takes
+        only one of a worker with this fingerprint, and holds nobody up who can take another."""
+        ticket = Ticket(
+            kind=kind,
+            session_id=session_id,
+            enqueued_at=self._clock.monotonic(),
+            enqueued_time=self._clock.time(),
+            address=address,
+            key_id=key_id,
+            fingerprint=fingerprint,
+        )
+        self.queue.put_back(ticket)
+        self.run()
+        return ticket
+
     def check(self, kind: Kind) -> None:
         """Whether `submit` would take a client now.
 
@@ -191,9 +209,16 @@ class Dispatcher:
             return
         for ticket in list(self.queue):
             lease = self.worker_pool.lease(
-                ticket.kind, ticket.session_id, address=ticket.address, key_id=ticket.key_id
+                ticket.kind,
+                ticket.session_id,
+                address=ticket.address,
+                key_id=ticket.key_id,
+                fingerprint=ticket.fingerprint,
             )
             if lease is None:
+                if ticket.fingerprint is not None:
+                    # No slot that this one could take is free; those behind may take the others.
+                    continue
                 # Strict order: those behind wait too, unless nobody here can ever serve this one.
                 if self.worker_pool.can_ever_serve(ticket.kind):
                     return

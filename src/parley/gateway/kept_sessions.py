@@ -1,22 +1,26 @@
 """Sessions whose client was cut off, and which of them a client may go on with.
 
 Somebody has to hold the lease, the session id and the client's place in the counts while nobody is
-connected: until the client is back, the worker has ended the session, or the worker is gone. Also
-holds what a worker brings along that an earlier gateway leased.
+connected: until the client is back, the worker has ended the session, or the worker is gone and no
+other one could go on from the copy. Also holds what a worker brings along that an earlier gateway
+leased.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from parley import logs
 from parley.clock import Clock
 from parley.errors import Refused
 from parley.gateway.admission import Admission
+from parley.gateway.session_copies import SessionCopies, SessionCopy
+from parley.gateway.signals import Signal
 from parley.gateway.worker_pool import Lease, WorkerPool
 
 LEARNING_S: Final = 10.0
@@ -25,7 +29,16 @@ lost its gateway dials again at least every second or two while it keeps a sessi
 ENDED_LIMIT: Final = 256
 """Ended sessions whose clients may still ask; their workers know what to say."""
 
+FIND_S: Final = 60.0
+"""How long a client waits while its session is being rebuilt."""
+
+T = TypeVar("T")
+
 log = logs.get(__name__)
+
+
+class NotRebuilt(Exception):
+    """No other worker can go on with a session; `args[0]` says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +56,19 @@ class KeptSessions:
         worker_pool: WorkerPool,
         admission: Admission,
         clock: Clock,
+        copies: SessionCopies,
         learning_s: float = LEARNING_S,
     ) -> None:
+        self._copies = copies
+        self.rebuild: Callable[[Lease, SessionCopy], Awaitable[Lease]] | None = None
+        """Goes on with a session of a lost worker at another one; raises `NotRebuilt`."""
+        self.doubled: Signal[Lease] = Signal()
+        """A worker that was thought lost brings a session with it that goes on elsewhere."""
+        self._rebuilding: dict[str, asyncio.Task[None]] = {}
+        self._moved: dict[str, None] = {}
+        """Leases whose sessions went on elsewhere, newest last."""
+        self._lost: dict[str, tuple[Lease, str]] = {}
+        """Sessions that were lost with their workers, and why, newest last."""
         self._worker_pool = worker_pool
         self._admission = admission
         self._clock = clock
@@ -66,8 +90,14 @@ class KeptSessions:
         """
         kept = _Kept(lease.transfer(), held)
         self._kept[lease.lease_id] = kept
-        kept.lease.lost.listen(lambda: self._drop(kept.lease))
+        kept.lease.lost.listen(lambda: self._worker_lost(kept))
         log.info("session kept", session_id=lease.session_id, worker=lease.worker.worker_id)
+        if lease.is_lost:
+            self._worker_lost(kept)
+
+    def can_be_rebuilt(self, lease: Lease) -> bool:
+        """Whether there is a copy of a session, should its worker be lost."""
+        return self.rebuild is not None and self._copies.find(lease.lease_id) is not None
 
     def take(self, lease: Lease) -> Lease | None:
         """The lease for a client that has come back, whoever held it; None: the session has
@@ -84,11 +114,59 @@ class KeptSessions:
         """The lease of a session that runs or has ended; None: nobody knows it. Waits a moment for
         workers that may bring it along when this gateway has only just begun."""
         while True:
+            rebuilding = self._rebuilding.get(session_id)
+            if rebuilding is not None:
+                await asyncio.wait({rebuilding}, timeout=FIND_S)
             found = self._worker_pool.find_resumable(session_id) or self._ended.get(session_id)
             left_s = self._knows_all_at - self._clock.monotonic()
             if found is not None or left_s <= 0:
                 return found
             await self._next_learned(left_s)
+
+    def why_lost(self, session_id: str, key_id: str | None) -> str | None:
+        """Why a session was lost with its worker, to who showed this key; None: it was not."""
+        lease, why = self._lost.get(session_id, (None, ""))
+        return why if lease is not None and lease.key_id == key_id else None
+
+    async def close(self) -> None:
+        """Rebuild nothing any more."""
+        tasks = list(self._rebuilding.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _worker_lost(self, kept: _Kept) -> None:
+        lease = kept.lease
+        if self._kept.pop(lease.lease_id, None) is None:
+            return
+        copy = self._copies.find(lease.lease_id)
+        self._copies.drop(lease.lease_id)
+        lease.release()
+        if copy is None or self.rebuild is None:
+            _remember(self._lost, lease.session_id, (lease, "Nothing of it was kept."))
+            kept.held.close()
+            return
+        _remember(self._moved, lease.lease_id, None)
+        self._rebuilding[lease.session_id] = asyncio.create_task(
+            self._go_on(self.rebuild, kept, copy), name=f"{lease.session_id}:rebuild"
+        )
+
+    async def _go_on(
+        self,
+        rebuild: Callable[[Lease, SessionCopy], Awaitable[Lease]],
+        kept: _Kept,
+        copy: SessionCopy,
+    ) -> None:
+        lease = kept.lease
+        try:
+            taken = await rebuild(lease, copy)
+        except NotRebuilt as error:
+            _remember(self._lost, lease.session_id, (lease, str(error)))
+            kept.held.close()
+        else:
+            self.keep(taken, kept.held)
+        finally:
+            del self._rebuilding[lease.session_id]
 
     async def _next_learned(self, limit_s: float) -> None:
         came = asyncio.Event()
@@ -102,6 +180,10 @@ class KeptSessions:
 
     def _learned(self, lease: Lease) -> None:
         held = ExitStack()
+        if lease.lease_id in self._moved:
+            self.doubled.notify(lease)
+            lease.release()
+            return
         with contextlib.suppress(Refused):
             # It was admitted once.
             held.enter_context(self._admission.claim(lease.session_id))
@@ -110,12 +192,10 @@ class KeptSessions:
 
     def _session_ended(self, lease: Lease, tokens: int) -> None:
         del tokens
+        self._copies.drop(lease.lease_id)
         if lease.resume is None:
             return
-        self._ended.pop(lease.session_id, None)
-        self._ended[lease.session_id] = lease
-        while len(self._ended) > ENDED_LIMIT:
-            self._ended.pop(next(iter(self._ended)))
+        _remember(self._ended, lease.session_id, lease)
         self._drop(lease)
 
     def _drop(self, lease: Lease) -> None:
@@ -123,3 +203,11 @@ class KeptSessions:
         if kept is not None:
             kept.lease.release()
             kept.held.close()
+
+
+def _remember(among: dict[str, T], name: str, value: T) -> None:
+    """Add it as the newest of at most `ENDED_LIMIT`."""
+    among.pop(name, None)
+    among[name] = value
+    while len(among) > ENDED_LIMIT:
+        among.pop(next(iter(among)))

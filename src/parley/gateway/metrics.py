@@ -31,14 +31,17 @@ from prometheus_client.metrics_core import (
 
 from parley import __version__
 from parley.gateway.queue import Queue
+from parley.gateway.session_copies import SessionCopies
 from parley.gateway.worker_pool import Lease, WorkerPool
 from parley.protocol.control import STAGE_BUCKETS_MS, Durations, Heartbeat, RecordingState
 from parley.protocol.kinds import Kind
 from parley.protocol.values import InterruptionState
 from parley.transport import Traffic
 
-Resumed = Literal["resumed", "unknown", "expired", "replaced", "gap", "unreachable"]
+Resumed = Literal["resumed", "unknown", "expired", "replaced", "gap", "lost", "unreachable"]
 """What a client got that came back: its session, or why not."""
+
+RebuildOutcome = Literal["rebuilt", "lost"]
 
 WAIT_BUCKETS_S: Final = (0.1, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 3600)
 
@@ -69,6 +72,7 @@ class Metrics:
         queue: Queue,
         worker_pool: WorkerPool,
         *,
+        copies: SessionCopies | None = None,
         find_disk_free: Callable[[], int] | None = None,
         count_keys: Callable[[], int] | None = None,
         count_kept: Callable[[], int] = lambda: 0,
@@ -76,6 +80,8 @@ class Metrics:
     ) -> None:
         self._queue = queue
         self._worker_pool = worker_pool
+        self._copies = copies
+        self._rebuilt: Tally[RebuildOutcome] = Tally()
         self.up = Traffic()
         """Clients to workers."""
         self.down = Traffic()
@@ -148,6 +154,10 @@ class Metrics:
             self._interruptions[state] += count
         self.recording_lost += heartbeat.recording_lost
 
+    def rebuilt(self, outcome: RebuildOutcome) -> None:
+        """A session whose worker was lost goes on at another one, or is lost."""
+        self._rebuilt[outcome] += 1
+
     def lag(self, seconds: float) -> None:
         """How late the event loop woke up."""
         self.loop_lag_s = seconds
@@ -157,10 +167,34 @@ class Metrics:
         """Everything in Prometheus' text format."""
         return generate_latest(self.registry)
 
+    def _copy_metrics(self) -> Iterable[Metric]:
+        copies = self._copies
+        if copies is None:
+            return
+        yield GaugeMetricFamily(
+            "parley_session_copies", "Sessions that another worker could go on with.",
+            value=len(copies),
+        )  # fmt: skip
+        yield GaugeMetricFamily(
+            "parley_session_copy_bytes", "What their copies take.", value=copies.size
+        )
+        yield CounterMetricFamily(
+            "parley_session_copies_dropped",
+            "Copies that were given up because they took too much.",
+            value=copies.dropped,
+        )
+        rebuilt = CounterMetricFamily(
+            "parley_sessions_rebuilt", "Sessions of lost workers.", labels=["outcome"]
+        )
+        for outcome in get_args(RebuildOutcome):
+            rebuilt.add_metric([outcome], self._rebuilt[outcome])
+        yield rebuilt
+
     def collect(self) -> Iterable[Metric]:
         """Called by the registry."""
         yield GaugeMetricFamily("parley_queue_length", "Tickets waiting.", value=len(self._queue))
         yield GaugeMetricFamily("parley_queue_limit", "Places.", value=self._queue.limit)
+        yield from self._copy_metrics()
         leases = self._worker_pool.leases
         yield GaugeMetricFamily("parley_leases", "Slots given out.", value=len(leases))
         running = GaugeMetricFamily("parley_sessions", "Running sessions.", labels=["mode"])

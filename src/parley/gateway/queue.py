@@ -42,6 +42,8 @@ class Ticket:
     address: str = ""
     key_id: str | None = None
     """The key that whoever waits has shown."""
+    fingerprint: str | None = None
+    """Only a worker of this model and version will do (`Hello.fingerprint`); None: any."""
     ticket_id: str = field(default_factory=new_ticket_id)
     number: int = 0
     """In the order in which tickets joined the queue."""

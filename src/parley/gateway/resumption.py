@@ -87,7 +87,7 @@ class Resumption:
         request = await self._first(connection)
         lease = await self._kept.find(request.session_id)
         if lease is None or lease.key_id != client.key_id:
-            self._refuse(connection, "unknown")
+            self._not_found(connection, request.session_id, client)
             return
         assert lease.resume is not None
         headers = upstream_headers(
@@ -144,16 +144,21 @@ class Resumption:
             self._refuse(connection, reason)
             return
         log.warning("worker not reached", worker=lease.worker.worker_id, why=str(failure))
-        if lease.is_lost:
-            self._refuse(connection, "expired")
-        else:
-            self._metrics.resumption("unreachable")
-            connection.close(AGAIN_CODE, "try again")
+        # Whether its worker is lost, and another one goes on, will be known when it asks again.
+        self._metrics.resumption("unreachable")
+        connection.close(AGAIN_CODE, "try again")
 
-    def _refuse(self, connection: Connection, reason: RefusalReason) -> None:
+    def _not_found(self, connection: Connection, session_id: str, client: Client) -> None:
+        why = self._kept.why_lost(session_id, client.key_id)
+        if why is None:
+            self._refuse(connection, "unknown")
+        else:
+            self._refuse(connection, "lost", why)
+
+    def _refuse(self, connection: Connection, reason: RefusalReason, why: str = "") -> None:
         log.info("resume refused", reason=reason)
         self._metrics.error(f"resume_{reason}")
         self._metrics.resumption(reason)
-        told = ResumeRefusal(reason=reason, message=REFUSALS[reason])
+        told = ResumeRefusal(reason=reason, message=f"{REFUSALS[reason]} {why}".rstrip())
         connection.send_text(msgspec.json.encode(told))
         connection.close(REFUSED_CODE, reason)

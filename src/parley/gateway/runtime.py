@@ -27,8 +27,10 @@ from parley.gateway.maintenance import Maintenance
 from parley.gateway.metrics import Metrics
 from parley.gateway.queue import Queue
 from parley.gateway.rates import RateLimit
+from parley.gateway.rebuilding import Rebuilding
 from parley.gateway.recording_access import RecordingAccess
 from parley.gateway.resumption import Resumption
+from parley.gateway.session_copies import SessionCopies
 from parley.gateway.session_relay import SessionRelay
 from parley.gateway.state import State
 from parley.gateway.supervisor import Supervisor
@@ -152,9 +154,14 @@ class GatewayRuntime:
             storage=settings.storage,
             secret=security.worker_secret,
         )
+        self.copies = SessionCopies(
+            session_bytes=round(limits.copy_session_mb * MIB),
+            total_bytes=round(limits.copies_mb * MIB),
+        )
         self.metrics = Metrics(
             self.queue,
             self.worker_pool,
+            copies=self.copies,
             find_disk_free=lambda: free_bytes(settings.storage.data_dir),
             count_keys=lambda: self.authenticator.keys,
             count_kept=lambda: len(self.kept_sessions),
@@ -164,6 +171,7 @@ class GatewayRuntime:
             worker_pool=self.worker_pool,
             admission=self.admission,
             metrics=self.metrics,
+            copies=self.copies,
             probe_every_s=probe_every_s,
         )
         self.supervisor = Supervisor()
@@ -196,8 +204,19 @@ class GatewayRuntime:
         )
         self.closing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.kept_sessions = KeptSessions(
-            worker_pool=self.worker_pool, admission=self.admission, clock=self.clock
+            worker_pool=self.worker_pool,
+            admission=self.admission,
+            clock=self.clock,
+            copies=self.copies,
         )
+        self.kept_sessions.rebuild = Rebuilding(
+            dispatcher=self.dispatcher,
+            upstream_settings=self.upstream_settings,
+            metrics=self.metrics,
+            clock=self.clock,
+            window_s=limits.resume_window_s,
+        ).rebuild
+        self.kept_sessions.doubled.listen(self.worker_control.end_doubled)
         session_relay = SessionRelay(
             kept=self.kept_sessions, metrics=self.metrics, clock=self.clock
         )
@@ -267,6 +286,7 @@ class GatewayRuntime:
             finally:
                 for task in watch:
                     task.cancel()
+                await self.kept_sessions.close()
                 await self.maintenance.finish()
                 await asyncio.to_thread(self.recordings.close)
                 await asyncio.to_thread(decoding.close)

@@ -46,9 +46,9 @@ class SessionRelay:
         assert worker is not None
         if self._is_cut(end, upstream):
             self._metrics.cut()
-            self._kept.keep(upstream.lease, held.pop_all())
             worker.close(CUT_CODE)
             connection.close(AGAIN_CODE, "resume")
+            self._kept.keep(upstream.lease, held.pop_all())
         else:
             self._finish(connection, worker, dialect, end)
 
@@ -84,8 +84,10 @@ class SessionRelay:
     def _is_cut(self, end: RelayEnd, upstream: UpstreamConnection) -> bool:
         """Whether the session goes on without this connection."""
         lease = upstream.lease
-        if lease.resume is None or not lease.is_held or lease.is_lost:
+        if lease.resume is None or not lease.is_held:
             return False
+        if lease.is_lost:
+            return self._kept.can_be_rebuilt(lease)
         if end.who == "client":
             return end.closure.code not in LEAVING_CODES
         return not end.closure.is_clean

@@ -17,11 +17,14 @@ from parley import __version__, logs
 from parley.errors import ParleyError, ServiceUnavailable, Unauthorized
 from parley.gateway.admission import Admission, names_loopback
 from parley.gateway.metrics import Metrics
+from parley.gateway.session_copies import SessionCopies
 from parley.gateway.tls import worker_context
 from parley.gateway.worker_pool import Lease, Worker, WorkerPool
 from parley.protocol.control import (
     SILENCE_LIMIT_S,
     AnnounceEnd,
+    CopyPart,
+    CopyStored,
     EndSession,
     FromWorker,
     Goodbye,
@@ -39,11 +42,14 @@ from parley.transport import Connection, ConnectionClosed, connection_of
 ANSWER_LIMIT_S: Final = 5.0
 PROBE_EVERY_S: Final = 2.0
 MESSAGE_LIMIT_BYTES: Final = 1 << 20
+COPY_LIMIT_BYTES: Final = 128 << 20
+"""Of a worker that is known: the whole copy of a session may come at once."""
 SLOTS_LIMIT: Final = 4096
 
 log = logs.get(__name__)
 
 _decoder = msgspec.json.Decoder(FromWorker)
+_part = msgspec.msgpack.Decoder(CopyPart)
 
 
 class WorkerControl:
@@ -55,8 +61,10 @@ class WorkerControl:
         worker_pool: WorkerPool,
         admission: Admission,
         metrics: Metrics,
+        copies: SessionCopies,
         probe_every_s: float = PROBE_EVERY_S,
     ) -> None:
+        self._copies = copies
         self._worker_pool = worker_pool
         self._admission = admission
         self._metrics = metrics
@@ -76,8 +84,13 @@ class WorkerControl:
                 websocket.client.host if websocket.client else None, websocket.headers
             )
             worker = self._welcome(await self._hello(connection), connection)
+            connection.set_message_limit(COPY_LIMIT_BYTES)
             while self._worker_pool.knows(worker):
-                self._heard(worker, _decoder.decode((await connection.receive()).payload()))
+                message = await connection.receive()
+                if message.is_text:
+                    self._heard(worker, _decoder.decode(message.payload()))
+                else:
+                    self._store(worker, _part.decode(message.payload()))
         except ConnectionClosed:
             pass
         except ParleyError as error:
@@ -113,6 +126,10 @@ class WorkerControl:
                 lease.was_told_to_end = True
                 log.info("session ended: quota", session_id=lease.session_id, key=lease.key_id)
                 self._send(lease.worker, EndSession(lease.lease_id, "stopped"))
+
+    def end_doubled(self, lease: Lease) -> None:
+        """Ask for the end of a session that goes on at another worker."""
+        self._send(lease.worker, EndSession(lease.lease_id, "stopped"))
 
     def end_sessions(self, *, keep: bool = False) -> int:
         """Ask for the end of every running session in its dialect's words; how many there are.
@@ -202,6 +219,13 @@ class WorkerControl:
                 self._worker_pool.left(worker)
             case Hello():
                 raise Unauthorized("Hello is said once.")
+
+    def _store(self, worker: Worker, part: CopyPart) -> None:
+        """A part of the copy of a session; of one that is not ours nothing is kept or said."""
+        lease = worker.leases.get(part.lease_id)
+        if lease is not None:
+            is_kept = self._copies.store(part)
+            self._send(worker, CopyStored(part.lease_id, part.number, is_kept))
 
     async def _ask(self, worker: Worker, request_id: str, order: StopTurn | EndSession) -> bool:
         if not worker.is_connected:

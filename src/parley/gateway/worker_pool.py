@@ -454,10 +454,26 @@ class WorkerPool:
         return not usable or any(worker.offers(kind) for worker in usable)
 
     def lease(
-        self, kind: Kind, session_id: str, *, address: str = "", key_id: str | None = None
+        self,
+        kind: Kind,
+        session_id: str,
+        *,
+        address: str = "",
+        key_id: str | None = None,
+        fingerprint: str | None = None,
     ) -> Lease | None:
-        """Take a free slot, on the worker with most of them; None when there is none."""
-        free = [w for w in self if w.free_slots > 0 and w.offers(kind)]
+        """Take a free slot, on the worker with most of them; None when there is none.
+
+        Args:
+            fingerprint: only of such a worker.
+        """
+        free = [
+            worker
+            for worker in self
+            if worker.free_slots > 0
+            and worker.offers(kind)
+            and fingerprint in (None, worker.hello.fingerprint)
+        ]
         if not free:
             return None
         worker = max(free, key=lambda candidate: candidate.free_slots)

@@ -59,11 +59,17 @@ RESUME_HEADER = "x-parley-resume"
 """On a session socket that goes on with the session of its lease: the token's SHA-256 in
 hexadecimal, a space, and the number of the last message that came."""
 
+REBUILD_HEADER = "x-parley-rebuild"
+"""`true` on a session socket that brings the copy of a session whose worker was lost: binary
+messages, each a `RebuildPart`, until one `is_last`; the worker answers with a `RebuildResult` and
+waits for the client's own connection."""
+
 RESUME_STATUSES: Final[dict[RefusalReason, int]] = {
     "unknown": 404,
     "expired": 410,
     "replaced": 409,
     "gap": 412,
+    "lost": 424,
 }
 """How a worker refuses that in the handshake."""
 
@@ -153,6 +159,71 @@ class Hello(msgspec.Struct, tag="hello", frozen=True):
     sessions: tuple[SessionPhase, ...] = ()
     """Those that are here, for a gateway that was restarted."""
 
+    @property
+    def fingerprint(self) -> str:
+        """What a worker must be to go on with a session of this one."""
+        return f"parley {self.version}, {self.model}, {self.context_tokens} tokens"
+
+
+class CopiedOutput(msgspec.Struct, frozen=True, array_like=True):
+    """A numbered message of a session to its client."""
+
+    seq: int
+    data: bytes
+    is_text: bool
+
+    @classmethod
+    def of(cls, seq: int, frame: str | bytes) -> CopiedOutput:
+        """The message as it was sent."""
+        is_text = isinstance(frame, str)
+        return cls(seq, frame.encode() if isinstance(frame, str) else frame, is_text)
+
+    @property
+    def frame(self) -> str | bytes:
+        """As it is sent."""
+        return self.data.decode() if self.is_text else self.data
+
+
+class CopyPart(msgspec.Struct, frozen=True, array_like=True):
+    """What a worker adds to the copy of one of its sessions that its gateway keeps, as MessagePack
+    in a binary message on the control socket. What happens later is told to the client only when
+    the gateway has answered with `CopyStored`, so that nothing a client knows is lost with a
+    worker.
+
+    Args:
+        number: 1, 2, 3, …; 1 replaces what the gateway has.
+        fingerprint: what a worker must be to go on with it: version and model.
+        log: what was done since the part before: inputs and what came of them; opaque.
+        state: what the session remembers besides, instead of what it remembered before; opaque.
+            None: as before.
+        outputs: messages since the part before.
+        settled: the client needs no message up to this one any more.
+    """
+
+    lease_id: str
+    number: int
+    fingerprint: str
+    log: bytes = b""
+    state: bytes | None = None
+    outputs: tuple[CopiedOutput, ...] = ()
+    settled: int = 0
+
+
+class RebuildPart(msgspec.Struct, frozen=True, array_like=True):
+    """A piece of the copy of a session on its way to another worker: first the log, piece by piece,
+    then state and outputs."""
+
+    log: bytes = b""
+    state: bytes = b""
+    outputs: tuple[CopiedOutput, ...] = ()
+    is_last: bool = False
+
+
+class RebuildResult(msgspec.Struct, frozen=True, tag="rebuild_result"):
+    """Whether the session goes on here. `problem`: why not."""
+
+    problem: str = ""
+
 
 class Durations(msgspec.Struct, frozen=True):
     """How many fell into each bucket of `STAGE_BUCKETS_MS` (plus overflow), and their sum."""
@@ -221,6 +292,15 @@ class Welcome(msgspec.Struct, tag="welcome", frozen=True):
     """Names the gateway's data folder; a worker that finds the same name in its own shares it."""
 
 
+class CopyStored(msgspec.Struct, tag="copy_stored", frozen=True):
+    """Everything up to part `number` of the copy of a session is here. `is_kept` False: nothing is,
+    and no more is wanted: it would take too much memory."""
+
+    lease_id: str
+    number: int
+    is_kept: bool = True
+
+
 class StopTurn(msgspec.Struct, tag="stop_turn", frozen=True):
     """Silence the answer in progress; the session goes on."""
 
@@ -250,4 +330,4 @@ class Leave(msgspec.Struct, tag="leave", frozen=True):
 
 
 FromWorker = Hello | SessionPhase | Heartbeat | StopResult | Goodbye
-ToWorker = Welcome | StopTurn | EndSession | AnnounceEnd | Leave
+ToWorker = Welcome | CopyStored | StopTurn | EndSession | AnnounceEnd | Leave

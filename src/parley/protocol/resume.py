@@ -38,9 +38,10 @@ INPUT_ACK_EVERY: Final = 8
 ACK_LIMIT_CHARS: Final = 256
 REQUEST_LIMIT_BYTES: Final = 4096
 
-RefusalReason = Literal["unknown", "expired", "replaced", "gap"]
+RefusalReason = Literal["unknown", "expired", "replaced", "gap", "lost"]
 """`unknown`: no such session, or not its token. `expired`: it has ended, or waited too long.
-`replaced`: the token was replaced by a later one. `gap`: a number that was never sent."""
+`replaced`: the token was replaced by a later one. `gap`: a number that was never sent. `lost`: its
+worker was lost, and no other one can go on with it."""
 
 AwayReason = Literal["time", "context", "shutdown"]
 
@@ -131,6 +132,7 @@ REFUSALS: Final[dict[RefusalReason, str]] = {
     "expired": "The session has ended. Begin a new one.",
     "replaced": "This token was replaced by a later one.",
     "gap": "seq is not the number of a message that was sent.",
+    "lost": "The server lost the session and cannot go on with it. Begin a new one.",
 }
 
 _request = msgspec.json.Decoder(ResumeRequest)

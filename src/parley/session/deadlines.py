@@ -43,6 +43,16 @@ class Deadlines:
         """When it is due, if it is set."""
         return self._due_s.get(name)
 
+    def left_s(self, now_s: float) -> dict[str, float]:
+        """How long until each is due, on the session's clock."""
+        since_s = now_s if self._stopped_s is None else self._stopped_s
+        return {name: due_s - since_s for name, due_s in self._due_s.items() if name != RESUME}
+
+    def restore(self, left_s: dict[str, float], now_s: float) -> None:
+        """Set those of another worker's session."""
+        for name, seconds in left_s.items():
+            self.set(name, now_s + seconds)
+
     def warn_of_the_last(self, now_s: float) -> None:
         """Set `GOING_AWAY` for the one that ends the session."""
         due_s = self.last_due_s()

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from parley import logs
 from parley.dialects.events import (
@@ -94,6 +95,23 @@ class UnitLimits:
     prompt_room_tokens: int = 0
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Decided:
+    """A unit and what the model made of it, in the log of a session."""
+
+    heard: AudioInput
+    is_listen: bool
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class WentBack:
+    """Somebody interrupted, in the log of a session; see `DuplexView.cut_answer`."""
+
+    unheard_chars: int
+    unsent_units: int
+
+
 class DuplexRunner:
     """See the module's text."""
 
@@ -129,6 +147,9 @@ class DuplexRunner:
         self._units = 0
         self._failures = 0
         self._last_tokens = 0
+        self._unit: PendingUnit | None = None
+        """The one that is being processed and has no result yet."""
+        self._is_rebuilt = False
         self._interruptions = Interruptions(
             session, index=lambda: self._units, stop=lambda _: self._be_cut()
         )
@@ -253,8 +274,9 @@ class DuplexRunner:
 
     async def run(self) -> SessionEnded:
         """See `Runner`."""
-        self._set_deadlines(total=self._limits.total_left_s)
-        await self._prepare()
+        if not self._is_rebuilt:
+            self._set_deadlines(total=self._limits.total_left_s)
+            await self._prepare()
         watching = asyncio.create_task(self._interruptions.run())
         try:
             return await self._converse()
@@ -267,7 +289,10 @@ class DuplexRunner:
             self._silence.end()
             unit = await self._next_unit()
             try:
-                await self._process(unit)
+                try:
+                    await self._process(unit)
+                finally:
+                    self._unit = None
                 self._failures = 0
             except BadInput as error:
                 # A frame that is no picture: this unit is skipped, the model was not asked.
@@ -284,6 +309,63 @@ class DuplexRunner:
                     return SessionEnded("error")
             if self._is_full():
                 return SessionEnded("context_full")
+
+    # ---- another worker goes on ------------------------------------------------------------
+
+    def remembered(self) -> dict[str, Any] | None:
+        """See `RebuildableRunner`."""
+        now_s = self._session.clock.monotonic()
+        pending = (*((self._unit,) if self._unit is not None else ()), *self._mailbox.waiting)
+        return {
+            "units": self._units,
+            "failures": self._failures,
+            "last_tokens": self._last_tokens,
+            "pending": [unit.heard for unit in pending],
+            "forces_listen": self._mailbox.forces_listen,
+            "waiting": self._cutter.waiting,
+            "frames": self._frames,
+            "written": self._written,
+            "must_go_back": self._must_go_back,
+            "unsent_units": self._unsent_units,
+            "begun_ago_s": now_s - self._begun_s,
+            "ready_ago_s": now_s - self._ready_s,
+            "silent_ago_s": now_s - self._silent_since_s,
+            "paused_ago_s": now_s - self._paused_s,
+        }
+
+    async def rebuild(self, log: Sequence[Any], remembered: dict[str, Any]) -> None:
+        """See `RebuildableRunner`."""
+        asked, *entries = log
+        await self._open(asked)
+        for entry in entries:
+            await self._redo(entry)
+        now_s = self._session.clock.monotonic()
+        self._units, self._failures = remembered["units"], remembered["failures"]
+        self._last_tokens = remembered["last_tokens"]
+        self._frames, self._written = remembered["frames"], remembered["written"]
+        self._mailbox.put([PendingUnit(heard, now_s) for heard in remembered["pending"]])
+        if remembered["forces_listen"]:
+            self._mailbox.force_listen()
+        self._cutter.restore(remembered["waiting"])
+        self._must_go_back = remembered["must_go_back"]
+        self._unsent_units = remembered["unsent_units"]
+        self._begun_s = now_s - remembered["begun_ago_s"]
+        self._ready_s = now_s - remembered["ready_ago_s"]
+        self._silent_since_s = now_s - remembered["silent_ago_s"]
+        self._paused_s = now_s - remembered["paused_ago_s"]
+        self._is_rebuilt = True
+
+    async def _redo(self, entry: Decided | WentBack) -> None:
+        """Bring the context to where it was after an entry of the log."""
+        view = self._view
+        if isinstance(entry, WentBack):
+            await view.cut_answer(entry.unheard_chars, entry.unsent_units)
+            return
+        await self._feed(entry.heard)
+        result = await view.generate(entry.heard.force_listen)
+        await view.finalize()
+        if (result.is_listen, result.text) != (entry.is_listen, entry.text):
+            raise InferenceFailed("The model decides otherwise than it did.")
 
     async def close(self) -> None:
         """See `Runner`."""
@@ -318,6 +400,7 @@ class DuplexRunner:
         self._set_deadlines(session=self._limits.session_s)
         self._break_silence()
         reads = self._view.spec.reads_in_units
+        session.log(lambda: asked)
         session.emit(
             SessionReady(prompt_tokens=prompt_tokens, recording_id=recording_id, reads=reads)
         )
@@ -333,6 +416,7 @@ class DuplexRunner:
         while True:
             unit = self._mailbox.take() if self._session.phase is Phase.ACTIVE else None
             if unit is not None:
+                self._unit = unit
                 return unit
             self._changed.clear()
             await self._changed.wait()
@@ -388,20 +472,15 @@ class DuplexRunner:
             InferenceFailed: the context is as before the unit.
             ContextFull: there is no room for it.
         """
-        heard, view, clock = unit.heard, self._view, self._session.clock
+        view, clock = self._view, self._session.clock
         if self._must_go_back:
             await self._go_back()
         self._silence.begin("waiting_for_model", MODEL_S)
-        frames = await open_frames(heard.frames)
         due_s = unit.received_s + view.spec.unit_s
         written = tuple(self._written)
-        heard = dataclasses.replace(heard, text="\n".join(written))
-        await view.prefill(
-            heard.pcm, frames, heard.text, max_slice_nums=heard.max_slices, due_s=due_s
-        )
+        heard = dataclasses.replace(unit.heard, text="\n".join(written))
+        await self._feed(heard, due_s)
         result = await view.generate(heard.force_listen, due_s=due_s)
-        # What failed is said again with the next unit.
-        del self._written[: len(written)]
         if not self._settles_late:
             await self._settle()
         now_s = clock.monotonic()
@@ -440,6 +519,10 @@ class DuplexRunner:
             unit=heard,
         )
         self._units += 1
+        self._unit = None
+        # What failed is said again with the next unit.
+        del self._written[: len(written)]
+        self._session.log(lambda: Decided(heard, result.is_listen, result.text))
         if result.heard:
             self._session.emit(UserTranscribed(done.index, result.heard))
         self._session.emit(done)
@@ -453,8 +536,10 @@ class DuplexRunner:
         """The context is to hold what was heard of the answer that somebody interrupted."""
         self._must_go_back = False
         unheard_chars = self._interruptions.playback.unheard_chars
+        went_back = WentBack(unheard_chars, self._unsent_units)
         try:
             went = await self._view.cut_answer(unheard_chars, self._unsent_units)
+            self._session.log(lambda: went_back)
         except SlotLost:
             raise
         except InferenceFailed:
@@ -462,6 +547,17 @@ class DuplexRunner:
             _log.warning("an answer could not be cut", unit=self._units, exc_info=True)
         if not went:
             _log.info("the context holds more than was heard", unit=self._units)
+
+    async def _feed(self, heard: AudioInput, due_s: float | None = None) -> None:
+        """One unit's prefill.
+
+        Raises:
+            BadInput: a frame is no picture; nothing was fed.
+        """
+        frames = await open_frames(heard.frames)
+        await self._view.prefill(
+            heard.pcm, frames, heard.text, max_slice_nums=heard.max_slices, due_s=due_s
+        )
 
     def _say(self, text: str, audio: Pcm, *, is_listen: bool) -> None:
         """Count what the client is about to hear."""

@@ -12,9 +12,11 @@ Source: half-duplex API; service.md 4.3; sessions.md 3.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from parley import logs
 from parley.dialects.events import (
@@ -74,6 +76,37 @@ class TurnLimits:
     guard_s: float
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Asked:
+    """A turn of the user, in the log of a session."""
+
+    pcm: Pcm
+    text: str
+    pictures: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What came of it, in the log of a session.
+
+    Args:
+        is_heard: whether the context holds the user's turn.
+        said: what it holds of the answer.
+        is_whole: whether that is all that the model had to say.
+    """
+
+    is_heard: bool
+    said: str
+    is_whole: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Somebody interrupted the answer, in the log of a session: the context holds only `heard`."""
+
+    heard: str
+
+
 class HalfDuplexRunner:
     """See the module's text."""
 
@@ -111,6 +144,16 @@ class HalfDuplexRunner:
         self._turns = 0
         self._answer: TurnAnswer | None = None
         self._ends_after_turn = False
+        self._finder: UtteranceFinder | None = None
+        """None until the conversation has been set up."""
+        self._found: deque[VadEvent] = deque()
+        """What the detector found and nobody has acted on."""
+        self._cold_start = ColdStart(limits.guard_s)
+        self._is_warm = self._is_hearing = self._is_answering = self._has_answered = False
+        self._broken_off: dict[str, Any] | None = None
+        """An answer that was being made elsewhere."""
+        self._asked: Asked | None = None
+        """What it answers, if nothing of it was told."""
 
     # ---- what the client does --------------------------------------------------------------
 
@@ -199,6 +242,31 @@ class HalfDuplexRunner:
 
     async def run(self) -> SessionEnded:
         """See `Runner`."""
+        if self._finder is None:
+            self._finder = await self._set_up()
+        await self._guard_over.wait()
+        watching = asyncio.create_task(self._interruptions.run())
+        try:
+            await self._finish_broken_off()
+            if not self._is_warm:
+                await self._start_cold(self._finder)
+            await self._follow(self._finder)
+            while not self._ends_after_turn:
+                pcm = await self._next_sound(reads=not self._finder.is_speaking)
+                if pcm is None:
+                    await self._take_turn(None)
+                    self._finder.reset()
+                    continue
+                await self._hear_with(self._finder, pcm)
+                await self._follow(self._finder)
+                self._early.follow(self._finder)
+        finally:
+            self._early.stop()
+            watching.cancel()
+        return SessionEnded("stopped")
+
+    async def _set_up(self) -> UtteranceFinder:
+        """Until the client has been told that it may speak."""
         session = self._session
         session.deadlines.set("setup", self._begun_s + self._limits.setup_s)
         prepared = await self._prepared
@@ -209,41 +277,133 @@ class HalfDuplexRunner:
 
         now_s = self._begun_s = session.clock.monotonic()
         session.deadlines.set("session", now_s + self._limits.session_s)
+        session.deadlines.set("guard", now_s + self._limits.guard_s)
         self._be_idle_from(now_s)
         session.enter(Phase.ACTIVE)
+        self._finder = finder
+        session.log(lambda: prepared)
         session.emit(SessionReady(prompt_tokens, prepared.idle_s, recording_id, reads=True))
 
         if prepared.wants_speech and not self._view.spec.can_speak:
             self._silence.tell("no_voice")
-        session.deadlines.set("guard", now_s + self._limits.guard_s)
-        await self._guard_over.wait()
-        watching = asyncio.create_task(self._interruptions.run())
-        try:
-            await self._follow(await self._start_cold(finder), finder)
-            while not self._ends_after_turn:
-                pcm = await self._next_sound(reads=not finder.is_speaking)
-                if pcm is None:
-                    await self._take_turn(None)
-                    finder.reset()
-                    continue
-                await self._follow(await find(finder, pcm), finder)
-                self._early.follow(finder)
-        finally:
-            self._early.stop()
-            watching.cancel()
-        return SessionEnded("stopped")
+        return finder
 
-    async def _start_cold(self, finder: UtteranceFinder) -> list[VadEvent]:
-        """What the detector found in the first `guard_s` of sound."""
-        start = ColdStart(self._limits.guard_s)
+    async def _hear_with(self, finder: UtteranceFinder, pcm: Pcm) -> None:
+        """What the detector finds in the next sound is `_found`."""
+        self._is_hearing = True
+        try:
+            self._found.extend(await find(finder, pcm))
+        finally:
+            self._is_hearing = False
+
+    async def _start_cold(self, finder: UtteranceFinder) -> None:
+        """What the detector finds in the first `guard_s` of sound is `_found`."""
+        start = self._cold_start
         while not start.is_over:
             pcm = await self._next_sound()
             if pcm is None:
                 break
+            self._is_hearing = True
             rest = await start.feed(pcm, finder)
             if rest is not None:
                 self._sounds.put_back(rest)
-        return start.events(finder)
+            self._is_hearing = False
+        self._found.extend(start.events(finder))
+        self._is_warm = True
+
+    # ---- another worker goes on ------------------------------------------------------------
+
+    def remembered(self) -> dict[str, Any] | None:
+        """See `RebuildableRunner`."""
+        if self._is_hearing or self._finder is None:
+            return None
+        now_s = self._session.clock.monotonic()
+        answer = self._answer if self._is_answering else None
+        return {
+            "turns": self._turns,
+            "sounds": self._sounds.pieces,
+            "typed": self._typed,
+            "found": self._found,
+            "finder": self._finder.remembered(),
+            "is_warm": self._is_warm,
+            "cold_start": self._cold_start.remembered(),
+            "has_answered": self._has_answered,
+            "answer": None if answer is None else answer.remembered(),
+            "ends_after_turn": self._ends_after_turn,
+            "begun_ago_s": now_s - self._begun_s,
+            "idle_ago_s": now_s - self._idle_since_s,
+        }
+
+    async def rebuild(self, log: Sequence[Any], remembered: dict[str, Any]) -> None:
+        """See `RebuildableRunner`."""
+        prepared, *turns = log
+        self._prepared.set_result(prepared)
+        self._finder = UtteranceFinder(self._detectors(), prepared.vad)
+        await self._prepare(prepared)
+        now_s = self._session.clock.monotonic()
+        self._turns, self._is_warm = remembered["turns"], remembered["is_warm"]
+        self._has_answered = remembered["has_answered"]
+        self._ends_after_turn = remembered["ends_after_turn"]
+        self._broken_off = remembered["answer"]
+        self._typed, self._found = remembered["typed"], remembered["found"]
+        for pcm in remembered["sounds"]:
+            self._sounds.put(pcm)
+        self._finder.restore(remembered["finder"])
+        self._cold_start.restore(remembered["cold_start"])
+        self._begun_s = now_s - remembered["begun_ago_s"]
+        self._idle_since_s = now_s - remembered["idle_ago_s"]
+        if self._session.deadlines.get("guard") is None:
+            self._guard_over.set()
+        for entry in turns:
+            await self._redo(entry)
+        told = self._broken_off
+        if told is not None and (told["text"] or told["audio_ms"] or not told["is_open"]):
+            await self._redo(Answered(is_heard=True, said=told["text"], is_whole=False))
+
+    async def _redo(self, entry: Asked | Answered | Cut) -> None:
+        """Bring the context to where it was after an entry of the log."""
+        view, session_id = self._view, self._session.session_id
+        asked = self._asked
+        match entry:
+            case Asked():
+                self._asked = entry
+            case Answered(is_heard, said, is_whole) if asked is not None:
+                self._asked = None
+                if not is_heard:
+                    return
+                message = await open_turn(asked.pcm, asked.text, asked.pictures)
+                await view.prefill(TurnRequest(session_id, (message,)))
+                if said or is_whole:
+                    await self._say_again(said, is_whole=is_whole)
+            case Cut(heard):
+                await view.cut_answer(heard)
+                view.clear_rollback_point()
+
+    async def _say_again(self, said: str, *, is_whole: bool) -> None:
+        view, generation = self._view, self._generation
+        if not is_whole:
+            generation = dataclasses.replace(generation, say=said)
+        speaks = is_whole and self._speaks
+        stream = view.generate(self._session.session_id, generation, generate_audio=speaks)
+        async for _ in stream:
+            pass
+        if view.decoded is None or view.decoded.text != said:
+            raise InferenceFailed("The model answers otherwise than it did.")
+
+    async def _finish_broken_off(self) -> None:
+        """The answer that was being made when another worker ended: begun anew where the client
+        has heard nothing of it, else over."""
+        answer, self._broken_off = self._broken_off, None
+        asked, self._asked = self._asked, None
+        if answer is None:
+            return
+        begun = self._begin_answer(self._turns - 1)
+        self._has_answered = True
+        if asked is not None and answer["is_open"]:
+            await self._make_answer(asked)
+        else:
+            begun.break_off(answer)
+            await self._end_answer()
 
     async def close(self) -> None:
         """See `Runner`."""
@@ -279,23 +439,23 @@ class HalfDuplexRunner:
             self._changed.clear()
             await self._changed.wait()
 
-    async def _follow(self, events: list[VadEvent], finder: UtteranceFinder) -> None:
-        """Act on what the detector found in one stretch of sound, utterance by utterance."""
-        has_answered = False
-        for index, event in enumerate(events):
-            match event:
+    async def _follow(self, finder: UtteranceFinder) -> None:
+        """Act on what the detector found, utterance by utterance."""
+        while self._found:
+            match self._found.popleft():
                 case SpeechBegan():
                     # Speech that goes on when the answers are out is not followed any further.
-                    if index + 1 < len(events) or not has_answered:
+                    if self._found or not self._has_answered:
                         self._session.emit(SpeechChanged(True))
                         self._silence.begin("speech_is_heard", SPEECH_S)
                 case SpeechEnded(utterance=utterance):
                     self._silence.end()
                     self._session.emit(SpeechChanged(False))
                     if utterance is not None and not self._ends_after_turn:
+                        self._has_answered = True
                         await self._take_turn(utterance)
-                        has_answered = True
-        if has_answered:
+        if self._has_answered:
+            self._has_answered = False
             finder.reset()
 
     # ---- one turn --------------------------------------------------------------------------
@@ -312,21 +472,40 @@ class HalfDuplexRunner:
         """
         session = self._session
         self._early.begin_turn()
-        answer = self._answer = TurnAnswer(
-            session, self._view, self._interruptions, self._turns, says=self._silence.end
-        )
+        self._begin_answer(self._turns)
         self._turns += 1
         session.enter(Phase.GENERATING)
         session.deadlines.clear("idle")
         written, pictures = self._take_written()
         pcm = Pcm.empty(INPUT_RATE_HZ) if utterance is None else utterance.pcm
         speech_ms = 0 if utterance is None else utterance.speech_ms
+        asked = Asked(pcm, written, pictures)
+        session.log(lambda: asked)
         session.emit(TurnStarted(speech_ms, pcm, written, pictures))
+        await self._make_answer(asked)
+
+    def _begin_answer(self, index: int) -> TurnAnswer:
+        self._answer = TurnAnswer(
+            self._session, self._view, self._interruptions, index, says=self._silence.end
+        )
+        self._is_answering = True
+        return self._answer
+
+    async def _make_answer(self, asked: Asked) -> None:
+        session, answer = self._session, self._answer
+        assert answer is not None
         self._silence.begin("waiting_for_model", MODEL_S)
-        asked = await open_turn(pcm, written, pictures)
-        has_failed = not await answer.make(asked, self._generation, speaks=self._speaks)
+        message = await open_turn(asked.pcm, asked.text, asked.pictures)
+        has_failed = not await answer.make(message, self._generation, speaks=self._speaks)
         self._silence.end()
+        answered = Answered(answer.is_heard, answer.said, answer.is_whole)
+        session.log(lambda: answered)
         answer.finish(has_failed=has_failed)
+        await self._end_answer()
+
+    async def _end_answer(self) -> None:
+        session = self._session
+        self._is_answering = False
         self._be_idle_from(max(session.clock.monotonic(), self._interruptions.playback.ends_s))
         session.enter(Phase.ACTIVE)
         if self._interruptions.is_armed:
@@ -357,6 +536,7 @@ class HalfDuplexRunner:
             _, heard = interruptions.playback.heard()
             try:
                 await self._view.cut_answer(heard)
+                self._session.log(lambda: Cut(heard))
             except SlotLost:
                 raise
             except InferenceFailed:

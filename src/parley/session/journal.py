@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import hmac
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 
+from parley.protocol.control import CopiedOutput
 from parley.protocol.resume import RefusalReason, hash_of, new_token
 
 REVOKED_LIMIT: Final = 64
@@ -58,6 +60,16 @@ class ResumeJournal:
         self._delivered_at = 0
 
     @property
+    def kept(self) -> tuple[JournalEntry, ...]:
+        """What it holds now, oldest first."""
+        return tuple(self._kept)
+
+    @property
+    def settled(self) -> int:
+        """Up to here nothing will be sent again."""
+        return max(self._acknowledged, self.given_up)
+
+    @property
     def kept_bytes(self) -> int:
         """What it holds now."""
         return sum(len(entry.text) for entry in self._kept)
@@ -68,6 +80,18 @@ class ResumeJournal:
         self._ends_at += len(text)
         self._kept.append(JournalEntry(self.last_seq, text, now_s, self._ends_at))
         self._trim(now_s)
+
+    def restore(
+        self, outputs: Iterable[CopiedOutput], *, last_seq: int, settled: int, now_s: float
+    ) -> None:
+        """Hold what another worker's journal held; must be empty."""
+        self.last_seq = self.given_up = settled
+        self._acknowledged = settled
+        for output in outputs:
+            if output.seq > self.last_seq:
+                self.last_seq = output.seq - 1
+                self.add(output.frame, now_s)
+        self.last_seq = max(self.last_seq, last_seq)
 
     def after(self, seq: int) -> JournalEntry | None:
         """The first kept message with a higher number."""
@@ -128,6 +152,21 @@ class ResumeTokens:
         self._previous = ""
         self._revoked: deque[str] = deque(maxlen=REVOKED_LIMIT)
         self.generation = -1
+
+    def remembered(self) -> dict[str, Any]:
+        """For `restore`."""
+        return {
+            "current": self._current,
+            "previous": self._previous,
+            "revoked": list(self._revoked),
+            "generation": self.generation,
+        }
+
+    def restore(self, remembered: dict[str, Any]) -> None:
+        """Open to whom another worker's tokens were open."""
+        self._current, self._previous = remembered["current"], remembered["previous"]
+        self._revoked.extend(remembered["revoked"])
+        self.generation = remembered["generation"]
 
     @property
     def is_issued(self) -> bool:

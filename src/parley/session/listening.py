@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Final
+from typing import Any, Final
 
 from parley.media.pcm import INPUT_RATE_HZ, Pcm
 from parley.vad import SpeechBegan, SpeechEnded, UtteranceFinder, VadEvent
@@ -36,6 +36,11 @@ class SoundQueue:
 
     def __bool__(self) -> bool:
         return bool(self._pieces)
+
+    @property
+    def pieces(self) -> tuple[Pcm, ...]:
+        """What waits, oldest first."""
+        return tuple(self._pieces)
 
     def put(self, pcm: Pcm) -> None:
         """Add what came last."""
@@ -77,6 +82,14 @@ class ColdStart:
     def is_over(self) -> bool:
         """Whether enough has been heard."""
         return self._left <= 0
+
+    def remembered(self) -> dict[str, Any]:
+        """What it knows, as values; for `restore`."""
+        return {"left": self._left, "events": list(self._events)}
+
+    def restore(self, remembered: dict[str, Any]) -> None:
+        """Know what another one knew."""
+        self._left, self._events = remembered["left"], remembered["events"]
 
     async def feed(self, pcm: Pcm, finder: UtteranceFinder) -> Pcm | None:
         """Hear the next sound; gives what lies behind the guard, if anything does."""

@@ -52,6 +52,16 @@ class Mailbox:
             self._drop(self._units.popleft())
         self._units.extend(units)
 
+    @property
+    def waiting(self) -> tuple[PendingUnit, ...]:
+        """What waits, oldest first."""
+        return tuple(self._units)
+
+    @property
+    def forces_listen(self) -> bool:
+        """Whether the next unit taken listens."""
+        return self._forces_listen
+
     def take(self) -> PendingUnit | None:
         """The oldest unit; it listens if that was asked of it or of any unit dropped before it."""
         if not self._units:
@@ -91,6 +101,15 @@ class Cutter:
         self._unit_samples = unit_samples
         self._own_samples = round(own * unit_samples)
         self._waiting: AudioInput | None = None
+
+    @property
+    def waiting(self) -> AudioInput | None:
+        """What makes no unit yet."""
+        return self._waiting
+
+    def restore(self, waiting: AudioInput | None) -> None:
+        """Begin with what another one had waiting."""
+        self._waiting = waiting
 
     def cut(self, heard: AudioInput) -> list[AudioInput]:
         """The units that are complete with this message, in order; frames with the first."""

@@ -61,6 +61,11 @@ class Outbox:
         self._waiting_bytes += size
         self._changed.set()
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether everything is being sent or has been."""
+        return not self._waiting
+
     def drop_output(self) -> None:
         """Forget what waits of an answer."""
         self._waiting = deque(item for item in self._waiting if not item[1])

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ import msgspec
 
 from parley import logs
 from parley.clock import Clock
+from parley.protocol.control import CopiedOutput
 from parley.protocol.resume import (
     INPUT_ACK_EVERY,
     REFUSALS,
@@ -30,15 +31,23 @@ from parley.protocol.resume import (
     as_ack,
     with_fields,
 )
+from parley.session import state_codec
 from parley.session.deadlines import RESUME, Deadlines
-from parley.session.journal import ResumeJournal, ResumeLimits, ResumeTokens
+from parley.session.journal import JournalEntry, ResumeJournal, ResumeLimits, ResumeTokens
 from parley.session.outbox import OutputLimits
+from parley.session.session_copy import QUIET_S, SessionCopy
 from parley.session.socket import Disconnected, SessionSocket
 
 UNUSED_WINDOW_S: Final = 1.5
 """A session of which nothing was heard since it was ready waits no longer: nothing can be lost, and
 its client, which may never have had the token, begins anew. Shorter than a gateway keeps a newcomer
 waiting for its own session id."""
+
+RETRY_S: Final = 0.01
+"""A session that cannot tell what it remembers is asked again after this."""
+
+COPY_S: Final = 2.0
+"""How long a client that comes back waits for the copy of its session."""
 
 LAST_WORD_S: Final = 2.0
 """How long a connection that was replaced may take to hear of it."""
@@ -71,6 +80,7 @@ class ResumableSocket:
         deadlines: of the session; stopped while there is no connection.
         moved: called when the client is about to get a token, and when a connection was lost or
             attached.
+        copy: of the session, at its gateway; what the client is told waits for it.
     """
 
     def __init__(
@@ -82,6 +92,7 @@ class ResumableSocket:
         output: OutputLimits,
         clock: Clock,
         moved: Callable[[], None] = lambda: None,
+        copy: SessionCopy | None = None,
     ) -> None:
         self._session_id = session_id
         self._limits = limits
@@ -99,7 +110,21 @@ class ResumableSocket:
         self._before = 0
         """Messages of the client until it asked."""
         self._received = 0
+        self._handled = 0
+        """Of the messages that were received, those that have been acted upon."""
+        self._repeated = 0
+        """So many that come next have come before."""
         self._told = 0
+        self._copy = copy
+        self._is_changed = False
+        """Whether something besides messages is not in the copy yet."""
+        self._is_restored = False
+        self._copying: asyncio.Handle | None = None
+        self._copied_s = clock.monotonic()
+        self.remember: Callable[[], dict[str, Any] | None] = lambda: None
+        """What the session remembers; None: it cannot be told in this moment."""
+        if copy is not None:
+            copy.stored = self._copy_stored
         self._changed = asyncio.Event()
         self._news = asyncio.Event()
         self._closing: tuple[int, str] | None = None
@@ -151,8 +176,26 @@ class ResumableSocket:
         token, window_s = self._tokens.issue(), self._limits.window_s
         fields = f'"resume_token":"{token}","resume_window_s":{window_s:g}'
         self._ready_text = ready = with_fields(text, fields)
+        if self._copy is not None:
+            self._copy.begin(self._journal.last_seq)
         self._moved()
         return ready
+
+    def log(self, entry: Callable[[], Any]) -> None:
+        """Something was done that another worker would have to do again. `entry`: called only where
+        there is a copy."""
+        if self._copy is not None and self._journal is not None and not self._copy.has_given_up:
+            self._copy.log(entry())
+            self._is_changed = True
+
+    def handled(self) -> None:
+        """A message that was received has been acted upon."""
+        if self._journal is None:
+            return
+        self._handled += 1
+        copy = self._copy
+        if copy is not None and self._handled - copy.taken_received >= INPUT_ACK_EVERY:
+            self._copy_soon()
 
     async def receive(self) -> str | bytes:
         """The client's next message; waits while there is no connection.
@@ -178,8 +221,11 @@ class ResumableSocket:
                 self._journal.acknowledge(ack.seq)
                 self._tokens.confirm(ack.generation)
                 continue
+            if self._repeated:
+                self._repeated -= 1
+                continue
             self._received += 1
-            if self._received - self._told >= INPUT_ACK_EVERY:
+            if self._safe_received - self._told >= INPUT_ACK_EVERY:
                 self._news.set()
             return frame
 
@@ -194,9 +240,13 @@ class ResumableSocket:
             await self._first.send(frame)
             return
         is_ready = frame is self._ready_text
-        self._told = self._received
-        fields = f'"seq":{journal.last_seq + 1},"received":{self._received}'
+        copy = self._copy
+        is_copied = copy is not None and copy.is_waited_for
+        # A message is told with the part that brings it, and so after that state.
+        self._told = copy.taken_received if copy is not None and is_copied else self._received
+        fields = f'"seq":{journal.last_seq + 1},"received":{self._told}'
         journal.add(with_fields(frame, fields), self._clock.monotonic())
+        self._copy_soon()
         if is_ready:
             self._ready_text, self._ready_seq = None, journal.last_seq
         self._news.set()
@@ -211,6 +261,8 @@ class ResumableSocket:
             await self._first.close(code, reason)
             return
         self._closing = (code, reason)
+        if self._copy is not None:
+            self._copy.is_on = False
         self._news.set()
         while (attached := self._attached) is not None:
             await asyncio.wait({attached.over})
@@ -251,6 +303,8 @@ class ResumableSocket:
         journal = self._journal
         assert journal is not None
         before, self._attached = self._attached, None
+        received = self._safe_received
+        self._repeated = self._received - received
         if before is not None:
             self._let_go(before)
             self._spawn(self._replace(before.socket))
@@ -263,9 +317,10 @@ class ResumableSocket:
                 resume_window_s=self._limits.window_s,
                 generation=self._tokens.generation,
                 seq=journal.last_seq,
-                received=self._received,
+                received=received,
             )
         ]
+        self._is_changed = True
         if journal.given_up > seq:
             first.append(ResyncRequired(from_seq=seq + 1, to_seq=journal.given_up))
         attached = self._attached = _Attachment(socket, self._loop.create_future())
@@ -311,11 +366,14 @@ class ResumableSocket:
         journal = self._journal
         assert journal is not None
         try:
+            if first:
+                # The token in it has to open the session elsewhere, too.
+                await self._until_copied()
             for text in first:
                 await self._send_to(attached.socket, text)
             while True:
                 self._news.clear()
-                while (entry := journal.after(seq)) is not None:
+                while (entry := self._releasable(seq)) is not None:
                     await self._send_to(attached.socket, entry.text)
                     seq = entry.seq
                     journal.delivered(entry)
@@ -323,10 +381,10 @@ class ResumableSocket:
                         # It holds a token; whoever has the token has this message.
                         journal.acknowledge(seq)
                     self._changed.set()
-                if self._received - self._told >= INPUT_ACK_EVERY:
-                    self._told = self._received
+                if self._safe_received - self._told >= INPUT_ACK_EVERY:
+                    self._told = self._safe_received
                     await self._send_to(attached.socket, _text(InputAck(received=self._told)))
-                if self._closing is not None:
+                if self._closing is not None and journal.after(seq) is None:
                     await attached.socket.close(*self._closing)
                     break
                 await self._news.wait()
@@ -334,6 +392,113 @@ class ResumableSocket:
             _log.info("client cut off", sent=seq)
             self._spawn(self._drop(attached.socket))
         self._detach(attached)
+
+    def _releasable(self, seq: int) -> JournalEntry | None:
+        """The next message after `seq` that may be told."""
+        journal, copy = self._journal, self._copy
+        assert journal is not None
+        entry = journal.after(seq)
+        if entry is None or copy is None or entry.seq <= copy.released(journal.last_seq):
+            return entry
+        return None
+
+    # ---- the copy --------------------------------------------------------------------------
+
+    @property
+    def _safe_received(self) -> int:
+        """So many of the client's messages need not be sent again, whatever happens."""
+        copy = self._copy
+        return copy.received if copy is not None and copy.is_waited_for else self._received
+
+    def _copy_soon(self, delay_s: float = 0.0) -> None:
+        if self._copy is None or not self._copy.is_waited_for or self._copying is not None:
+            return
+        loop = self._loop
+        self._copying = (
+            loop.call_later(delay_s, self._copy_now) if delay_s else loop.call_soon(self._copy_now)
+        )
+
+    def _copy_now(self) -> None:
+        """Send the gateway what it has not got, unless something is under way."""
+        self._copying = None
+        copy, journal = self._copy, self._journal
+        if copy is None or journal is None or copy.is_waiting or not copy.is_waited_for:
+            return
+        now_s = self._clock.monotonic()
+        is_told = journal.last_seq > copy.released_seq or self._is_changed
+        if not is_told:
+            if self._handled - copy.taken_received < INPUT_ACK_EVERY:
+                return
+            if now_s - self._copied_s < QUIET_S:
+                self._copy_soon(QUIET_S - (now_s - self._copied_s))
+                return
+        remembered = self.remember()
+        if remembered is None and journal.has_room:
+            self._copy_soon(RETRY_S)
+            return
+        state = None
+        if remembered is not None:
+            own = {
+                "tokens": self._tokens.remembered(),
+                "ready_seq": self._ready_seq,
+                "last_seq": journal.last_seq,
+                "received": self._handled,
+            }
+            state = state_codec.encode({**remembered, **own})
+            self._is_changed = False
+        self._copied_s = now_s
+        copy.send(
+            journal.kept,
+            journal.last_seq,
+            state=state,
+            received=self._handled,
+            settled=journal.settled,
+        )
+
+    def _copy_stored(self) -> None:
+        self._news.set()
+        self._changed.set()
+        self._copy_soon()
+
+    async def _until_copied(self) -> None:
+        """Wait until the copy knows what is true now, for at most `COPY_S`."""
+        copy = self._copy
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(COPY_S):
+                while copy is not None and copy.is_waited_for:
+                    if not self._is_changed and not copy.is_waiting:
+                        return
+                    self._copy_soon()
+                    self._changed.clear()
+                    await self._changed.wait()
+
+    def copy_nothing(self) -> None:
+        """No other worker could go on with this session."""
+        self._copy = None
+
+    def restore(
+        self, state: dict[str, Any], outputs: Sequence[CopiedOutput], log: Sequence[bytes]
+    ) -> None:
+        """Be what another worker's was: nobody is connected, and the window begins.
+
+        Args:
+            state: as it was copied.
+            outputs: those after what the client has acknowledged.
+            log: what the copy of this session begins with.
+        """
+        now_s = self._clock.monotonic()
+        self._journal = journal = ResumeJournal(self._limits)
+        self._tokens.restore(state["tokens"])
+        self._ready_seq = state["ready_seq"]
+        self._received = self._handled = self._told = state["received"]
+        settled = outputs[0].seq - 1 if outputs else state["last_seq"]
+        journal.restore(outputs, last_seq=settled, settled=settled, now_s=now_s)
+        copy = self._copy
+        if copy is not None:
+            copy.adopt(log, journal.last_seq)
+            copy.received = copy.taken_received = self._handled
+        self._is_changed = self._is_restored = True
+        self._detach(self._attached)
 
     async def _send_to(self, socket: SessionSocket, frame: str | bytes) -> None:
         async with asyncio.timeout(self._output.send_s(len(frame))):
@@ -358,6 +523,7 @@ class ResumableSocket:
         if not self._tokens.is_issued:
             return 0.0
         is_used = max(self._received, self._before) > 1 or self._tokens.generation > 0
+        is_used |= self._is_restored
         return self._limits.window_s if is_used else min(self._limits.window_s, UNUSED_WINDOW_S)
 
     def _let_go(self, attached: _Attachment) -> None:

@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from parley import logs
 from parley.clock import Clock
@@ -89,6 +89,24 @@ class Runner(Protocol):
         ...
 
 
+@runtime_checkable
+class RebuildableRunner(Protocol):
+    """A runner whose conversation another worker's can go on with. It tells `Session.log` what was
+    done; inputs that are in the log are not in what it remembers."""
+
+    def remembered(self) -> dict[str, Any] | None:
+        """What it knows besides the log, as values; None: it cannot be told in this moment."""
+        ...
+
+    async def rebuild(self, log: Sequence[Any], remembered: dict[str, Any]) -> None:
+        """Do again what is in the log, and be as that runner was; `run` goes on from there.
+
+        Raises:
+            ParleyError: it cannot be done here.
+        """
+        ...
+
+
 class Session:
     """One conversation, from the accepted socket to the closed one.
 
@@ -133,6 +151,9 @@ class Session:
         self._runner: Runner | None = None
         self._writer: asyncio.Task[None] | None = None
         self._goodbye: asyncio.Task[None] | None = None
+        self._is_restored = False
+        if self._resumable is not None:
+            self._resumable.remember = self._remembered
 
     # ---- for the runner --------------------------------------------------------------------
 
@@ -219,6 +240,12 @@ class Session:
         reads nothing is disconnected."""
         await self._outbox.room()
 
+    def log(self, entry: Callable[[], Any]) -> None:
+        """Something was done that another worker would have to do again, see `RebuildableRunner`.
+        `entry`: makes the value; called only where a copy is kept."""
+        if self._resumable is not None:
+            self._resumable.log(entry)
+
     async def recording_id(self) -> str | None:
         """The recording's id, which the client is told when it may begin; None when there is none.
         Waits until that is known."""
@@ -252,6 +279,34 @@ class Session:
             elif self._runner is not None and not self.has_ended:
                 self._runner.expire(name)
 
+    def restore(self, remembered: dict[str, Any]) -> None:
+        """Be what another worker's session was, before `run`."""
+        self._is_restored, self._settle = True, None
+        self._dialect.restore(remembered["dialect"])
+        self._announced = set(remembered["announced"])
+        self._outbox.is_timed = False
+        now_s = self.clock.monotonic()
+        self.deadlines.restore(remembered["left_s"], now_s)
+        self.deadlines.stop(now_s)
+        self._phase = remembered["phase"]
+        self._enters(self._phase)
+
+    def _remembered(self) -> dict[str, Any] | None:
+        runner: object = self._runner
+        if not isinstance(runner, RebuildableRunner) or not self._outbox.is_empty:
+            return None
+        known = runner.remembered()
+        if known is None:
+            return None
+        return {
+            "runner": known,
+            "dialect_name": self._dialect.name,
+            "dialect": self._dialect.remembered(),
+            "announced": sorted(self._announced),
+            "left_s": self.deadlines.left_s(self.clock.monotonic()),
+            "phase": self._phase,
+        }
+
     async def run(self, runner: Runner) -> SessionEnded:
         """Live until the ending is decided.
 
@@ -259,7 +314,8 @@ class Session:
         way: close the runner, free what it held, then `finish`. Cancelling is safe.
         """
         self._runner = runner
-        self._send(self._dialect.greet(), SessionEnded("stopped"))
+        if not self._is_restored:
+            self._send(self._dialect.greet(), SessionEnded("stopped"))
         self._writer = self._spawn("writer", self._outbox.pump(self._socket.send))
         tasks = [
             self._spawn("reader", self._read()),
@@ -320,19 +376,25 @@ class Session:
     async def _read(self) -> None:
         while True:
             frame = await self._socket.receive()
-            try:
-                decoded = await self._decode(frame)
-                meant = self._dialect.events(decoded, self._phase)
-                self._offer_resume()
-            except ParleyError as error:
-                self.emit(Failed(error))
-                continue
-            for each in meant:
-                if isinstance(each, Reply):
-                    if not self.has_ended:
-                        self._send(each, SessionEnded("stopped"))
-                elif not self._act(each):
-                    break
+            await self._take(frame)
+            if self._resumable is not None:
+                self._resumable.handled()
+
+    async def _take(self, frame: str | bytes) -> None:
+        """Act on a message."""
+        try:
+            decoded = await self._decode(frame)
+            meant = self._dialect.events(decoded, self._phase)
+            self._offer_resume()
+        except ParleyError as error:
+            self.emit(Failed(error))
+            return
+        for each in meant:
+            if isinstance(each, Reply):
+                if not self.has_ended:
+                    self._send(each, SessionEnded("stopped"))
+            elif not self._act(each):
+                return
 
     def _offer_resume(self) -> None:
         """Let a client that asked for it come back after a cut."""

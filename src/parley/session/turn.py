@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from parley import logs
 from parley.dialects.events import OutputDelta, TurnCompleted, UserTranscribed
+from parley.engine.work import Ending
 from parley.errors import InferenceFailed, SlotLost
 from parley.protocol.values import Generation
 from parley.session.interruption import Interruptions
@@ -51,7 +52,23 @@ class TurnAnswer:
         self._is_stopped = False
         self._text = ""
         self._audio_ms = 0
+        self.is_heard = False
+        """Whether the context holds what was asked."""
+        self.said = ""
+        """What it holds of the answer."""
+        self.is_whole = False
+        """Whether that is all that the model had to say."""
         interruptions.begin()
+
+    def remembered(self) -> dict[str, Any]:
+        """What the client knows of it, as values; for `break_off`."""
+        return {"text": self._text, "audio_ms": self._audio_ms, "is_open": self.is_open}
+
+    def break_off(self, remembered: dict[str, Any]) -> None:
+        """It was being said elsewhere, and ends there."""
+        self._text, self._audio_ms = remembered["text"], remembered["audio_ms"]
+        self.is_open, self._is_stopped = remembered["is_open"], True
+        self.finish()
 
     async def make(self, asked: Message, generation: Generation, *, speaks: bool) -> bool:
         """Prefill and answer; False if the model failed and is as it was before, or a part behind
@@ -71,6 +88,7 @@ class TurnAnswer:
         except InferenceFailed:
             _log.warning("turn failed", during="prefill", turn=self.index, exc_info=True)
             return False
+        self.is_heard = True
         self._transcribed(prefilled.heard)
         if self._is_stopped:
             return True
@@ -85,6 +103,9 @@ class TurnAnswer:
             if not await view.can_rollback() or not (await view.rollback()).success:
                 raise
             return False
+        if view.decoded is not None:
+            self.said = view.decoded.text
+            self.is_whole = view.decoded.ending is not Ending.CANCELLED
         if not self._interruptions.is_armed:
             view.clear_rollback_point()
         return view.decoded is None or not view.decoded.problem

@@ -327,6 +327,18 @@ class LimitSettings(Part):
     resume_journal_s: float = Field(
         60.0, gt=0, description="Output that old is taken to have arrived."
     )
+    copy_session_mb: float = Field(
+        64.0,
+        ge=0,
+        description="Most that the gateway keeps of one session so that another worker can go on "
+        "with it, where the client asked for resuming: its sound, 2 MB a minute, and its pictures; "
+        "0: nothing, and such sessions end with their worker.",
+    )
+    copies_mb: float = Field(
+        1024.0,
+        ge=0,
+        description="... of all sessions together; beyond it the oldest copies are given up.",
+    )
     sessions_per_client: int = Field(32, ge=1, description="Sessions and tickets per address.")
     connections_per_client: int = Field(
         256,

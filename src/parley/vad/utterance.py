@@ -20,12 +20,13 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from parley.media.pcm import Pcm, Samples
 from parley.protocol.values import VAD_DEFAULTS, VadOptions
-from parley.vad.base import RATE_HZ, WINDOW_SAMPLES, Detector, heard_in
+from parley.vad.base import RATE_HZ, WINDOW_SAMPLES, Detector, heard_in, restore, snapshot
 
 HYSTERESIS = 0.15
 LOWEST_QUIET = 0.01
@@ -130,6 +131,34 @@ class UtteranceFinder:
         self._floor = 0
         self._heard: deque[Samples] = deque()
         self._heard_start = 0
+
+    def remembered(self) -> dict[str, Any]:
+        """What it knows of the sound so far, as values; for `restore` of another one with the same
+        options."""
+        return {
+            "detector": snapshot(self._detector),
+            "rest": self._rest,
+            "position": self._position,
+            "speech_start": self._speech_start,
+            "pause_start": self._pause_start,
+            "floor": self._floor,
+            "heard": np.concatenate([np.empty(0, np.float32), *self._heard]),
+            "heard_start": self._heard_start,
+        }
+
+    def restore(self, remembered: dict[str, Any]) -> None:
+        """Know what another one knew."""
+        self.reset()
+        restore(self._detector, remembered["detector"])
+        self._rest = remembered["rest"]
+        self._position = remembered["position"]
+        self._speech_start = remembered["speech_start"]
+        self._pause_start = remembered["pause_start"]
+        self._floor = remembered["floor"]
+        heard, self._heard_start = remembered["heard"], remembered["heard_start"]
+        self._heard.extend(
+            heard[at : at + WINDOW_SAMPLES] for at in range(0, len(heard), WINDOW_SAMPLES)
+        )
 
     def feed(self, pcm: Pcm) -> list[VadEvent]:
         """Hear the next stretch of sound, of any length.

@@ -19,7 +19,9 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketState
 
-from parley.errors import Refused
+from parley import logs
+from parley.engine.engine import EngineSlotHandle
+from parley.errors import ParleyError, Refused
 from parley.protocol.control import (
     ACCEPTED_HEADER,
     BUSY_STATUS,
@@ -31,6 +33,7 @@ from parley.protocol.control import (
     NOTE_HEADER,
     PARAMETERS_HEADER,
     QUEUE_WAIT_HEADER,
+    REBUILD_HEADER,
     RECORDINGS_PATH,
     RESUME_HEADER,
     RESUME_STATUSES,
@@ -43,13 +46,17 @@ from parley.protocol.kinds import Kind
 from parley.protocol.resume import REFUSED_CODE
 from parley.recording.store import StillRecording
 from parley.session.resumable import ResumeRefused
+from parley.session.socket import Disconnected
 from parley.tracing import TRACE_HEADER
 from parley.transport import connection_of
 from parley.worker.finished import FinishedRecordings, tar_bytes, tar_files, tar_pieces
-from parley.worker.host import Host, LeasedSlot
+from parley.worker.host import Host
+from parley.worker.lease import LeasedSlot
 from parley.worker.socket import GatewaySocket
 
 FORBIDDEN = 1008
+
+log = logs.get(__name__)
 
 LOADING = {
     "status": "initializing",
@@ -109,9 +116,11 @@ def make_app(
             # The gateway has gone meanwhile.
             await asyncio.shield(slot.close())
             raise
-        await host.hold(
-            lease, slot, GatewaySocket(connection_of(socket), host.frame_limit_bytes(lease.kind))
-        )
+        wire = GatewaySocket(connection_of(socket), host.frame_limit_bytes(lease.kind))
+        if REBUILD_HEADER in socket.headers:
+            await _rebuild(host, lease, slot, wire)
+        else:
+            await host.hold(lease, slot, wire)
 
     async def health(request: Request) -> JSONResponse:
         host = find_host()
@@ -163,6 +172,17 @@ def _recording_routes(finished: FinishedRecordings, secret: str | None) -> list[
         Route(path, checked(one)),
         Route(path, checked(release), methods=["DELETE"]),
     ]
+
+
+async def _rebuild(
+    host: Host, lease: LeasedSlot, slot: EngineSlotHandle, wire: GatewaySocket
+) -> None:
+    """A session that another worker held."""
+    try:
+        await host.rebuild(lease, slot, wire)
+    except (ParleyError, Disconnected) as error:
+        log.warning("session not rebuilt", session_id=lease.session_id, why=str(error))
+        await wire.close(1011, "not rebuilt")
 
 
 async def _resume(socket: WebSocket, host: Host, lease: LeasedSlot) -> None:

@@ -32,6 +32,8 @@ from parley.protocol.control import (
     SECRET_HEADER,
     STANDBY_HEADER,
     AnnounceEnd,
+    CopyPart,
+    CopyStored,
     EndSession,
     FromWorker,
     Goodbye,
@@ -92,6 +94,14 @@ class Reporter(Protocol):
         """Whether there was a session to end."""
         ...
 
+    def copy_stored(self, stored: CopyStored) -> None:
+        """The gateway has a part of the copy of a session."""
+        ...
+
+    def gateway_moved(self) -> None:
+        """A gateway has come or gone: none has copies of sessions yet."""
+        ...
+
     def announce_end(self, time_left_s: float) -> None:
         """Sessions will be ended in that time: tell clients that want to know."""
         ...
@@ -132,6 +142,8 @@ class ControlLink:
         self.connected_at = float("-inf")
         """When a gateway was greeted last, on the loop's clock."""
         self._waiting: deque[FromWorker] = deque(maxlen=WAITING_LIMIT)
+        self._parts: deque[CopyPart] = deque()
+        """At most one of each session, because each waits for its answer."""
         self._has_waiting = asyncio.Event()
         self._socket: ClientConnection | None = None
 
@@ -144,6 +156,12 @@ class ControlLink:
         """Tell the gateway, if there is one."""
         if self._socket is not None:
             self._waiting.append(message)
+            self._has_waiting.set()
+
+    def send_part(self, part: CopyPart) -> None:
+        """Send the gateway a part of the copy of a session, if there is one."""
+        if self._socket is not None:
+            self._parts.append(part)
             self._has_waiting.set()
 
     async def run(self) -> None:
@@ -211,7 +229,9 @@ class ControlLink:
         await _send(socket, self._reporter.hello())
         for phase in self._reporter.living():
             await _send(socket, phase)
+        self._parts.clear()
         self._socket = socket
+        self._reporter.gateway_moved()
         self.connected_at = asyncio.get_running_loop().time()
         _log.info("gateway connected", url=self._url)
         tasks = [
@@ -224,6 +244,8 @@ class ControlLink:
                 task.result()
         finally:
             self._socket = None
+            self._parts.clear()
+            self._reporter.gateway_moved()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -246,6 +268,8 @@ class ControlLink:
     async def _flush(self, socket: ClientConnection) -> None:
         while self._waiting:
             await _send(socket, self._waiting.popleft())
+        while self._parts:
+            await socket.send(msgspec.msgpack.encode(self._parts.popleft()))
 
     async def _listen(self, socket: ClientConnection) -> None:
         async for frame in socket:
@@ -270,6 +294,8 @@ class ControlLink:
                 stopped = self._reporter.end_session(order)
                 if order.request_id:
                     self.report(StopResult(order.request_id, stopped))
+            case CopyStored():
+                self._reporter.copy_stored(order)
             case AnnounceEnd(time_left_s=left_s):
                 self._reporter.announce_end(left_s)
             case Leave():

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+import secrets
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -24,6 +25,7 @@ from parley.engine.model import ModelSpec
 from parley.errors import ParleyError, Refused, ServiceUnavailable, WorkerBusy
 from parley.protocol.control import (
     Ability,
+    CopyStored,
     DeviceMemory,
     EndSession,
     FromWorker,
@@ -43,7 +45,8 @@ from parley.session.journal import ResumeLimits
 from parley.session.opened import Voices, no_voices
 from parley.session.outbox import OutputLimits
 from parley.session.resumable import ResumableSocket, ResumeRefused
-from parley.session.session import Observer, Runner, Session
+from parley.session.session import Observer, RebuildableRunner, Runner, Session
+from parley.session.session_copy import CopyChannel, CopyContext, NoCopies, SessionCopy
 from parley.session.socket import SessionSocket
 from parley.settings import LimitSettings
 from parley.vad import DetectorFactory
@@ -51,8 +54,11 @@ from parley.views.chat import ChatView
 from parley.views.duplex import DuplexView
 from parley.views.half_duplex import HalfDuplexView
 from parley.worker.finished import FinishedRecordings
+from parley.worker.lease import LeasedSlot
 from parley.worker.meter import SessionMeter, WorkerMeter
+from parley.worker.rebuilding import RebuiltCopy, SessionHead
 from parley.worker.recording import Recordings, SessionRecorder
+from parley.worker.socket import GatewaySocket
 
 CLEANUP_GRACE_S: Final = 4.0
 """A newcomer waits this long for a session that is being cleaned up: less than a gateway waits for
@@ -64,32 +70,6 @@ ENDED_LIMIT: Final = 64
 MIB: Final = 1024 * 1024
 
 _log = logs.get(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class LeasedSlot:
-    """What the gateway says about a session it hands over.
-
-    Args:
-        accepted_s: unix seconds at which the gateway accepted the client; None: just now.
-        extensions: whether the client asked for what the requirement texts do not name.
-        parameters: of the query, as far as the dialect wants to know them.
-        caller: who the client is to the voice library; see `CALLER_HEADER`.
-        trace: the gateway's span, where it traces; see `parley.tracing`.
-        note: for the gateway, as it wrote it.
-    """
-
-    lease_id: str
-    session_id: str
-    dialect: str
-    kind: Kind
-    accepted_s: float | None = None
-    queue_wait_ms: float = 0.0
-    extensions: bool = False
-    parameters: Mapping[str, str] = field(default_factory=dict)
-    caller: str = ""
-    trace: str = ""
-    note: str = ""
 
 
 ObserverFactory = Callable[[LeasedSlot], Sequence[Observer]]
@@ -111,6 +91,7 @@ class _Held:
     session: Session | None = None
     meter: SessionMeter | None = None
     socket: ResumableSocket | None = None
+    copy: SessionCopy | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +147,8 @@ class Host:
     recordings: Recordings | None = None
     finished: FinishedRecordings | None = None
     report: Callable[[FromWorker], None] = lambda message: None
+    copies: CopyChannel = field(default_factory=NoCopies)
+    """The way by which the gateway gets copies of sessions."""
     meter: WorkerMeter = field(default_factory=WorkerMeter)
     is_ready: bool = False
     """Whether the model is warm; set once by whoever started it."""
@@ -198,6 +181,16 @@ class Host:
             self.meter.count_error(error.code)
             raise
 
+    async def rebuild(
+        self, lease: LeasedSlot, slot: EngineSlotHandle, socket: GatewaySocket
+    ) -> None:
+        """Go on with a session of a worker that was lost, from the copy that `socket` brings, and
+        hold it to its end. The client comes by `attach`."""
+        with logs.bind_session(lease.session_id, dialect=lease.dialect):
+            held = self._held[lease.lease_id] = _Held(lease)
+            self._emptied.clear()
+            await self._hold(held, socket, slot, rebuilt=RebuiltCopy(socket))
+
     async def hold(self, lease: LeasedSlot, slot: EngineSlotHandle, socket: SessionSocket) -> None:
         """Hold a session from its accepted socket to its closed one."""
         with logs.bind_session(lease.session_id, dialect=lease.dialect):
@@ -206,16 +199,27 @@ class Host:
             self._emptied.clear()
             await self._hold(held, socket, slot)
 
-    async def _hold(self, held: _Held, socket: SessionSocket, slot: EngineSlotHandle) -> None:
+    async def _hold(
+        self,
+        held: _Held,
+        socket: SessionSocket,
+        slot: EngineSlotHandle,
+        rebuilt: RebuiltCopy | None = None,
+    ) -> None:
         lease = held.lease
         session: Session | None = None
         runner: Runner | None = None
         ended: SessionEnded | None = None
         try:
             self._report(held)
-            recording = self._begin_recording(lease)
+            if rebuilt is not None:
+                lease = held.lease = await rebuilt.receive(lease)
+            recording = self._begin_recording(lease) if rebuilt is None else None
+            seed = secrets.randbelow(2**63) if recording is None else recording.seed
+            if rebuilt is not None:
+                seed = rebuilt.seed
             dialect = self.dialects.open(
-                lease.dialect,
+                lease.dialect if rebuilt is None else rebuilt.dialect_name,
                 SessionContext(
                     session_id=lease.session_id,
                     kind=lease.kind,
@@ -236,6 +240,7 @@ class Host:
                 output=output,
                 clock=self.clock,
                 moved=lambda: self._report(held),
+                copy=self._copy(held, seed),
             )
             session = held.session = Session(
                 socket=held.socket,
@@ -254,9 +259,11 @@ class Host:
             )
             if recording is not None:
                 recording.tell_lost = lambda entries: session.emit(RecordingLost(entries))
-            runner = self._runner(
-                lease, dialect, session, slot, recording.seed if recording else None
-            )
+            runner = self._runner(lease, dialect, session, slot, seed)
+            if not (isinstance(runner, RebuildableRunner) and dialect.can_be_rebuilt):
+                held.socket.copy_nothing()
+            elif rebuilt is not None:
+                await rebuilt.restore(held.socket, session, runner)
             _log.info("session began", kind=lease.kind, queue_wait_ms=lease.queue_wait_ms)
             ended = await session.run(runner)
         finally:
@@ -268,6 +275,30 @@ class Host:
                 await session.finish()
             if held.socket is not None:
                 self._let_last_words_be_fetched(held, held.socket, ended)
+
+    def _copy(self, held: _Held, seed: int) -> SessionCopy:
+        copy = held.copy = SessionCopy(
+            held.lease.lease_id,
+            CopyContext(
+                channel=self.copies,
+                fingerprint=self.hello().fingerprint,
+                limit_bytes=round(self.limits.copy_session_mb * MIB),
+            ),
+            head=lambda: SessionHead(held.lease, seed),
+        )
+        return copy
+
+    def copy_stored(self, stored: CopyStored) -> None:
+        """The gateway has a part of the copy of a session."""
+        held = self._held.get(stored.lease_id)
+        if held is not None and held.copy is not None:
+            held.copy.arrived(stored.number, is_kept=stored.is_kept)
+
+    def gateway_moved(self) -> None:
+        """The gateway has gone, or there is another."""
+        for held in self._held.values():
+            if held.copy is not None:
+                held.copy.moved()
 
     async def attach(self, lease_id: str, socket: SessionSocket, token_hash: str, seq: int) -> None:
         """Go on with a session over another connection; returns when that one is over.

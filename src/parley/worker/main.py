@@ -55,7 +55,8 @@ from parley.worker import device_memory
 from parley.worker.app import make_app
 from parley.worker.control import ControlLink, http_url, socket_url
 from parley.worker.finished import FinishedRecordings, GatewayVoices
-from parley.worker.host import Host, Identity, LeasedSlot, ObserverFactory, no_observers
+from parley.worker.host import Host, Identity, ObserverFactory, no_observers
+from parley.worker.lease import LeasedSlot
 from parley.worker.links import GatewayLinks
 from parley.worker.recording import Recordings
 from parley.worker.session_trace import SessionTrace
@@ -252,6 +253,7 @@ class WorkerProcess:
         )
         self._links = links
         host.report = links.report
+        host.copies = links
         self._host = host
         _log.info("worker ready", worker_id=identity.worker_id, url=identity.url)
         linking = asyncio.create_task(links.run(), name="control links")

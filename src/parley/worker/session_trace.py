@@ -20,7 +20,7 @@ from parley.dialects.events import (
     UnitDone,
 )
 from parley.tracing import OFF, TraceSpan, Tracing, now_ns
-from parley.worker.host import LeasedSlot
+from parley.worker.lease import LeasedSlot
 
 STAGES: Final = ("prefill", "llm", "tts_prep", "tts", "token2wav")
 NS_OF_MS: Final = 1_000_000

@@ -118,16 +118,3 @@ class CascadeMark:
     @property
     def context_tokens(self) -> int:
         return self.memo.tokens
-
-
-def snapshot(ear: Detector) -> tuple[Samples, Samples] | None:
-    """What a detector remembers, if it remembers anything."""
-    state, context = getattr(ear, "_state", None), getattr(ear, "_context", None)
-    return None if state is None or context is None else (state.copy(), context.copy())
-
-
-def restore(ear: Detector, kept: tuple[Samples, Samples] | None) -> None:
-    """Return a detector to a snapshot; None is its beginning."""
-    ear.reset()
-    if kept is not None:
-        ear._state, ear._context = kept[0].copy(), kept[1].copy()  # type: ignore[attr-defined]

@@ -10,7 +10,7 @@ from parley.engine.segments import Audio, Image, Mark, Marker, Text
 from parley.engine.work import Prefill, PrefillResult, Stage
 from parley.media.image import Pixels
 from parley.media.pcm import Pcm, Samples
-from parley.models.cascade.conversation import Conversation, restore, snapshot
+from parley.models.cascade.conversation import Conversation
 from parley.models.cascade.detector import Turns, believed, is_echo
 from parley.models.cascade.job import CascadeJob
 from parley.models.cascade.messages import Line, defused
@@ -18,7 +18,7 @@ from parley.models.cascade.parts import CascadeParts, Hearing
 from parley.models.cascade.prompt import persona_of
 from parley.models.job import merge_texts
 from parley.protocol.values import Role
-from parley.vad.base import WINDOW_SAMPLES
+from parley.vad.base import WINDOW_SAMPLES, restore, snapshot
 
 
 class PrefillJob(CascadeJob):

@@ -1,0 +1,177 @@
+"""Sessions whose worker was lost go on at another one, which does everything again from the copy.
+
+Each takes the next slot that is free, before everybody who waits, on a worker of the same model and
+version; while there is none it waits for as long as a client may stay away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from parley import logs
+from parley.clock import Clock
+from parley.errors import ParleyError
+from parley.gateway.dispatcher import Dispatcher
+from parley.gateway.kept_sessions import NotRebuilt
+from parley.gateway.metrics import Metrics
+from parley.gateway.queue import Ticket
+from parley.gateway.session_copies import SessionCopy
+from parley.gateway.upstream import UpstreamConnection, UpstreamSettings, upstream_headers
+from parley.gateway.worker_pool import Lease
+from parley.protocol.control import (
+    REBUILD_HEADER,
+    LeaseNote,
+    RebuildPart,
+    RebuildResult,
+    ResumeState,
+)
+from parley.transport import ClientConnection, ConnectionClosed
+
+PIECE_BYTES: Final = 4 << 20
+"""A log is sent in pieces of this size."""
+ANSWER_S: Final = 150.0
+"""How long a worker may take to do everything again."""
+
+log = logs.get(__name__)
+_result = msgspec.json.Decoder(RebuildResult)
+
+
+class Rebuilding:
+    """See the module's text."""
+
+    def __init__(
+        self,
+        *,
+        dispatcher: Dispatcher,
+        upstream_settings: UpstreamSettings,
+        metrics: Metrics,
+        clock: Clock,
+        window_s: float,
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._settings = upstream_settings
+        self._metrics = metrics
+        self._clock = clock
+        self._window_s = window_s
+
+    async def rebuild(self, lost: Lease, copy: SessionCopy) -> Lease:
+        """Another worker's lease of a session, which waits there for its client.
+
+        Raises:
+            NotRebuilt: and why.
+        """
+        began_at = self._clock.monotonic()
+        assert lost.resume is not None
+        ticket = self._dispatcher.submit_first(
+            lost.kind,
+            session_id=lost.session_id,
+            address=lost.address,
+            key_id=lost.key_id,
+            fingerprint=copy.fingerprint,
+        )
+        try:
+            while True:
+                await self._until_leased(ticket, copy, began_at)
+                lease = ticket.lease
+                assert lease is not None
+                if await self._move(lost, lease, lost.resume, copy, ticket):
+                    break
+            took_s = round(self._clock.monotonic() - began_at, 3)
+            worker = lease.worker.worker_id
+            log.info("session rebuilt", session_id=lease.session_id, worker=worker, took_s=took_s)
+            self._metrics.rebuilt("rebuilt")
+            return lease.transfer()
+        except NotRebuilt as error:
+            log.warning("session not rebuilt", session_id=lost.session_id, why=str(error))
+            self._metrics.rebuilt("lost")
+            raise
+        finally:
+            self._dispatcher.cancel(ticket)
+
+    async def _until_leased(self, ticket: Ticket, copy: SessionCopy, began_at: float) -> None:
+        changed = asyncio.Event()
+        stop = ticket.changed.listen(changed.set)
+        try:
+            async with asyncio.timeout(began_at + self._window_s - self._clock.monotonic()):
+                while ticket.state == "waiting":
+                    changed.clear()
+                    await changed.wait()
+        except TimeoutError:
+            raise NotRebuilt(self._why_none(copy)) from None
+        finally:
+            stop()
+        if ticket.refusal is not None:
+            raise NotRebuilt(str(ticket.refusal))
+        if ticket.state != "leased":
+            raise NotRebuilt("It was cancelled.")
+
+    def _why_none(self, copy: SessionCopy) -> str:
+        usable = [worker for worker in self._dispatcher.worker_pool if worker.is_usable]
+        if usable and all(worker.hello.fingerprint != copy.fingerprint for worker in usable):
+            there = ", ".join(sorted({worker.hello.fingerprint for worker in usable}))
+            return f"It began on another model or version ({copy.fingerprint}; now {there})."
+        return "There was no free slot in time."
+
+    async def _move(
+        self, lost: Lease, lease: Lease, resume: ResumeState, copy: SessionCopy, ticket: Ticket
+    ) -> bool:
+        """Bring the copy to the lease's worker; False: another one is to be tried.
+
+        Raises:
+            NotRebuilt: the worker cannot go on with it.
+        """
+        lease.granted_at, lease.granted_time = lost.granted_at, lost.granted_time
+        headers = upstream_headers(
+            lease,
+            secret=self._settings.secret,
+            accepted_time=lost.granted_time,
+            queue_wait_s=0.0,
+            caller="",
+            extensions=False,
+            parameters={},
+        )
+        headers[REBUILD_HEADER] = "true"
+        async with UpstreamConnection(
+            lease, self._settings, dialect=resume.dialect, headers=headers
+        ) as upstream:
+            connection = await upstream.open()
+            if connection is None:
+                if upstream.is_refused:
+                    self._dispatcher.worker_refused(ticket)
+                else:
+                    self._dispatcher.worker_failed(ticket)
+                return False
+            result = await self._answer(connection, copy)
+        if result.problem:
+            raise NotRebuilt(result.problem)
+        note = msgspec.json.encode(LeaseNote(lost.address, lost.key_id, lost.granted_time)).decode()
+        lease.resume = ResumeState(resume.dialect, left_s=self._window_s, note=note)
+        lease.resume_ends_at = self._clock.monotonic() + self._window_s
+        return True
+
+    async def _answer(self, connection: ClientConnection, copy: SessionCopy) -> RebuildResult:
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                for part in _parts(copy):
+                    await connection.room()
+                    connection.send_binary(msgspec.msgpack.encode(part))
+                return _result.decode((await connection.receive()).payload())
+        except ConnectionClosed:
+            raise NotRebuilt("The second worker was lost, too.") from None
+        except TimeoutError:
+            raise NotRebuilt("The worker took too long.") from None
+        except (msgspec.MsgspecError, ParleyError) as error:
+            raise NotRebuilt(f"The worker's answer makes no sense: {error}") from None
+
+
+def _parts(copy: SessionCopy) -> Iterator[RebuildPart]:
+    for piece in copy.log:
+        for at in range(0, len(piece), PIECE_BYTES):
+            yield RebuildPart(log=piece[at : at + PIECE_BYTES])
+    for output in copy.outputs:
+        yield RebuildPart(outputs=(output,))
+    yield RebuildPart(state=copy.state, is_last=True)

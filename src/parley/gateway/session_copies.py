@@ -1,0 +1,90 @@
+"""Copies of running sessions, for when their worker is lost: bytes that workers send and take back.
+
+Pure bookkeeping: nothing here is understood but sizes and numbers. Memory is bounded for each
+session and for all; what is over the limit is given up, and its worker is told so.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from parley.protocol.control import CopiedOutput, CopyPart
+
+
+@dataclass(slots=True, eq=False)
+class SessionCopy:
+    """What is kept of one session."""
+
+    fingerprint: str
+    log: list[bytes] = field(default_factory=list)
+    state: bytes = b""
+    outputs: deque[CopiedOutput] = field(default_factory=deque)
+    size: int = 0
+
+    def add(self, part: CopyPart) -> None:
+        """What is new."""
+        if part.log:
+            self.log.append(part.log)
+            self.size += len(part.log)
+        if part.state is not None:
+            self.size += len(part.state) - len(self.state)
+            self.state = part.state
+        for output in part.outputs:
+            self.outputs.append(output)
+            self.size += len(output.data)
+        while self.outputs and self.outputs[0].seq <= part.settled:
+            self.size -= len(self.outputs.popleft().data)
+
+
+class SessionCopies:
+    """All copies, by lease.
+
+    Args:
+        session_bytes: most that one may take.
+        total_bytes: most that all may take.
+    """
+
+    def __init__(self, *, session_bytes: int, total_bytes: int) -> None:
+        self._session_bytes = session_bytes
+        self._total_bytes = total_bytes
+        self._copies: dict[str, SessionCopy] = {}
+        self.size = 0
+        """Bytes of all."""
+        self.dropped = 0
+        """How many were given up because they took too much."""
+
+    def __len__(self) -> int:
+        return len(self._copies)
+
+    def store(self, part: CopyPart) -> bool:
+        """Add a part; whether there is a copy of that session now."""
+        lease_id = part.lease_id
+        if part.number == 1:
+            self.drop(lease_id)
+            self._copies[lease_id] = SessionCopy(part.fingerprint)
+        copy = self._copies.get(lease_id)
+        if copy is None:
+            return False
+        before = copy.size
+        copy.add(part)
+        self.size += copy.size - before
+        if copy.size > self._session_bytes:
+            self._give_up(lease_id)
+        while self.size > self._total_bytes:
+            self._give_up(next(iter(self._copies)))
+        return lease_id in self._copies
+
+    def find(self, lease_id: str) -> SessionCopy | None:
+        """The copy of a session."""
+        return self._copies.get(lease_id)
+
+    def drop(self, lease_id: str) -> None:
+        """It is of no use any more."""
+        copy = self._copies.pop(lease_id, None)
+        if copy is not None:
+            self.size -= copy.size
+
+    def _give_up(self, lease_id: str) -> None:
+        self.drop(lease_id)
+        self.dropped += 1

@@ -1,0 +1,226 @@
+"""The copy of a session that its gateway keeps, so that another worker can go on with it.
+
+What was done (inputs, and what came of them) is a log that grows; what is remembered besides is one
+state, replaced each time. One part is under way at a time, and what a client is told waits for the
+part that tells of it. Where there is no gateway nothing waits; the next one is sent everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from parley import logs
+from parley.protocol.control import CopiedOutput, CopyPart
+from parley.session import state_codec
+from parley.session.journal import JournalEntry
+
+QUIET_S: Final = 1.0
+"""Where there is nothing to tell, the state is brought up to date no more often than this."""
+
+_log = logs.get(__name__)
+
+
+class CopyChannel(Protocol):
+    """The way to the gateway."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a gateway."""
+        ...
+
+    def send(self, part: CopyPart) -> None:
+        """Send a part; `SessionCopy.stored` is called when it has arrived."""
+        ...
+
+
+class NoCopies:
+    """There is no gateway."""
+
+    is_open = False
+
+    def send(self, part: CopyPart) -> None:
+        """Nobody takes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyContext:
+    """What all copies of a worker have alike.
+
+    Args:
+        fingerprint: what a worker must be to go on with a copy: version and model.
+        limit_bytes: most that one copy may take; 0: there are none.
+    """
+
+    channel: CopyChannel
+    fingerprint: str
+    limit_bytes: int
+
+
+@dataclass(slots=True)
+class _UnderWay:
+    number: int
+    last_seq: int
+    received: int
+
+
+@dataclass(slots=True, eq=False)
+class SessionCopy:
+    """See the module's text. Belongs to the event loop.
+
+    Args:
+        head: the first entry of the log.
+        stored: called when what was under way has arrived, or need not be waited for.
+    """
+
+    lease_id: str
+    context: CopyContext
+    head: Callable[[], Any]
+    stored: Callable[[], None] = lambda: None
+    is_on: bool = False
+    has_given_up: bool = False
+    """Whether there will be no copy of this session."""
+    released_seq: int = 0
+    """Messages up to this one may be told."""
+    received: int = 0
+    """So many of the client's messages are in the copy."""
+    taken_received: int = 0
+    """... or will be with what is under way."""
+    _number: int = 0
+    _pending: list[bytes] = field(default_factory=list)
+    _kept: list[bytes] = field(default_factory=list)
+    _kept_bytes: int = 0
+    _taken_seq: int = 0
+    _under_way: _UnderWay | None = None
+
+    def log(self, entry: Any) -> None:
+        """Something was done."""
+        if self.has_given_up:
+            return
+        if not self._kept_bytes:
+            self._add(self.head())
+        self._add(entry)
+        if self._kept_bytes > self.context.limit_bytes:
+            self.give_up("too large")
+
+    def _add(self, entry: Any) -> None:
+        data = state_codec.encode(entry)
+        # A length in front: pieces of a log are joined.
+        self._pending.append(len(data).to_bytes(4, "big") + data)
+        self._kept_bytes += len(data) + 4
+
+    def begin(self, seq: int) -> None:
+        """From message `seq` + 1 on, what the client is told has to be in the copy."""
+        if self._kept_bytes and not self.has_given_up:
+            self.is_on = True
+            self.released_seq = self._taken_seq = seq
+
+    def give_up(self, why: str) -> None:
+        """There is no copy from here on."""
+        if self.is_on:
+            _log.info("no copy of the session", why=why, bytes=self._kept_bytes)
+        self.is_on = False
+        self._pending.clear()
+        self._kept.clear()
+        self._under_way = None
+        self.has_given_up = True
+        self.stored()
+
+    def adopt(self, log: Iterable[bytes], seq: int) -> None:
+        """Go on from the copy that another worker made."""
+        self._pending = list(log)
+        self._kept_bytes = sum(map(len, self._pending))
+        self.is_on = True
+        self.released_seq = self._taken_seq = seq
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a part is under way."""
+        return self._under_way is not None
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether what the client is told waits for the gateway."""
+        return self.is_on and self.context.channel.is_open
+
+    def released(self, last_seq: int) -> int:
+        """Up to which message the client may be told."""
+        return self.released_seq if self.is_waited_for else last_seq
+
+    def send(
+        self,
+        outputs: Iterable[JournalEntry],
+        last_seq: int,
+        *,
+        state: bytes | None,
+        received: int,
+        settled: int,
+    ) -> None:
+        """Send what is new; nothing may be under way.
+
+        Args:
+            outputs: all that is kept for the client.
+            state: None where it cannot be told now: the log waits for it.
+        """
+        is_first = self._number == 0
+        log = b""
+        if state is not None:
+            log = b"".join(self._pending)
+            if is_first:
+                log = b"".join((*self._kept, log))
+            self._kept += self._pending
+            self._pending = []
+            self.taken_received = received
+        elif is_first:
+            return
+        since = 0 if is_first else self._taken_seq
+        self._number += 1
+        self._under_way = _UnderWay(self._number, last_seq, self.taken_received)
+        self._taken_seq = last_seq
+        self.context.channel.send(
+            CopyPart(
+                lease_id=self.lease_id,
+                number=self._number,
+                fingerprint=self.context.fingerprint,
+                log=log,
+                state=state,
+                outputs=tuple(
+                    CopiedOutput.of(one.seq, one.text) for one in outputs if one.seq > since
+                ),
+                settled=settled,
+            )
+        )
+
+    def arrived(self, number: int, *, is_kept: bool) -> None:
+        """The gateway has answered."""
+        if not is_kept:
+            self.give_up("not kept")
+            return
+        under_way = self._under_way
+        if under_way is None or under_way.number != number:
+            return
+        self._under_way = None
+        self.released_seq, self.received = under_way.last_seq, under_way.received
+        self.stored()
+
+    def moved(self) -> None:
+        """The gateway has gone, or there is another: it has nothing, and nothing waits for it."""
+        self._number = 0
+        self._under_way = None
+        self.stored()
+
+
+def entries(log: Iterable[bytes]) -> list[Any]:
+    """What was logged, of pieces in their order.
+
+    Raises:
+        InvalidPayload: it cannot be read.
+    """
+    data = memoryview(b"".join(log))
+    found, at = [], 0
+    while at < len(data):
+        size = int.from_bytes(data[at : at + 4], "big")
+        found.append(state_codec.decode(bytes(data[at + 4 : at + 4 + size])))
+        at += 4 + size
+    return found

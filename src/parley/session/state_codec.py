@@ -1,0 +1,147 @@
+"""What a session remembers, as bytes and back: plain values, samples, and the values of this package.
+
+Only dataclasses, structs and enums of `parley` are made again, and none of their code runs: what
+comes from another worker can hold wrong values, but do nothing. Sound that came as 16-bit samples
+takes 16 bits.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections import deque
+from enum import Enum
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from parley.errors import InvalidPayload
+
+_ARRAYS: Final = frozenset({"float32", "int16", "uint8", "int64", "float64"})
+_PCM16: Final = "pcm16"
+_DEPTH_LIMIT: Final = 64
+
+
+def encode(value: Any) -> bytes:
+    """Bytes from which `decode` makes an equal value.
+
+    Raises:
+        TypeError: something in it is no value.
+    """
+    return msgspec.msgpack.encode(_plain(value))
+
+
+def decode(data: bytes) -> Any:
+    """The value.
+
+    Raises:
+        InvalidPayload: these bytes are none.
+    """
+    try:
+        return _value(msgspec.msgpack.decode(data), 0)
+    except (msgspec.MsgspecError, TypeError, ValueError, KeyError, AttributeError) as error:
+        raise InvalidPayload(f"The copy of the session cannot be read: {error}") from None
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case Enum():
+            return ["enum", _name(type(value)), value.value]
+        case None | bool() | int() | float() | str() | bytes():
+            return value
+        case np.ndarray():
+            return _array(value)
+        case list() | tuple() | deque():
+            return [type(value).__name__, [_plain(each) for each in value]]
+        case set() | frozenset():
+            return [type(value).__name__, [_plain(each) for each in sorted(value)]]
+        case dict():
+            return ["dict", [[_plain(key), _plain(each)] for key, each in value.items()]]
+        case msgspec.UnsetType():
+            return ["unset"]
+        case msgspec.Struct():
+            names = value.__struct_fields__
+        case _ if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            names = tuple(each.name for each in dataclasses.fields(value))
+        case _:
+            raise TypeError(f"{type(value).__name__} is no value")
+    return ["made", _name(type(value)), {name: _plain(getattr(value, name)) for name in names}]
+
+
+def _array(value: np.ndarray[Any, Any]) -> list[Any]:
+    data = np.ascontiguousarray(value)
+    if data.dtype == np.float32 and data.ndim == 1:
+        scaled = data * np.float32(32768)
+        whole = np.clip(np.nan_to_num(scaled), -32768, 32767).astype("<i2")
+        if bool(np.all(whole == scaled)):
+            return ["array", _PCM16, list(data.shape), whole.tobytes()]
+    if data.dtype.name not in _ARRAYS:
+        raise TypeError(f"an array of {data.dtype} is no value")
+    return ["array", data.dtype.name, list(data.shape), data.tobytes()]
+
+
+def _name(kind: type) -> str:
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
+def _value(plain: Any, depth: int) -> Any:
+    if not isinstance(plain, list):
+        return plain
+    if depth > _DEPTH_LIMIT:
+        raise ValueError("too deep")
+    kind, *rest = plain
+    match kind:
+        case "list" | "tuple" | "deque" | "set" | "frozenset":
+            makers: dict[str, Any] = {
+                "list": list, "tuple": tuple, "deque": deque, "set": set, "frozenset": frozenset
+            }  # fmt: skip
+            return makers[kind](_value(each, depth + 1) for each in rest[0])
+        case "dict":
+            return {_value(key, depth + 1): _value(each, depth + 1) for key, each in rest[0]}
+        case "unset":
+            return msgspec.UNSET
+        case "array":
+            return _samples(*rest)
+        case "enum":
+            found = _class(rest[0])
+            if not issubclass(found, Enum):
+                raise ValueError(f"{rest[0]} is no enum")
+            return found(rest[1])
+        case "made":
+            return _made(_class(rest[0]), rest[1], depth)
+        case _:
+            raise ValueError(f"{kind!r} is unknown")
+
+
+def _samples(name: str, shape: list[int], data: bytes) -> np.ndarray[Any, Any]:
+    if name == _PCM16:
+        return np.frombuffer(data, "<i2").astype(np.float32) / np.float32(32768)
+    if name not in _ARRAYS:
+        raise ValueError(f"arrays of {name!r} are unknown")
+    return np.frombuffer(data, name).reshape(shape).copy()
+
+
+def _class(name: str) -> type:
+    module, _, path = name.partition(":")
+    found: Any = sys.modules[module] if module.startswith("parley.") else None
+    for part in path.split("."):
+        found = getattr(found, part)
+    if not isinstance(found, type) or found.__module__ != module:
+        raise ValueError(f"{name!r} is no class of this package")
+    return found
+
+
+def _made(kind: type, fields: dict[str, Any], depth: int) -> Any:
+    values = {name: _value(each, depth + 1) for name, each in fields.items()}
+    if issubclass(kind, msgspec.Struct):
+        return kind(**values)
+    if not dataclasses.is_dataclass(kind):
+        raise ValueError(f"{kind.__name__} is no value")
+    names = {each.name for each in dataclasses.fields(kind)}
+    if names != values.keys():
+        raise ValueError(f"{kind.__name__} has other fields")
+    made = object.__new__(kind)
+    for name, each in values.items():
+        object.__setattr__(made, name, each)
+    return made

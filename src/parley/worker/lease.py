@@ -1,0 +1,34 @@
+"""What the gateway says about a session it hands over."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from parley.protocol.kinds import Kind
+
+
+@dataclass(frozen=True, slots=True)
+class LeasedSlot:
+    """What the gateway says about a session it hands over.
+
+    Args:
+        accepted_s: unix seconds at which the gateway accepted the client; None: just now.
+        extensions: whether the client asked for what the requirement texts do not name.
+        parameters: of the query, as far as the dialect wants to know them.
+        caller: who the client is to the voice library; see `CALLER_HEADER`.
+        trace: the gateway's span, where it traces; see `parley.tracing`.
+        note: for the gateway, as it wrote it.
+    """
+
+    lease_id: str
+    session_id: str
+    dialect: str
+    kind: Kind
+    accepted_s: float | None = None
+    queue_wait_ms: float = 0.0
+    extensions: bool = False
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    caller: str = ""
+    trace: str = ""
+    note: str = ""
