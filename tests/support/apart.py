@@ -39,11 +39,12 @@ class Apart:
         process.line_with("gateway ready")
         return process
 
-    def start_worker(self, index: int = 0) -> Process:
+    def start_worker(self, index: int = 0, *flags: str) -> Process:
         process = self._enter(
             "worker",
             *("--gateway", f"http://127.0.0.1:{self.port}"),
             *("--model", "parrot", "--worker-index", str(index)),
+            *flags,
         )
         process.line_with("gateway welcome")
         return process

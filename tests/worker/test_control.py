@@ -13,6 +13,7 @@ from parley.errors import SetupError
 from parley.protocol.control import (
     CONTROL_PATH,
     SECRET_HEADER,
+    CopyStored,
     EndSession,
     Goodbye,
     Heartbeat,
@@ -36,6 +37,7 @@ class Reporter:
         self.orders: list[object] = []
         self.sessions: list[SessionPhase] = []
         self.heartbeats = 0
+        self.moves = 0
 
     def hello(self) -> Hello:
         return HELLO
@@ -53,6 +55,12 @@ class Reporter:
 
     def announce_end(self, time_left_s: float) -> None:
         self.announced = time_left_s
+
+    def copy_stored(self, stored: CopyStored) -> None:
+        self.orders.append(stored)
+
+    def gateway_moved(self) -> None:
+        self.moves += 1
 
     def end_session(self, order: EndSession) -> bool:
         self.orders.append(order)

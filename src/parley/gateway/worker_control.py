@@ -106,6 +106,7 @@ class WorkerControl:
             if worker is not None and worker.connection is connection and worker.is_connected:
                 log.warning("control socket lost", worker=worker.worker_id)
                 self._worker_pool.disconnected(worker)
+                await self._look_after(worker)
         await asyncio.wait({connection.gone})
 
     async def stop_turn(self, lease: Lease) -> bool:
@@ -168,6 +169,13 @@ class WorkerControl:
                 if worker.is_unreachable and worker.is_connected and await _is_up(worker):
                     log.info("worker reachable again", worker=worker.worker_id)
                     self._worker_pool.reachable(worker)
+
+    async def _look_after(self, worker: Worker) -> None:
+        """A worker whose control socket broke: where nobody listens at its address any more, its
+        process has ended, and its sessions need not wait for the limit of silence."""
+        if await _is_refused(worker.hello.url) and not worker.is_connected:
+            log.warning("worker process gone", worker=worker.worker_id)
+            self._worker_pool.gone(worker)
 
     async def _hello(self, connection: Connection) -> Hello:
         async with asyncio.timeout(SILENCE_LIMIT_S):
@@ -250,6 +258,21 @@ class WorkerControl:
 def _trusted() -> ssl.SSLContext:
     """The authorities we believe; reading them takes 30 ms of processor time."""
     return httpx.create_ssl_context(trust_env=False)
+
+
+async def _is_refused(url: str) -> bool:
+    """Whether the host answers that no process listens there."""
+    address = httpx.URL(url)
+    port = address.port or (443 if address.scheme == "https" else 80)
+    try:
+        async with asyncio.timeout(ANSWER_LIMIT_S):
+            _, writer = await asyncio.open_connection(address.host, port)
+    except ConnectionRefusedError:
+        return True
+    except (OSError, TimeoutError):
+        return False
+    writer.close()
+    return False
 
 
 async def _is_up(worker: Worker) -> bool:

@@ -377,6 +377,12 @@ class WorkerPool:
         if self.knows(worker):
             worker.is_connected = False
 
+    def gone(self, worker: Worker) -> None:
+        """Its process has ended; it stays in the lists for a while."""
+        if self.knows(worker) and not worker.is_connected:
+            self._lose(worker)
+            self.changed.notify()
+
     def left(self, worker: Worker) -> None:
         """It said goodbye."""
         if self.knows(worker):

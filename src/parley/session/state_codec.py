@@ -1,4 +1,4 @@
-"""What a session remembers, as bytes and back: plain values, samples, and the values of this package.
+"""What a session remembers, as bytes and back: plain values, samples and our own values.
 
 Only dataclasses, structs and enums of `parley` are made again, and none of their code runs: what
 comes from another worker can hold wrong values, but do nothing. Sound that came as 16-bit samples
@@ -106,7 +106,7 @@ def _value(plain: Any, depth: int) -> Any:
         case "enum":
             found = _class(rest[0])
             if not issubclass(found, Enum):
-                raise ValueError(f"{rest[0]} is no enum")
+                raise TypeError(f"{rest[0]} is no enum")
             return found(rest[1])
         case "made":
             return _made(_class(rest[0]), rest[1], depth)

@@ -781,7 +781,7 @@ export namespace resume {
   /** The session does not go on here; nothing follows. */
   interface ResumeRefusal {
     type: "session.resume_failed";
-    reason: "expired" | "gap" | "replaced" | "unknown";
+    reason: "expired" | "gap" | "lost" | "replaced" | "unknown";
     message: string;
   }
   /** The session goes on over another connection; nothing follows on this one. */

@@ -1,0 +1,93 @@
+"""Copies of sessions: what is kept, and for how long it may grow."""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.gateways import running_gateway
+from tests.support.stand_in_worker import StandInWorker
+
+from parley.gateway.kept_sessions import NotRebuilt
+from parley.gateway.session_copies import SessionCopies, SessionCopy
+from parley.protocol.control import CopiedOutput, CopyPart, Hello, ResumeState
+from parley.protocol.kinds import Kind
+
+
+def part(lease_id: str, number: int, log: bytes = b"", **more: object) -> CopyPart:
+    return CopyPart(lease_id, number, "parrot", log, **more)
+
+
+def output(seq: int, size: int = 10) -> CopiedOutput:
+    return CopiedOutput.of(seq, "x" * size)
+
+
+def test_a_log_grows_and_a_state_is_replaced() -> None:
+    copies = SessionCopies(session_bytes=1000, total_bytes=1000)
+
+    assert copies.store(part("a", 1, b"one", state=b"first", outputs=(output(1), output(2))))
+    assert copies.store(part("a", 2, b"two", outputs=(output(3),), settled=2))
+    assert copies.store(part("a", 3, state=b"2nd"))
+
+    copy = copies.find("a")
+    assert copy is not None
+    assert (copy.log, copy.state) == ([b"one", b"two"], b"2nd")
+    assert [each.seq for each in copy.outputs] == [3]
+    assert copies.size == copy.size == 3 + 3 + 3 + 10
+
+
+def test_a_session_that_takes_too_much_is_given_up_and_told() -> None:
+    copies = SessionCopies(session_bytes=100, total_bytes=1000)
+    assert copies.store(part("a", 1, bytes(60)))
+
+    assert not copies.store(part("a", 2, bytes(60)))
+    assert not copies.store(part("a", 3, b"more"))
+
+    assert copies.find("a") is None
+    assert (copies.size, copies.dropped) == (0, 1)
+
+
+def test_beyond_the_limit_of_all_the_oldest_goes() -> None:
+    copies = SessionCopies(session_bytes=100, total_bytes=150)
+    assert copies.store(part("old", 1, bytes(80)))
+
+    assert copies.store(part("new", 1, bytes(80)))
+
+    assert copies.find("old") is None
+    assert not copies.store(part("old", 2, b"more"))
+    assert copies.store(part("new", 2, b"more"))
+    assert (len(copies), copies.size, copies.dropped) == (1, 84, 1)
+
+
+def test_a_copy_that_begins_anew_replaces_what_was_there() -> None:
+    copies = SessionCopies(session_bytes=100, total_bytes=100)
+    copies.store(part("a", 1, bytes(80)))
+
+    assert copies.store(part("a", 1, bytes(90)))
+    assert copies.size == 90
+    copies.drop("a")
+    assert (copies.size, len(copies)) == (0, 0)
+
+
+async def test_another_model_or_version_is_refused_with_its_reason() -> None:
+    async with (
+        running_gateway(limits={"resume_window_s": 0.2}) as gateway,
+        StandInWorker(gateway.url),
+    ):
+        runtime = gateway.runtime
+        lease = runtime.worker_pool.lease(Kind.AUDIO_DUPLEX, "s")
+        assert lease is not None
+        lease.resume = ResumeState("duplex", left_s=None, note="")
+        assert runtime.kept_sessions.rebuild is not None
+
+        with pytest.raises(NotRebuilt, match=r"another model or version \(parley 0, other"):
+            await runtime.kept_sessions.rebuild(lease, SessionCopy("parley 0, other"))
+
+        lease.release()
+        assert len(runtime.queue) == 0
+        assert 'parley_sessions_rebuilt_total{outcome="lost"} 1.0' in (
+            runtime.metrics.page().decode()
+        )
+
+
+def test_a_fingerprint_tells_what_must_be_alike() -> None:
+    hello = Hello("w", "http://h:1", 1, "parrot", "cpu", "1.0", 7, context_tokens=8192)
+    assert hello.fingerprint == "parley 1.0, parrot, 8192 tokens"

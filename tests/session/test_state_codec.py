@@ -1,0 +1,85 @@
+"""What a session remembers crosses to another worker and back, and nothing else does."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import msgspec
+import numpy as np
+import pytest
+
+from parley.dialects.events import AudioInput, DuplexSetup, HalfDuplexSetup, Sound
+from parley.errors import InvalidPayload
+from parley.media.pcm import Pcm
+from parley.protocol.kinds import Phase
+from parley.protocol.values import TextPart
+from parley.session import state_codec
+
+
+def again(value: object) -> object:
+    return state_codec.decode(state_codec.encode(value))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        {"a": (1, [2.5, "three", b"4"]), "phase": Phase.PAUSED, 5: deque([True, None])},
+        DuplexSetup(prompt="Be kind.", voice=Sound(b"RIFF", 16_000)),
+        HalfDuplexSetup(system=(TextPart("Hello"), Sound(b"x", 8_000)), idle_s=3.0),
+        {"unset": msgspec.UNSET, "ids": frozenset({"b", "a"})},
+    ],
+)
+def test_values_come_back_equal(value: object) -> None:
+    assert again(value) == value
+    assert type(again(value)) is type(value)
+
+
+@pytest.mark.parametrize("scale", [1 / 32768, 0.1])
+def test_sound_comes_back_bit_for_bit(scale: float) -> None:
+    samples = (np.arange(-1000, 1000) * np.float32(scale)).astype(np.float32)
+
+    heard = again(AudioInput(Pcm(samples, 16_000), (b"jpeg",), force_listen=True))
+
+    assert isinstance(heard, AudioInput)
+    assert heard.pcm.samples.tobytes() == samples.tobytes()
+    assert (heard.frames, heard.force_listen) == ((b"jpeg",), True)
+
+
+def test_sixteen_bits_take_sixteen_bits() -> None:
+    exact = np.arange(-8000, 8000, dtype=np.float32) / np.float32(32768)
+    assert len(state_codec.encode(exact)) < 2.1 * len(exact)
+
+
+def test_shapes_are_kept() -> None:
+    state = np.zeros((2, 1, 128), np.float32) + np.float32(0.3)
+    restored = again((state, np.zeros(0, np.float32)))
+    assert isinstance(restored, tuple)
+    assert restored[0].shape == state.shape
+    assert len(restored[1]) == 0
+
+
+@pytest.mark.parametrize(
+    "plain",
+    [
+        ["made", "subprocess:Popen", {}],
+        ["made", "parley.worker.host:Host", {}],
+        ["made", "parley.session.state_codec:np.random.Generator", {}],
+        ["made", "parley.dialects.events.client:DuplexSetup", {"prompt": "x"}],
+        ["enum", "parley.dialects.events.client:DuplexSetup", 1],
+        ["array", "object", [1], b"12345678"],
+        ["unheard of"],
+        [["list"], []],
+    ],
+)
+def test_nothing_else_is_made(plain: list[object]) -> None:
+    with pytest.raises(InvalidPayload):
+        state_codec.decode(msgspec.msgpack.encode(plain))
+
+
+def test_damaged_bytes_are_refused() -> None:
+    whole = state_codec.encode({"a": [1, 2, 3]})
+    with pytest.raises(InvalidPayload):
+        state_codec.decode(whole[:-2])
+    with pytest.raises(TypeError):
+        state_codec.encode(object())

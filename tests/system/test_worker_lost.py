@@ -1,0 +1,79 @@
+"""A worker is killed in the middle of conversations: another one goes on with them."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.support.apart import Apart
+from tests.support.patience import HANG_S
+from tests.support.resumed_talks import TALKS, comparable
+from tests.support.resuming import ResumingClient
+from tests.support.talking import Message
+
+pytestmark = pytest.mark.slow
+
+FLAGS = ("--slots", "4", "--vad", "energy")
+DIALECTS = ("half_duplex", "duplex", "realtime", "minicpmo_v2")
+
+
+@pytest.fixture
+def apart(tmp_path: Path) -> Iterator[Apart]:
+    runtime = Apart(tmp_path)
+    try:
+        yield runtime
+    finally:
+        runtime.close()
+
+
+class WaitingClient(ResumingClient):
+    """Waits after so many messages until all others have come as far, and something was done."""
+
+    waits_after = -1
+    there: asyncio.Semaphore
+    go_on: asyncio.Event
+
+    async def hear(self) -> Message:
+        message = await super().hear()
+        if len(self.heard) == self.waits_after:
+            self.there.release()
+            await self.go_on.wait()
+        return message
+
+
+async def talk(client: WaitingClient, name: str, path: str) -> WaitingClient:
+    spoken = TALKS[name]
+    try:
+        await client.begin(session_id=spoken.session_id(path), first=spoken.first)
+        await spoken.talk(client)
+    finally:
+        await client.close()
+    return client
+
+
+async def test_a_killed_worker_changes_nothing(apart: Apart) -> None:
+    first = apart.start_worker(0, *FLAGS)
+    there, go_on = asyncio.Semaphore(0), asyncio.Event()
+
+    def client(name: str, waits_after: int = -1) -> asyncio.Task[WaitingClient]:
+        path = TALKS[name].path()
+        made = WaitingClient(f"ws://127.0.0.1:{apart.port}{path}")
+        made.waits_after, made.there, made.go_on = waits_after, there, go_on
+        return asyncio.create_task(talk(made, name, path))
+
+    whole = {name: await client(name) for name in DIALECTS}
+    killed = {name: client(name, len(whole[name].heard) // 2) for name in DIALECTS}
+    for _ in DIALECTS:
+        await there.acquire()
+    await asyncio.to_thread(apart.start_worker, 1, *FLAGS)
+    first.send(signal.SIGKILL)
+    go_on.set()
+
+    for name, talking in killed.items():
+        after = await talking
+        assert comparable(after.heard) == comparable(whole[name].heard), name
+        assert (after.doubles, after.holes, after.resumes) == (0, 0, 1)
+    await asyncio.to_thread(apart.until, HANG_S, idle_workers=1, busy_workers=0)
