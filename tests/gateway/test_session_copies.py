@@ -7,7 +7,7 @@ from tests.support.gateways import running_gateway
 from tests.support.stand_in_worker import StandInWorker
 
 from parley.gateway.kept_sessions import NotRebuilt
-from parley.gateway.session_copies import SessionCopies, SessionCopy
+from parley.gateway.session_copies import KeptCopy, SessionCopies
 from parley.protocol.control import CopiedOutput, CopyPart, Hello, ResumeState
 from parley.protocol.kinds import Kind
 
@@ -79,7 +79,7 @@ async def test_another_model_or_version_is_refused_with_its_reason() -> None:
         assert runtime.kept_sessions.rebuild is not None
 
         with pytest.raises(NotRebuilt, match=r"another model or version \(parley 0, other"):
-            await runtime.kept_sessions.rebuild(lease, SessionCopy("parley 0, other"))
+            await runtime.kept_sessions.rebuild(lease, KeptCopy("parley 0, other"))
 
         lease.release()
         assert len(runtime.queue) == 0

@@ -19,7 +19,7 @@ from parley import logs
 from parley.clock import Clock
 from parley.errors import Refused
 from parley.gateway.admission import Admission
-from parley.gateway.session_copies import SessionCopies, SessionCopy
+from parley.gateway.session_copies import KeptCopy, SessionCopies
 from parley.gateway.signals import Signal
 from parley.gateway.worker_pool import Lease, WorkerPool
 
@@ -60,7 +60,7 @@ class KeptSessions:
         learning_s: float = LEARNING_S,
     ) -> None:
         self._copies = copies
-        self.rebuild: Callable[[Lease, SessionCopy], Awaitable[Lease]] | None = None
+        self.rebuild: Callable[[Lease, KeptCopy], Awaitable[Lease]] | None = None
         """Goes on with a session of a lost worker at another one; raises `NotRebuilt`."""
         self.doubled: Signal[Lease] = Signal()
         """A worker that was thought lost brings a session with it that goes on elsewhere."""
@@ -153,9 +153,9 @@ class KeptSessions:
 
     async def _go_on(
         self,
-        rebuild: Callable[[Lease, SessionCopy], Awaitable[Lease]],
+        rebuild: Callable[[Lease, KeptCopy], Awaitable[Lease]],
         kept: _Kept,
-        copy: SessionCopy,
+        copy: KeptCopy,
     ) -> None:
         lease = kept.lease
         try:

@@ -19,7 +19,7 @@ from parley.gateway.dispatcher import Dispatcher
 from parley.gateway.kept_sessions import NotRebuilt
 from parley.gateway.metrics import Metrics
 from parley.gateway.queue import Ticket
-from parley.gateway.session_copies import SessionCopy
+from parley.gateway.session_copies import KeptCopy
 from parley.gateway.upstream import UpstreamConnection, UpstreamSettings, upstream_headers
 from parley.gateway.worker_pool import Lease
 from parley.protocol.control import (
@@ -58,7 +58,7 @@ class Rebuilding:
         self._clock = clock
         self._window_s = window_s
 
-    async def rebuild(self, lost: Lease, copy: SessionCopy) -> Lease:
+    async def rebuild(self, lost: Lease, copy: KeptCopy) -> Lease:
         """Another worker's lease of a session, which waits there for its client.
 
         Raises:
@@ -92,7 +92,7 @@ class Rebuilding:
         finally:
             self._dispatcher.cancel(ticket)
 
-    async def _until_leased(self, ticket: Ticket, copy: SessionCopy, began_at: float) -> None:
+    async def _until_leased(self, ticket: Ticket, copy: KeptCopy, began_at: float) -> None:
         changed = asyncio.Event()
         stop = ticket.changed.listen(changed.set)
         try:
@@ -109,7 +109,7 @@ class Rebuilding:
         if ticket.state != "leased":
             raise NotRebuilt("It was cancelled.")
 
-    def _why_none(self, copy: SessionCopy) -> str:
+    def _why_none(self, copy: KeptCopy) -> str:
         usable = [worker for worker in self._dispatcher.worker_pool if worker.is_usable]
         if usable and all(worker.hello.fingerprint != copy.fingerprint for worker in usable):
             there = ", ".join(sorted({worker.hello.fingerprint for worker in usable}))
@@ -117,7 +117,7 @@ class Rebuilding:
         return "There was no free slot in time."
 
     async def _move(
-        self, lost: Lease, lease: Lease, resume: ResumeState, copy: SessionCopy, ticket: Ticket
+        self, lost: Lease, lease: Lease, resume: ResumeState, copy: KeptCopy, ticket: Ticket
     ) -> bool:
         """Bring the copy to the lease's worker; False: another one is to be tried.
 
@@ -153,7 +153,7 @@ class Rebuilding:
         lease.resume_ends_at = self._clock.monotonic() + self._window_s
         return True
 
-    async def _answer(self, connection: ClientConnection, copy: SessionCopy) -> RebuildResult:
+    async def _answer(self, connection: ClientConnection, copy: KeptCopy) -> RebuildResult:
         try:
             async with asyncio.timeout(ANSWER_S):
                 for part in _parts(copy):
@@ -168,7 +168,7 @@ class Rebuilding:
             raise NotRebuilt(f"The worker's answer makes no sense: {error}") from None
 
 
-def _parts(copy: SessionCopy) -> Iterator[RebuildPart]:
+def _parts(copy: KeptCopy) -> Iterator[RebuildPart]:
     for piece in copy.log:
         for at in range(0, len(piece), PIECE_BYTES):
             yield RebuildPart(log=piece[at : at + PIECE_BYTES])

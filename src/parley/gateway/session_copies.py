@@ -13,7 +13,7 @@ from parley.protocol.control import CopiedOutput, CopyPart
 
 
 @dataclass(slots=True, eq=False)
-class SessionCopy:
+class KeptCopy:
     """What is kept of one session."""
 
     fingerprint: str
@@ -48,7 +48,7 @@ class SessionCopies:
     def __init__(self, *, session_bytes: int, total_bytes: int) -> None:
         self._session_bytes = session_bytes
         self._total_bytes = total_bytes
-        self._copies: dict[str, SessionCopy] = {}
+        self._copies: dict[str, KeptCopy] = {}
         self.size = 0
         """Bytes of all."""
         self.dropped = 0
@@ -62,7 +62,7 @@ class SessionCopies:
         lease_id = part.lease_id
         if part.number == 1:
             self.drop(lease_id)
-            self._copies[lease_id] = SessionCopy(part.fingerprint)
+            self._copies[lease_id] = KeptCopy(part.fingerprint)
         copy = self._copies.get(lease_id)
         if copy is None:
             return False
@@ -75,7 +75,7 @@ class SessionCopies:
             self._give_up(next(iter(self._copies)))
         return lease_id in self._copies
 
-    def find(self, lease_id: str) -> SessionCopy | None:
+    def find(self, lease_id: str) -> KeptCopy | None:
         """The copy of a session."""
         return self._copies.get(lease_id)
 
