@@ -60,8 +60,9 @@ async def _replaces_what_dies_and_leaves_nothing(make: Make) -> None:
         await until(lambda: len(kept.of("started")) == 2, PROCESS_S)
         await until(lambda: set(kept.lines) == {(0, "up 0"), (1, "up 1")}, PROCESS_S)
         first = next(news for news in kept.of("started") if news.index == 0)
-        executor.alive(first.pid)
-        executor.alive(999_999_999)
+        executor.alive(0, first.pid)
+        executor.alive(0, 999_999_999)
+        executor.alive(7, first.pid)
 
         os.kill(first.pid, signal.SIGKILL)
         await until(lambda: len(kept.of("started")) == 3, PROCESS_S)

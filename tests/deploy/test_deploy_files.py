@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+import ssl
 import subprocess
 import sys
 from pathlib import Path
@@ -13,12 +14,14 @@ from typing import Any
 import httpx
 import pytest
 import yaml
+from cryptography import x509
 from tests.support.gateways import end_of, hear, running_gateway, say
 from tests.support.programs import run, tool
 from tests.support.stand_in_worker import StandInWorker
 from websockets.asyncio.client import connect
 from websockets.typing import Origin
 
+from parley.certificates import make_pair
 from parley.settings import Settings
 
 ROOT = Path(__file__).parents[2]
@@ -112,7 +115,7 @@ def test_kubernetes_knows_every_field(tmp_path):
     assert said.count(" passed ") == len(documents)
 
 
-def test_the_ray_cluster_has_a_gpu_for_every_worker_of_the_server():
+def test_the_ray_cluster_scales_between_what_the_server_and_ray_are_told():
     cluster, service = yaml.safe_load_all((DEPLOY / "kubernetes/ray/raycluster.yaml").read_text())
     head, worker = pods(cluster)
     (group,) = cluster["spec"]["workerGroupSpecs"]
@@ -121,6 +124,7 @@ def test_the_ray_cluster_has_a_gpu_for_every_worker_of_the_server():
     (command,) = container["args"]
 
     assert int(re.search(r"--workers (\d+)", command)[1]) == group["minReplicas"]
+    assert int(environment["PARLEY_RAY__WORKERS_MAX"]) == group["maxReplicas"]
     assert cluster["spec"]["enableInTreeAutoscaling"]
     assert environment["PARLEY_RAY__GATEWAY_URL"] == f"wss://{service['metadata']['name']}:8006"
     assert worker["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "1"
@@ -158,14 +162,31 @@ def test_systemd_accepts_the_units():
 
 @contextlib.asynccontextmanager
 async def nginx(
-    tmp_path: Path, backend_port: int, port: int, *, file: str = "nginx.conf", signer_port: int = 0
+    tmp_path: Path,
+    backend_port: int,
+    port: int,
+    *,
+    file: str = "nginx.conf",
+    signer_port: int = 0,
+    below: str = "/",
+    tls: bool = False,
 ):
-    """A printed nginx file on loopback, without TLS."""
+    """A printed nginx file on loopback, without TLS or with a certificate made for the test."""
     text = (DEPLOY / "proxy" / file).read_text()
+    if below != "/":
+        text = text.replace("location / {", f"location {below} {{")
+        text = text.replace("proxy_pass http://parley;", "proxy_pass http://parley/;")
+    if tls:
+        pair = make_pair([x509.DNSName("voice.example")], 2)
+        for name, pem in zip(("pem", "key"), pair, strict=True):
+            (tmp_path / name).write_bytes(pem)
+            text = text.replace(f"/etc/ssl/voice.example.{name};", f"{tmp_path}/{name};")
+        text = text.replace("listen 443 ssl;", f"listen 127.0.0.1:{port} ssl;")
     text = text.replace("127.0.0.1:4180", f"127.0.0.1:{signer_port}")
     text = text.replace("127.0.0.1:8006", f"127.0.0.1:{backend_port}")
     text = text.replace("listen 443 ssl;", f"listen 127.0.0.1:{port};")
-    text = re.sub(r"^ *ssl_certificate.*$", "", text, flags=re.MULTILINE)
+    if not tls:
+        text = re.sub(r"^ *ssl_certificate.*$", "", text, flags=re.MULTILINE)
     (tmp_path / "parley.conf").write_text(text)
     temporary = "".join(
         f"{kind}_temp_path {tmp_path}/{kind};"
@@ -225,6 +246,57 @@ async def test_a_call_and_a_page_through_the_printed_nginx_file(tmp_path, unused
     assert (page.status_code, health.json()["status"]) == (200, "ok")
     assert [message["type"] for message in (*heard, *last)] == ["queue_done", "prepared", "stopped"]
     assert code == 1000
+
+
+async def test_pages_sockets_and_cookies_below_a_path_that_nginx_takes_away(
+    tmp_path, unused_tcp_port_factory
+):
+    port = unused_tcp_port_factory()
+    security = {
+        "trust_proxy": True,
+        "allowed_hosts": ["voice.example"],
+        "admin_token": "t" * 32,
+        "needs_key": True,
+    }
+    trusted = ssl.create_default_context()
+    async with (
+        running_gateway(security=security) as gateway,
+        StandInWorker(gateway.url),
+        nginx(tmp_path, gateway.gateway.port, port, below="/voice/", tls=True),
+    ):
+        trusted.load_verify_locations(tmp_path / "pem")
+        name = f"voice.example:{port}"
+        async with httpx.AsyncClient(
+            base_url=f"https://127.0.0.1:{port}/voice/",
+            headers={"Host": name, "X-Admin-Token": "t" * 32},
+            verify=False,
+        ) as http:
+            page = await http.get("")
+            linked = re.findall(r'(?:href|src)="([^"#]+)"', page.text)
+            files = {link: (await http.get(link)).status_code for link in linked}
+            outside = (await http.get(f"https://127.0.0.1:{port}/health")).status_code
+            made = (await http.post("api/admin/keys", json={"name": "kiosk"})).json()
+            exchanged = await http.post("api/token", headers={"X-Api-Key": made["key"]})
+        cookie = exchanged.headers["set-cookie"]
+        async with connect(
+            f"wss://{name}/voice/ws/duplex/omni_1",
+            host="127.0.0.1",
+            port=port,
+            ssl=trusted,
+            origin=Origin(f"https://{name}"),
+            additional_headers={"Cookie": cookie.partition(";")[0]},
+        ) as socket:
+            heard = await hear(socket)
+        # Who comes without TLS gets a cookie that works there.
+        async with gateway.http(headers={"X-Api-Key": made["key"]}) as http:
+            plain = (await http.post("/api/token")).headers["set-cookie"]
+
+    assert (page.status_code, outside) == (200, 404)
+    assert files
+    assert set(files.values()) == {200}, files
+    assert {"Secure", "HttpOnly", "SameSite=strict"} <= {part.strip() for part in cookie.split(";")}
+    assert "Secure" not in plain
+    assert heard["type"] == "queue_done"
 
 
 async def sign_in(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

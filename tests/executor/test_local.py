@@ -110,7 +110,7 @@ async def test_a_stopped_worker_is_killed_and_replaced_after_its_last_sign_of_li
         await runtime.next_line()
         first = runtime.executor.pids[0]
         for _ in range(10):
-            runtime.executor.alive(first)
+            runtime.executor.alive(0, first)
             await asyncio.sleep(0.06)
         still = runtime.executor.pids[0]
         os.kill(first, signal.SIGSTOP)

@@ -6,15 +6,18 @@ import asyncio
 import contextlib
 import json
 import signal
+import tempfile
 import time
+import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 from tests.contracts.executor import Kept, check_executor
+from tests.support import redis_server
 from tests.support.gateways import hear, running_gateway, say, until
 from tests.support.patience import HANG_S, PROCESS_S
 from tests.support.processes import running
@@ -23,6 +26,7 @@ from websockets.sync.client import connect as connect_now
 
 from parley.executor.base import WorkerNews
 from parley.executor.ray import RayExecutor, ray_environments
+from parley.executor.scaling import Demand, Scaling
 from parley.settings import Settings
 
 ray = pytest.importorskip("ray", reason="the extra 'ray' is not installed")
@@ -39,17 +43,22 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
-    """A head with one GPU and a node with another."""
+    """A head with one GPU and a node with another; with a Redis for the head's state where one is
+    installed."""
     from ray.cluster_utils import Cluster
 
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "num_gpus": 1})
-    try:
+    with contextlib.ExitStack() as stack:
+        if redis_server.PROGRAM is not None:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            redis = stack.enter_context(redis_server.redis_server(folder))
+            patch = stack.enter_context(pytest.MonkeyPatch.context())
+            patch.setenv("RAY_REDIS_ADDRESS", f"127.0.0.1:{redis.port}")
+        made = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "num_gpus": 1})
+        stack.callback(made.shutdown)
+        stack.callback(ray.shutdown)
         made.add_node(num_cpus=2, num_gpus=1)
         made.wait_for_nodes()
         yield made
-    finally:
-        ray.shutdown()
-        made.shutdown()
 
 
 @pytest.fixture(autouse=True)
@@ -80,12 +89,16 @@ class OnRay:
     def pids(self) -> list[int]:
         return sorted(worker.hello.pid for worker in self.pool if worker.is_usable)
 
-    def make(self) -> RayExecutor:
+    def pids_of(self, kind: str) -> list[int]:
+        return [news.pid for news in self.news if news.kind == kind]
+
+    def make(self, **more: Any) -> RayExecutor:
         settings: Settings = self.gateway.gateway.settings
         executor = RayExecutor(
             ray_environments(
                 settings, self.workers, gateway_url=self.gateway.url, fingerprint=None
             ),
+            **more,
             address=self.cluster.address,
             cluster=self.name,
             news=self._heard,
@@ -103,8 +116,8 @@ class OnRay:
             self.pool.process_ended(news.index, news.pid)
 
     @contextlib.asynccontextmanager
-    async def watched(self, *, stop: bool = True) -> AsyncIterator[RayExecutor]:
-        executor = self.make()
+    async def watched(self, *, stop: bool = True, **more: Any) -> AsyncIterator[RayExecutor]:
+        executor = self.make(**more)
         await executor.start()
         watching = asyncio.create_task(executor.watch())
         try:
@@ -147,6 +160,87 @@ async def test_more_workers_than_gpus_wait_and_a_new_node_takes_them(cluster: An
 
     assert why == "waiting for a GPU in the cluster"
     await all_gone(pids)
+
+
+async def test_a_lost_nodes_worker_begins_again_on_a_spare_one(cluster: Any) -> None:
+    added = [cluster.add_node(num_cpus=2, num_gpus=1)]
+    try:
+        async with on_ray(cluster, 3, "spare") as house, house.watched():
+            await until(lambda: house.usable == 3, PROCESS_S)
+            before = house.pids()
+            # On this thread: Ray sets signal handlers.
+            added.append(cluster.add_node(num_cpus=2, num_gpus=1))
+            cluster.remove_node(added.pop(0), allow_graceful=False)
+            await until(lambda: house.usable < 3, PROCESS_S)
+            await until(lambda: house.usable == 3, PROCESS_S)
+            after = house.pids()
+    finally:
+        for node in added:
+            cluster.remove_node(node, allow_graceful=False)
+
+    assert len(set(before) & set(after)) == 2
+    await all_gone([*before, *after])
+
+
+def asked_for() -> int:
+    """How many bundles an autoscaler of this cluster is to have room for."""
+    from ray.experimental.internal_kv import _internal_kv_get
+
+    return len(json.loads(_internal_kv_get(b"autoscaler_resource_request") or "[]"))
+
+
+async def test_people_who_wait_bring_more_workers_and_an_idle_one_is_given_back(
+    cluster: Any,
+) -> None:
+    async with on_ray(cluster, 2, "scaled") as house:
+        pool, queue = house.pool, house.gateway.runtime.queue
+
+        def look() -> Demand:
+            idle = frozenset(worker.hello.index for worker in pool if worker.is_empty)
+            return Demand(len(queue), len(pool.leases), 1, idle)
+
+        policy = Scaling(1, 2, up_after_s=1.0, down_after_s=3.0)
+        async with house.watched(scaling=policy, look=look, retire=pool.retire):
+            await until(lambda: house.usable == 1, PROCESS_S)
+            alone, asked = house.pids(), [asked_for()]
+            async with (
+                connect(house.gateway.ws("/ws/duplex/omni_1")) as one,
+                connect(house.gateway.ws("/ws/duplex/omni_2")) as two,
+            ):
+                assert (await hear(one))["type"] == "queue_done"
+                while (await hear(two))["type"] != "queue_done":
+                    assert len(queue) == 1
+                asked.append(asked_for())
+                both = house.pids()
+                # The first to hang up leaves the other's worker alone.
+                await one.close()
+                await until(lambda: house.pids_of("retired"), PROCESS_S)
+                assert house.usable == 1
+                asked.append(asked_for())
+                await say(two, type="prepare")
+                assert (await hear(two))["type"] == "prepared"
+        # Like a driver that only looks.
+        ray.init(address=cluster.address, namespace="looks", log_to_driver=False)
+        asked.append(asked_for())
+
+    assert alone[0] in both
+    assert asked == [1, 2, 1, 0]
+    await all_gone(both)
+
+
+async def test_workers_that_a_smaller_server_does_not_want_end(cluster: Any) -> None:
+    async with on_ray(cluster, 2, "smaller") as house:
+        async with house.watched(stop=False):
+            await until(lambda: house.usable == 2, PROCESS_S)
+            before = house.pids()
+        house.workers = 1
+        async with house.watched():
+            await until(lambda: house.usable == 1, PROCESS_S)
+            (kept,) = house.pids()
+            assert kept in before
+            names = [one["name"] for one in ray.util.list_named_actors(all_namespaces=True)]
+            assert names == ["parley-smaller-0"]
+        await all_gone(before)
 
 
 async def test_an_actor_killed_in_a_session_is_told_and_replaced(cluster: Any) -> None:
@@ -242,13 +336,7 @@ def test_serve_on_two_nodes_as_the_docs_print_it_ends_with_ctrl_c(
             connect_now(f"{ws}/ws/duplex/omni_2?extensions=true") as two,
         ):
             heard = [json.loads(client.recv(HANG_S))["type"] for client in (one, two)]
-        ours = [
-            process
-            for process in psutil.process_iter(["cmdline"])
-            if "parley.executor.child" in (process.info["cmdline"] or [])
-            and "worker" in process.info["cmdline"]
-            and str(tmp_path) in str(_environment(process).get("PARLEY_STORAGE__DATA_DIR"))
-        ]
+        ours = workers_of(tmp_path)
         server.send(signal.SIGINT)
         code = server.popen.wait(PROCESS_S)
         _, alive = psutil.wait_procs(ours, HANG_S)
@@ -256,6 +344,73 @@ def test_serve_on_two_nodes_as_the_docs_print_it_ends_with_ctrl_c(
     assert heard == ["queue_done", "queue_done"]
     assert len(ours) == 2
     assert (code, alive) == (0, [])
+
+
+@pytest.mark.skipif(redis_server.PROGRAM is None, reason="no redis-server is installed")
+def test_a_call_goes_on_while_the_head_is_away_and_workers_are_replaced_when_it_is_back(
+    cluster: Any, tmp_path: Path
+) -> None:
+    flags = ("--executor", "ray", "--model", "parrot", "--workers", "1", "--data-dir", "data")
+    where = ("--ray-address", cluster.address, "--host", "127.0.0.1", "--port", "0", "--http")
+
+    def ask(path: str) -> Any:
+        try:
+            with urllib.request.urlopen(f"{server.url}{path}", timeout=HANG_S) as answer:
+                return answer.status, json.loads(answer.read())
+        except urllib.error.HTTPError as refused:
+            return refused.code, json.loads(refused.read())
+
+    def idle_until(condition: Callable[[list[str]], bool]) -> list[str]:
+        deadline = time.monotonic() + PROCESS_S
+        while True:
+            workers = ask("/workers")[1]["workers"]
+            ids = [one["worker_id"] for one in workers if one["status"] == "idle"]
+            if condition(ids):
+                return ids
+            assert time.monotonic() < deadline, workers
+            time.sleep(0.1)
+
+    with running(tmp_path, "serve", *flags, *where) as server:
+        server.line_with("ready after", 2 * PROCESS_S)
+        (worker,) = idle_until(lambda ids: len(ids) == 1)
+        ws = "ws" + server.url.removeprefix("http")
+        with connect_now(f"{ws}/ws/duplex/omni_1?extensions=true") as call:
+            assert json.loads(call.recv(HANG_S))["type"] == "queue_done"
+            call.send(json.dumps({"type": "prepare"}))
+            prepared = json.loads(call.recv(HANG_S))
+            cluster.head_node.kill_gcs_server(check_alive=False)
+            assert ask("/ready")[0] == 200
+            call.send(json.dumps({"type": "stop"}))
+            assert json.loads(call.recv(HANG_S))["type"] == "stopped"
+        with connect_now(f"{ws}/ws/duplex/omni_2?extensions=true") as call:
+            assert json.loads(call.recv(HANG_S))["type"] == "queue_done", "the slot is free"
+        finished = [one["session_id"] for one in ask("/api/sessions")[1]["recordings"]]
+        cluster.head_node.start_gcs_server()
+
+        (process,) = workers_of(tmp_path)
+        actor_process = process.parent()
+        assert actor_process is not None
+        actor_process.kill()
+        idle_until(lambda ids: worker not in ids)
+        unready = ask("/ready")[0]
+        idle_until(lambda ids: len(ids) == 1 and ids != [worker])
+        ready = ask("/ready")[0]
+        server.send(signal.SIGINT)
+        code = server.popen.wait(PROCESS_S)
+
+    assert prepared["recording_session_id"] in finished
+    assert (unready, ready, code) == (503, 200, 0)
+
+
+def workers_of(folder: Path) -> list[psutil.Process]:
+    """Worker processes of a server whose data lies below `folder`."""
+    return [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if "parley.executor.child" in (process.info["cmdline"] or [])
+        and "worker" in process.info["cmdline"]
+        and str(folder) in str(_environment(process).get("PARLEY_STORAGE__DATA_DIR"))
+    ]
 
 
 def _environment(process: psutil.Process) -> dict[str, str]:

@@ -280,6 +280,37 @@ def test_a_worker_that_ends_again_and_again_before_it_is_ready_is_not_waited_for
     assert runtime.worker_pool.loading_workers == 0
 
 
+def test_processes_of_two_nodes_may_have_the_same_number():
+    runtime = House()
+    for index in (0, 1):
+        runtime.worker_pool.process_begins(index, pid=7)
+    runtime.worker("w0", pid=7, index=0)
+    still_loading = runtime.worker_pool.loading_workers
+    runtime.worker("w1", pid=7, index=1)
+    one, two = held(runtime.ask()), held(runtime.ask())
+
+    runtime.worker_pool.process_ended(0, 7)
+
+    assert still_loading == 1
+    assert {one.worker.worker_id: one.is_lost, two.worker.worker_id: two.is_lost} == {
+        "w0": True,
+        "w1": False,
+    }
+
+
+def test_only_an_empty_worker_is_retired_and_nobody_gets_a_slot_of_it_then():
+    runtime = House()
+    runtime.worker("w0", pid=1, index=0)
+    running = held(runtime.ask())
+
+    assert not runtime.worker_pool.retire(0)
+    running.release()
+    runtime.says(running.worker, running, "ended")
+    assert not runtime.worker_pool.retire(1)
+    assert runtime.worker_pool.retire(0)
+    assert runtime.ask().state == "waiting"
+
+
 def test_one_worker_that_cannot_load_does_not_speak_for_the_others():
     runtime = House()
     runtime.worker_pool.process_begins(0, pid=1)

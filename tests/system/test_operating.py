@@ -81,6 +81,21 @@ def test_every_line_of_serve_and_its_workers_is_one_json_object(tmp_path: Path) 
     assert sum(line["event"] == "session began" for line in lines) == 2, "gateway and worker"
 
 
+def test_a_second_signal_ends_a_drain_and_every_process_with_it(tmp_path: Path) -> None:
+    with serving(tmp_path, "--drain-timeout", "600") as server:
+        children = server.children
+        ws = "ws" + server.url.removeprefix("http")
+        with connect(f"{ws}/ws/duplex/omni_1?extensions=true") as client:
+            assert json.loads(client.recv(HANG_S))["type"] == "queue_done"
+            server.send(signal.SIGTERM)
+            server.line_with("shutting down")
+            server.send(signal.SIGTERM)
+            code = server.popen.wait(HANG_S)
+        _, alive = psutil.wait_procs(children, HANG_S)
+
+    assert (code, alive) == (0, [])
+
+
 def test_a_drained_serve_lets_a_call_end_and_its_processes_end_then(tmp_path: Path) -> None:
     with serving(tmp_path, "--drain-timeout", "600") as server:
         children = server.children

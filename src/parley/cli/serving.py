@@ -33,6 +33,7 @@ from parley.executor.ray import (
     gateway_address,
     ray_environments,
 )
+from parley.executor.scaling import Demand, Scaling
 from parley.gateway.main import Gateway
 from parley.gateway.worker_pool import Worker
 from parley.settings import Settings
@@ -128,7 +129,9 @@ class Serve:
         executor = await (self._on_ray() if on_ray else self._on_this_machine())
         self._executor = executor
         worker_pool = self._gateway.runtime.worker_pool
-        worker_pool.alive.listen(lambda worker: executor.alive(worker.hello.pid))
+        worker_pool.alive.listen(
+            lambda worker: executor.alive(worker.hello.index, worker.hello.pid)
+        )
         worker_pool.joined.listen(self._worker_joined)
         count = executor.workers
         announce(
@@ -155,9 +158,11 @@ class Serve:
     async def _on_ray(self) -> Executor:
         settings = self._settings
         await asyncio.to_thread(connect, settings.ray.address)
+        least = settings.workers or max(1, await asyncio.to_thread(cluster_gpus))
+        most = settings.ray.workers_max or least
         environments = ray_environments(
             settings,
-            settings.workers or max(1, await asyncio.to_thread(cluster_gpus)),
+            max(least, most),
             gateway_url=gateway_address(settings, self._gateway.port),
             fingerprint=self._gateway.fingerprint,
         )
@@ -170,6 +175,26 @@ class Serve:
             write=self._worker_wrote,
             heartbeat_limit_s=settings.worker.heartbeat_limit_s,
             loading_limit_s=settings.worker.loading_limit_s,
+            scaling=Scaling(
+                least,
+                most,
+                up_after_s=settings.ray.scale_up_after_s,
+                down_after_s=settings.ray.scale_down_after_s,
+            )
+            if most > least
+            else None,
+            look=self._demand,
+            retire=self._gateway.runtime.worker_pool.retire,
+        )
+
+    def _demand(self) -> Demand:
+        runtime = self._gateway.runtime
+        workers = list(runtime.worker_pool)
+        return Demand(
+            waiting=len(runtime.queue),
+            running=len(runtime.worker_pool.leases),
+            slots=max((worker.slots for worker in workers), default=1),
+            idle=frozenset(worker.hello.index for worker in workers if worker.is_empty),
         )
 
     def _worker_wrote(self, index: int, line: str) -> None:
@@ -207,6 +232,9 @@ class Serve:
                     f"starting it again in {news.retry_in_s:g} s",
                     err=True,
                 )
+            case "retired":
+                worker_pool.process_ended(news.index, news.pid)
+                announce(f"worker {news.index} given back: {news.why}")
             case "given_up":
                 self._given_up.append(news.why)
                 worker_pool.process_ended(news.index, news.pid)

@@ -25,14 +25,14 @@ LOADING_LIMIT_S: Final = 1800.0
 
 @dataclass(frozen=True, slots=True)
 class WorkerNews:
-    """A worker process waits for a place, started, ended or failed for good.
+    """A worker process waits for a place, started, ended, failed for good or is not needed.
 
     `waiting`: there is no device for it yet. `started`: a process exists. `ended`: it exited and is
-    restarted in `retry_in_s`. `given_up`: it cannot be started and is not retried. `why` is a
-    sentence for the log.
+    restarted in `retry_in_s`. `given_up`: it cannot be started and is not retried. `retired`: it
+    was ended, because fewer are enough. `why` is a sentence for the log.
     """
 
-    kind: Literal["waiting", "started", "ended", "given_up"]
+    kind: Literal["waiting", "started", "ended", "given_up", "retired"]
     index: int
     pid: int = 0
     why: str = ""
@@ -63,8 +63,8 @@ class Executor(Protocol):
         """Keep every worker alive; returns when all were given up."""
         ...
 
-    def alive(self, pid: int) -> None:
-        """A worker gave a sign of life; unknown process ids are ignored."""
+    def alive(self, index: int, pid: int) -> None:
+        """Worker `index` gave a sign of life in process `pid`; others' are ignored."""
         ...
 
     async def stop(self, grace_s: float) -> None:

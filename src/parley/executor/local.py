@@ -152,8 +152,9 @@ class LocalExecutor:
             checking.cancel()
             await asyncio.gather(checking, return_exceptions=True)
 
-    def alive(self, pid: int) -> None:
+    def alive(self, index: int, pid: int) -> None:
         """A child gave a sign of life; unknown process ids are ignored."""
+        del index
         if pid in self._due_at:
             self._is_ready.add(pid)
             self._due_at[pid] = time.monotonic() + self._heartbeat_limit_s

@@ -4,6 +4,9 @@ One named, detached actor per worker holds the device and runs the worker proces
 (`executor/ray_worker.py`). Ray places and replaces; whether a worker is alive is decided by its
 heartbeats at the gateway, as everywhere. Actors outlive a gateway that dies: the next one finds
 them by name and starts no second ones, unless its set-up or version is another.
+
+With a `Scaling` there are more workers while people wait, up to as many as there are environments,
+and an autoscaler is asked for their nodes; a worker that nobody needs is ended when it is empty.
 """
 
 from __future__ import annotations
@@ -37,6 +40,7 @@ from parley.executor.base import (
 )
 from parley.executor.local import as_environment, write_line
 from parley.executor.ray_worker import NodeWorker, NodeWorkerState
+from parley.executor.scaling import Demand, Scaling
 from parley.private import keep_private
 from parley.settings import Settings
 
@@ -46,6 +50,7 @@ POLL_S: Final = 1.0
 WAITING_AFTER_S: Final = 5.0
 """An actor that does not answer for this long has no place yet."""
 ANSWER_LIMIT_S: Final = 15.0
+RETIRE_GRACE_S: Final = 5.0
 SECRET_FILE: Final = "worker_secret"
 
 log = logs.get(__name__)
@@ -76,13 +81,16 @@ class RayExecutor:
     """See the module.
 
     Args:
-        environments: one per worker.
+        environments: one per worker, those that are started while people wait included.
         address: of the cluster (`auto`: the one this machine belongs to; `local`: a new one on this
             machine).
         cluster: distinguishes several servers in one Ray cluster.
         gpus: of each worker; None: one where the cluster has GPUs, else none.
         news: hears what happens.
         write: takes a worker's number and one line of its output.
+        scaling: None: as many workers as environments, always.
+        look: what there is to do; asked once a second.
+        retire: told that a worker is to end, before it does; whether it is still empty.
     """
 
     def __init__(
@@ -98,6 +106,9 @@ class RayExecutor:
         first_retry_s: float = FIRST_RETRY_S,
         heartbeat_limit_s: float = HEARTBEAT_LIMIT_S,
         loading_limit_s: float = LOADING_LIMIT_S,
+        scaling: Scaling | None = None,
+        look: Callable[[], Demand] = lambda: Demand(0, 0),
+        retire: Callable[[int], bool] = lambda index: False,
     ) -> None:
         self._environments = environments
         self._address = address
@@ -109,51 +120,108 @@ class RayExecutor:
         self._first_retry_s = first_retry_s
         self._heartbeat_limit_s = heartbeat_limit_s
         self._loading_limit_s = loading_limit_s
+        self._scaling = scaling
+        self._look = look
+        self._retire = retire
         self._places: dict[int, _Place] = {}
         self._stopping = asyncio.Event()
+        self._asking = asyncio.Lock()
+        """Held while the cluster is asked for anything: the connection is not closed in between."""
         self._own_connection = False
 
     @property
     def workers(self) -> int:
-        return len(self._environments)
+        return len(self._places) or self._least
+
+    @property
+    def _least(self) -> int:
+        return len(self._environments) if self._scaling is None else self._scaling.least
 
     async def start(self) -> None:
         """Connect to the cluster, adopt what runs there, create the rest."""
         self._own_connection = await asyncio.to_thread(connect, self._address)
-        gpus = self._gpus
-        if gpus is None:
-            gpus = 1.0 if await asyncio.to_thread(cluster_gpus) else 0.0
-        await asyncio.to_thread(_ask_for_nodes, self.workers, gpus)
-        now = time.monotonic()
-        for index in range(self.workers):
-            actor = await asyncio.to_thread(self._actor, index, gpus)
-            self._places[index] = _Place(actor, heard_at=now, retry_s=self._first_retry_s)
+        if self._gpus is None:
+            may_come = self._scaling is not None
+            self._gpus = 1.0 if may_come or await asyncio.to_thread(cluster_gpus) else 0.0
+        there = await asyncio.to_thread(self._there)
+        missing = [i for i in range(len(self._environments)) if i not in there]
+        indices = sorted(there | set(missing[: max(0, self._least - len(there))]))
+        await asyncio.to_thread(_ask_for_nodes, len(indices), self._gpus)
+        for index in indices:
+            await self._add(index)
+
+    async def _add(self, index: int) -> None:
+        actor = await asyncio.to_thread(self._actor, index, self._gpus or 0.0)
+        self._places[index] = _Place(actor, heard_at=time.monotonic(), retry_s=self._first_retry_s)
 
     async def watch(self) -> None:
         """Ask every actor once a second; returns when all workers were given up."""
         while not self._stopping.is_set():
-            found = await asyncio.to_thread(self._poll)
-            now = time.monotonic()
-            for index, answer in found.items():
-                self._heard(index, self._places[index], answer, now)
-            self._look_after(now)
+            async with self._asking:
+                if self._stopping.is_set():
+                    return
+                found = await asyncio.to_thread(self._poll)
+                now = time.monotonic()
+                for index, answer in found.items():
+                    self._heard(index, self._places[index], answer, now)
+                self._look_after(now)
+                await self._scale(now)
             if all(place.is_given_up for place in self._places.values()):
                 return
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(POLL_S):
                     await self._stopping.wait()
 
-    def alive(self, pid: int) -> None:
-        """A worker gave a sign of life."""
-        for place in self._places.values():
-            if place.pid == pid:
-                place.is_ready = True
-                place.due_at = time.monotonic() + self._heartbeat_limit_s
+    def alive(self, index: int, pid: int) -> None:
+        """A worker gave a sign of life. On another node another one may have its process id."""
+        place = self._places.get(index)
+        if place is not None and place.pid == pid:
+            place.is_ready = True
+            place.due_at = time.monotonic() + self._heartbeat_limit_s
 
     async def stop(self, grace_s: float) -> None:
         """End workers and actors."""
         self._stopping.set()
-        await asyncio.to_thread(self._stop, grace_s)
+        async with self._asking:
+            await asyncio.to_thread(self._stop, grace_s)
+
+    # ---- more and fewer -----------------------------------------------------------------------
+
+    async def _scale(self, now: float) -> None:
+        """One step towards as many as are needed."""
+        if self._scaling is None:
+            return
+        demand = self._look()
+        count = len(self._places)
+        wanted = self._scaling.wanted(demand, count, now)
+        if wanted > count:
+            log.info("more workers asked for", workers=wanted, waiting=demand.waiting)
+            await asyncio.to_thread(_ask_for_nodes, wanted, self._gpus or 0.0)
+            unused = (i for i in range(len(self._environments)) if i not in self._places)
+            for index, _ in zip(unused, range(wanted - count), strict=False):
+                try:
+                    await self._add(index)
+                except ray_errors() as error:
+                    # The cluster's head is away; asked again in a second.
+                    log.warning("worker not added", worker=index, why=str(error)[:200])
+                    return
+        elif wanted < count and (index := self._superfluous(demand)) is not None:
+            place = self._places.pop(index)
+            log.info("worker given back", worker=index, workers=wanted)
+            await asyncio.to_thread(_ask_for_nodes, wanted, self._gpus or 0.0)
+            await asyncio.to_thread(_end, [place.actor], RETIRE_GRACE_S)
+            self._news(WorkerNews("retired", index, place.pid, "fewer are enough"))
+
+    def _superfluous(self, demand: Demand) -> int | None:
+        """A worker that may end: one without a place before one that is empty."""
+        waiting = [index for index, place in self._places.items() if place.is_waiting]
+        if waiting:
+            return max(waiting)
+        for index in sorted(demand.idle & self._places.keys(), reverse=True):
+            # From here on nobody gets a slot of it.
+            if self._retire(index):
+                return index
+        return None
 
     # ---- what came of the questions ----------------------------------------------------------
 
@@ -235,6 +303,23 @@ class RayExecutor:
 
     # ---- in threads --------------------------------------------------------------------------
 
+    def _there(self) -> set[int]:
+        """Numbers of the workers that a server before left here; those that are too many end."""
+        import ray
+
+        prefix = f"parley-{self._cluster}-"
+        names = [
+            one["name"]
+            for one in ray.util.list_named_actors(all_namespaces=True)
+            if one["namespace"] == NAMESPACE and one["name"].startswith(prefix)
+        ]
+        numbers = {int(end) for name in names if (end := name.removeprefix(prefix)).isdigit()}
+        for index in sorted(numbers - set(range(len(self._environments)))):
+            log.info("worker that is too many ended", worker=index)
+            with contextlib.suppress(ValueError):
+                _end([ray.get_actor(f"{prefix}{index}", namespace=NAMESPACE)], RETIRE_GRACE_S)
+        return numbers & set(range(len(self._environments)))
+
     def _actor(self, index: int, gpus: float) -> Any:
         """The actor of one worker: the one that is there, if it is as it should be."""
         import ray
@@ -300,13 +385,8 @@ class RayExecutor:
 
         if not ray.is_initialized():
             return
-        stopping = [place.actor.stop.remote(grace_s) for place in self._places.values()]
-        if stopping:
-            ray.wait(stopping, num_returns=len(stopping), timeout=grace_s + 2.0)
-        for place in self._places.values():
-            # A worker ends with its actor (`executor/child.py`).
-            ray.kill(place.actor, no_restart=True)
-        _ask_for_nodes(0, 0.0)
+        _end([place.actor for place in self._places.values()], grace_s)
+        _ask_for_nodes(0, self._gpus or 0.0)
         if self._own_connection:
             ray.shutdown()
 
@@ -343,6 +423,13 @@ def connect(address: str) -> bool:
     return True
 
 
+def ray_errors() -> tuple[type[Exception], ...]:
+    """With which Ray says that it cannot do something now."""
+    import ray
+
+    return (ray.exceptions.RayError, TimeoutError, ValueError)
+
+
 def cluster_gpus() -> int:
     """How many GPUs the cluster has now."""
     import ray
@@ -350,13 +437,30 @@ def cluster_gpus() -> int:
     return int(ray.cluster_resources().get("GPU", 0))
 
 
+def _end(actors: Sequence[Any], grace_s: float) -> None:
+    """End workers in order, and then their actors."""
+    import ray
+
+    stopping = [actor.stop.remote(grace_s) for actor in actors]
+    if stopping:
+        ray.wait(stopping, num_returns=len(stopping), timeout=grace_s + 2.0)
+    for actor in actors:
+        # A worker ends with its actor (`executor/child.py`).
+        ray.kill(actor, no_restart=True)
+
+
 def _ask_for_nodes(workers: int, gpus: float) -> None:
-    """Have an autoscaler, if there is one, provide room for so many workers."""
+    """Have an autoscaler, if there is one, provide room for so many workers, until it is asked for
+    another number. 0 withdraws the request. While the cluster's head is away nobody is asked."""
     if not gpus:
         return
+    import ray
     from ray.autoscaler.sdk import request_resources
 
-    request_resources(bundles=[{"GPU": gpus}] * workers)
+    try:
+        request_resources(bundles=[{"GPU": gpus}] * workers)
+    except ray.exceptions.RayError as error:
+        log.warning("autoscaler not asked", workers=workers, why=str(error)[:200])
 
 
 def _digest(environment: Mapping[str, str], command: Sequence[str]) -> str:

@@ -70,6 +70,11 @@ class Admission:
                 return last
         return peer or "unknown"
 
+    def is_encrypted(self, headers: Mapping[str, str]) -> bool:
+        """Whether a trusted proxy says that the client speaks TLS with it."""
+        said = headers.get("x-forwarded-proto", "").rpartition(",")[2].strip().lower()
+        return self._security.trust_proxy and said == "https"
+
     def check_host(self, headers: Mapping[str, str]) -> None:
         """Whoever asks for us by a name that is not ours was led here: a site may point its own
         name at our address, and its pages are then of our origin. Addresses cannot be pointed

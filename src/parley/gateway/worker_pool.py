@@ -168,6 +168,11 @@ class Worker:
             return "cleanup"
         return self.says
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether it could serve and has nothing to do."""
+        return self.is_usable and not (self.leases or self.closing or self.is_draining)
+
     def offers(self, kind: Kind) -> bool:
         return kind.mode in self.hello.modes
 
@@ -254,7 +259,7 @@ class WorkerPool:
             self.phase(worker, session)
         self.last_alive_at = now
         self._slots_seen = hello.slots
-        self._has_loaded(hello.pid, now)
+        self._has_loaded(hello, now)
         self.changed.notify()
         self.joined.notify(worker)
         self.alive.notify(worker)
@@ -364,10 +369,12 @@ class WorkerPool:
 
     def process_ended(self, index: int, pid: int) -> None:
         """Worker process `index` is gone; its successor comes under another name."""
+        self.waiting.pop(index, None)
         if self.loading.pop(index, None) is not None:
             self._failed_loads.add(index)
         for worker in list(self._workers.values()):
-            if worker.hello.pid == pid:
+            # On another node of a cluster another one may have the same process id.
+            if (worker.hello.index, worker.hello.pid) == (index, pid):
                 self.left(worker)
         self.changed.notify()
 
@@ -409,6 +416,14 @@ class WorkerPool:
         begins without it."""
         worker.is_draining = on
         self.changed.notify()
+
+    def retire(self, index: int) -> bool:
+        """Whether worker process `index` of an executor is empty; nobody gets a slot of it then."""
+        for worker in self._workers.values():
+            if worker.hello.index == index and worker.is_empty:
+                self.drain(worker, True)
+                return True
+        return False
 
     def find(self, worker_id: str) -> Worker | None:
         """The worker of that name."""
@@ -544,12 +559,12 @@ class WorkerPool:
         """Those that load and did not fail to the last time."""
         return [one for index, one in self.loading.items() if index not in self._failed_loads]
 
-    def _has_loaded(self, pid: int, now: float) -> None:
-        for index, loading in list(self.loading.items()):
-            if loading.pid == pid:
-                del self.loading[index]
-                self._failed_loads.discard(index)
-                self.loading_s = max(1.0, now - loading.begins_at)
+    def _has_loaded(self, hello: Hello, now: float) -> None:
+        loading = self.loading.get(hello.index)
+        if loading is not None and loading.pid == hello.pid:
+            del self.loading[hello.index]
+            self._failed_loads.discard(hello.index)
+            self.loading_s = max(1.0, now - loading.begins_at)
 
     def _lose(self, worker: Worker) -> None:
         worker.closing.clear()

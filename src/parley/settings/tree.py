@@ -391,7 +391,11 @@ class SecuritySettings(Part):
     worker_secret: str | None = Field(
         None, description="Secret shared by gateway and workers; required unless they use loopback."
     )
-    trust_proxy: bool = Field(False, description="Read client addresses from X-Forwarded-For.")
+    trust_proxy: bool = Field(
+        False,
+        description="Read client addresses from X-Forwarded-For, and from X-Forwarded-Proto "
+        "whether they come by TLS.",
+    )
     fetch_urls: bool = Field(
         False,
         description="Fetch pictures and clips that chat completions name by http(s) address; never "
@@ -568,7 +572,22 @@ class RaySettings(Part):
         description="Distinguishes several servers in one Ray cluster.",
     )
     gpus_per_worker: float | None = Field(
-        None, ge=0, description="Default: 1 where the cluster has GPUs, else 0."
+        None,
+        ge=0,
+        description="Default: 1 where the cluster has GPUs at the start or workers_max is set, "
+        "else 0.",
+    )
+    workers_max: int | None = Field(
+        None,
+        ge=1,
+        description="While people wait, the cluster is asked for up to so many workers; default: "
+        "as many as `workers`, always.",
+    )
+    scale_up_after_s: float = Field(
+        10.0, ge=0, description="How long somebody has waited before more workers are asked for."
+    )
+    scale_down_after_s: float = Field(
+        600.0, ge=0, description="How long fewer were enough before a worker is given back."
     )
     gateway_url: str | None = Field(
         None,

@@ -237,7 +237,7 @@ def routes(
             max_age=round(lasts_s),
             httponly=True,
             samesite="strict",
-            secure=not gateway.http,
+            secure=not gateway.http or admission.is_encrypted(request.headers),
         )
         return Token(token=made, expires_in_s=lasts_s)
 
