@@ -444,7 +444,7 @@ class ModelContract:
 
         assert said.result.ending is Ending.SPOKE
         assert said.result.end_of_turn
-        assert said.result.text.strip() == "one two"
+        assert said.result.text.strip() == self.shown("one two").strip()
         assert len(said.samples) == 0
         assert settled.result.context_tokens >= said.result.context_tokens
         assert listened.result.ending is Ending.LISTEN
