@@ -1,0 +1,212 @@
+"""Whichever process is killed, no finished recording is lost, no slot stays taken, and `/ready`
+tells the truth: a gateway with another on standby, a worker of another host, their Redis, and the
+folder in which recordings are kept. Ray's head: tests/executor/test_ray.py."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import signal
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.patience import HANG_S
+from tests.support.processes import Process, running
+from tests.support.redis_server import RedisServer, redis_server
+from websockets.exceptions import WebSocketException
+from websockets.sync.client import ClientConnection, connect
+
+pytestmark = pytest.mark.slow
+
+READY_S = 5.0
+SLOT_S = 10.0
+A_SECOND = {"type": "audio_chunk", "audio_base64": base64.b64encode(bytes(4 * 16_000)).decode()}
+
+
+def within(limit_s: float, condition: Callable[[], Any], what: str) -> Any:
+    """The limits are for a machine that has its processors to itself; this one is given as much
+    more time as it has more to do."""
+    began = time.monotonic()
+    while not (found := condition()):
+        load = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+        assert time.monotonic() - began < limit_s * load, (
+            f"{what}, at load {load:.1f} per processor"
+        )
+        time.sleep(0.02)
+    return found
+
+
+def answer(url: str) -> tuple[int, Any]:
+    try:
+        with urllib.request.urlopen(url, timeout=HANG_S) as found:
+            return found.status, json.loads(found.read())
+    except urllib.error.HTTPError as refused:
+        return refused.code, json.loads(refused.read())
+    except OSError as error:
+        return 0, str(error)
+
+
+class Company:
+    """Two gateways that agree in a Redis and share a folder; a worker with a folder of its own."""
+
+    def __init__(self, folder: Path, redis: RedisServer, stack: contextlib.ExitStack) -> None:
+        self.folder, self.redis, self._stack = folder, redis, stack
+        self.ports: dict[str, str] = {}
+        self.finished: set[str] = set()
+        self.calls = 0
+        self.gateways = {"a": self.gateway("a", "gateway ready")}
+        self.gateways["b"] = self.gateway("b", "gateway on standby")
+        self.worker = self.start_worker()
+        self.active = "a"
+        within(HANG_S, lambda: self.is_ready("a"), "the first gateway has no worker")
+
+    @property
+    def kept(self) -> Path:
+        return self.folder / "gateways" / "sessions"
+
+    def gateway(self, name: str, words: str) -> Process:
+        config = self.folder / f"{name}.toml"
+        config.write_text(
+            f'[standby]\nredis_url = "{self.redis.url}"\nname = "{name}"\n'
+            f'[storage]\ndata_dir = "{self.folder / "gateways"}"\n'
+        )
+        flags = ("--http", "--host", "127.0.0.1", "--port", self.ports.get(name, "0"))
+        process = self._stack.enter_context(
+            running(self.folder, "gateway", *flags, "--config", str(config))
+        )
+        line = json.loads(process.line_with(words))
+        self.ports[name] = line["url"].rpartition(":")[2]
+        return process
+
+    def start_worker(self) -> Process:
+        both = ",".join(self.url(name) for name in "ab")
+        flags = ("--model", "parrot", "--vad", "energy", "--data-dir", str(self.folder / "worker"))
+        return self._stack.enter_context(running(self.folder, "worker", "--gateway", both, *flags))
+
+    def url(self, name: str = "") -> str:
+        return f"http://127.0.0.1:{self.ports[name or self.active]}"
+
+    def is_ready(self, name: str = "") -> bool:
+        return answer(f"{self.url(name)}/ready")[0] == 200
+
+    @contextlib.contextmanager
+    def call(self) -> Any:
+        """One that is prepared, has said something, and is recorded."""
+        self.calls += 1
+        ws = "ws" + self.url().removeprefix("http")
+        with connect(f"{ws}/ws/duplex/omni_{self.calls}?extensions=true") as socket:
+            while json.loads(socket.recv(HANG_S))["type"] != "queue_done":
+                pass
+            socket.send(json.dumps({"type": "prepare"}))
+            prepared = json.loads(socket.recv(HANG_S))
+            assert prepared["type"] == "prepared", prepared
+            self.say(socket)
+            yield socket, prepared["recording_session_id"]
+
+    def say(self, socket: ClientConnection) -> None:
+        socket.send(json.dumps(A_SECOND))
+        while json.loads(socket.recv(HANG_S))["type"] != "result":
+            pass
+
+    def one_whole_call(self) -> str:
+        """Gives its recording's id."""
+        with self.call() as (socket, recording_id):
+            self.end(socket, recording_id)
+        return str(recording_id)
+
+    def end(self, socket: ClientConnection, recording_id: str) -> None:
+        socket.send(json.dumps({"type": "stop"}))
+        while json.loads(socket.recv(HANG_S))["type"] != "stopped":
+            pass
+        self.finished.add(recording_id)
+
+    def slot_is_given(self) -> bool:
+        """Whether a newcomer gets the only slot at once."""
+        with contextlib.suppress(OSError, WebSocketException, TimeoutError):
+            ws = "ws" + self.url().removeprefix("http")
+            with connect(f"{ws}/ws/duplex/omni_0?extensions=true") as socket:
+                return bool(json.loads(socket.recv(1.0))["type"] == "queue_done")
+        return False
+
+    def nothing_is_lost(self) -> None:
+        def listed() -> set[str]:
+            status, found = answer(f"{self.url()}/api/sessions?limit=100")
+            return {one["session_id"] for one in found["recordings"]} if status == 200 else set()
+
+        within(HANG_S, lambda: self.finished <= listed(), "a finished recording is not there")
+
+
+def test_whichever_process_is_killed(tmp_path: Path) -> None:
+    """One story: a Redis, two gateways and a worker take ten seconds to start."""
+    with redis_server(tmp_path) as redis, contextlib.ExitStack() as stack:
+        company = Company(tmp_path, redis, stack)
+        company.one_whole_call()
+        for kill in (the_worker, the_store, the_redis, the_gateway):
+            kill(company)
+            company.nothing_is_lost()
+        assert len(company.finished) == 6
+
+
+def the_worker(company: Company) -> None:
+    company.one_whole_call()
+    with company.call():
+        company.worker.send(signal.SIGKILL)
+        within(READY_S, lambda: not company.is_ready(), "ready without a worker")
+
+    company.worker = company.start_worker()
+    company.worker.line_with("gateway welcome")
+
+    within(READY_S, company.is_ready, "not ready with a worker")
+    within(SLOT_S, company.slot_is_given, "the new worker's slot is not given")
+
+
+def the_store(company: Company) -> None:
+    """The folder is away, as a file system of the network: calls go on, recordings wait."""
+    away = company.kept.rename(company.kept.with_name("away"))
+    company.kept.touch()
+    recording_id = company.one_whole_call()
+    assert company.is_ready(), "calls are served"
+    within(SLOT_S, company.slot_is_given, "the slot stays taken")
+    left = company.folder / "worker" / "sessions" / recording_id / "recording.json"
+    within(HANG_S, left.exists, "the worker does not keep what could not be taken over")
+
+    company.kept.unlink()
+    away.rename(company.kept)
+
+
+def the_redis(company: Company) -> None:
+    with company.call() as (socket, recording_id):
+        company.redis.kill()
+        within(READY_S, lambda: not company.is_ready("a"), "ready, though nobody gets a slot")
+        assert not company.is_ready("b")
+        company.say(socket)
+        company.end(socket, recording_id)
+    company.redis.start()
+
+    within(HANG_S, lambda: company.is_ready("a") or company.is_ready("b"), "nobody is active again")
+    if company.is_ready("b"):
+        # It was the first to ask the Redis that had forgotten everything; the other ends.
+        company.active = "b"
+        assert company.gateways["a"].popen.wait(HANG_S) == 75
+        company.gateways["a"] = company.gateway("a", "gateway on standby")
+    within(SLOT_S, company.slot_is_given, "the slot stays taken")
+
+
+def the_gateway(company: Company) -> None:
+    company.one_whole_call()
+    killed, company.active = company.active, "b" if company.active == "a" else "a"
+    ws = "ws" + company.url(killed).removeprefix("http")
+    with connect(f"{ws}/ws/duplex/omni_cut?extensions=true") as socket:
+        assert json.loads(socket.recv(HANG_S))["type"] == "queue_done"
+        company.gateways[killed].send(signal.SIGKILL)
+        within(READY_S, lambda: not company.is_ready(killed), "ready, though it is gone")
+        within(SLOT_S, company.slot_is_given, "the slot stays taken at the next gateway")
+        assert company.is_ready()
+    company.one_whole_call()
