@@ -124,7 +124,7 @@ web-bench: ## figures of the pages: how soon they can be used, what they add to 
 web-hour: FIGURES := hour
 web-hour: ## one call of an hour, its memory and its clocks; ARGS="--minutes 10" for less
 
-web-shots: $(STAMP) node_modules/.package-lock.json ## pictures of every page into .shots/; ARGS="call omni" for some
+web-shots: $(STAMP) node_modules/.package-lock.json ## pictures of every page into .shots/; ARGS="call omni" for some, ARGS=--docs for those of the docs
 	@mkdir -p .shots && $(PY) -m tests.web.speech .shots/speech.wav 'What is the capital of France?'
 	@node --no-warnings tests/web/shots.mjs --model pocket --wav .shots/speech.wav --out .shots $(ARGS)
 

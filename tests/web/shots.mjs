@@ -2,7 +2,10 @@
  * Pictures of every page: desktop and phone, light and dark, at rest and in conversation with a model that
  * really answers. What a camera sees is drawn (`scene.svg`).
  *
- *     node tests/web/shots.mjs --wav speech.wav --out .shots [--looks desktop-light,desktop-dark] [page …]
+ *     node tests/web/shots.mjs --wav speech.wav [--out .shots] [--looks desktop-light,phone-dark] [page …]
+ *     node tests/web/shots.mjs --wav speech.wav --docs
+ *
+ * `--docs` makes those that the documentation shows (docs/do/pages.md), where it looks for them.
  */
 
 import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
@@ -17,6 +20,7 @@ const { values: flags, positionals: wanted } = parseArgs({
   options: {
     wav: { type: 'string' },
     out: { type: 'string', default: '.shots' },
+    docs: { type: 'boolean' },
     python: { type: 'string', default: '.venv/bin/python' },
     looks: { type: 'string' },
     model: { type: 'string', default: 'pocket' },
@@ -204,32 +208,39 @@ if (!findBrowser()) {
   console.log('skipped: no Chromium here (apt-get install chromium)');
   process.exit(77);
 }
+/** Name and look of each picture. @returns {[string, string][]} */
+function wantedPictures() {
+  if (flags.docs) {
+    const text = readFileSync(new URL('../../docs/do/pages.md', import.meta.url), 'utf8');
+    return [...text.matchAll(/images\/([\w-]+?)-((?:desktop|phone)-\w+)\.webp/g)].map(([, name, look]) => [name, look]);
+  }
+  const looks = flags.looks ? flags.looks.split(',') : Object.keys(LOOKS);
+  const names = wanted.length > 0 ? wanted : Object.keys(PAGES);
+  return looks.flatMap((look) => names.map((name) => /** @type {[string, string]} */ ([name, look])));
+}
+
+const out = flags.docs ? new URL('../../docs/images/', import.meta.url).pathname : flags.out;
+mkdirSync(out, { recursive: true });
 mkdirSync(flags.out, { recursive: true });
 const server = await startServer(flags.python, { model: flags.model });
 const browser = await launch({ wav: flags.wav, film: await filmOf('scene.svg') });
-for (const [look, { locale, ...options }] of Object.entries(LOOKS).filter(
-  ([name]) => !flags.looks || flags.looks.split(',').includes(name),
-)) {
-  for (const name of wanted.length > 0 ? wanted : Object.keys(PAGES)) {
-    const [path, prepare, how] = PAGES[name];
-    const { context } = await openContext(browser, server.base, {
-      options: { locale: locale ?? 'en-GB', ...options },
-      expected: [/.*/],
-    });
-    const page = await context.newPage();
-    try {
-      await page.goto(path);
-      await page.waitForLoadState('networkidle');
-      await prepare?.(page, look.startsWith('phone'));
-      await page.waitForTimeout(300);
-      await save(page, join(flags.out, `${name}-${look}.webp`), how?.fullPage);
-      console.log(`${name}-${look}`);
-    } catch (error) {
-      console.log(`FAIL ${name}-${look}: ${error.message}`);
-      process.exitCode = 1;
-    }
-    await context.close();
+for (const [name, look] of wantedPictures()) {
+  const [path, prepare, how] = PAGES[name];
+  const { locale = 'en-GB', ...options } = LOOKS[look];
+  const { context } = await openContext(browser, server.base, { options: { locale, ...options }, expected: [/.*/] });
+  const page = await context.newPage();
+  try {
+    await page.goto(path);
+    await page.waitForLoadState('networkidle');
+    await prepare?.(page, look.startsWith('phone'));
+    await page.waitForTimeout(300);
+    await save(page, join(out, `${name}-${look}.webp`), how?.fullPage);
+    console.log(`${name}-${look}`);
+  } catch (error) {
+    console.log(`FAIL ${name}-${look}: ${error.message}`);
+    process.exitCode = 1;
   }
+  await context.close();
 }
 await browser.close();
 await server.stop();
