@@ -78,6 +78,9 @@ async function reachable(page, selectors) {
   }, selectors);
 }
 
+/** So long the server keeps a session for somebody who is cut off (limits.resume_window_s). */
+const WINDOW_S = 30;
+
 const CONTROLS = ['.dock .main', '.dock .left .round', '.dock .right .round'];
 
 /** Until each of the controls can be pressed, when whatever slides has come to rest. */
@@ -458,6 +461,40 @@ export const callScenarios = {
     await page.goto('/');
     await page.locator('.recent a').first().waitFor();
     assert.equal(await page.locator('.recent a').count(), 1, 'and it is found again');
+  },
+
+  async left_while_mended({ browser, base }) {
+    // The line breaks, the page tries to go on and is closed meanwhile: nobody waits for the place it had.
+    const proxy = await startProxy(Number(new URL(base).port));
+    const { context, errors } = await openContext(browser, proxy.base, { expected: [/WebSocket/] });
+    try {
+      const page = await context.newPage();
+      const wire = wiretap(page);
+      // Another connection is never made.
+      await page.addInitScript(() => {
+        const nowhere = () => Object.assign(new EventTarget(), { readyState: 0, close() {}, send() {} });
+        globalThis.WebSocket = new Proxy(globalThis.WebSocket, {
+          construct: (Socket, how) => (String(how[0]).includes('resume=true') ? nowhere() : new Socket(...how)),
+        });
+      });
+      const free = async () => (await (await fetch(`${base}/status`)).json()).idle_workers;
+      await page.goto('/audio_duplex');
+      await mainButton(page).click();
+      await phase(page, 'live');
+      await wire.has(({ type }) => /^response\./.test(type));
+      proxy.drop();
+      await page.locator('.state').getByText('Connection lost. Reconnecting…').waitFor();
+      assert.equal(await free(), 0, 'the server keeps the place');
+      page.on('dialog', (dialog) => void dialog.accept());
+      const from = Date.now();
+      await page.goto('/privacy');
+      await eventually(async () => (await free()) === 1, 'the place is free', WINDOW_S * 800);
+      assert.deepEqual(errors, []);
+      return `free after ${((Date.now() - from) / 1000).toFixed(1)} s`;
+    } finally {
+      await context.close();
+      proxy.stop();
+    }
   },
 
   async w19_go_on_after_a_loss({ page }) {

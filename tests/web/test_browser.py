@@ -50,7 +50,7 @@ GROUPS = {
         "w18_leaving",
     ],
     "reach": ["w12_full_screen", "w13_phone_sheet"],
-    "losses": ["w6_network_cut", "w6_offline", "w19_go_on_after_a_loss"],
+    "losses": ["w6_network_cut", "w6_offline", "left_while_mended", "w19_go_on_after_a_loss"],
     "waits": ["w6_stalled_server", "w7_the_sign_recovers"],
     "sounds": ["w4_muted_is_not_recorded", "w15_another_microphone", "w20_ducking"],
     "beside": ["push_to_talk", "small_window", "words_in_a_call", "without_camera"],
