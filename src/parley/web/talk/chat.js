@@ -105,7 +105,7 @@ export class ChatTalk extends EventTarget {
   messages = [];
   /** @type {ChatPhase} */
   phase = 'idle';
-  /** @type {import('../wire/connection.js').Place | null} */
+  /** @type {import('../wire/place.js').Place | null} */
   queue = null;
   /** @type {ChatClient | null} */
   #client = null;

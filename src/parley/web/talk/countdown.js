@@ -11,7 +11,7 @@ export class Countdown {
     this.now = now;
   }
 
-  /** @param {import('../wire/connection.js').Place | null} place */
+  /** @param {import('../wire/place.js').Place | null} place */
   update(place) {
     if (!place) {
       this.#place = null;

@@ -11,7 +11,7 @@
  * @typedef {object} CallState
  * @property {CallPhase} phase
  * @property {Activity} activity
- * @property {import('../wire/connection.js').Place | null} queue
+ * @property {import('../wire/place.js').Place | null} queue
  * @property {{attempt: number} | null} retrying
  * @property {boolean} isMuted
  * @property {boolean} isForcingListen

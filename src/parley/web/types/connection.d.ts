@@ -1,5 +1,3 @@
-/** @param {any} message a queue event of any dialect @returns {Place} */
-export function placeOf(message: any): Place;
 /**
  * @typedef {{base?: string, token?: string} & Surroundings} Where the server (the page's own by default), and a key for it
  */
@@ -85,12 +83,7 @@ export class Connection extends EventTarget {
     #private;
 }
 export type Phase = "new" | "connecting" | "queued" | "assigned" | "ready" | "returning" | "stopping" | "ended";
-export type Place = {
-    position: number;
-    length: number;
-    waitS: number | null;
-    ticketId: string;
-};
+export type Place = import("./place.js").Place;
 export type Reason = import("./reasons.js").Reason;
 export type Ending = import("./reasons.js").Ending;
 /**

@@ -25,7 +25,7 @@ import { FINAL_CODES, Returning } from './returning.js';
 import { fitting, pack, unpack, WireSound } from './sound.js';
 
 /** @typedef {'new' | 'connecting' | 'queued' | 'assigned' | 'ready' | 'returning' | 'stopping' | 'ended'} Phase */
-/** @typedef {{position: number, length: number, waitS: number | null, ticketId: string}} Place */
+/** @typedef {import('./place.js').Place} Place */
 /** @typedef {import('./reasons.js').Reason} Reason */
 /** @typedef {import('./reasons.js').Ending} Ending */
 
@@ -397,14 +397,4 @@ export class Connection extends EventTarget {
     // Without a network nobody hears it, and the place is free when the server has waited long enough.
     this.fetch(goodbyeUrl(this.url, this.sessionId), init).catch(() => {});
   }
-}
-
-/** @param {any} message a queue event of any dialect @returns {Place} */
-export function placeOf(message) {
-  return {
-    position: message.position,
-    length: message.queue_length ?? message.position,
-    waitS: message.estimated_wait_s ?? message.eta_seconds ?? null,
-    ticketId: message.ticket_id ?? '',
-  };
 }

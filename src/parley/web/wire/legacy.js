@@ -1,6 +1,7 @@
 /** What the three older dialects say alike: the queue, the end, errors. */
 
-import { Connection, placeOf } from './connection.js';
+import { Connection } from './connection.js';
+import { placeOf } from './place.js';
 import { reasonOf } from './reasons.js';
 
 export class LegacyConnection extends Connection {

@@ -1,7 +1,8 @@
 /** The realtime dialect: full duplex on `/v1/realtime`. Events as in duplex.js. */
 
 import { socketUrl } from './address.js';
-import { Connection, placeOf } from './connection.js';
+import { Connection } from './connection.js';
+import { placeOf } from './place.js';
 
 /** @typedef {import('./protocol.js').realtime.ServerMessage} ServerMessage */
 /** @typedef {import('./duplex.js').Unit} Unit */

@@ -52,7 +52,7 @@ export class Queue extends HTMLElement {
     }
   }
 
-  /** @param {import('../../wire/connection.js').Place | null} place */
+  /** @param {import('../../wire/place.js').Place | null} place */
   update(place) {
     const wasWaiting = !this.hidden;
     this.#countdown.update(place);
