@@ -16,7 +16,9 @@
 
 import { Captions } from './captions.js';
 import { KeptCall } from './kept-call.js';
+import { CallKind } from './kind.js';
 import { isBusyIn, isOnIn, mayFollow } from './phases.js';
+import { Presence } from './presence.js';
 import { Redials, serviceAfter } from './service.js';
 import { freshState } from './state.js';
 
@@ -24,11 +26,6 @@ import { freshState } from './state.js';
 /** @typedef {import('./state.js').Ending} Ending */
 /** @typedef {import('./state.js').Trouble} Trouble */
 
-/** Who waited, and is not there when the turn comes, has this long. Source: web client spec 6. */
-const AWAY_MS = 20_000;
-/** This many loud reports in a row (20 a second) are somebody speaking. */
-const VOICE_LEVEL = 0.05;
-const VOICE_REPORTS = 6;
 /** A slow network is spoken of until it has been quick for this long. */
 const SLOW_SHOWN_MS = 15_000;
 /** How often the age of the last answer is looked at. */
@@ -40,8 +37,8 @@ const RENEW_AFTER_MS = 20_000;
 /** Without a network for longer than this a call is over. */
 const OFFLINE_LIMIT_MS = 60_000;
 
-/** @template {import('./state.js').Order} O */
-export class Call extends EventTarget {
+/** @template {import('./state.js').Order} O @extends {CallKind<O>} */
+export class Call extends CallKind {
   /** @type {CallState} */
   state = freshState();
   captions = new Captions();
@@ -62,9 +59,9 @@ export class Call extends EventTarget {
   recorded = null;
   #kept = new KeptCall();
   #hasWaited = false;
-  #loudReports = 0;
-  /** @type {{away: any, slow: any, watch: any, dial: any}} */
-  #timers = { away: null, slow: null, watch: null, dial: null };
+  #presence;
+  /** @type {{slow: any, watch: any, dial: any}} */
+  #timers = { slow: null, watch: null, dial: null };
   #redials = new Redials();
   #wasPaused = false;
   #hasBeenLive = false;
@@ -83,6 +80,7 @@ export class Call extends EventTarget {
     this.now = surroundings.now ?? (() => performance.now());
     this.setTimer = surroundings.setTimer ?? ((callback, ms) => setTimeout(callback, ms));
     this.clearTimer = surroundings.clearTimer ?? ((timer) => clearTimeout(timer));
+    this.#presence = new Presence(this);
     this.network = surroundings.network ?? ('addEventListener' in globalThis ? globalThis : new EventTarget());
   }
 
@@ -180,8 +178,7 @@ export class Call extends EventTarget {
       this.rig.addEventListener(type, (event) => act(/** @type {CustomEvent} */ (event).detail), { signal });
     on('level', ({ rms }) => {
       this.micLevel = rms;
-      this.#loudReports = rms > VOICE_LEVEL ? this.#loudReports + 1 : 0;
-      if (this.#loudReports >= VOICE_REPORTS) this.noticed();
+      this.#presence.heard(rms);
       this.#tellLevel();
     });
     on('position', (position) => {
@@ -255,7 +252,7 @@ export class Call extends EventTarget {
       this.#hasWaited = true;
       this.set({ phase: 'queued' });
     }
-    if (phase === 'assigned' && this.#hasWaited && this.isAway()) this.#waitForPerson();
+    if (phase === 'assigned' && this.#hasWaited && this.isAway()) this.#presence.wait(() => this.#giveBack());
   }
 
   /** @param {{sessionId: string, recordingId: string}} session */
@@ -308,11 +305,6 @@ export class Call extends EventTarget {
     }, WATCH_MS);
   }
 
-  /** How long an answer has been due, in ms; 0 while none is. */
-  waitingMs() {
-    return 0;
-  }
-
   // The end, or the next connection
 
   /** @param {import('../wire/reasons.js').Ending} ending */
@@ -353,6 +345,7 @@ export class Call extends EventTarget {
   /** @param {Ending} ending @param {Trouble | null} [trouble] */
   #finish(ending, trouble = null) {
     for (const timer of Object.values(this.#timers)) this.clearTimer(timer);
+    this.#presence.noticed();
     this.#line.abort();
     this.#life.abort();
     this.onEnded();
@@ -403,19 +396,14 @@ export class Call extends EventTarget {
   // The person
 
   /** The others in the queue must not wait for somebody who has left. */
-  #waitForPerson() {
-    this.clearTimer(this.#timers.away);
-    this.#timers.away = this.setTimer(() => {
-      this.#timers.away = null;
-      this.set({ hasGivenBack: true });
-      this.stop();
-    }, AWAY_MS);
+  #giveBack() {
+    this.set({ hasGivenBack: true });
+    this.stop();
   }
 
   /** The person is here: they came back to the page, touched it, or spoke. */
   noticed() {
-    this.clearTimer(this.#timers.away);
-    this.#timers.away = null;
+    this.#presence.noticed();
   }
 
   /** The system gave the sound back, or a person tapped to have it. */
@@ -453,33 +441,4 @@ export class Call extends EventTarget {
       this.#finish({ reason, code: '', sentence: '', wasReady: this.#hasBeenLive });
     }
   }
-
-  // What the kinds of call fill in
-
-  /** @param {O} _order @param {string} _said @returns {import('../wire/connection.js').Connection} */
-  makeClient(_order, _said) {
-    throw new Error('a kind of call makes its own client');
-  }
-
-  /** Say goodbye over the wire. */
-  hangUp() {}
-  /** @param {any} _client @param {AbortSignal} _signal */
-  wire(_client, _signal) {}
-  pause() {}
-  onReady() {}
-  /** The same session, over another connection. */
-  onReturned() {}
-  /** The connection is gone and will be made again. */
-  onCut() {}
-  /** @param {number} _mic @param {number} _voice */
-  onLevel(_mic, _voice) {}
-  /** @param {import('../audio/rig.js').Position} _position */
-  onPosition(_position) {}
-  /** @param {number} _turn */
-  onStarted(_turn) {}
-  /** @param {number} _turn */
-  onDrained(_turn) {}
-  /** @param {{turn: number, index: number, ms: number}} _gap */
-  onGap(_gap) {}
-  onEnded() {}
 }

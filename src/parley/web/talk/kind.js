@@ -1,0 +1,36 @@
+/** What a kind of call fills in: its own client, and what it does when something happens to the call. */
+
+/** @template {import('./state.js').Order} O */
+export class CallKind extends EventTarget {
+  /** @param {O} _order @param {string} _said @returns {import('../wire/connection.js').Connection} */
+  makeClient(_order, _said) {
+    throw new Error('a kind of call makes its own client');
+  }
+
+  /** Say goodbye over the wire. */
+  hangUp() {}
+  /** @param {any} _client @param {AbortSignal} _signal */
+  wire(_client, _signal) {}
+  pause() {}
+  onReady() {}
+  /** The same session, over another connection. */
+  onReturned() {}
+  /** The connection is gone and will be made again. */
+  onCut() {}
+  /** @param {number} _mic @param {number} _voice */
+  onLevel(_mic, _voice) {}
+  /** @param {import('../audio/rig.js').Position} _position */
+  onPosition(_position) {}
+  /** @param {number} _turn */
+  onStarted(_turn) {}
+  /** @param {number} _turn */
+  onDrained(_turn) {}
+  /** @param {{turn: number, index: number, ms: number}} _gap */
+  onGap(_gap) {}
+  onEnded() {}
+
+  /** How long an answer has been due, in ms; 0 while none is. */
+  waitingMs() {
+    return 0;
+  }
+}
