@@ -48,6 +48,9 @@ const LOOKS = {
   },
 };
 
+/** Pages that the documentation shows on a phone, too. */
+const ON_PHONES = ['home', 'call-speaking', 'omni', 'chat-answer'];
+
 /** What an image may take of the bytes that a better one would. */
 const QUALITY = 82;
 
@@ -211,8 +214,10 @@ if (!findBrowser()) {
 /** Name and look of each picture. @returns {[string, string][]} */
 function wantedPictures() {
   if (flags.docs) {
-    const text = readFileSync(new URL('../../docs/do/pages.md', import.meta.url), 'utf8');
-    return [...text.matchAll(/images\/([\w-]+?)-((?:desktop|phone)-\w+)\.webp/g)].map(([, name, look]) => [name, look]);
+    return Object.keys(LOOKS).flatMap((look) => {
+      const names = look.startsWith('phone') ? ON_PHONES : Object.keys(PAGES);
+      return names.map((name) => /** @type {[string, string]} */ ([name, look]));
+    });
   }
   const looks = flags.looks ? flags.looks.split(',') : Object.keys(LOOKS);
   const names = wanted.length > 0 ? wanted : Object.keys(PAGES);

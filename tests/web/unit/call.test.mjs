@@ -578,6 +578,22 @@ test('what the person says is written where the server writes it down', async ()
   assert.deepEqual(lines(call), ['note.connected', 'you: How are you?']);
 });
 
+test('half-duplex: a turn that was written has its words already', async () => {
+  const { clock, sockets, connection } = surroundings();
+  const call = new HalfDuplexCall(new FakeRig(), clock.surroundings());
+  await call.start({ options: () => ({}), microphone: {}, connection });
+  sockets[0].accept();
+  sockets[0].say({ type: 'queue_done' }, { type: 'prepared', session_id: 'hdx_1', timeout_s: 180 });
+  call.captions.wrote('What is this?');
+  sockets[0].say({ type: 'generating', speech_duration_ms: 0 });
+  sockets[0].say({ type: 'chunk', text_delta: 'A cup.', audio_data: '' });
+  const said = call.captions.list.filter(({ who }) => who !== 'note').map(({ who, text }) => [who, text]);
+  assert.deepEqual(said, [
+    ['you', 'What is this?'],
+    ['assistant', 'A cup.'],
+  ]);
+});
+
 test('half-duplex: the length of what was said gives way to its words', async () => {
   const { clock, sockets, connection } = surroundings();
   const call = new HalfDuplexCall(new FakeRig(), clock.surroundings());
@@ -586,7 +602,7 @@ test('half-duplex: the length of what was said gives way to its words', async ()
   sockets[0].say({ type: 'queue_done' }, { type: 'prepared', session_id: 'hdx_1', timeout_s: 180 });
   sockets[0].say({ type: 'generating', speech_duration_ms: 900 });
   assert.equal(call.captions.list.at(-1).key, 'caption.you_spoke');
-  call.client.tell('heard_text', { id: 'u1', text: 'Good morning.', isFinal: true });
+  sockets[0].say({ type: 'input_transcript', index: 0, text: 'Good morning.' });
   const said = call.captions.list.filter(({ who }) => who === 'you');
   assert.deepEqual(
     said.map(({ text, key }) => [text, key]),

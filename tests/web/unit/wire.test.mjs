@@ -109,7 +109,8 @@ test('half-duplex sends its configuration after the queue, not on opening', () =
   sockets[0].say({ type: 'queued', position: 2, estimated_wait_s: 40, ticket_id: 'q_1', queue_length: 3 });
   assert.deepEqual(sockets[0].sent, []);
   sockets[0].say({ type: 'queue_done' });
-  assert.deepEqual(sockets[0].sent, [{ type: 'prepare', system_prompt: 'Hi.', resume: true }]);
+  const config = { transcribe: true };
+  assert.deepEqual(sockets[0].sent, [{ type: 'prepare', system_prompt: 'Hi.', config, resume: true }]);
   sockets[0].say({ type: 'prepared', session_id: 'hdx_1', timeout_s: 180, recording_session_id: 'r1' });
   sockets[0].say({ type: 'stopped', session_id: 'hdx_1' });
 
@@ -208,6 +209,34 @@ test('a session that the server does not keep, or not long enough, is lost', () 
   assert.equal(left.sockets.length, 1);
   const goodbye = 'http://parley.localhost/api/sessions/adx_1/end';
   assert.deepEqual(left.requests, [['POST', goodbye]], 'the server need not wait for who will not come');
+});
+
+test('half-duplex and duplex: what was heard is told, and words are written into the call', () => {
+  for (const make of [
+    (where) => new HalfDuplexClient({ system_prompt: 'Hi.' }, where),
+    (where) => new DuplexClient({ instructions: 'x' }, 'audio', where),
+  ]) {
+    const { sockets, connection } = surroundings();
+    const client = make(connection);
+    const seen = watch(client, 'heard_text');
+    client.open();
+    const [socket] = sockets;
+    socket.accept();
+    socket.say({ type: 'queue_done' });
+    const [{ transcribe, config }] = socket.sent;
+    assert.equal(transcribe ?? config.transcribe, true);
+    socket.say({ type: 'prepared', session_id: 's', timeout_s: 9, accepts: ['input_text', 'input_image'] });
+    socket.say({ type: 'input_transcript', index: 2, text: 'What is the capital of Italy?' });
+    client.sendText('And this?', 'AAAA');
+    client.sendText('Thanks.', null);
+
+    assert.equal(client.canText, true);
+    assert.deepEqual(seen, [['heard_text', { id: '2', text: 'What is the capital of Italy?', isFinal: true }]]);
+    assert.deepEqual(socket.sent.slice(1), [
+      { type: 'input_text', text: 'And this?', images: ['AAAA'] },
+      { type: 'input_text', text: 'Thanks.' },
+    ]);
+  }
 });
 
 test('a goodbye without a socket goes where the server is, with its key', () => {
@@ -488,7 +517,14 @@ test('the duplex dialects carry the same unit under their own names', () => {
   }
   const [legacy, realtime] = sockets;
   assert.deepEqual(legacy.sent, [
-    { type: 'prepare', system_prompt: 'Be kind.', max_slice_nums: 2, ref_audio_base64: 'AAAA', resume: true },
+    {
+      type: 'prepare',
+      system_prompt: 'Be kind.',
+      max_slice_nums: 2,
+      transcribe: true,
+      ref_audio_base64: 'AAAA',
+      resume: true,
+    },
     {
       type: 'audio_chunk',
       audio_base64: 'AAAAAAAAAAAAAAAAAAAAAA==',

@@ -68,7 +68,8 @@ export class HalfDuplexCall extends Call {
       this.#isHeard = false;
       this.#askedAt = this.now();
       this.metrics.speechMs = speechMs;
-      this.captions.you('caption.you_spoke', { seconds: speechMs / 1000 });
+      // A turn that was written has its words already.
+      if (speechMs > 0) this.captions.you('caption.you_spoke', { seconds: speechMs / 1000 });
       this.set({ activity: 'thinking' });
     });
     on('delta', ({ text, audio }) => {

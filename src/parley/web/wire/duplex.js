@@ -64,7 +64,7 @@ export class DuplexClient extends LegacyConnection {
   onAssigned() {
     const { instructions, voice, ttsVoice, slices = 1, config, record, interruption } = this.options;
     /** @type {Prepare} */
-    const prepare = { type: 'prepare', system_prompt: instructions, max_slice_nums: slices, config };
+    const prepare = { type: 'prepare', system_prompt: instructions, max_slice_nums: slices, config, transcribe: true };
     if (interruption) prepare.interruption = interruption;
     if (voice) prepare.ref_audio_base64 = voice;
     if (ttsVoice) prepare.tts_ref_audio_base64 = ttsVoice;
@@ -79,8 +79,7 @@ export class DuplexClient extends LegacyConnection {
     if (this.onShared(message)) return;
     switch (message.type) {
       case 'prepared':
-        this.sound.agree(message.audio_format);
-        this.ready({ sessionId: message.session_id || this.ownId, recordingId: message.recording_session_id });
+        this.prepared({ ...message, session_id: message.session_id || this.ownId });
         break;
       case 'result': {
         const costs = {

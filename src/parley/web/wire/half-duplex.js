@@ -32,8 +32,8 @@ export class HalfDuplexClient extends LegacyConnection {
 
   onAssigned() {
     const { asked } = this.sound;
-    const config = asked ? { config: { ...this.options.config, audio_format: asked } } : {};
-    this.begin({ type: 'prepare', ...this.options, ...config, ...(this.asksToResume ? { resume: true } : {}) });
+    const config = { transcribe: true, ...this.options.config, ...(asked ? { audio_format: asked } : {}) };
+    this.begin({ type: 'prepare', ...this.options, config, ...(this.asksToResume ? { resume: true } : {}) });
   }
 
   /** @param {ServerMessage} message */
@@ -41,9 +41,8 @@ export class HalfDuplexClient extends LegacyConnection {
     if (this.onShared(message)) return;
     switch (message.type) {
       case 'prepared':
-        this.sound.agree(message.audio_format);
         this.timeoutS = message.timeout_s;
-        this.ready({ sessionId: message.session_id, recordingId: message.recording_session_id });
+        this.prepared(message);
         break;
       case 'vad_state':
         this.tell('hearing', message.speaking);

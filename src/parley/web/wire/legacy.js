@@ -1,10 +1,12 @@
-/** What the three older dialects say alike: the queue, the end, errors. */
+/** What the three older dialects say alike: the queue, the end, errors, written words in a call. */
 
 import { Connection } from './connection.js';
 import { placeOf } from './place.js';
 import { reasonOf } from './reasons.js';
 
 export class LegacyConnection extends Connection {
+  /** Whether written words and pictures can be put into the live call; the server says so when it begins. */
+  canText = false;
   /** A full context is told as an error, and `stopped` follows. */
   #isFull = false;
 
@@ -19,6 +21,9 @@ export class LegacyConnection extends Connection {
         this.assigned();
         this.onAssigned();
         return true;
+      case 'input_transcript':
+        this.tell('heard_text', { id: String(message.index), text: message.text, isFinal: true });
+        return true;
       case 'stopped':
         this.finish(this.#isFull ? { reason: 'context_full', code: 'context_full' } : { reason: 'stopped' });
         return true;
@@ -31,6 +36,18 @@ export class LegacyConnection extends Connection {
       default:
         return false;
     }
+  }
+
+  /** The conversation may begin, as the server's `prepared` says. @param {any} message */
+  prepared({ audio_format: format, accepts, session_id: sessionId, recording_session_id: recordingId }) {
+    this.sound.agree(format);
+    this.canText = Array.isArray(accepts) && accepts.includes('input_text');
+    this.ready({ sessionId, recordingId });
+  }
+
+  /** Written words, and perhaps a picture, into the live call. @param {string} text @param {string | null} image base64 */
+  sendText(text, image) {
+    this.send({ type: 'input_text', text, ...(image ? { images: [image] } : {}) });
   }
 
   /** A place on a worker is ours. */
