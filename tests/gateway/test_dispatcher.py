@@ -245,6 +245,23 @@ def test_a_worker_that_hangs_is_not_one_that_loads():
     assert runtime.worker_pool.sweep() == []
 
 
+def test_a_worker_that_is_not_heard_is_not_counted_on_before_its_sessions_are_given_up():
+    runtime = House()
+    worker = runtime.worker()
+    running = held(runtime.ask())
+    said = [runtime.worker_pool.can_take]
+
+    runtime.clock.advance(4.5)
+    runtime.worker_pool.sweep()
+    said.append(runtime.worker_pool.can_take)
+    still_held = not running.is_lost
+    runtime.heartbeats(worker)
+    said.append(runtime.worker_pool.can_take)
+
+    assert said == [True, False, True]
+    assert still_held
+
+
 def test_newcomers_are_refused_a_minute_after_the_last_worker_fell_silent():
     runtime = House()
     runtime.worker_pool.process_begins(0, pid=1)

@@ -32,6 +32,9 @@ from parley.protocol.kinds import Kind, Phase, WorkerState
 
 FORGET_AFTER_S: Final = 600.0
 """How long an absent worker stays in the lists."""
+COUNTED_ON_S: Final = 4.0
+"""A worker that was not heard for longer is not promised to newcomers, although its sessions are
+not given up yet (`SILENCE_LIMIT_S`)."""
 RECLAIM_BEATS: Final = 2
 """A slot that a worker reports free in this many heartbeats, although it never said `ended`, is
 free."""
@@ -473,6 +476,18 @@ class WorkerPool:
         """Whether a worker that offers `kind` is there or may come."""
         usable = [worker for worker in self._workers.values() if worker.is_usable]
         return not usable or any(worker.offers(kind) for worker in usable)
+
+    @property
+    def can_take(self) -> bool:
+        """Whether a worker is there that takes sessions, perhaps after those that it has."""
+        now = self._clock.monotonic()
+        return any(
+            worker.is_usable
+            and not worker.is_draining
+            and worker.says != "loading"
+            and now - worker.last_seen <= COUNTED_ON_S
+            for worker in self._workers.values()
+        )
 
     def lease(
         self,

@@ -209,10 +209,7 @@ def _not_ready(dispatcher: Dispatcher, *, is_closing: bool) -> str:
         return "The server is shutting down."
     if dispatcher.is_paused:
         return "Another gateway may have become active."
-    if not any(
-        worker.is_usable and not worker.is_draining and worker.says != "loading"
-        for worker in worker_pool
-    ):
+    if not worker_pool.can_take:
         return "No worker can take a session."
     if len(queue) >= queue.limit:
         return "The queue is full."
