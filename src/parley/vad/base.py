@@ -50,14 +50,14 @@ DetectorFactory = Callable[[], Detector]
 """Makes a detector for one conversation; what is heavy is shared behind it."""
 
 
-def snapshot(ear: Detector) -> tuple[Samples, Samples] | None:
-    """What a detector remembers, if it remembers anything."""
+def snapshot(ear: Detector) -> tuple[object, object] | None:
+    """What a detector remembers, if it remembers anything. It is replaced, never changed."""
     state, context = getattr(ear, "_state", None), getattr(ear, "_context", None)
-    return None if state is None or context is None else (state.copy(), context.copy())
+    return None if state is None or context is None else (state, context)
 
 
-def restore(ear: Detector, kept: tuple[Samples, Samples] | None) -> None:
+def restore(ear: Detector, kept: tuple[object, object] | None) -> None:
     """Return a detector to a snapshot; None is its beginning."""
     ear.reset()
     if kept is not None:
-        ear._state, ear._context = kept[0].copy(), kept[1].copy()  # type: ignore[attr-defined]
+        ear._state, ear._context = kept  # type: ignore[attr-defined]

@@ -8,6 +8,8 @@ import pytest
 from parley.models.cascade.detector import is_echo
 from parley.models.cascade.transcript import once
 from parley.models.cascade.voice.pitch import pitch_track
+from parley.vad.base import WINDOW_SAMPLES, restore, snapshot
+from parley.vad.silero import SileroModel
 
 RATE_HZ = 16_000
 
@@ -70,3 +72,19 @@ def test_the_pitch_of_a_buzz_is_found(hertz: float) -> None:
     track = pitch_track((0.2 * buzz).astype(np.float32), 24_000)
 
     assert abs(np.median(track[5:-5]) - hertz) < 4
+
+
+def test_a_detector_goes_on_from_what_it_remembered():
+    ear = SileroModel()()
+    random = np.random.default_rng(2)
+    first, then = (random.normal(0, 0.1, (3, WINDOW_SAMPLES)).astype(np.float32) for _ in range(2))
+    ear.probabilities(first)
+    kept = snapshot(ear)
+
+    once = ear.probabilities(then)
+    restore(ear, None)
+    from_silence = ear.probabilities(then)
+    restore(ear, kept)
+
+    assert ear.probabilities(then) == once
+    assert from_silence != once

@@ -34,7 +34,7 @@ from transformers import (
 from parley.engine.segments import Text
 from parley.engine.work import Generate, StartSession
 from parley.errors import SetupError
-from parley.models.cascade import installed
+from parley.models.cascade import installed, loader
 from parley.models.cascade.loader import find_recogniser, find_speaker, find_writer
 from parley.models.cascade.model import Cascade
 from parley.settings import ModelSettings
@@ -178,6 +178,24 @@ def test_a_library_that_is_not_installed_is_named_with_its_command(tmp_path: Pat
         find_speaker(ModelSettings(name="cascade", tts=str(tmp_path / "voice.onnx")), None)
 
     assert refused.value.hint == "Install it with: pip install piper-tts"
+
+
+def test_the_doctor_says_what_is_missing_and_what_fits(causal_folder: Path, tmp_path, monkeypatch):
+    (tmp_path / "voice.onnx").write_bytes(b"")
+    settings = ModelSettings(
+        name="cascade", llm=str(causal_folder), asr=str(tmp_path), tts=str(tmp_path / "voice.onnx")
+    )
+    (tmp_path / installed.CTRANSLATE2_FILE).write_bytes(b"")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(loader, "available_bytes", lambda: 500_000_000)
+
+    plan = loader.describe(settings)
+
+    assert [one.partition(" needs the package ")[2].split(",")[0] for one in plan.problems[:2]] == [
+        "faster-whisper",
+        "kokoro-onnx",
+    ]
+    assert plan.problems[2] == "A worker takes about 1.0 GB of memory; 0.5 GB are free."
 
 
 def test_a_file_that_is_no_voice_is_refused(tmp_path: Path):

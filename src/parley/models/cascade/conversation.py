@@ -62,7 +62,7 @@ class Memo:
     draws: int = 0
     role: Role | None = None
     turns: Turns = field(default_factory=Turns)
-    ear: tuple[Samples, Samples] | None = None
+    ear: tuple[object, object] | None = None
     rest: Samples = field(default_factory=lambda: np.zeros(0, np.float32))
     picture: str | None = None
     images: tuple[Pixels, ...] = ()

@@ -25,7 +25,13 @@ VOICES: Final = ("voices*.bin", "voices*.npz")
 DEFAULT_KOKORO_VOICE: Final = "af_heart"
 
 
-def library(name: str, package: str) -> Any:
+PACKAGES: Final = {
+    "faster_whisper": "faster-whisper", "piper": "piper-tts", "kokoro_onnx": "kokoro-onnx"
+}  # fmt: skip
+"""Libraries, and what is installed to have them."""
+
+
+def library(name: str) -> Any:
     """An installed library.
 
     Raises:
@@ -34,6 +40,7 @@ def library(name: str, package: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
+        package = PACKAGES[name]
         raise SetupError(
             f"The package {package} is not installed.",
             hint=f"Install it with: pip install {package}",
@@ -68,7 +75,7 @@ class FasterWhisper:
     """
 
     def __init__(self, name: str) -> None:
-        faster_whisper = library("faster_whisper", "faster-whisper")
+        faster_whisper = library("faster_whisper")
         try:
             self._model = faster_whisper.WhisperModel(name, device="cpu", compute_type="int8")
         except Exception as error:  # it raises what its parts raise
@@ -94,7 +101,7 @@ class PiperSpeaker:
     """
 
     def __init__(self, path: Path) -> None:
-        self._voice = library("piper", "piper-tts").PiperVoice.load(str(path))
+        self._voice = library("piper").PiperVoice.load(str(path))
 
     def find(self, voice: Pcm | None) -> int:
         return 0
@@ -120,7 +127,7 @@ class KokoroSpeaker:
     """
 
     def __init__(self, path: Path, voices: Path, voice: str) -> None:
-        self._kokoro = library("kokoro_onnx", "kokoro-onnx").Kokoro(str(path), str(voices))
+        self._kokoro = library("kokoro_onnx").Kokoro(str(path), str(voices))
         known = self._kokoro.get_voices()
         self._voice = voice if voice in known else DEFAULT_KOKORO_VOICE
         if self._voice not in known:
@@ -146,6 +153,19 @@ def at_output_rate(samples: Any, rate_hz: int) -> Samples:
     ).samples
 
 
+def recogniser_package(name: str) -> str:
+    """The library that a recogniser needs; "" for those of transformers and ours."""
+    return "faster_whisper" if is_ctranslate2(name) else ""
+
+
+def voice_package(name: str) -> str:
+    """The library that the voice of a file needs; "" for what is no file."""
+    path = Path(name).expanduser()
+    if not path.is_file():
+        return ""
+    return "piper" if path.with_name(path.name + ".json").is_file() else "kokoro_onnx"
+
+
 def load_voice(name: str, voice: str) -> PiperSpeaker | KokoroSpeaker:
     """The voice of an ONNX file: Piper's where its settings lie beside it, else Kokoro's.
 
@@ -153,7 +173,7 @@ def load_voice(name: str, voice: str) -> PiperSpeaker | KokoroSpeaker:
         SetupError: it is neither, or its library is not installed.
     """
     path = Path(name).expanduser()
-    if path.with_name(path.name + ".json").is_file():
+    if voice_package(name) == "piper":
         return PiperSpeaker(path)
     for pattern in VOICES:
         for voices in sorted(path.parent.glob(pattern)):

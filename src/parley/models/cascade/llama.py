@@ -38,6 +38,11 @@ class LlamaShape:
         return self.width // self.heads
 
 
+def row_bytes(shape: LlamaShape, tokens: int) -> int:
+    """Size of a conversation's keys and values."""
+    return shape.layers * 2 * shape.kv_heads * shape.head_width * 4 * tokens
+
+
 class Norm(nn.Module):
     """Root mean square norm."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -14,7 +15,15 @@ from parley.models import pocket_data
 from parley.models.cascade import store
 from parley.models.cascade.endpoint import Endpoint
 from parley.models.cascade.eyes.looking import OwnEyes
-from parley.models.cascade.installed import FasterWhisper, is_ctranslate2, load_voice
+from parley.models.cascade.installed import (
+    PACKAGES,
+    FasterWhisper,
+    is_ctranslate2,
+    load_voice,
+    recogniser_package,
+    voice_package,
+)
+from parley.models.cascade.llama import LlamaShape, row_bytes
 from parley.models.cascade.model import Cascade
 from parley.models.cascade.others import load_causal, load_whisper
 from parley.models.cascade.parts import Eyes, Recogniser, Speaker
@@ -29,6 +38,8 @@ from parley.vad.silero import SileroModel
 
 SLOTS_AUTO = 4
 LIMIT_TOKENS = 2048
+WORKER_BYTES = 1_000_000_000
+"""Resident memory of a worker with the bundled parts. Source: docs/pocket-report.md."""
 
 
 def load(settings: ModelSettings) -> Cascade:
@@ -69,6 +80,18 @@ def describe(settings: ModelSettings) -> ModelPlan:
                 notes.append("No voice is installed: text only.")
     except SetupError as error:
         problems.append(f"{error} {error.hint}".strip())
+    for name, where in ((settings.asr, recogniser_package), (settings.tts, voice_package)):
+        package = where(name)
+        if package and importlib.util.find_spec(package) is None:
+            problems.append(
+                f"{name} needs the package {PACKAGES[package]}, which is not installed."
+            )
+    needed, there = needed_bytes(settings), available_bytes()
+    if there is not None:
+        words = (
+            f"A worker takes about {needed / 1e9:.1f} GB of memory; {there / 1e9:.1f} GB are free."
+        )
+        (notes if needed <= there else problems).append(words)
     if is_address(settings.llm):
         try:
             offered = check(endpoint_of(settings))
@@ -84,9 +107,30 @@ def describe(settings: ModelSettings) -> ModelPlan:
         slots=SLOTS_AUTO if settings.slots == "auto" else settings.slots,
         dtype="int8",
         weights_bytes=weights,
+        slot_bytes=row_bytes(LlamaShape(), LIMIT_TOKENS) if is_own_llm(settings) else None,
         notes=tuple(notes),
         problems=tuple(problems),
     )
+
+
+def needed_bytes(settings: ModelSettings) -> int:
+    """Memory that a worker takes, about: measured with the bundled parts; a language model's folder
+    comes on top of it."""
+    folder = Path(settings.llm).expanduser()
+    if is_own_llm(settings) or is_address(settings.llm) or not folder.is_dir():
+        return WORKER_BYTES
+    files = (*folder.glob("*.safetensors"), *folder.glob("*.bin"))
+    return WORKER_BYTES + sum(path.stat().st_size for path in files)
+
+
+def available_bytes() -> int | None:
+    """Memory that is free or can be freed; None where the system does not say."""
+    try:
+        lines = Path("/proc/meminfo").read_text("ascii").splitlines()
+    except OSError:
+        return None
+    found = [int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
+    return 1024 * found[0] if found else None
 
 
 def bundled_bytes(folder: Path) -> int:

@@ -18,7 +18,7 @@ from parley.models.cascade.parts import CascadeParts, Hearing
 from parley.models.cascade.prompt import persona_of
 from parley.models.job import merge_texts
 from parley.protocol.values import Role
-from parley.vad.base import WINDOW_SAMPLES, restore, snapshot
+from parley.vad.base import WINDOW_SAMPLES, heard_in, restore, snapshot
 
 
 class PrefillJob(CascadeJob):
@@ -172,11 +172,9 @@ class PrefillJob(CascadeJob):
         ours = None
         if memo.telling is not None or len(memo.echo):
             ours = memo.echo
-        count = len(sound) // WINDOW_SAMPLES
-        windows = [sound[n * WINDOW_SAMPLES : (n + 1) * WINDOW_SAMPLES] for n in range(count)]
+        whole = len(sound) // WINDOW_SAMPLES * WINDOW_SAMPLES
         spoken = 0
-        for window in windows:
-            probability = ear.probability(window)
+        for window, probability in heard_in(ear, sound[:whole]):
             turns = turns.take(window, probability)
             spoken += probability >= 0.6
         if ours is not None and len(ours) and spoken and is_echo(pcm.samples, ours):
@@ -187,7 +185,7 @@ class PrefillJob(CascadeJob):
         self._memo = replace(
             memo,
             turns=turns,
-            rest=sound[count * WINDOW_SAMPLES :],
+            rest=sound[whole:],
             ear=snapshot(ear),
             barged_ms=barged,
         )

@@ -17,7 +17,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from parley.models.cascade.llama import Cache, Llama
+from parley.models.cascade.llama import Cache, Llama, row_bytes
 from parley.models.cascade.messages import History
 from parley.models.cascade.prompt import CLOSING, opening
 from parley.models.cascade.sampling import Rule, choose
@@ -233,8 +233,7 @@ class LocalWriter:
     @property
     def row_bytes(self) -> int:
         """Largest size of a row's cache."""
-        shape = self.model.shape
-        return shape.layers * 2 * shape.kv_heads * shape.head_width * 4 * self._limit
+        return row_bytes(self.model.shape, self._limit)
 
     @property
     def used_bytes(self) -> int:
@@ -273,7 +272,13 @@ class LocalWriter:
         return len(self._encode(text))
 
     def prepare(self, row: int, history: History) -> bool:
-        return not self._read(row, self._chunks(history), needs_logits=False)
+        chunks = self._chunks(history)
+        if history.lines and history.lines[-1].role != "assistant":
+            # More will be read together with this turn: only whole pieces of it are read before.
+            last = chunks.pop()
+            whole = last[: len(last) // PIECE_TOKENS * PIECE_TOKENS]
+            chunks += [whole] if whole else []
+        return not self._read(row, chunks, needs_logits=False)
 
     def is_reading(self, row: int, history: History, draft: Draft) -> bool:
         state = self._rows[row]
@@ -369,27 +374,32 @@ class LocalWriter:
         return True
 
     def _answering(self, history: History, draft: Draft) -> list[tuple[int, ...]]:
-        chunks = [*self._chunks(history), self._encode(opening("assistant"))]
+        chunks = self._chunks(history, is_answered=True)
         return [*chunks, draft.ids] if draft.ids else chunks
 
-    def _chunks(self, history: History) -> list[tuple[int, ...]]:
+    def _chunks(self, history: History, *, is_answered: bool = False) -> list[tuple[int, ...]]:
+        """What is read at once: the system prompt, then all that stands before an answer, then the
+        answer. Reading few tokens takes as long as reading one."""
         chunks: list[tuple[int, ...]] = []
+        before: tuple[int, ...] = ()
         system = " ".join(part for part in (history.system, *history.known) if part)
         if system:
             chunks.append(self._encode(opening("system") + system + CLOSING))
         lead = ""
         for line in history.lines:
             if line.role == "assistant":
-                chunks.append(self._encode(lead + opening("assistant")))
-                chunks.append(line.ids or self._encode(line.text))
-                lead = CLOSING
+                before += self._encode(lead + opening("assistant"))
+                chunks += (before, line.ids or self._encode(line.text))
+                before, lead = (), CLOSING
                 continue
-            chunks.append(self._encode(lead + opening(line.role) + line.text))
+            before += self._encode(lead + opening(line.role) + line.text)
             lead = ""
             if not line.is_open:
                 note = f"\n(note: {line.note})" if line.note else ""
-                chunks.append(self._encode(note + CLOSING))
-        return [chunk for chunk in chunks if chunk]
+                before += self._encode(note + CLOSING)
+        if is_answered:
+            before += self._encode(opening("assistant"))
+        return [chunk for chunk in (*chunks, before) if chunk]
 
     @functools.lru_cache(maxsize=512)  # noqa: B019  (one writer per process)
     def _encode(self, text: str) -> tuple[int, ...]:
