@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
 
 import pytest
 from tests.support.certificates import self_signed
@@ -61,6 +62,9 @@ class Reporter:
 
     def gateway_moved(self) -> None:
         self.moves += 1
+
+    def change_limits(self, limits: Mapping[str, Any]) -> None:
+        self.orders.append(limits)
 
     def end_session(self, order: EndSession) -> bool:
         self.orders.append(order)

@@ -66,6 +66,7 @@ VERBS: Final = (
     Verb("status", "Show whether a server takes sessions, its workers and queue.", OPERATE),
     Verb("queue", "Show who waits, or take a client out of the queue.", OPERATE),
     Verb("drain", "Keep new work away from a worker, or restart it.", OPERATE),
+    Verb("reload", "Let a server read its settings and certificate again.", OPERATE),
     Verb("keys", "List, make and revoke keys.", OPERATE),
     Verb("usage", "Show what each key used by day.", OPERATE),
     Verb("doctor", "Check this machine and suggest fixes.", TOOLS),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import socket
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -35,7 +37,8 @@ def gateway(
     log_format: flags.LogFormat = None,
 ) -> None:
     """Run the gateway alone. Start workers with `parley worker`, here or elsewhere."""
-    settings = load(
+    read = functools.partial(
+        load,
         config,
         {
             "gateway.http": http or None,
@@ -52,20 +55,22 @@ def gateway(
             "log.level": log_level,
         },
     )
+    settings = read()
     logs.configure(level=settings.log.level, style=settings.log.format)
-    if uvloop.run(_run(settings)):
+    if uvloop.run(_run(settings, read)):
         raise typer.Exit(RESTART_EXIT_CODE)
 
 
-async def _run(settings: Settings) -> bool:
+async def _run(settings: Settings, read: Callable[[], Settings]) -> bool:
     """Whether it is to be started again, to stand by for the gateway that replaced it."""
     running = Gateway(settings)
+    running.reread_by(read)
     running.keeps_sessions = True
     with ending_on_signals(
         running.stop,
         running.stop_now,
         drain=lambda: running.stop(settings.gateway.drain_timeout_s),
-        reload=running.reload_certificate,
+        reload=running.reload,
     ):
         await running.serve(lambda: _say_ready(running))
     announce("ended")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import time
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -51,7 +53,8 @@ def serve(
 ) -> None:
     """Start the server: a gateway and its workers, until Ctrl-C."""
     began_at = time.monotonic()
-    settings = load(
+    read = functools.partial(
+        load,
         config,
         {
             "gateway.http": http or None,
@@ -75,6 +78,7 @@ def serve(
             "gateway.drain_timeout_s": drain_timeout,
         },
     )
+    settings = read()
     logs.configure(level=settings.log.level, style=settings.log.format)
     if settings.standby.redis_url is not None:
         raise SetupError(
@@ -84,11 +88,11 @@ def serve(
         )
     # Before anything is started: a name that means nothing is told at once.
     models.check(settings.model)
-    uvloop.run(_run(settings, began_at))
+    uvloop.run(_run(settings, began_at, read))
     announce(f"ended after {time.monotonic() - began_at:.0f} s")
 
 
-async def _run(settings: Settings, began_at: float) -> None:
+async def _run(settings: Settings, began_at: float, read: Callable[[], Settings]) -> None:
     # While this process imports the gateway, a second one imports what the first worker needs.
     is_small = models.resolve(settings.model.name) in models.BUNDLED
     prepared = None
@@ -97,7 +101,7 @@ async def _run(settings: Settings, began_at: float) -> None:
     try:
         from parley.cli.serving import Serve
 
-        await Serve(settings, began_at=began_at, prepared=prepared).run()
+        await Serve(settings, began_at=began_at, prepared=prepared, read=read).run()
     finally:
         if prepared is not None:
             await end_unused(prepared)

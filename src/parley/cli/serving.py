@@ -11,6 +11,7 @@ import secrets
 import sys
 import time
 from asyncio.subprocess import Process
+from collections.abc import Callable
 from typing import Any, Final
 
 from parley import __version__, logs
@@ -51,6 +52,7 @@ class Serve:
     Args:
         began_at: what the time until it is ready is counted from (monotonic clock).
         prepared: a process that becomes the first worker (`prepare_worker`).
+        read: reads the settings again, for `reload`.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class Serve:
         *,
         began_at: float | None = None,
         prepared: Process | None = None,
+        read: Callable[[], Settings] | None = None,
     ) -> None:
         secret = settings.security.worker_secret
         if not secret and settings.executor == "ray":
@@ -72,6 +75,8 @@ class Serve:
         log = settings.log.model_copy(update={"format": style})
         self._settings = settings.model_copy(update={"security": security, "log": log})
         self._gateway = Gateway(self._settings)
+        if read is not None:
+            self._gateway.reread_by(read, has_own_workers=True)
         self._executor: Executor | None = None
         self._prepared = prepared
         self._began_at = time.monotonic() if began_at is None else began_at
@@ -91,7 +96,7 @@ class Serve:
             gateway.stop,
             self._stop_now,
             drain=lambda: gateway.stop(self._settings.gateway.drain_timeout_s),
-            reload=gateway.reload_certificate,
+            reload=gateway.reload,
         ):
             serving = asyncio.create_task(gateway.serve(started.set), name="gateway")
             waiting = asyncio.create_task(started.wait())

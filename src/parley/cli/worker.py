@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Final, NoReturn
 
@@ -75,7 +77,8 @@ def worker(
     log_format: flags.LogFormat = None,
 ) -> None:
     """Run one worker; `parley serve` does this by itself."""
-    settings = load(
+    read = functools.partial(
+        load,
         config,
         {
             "worker.gateway_url": gateway,
@@ -98,8 +101,9 @@ def worker(
             "log.level": log_level,
         },
     )
+    settings = read()
     logs.configure(level=settings.log.level, style=settings.log.format)
-    code = uvloop.run(_run(settings))
+    code = uvloop.run(_run(settings, read))
     if code == RESTART:
         if not is_supervised():
             _begin_again()
@@ -112,12 +116,14 @@ def worker(
         raise typer.Exit(code)
 
 
-async def _run(settings: Settings) -> int:
+async def _run(settings: Settings, read: Callable[[], Settings]) -> int:
     running = WorkerProcess(settings, leaving=_leave_at_last)
     with ending_on_signals(
         running.stop,
         running.stop_now,
         drain=lambda: running.stop(settings.worker.drain_timeout_s),
+        # One that belongs to a server is told by its gateway.
+        reload=None if is_supervised() else lambda: running.reload(read),
     ):
         return await running.run()
 

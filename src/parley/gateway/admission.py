@@ -39,12 +39,8 @@ class Admission:
         sessions_per_client: int,
         own_names: Collection[str] = (),
     ) -> None:
-        self._security = security
-        listed = (_hostname(origin) or "" for origin in security.allowed_origins)
-        self._names = frozenset(
-            name.lower() for name in (*own_names, *security.allowed_hosts, *listed) if name
-        )
-        self._sessions_per_client = sessions_per_client
+        self._own_names = frozenset(own_names)
+        self.change(security, sessions_per_client=sessions_per_client)
         self.role_of: Callable[[str], str | None] = lambda token: None
         """What the holder of a token may do; see `Authenticator.role_of`."""
         self.user_role_of: Callable[[str | None, Mapping[str, str]], str | None] = lambda *_: None
@@ -53,9 +49,21 @@ class Admission:
         self._session_ids: dict[str, asyncio.Future[None]] = {}
         """Claimed ids, each with what is done when it is free again."""
 
+    def change(self, security: SecuritySettings, *, sessions_per_client: int) -> None:
+        """Rules for whoever comes from now on."""
+        self._security = security
+        self._sessions_per_client = sessions_per_client
+        self._gather_names()
+
     def learn_names(self, names: Collection[str]) -> None:
         """Answer to more names: those of a certificate that was reloaded."""
-        self._names |= {name.lower() for name in names}
+        self._own_names |= frozenset(names)
+        self._gather_names()
+
+    def _gather_names(self) -> None:
+        listed = (_hostname(origin) or "" for origin in self._security.allowed_origins)
+        names = (*self._own_names, *self._security.allowed_hosts, *listed)
+        self._names = frozenset(name.lower() for name in names if name)
 
     @property
     def sessions_by_address(self) -> Mapping[str, int]:

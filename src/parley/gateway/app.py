@@ -257,6 +257,7 @@ def _add_routes(app: FastAPI, runtime: GatewayRuntime, web: Path, recent: logs.R
             folders=runtime.folders,
             handover=runtime.handover,
             recent=recent,
+            reload=lambda: runtime.reload(),
             storage=settings.storage,
             worker_control=runtime.worker_control,
             worker_pool=runtime.worker_pool,

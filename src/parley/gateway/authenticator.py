@@ -64,12 +64,15 @@ class Authenticator:
         clock: Clock,
         anonymous_per_minute: int = 0,
     ) -> None:
-        self.needs_key = needs_key
-        self._anonymous = RateLimit(anonymous_per_minute, clock) if anonymous_per_minute else None
+        self._clock = clock
+        self._anonymous: RateLimit | None = None
+        self.change(
+            admin_token=admin_token,
+            needs_key=needs_key,
+            anonymous_per_minute=anonymous_per_minute,
+        )
         self.used_s: dict[str, float] = {}
         """When keys were last used, since this was last cleared."""
-        self._admin_token = admin_token
-        self._clock = clock
         self._keys: dict[str, Key] = {}
         self._by_hash: dict[str, Key] = {}
         self._seal = Fernet(Fernet.generate_key())
@@ -79,6 +82,17 @@ class Authenticator:
         self.find_user: Callable[[str], Key | None] = lambda key_id: None
         """... and one of them by the id in the place of a key's."""
         self._recent: defaultdict[str, deque[float]] = defaultdict(deque)
+
+    def change(
+        self, *, admin_token: str | None, needs_key: bool, anonymous_per_minute: int
+    ) -> None:
+        """Rules for whoever comes from now on."""
+        self.needs_key = needs_key
+        self._admin_token = admin_token
+        before = self._anonymous
+        if before is None or before.per_minute != anonymous_per_minute:
+            is_limited = anonymous_per_minute > 0
+            self._anonymous = RateLimit(anonymous_per_minute, self._clock) if is_limited else None
 
     @property
     def keys(self) -> int:

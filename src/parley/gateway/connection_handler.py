@@ -158,6 +158,10 @@ class ConnectionHandler:
             )
         ), kind
 
+    def change_limits(self, limits: LimitSettings) -> None:
+        """For whoever comes from now on."""
+        self._limits = limits
+
     async def _may_upgrade(self, newcomer: _Newcomer) -> bool:
         """Whether the handshake goes on. Where the dialect wants that, a newcomer that cannot be
         served is refused in its place, with an HTTP status."""

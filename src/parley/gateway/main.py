@@ -22,6 +22,7 @@ from parley.errors import SetupError
 from parley.gateway.app import make_app
 from parley.gateway.http.pages import WEB
 from parley.gateway.leadership import Leadership, RedisStore
+from parley.gateway.reload import ReloadReport, changed, taken_over
 from parley.gateway.runtime import GatewayRuntime
 from parley.gateway.standby import StandbyGateway
 from parley.gateway.tls import ensure_certificate, own_fingerprint, own_names
@@ -52,9 +53,19 @@ class Gateway:
         web: Path = WEB,
     ) -> None:
         self.settings = settings
+        self._reread: Callable[[], Settings] | None = None
+        self._as_read: Settings | None = None
+        """As they were read, with what was taken over since."""
+        self._has_own_workers = False
         self._listener = listen(settings.gateway.host, settings.gateway.port)
         self.port: int = self._listener.getsockname()[1]
-        self.app: FastAPI = make_app(settings, make_runtime=make_runtime, web=web)
+
+        def make(settings: Settings) -> GatewayRuntime:
+            runtime = make_runtime(settings)
+            runtime.reload = self.reload
+            return runtime
+
+        self.app: FastAPI = make_app(settings, make_runtime=make, web=web)
         self._server = _Server(self._config())
         self._server.drain = self._drain
         self._internal: asyncio.Server | None = None
@@ -167,6 +178,36 @@ class Gateway:
         self._drain_s = drain_s
         self._stopping.set()
         self._server.end()
+
+    def reload(self) -> ReloadReport:
+        """Take over what was changed in the settings and the certificate, as far as that can be
+        done while sessions run; nobody is cut off. What cannot be read leaves everything as it
+        is."""
+        has_certificate = self.reload_certificate()
+        runtime: GatewayRuntime | None = getattr(self.app.state, "runtime", None)
+        if self._reread is None or self._as_read is None or runtime is None:
+            return ReloadReport(certificate=has_certificate)
+        try:
+            new = self._reread()
+        except SetupError as error:
+            problem = " ".join(each for each in (str(error), error.hint) if each)
+            log.error("settings not reloaded; the old ones hold", why=problem)
+            return ReloadReport(certificate=has_certificate, problem=problem)
+        applied, needs_restart = changed(self._as_read, new)
+        self._as_read = taken_over(self._as_read, new, applied)
+        settings = taken_over(runtime.settings, new, applied)
+        runtime.apply(settings, workers_too=self._has_own_workers)
+        log.info("settings reloaded", applied=applied, needs_restart=needs_restart)
+        return ReloadReport(applied, needs_restart, has_certificate)
+
+    def reread_by(self, read: Callable[[], Settings], *, has_own_workers: bool = False) -> None:
+        """Let `reload` read the settings again.
+
+        Args:
+            read: as they were read at the start.
+            has_own_workers: the workers have their settings from this gateway's.
+        """
+        self._reread, self._as_read, self._has_own_workers = read, read(), has_own_workers
 
     def reload_certificate(self) -> bool:
         """Show the certificate that lies in the files now, to new connections; those that are open

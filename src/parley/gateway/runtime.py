@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import ssl
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Final
 
 from parley import logs
@@ -29,6 +29,7 @@ from parley.gateway.queue import Queue
 from parley.gateway.rates import RateLimit
 from parley.gateway.rebuilding import Rebuilding
 from parley.gateway.recording_access import RecordingAccess
+from parley.gateway.reload import ReloadReport
 from parley.gateway.resumption import Resumption
 from parley.gateway.session_copies import SessionCopies
 from parley.gateway.session_relay import SessionRelay
@@ -104,12 +105,9 @@ class GatewayRuntime:
             sessions_per_client=limits.sessions_per_client,
             own_names=own_names(None if settings.gateway.http else settings.gateway.ssl_certfile),
         )
-        # Behind a proxy every connection comes from the same address.
-        self.open_connections = OpenConnections(
-            None
-            if security.trust_proxy
-            else max(limits.connections_per_client, 2 * limits.sessions_per_client)
-        )
+        self.open_connections = OpenConnections(_connections_of_one(settings))
+        self.reload: Callable[[], ReloadReport] = ReloadReport
+        """Reads the settings anew; whoever serves says how."""
         self.authenticator = Authenticator(
             admin_token=security.admin_token,
             needs_key=security.needs_key,
@@ -243,6 +241,26 @@ class GatewayRuntime:
             closing=self.closing,
         )
 
+    def apply(self, settings: Settings, *, workers_too: bool) -> None:
+        """Hold whoever comes from now on to these settings, as far as they hold at once; see
+        `gateway/reload.py`.
+
+        Args:
+            workers_too: the workers have their settings from here.
+        """
+        limits, security = settings.limits, settings.security
+        self.settings = settings
+        self.admission.change(security, sessions_per_client=limits.sessions_per_client)
+        self.authenticator.change(
+            admin_token=security.admin_token,
+            needs_key=security.needs_key,
+            anonymous_per_minute=security.anonymous_per_minute,
+        )
+        self.open_connections.limit = _connections_of_one(settings)
+        self.connection_handler.change_limits(limits)
+        if workers_too:
+            self.worker_control.change_limits(limits.model_dump(mode="json"))
+
     def _believe_proxy(self, settings: ForwardAuthSettings) -> None:
         users = ForwardAuth(settings, self.admission)
 
@@ -357,3 +375,11 @@ class GatewayRuntime:
                     silent_s=SILENCE_LIMIT_S,
                     sessions=len(worker.leases),
                 )
+
+
+def _connections_of_one(settings: Settings) -> int | None:
+    """Most connections of one address; None: behind a proxy all come from the same."""
+    limits = settings.limits
+    if settings.security.trust_proxy:
+        return None
+    return max(limits.connections_per_client, 2 * limits.sessions_per_client)

@@ -7,7 +7,7 @@ import functools
 import secrets
 import ssl
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 import httpx
 import msgspec
@@ -23,6 +23,7 @@ from parley.gateway.worker_pool import Lease, Worker, WorkerPool
 from parley.protocol.control import (
     SILENCE_LIMIT_S,
     AnnounceEnd,
+    ChangeLimits,
     CopyPart,
     CopyStored,
     EndSession,
@@ -72,6 +73,8 @@ class WorkerControl:
         self.store_id = ""
         """What workers are told of our data folder."""
         self._answers: dict[str, asyncio.Future[bool]] = {}
+        self._limits: dict[str, Any] | None = None
+        """What workers were told to hold sessions to; None: what they began with."""
 
     async def serve(self, websocket: WebSocket) -> None:
         """The route: one worker, for as long as it stays."""
@@ -152,6 +155,14 @@ class WorkerControl:
             if worker.is_connected:
                 self._send(worker, AnnounceEnd(time_left_s))
 
+    def change_limits(self, limits: dict[str, Any]) -> None:
+        """Let workers hold sessions that begin from now on to these limits, also workers that join
+        later."""
+        self._limits = limits
+        for worker in self._worker_pool:
+            if worker.is_connected:
+                self._send(worker, ChangeLimits(limits))
+
     def leave(self, grace_s: float) -> None:
         """Ask all workers to finish."""
         for worker in self._worker_pool:
@@ -200,6 +211,8 @@ class WorkerControl:
     def _welcome(self, hello: Hello, connection: Connection) -> Worker:
         worker = self._worker_pool.welcome(hello, connection)
         self._send(worker, Welcome(__version__, self.store_id))
+        if self._limits is not None:
+            self._send(worker, ChangeLimits(self._limits))
         log.info(
             "worker joined",
             worker=hello.worker_id,

@@ -11,7 +11,7 @@ For each lease the gateway opens one socket to the worker, `{Hello.url}/session/
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -323,6 +323,12 @@ class AnnounceEnd(msgspec.Struct, tag="announce_end", frozen=True):
     time_left_s: float
 
 
+class ChangeLimits(msgspec.Struct, tag="change_limits", frozen=True):
+    """Limits of sessions that begin from now on, by their names in the settings."""
+
+    limits: dict[str, Any]
+
+
 class Leave(msgspec.Struct, tag="leave", frozen=True):
     """Finish: refuse new sessions, end the running ones within `grace_s`, exit."""
 
@@ -330,4 +336,4 @@ class Leave(msgspec.Struct, tag="leave", frozen=True):
 
 
 FromWorker = Hello | SessionPhase | Heartbeat | StopResult | Goodbye
-ToWorker = Welcome | CopyStored | StopTurn | EndSession | AnnounceEnd | Leave
+ToWorker = Welcome | CopyStored | StopTurn | EndSession | AnnounceEnd | ChangeLimits | Leave

@@ -33,7 +33,7 @@ class OpenConnections:
     def __init__(
         self, limit: int | None = None, *, now: Callable[[], float] = time.monotonic
     ) -> None:
-        self._limit = limit
+        self.limit = limit
         self._now = now
         self._fresh: dict[str, Allowance] = {}
         self._open: Counter[str] = Counter()
@@ -57,20 +57,20 @@ class OpenConnections:
 
     def enter(self, address: str) -> bool:
         """Count one more; False, and not counted, when the address has as many as it may."""
-        if self._limit is not None and self._open[address] >= self._limit:
+        if self.limit is not None and self._open[address] >= self.limit:
             return False
         self._open[address] += 1
         return True
 
     def may_open(self, address: str) -> bool:
         """Whether a new connection of `address` is worth an answer. Counts it."""
-        if self._limit is None:
+        if self.limit is None:
             return True
         fresh = self._fresh.get(address)
         if fresh is None:
             if len(self._fresh) >= ADDRESSES_KEPT:
                 self._fresh.clear()
-            fresh = Allowance(AT_ONCE * self._limit, self._limit / REFILL_S, self._now())
+            fresh = Allowance(AT_ONCE * self.limit, self.limit / REFILL_S, self._now())
             self._fresh[address] = fresh
         return fresh.has(1, self._now)
 

@@ -12,8 +12,8 @@ import contextlib
 import random
 import ssl
 from collections import deque
-from collections.abc import Callable, Iterable
-from typing import Final, Protocol
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, Protocol
 
 import msgspec
 from websockets.asyncio.client import ClientConnection, connect
@@ -32,6 +32,7 @@ from parley.protocol.control import (
     SECRET_HEADER,
     STANDBY_HEADER,
     AnnounceEnd,
+    ChangeLimits,
     CopyPart,
     CopyStored,
     EndSession,
@@ -104,6 +105,10 @@ class Reporter(Protocol):
 
     def announce_end(self, time_left_s: float) -> None:
         """Sessions will be ended in that time: tell clients that want to know."""
+        ...
+
+    def change_limits(self, limits: Mapping[str, Any]) -> None:
+        """Of sessions that begin from now on."""
         ...
 
     def leave(self, grace_s: float) -> None:
@@ -298,6 +303,8 @@ class ControlLink:
                 self._reporter.copy_stored(order)
             case AnnounceEnd(time_left_s=left_s):
                 self._reporter.announce_end(left_s)
+            case ChangeLimits(limits=limits):
+                self._reporter.change_limits(limits)
             case Leave():
                 self._reporter.leave(order.grace_s)
 

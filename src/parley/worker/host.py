@@ -610,6 +610,16 @@ class Host:
             if held.session is not None:
                 held.session.go_away(time_left_s, "shutdown")
 
+    def change_limits(self, limits: Mapping[str, Any]) -> None:
+        """Hold sessions that begin from now on to these limits; those that run keep theirs."""
+        known = {name: limits[name] for name in LimitSettings.model_fields if name in limits}
+        try:
+            self.limits = LimitSettings(**known)
+        except ValueError as error:
+            _log.error("limits not changed", why=str(error))
+            return
+        _log.info("limits changed")
+
     def leave(self, grace_s: float, drain_s: float = 0.0) -> None:
         """Take no more sessions, end the running ones, then set `leaving`.
 

@@ -165,6 +165,17 @@ class WorkerProcess:
         self._drain_s = drain_s
         self._stopping.set()
 
+    def reload(self, read: Callable[[], Settings]) -> None:
+        """Hold sessions that begin from now on to the limits of the settings as they are now."""
+        if self._host is None:
+            return
+        try:
+            limits = read().limits
+        except SetupError as error:
+            _log.error("settings not reloaded; the old ones hold", why=str(error), hint=error.hint)
+            return
+        self._host.change_limits(limits.model_dump(mode="json"))
+
     def stop_now(self) -> None:
         """End without waiting for anybody."""
         self._stopping.set()

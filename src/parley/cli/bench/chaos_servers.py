@@ -70,6 +70,8 @@ class Servers:
         self._environment = {
             **os.environ,
             "PARLEY_SECURITY__WORKER_SECRET": secrets.token_hex(16),
+            # Not every dialect lets its client say so.
+            "PARLEY_STORAGE__RECORDING": "false",
             **(environment or {}),
         }
         self._processes: list[asyncio.subprocess.Process] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from collections.abc import Callable
 from typing import Final
 
 from fastapi import APIRouter, Depends
@@ -18,6 +19,7 @@ from parley.gateway.handover import Handover
 from parley.gateway.http.admin import admin_only
 from parley.gateway.http.errors import problems
 from parley.gateway.http.status import WorkerInfo, iso, worker_info
+from parley.gateway.reload import ReloadReport
 from parley.gateway.worker_control import WorkerControl
 from parley.gateway.worker_pool import Worker, WorkerPool
 from parley.recording.layout import RecordingFolders
@@ -67,6 +69,22 @@ class DrainOrder(BaseModel):
     draining: bool
 
 
+class Reloaded(BaseModel):
+    """What the server took over of its settings and its certificate."""
+
+    applied: list[str] = Field(
+        description="settings that were changed and hold now", examples=[["limits.resume_window_s"]]
+    )
+    needs_restart: list[str] = Field(
+        description="settings that were changed and hold after a restart",
+        examples=[["gateway.port"]],
+    )
+    certificate: bool = Field(description="the certificate in the files is shown now")
+    problem: str | None = Field(
+        None, description="why the settings could not be read; the old ones hold"
+    )
+
+
 class RestartOrder(BaseModel):
     """How long written answers may take to finish; conversations end at once, and are told."""
 
@@ -86,6 +104,7 @@ def routes(
     folders: RecordingFolders,
     handover: Handover,
     recent: logs.Recent,
+    reload: Callable[[], ReloadReport],
     storage: StorageSettings,
     worker_control: WorkerControl,
     worker_pool: WorkerPool,
@@ -141,6 +160,17 @@ def routes(
         worker_pool.drain(worker, True)
         worker_control.restart(worker, (order or RestartOrder()).grace_s)
         return Restarted()
+
+    @router.post("/reload", dependencies=[Depends(admin_only(admission))])
+    async def reload_settings() -> Reloaded:
+        """Read settings and certificate again, as SIGHUP does; what runs goes on."""
+        report = reload()
+        return Reloaded(
+            applied=list(report.applied),
+            needs_restart=list(report.needs_restart),
+            certificate=report.certificate,
+            problem=report.problem or None,
+        )
 
     return router
 

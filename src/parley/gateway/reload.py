@@ -1,0 +1,85 @@
+"""What a running gateway takes over of settings that were changed: who may come, how many, for how
+long. Nobody is cut off: sessions that run keep the limits they began with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from parley.settings import Settings
+from parley.settings.tree import leaves
+
+AT_START: Final = frozenset(
+    {
+        *("limits.decoders", "limits.decoder_mb", "limits.decode_s", "limits.messages_per_s"),
+        *("limits.chat_frame_mb", "limits.frame_mb", "limits.output_mb", "limits.output_stall_s"),
+        *("limits.reference_audio_s", "limits.voices_per_client"),
+    }
+)
+"""Limits that are built into connections, decoders or libraries when a process starts."""
+SECURITY: Final = frozenset(
+    {
+        *("security.admin_token", "security.needs_key", "security.anonymous_per_minute"),
+        *("security.allowed_origins", "security.allowed_hosts"),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ReloadReport:
+    """What came of it.
+
+    Args:
+        applied: names of settings that were changed and hold now.
+        needs_restart: names of settings that were changed and will hold after a restart.
+        certificate: whether the certificate in the files is shown now.
+        problem: why the settings could not be read; then the old ones hold.
+    """
+
+    applied: tuple[str, ...] = ()
+    needs_restart: tuple[str, ...] = ()
+    certificate: bool = False
+    problem: str = ""
+
+
+def holds_at_once(name: str) -> bool:
+    """Whether a setting can be taken over by a server that runs."""
+    return name in SECURITY or (name.startswith("limits.") and name not in AT_START)
+
+
+def changed(old: Settings, new: Settings) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Names of settings that differ: those that hold at once, and those that need a restart."""
+    before, after = values(old), values(new)
+    names = [name for name in before if before[name] != after[name]]
+    at_once = tuple(name for name in names if holds_at_once(name))
+    return at_once, tuple(name for name in names if not holds_at_once(name))
+
+
+def taken_over(old: Settings, new: Settings, names: Iterable[str]) -> Settings:
+    """The old settings with what these names have in the new ones; all are of `limits` or
+    `security`."""
+    parts: dict[str, dict[str, Any]] = {"limits": {}, "security": {}}
+    after = values(new)
+    for name in names:
+        part, _, leaf = name.partition(".")
+        parts[part][leaf] = after[name]
+    return old.model_copy(
+        update={
+            "limits": old.limits.model_copy(update=parts["limits"]),
+            "security": old.security.model_copy(update=parts["security"]),
+        }
+    )
+
+
+def values(settings: Settings) -> dict[str, Any]:
+    """Every setting by its dotted name."""
+    return {name: _at(settings, name) for name, _ in leaves()}
+
+
+def _at(settings: Settings, name: str) -> Any:
+    value: Any = settings
+    for part in name.split("."):
+        value = getattr(value, part)
+    return value
