@@ -204,9 +204,9 @@ class ResumableSocket:
             Disconnected: the client has left.
         """
         if self._journal is None:
-            frame = await self._first.receive()
+            message = await self._first.receive()
             self._before += 1
-            return frame
+            return message
         while True:
             attached = self._attached
             if attached is None:
