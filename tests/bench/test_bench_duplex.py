@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from tests.support.noises import spoken
 
 from parley.cli.bench.duplex import as_data, as_table, converse
 from parley.cli.bench.duplex_material import Material, own
+from parley.cli.bench.duplex_plot import as_svg
 from parley.cli.bench.duplex_score import TalkOutcome, percentile, rate, share
 from parley.cli.bench.duplex_talk import Ear, Mouth
 from parley.cli.bench.session import server
@@ -51,6 +53,19 @@ def test_a_median_has_an_interval_around_it():
 
     assert one.value == 50
     assert 30 < one.low < 50 < one.high < 70
+
+
+def test_a_picture_has_a_row_for_each_dialect_and_an_interval_for_what_was_measured():
+    seen = TalkOutcome(turns=[200.0, 300.0, None], interruptions=[None])
+    picture = as_svg({"<half>": seen.measures(), "duplex": TalkOutcome().measures()})
+
+    root = ElementTree.fromstring(picture)
+    texts = [node.text for node in root.iter("{http://www.w3.org/2000/svg}text")]
+    names = len(seen.measures())
+    assert texts.count("<half>") == texts.count("duplex") == names
+    assert "response latency" in texts
+    measured = sum(1 for one in seen.measures() if one.count)
+    assert len(list(root.iter("{http://www.w3.org/2000/svg}circle"))) == measured > 4
 
 
 def test_missed_turns_and_answers_that_did_not_stop_are_no_latencies():

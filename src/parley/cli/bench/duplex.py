@@ -17,6 +17,7 @@ import typer
 
 from parley.cli import reach
 from parley.cli.bench.duplex_material import Material, bundled, own
+from parley.cli.bench.duplex_plot import as_svg
 from parley.cli.bench.duplex_score import TalkOutcome
 from parley.cli.bench.duplex_talk import Ear, Mouth, Scenes
 from parley.cli.bench.talkers import DIALECTS, AnyTalker, client_of
@@ -48,6 +49,9 @@ def duplex(
         typer.Option(exists=True, file_okay=False, help="Recordings of your own; see --help."),
     ] = None,
     wait: Annotated[float, typer.Option(min=1, help="Seconds until a turn was missed.")] = 10.0,
+    plot: Annotated[
+        Path | None, typer.Option(dir_okay=False, help="Write a picture (SVG) there, too.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
     insecure: reach.Insecure = False,
     ca: reach.Ca = None,
@@ -69,6 +73,8 @@ def duplex(
             converse(address, access, name, conversations, mode, material, wait)
         )
     typer.echo(json.dumps(as_data(reports)) if as_json else as_table(reports))
+    if plot is not None:
+        plot.write_text(as_svg({name: one.measures() for name, one in reports.items()}), "utf-8")
     if all(len(one.failures) == conversations for one in reports.values()):
         raise SetupError("Not one conversation could be held.", hint="The table says why.")
 
