@@ -145,21 +145,25 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--rate", type=float, default=1e-3)
     parser.add_argument("--length", type=int, default=512)
+    parser.add_argument("--rows", type=int, default=1, help="rows of dialogues per step")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--anneal", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
+    torch.set_default_device(options.device)
     torch.manual_seed(7)
     run: Path = options.run
     words = Tokenizer.from_file(str(run / "tokenizer.json"))
     model = Llama(LlamaShape())
     fill(model, load_file(run / "llm.safetensors"))
+    model._speeds = model._speeds.to(options.device)
     learnt = adapt(model)
     optimizer = torch.optim.AdamW(learnt, lr=options.rate, betas=(0.9, 0.98), weight_decay=0.01)
     step = 0
     state = run / "finetune.pt"
     if state.exists():
-        kept = torch.load(state, weights_only=True)
+        kept = torch.load(state, weights_only=True, map_location="cpu")
         for parameter, value in zip(learnt, kept["learnt"], strict=True):
             parameter.data.copy_(value)
         optimizer.load_state_dict(kept["optimizer"])
@@ -175,14 +179,18 @@ def main() -> None:
             rate *= max(0.02, 1 - spent / (60 * options.minutes))
         for group in optimizer.param_groups:
             group["lr"] = rate
-        row = next(rows)
-        loss = loss_of(model, row)
-        loss.backward()
+        loss = torch.zeros(())
+        for _ in range(options.rows):
+            row = next(rows)
+            with torch.autocast(options.device, torch.bfloat16, enabled=options.device != "cpu"):
+                one = loss_of(model, row) / options.rows
+            one.backward()
+            loss += one.detach()
+            seen += len(row[0])
         nn.utils.clip_grad_norm_(learnt, 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         step += 1
-        seen += len(row[0])
         running = loss.item() if running is None else 0.9 * running + 0.1 * loss.item()
         if step % 10 == 0:
             held = ""

@@ -89,16 +89,18 @@ def load(folder: Path) -> list[dict[str, Tensor]]:
     return rows
 
 
-def train(folder: Path, run: Path, minutes: float, rate: float) -> None:
+def train(
+    folder: Path, run: Path, minutes: float, rate: float, *, count: int = 4, device: str = "cpu"
+) -> None:
     torch.manual_seed(3)
-    rows = load(folder)
+    rows = [{name: one.to(device) for name, one in row.items()} for row in load(folder)]
     kept_out = [row for row in rows if int(row["number"]) % 40 == 7]
     rows = [row for row in rows if int(row["number"]) % 40 != 7]
     state = run / "voice.pt"
     model = VoiceNetwork(VoiceShape())
-    kept = torch.load(state, weights_only=True) if state.exists() else None
+    kept = torch.load(state, weights_only=True, map_location="cpu") if state.exists() else None
     if kept:
-        norm = kept["norm"]
+        norm = {name: one.to(device) for name, one in kept["norm"].items()}
     else:
         envelope = torch.cat([row["envelope"] for row in rows])
         bands = torch.cat([row["bands"] for row in rows])
@@ -131,7 +133,7 @@ def train(folder: Path, run: Path, minutes: float, rate: float) -> None:
                 * min(1, (step + 1) / 100)
                 * min(1, max(0.03, 4 * (1 - spent / (60 * minutes))))
             )
-        batch = r.sample(rows, min(4, len(rows)))
+        batch = r.sample(rows, min(count, len(rows)))
         losses = torch.stack(loss(model, batch, norm))
         losses.sum().backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -252,12 +254,18 @@ def main() -> None:
     parser.add_argument("--run", type=Path)
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--rate", type=float, default=1e-3)
+    parser.add_argument("--rows", type=int, default=4, help="clauses per step")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    torch.set_default_device(options.device)
     if options.what == "features":
         features(options.voice)
     else:
-        train(options.voice, options.run, options.minutes, options.rate)
+        train(
+            options.voice, options.run, options.minutes, options.rate,
+            count=options.rows, device=options.device,
+        )  # fmt: skip
 
 
 if __name__ == "__main__":

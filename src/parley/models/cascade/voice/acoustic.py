@@ -144,6 +144,6 @@ def spread_out(x: Tensor, frames: Tensor) -> tuple[Tensor, Tensor]:
     spread = x.repeat_interleave(frames, 0)
     length = frames.repeat_interleave(frames).float()
     starts = (frames.cumsum(0) - frames).repeat_interleave(frames)
-    index = torch.arange(len(spread)) - starts
+    index = torch.arange(len(spread), device=starts.device) - starts
     part = (index + 0.5) / length
     return spread, torch.stack((part, 1 - part, (length / 20).clamp(max=3), 1 / length), -1)
