@@ -45,6 +45,20 @@ async def test_what_the_server_takes_for_heard_is_compared_with_what_was_played(
     assert 1000 < apart_ms <= 2000
 
 
+async def test_a_late_piece_belongs_to_the_answer_that_is_heard():
+    outcome = InterruptionOutcome()
+    ear = FenceEar(outcome)
+    ear.take(Piece("a", tone(1.0)))
+    # As if it had been played half a second ago.
+    ear.played[0].start_s -= 1.5
+    ear.played[0].end_s -= 1.5
+    ear.take(Piece("b", tone(10.0)))
+    ear.take(Interruption("stopped", 1000, ""))
+
+    (apart_ms,) = outcome.apart_ms
+    assert abs(apart_ms) < 200
+
+
 async def test_only_a_suspicion_during_an_interruption_counts():
     outcome = InterruptionOutcome()
     ear = FenceEar(outcome)

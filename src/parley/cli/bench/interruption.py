@@ -106,6 +106,8 @@ class FenceEar(Ear):
         self._clock = asyncio.get_running_loop()
         self._played_ms: float | None = None
         """Of the answer that was interrupted last."""
+        self._first = 0
+        """The first stretch of the newest answer: a late piece begins another."""
         self.speaking_since_s: float | None = None
         """When the interruption began that is waited for."""
 
@@ -119,7 +121,7 @@ class FenceEar(Ear):
             case HistoryCut(heard_ms=heard_ms):
                 self._compare(heard_ms)
             case Thinking() | Listening():
-                self._is_fenced = False
+                self.lift()
             case Piece(sound=sound) | Speaking(sound=sound) if sound is not None:
                 if self._is_fenced and level_dbfs(sound) > HEARD_DBFS:
                     self._outcome.late_samples += len(sound)
@@ -130,12 +132,15 @@ class FenceEar(Ear):
     def lift(self) -> None:
         """What comes from now on is the next answer: not every dialect says so."""
         self._is_fenced = False
+        if not self.played or self.played[-1].end_s <= self._clock.time():
+            self._first = len(self.played)
 
     def _be_fenced(self, now_s: float, heard_ms: int) -> None:
         self._is_fenced = True
         self._played_ms = None
         if self.played and self.played[-1].end_s > now_s:
-            self._played_ms = 1000 * (now_s - self.played[-1].start_s)
+            answer = self.played[self._first :] or self.played[-1:]
+            self._played_ms = 1000 * sum(min(one.end_s, now_s) - one.start_s for one in answer)
         if heard_ms >= 0:
             self._compare(heard_ms)
 
