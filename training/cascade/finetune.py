@@ -24,7 +24,7 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 from torch.nn import functional
 
-from parley.models.cascade.llama import Layer, Llama, LlamaShape, fill, turn
+from parley.models.cascade.llama import Layer, Llama, LlamaShape, fill
 from parley.models.cascade.prompt import CLOSING, opening
 from training.cascade.dialogues import Dialogue, draw
 
@@ -126,9 +126,10 @@ def loss_of(model: Llama, row: tuple[Tensor, Tensor, Tensor]) -> Tensor:
     x = model.embed(ids)
     for layer in model.layers:
         assert isinstance(layer, Layer)
-        query, key, value = model.split(layer, layer.before(x))
+        turned, value = model.turned(layer, layer.before(x), cos, sin)
+        heads = model.shape.heads
         mixed = functional.scaled_dot_product_attention(
-            turn(query, cos, sin)[None], turn(key, cos, sin)[None], value[None],
+            turned[None, :heads], turned[None, heads:], value[None],
             attn_mask=mask, enable_gqa=True,
         )[0]  # fmt: skip
         x = x + layer.out(mixed.transpose(0, 1).reshape(count, -1))

@@ -137,12 +137,12 @@ class Llama(nn.Module):
             self._waves = torch.stack((angles.cos(), angles.sin())).float()
         return self._waves[0, start:stop], self._waves[1, start:stop]
 
-    def split(self, layer: Layer, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Query (H, T, W), key and value (K, T, W) of inputs (T, D), not turned yet."""
+    def turned(self, layer: Layer, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+        """Query and key of inputs (T, D) together, turned (H + K, T, W), and value (K, T, W)."""
         shape = self.shape
         mixed = layer.qkv(x).view(x.shape[0], -1, shape.head_width).transpose(0, 1)
-        query, key, value = mixed.split((shape.heads, shape.kv_heads, shape.kv_heads))
-        return query, key, value
+        both = shape.heads + shape.kv_heads
+        return turn(mixed[:both], cos, sin), mixed[both:]
 
     @torch.inference_mode()
     def run(self, ids: list[int], cache: Cache) -> Tensor:
@@ -152,6 +152,7 @@ class Llama(nn.Module):
         counts.
         """
         start, count = cache.length, len(ids)
+        heads = self.shape.heads
         cache.reserve(start + count)
         cos, sin = self.waves(start, start + count)
         x = self.embed(torch.tensor(ids))
@@ -160,10 +161,10 @@ class Llama(nn.Module):
             mask = torch.ones(count, start + count, dtype=torch.bool).tril(start)
         for index, layer in enumerate(self.layers):
             assert isinstance(layer, Layer)
-            query, key, value = self.split(layer, layer.before(x))
-            keys, values = cache.put(index, turn(key, cos, sin), value)
+            turned, value = self.turned(layer, layer.before(x), cos, sin)
+            keys, values = cache.put(index, turned[heads:], value)
             mixed = functional.scaled_dot_product_attention(
-                turn(query, cos, sin)[None],
+                turned[None, :heads],
                 keys[None],
                 values[None],
                 attn_mask=mask,
