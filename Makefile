@@ -89,6 +89,17 @@ test: $(STAMP) browser speakers programs ## every test that this machine can run
 test-fast: $(STAMP) ## the quick tests of the parts, without networks and whole servers
 	@$(ONE_THREAD) $(PY) -m pytest -n $(JOBS) -m "not slow" $(SLOW_FOLDERS:%=--ignore=%) $(ARGS)
 
+# Programs of others, in an environment of their own (1 GB): what they need is not what we need.
+CLIENTS := .venv-clients
+$(CLIENTS)/.ready: tests/clients/requirements.txt
+	@echo "── parley: making $(CLIENTS) with pipecat and LiveKit's agents (once, 1 GB)"
+	@$(PYTHON) -m venv $(CLIENTS)
+	@$(CLIENTS)/bin/pip install --disable-pip-version-check --progress-bar on -r $<
+	@touch $@
+
+test-clients: $(STAMP) $(CLIENTS)/.ready ## pipecat and LiveKit, unmodified, against this server (opt-in: 1 GB)
+	@$(ONE_THREAD) $(PY) -m pytest -n 0 tests/clients $(ARGS)
+
 fmt: $(STAMP) ## format the code
 	@.venv/bin/ruff format $(CODE) && .venv/bin/ruff check --fix $(CODE)
 

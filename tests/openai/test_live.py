@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import numpy as np
+import pytest
 from openai.types.live import ServerEvent
 from PIL import Image
 from pydantic import TypeAdapter
@@ -120,6 +121,34 @@ async def test_muted_sound_is_silence_to_the_model():
 
     assert muted.client_event_id == "m"
     assert not [e for e in talk.events if e.type == "session.output_audio.delta"]
+
+
+@pytest.mark.parametrize("kind", ["instructions", "thinking", "commentary"])
+async def test_words_reach_a_model_that_reads_in_units(kind):
+    async with talking() as talk:
+        await talk.start()
+        await talk.send(type=f"session.{kind}.append", content="It rains.", event_id="w")
+        appended = await talk.until(f"session.{kind}.appended")
+        await talk.say_until("session.output_audio.delta", *SPOKEN)
+        words = [e.delta for e in talk.events if e.type == "session.output_transcript.delta"]
+
+    assert appended.client_event_id == "w"
+    assert words
+
+
+async def test_two_times_somebody_speaks_are_answered_twice():
+    async with talking() as talk:
+        await talk.start()
+        first = await talk.say_until("session.output_audio.delta", *SPOKEN)
+        # Everything that was said of the first time, and the silence after it.
+        await talk.say_until("session.usage.updated", quiet(0.5))
+        second = await talk.say_until("session.output_audio.delta", *SPOKEN)
+        times = [
+            (e.start_ms, e.end_ms) for e in talk.events if e.type == "session.output_audio.delta"
+        ]
+
+    assert second.start_ms >= first.end_ms + 1000
+    assert times == sorted(times)
 
 
 async def test_a_picture_goes_with_the_next_unit():

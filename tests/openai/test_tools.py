@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from tests.docs.printed import samples
 from tests.openai.talking_model import MALFORMED, OSLO, ROME, CallingModel, TalkingModel
 from tests.openai.test_realtime import ANSWER, END, Talk, say_text
 from tests.support.patience import HANG_S
@@ -17,6 +20,9 @@ from websockets.asyncio.client import connect
 
 import openai
 from openai import AsyncOpenAI
+from parley.client import ChatClient
+from parley.client.events import Answer, Calling
+from parley.errors import InvalidRequest
 
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}}
 FUNCTION = {"name": "get_weather", "description": "Weather of a city", "parameters": PARAMETERS}
@@ -190,6 +196,48 @@ async def test_the_chat_dialect_has_calls_as_messages():
 
 
 # ---- realtime ------------------------------------------------------------------------------
+
+
+async def test_the_python_client_calls_functions_as_its_page_prints():
+    (sample,) = samples("docs/do/python-client.md", "py")
+    model = CallingModel(ROME, ["It ", "is ", "sunny."])
+    async with serving(model) as (running, _):
+        program = sample.program.replace("https://localhost:8006", running.url)
+        done = await asyncio.to_thread(
+            subprocess.run,
+            [sys.executable, "-c", program],
+            capture_output=True,
+            text=True,
+            timeout=HANG_S,
+            check=False,
+        )
+
+    assert (done.returncode, done.stdout) == (0, "It is sunny.\n"), done.stderr
+    assert any("It is sunny in Rome." in each for each in model.contexts[1])
+
+
+async def test_the_python_client_tells_calls_as_they_are_written():
+    tools = [{"type": "function", "function": {"name": "get_weather"}}]
+    async with serving(CallingModel([*ROME, *OSLO], MALFORMED)) as (running, _):
+        client = ChatClient(running.url)
+        events = [event async for event in client.stream("Rome, Oslo?", tools=tools)]
+        broken = await client.ask("Rome?", tools=tools)
+        with pytest.raises(InvalidRequest, match="not a function"):
+            client.request("Rome?", tools=[{"type": "retrieval"}])
+
+    calling = [event for event in events if isinstance(event, Calling)]
+    answer = events[-1]
+    assert isinstance(answer, Answer)
+    assert [call.arguments for call in answer.calls] == ['{"city": "Rome"}', '{"city": "Oslo"}']
+    assert [call.name for call in answer.calls] == ["get_weather", "get_weather"]
+    for index, call in enumerate(answer.calls):
+        pieces = [event for event in calling if event.index == index]
+        assert (pieces[0].name, pieces[0].call_id) == ("get_weather", call.id)
+        assert "".join(event.arguments for event in pieces) == call.arguments
+    assert broken.calls == ()
+    assert "weather of Rome?" in broken.text
+    with pytest.raises(ValueError, match="zip"):
+        answer.followed_by("only one")
 
 
 async def test_a_realtime_session_calls_and_goes_on_with_the_result():

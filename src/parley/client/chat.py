@@ -7,9 +7,9 @@ async for event in client.stream("Tell me a story."): ...
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from typing import Final, TypedDict, Unpack
+from typing import Any, Final, TypedDict, Unpack
 
 import msgspec
 
@@ -26,6 +26,7 @@ from parley.client.connection import (
 from parley.client.events import (
     Answer,
     Assigned,
+    Calling,
     Ended,
     Event,
     Piece,
@@ -37,7 +38,7 @@ from parley.client.events import (
 from parley.client.live import BACKOFF_S, TRY_AGAIN_CODES, given, sound_out, voice_out
 from parley.client.sound import sound_in
 from parley.clock import Clock, SystemClock
-from parley.errors import UnknownEvent
+from parley.errors import InvalidRequest, UnknownEvent
 from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm, join
 from parley.protocol import chat as wire
 from parley.protocol import codec, legacy
@@ -51,6 +52,7 @@ from parley.protocol.values import (
     Message,
     Part,
     TextPart,
+    Tool,
     VideoPart,
 )
 
@@ -67,6 +69,7 @@ class Attached(TypedDict, total=False):
     enable_thinking: bool
     temperature: float
     max_tokens: int
+    tools: Sequence[Tool | Mapping[str, Any]]
 
 
 class ChatClient:
@@ -107,12 +110,18 @@ class ChatClient:
         enable_thinking: bool = False,
         temperature: float | None = None,
         max_tokens: int | None = None,
+        tools: Sequence[Tool | Mapping[str, Any]] = (),
     ) -> Request:
         """Build a request: words with attachments, or a whole history of messages.
 
         Args:
             temperature: 0 to 2; 0 always takes the likeliest word.
             max_tokens: longest answer.
+            tools: functions that the model may call, as OpenAI's chat completions describe them;
+                refused by the server where its model calls none.
+
+        Raises:
+            InvalidRequest: a tool is no function.
         """
         generation = self._generation
         if temperature is not None:
@@ -130,6 +139,7 @@ class ChatClient:
             image=ImageOptions(),
             omni_mode=bool(clips),
             enable_thinking=enable_thinking,
+            tools=tuple(map(_tool, tools)),
         )
 
     async def ask(
@@ -166,8 +176,8 @@ class ChatClient:
     async def stream(
         self, ask: str | Sequence[Message] | Request, **attached: Unpack[Attached]
     ) -> AsyncGenerator[Event, None]:
-        """The events of one answer: `Waiting`…, `Understood`, `Piece`…, `Answer` (or `Ended` when
-        stopped while waiting).
+        """The events of one answer: `Waiting`…, `Understood`, `Piece`… and `Calling`…, `Answer` (or
+        `Ended` when stopped while waiting).
 
         Leaving early disconnects, which stops the server. A connection that breaks before the first
         piece is opened again, as the request has had no effect yet.
@@ -238,8 +248,12 @@ class _Exchange:
             case legacy.QueueDone():
                 self._asked_s = self._clock.monotonic()
                 return Assigned()
-            case wire.ToolCall():
+            case wire.ToolCall(is_final=True):
+                # Whether it is whole is said by `done`.
                 return None
+            case wire.ToolCall():
+                self._note_piece()
+                return Calling(message.index, message.id, message.name, message.arguments_delta)
             case wire.PrefillDone(input_tokens=tokens):
                 return Understood(tokens)
             case wire.Chunk():
@@ -274,12 +288,22 @@ class _Exchange:
             was_stopped=message.stopped,
             recording_id=given(message.recording_session_id),
             first_piece_ms=self._first_piece_ms,
+            calls=message.tool_calls or (),
         )
 
     def _note_piece(self) -> None:
         self.has_begun = True
         if self._first_piece_ms is None:
             self._first_piece_ms = 1000 * (self._clock.monotonic() - self._asked_s)
+
+
+def _tool(tool: Tool | Mapping[str, Any]) -> Tool:
+    if isinstance(tool, Tool):
+        return tool
+    try:
+        return msgspec.convert(tool, Tool)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"A tool is not a function: {error}.", field="tools") from None
 
 
 def _system(prompt: str | None, voice: Pcm | bytes | None) -> Message | None:

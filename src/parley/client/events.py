@@ -10,7 +10,13 @@ from dataclasses import dataclass
 from parley.errors import ParleyError
 from parley.media.pcm import Pcm
 from parley.protocol.legacy import CloseReason
-from parley.protocol.values import InterruptionState
+from parley.protocol.values import (
+    InterruptionState,
+    Message,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +87,19 @@ class Piece:
 
     text: str
     sound: Pcm | None
+
+
+@dataclass(frozen=True, slots=True)
+class Calling:
+    """Chat with functions: one is being called; its name first, then its arguments in pieces.
+
+    `Answer.calls` says which calls there were: what was only the beginning of one comes as text.
+    """
+
+    index: int
+    call_id: str
+    name: str | None
+    arguments: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +178,8 @@ class Problem:
 @dataclass(frozen=True, slots=True)
 class Answer:
     """Chat: the whole answer. `sound` holds everything, streamed or not. `first_piece_ms` runs from
-    the question, or from the end of the wait."""
+    the question, or from the end of the wait. `calls`: the functions that it calls, whose results
+    it waits for; see `followed_by`."""
 
     text: str
     sound: Pcm | None
@@ -168,6 +188,24 @@ class Answer:
     was_stopped: bool
     recording_id: str | None
     first_piece_ms: float | None
+    calls: tuple[ToolCallPart, ...] = ()
+
+    def followed_by(self, *results: str) -> tuple[Message, ...]:
+        """The answer as messages of a history, and the results of its calls, one for each in their
+        order.
+
+        Raises:
+            ValueError: there are more or fewer results than calls.
+        """
+        words = (TextPart(text=self.text),) if self.text else ()
+        said = Message(role="assistant", content=(*words, *self.calls) if self.calls else self.text)
+        if not self.calls and not results:
+            return (said,)
+        parts = tuple(
+            ToolResultPart(content=result, id=call.id)
+            for call, result in zip(self.calls, results, strict=True)
+        )
+        return said, Message(role="user", content=parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +243,7 @@ Event = (
     | Voice
     | Thinking
     | Piece
+    | Calling
     | TurnDone
     | Listening
     | Speaking

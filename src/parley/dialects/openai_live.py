@@ -152,11 +152,18 @@ class OpenAILiveDialect(OpenAIDialect):
                 self._is_muted = False
                 return [self._told(wire.Unmuted())]
             case wire.InstructionsAppend(content=content):
-                now_ms = self._heard_ms
-                told = wire.InstructionsAppended(start_ms=now_ms, end_ms=now_ms)
-                return [TextInput(content), self._told(told)]
+                return self._append(content, wire.InstructionsAppended)
+            case wire.ThinkingAppend(content=content):
+                return self._append(content, wire.ThinkingAppended)
+            case wire.CommentaryAppend(content=content):
+                return self._append(content, wire.CommentaryAppended)
             case wire.LiveClose():
                 return [StopRequested()]
+
+    def _append(self, content: str, appended: type[wire.Appended]) -> list[ClientEvent | Reply]:
+        """Words for the model: whether it says them, too, is up to it."""
+        now_ms = self._heard_ms
+        return [TextInput(content), self._told(appended(start_ms=now_ms, end_ms=now_ms))]
 
     def _told(self, message: wire.LiveServerEvent) -> Reply:
         """An answer that names the client's event."""

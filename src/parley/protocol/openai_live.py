@@ -68,6 +68,20 @@ class InstructionsAppend(
     content: Annotated[Text, Meta(min_length=1)]
 
 
+class ThinkingAppend(OpenAIClientEvent, tag="session.thinking.append", frozen=True, kw_only=True):
+    """What the model is to know while it runs."""
+
+    content: Annotated[Text, Meta(min_length=1)]
+
+
+class CommentaryAppend(
+    OpenAIClientEvent, tag="session.commentary.append", frozen=True, kw_only=True
+):
+    """What the model is to know, and may say."""
+
+    content: Annotated[Text, Meta(min_length=1)]
+
+
 class LiveClose(OpenAIClientEvent, tag="session.close", frozen=True, kw_only=True):
     """End the session."""
 
@@ -80,6 +94,8 @@ LiveMessage = (
     | Mute
     | Unmute
     | InstructionsAppend
+    | ThinkingAppend
+    | CommentaryAppend
     | LiveClose
 )
 SHAPES: Final = {
@@ -92,6 +108,8 @@ SHAPES: Final = {
         Mute,
         Unmute,
         InstructionsAppend,
+        ThinkingAppend,
+        CommentaryAppend,
         LiveClose,
     )
 }
@@ -126,13 +144,25 @@ class Unmuted(LiveServerEvent, tag="session.input_audio.unmuted", frozen=True, k
     """The model hears again."""
 
 
-class InstructionsAppended(
-    LiveServerEvent, tag="session.instructions.appended", frozen=True, kw_only=True
-):
-    """The words are on their way to the model."""
+class Appended(LiveServerEvent, frozen=True, kw_only=True):
+    """Words are on their way to the model; milliseconds of session time."""
 
     start_ms: int
     end_ms: int
+
+
+class InstructionsAppended(
+    Appended, tag="session.instructions.appended", frozen=True, kw_only=True
+):
+    """What it is to follow."""
+
+
+class ThinkingAppended(Appended, tag="session.thinking.appended", frozen=True, kw_only=True):
+    """What it is to know."""
+
+
+class CommentaryAppended(Appended, tag="session.commentary.appended", frozen=True, kw_only=True):
+    """What it is to know, and may say."""
 
 
 class OutputAudio(LiveServerEvent, tag="session.output_audio.delta", frozen=True, kw_only=True):

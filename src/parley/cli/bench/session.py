@@ -118,16 +118,26 @@ async def through(url: str, units: int) -> list[float]:
 
 
 @contextlib.asynccontextmanager
-async def server(slots: int, *, model: str = "parrot") -> AsyncIterator[str]:
-    """A server with a model on a free port, data in a folder that is removed; gives its URL."""
+async def server(
+    slots: int, *, model: str = "parrot", recording: bool = True
+) -> AsyncIterator[str]:
+    """A server with a model on a free port, data in a folder that is removed; gives its URL.
+
+    Args:
+        recording: whether it keeps what is said; clients may decline where their dialect can.
+    """
     with tempfile.TemporaryDirectory(prefix="parley-bench-") as folder:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "parley", "serve", "--http", "--host", "127.0.0.1"),
-            *("--port", "0", "--model", model, "--slots", str(slots), "--workers", "1"),
+            *("--port", "0", "--model", "parrot", "--slots", str(slots), "--workers", "1"),
             *("--log-level", "warning", "--log-format", "text"),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
-            env=os.environ | {"PARLEY_STORAGE__DATA_DIR": str(Path(folder) / "data")},
+            env=os.environ
+            | {
+                "PARLEY_STORAGE__DATA_DIR": str(Path(folder) / "data"),
+                "PARLEY_STORAGE__RECORDING": str(recording).lower(),
+            },
         )
         reading: asyncio.Task[None] | None = None
         try:

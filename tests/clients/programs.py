@@ -1,0 +1,55 @@
+"""Programs of others, each in its own process and environment, against a server of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.sounds import question
+from tests.support.stack import running_stack
+
+HERE = Path(__file__).parent
+PYTHON = Path(os.environ.get("PARLEY_CLIENTS_PYTHON", HERE.parents[1] / ".venv-clients/bin/python"))
+IS_INSTALLED = PYTHON.exists()
+LIMIT_S = 60.0
+
+
+async def told(script: str, story: str, model: Any) -> list[dict[str, Any]]:
+    """What a program says about a story, line by line; it has ended by itself.
+
+    Args:
+        model: answers it.
+    """
+    if not IS_INSTALLED:
+        pytest.skip("pipecat and LiveKit are not installed: make test-clients")
+    with tempfile.NamedTemporaryFile(suffix=".pcm") as spoken:
+        spoken.write(question())
+        spoken.flush()
+        async with running_stack(load_model=lambda: model, worker={"vad": "energy"}) as running:
+            program = await asyncio.create_subprocess_exec(
+                *(str(PYTHON), str(HERE / script), f"{running.url}/v1", story, spoken.name),
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+            )
+            try:
+                async with asyncio.timeout(LIMIT_S):
+                    out, errors = await program.communicate()
+            finally:
+                if program.returncode is None:
+                    program.kill()
+                    await program.wait()
+    lines = [json.loads(line) for line in out.decode().splitlines() if line.startswith("{")]
+    assert program.returncode == 0, errors.decode()[-4000:]
+    assert lines[-1] == {"what": "end"}, errors.decode()[-4000:]
+    return lines
+
+
+def named(lines: list[dict[str, Any]], what: str) -> list[dict[str, Any]]:
+    """The lines that say one kind of thing."""
+    return [line for line in lines if line["what"] == what]
