@@ -62,6 +62,25 @@ def panels() -> dict[str, str]:
     }
 
 
+def test_panels_have_a_place_of_their_own_and_ask_the_source_that_is_provisioned():
+    found = json.loads((DEPLOY / "grafana/dashboards/parley.json").read_text())["panels"]
+    source = yaml.safe_load(
+        (DEPLOY / "grafana/provisioning/datasources/prometheus.yaml").read_text()
+    )["datasources"][0]
+    cells = [
+        (x, y)
+        for place in (panel["gridPos"] for panel in found)
+        for x in range(place["x"], place["x"] + place["w"])
+        for y in range(place["y"], place["y"] + place["h"])
+    ]
+    asked = {target["datasource"]["uid"] for panel in found for target in panel["targets"]}
+
+    assert len(cells) == len(set(cells))
+    assert max(x for x, _ in cells) < 24
+    assert len({panel["id"] for panel in found}) == len(found)
+    assert asked == {source["uid"]}
+
+
 async def one_call(gateway: RunningGateway) -> None:
     async with connect(gateway.ws("/ws/duplex/omni_1")) as socket:
         await hear(socket)

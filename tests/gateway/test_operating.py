@@ -173,6 +173,17 @@ async def _a_call_with_a_key(security, lines):
     return made
 
 
+async def test_metrics_tell_that_another_gateway_may_be_active():
+    async with running_gateway() as gateway, gateway.http() as http:
+        before = (await http.get("/metrics")).text
+        gateway.runtime.dispatcher.pause(True)
+        doubted = (await http.get("/metrics")).text
+
+    assert "parley_leadership_in_doubt 0.0" in before
+    assert "parley_leadership_in_doubt 1.0" in doubted
+    assert "parley_gateway_active 1.0" in doubted
+
+
 async def test_metrics_tell_of_the_process_the_build_and_each_worker():
     async with (
         running_gateway() as gateway,
