@@ -574,8 +574,8 @@ class RaySettings(Part):
     gpus_per_worker: float | None = Field(
         None,
         ge=0,
-        description="Default: 1 where the cluster has GPUs at the start or workers_max is set, "
-        "else 0.",
+        description="Default: 1 where the cluster has GPUs at the start or workers_max is above "
+        "workers, else 0.",
     )
     workers_max: int | None = Field(
         None,
