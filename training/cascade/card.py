@@ -17,6 +17,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -154,7 +155,10 @@ def ask_half(server: Server, book: Book) -> None:
 SPOILT = {
     "clean": lambda speech, random: speech, "telephone": noises.telephone,
     "reverb": noises.reverberated, "noisy": noises.noisy,
+    "quiet": lambda speech, random: 0.05 * speech,
+    "fast": lambda speech, random: speech, "slow": lambda speech, random: speech,
 }  # fmt: skip
+PACE = {"fast": 1.3, "slow": 0.77}
 
 
 def ask_fresh(server: Server, book: Book) -> None:
@@ -164,8 +168,9 @@ def ask_fresh(server: Server, book: Book) -> None:
 
 
 def ask_spoilt(server: Server, book: Book) -> None:
-    """The first list by telephone, in an echoing room and in noise, each question by one voice."""
-    for how in ("telephone", "reverb", "noisy"):
+    """The first list by telephone, in an echoing room, in noise, 26 dB quieter, faster and slower,
+    each question by one voice."""
+    for how in ("telephone", "reverb", "noisy", "quiet", "fast", "slow"):
         _ask_spoilt(server, book, how, how, questions(), 1)
 
 
@@ -178,7 +183,8 @@ def _ask_spoilt(server: Server, book: Book, part: str, how: str,
             if key in book.done:
                 continue
             session = Turns(server, f"{part}{number}{turn}")
-            speech = SPOILT[how](speak(text, voice), np.random.default_rng(number))
+            paced = replace(voice, rate=voice.rate * PACE.get(how, 1.0))
+            speech = SPOILT[how](speak(text, paced), np.random.default_rng(number))
             try:
                 reply = session.ask(speech)
             except TimeoutError:

@@ -141,7 +141,8 @@ def as_markdown(book: Book, busy: str) -> str:
                "written after the first list was looked at, before it was asked"),
         *(shares(f"spoken questions, half-duplex, {how}", book.of(part), None, "the first list, one voice each")
           for part, how in (("telephone", "telephone band"), ("reverb", "room of 0.5 s, three quarters echo"),
-                            ("noisy", "pink noise at -10 dB"))),
+                            ("noisy", "pink noise at -10 dB"), ("quiet", "26 dB quieter"),
+                            ("fast", "1.3 times as fast"), ("slow", "1.3 times as slow"))),
         shares("typed newcomer lines, second list", book.of("blind"), 85,
                "57 of 66 (86 %) at its first run, blind; some rules were added afterwards"),
         shares("typed newcomer lines, first list", book.of("typed"), 85,
@@ -167,7 +168,7 @@ def as_markdown(book: Book, busy: str) -> str:
         for voice in sorted({row["voice"] for row in rows}):
             some = [row for row in rows if row["voice"] == voice]
             by_voice.append(f"| {voice} | {part} | {sum(r['ok'] for r in some)} of {len(some)} |")
-    wrong = [row for part in ("half", "duplex", "fresh", "telephone", "reverb", "noisy", "blind", "honest", "minute10", "turn40")
+    wrong = [row for part in ("half", "duplex", "fresh", "telephone", "reverb", "noisy", "quiet", "fast", "slow", "blind", "honest", "minute10", "turn40")
              for row in book.of(part) if not row["ok"]]  # fmt: skip
     mistakes = [
         f"- {row['part']}{' ' + row['voice'] if 'voice' in row else ''}: "
