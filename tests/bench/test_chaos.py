@@ -11,6 +11,7 @@ from parley.cli.bench import chaos, hour
 from parley.cli.bench.breakable import BreakableNetwork
 from parley.cli.bench.chaos import ChaosPlan, ChaosReport
 from parley.cli.bench.chaos_servers import Outage, Servers
+from parley.cli.bench.chaos_talks import is_right_but_cut
 from parley.media.pcm import INPUT_RATE_HZ, Pcm
 
 PLAN = ChaosPlan(("duplex",), "parrot", 1, 0, 0, 0, 1, 1)
@@ -53,6 +54,17 @@ def test_an_outcome_is_held_against_the_right_one(
     report = one.report
     assert (report.lost, report.twice, report.different) == (lost, twice, different)
     assert bool(report.faults()) == (outcome != ("a", "b", "c"))
+
+
+def test_an_answer_may_end_where_its_worker_died_and_nowhere_else() -> None:
+    right = ("voice", "piece a", "piece b", "turn 0 a b", "piece c", "turn 1 c")
+    cut = ("voice", "piece a", "turn 0 a", "piece c", "turn 1 c")
+
+    assert is_right_but_cut(right, cut, 1)
+    assert not is_right_but_cut(right, cut, 0)
+    assert not is_right_but_cut(right, ("voice", "piece a", "turn 0 a", "turn 1 "), 1)
+    assert not is_right_but_cut(right, ("voice", "piece b", "turn 0 a", *right[4:]), 1)
+    assert not is_right_but_cut(right, right[:4], 1)
 
 
 def test_a_recovery_counts_from_what_made_it_possible() -> None:

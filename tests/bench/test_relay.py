@@ -1,6 +1,8 @@
 import pytest
 
+from parley.cli.bench import relay_resume
 from parley.cli.bench.relay import RelayReport, Tally, describe, measure
+from parley.cli.bench.relay_resume import ResumeCost
 
 
 @pytest.mark.slow
@@ -30,3 +32,19 @@ def test_the_report_says_what_was_added_and_what_a_core_carries():
     assert "p50 1.50 ms" in text
     assert "0.200 ms per unit" in text
     assert "about 5000 sessions" in text
+
+
+def test_what_resuming_costs_is_compared_round_by_round():
+    """A machine that becomes slow in the second round says nothing about resuming."""
+    cost = ResumeCost({"not offered": [1.0, 2.0, 1.0], "used": [1.04, 2.08, 1.5]})
+
+    assert cost.percent_more("used", "not offered") == pytest.approx(4.0)
+    assert "+4.0 %" in cost.describe()
+
+
+@pytest.mark.slow
+async def test_every_way_of_holding_sessions_is_measured():
+    cost = await relay_resume.measure(1, 2.0, rounds=1)
+
+    assert cost.cpu_ms.keys() == {arm.name for arm in relay_resume.ARMS}
+    assert all(figure >= 0 for figures in cost.cpu_ms.values() for figure in figures)

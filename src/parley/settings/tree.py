@@ -82,6 +82,13 @@ class ModelSettings(Part):
     revision: str | None = Field(
         None, description="Branch, tag or commit of a hub id; default: the newest."
     )
+    seed: int | None = Field(
+        None,
+        ge=0,
+        lt=2**31,
+        description="Seed of sessions that are not recorded, where conversations are to come out "
+        "alike; unset: drawn for each.",
+    )
     device: str = Field(
         "auto", description="cpu, cuda, cuda:N, or auto: the first GPU if there is one."
     )

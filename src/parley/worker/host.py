@@ -150,6 +150,8 @@ class Host:
     copies: CopyChannel = field(default_factory=NoCopies)
     """The way by which the gateway gets copies of sessions."""
     meter: WorkerMeter = field(default_factory=WorkerMeter)
+    seed: int | None = None
+    """Of sessions that are not recorded; None: each has its own."""
     is_ready: bool = False
     """Whether the model is warm; set once by whoever started it."""
     device_memory: DeviceMemory | None = None
@@ -215,7 +217,7 @@ class Host:
             if rebuilt is not None:
                 lease = held.lease = await rebuilt.receive(lease)
             recording = self._begin_recording(lease) if rebuilt is None else None
-            seed = secrets.randbelow(2**63) if recording is None else recording.seed
+            seed = self._new_seed() if recording is None else recording.seed
             if rebuilt is not None:
                 seed = rebuilt.seed
             dialect = self.dialects.open(
@@ -275,6 +277,9 @@ class Host:
                 await session.finish()
             if held.socket is not None:
                 self._let_last_words_be_fetched(held, held.socket, ended)
+
+    def _new_seed(self) -> int:
+        return secrets.randbelow(2**63) if self.seed is None else self.seed
 
     def _copy(self, held: _Held, seed: int) -> SessionCopy:
         copy = held.copy = SessionCopy(

@@ -248,6 +248,7 @@ class WorkerProcess:
             recordings=recordings,
             finished=self._finished_recordings,
             observers=self._traced(identity.worker_id),
+            seed=settings.model.seed,
             is_ready=True,
         )
         links = GatewayLinks(

@@ -23,7 +23,7 @@ import typer
 
 from parley.cli.bench.breakable import BreakableNetwork
 from parley.cli.bench.chaos_servers import Outage, Servers
-from parley.cli.bench.chaos_talks import TALKS, word_of
+from parley.cli.bench.chaos_talks import CAN_BE_REBUILT, TALKS, is_right_but_cut, word_of
 from parley.cli.bench.figures import Figures
 from parley.client.events import Event, Reconnected
 from parley.errors import BadInput, ParleyError, SetupError
@@ -35,6 +35,9 @@ MORE_CUTS: Final = 2
 FROZEN_S: Final = (0.1, 2.0)
 PAUSE_S: Final = (0.1, 1.5)
 """Between two kills."""
+NOTICED_S: Final = {False: 0.0, True: 5.0}
+"""How long after the end of an outage a client may learn that there was one: of a worker's, from
+the gateway, when it is certain."""
 LIMITS_MS: Final = {"cut": 2000.0, "gateway": 2000.0, "worker": 5000.0}
 """The 95th percentile of recovery may take so long: after the cut, after the next gateway listens,
 after a slot is free."""
@@ -52,6 +55,8 @@ class ChaosReport:
         recovery_ms: how long it took until the session went on, by what had happened: `cut` from
             the cut, `gateway` from when the next one listened, `worker` from when a slot was free,
             `frozen …` from the end of that.
+        turns_cut: conversations with an answer that ended where its worker died, and was told to.
+        not_done: cuts, kills and freezes for which there was no time.
         spread: cuts by dialect.
     """
 
@@ -64,7 +69,9 @@ class ChaosReport:
     lost: int = 0
     twice: int = 0
     different: int = 0
+    turns_cut: int = 0
     slots_leaked: int = 0
+    not_done: int = 0
     errors: dict[str, int] = field(default_factory=dict)
     spread: dict[str, int] = field(default_factory=dict)
     recovery_ms: dict[str, list[float]] = field(default_factory=dict)
@@ -74,7 +81,7 @@ class ChaosReport:
         """What is not as it should be."""
         found = [
             f"{name} {count}"
-            for name in ("lost", "twice", "different", "slots_leaked")
+            for name in ("lost", "twice", "different", "slots_leaked", "not_done")
             if (count := getattr(self, name))
         ]
         found += [f"error {code}: {count}" for code, count in self.errors.items()]
@@ -97,6 +104,7 @@ class ChaosPlan:
     freezes: int
     at_once: int
     seed: int
+    limit_s: float = 36_000.0
 
 
 def chaos(
@@ -110,13 +118,22 @@ def chaos(
     dialect: Annotated[str, typer.Option(help=f"{', '.join(TALKS)} or all.")] = "all",
     model: Annotated[str, typer.Option(help="Model of the workers.")] = "parrot",
     seed: Annotated[int, typer.Option(help="Of what is drawn.")] = 1,
+    minutes: Annotated[
+        float, typer.Option(min=0.1, help="What is not done by then is not done.")
+    ] = 600,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Cut connections, kill and freeze servers at random; count what conversations lose."""
     if dialect not in (*TALKS, "all"):
         raise BadInput(f"'{dialect}' is none of {', '.join(TALKS)}, all.")
     names = tuple(TALKS) if dialect == "all" else (dialect,)
-    plan = ChaosPlan(names, model, cuts, gateway_kills, worker_kills, freezes, at_once, seed)
+    if worker_kills:
+        names = tuple(name for name in names if name in CAN_BE_REBUILT)
+        if not names:
+            raise BadInput(f"Sessions in {dialect} end with their worker.")
+    plan = ChaosPlan(
+        names, model, cuts, gateway_kills, worker_kills, freezes, at_once, seed, 60 * minutes
+    )
     report = asyncio.run(run(plan))
     _print(report, as_json=as_json)
     raise typer.Exit(1 if report.faults() else 0)
@@ -133,6 +150,8 @@ async def run(plan: ChaosPlan) -> ChaosReport:
     environment = {
         # The hum of this bench is speech to this one.
         "PARLEY_WORKER__VAD": "energy",
+        # What one conversation draws, every other draws, too: else no two would be alike.
+        "PARLEY_MODEL__SEED": "1",
     }
     async with Servers.started(
         model=plan.model, slots=plan.at_once, workers=workers, environment=environment
@@ -150,6 +169,7 @@ class _Chaos:
         self._right: dict[str, Outcome] = {}
         self._turn: dict[str, Iterator[int]] = {}
         self._is_disaster_left = False
+        self._due_s = time.monotonic() + plan.limit_s
         self.report = ChaosReport()
 
     async def run(self) -> ChaosReport:
@@ -167,11 +187,18 @@ class _Chaos:
             for _ in range(plan.at_once):
                 tasks.create_task(self._converse(numbers))
         report.slots_leaked = await self._servers.leaked()
+        asked = plan.cuts + plan.gateway_kills + plan.worker_kills + plan.freezes
+        done = min(plan.cuts, report.cuts) + report.gateway_kills + report.worker_kills
+        report.not_done = asked - done - report.freezes
         return report
+
+    @property
+    def _has_time(self) -> bool:
+        return time.monotonic() < self._due_s
 
     async def _converse(self, numbers: Iterator[int]) -> None:
         """One conversation after the other."""
-        while self.report.cuts < self._plan.cuts or self._is_disaster_left:
+        while self._has_time and (self.report.cuts < self._plan.cuts or self._is_disaster_left):
             names = self._plan.dialects
             await self._cut_talk(names[next(numbers) % len(names)])
 
@@ -183,6 +210,8 @@ class _Chaos:
         self._dice.shuffle(kinds)
         self._is_disaster_left = bool(kinds)
         for kind in kinds:
+            if not self._has_time:
+                break
             delay_s = self._dice.uniform(*PAUSE_S)
             match kind:
                 case "gateway":
@@ -207,6 +236,7 @@ class _Chaos:
             breaks = {next(self._turn[name])}
             breaks |= set(dice.sample(others, dice.randint(0, min(MORE_CUTS, len(others)))))
         report.conversations += 1
+        began_s = time.monotonic()
         try:
             async with asyncio.timeout(HANG_S):
                 outcome = await self._talk(name, network, frozenset(breaks))
@@ -219,12 +249,21 @@ class _Chaos:
             report.cuts += network.breaks
             report.half_open += network.silent_breaks
             report.spread[name] = report.spread.get(name, 0) + network.breaks
-        self._judge(name, right, outcome, breaks)
+        deaths = sum(
+            outage.kind == "worker" and outage.began_s >= began_s
+            for outage in self._servers.outages
+        )
+        self._judge(name, right, outcome, breaks, deaths)
 
-    def _judge(self, name: str, right: Outcome, outcome: Outcome, breaks: set[int]) -> None:
+    def _judge(
+        self, name: str, right: Outcome, outcome: Outcome, breaks: set[int], deaths: int = 0
+    ) -> None:
+        report = self.report
         if outcome == right:
             return
-        report = self.report
+        if is_right_but_cut(right, outcome, deaths):
+            report.turns_cut += 1
+            return
         missing, extra = len(right) - len(outcome), len(outcome) - len(right)
         report.lost += max(0, missing)
         report.twice += max(0, extra)
@@ -283,7 +322,9 @@ class _Chaos:
         kind, since_s = "cut", lost_s
         if outage is not None:
             kind = outage.kind
-            since_s = lost_s if outage.ended_s is None else max(lost_s, outage.ended_s)
+            ended_s = lost_s if outage.ended_s is None else outage.ended_s
+            # Another worker may be there before the client learns that its own one is gone.
+            since_s = ended_s if kind == "worker" else max(lost_s, ended_s)
         elif not network.broken_s or network.broken_s[-1] < lost_s - 1.0:
             kind = "unexplained"
         self.report.recovery_ms.setdefault(kind, []).append(1000 * max(0.0, now_s - since_s))
@@ -291,7 +332,9 @@ class _Chaos:
 
 def _met(outage: Outage, lost_s: float, back_s: float) -> bool:
     """Whether it may be why there was no connection from `lost_s` to `back_s`."""
-    return outage.began_s <= back_s and (outage.ended_s is None or outage.ended_s >= lost_s)
+    if outage.began_s > back_s:
+        return False
+    return outage.ended_s is None or outage.ended_s >= lost_s - NOTICED_S[outage.kind == "worker"]
 
 
 def _print(report: ChaosReport, *, as_json: bool) -> None:
@@ -310,7 +353,7 @@ def _print(report: ChaosReport, *, as_json: bool) -> None:
     typer.echo("cuts by dialect: " + ", ".join(f"{n} {c}" for n, c in report.spread.items()))
     typer.echo(
         f"lost {report.lost}, twice {report.twice}, different {report.different}, "
-        f"slots leaked {report.slots_leaked}"
+        f"slots leaked {report.slots_leaked}, answers cut by their worker's end {report.turns_cut}"
     )
     for kind, one in recovery.items():
         typer.echo(f"recovery, {kind} ({one.count}): {one}")

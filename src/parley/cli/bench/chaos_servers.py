@@ -258,6 +258,19 @@ class Servers:
             await asyncio.sleep(0.1)
 
 
+def cpu_s(pid: int) -> float:
+    """User and system time of a process.
+
+    Raises:
+        SetupError: the system does not tell.
+    """
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        raise SetupError("This bench needs /proc, i.e. Linux.") from None
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def rss_mb(pid: int) -> float | None:
     """Resident memory of a process, where the system tells."""
     try:

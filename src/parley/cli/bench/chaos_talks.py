@@ -310,3 +310,33 @@ TALKS: Final = {
     "openai_live": ChaosTalk(lambda url, network: WireClient(url, network, LIVE), _live),
     "openai_realtime": ChaosTalk(lambda url, network: WireClient(url, network, OPENAI), _openai),
 }
+CAN_BE_REBUILT: Final = frozenset({"duplex", "realtime", "half_duplex", "minicpmo_v2"})
+"""Those whose sessions go on at another worker; see docs/understand/resume.md."""
+
+
+def is_right_but_cut(right: tuple[str, ...], outcome: tuple[str, ...], most: int) -> bool:
+    """Whether an outcome is the right one but for at most so many answers that ended early, after
+    what had been heard of them: a worker that dies while it speaks leaves its turn there."""
+    wanted, had = _turns_of(right), _turns_of(outcome)
+    if len(wanted) != len(had):
+        return False
+    cut = 0
+    for whole, part in zip(wanted, had, strict=True):
+        if whole == part:
+            continue
+        cut += 1
+        is_told = part[-1:] != [] and part[-1].startswith("turn ")
+        if not is_told or whole[: len(part) - 1] != part[:-1]:
+            return False
+        if not whole[-1].startswith(part[-1].rstrip()):
+            return False
+    return cut <= most
+
+
+def _turns_of(words: tuple[str, ...]) -> list[list[str]]:
+    turns: list[list[str]] = [[]]
+    for word in words:
+        turns[-1].append(word)
+        if word.startswith("turn "):
+            turns.append([])
+    return turns

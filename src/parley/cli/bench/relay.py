@@ -25,6 +25,7 @@ from typing import Annotated, Final
 import typer
 import uvloop
 
+from parley.cli.bench import relay_resume
 from parley.cli.bench.figures import Figures
 from parley.cli.bench.relay_parts import raise_file_limit
 from parley.errors import SetupError
@@ -74,9 +75,18 @@ def relay(
     seconds: Annotated[float, typer.Option(min=1, max=600, help="How long to measure.")] = 10.0,
     frame: Annotated[bool, typer.Option("--frame", help="With a 40 KB camera frame.")] = False,
     tls: Annotated[bool, typer.Option("--tls", help="Clients come by HTTPS.")] = False,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="What it costs that sessions can be gone on with, instead."),
+    ] = False,
+    rounds: Annotated[int, typer.Option(min=1, max=100, help="With --resume.")] = 5,
 ) -> None:
     """Measure what the gateway adds, and how many sessions it carries."""
     raise_file_limit()
+    if resume:
+        cost = uvloop.run(relay_resume.measure(sessions, seconds, rounds))
+        typer.echo(cost.describe())
+        return
     report = uvloop.run(measure(sessions, seconds, has_frame=frame, has_tls=tls))
     typer.echo(describe(report, has_frame=frame))
 

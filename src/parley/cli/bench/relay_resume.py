@@ -1,0 +1,154 @@
+"""`parley bench relay --resume`: what it costs the gateway that sessions can be gone on with.
+
+Duplex sessions of the SDK run once a second each, half of the time spoken to, on gateways and
+parrots of their own: one that offers no resuming, one that keeps no copies of sessions, and one as
+it comes. The same sessions are held in turn without resuming, with it, and with copies, several
+times over; what is compared is the gateway's CPU per unit within one round, so that a machine that
+is slow for a while is slow for all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from parley.cli.bench.chaos_servers import Servers, cpu_s
+from parley.cli.bench.model import made_up_speech
+from parley.client.duplex import DuplexClient
+from parley.errors import ParleyError, SetupError
+from parley.media.pcm import INPUT_RATE_HZ, Pcm
+
+SPEECH_UNITS: Final = 4
+WARM_S: Final = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """One way of holding the sessions."""
+
+    name: str
+    server: str
+    resume: bool
+
+
+SERVERS: Final[Mapping[str, Mapping[str, str]]] = {
+    "off": {"PARLEY_LIMITS__RESUME_WINDOW_S": "0"},
+    "no copies": {"PARLEY_LIMITS__COPY_SESSION_MB": "0"},
+    "as it comes": {},
+}
+ARMS: Final = (
+    Arm("not offered", "off", resume=False),
+    Arm("not used", "as it comes", resume=False),
+    Arm("used, no copies", "no copies", resume=True),
+    Arm("used", "as it comes", resume=True),
+)
+
+
+@dataclass(slots=True)
+class ResumeCost:
+    """CPU of the gateway per unit, in milliseconds: a figure for each round, by arm."""
+
+    cpu_ms: dict[str, list[float]] = field(default_factory=dict)
+
+    def percent_more(self, arm: str, than: str) -> float:
+        """The median of the rounds' differences."""
+        pairs = zip(self.cpu_ms[arm], self.cpu_ms[than], strict=True)
+        return statistics.median(100 * (one / other - 1) for one, other in pairs)
+
+    def describe(self) -> str:
+        """For people."""
+        first = ARMS[0].name
+        lines = []
+        for name, figures in self.cpu_ms.items():
+            more = "" if name == first else f"   {self.percent_more(name, first):+6.1f} %"
+            each = " ".join(f"{figure:.3f}" for figure in figures)
+            lines.append(f"{name:<16} {statistics.median(figures):.3f} ms{more}   ({each})")
+        return "gateway CPU per unit\n" + "\n".join(lines)
+
+
+async def measure(sessions: int, seconds: float, rounds: int) -> ResumeCost:
+    """All of it.
+
+    Raises:
+        SetupError: this system does not say what a process has used, or nothing is answered.
+    """
+    cost = ResumeCost({arm.name: [] for arm in ARMS})
+    async with contextlib.AsyncExitStack() as stack:
+        servers = {
+            name: await stack.enter_async_context(
+                Servers.started(
+                    slots=sessions,
+                    environment={"PARLEY_LIMITS__SESSIONS_PER_CLIENT": str(sessions), **own},
+                )
+            )
+            for name, own in SERVERS.items()
+        }
+        for number in range(rounds):
+            # Whoever comes first is not always the same.
+            for arm in (*ARMS[number % len(ARMS) :], *ARMS[: number % len(ARMS)]):
+                server = servers[arm.server]
+                figure = await _hold(server, sessions, seconds, resume=arm.resume)
+                cost.cpu_ms[arm.name].append(figure)
+                await server.until_free()
+    return cost
+
+
+async def _hold(server: Servers, sessions: int, seconds: float, *, resume: bool) -> float:
+    """Milliseconds of the gateway's CPU per unit."""
+    counts = _Counts()
+    talks = [
+        asyncio.create_task(_talk(server.url, counts, number / sessions, resume=resume))
+        for number in range(sessions)
+    ]
+    try:
+        await asyncio.sleep(WARM_S)
+        units, before_s = counts.units, cpu_s(server.gateway_pid)
+        await asyncio.sleep(seconds)
+        units, spent_s = counts.units - units, cpu_s(server.gateway_pid) - before_s
+    finally:
+        for talk in talks:
+            talk.cancel()
+        await asyncio.gather(*talks, return_exceptions=True)
+    for talk in talks:
+        if not talk.cancelled() and isinstance(talk.exception(), ParleyError):
+            raise SetupError(f"A session ended early: {talk.exception()}")
+    if not units:
+        raise SetupError("No unit was sent; the machine is too busy.")
+    return 1000 * spent_s / units
+
+
+@dataclass(slots=True)
+class _Counts:
+    units: int = 0
+
+
+async def _talk(url: str, counts: _Counts, phase_s: float, *, resume: bool) -> None:
+    """A unit a second, until cancelled."""
+    voice = made_up_speech(1)
+    quiet = Pcm.silence(INPUT_RATE_HZ, INPUT_RATE_HZ)
+    loop = asyncio.get_running_loop()
+    async with DuplexClient(url, record=False, resume=resume) as client:
+        await client.ready()
+        hearing = asyncio.create_task(_hear(client))
+        try:
+            due = loop.time() + phase_s
+            number = random.randrange(2 * SPEECH_UNITS)
+            while not hearing.done():
+                await asyncio.sleep(max(0.0, due - loop.time()))
+                client.send_unit(quiet if number // SPEECH_UNITS % 2 else voice)
+                counts.units += 1
+                number += 1
+                due += 1.0
+            await hearing
+        finally:
+            hearing.cancel()
+
+
+async def _hear(client: DuplexClient) -> None:
+    async for _ in client:
+        pass
