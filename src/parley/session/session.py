@@ -295,6 +295,9 @@ class Session:
         runner: object = self._runner
         if not isinstance(runner, RebuildableRunner) or not self._outbox.is_empty:
             return None
+        if self.has_ended:
+            # Whoever asked for the end asks again where it was not told of it.
+            return None
         known = runner.remembered()
         if known is None:
             return None

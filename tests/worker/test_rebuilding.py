@@ -1,0 +1,235 @@
+"""A session goes on at another worker from every copy that its gateway may have had: its client
+hears what it would have heard, bit for bit."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import pytest
+from tests.support.patience import HANG_S
+from tests.support.resumed_talks import UNITS, comparable
+from tests.support.sessions import KINDS, Talk, WorkerHarness, worker_harness
+from tests.support.sockets import FakeSocket
+from tests.support.talking import b64
+from tests.support.timeline import silence, sound, speak
+
+from parley.errors import ParleyError
+from parley.gateway.rebuilding import _parts
+from parley.gateway.session_copies import KeptCopy
+from parley.protocol.control import CopyPart, CopyStored
+from parley.protocol.resume import hash_of
+from parley.session import state_codec
+from parley.worker.lease import LeasedSlot
+
+Message = dict[str, Any]
+Step = Message | str
+"""What the client says, or the type of the message for which it waits."""
+
+NOT_NUMBERED = frozenset({"session.resumed", "session.input_ack"})
+
+# The turn ends within its last piece: what comes while it is answered is dropped by design.
+SPOKEN = sound(silence(0.6), speak(1.0), silence(0.9))
+TURN: list[Step] = [
+    *({"type": "audio_chunk", "audio_base64": b64(SPOKEN.slice(at, at + 8000))}
+      for at in range(0, len(SPOKEN), 8000)),
+    "turn_done",
+]  # fmt: skip
+
+
+def in_units(name: str, answer: str, messages: list[Message], last: str) -> list[Step]:
+    steps: list[Step] = []
+    for message in messages:
+        steps += [{"type": name, **message}, answer]
+    return [*steps, {"type": last}]
+
+
+TALKS: dict[str, tuple[Message, list[Step]]] = {
+    "half_duplex": (
+        {"type": "prepare", "resume": True},
+        [*TURN, *TURN, {"type": "input_text", "text": "Hello."}, "turn_done", {"type": "stop"}],
+    ),
+    "duplex": (
+        {"type": "prepare", "resume": True},
+        in_units("audio_chunk", "result", [{"audio_base64": unit} for unit in UNITS], "stop"),
+    ),
+    "realtime": (
+        {"type": "session.update", "session": {"instructions": "Be kind.", "resume": True}},
+        in_units(
+            "input_audio_buffer.append", "response", [{"audio": u} for u in UNITS], "session.close"
+        ),
+    ),
+}
+
+
+@dataclass
+class Gateway:
+    """Keeps copies; `taken` holds the copy as it was after each part."""
+
+    host: Any
+    is_open = True
+    kept: KeptCopy | None = None
+    taken: list[KeptCopy] = field(default_factory=list)
+
+    def send(self, part: CopyPart) -> None:
+        if part.number == 1:
+            self.kept = KeptCopy(part.fingerprint)
+        assert self.kept is not None
+        self.kept.add(msgspec.msgpack.decode(msgspec.msgpack.encode(part), type=CopyPart))
+        self.taken.append(copy.deepcopy(self.kept))
+        stored = CopyStored(part.lease_id, part.number)
+        asyncio.get_running_loop().call_soon(self.host.copy_stored, stored)
+
+
+class CopyBringer:
+    """The socket by which a copy comes."""
+
+    def __init__(self, kept: KeptCopy) -> None:
+        self._parts = [msgspec.msgpack.encode(part) for part in _parts(kept)]
+        self.answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+
+    async def receive(self) -> bytes:
+        return self._parts.pop(0)
+
+    async def send(self, frame: str) -> None:
+        self.answer.set_result(json.loads(frame))
+
+    async def close(self, code: int, reason: str) -> None:
+        """Nothing is left to say."""
+
+
+def matches(heard: Message, wanted: str) -> bool:
+    return bool(heard["type"].startswith(wanted))
+
+
+async def until_true(what: Callable[[], object]) -> None:
+    async with asyncio.timeout(HANG_S):
+        while not what():  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+
+
+async def hear_all(
+    socket: FakeSocket, steps: list[Step], heard: list[Message], received: int
+) -> list[Message]:
+    """Go through a conversation, of which `heard` was heard and so many messages were received;
+    everything that was heard."""
+    said = 1
+
+    def everything() -> list[Message]:
+        fresh = [each for each in socket.sent if each["type"] not in NOT_NUMBERED]
+        return [*heard, *fresh]
+
+    async def until(wanted: str, since: int) -> int:
+        def found() -> list[int]:
+            known = everything()
+            assert socket.closed is None or len(known) > since, wanted
+            return [at for at in range(since, len(known)) if matches(known[at], wanted)]
+
+        await until_true(found)
+        return found()[0] + 1
+
+    waited = 1
+    for step in steps:
+        if isinstance(step, str):
+            waited = await until(step, waited)
+            continue
+        said += 1
+        if said > received:
+            socket.say(step)
+    await until_true(lambda: socket.closed is not None)
+    return everything()
+
+
+async def whole_talk(harness: WorkerHarness, name: Any) -> tuple[list[Message], Gateway]:
+    gateway = Gateway(harness.host)
+    harness.host.copies = gateway
+    first, steps = TALKS[name]
+    talk: Talk = harness.begin(name, extensions=name == "half_duplex")
+    talk.say(first)
+    await until_true(lambda: talk.socket.sent)
+    heard = await hear_all(talk.socket, steps, [], 1)
+    await talk.over()
+    return heard, gateway
+
+
+async def rebuilt_talk(
+    harness: WorkerHarness, name: Any, number: int, kept: KeptCopy, whole: list[Message]
+) -> list[Message]:
+    lease = LeasedSlot(f"again-{number}", "session", name, KINDS[name])
+    bringer = CopyBringer(kept)
+    slot = await harness.host.admit(lease)
+    holding = asyncio.create_task(harness.host.rebuild(lease, slot, bringer))  # type: ignore[arg-type]
+    answer = await bringer.answer
+    assert answer == {"type": "rebuild_result", "problem": ""}
+    # Nothing that is not in the copy was told; all of it may have been.
+    seq = kept.outputs[-1].seq if kept.outputs else whole[0]["seq"]
+    seen = whole[:seq]
+    assert all(plain([json.loads(o.frame)]) == plain([whole[o.seq - 1]]) for o in kept.outputs)
+    socket = FakeSocket()
+    token = hash_of(whole[0]["resume_token"])
+    attaching = asyncio.create_task(harness.host.attach(lease.lease_id, socket, token, seq))
+    resumed = await socket.until("session.resumed")
+    heard = await hear_all(socket, TALKS[name][1], seen, resumed["received"])
+    await asyncio.gather(holding, attaching)
+    return heard
+
+
+@pytest.fixture
+async def harness() -> AsyncIterator[WorkerHarness]:
+    async with worker_harness(slots=2) as running:
+        yield running
+
+
+@pytest.mark.parametrize("name", TALKS)
+async def test_a_session_goes_on_from_every_copy(harness: WorkerHarness, name: str) -> None:
+    whole, gateway = await whole_talk(harness, name)
+    taken, gateway.taken = gateway.taken, []
+    assert len(taken) >= 6
+
+    for number, kept in enumerate(taken):
+        heard = await rebuilt_talk(harness, name, number, kept, whole)
+        right = broken_off(whole, heard) if is_half_said(kept) else plain(whole)
+        assert comparable(plain(heard)) == comparable(right), number
+
+
+def is_half_said(kept: KeptCopy) -> bool:
+    """Whether the client knew the beginning of an answer."""
+    answer = state_codec.decode(kept.state)["runner"].get("answer")
+    return bool(answer and answer["text"])
+
+
+def broken_off(whole: list[Message], heard: list[Message]) -> list[Message]:
+    """A conversation of which one answer ended before its time."""
+    at, end = next((at, m) for at, m in enumerate(heard) if m.get("interrupted"))
+    said = "".join(m.get("text_delta") or "" for m in heard[:at] if m["type"] == "chunk")
+    assert said.endswith(end["text"])
+    rest = [m["type"] for m in whole[:at]].count("turn_done")
+    after = [at for at, m in enumerate(whole) if m["type"] == "turn_done"][rest] + 1
+    missing = after - at - 1
+    later = [{**m, "seq": m["seq"] - missing} for m in whole[after:]]
+    return plain([*whole[:at], end, *later])
+
+
+def plain(messages: list[Message]) -> list[Message]:
+    return [
+        {key: value for key, value in each.items() if key not in ("received", "resume_token")}
+        for each in messages
+    ]
+
+
+async def test_a_copy_of_which_something_is_missing_is_refused(harness: WorkerHarness) -> None:
+    _, gateway = await whole_talk(harness, "duplex")
+    kept = gateway.taken[-1]
+    kept.log = [b"".join(kept.log)[:-3]]
+    lease = LeasedSlot("again", "session", "duplex", KINDS["duplex"])
+    slot = await harness.host.admit(lease)
+
+    with pytest.raises(ParleyError):
+        await harness.host.rebuild(lease, slot, CopyBringer(kept))  # type: ignore[arg-type]
+
+    assert harness.engine.free_slots == 2
