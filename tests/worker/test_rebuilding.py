@@ -19,6 +19,7 @@ from tests.support.sockets import FakeSocket
 from tests.support.talking import b64
 from tests.support.timeline import silence, sound, speak
 
+from parley.clock import ManualClock
 from parley.errors import ParleyError
 from parley.gateway.rebuilding import _parts
 from parley.gateway.session_copies import KeptCopy
@@ -233,3 +234,27 @@ async def test_a_copy_of_which_something_is_missing_is_refused(harness: WorkerHa
         await harness.host.rebuild(lease, slot, CopyBringer(kept))  # type: ignore[arg-type]
 
     assert harness.engine.free_slots == 2
+
+
+@pytest.mark.parametrize("rolls", [False, True])
+async def test_a_conversation_that_rolls_over_outlives_length_and_context(rolls: bool) -> None:
+    clock = ManualClock()
+    limits = {"rollover": rolls, "duplex_session_s": 30.0}
+    async with worker_harness(context_tokens=200, clock=clock, **limits) as harness:
+        talk = await harness.ready("duplex", resume=True)
+        for number in range(40):
+            talk.say({"type": "audio_chunk", "audio_base64": UNITS[number % len(UNITS)]})
+            await until_true(
+                lambda number=number: talk.types.count("result") > number or talk.socket.closed
+            )
+            if talk.socket.closed:
+                break
+        clock.advance(31.0)
+        for session in harness._lives():
+            session.check_deadlines()
+        if rolls:
+            talk.say({"type": "stop"})
+        await talk.over()
+
+    assert (talk.types.count("result") == 40) is rolls
+    assert max(m.get("kv_cache_length", 0) for m in talk.socket.sent) <= 200

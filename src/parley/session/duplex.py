@@ -35,6 +35,7 @@ from parley.dialects.events import (
     UserTranscribed,
     VideoInput,
 )
+from parley.engine.work import Window
 from parley.errors import (
     BadInput,
     ContextFull,
@@ -62,6 +63,9 @@ FAILURES_LIMIT: Final = 3
 
 
 _log = logs.get(__name__)
+
+WINDOW_SHARES: Final = (0.85, 0.6)
+"""Of the context, in a conversation that slides: when the oldest is forgotten, and what remains."""
 
 WRITTEN_LIMIT: Final = 8
 """Written messages that may wait for the next unit."""
@@ -441,6 +445,7 @@ class DuplexRunner:
                 tts_voice,
                 options=asked.options,
                 max_slice_nums=asked.max_slices,
+                window=self._window() if self._session.rolls_over else None,
                 seed=self._seed,
             )
         except ContextFull as error:
@@ -579,9 +584,17 @@ class DuplexRunner:
         except InferenceFailed as error:
             raise _FinalizeFailed from error
 
+    def _window(self) -> Window:
+        """Of a conversation that may last for ever."""
+        limit = self._view.spec.context_limit_tokens
+        if self._limits.context_tokens is not None:
+            limit = min(limit, self._limits.context_tokens)
+        high, low = (round(share * limit) for share in WINDOW_SHARES)
+        return Window("basic", high_tokens=high, low_tokens=low)
+
     def _is_full(self) -> bool:
         limit = self._limits.context_tokens
-        if limit is None:
+        if limit is None or self._session.rolls_over:
             return False
         return max(self._last_tokens, self._view.kv_cache_length) >= limit
 

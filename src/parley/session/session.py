@@ -35,7 +35,7 @@ from parley.errors import InferenceFailed, ParleyError, SlowClient
 from parley.protocol import codec
 from parley.protocol.kinds import Phase
 from parley.protocol.resume import AwayReason, GoingAway
-from parley.session.deadlines import GOING_AWAY, RESUME, Deadlines
+from parley.session.deadlines import GOING_AWAY, LAST, RESUME, Deadlines
 from parley.session.outbox import Outbox, OutputLimits
 from parley.session.resumable import ResumableSocket
 from parley.session.socket import Disconnected, SessionSocket
@@ -117,6 +117,7 @@ class Session:
         enters: told about every change of phase.
         recorded: gives the recording's id before the client is told that it may begin; bounded in
             time.
+        may_roll_over: see `rolls_over`.
     """
 
     def __init__(
@@ -131,7 +132,9 @@ class Session:
         observers: Sequence[Observer] = (),
         enters: Callable[[Phase], None] = lambda phase: None,
         recorded: Callable[[], Awaitable[str | None]] | None = None,
+        may_roll_over: bool = False,
     ) -> None:
+        self._may_roll_over = may_roll_over
         self.clock = clock
         self._resumable = socket if isinstance(socket, ResumableSocket) else None
         self.deadlines = Deadlines() if self._resumable is None else self._resumable.deadlines
@@ -166,6 +169,14 @@ class Session:
     def has_ended(self) -> bool:
         """Whether the ending is decided."""
         return self._ending.done()
+
+    @property
+    def rolls_over(self) -> bool:
+        """Whether the conversation has no total length, and its context slides: the operator allows
+        that, and the client asked to be able to come back."""
+        resumable = self._resumable
+        is_asked = self._is_restored or (resumable is not None and resumable.is_enabled)
+        return self._may_roll_over and is_asked
 
     def enter(self, phase: Phase) -> None:
         """Go to a phase; a conversation that has ended stays closed."""
@@ -204,7 +215,9 @@ class Session:
 
     def _with_token(self, reply: Reply, resumable: ResumableSocket) -> list[str | bytes]:
         """What tells the client that it may come back, where it asked."""
-        if resumable.is_enabled:
+        if self.rolls_over:
+            self.deadlines.clear(*LAST)
+        elif resumable.is_enabled:
             self.deadlines.warn_of_the_last(self.clock.monotonic())
         return [resumable.with_token(text) for text in self._dialect.frames(reply)]
 
@@ -226,7 +239,7 @@ class Session:
 
     def _watch_context(self, done: UnitDone) -> None:
         limit = self._dialect.context_tokens
-        if limit is None or done.context_tokens < NEARLY_FULL * limit:
+        if self.rolls_over or limit is None or done.context_tokens < NEARLY_FULL * limit:
             return
         per_unit = done.context_tokens / (done.index + 1)
         self.go_away((limit - done.context_tokens) / per_unit, "context")

@@ -334,6 +334,11 @@ class LimitSettings(Part):
     resume_journal_s: float = Field(
         60.0, gt=0, description="Output that old is taken to have arrived."
     )
+    rollover: bool = Field(
+        False,
+        description="Sessions whose client asked for resuming have no total length and no full "
+        "context: the oldest of a duplex context is forgotten, as in half-duplex.",
+    )
     copy_session_mb: float = Field(
         64.0,
         ge=0,

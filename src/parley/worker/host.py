@@ -258,6 +258,7 @@ class Host:
                 ],
                 enters=lambda phase: self._enter(held, phase),
                 recorded=None if recording is None else recording.recording_id,
+                may_roll_over=self.limits.rollover,
             )
             if recording is not None:
                 recording.tell_lost = lambda entries: session.emit(RecordingLost(entries))
