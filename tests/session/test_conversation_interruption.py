@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from typing import Any
 
@@ -15,6 +16,8 @@ from parley.clock import ManualClock
 from parley.media.pcm import INPUT_RATE_HZ, Pcm
 from parley.media.resample import resample
 from parley.protocol.kinds import Kind
+from parley.session.early import EarlyPrefill
+from parley.views.half_duplex import HalfDuplexView
 
 ANSWER = "one two three four five six seven eight nine ten"
 """A second of sound."""
@@ -134,3 +137,34 @@ async def test_where_responses_are_not_to_be_interrupted_speech_is_a_turn_of_its
     # What was heard of the first answer is all of it: the context went on as it was.
     assert len(model.contexts) == 2
     assert not any(text.startswith("one") for text in model.contexts[-1])
+
+
+async def test_a_turn_is_taken_in_before_its_silence_is_over(monkeypatch):
+    early: list[bool] = []
+    prefill_early = HalfDuplexView.prefill_early
+
+    async def noted(view, request, **more):
+        early.append(await prefill_early(view, request, **more))
+        return early[-1]
+
+    monkeypatch.setattr(HalfDuplexView, "prefill_early", noted)
+    contexts = []
+    for is_early in (True, False):
+        if not is_early:
+            monkeypatch.setattr(EarlyPrefill, "follow", lambda self, finder: None)
+        model = TalkingModel(answer="Yes.")
+        async with worker_harness(clock=ManualClock(), model=model) as harness:
+            talk = await talking(harness, SERVER_VAD)
+            for count in (1, 2):
+                for chunk in chunks(sound(silence(0.3), speak(1.0), silence(0.4)), 0.1):
+                    tell(talk, chunk)
+                    # As in real time: the early work is begun between two chunks.
+                    await asyncio.sleep(0.02)
+                tell(talk, sound(silence(0.4)))
+                await talk.until("response.done", count)
+                await harness.pass_time(1.0, due="played")
+            contexts.append(model.contexts[-1])
+
+    # Before the first answer there is no context to take anything into.
+    assert early == [True]
+    assert contexts[0] == contexts[1]

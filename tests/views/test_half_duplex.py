@@ -1,3 +1,5 @@
+import asyncio
+
 import pytest
 from tests.support.faults import Faulty, Gated
 from tests.support.present import present
@@ -83,6 +85,32 @@ async def test_nothing_is_taken_in_early_for_which_something_would_be_forgotten(
     assert not await view.prefill_early(TurnRequest("s", (said(2.0),)))
     assert view.kv_cache_length == 0
     assert await view.prefill_early(TurnRequest("s", (said(1.0),)))
+
+
+async def test_what_was_taken_in_early_and_never_asked_for_is_no_part_of_an_answer(slot):
+    view = HalfDuplexView(slot)
+    await view.prefill(TurnRequest("s", (SYSTEM, said(2.0))))
+    length = view.kv_cache_length
+
+    await view.prefill_early(TurnRequest("s", (said(1.0),)))
+    kept = view.kept_tokens
+    [chunk async for chunk in view.generate("s")]
+
+    assert kept == length
+    assert present(view.decoded).text == "You spoke for 2.0 seconds at -13 dB."
+
+
+async def test_another_session_knows_nothing_of_what_was_being_taken_in(slot):
+    view = HalfDuplexView(slot)
+    await view.prefill(TurnRequest("s", (SYSTEM,)))
+
+    early = asyncio.create_task(view.prefill_early(TurnRequest("s", (said(1.0),))))
+    await asyncio.sleep(0)
+    await view.reset_session("s")
+    await early
+    await take_turn(view, 2.0)
+
+    assert present(view.decoded).text == "You spoke for 2.0 seconds at -13 dB."
 
 
 async def test_where_the_model_fails_nothing_was_taken_in_early():

@@ -95,6 +95,7 @@ class ConversationRunner:
             index=lambda: self._turn,
             commit=self._commit,
             cut=self._cut_by_speech,
+            early=self._take_in_early,
         )
         self._setup = HalfDuplexSetup()
         self._items = ItemList()
@@ -144,6 +145,12 @@ class ConversationRunner:
         if answers and not self._requests:
             self._requests.append(ResponseRequested())
             self._asked.set()
+
+    async def _take_in_early(self, pcm: Pcm) -> None:
+        """What will be the user's turn, while nothing else is to be answered."""
+        is_answering = self._response is not None and not self._response.has_ended
+        if not is_answering and not self._requests:
+            await self._context.take_in_early(pcm)
 
     def _forget(self, item_ids: list[str]) -> None:
         for item_id in item_ids:

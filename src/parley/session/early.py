@@ -9,16 +9,13 @@ depends on it.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from parley import logs
 from parley.errors import ParleyError
 from parley.media.pcm import Pcm
-from parley.session.opened import open_turn
-from parley.session.session import Session
-from parley.session.turn import TURN_DUE_S
 from parley.vad import UtteranceFinder
-from parley.views.half_duplex import HalfDuplexView, TurnRequest
 
 EARLY_SHARE: Final = 0.3
 """Of the silence that ends an utterance: longer than the pauses within a phrase."""
@@ -30,11 +27,15 @@ _log = logs.get(__name__)
 
 
 class EarlyPrefill:
-    """For one conversation; see the module's text."""
+    """For one conversation; see the module's text.
 
-    def __init__(self, session: Session, view: HalfDuplexView) -> None:
-        self._session = session
-        self._view = view
+    Args:
+        take_in: takes in what was said, as what will be the user's turn; has to begin the view's
+            work before it waits for anything else.
+    """
+
+    def __init__(self, take_in: Callable[[Pcm], Awaitable[object]]) -> None:
+        self._prefill = take_in
         self._pause_start: int | None = None
         """Of the pause that was tried last."""
         self._times = 0
@@ -68,13 +69,10 @@ class EarlyPrefill:
             self._task.cancel()
 
     async def _take_in(self, pcm: Pcm, turn: int) -> None:
-        session_id = self._session.session_id
-        due_s = self._session.clock.monotonic() + TURN_DUE_S
-        request = TurnRequest(session_id, (await open_turn(pcm, "", ()),))
         if turn != self._turn:
             return
         try:
-            await self._view.prefill_early(request, due_s=due_s)
+            await self._prefill(pcm)
         except ParleyError:
             # Whoever needs the context next is told by the view.
             _log.debug("nothing was taken in early", exc_info=True)

@@ -40,7 +40,7 @@ from parley.session.listening import ColdStart, SoundQueue, find
 from parley.session.opened import Voices, no_voices, open_system, open_turn, open_voice
 from parley.session.session import Session
 from parley.session.silence import DEADLINE, MODEL_S, SPEECH_S, SilenceWatch
-from parley.session.turn import TurnAnswer
+from parley.session.turn import TURN_DUE_S, TurnAnswer
 from parley.vad import (
     DetectorFactory,
     SpeechBegan,
@@ -49,6 +49,7 @@ from parley.vad import (
     UtteranceFinder,
     VadEvent,
 )
+from parley.views.content import AudioPart, Message
 from parley.views.half_duplex import HalfDuplexView, TurnRequest
 
 _log = logs.get(__name__)
@@ -138,7 +139,7 @@ class HalfDuplexRunner:
             session, index=lambda: self._turns - 1, stop=lambda _: self._be_cut()
         )
         self._silence = SilenceWatch(session)
-        self._early = EarlyPrefill(session, view)
+        self._early = EarlyPrefill(self._take_in_early)
         self._speaks = True
         self._generation = Generation()
         self._turns = 0
@@ -510,6 +511,12 @@ class HalfDuplexRunner:
         session.enter(Phase.ACTIVE)
         if self._interruptions.is_armed:
             await self._hear_out()
+
+    async def _take_in_early(self, pcm: Pcm) -> None:
+        due_s = self._session.clock.monotonic() + TURN_DUE_S
+        asked = Message("user", (AudioPart(pcm),))
+        request = TurnRequest(self._session.session_id, (asked,))
+        await self._view.prefill_early(request, due_s=due_s)
 
     def _take_written(self) -> tuple[str, tuple[bytes, ...]]:
         """Everything that was written since the last turn, and the newest pictures."""

@@ -12,13 +12,15 @@ from dataclasses import dataclass
 
 from parley.dialects.events import Content, HalfDuplexSetup, ResponseRequested, Sound, TokenCounts
 from parley.engine.work import PrefillResult
+from parley.media.pcm import Pcm
+from parley.protocol import content
 from parley.protocol.content import Message
 from parley.protocol.values import TextPart, Tool, ToolCallPart, ToolResultPart
 from parley.session.items import ConversationItem
 from parley.session.opened import Voices, open_messages, open_voice
 from parley.session.session import Session
 from parley.session.turn import TURN_DUE_S
-from parley.views.content import with_tools
+from parley.views.content import AudioPart, with_tools
 from parley.views.half_duplex import HalfDuplexView, TurnRequest
 
 
@@ -106,7 +108,7 @@ class ItemContext:
         ):
             await self._open(instructions, setup, tools, speaks=speaks)
             self._opened_for, known = opened_for, []
-        cached = view.kv_cache_length if known else 0
+        cached = view.kept_tokens if known else 0
         fresh = items[len(known) :]
         answered = max((i + 1 for i, item in enumerate(fresh) if item.is_answer), default=0)
         # Until all of it is there, nobody knows what is.
@@ -125,6 +127,15 @@ class ItemContext:
         )
         sounds = tuple(item for item in fresh[answered:] if item.sound is not None)
         return FilledContext(tokens, sounds, prefilled.heard)
+
+    async def take_in_early(self, pcm: Pcm) -> None:
+        """What will be the user's turn, if they say no more."""
+        if self._synced is None:
+            return
+        due_s = self._session.clock.monotonic() + TURN_DUE_S
+        asked = content.Message("user", (AudioPart(pcm),))
+        request = TurnRequest(self._session.session_id, (asked,))
+        await self._view.prefill_early(request, due_s=due_s)
 
     async def _prefill(self, items: Sequence[ConversationItem]) -> PrefillResult:
         """Items into the context; none is fine."""

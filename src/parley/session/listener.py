@@ -11,13 +11,14 @@ Source: OpenAI Realtime (GA), voice activity detection.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from parley.dialects.events import SpeechStarted, SpeechStopped, TurnDetection
 from parley.errors import InvalidRequest
 from parley.media.pcm import INPUT_RATE_HZ, Pcm, join
 from parley.protocol.values import InterruptionOptions, make_id
+from parley.session.early import EarlyPrefill
 from parley.session.interruption import Interruptions
 from parley.session.listening import SoundQueue, find
 from parley.session.session import Session
@@ -43,6 +44,7 @@ class TurnListener:
         commit: told of every turn that is complete: its item's id, its sound, whether it asks for
             an answer.
         cut: silences the answer that somebody interrupts.
+        early: takes in what will be a turn, if nothing more is said.
     """
 
     def __init__(
@@ -53,11 +55,13 @@ class TurnListener:
         index: Callable[[], int],
         commit: Callable[[str, Pcm, bool], None],
         cut: Callable[[], None],
+        early: Callable[[Pcm], Awaitable[None]],
     ) -> None:
         self._session = session
         self._detectors = detectors
         self._commit = commit
         self._cut = cut
+        self._early = EarlyPrefill(early)
         self.interruptions = Interruptions(session, index=index, stop=self._be_interrupted)
         self._detection: TurnDetection | None = TurnDetection()
         self._is_answering = False
@@ -171,6 +175,7 @@ class TurnListener:
                     self._changed.clear()
                     await self._changed.wait()
         finally:
+            self._early.stop()
             watch.stop()
 
     def _may_watch(self) -> bool:
@@ -229,7 +234,11 @@ class TurnListener:
                 case SpeechEnded(utterance=utterance):
                     self._tell_silence(self._start + event.at_sample)
                     if utterance is not None:
+                        self._early.begin_turn()
                         self._commit(self._item_id, utterance.pcm, detection.answers)
+
+        if detection.answers:
+            self._early.follow(finder)
 
     def _tell_speech(self, at_sample: int) -> None:
         self._item_id = make_id("item")

@@ -91,6 +91,8 @@ class HalfDuplexView(TurnView):
         self._window = WINDOW
         self._early: _Early | None = None
         self._early_work = asyncio.Lock()
+        self._conversations = 0
+        """Begun or forgotten so far."""
 
     def init_ref_audio(self, path: Path | str) -> None:
         """Take the voice for what follows from a file."""
@@ -163,15 +165,27 @@ class HalfDuplexView(TurnView):
             needed = round(EARLY_TOKENS_PER_S * seconds) + EARLY_TOKENS
             if self.kv_cache_length + needed > self._window.high_tokens:
                 return False
+            conversation = self._conversations
             before = _Point(await self._slot.checkpoint(), self._turn_is_open)
+            if conversation != self._conversations:
+                return False
             try:
                 result = await self._prefill(request, due_s)
             except SlotLost:
                 raise
             except (BadInput, ContextFull, InferenceFailed):
                 return False
+            if conversation != self._conversations:
+                return False
             self._early = _Early(request, result, before)
             return True
+
+    @property
+    def kept_tokens(self) -> int:
+        """Tokens in the context, without what was taken in early."""
+        if self._early is not None:
+            return self._early.before.checkpoint.context_tokens
+        return self.kv_cache_length
 
     async def _return_to(self, point: _Point) -> None:
         """The context is as it was at a point.
@@ -232,6 +246,11 @@ class HalfDuplexView(TurnView):
         After a failure: `can_rollback`, `rollback`, and ask again or go on.
         """
         self._check_session(session_id)
+        async with self._early_work:
+            early, self._early = self._early, None
+            if early is not None:
+                # Nobody has asked for it: it is no part of what is answered.
+                await self._return_to(early.before)
         self._point = _Point(await self._slot.checkpoint(), self._turn_is_open)
         reply = command(generation or Generation(), speak=generate_audio, streaming=True)
         index = -1
@@ -282,6 +301,7 @@ class HalfDuplexView(TurnView):
         super().forget()
         self._point = None
         self._early = None
+        self._conversations += 1
         self._turn_is_open = False
 
     def _lay_out(self, message: Message, request: TurnRequest, *, closes: bool) -> list[Segment]:
