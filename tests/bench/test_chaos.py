@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import time
 
 import pytest
@@ -107,7 +108,7 @@ def test_memory_that_grows_and_clocks_that_part_are_faults() -> None:
 
 
 def test_answers_are_counted_by_unit_and_the_least_delayed_tells_the_time() -> None:
-    call = hour._Call(1, Pcm.silence(INPUT_RATE_HZ, INPUT_RATE_HZ), chaos.random.Random(1),
+    call = hour._Call(1, Pcm.silence(INPUT_RATE_HZ, INPUT_RATE_HZ), random.Random(1),
                       quiet=True)  # fmt: skip
     call._heard(json.dumps({"type": "prepared"}))
     ready_s = call._ready_s

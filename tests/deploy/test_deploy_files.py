@@ -123,7 +123,7 @@ def test_the_ray_cluster_scales_between_what_the_server_and_ray_are_told():
     environment = {one["name"]: one.get("value") for one in container["env"]}
     (command,) = container["args"]
 
-    assert int(re.search(r"--workers (\d+)", command)[1]) == group["minReplicas"]
+    assert re.findall(r"--workers (\d+)", command) == [str(group["minReplicas"])]
     assert int(environment["PARLEY_RAY__WORKERS_MAX"]) == group["maxReplicas"]
     assert cluster["spec"]["enableInTreeAutoscaling"]
     assert environment["PARLEY_RAY__GATEWAY_URL"] == f"wss://{service['metadata']['name']}:8006"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from tests.support.gateways import running_gateway
 from tests.support.stand_in_worker import StandInWorker
@@ -12,7 +14,7 @@ from parley.protocol.control import CopiedOutput, CopyPart, Hello, ResumeState
 from parley.protocol.kinds import Kind
 
 
-def part(lease_id: str, number: int, log: bytes = b"", **more: object) -> CopyPart:
+def part(lease_id: str, number: int, log: bytes = b"", **more: Any) -> CopyPart:
     return CopyPart(lease_id, number, "parrot", log, **more)
 
 

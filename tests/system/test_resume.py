@@ -181,14 +181,15 @@ async def test_an_openai_client_may_ask_in_the_middle_of_a_conversation(
 ) -> None:
     """What it said before counts: the session waits for it as long as for others."""
     client = ResumingClient(server.ws("/v1/realtime?model=parrot", extensions=False))
-    update = {"type": "session.update", "session": {"type": "realtime"}}
+    session: dict[str, object] = {"type": "realtime"}
+    update = {"type": "session.update", "session": session}
     client.socket = await connect(client.url)
     for message in (update, {"type": "input_audio_buffer.clear"}):
         await client.socket.send(json.dumps(message))
     while "buffer.cleared" not in str(await client.socket.recv()):
         pass
 
-    update["session"]["resume"] = True
+    session["resume"] = True
     await client.say(update)
     ready = await client.hear()
     client.session_id = ready["session"]["id"]

@@ -142,7 +142,8 @@ class RayExecutor:
         self._own_connection = await asyncio.to_thread(connect, self._address)
         if self._gpus is None:
             may_come = self._scaling is not None
-            self._gpus = 1.0 if may_come or await asyncio.to_thread(cluster_gpus) else 0.0
+            gpus = 1 if may_come else await asyncio.to_thread(cluster_gpus)
+            self._gpus = 1.0 if gpus else 0.0
         there = await asyncio.to_thread(self._there)
         missing = [i for i in range(len(self._environments)) if i not in there]
         indices = sorted(there | set(missing[: max(0, self._least - len(there))]))
@@ -205,12 +206,12 @@ class RayExecutor:
                     # The cluster's head is away; asked again in a second.
                     log.warning("worker not added", worker=index, why=str(error)[:200])
                     return
-        elif wanted < count and (index := self._superfluous(demand)) is not None:
-            place = self._places.pop(index)
-            log.info("worker given back", worker=index, workers=wanted)
+        elif wanted < count and (unneeded := self._superfluous(demand)) is not None:
+            place = self._places.pop(unneeded)
+            log.info("worker given back", worker=unneeded, workers=wanted)
             await asyncio.to_thread(_ask_for_nodes, wanted, self._gpus or 0.0)
             await asyncio.to_thread(_end, [place.actor], RETIRE_GRACE_S)
-            self._news(WorkerNews("retired", index, place.pid, "fewer are enough"))
+            self._news(WorkerNews("retired", unneeded, place.pid, "fewer are enough"))
 
     def _superfluous(self, demand: Demand) -> int | None:
         """A worker that may end: one without a place before one that is empty."""

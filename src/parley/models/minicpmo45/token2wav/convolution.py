@@ -91,6 +91,7 @@ class SpreadConv(nn.ConvTranspose1d):
 
     def __init__(self, inputs: int, outputs: int, kernel: int, rate: int, *, padding: int) -> None:
         super().__init__(inputs, outputs, kernel, rate, padding=padding)
+        self._padding = padding
         lay_by_taps(self)
 
     def forward(self, x: Tensor, output_size: list[int] | None = None) -> Tensor:
@@ -100,7 +101,7 @@ class SpreadConv(nn.ConvTranspose1d):
             self.weight.unsqueeze(2),
             self.bias,
             stride=(1, self.stride[0]),
-            padding=(0, self.padding[0]),
+            padding=(0, self._padding),
         ).squeeze(2)
 
 

@@ -55,6 +55,7 @@ class TurnBuffer:
 
     def __init__(self, first_tokens: int = WINDOW_TOKENS) -> None:
         self._first_tokens = first_tokens
+        self._size = first_tokens
         self.tokens: list[int] = []
         self.reset()
 

@@ -42,7 +42,7 @@ def joined(parts: Sequence[nn.Linear]) -> Tensor:
     """One matrix for several projections of the same input, whose weights become parts of it."""
     matrix = torch.cat([part.weight.detach() for part in parts])
     sizes = [part.weight.shape[0] for part in parts]
-    for part, weight in zip(parts, matrix.split(sizes), strict=True):
+    for part, weight in zip(parts, torch.split(matrix, sizes), strict=True):
         part.weight = nn.Parameter(weight, requires_grad=False)
     return matrix
 
