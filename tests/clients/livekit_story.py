@@ -21,7 +21,7 @@ from livekit.plugins.openai import realtime
 
 RATE_HZ = 24_000
 PIECE_S = 0.05
-LIMIT_S = 25.0
+LIMIT_S = 60.0
 
 
 def tell(what: str, **more: Any) -> None:

@@ -28,7 +28,7 @@ from pipecat.workers.runner import WorkerRunner
 
 RATE_HZ = 24_000
 PIECE_S = 0.05
-LIMIT_S = 25.0
+LIMIT_S = 60.0
 WEATHER = FunctionSchema(
     name="get_weather",
     description="Weather of a city.",

@@ -16,7 +16,7 @@ from tests.support.stack import running_stack
 HERE = Path(__file__).parent
 PYTHON = Path(os.environ.get("PARLEY_CLIENTS_PYTHON", HERE.parents[1] / ".venv-clients/bin/python"))
 IS_INSTALLED = PYTHON.exists()
-LIMIT_S = 60.0
+LIMIT_S = 150.0
 
 
 async def told(script: str, story: str, model: Any) -> list[dict[str, Any]]:

@@ -146,7 +146,18 @@ def test_a_javascript_program_says_what_is_promised(server: Server, sample: Samp
 SHELL = samples("docs/protocols/README.md", "sh")
 
 
-@pytest.mark.parametrize("sample", SHELL[1:], ids=lambda sample: sample.id)
+SESSIONS = [
+    *SHELL[1:],
+    *(
+        sample
+        for page in ("chat", "half_duplex", "duplex", "realtime")
+        for sample in samples(f"docs/protocols/{page}.md", "sh")
+    ),
+]
+"""Those of the later dialects are played in `tests/openai/test_pages.py`, on a scripted model."""
+
+
+@pytest.mark.parametrize("sample", SESSIONS, ids=lambda sample: sample.id)
 def test_a_session_to_paste_says_what_is_promised(server: Server, sample: Sample) -> None:
     program = SHELL[0].program + sample.program.replace("localhost:8006", server.url[8:])
     path = f"{ROOT / 'tests/docs/shims/bin'}{os.pathsep}{Path(sys.executable).parent}"

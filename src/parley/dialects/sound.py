@@ -16,6 +16,7 @@ from parley.protocol import codec
 from parley.protocol.values import PUBLISHED_FORMAT, AudioFormat
 
 T = TypeVar("T")
+_PCM16_STEP = np.float32(1 / 32768)
 
 
 def pcm_text(pcm: Pcm | None) -> str | None:
@@ -34,7 +35,7 @@ def pcm16_of(text: str, *, field: str, rate_hz: int) -> Pcm:
     data = codec.from_base64(text, field=field)
     if len(data) % 2:
         raise InvalidPayload(f"{field} must hold 16-bit samples.", field=field)
-    return Pcm(np.frombuffer(data, "<i2").astype(np.float32) / np.float32(32768), rate_hz)
+    return Pcm(np.multiply(np.frombuffer(data, "<i2"), _PCM16_STEP, dtype=np.float32), rate_hz)
 
 
 def pcm16_text(pcm: Pcm) -> str:
