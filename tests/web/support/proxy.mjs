@@ -92,8 +92,9 @@ export async function startProxy(port, line = {}) {
  * A proxy that serves the server below a path, as `location /voice/ { proxy_pass http://parley/; }` does:
  * the path is cut off, `Host` stays, and what is elsewhere on this host is somebody else's.
  * @param {number} port of the server @param {string} path with a slash at both ends
+ * @param {(headers: import('node:http').IncomingHttpHeaders) => import('node:http').IncomingHttpHeaders} [change] of answers
  */
-export async function startBelow(port, path) {
+export async function startBelow(port, path, change = (headers) => headers) {
   /** What was asked for outside of the path: nothing of ours should be. @type {string[]} */
   const strays = [];
   const server = createHttpServer((asked, answer) => {
@@ -105,7 +106,7 @@ export async function startBelow(port, path) {
     const { method, headers } = asked;
     const there = { port, host: '127.0.0.1', path: asked.url.slice(path.length - 1), method, headers };
     const upstream = request(there, (reply) => {
-      answer.writeHead(reply.statusCode ?? 502, reply.headers);
+      answer.writeHead(reply.statusCode ?? 502, change(reply.headers));
       reply.pipe(answer);
     });
     upstream.on('error', () => answer.destroy());
