@@ -5,13 +5,14 @@
  *     node tests/web/shots.mjs --wav speech.wav [--out .shots] [--looks desktop-light,phone-dark] [page …]
  *     node tests/web/shots.mjs --wav speech.wav --docs
  *
- * `--docs` makes those that the documentation shows (docs/do/pages.md), where it looks for them.
+ * `--docs` makes those that the documentation shows, where it looks for them, and the page that shows them.
  */
 
 import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
 
+import { ON_PHONES, writeGallery } from './gallery.mjs';
 import { findBrowser, launch, openContext } from './support/browser.mjs';
 import { activity, hangUp, phase } from './support/page.mjs';
 import { startServer } from './support/server.mjs';
@@ -47,9 +48,6 @@ const LOOKS = {
     locale: 'zh-CN',
   },
 };
-
-/** Pages that the documentation shows on a phone, too. */
-const ON_PHONES = ['home', 'call-speaking', 'omni', 'chat-answer'];
 
 /** What an image may take of the bytes that a better one would. */
 const QUALITY = 82;
@@ -247,5 +245,6 @@ for (const [name, look] of wantedPictures()) {
   }
   await context.close();
 }
+if (flags.docs) writeGallery();
 await browser.close();
 await server.stop();
