@@ -1,35 +1,42 @@
 """What the pocket model writes down of what people say, and when: 100 questions by five voices.
 
-    python -m training.cascade.transcripts [--json FILE]
+    python -m training.cascade.transcripts [--json FILE] [--count N]
 
-The questions of the report card, each by two of its voices, none of which was part of training,
-through OpenAI Realtime of a server of its own, which tells transcripts and times. Sound is sent as
-fast as it is taken; times are of the sound. Needs a checkout and libflite1.
+The questions of the report card, each by two of its voices, none of which was part of training.
+They go through the detector of turns as a call's sound does, 100 ms at a time, and into the model
+as a turn of half-duplex; its words are what clients are told (`input_transcript`, in OpenAI's
+dialects and in recordings), its times those of the utterance. Needs a checkout and libflite1.
 """
 
 from __future__ import annotations
 
 import argparse
-import base64
+import asyncio
 import json
 import re
-import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import soxr
 
+from parley.engine import Engine
+from parley.media.pcm import INPUT_RATE_HZ, Pcm
+from parley.models import load
 from parley.models.cascade.numerals import in_words
+from parley.settings import ModelSettings
+from parley.vad import SpeechEnded, Utterance, UtteranceFinder
+from parley.vad.silero import SileroModel
+from parley.views.content import AudioPart, Message
+from parley.views.half_duplex import HalfDuplexView, TurnRequest
 from training.cascade.card import questions
-from training.cascade.conversing import SECOND, Samples, Server, Wire, quiet, serving
+from training.cascade.conversing import Samples, quiet
 from training.cascade.speakers import FIVE, speak
 
-RATE_HZ = 24_000
 MOST_ERRORS = 0.10
 MOST_APART_S = 0.3
+LEAD_S = 0.7
+CHUNK = INPUT_RATE_HZ // 10
 
 
 @dataclass
@@ -38,7 +45,7 @@ class Written:
 
     Args:
         errors: words wrong, missing or too many, of `words`.
-        start_s, end_s: what the server takes for its beginning and end, less what they were.
+        start_s, end_s: where the server takes it to begin and end, less where it did.
     """
 
     said: str
@@ -63,69 +70,50 @@ def errors(said: Sequence[str], heard: Sequence[str]) -> int:
     for row, word in enumerate(said, 1):
         before, costs[0] = costs[0], row
         for column, other in enumerate(heard, 1):
-            before, costs[column] = (
-                costs[column],
-                min(costs[column] + 1, costs[column - 1] + 1, before + (word != other)),
-            )
+            change = before + (word != other)
+            before = costs[column]
+            costs[column] = min(costs[column] + 1, costs[column - 1] + 1, change)
     return costs[-1]
 
 
-class Listener:
-    """A session of OpenAI Realtime that tells what it hears."""
-
-    def __init__(self, server: Server) -> None:
-        self.wire = Wire(f"{server.url}/v1/realtime?model=pocket")
-        self.sent_s = 0.0
-        session = {
-            "type": "realtime",
-            "output_modalities": ["text"],
-            "max_output_tokens": 8,
-            "audio": {"input": {"transcription": {"model": "any"}}},
-        }
-        self.wire.say(type="session.update", session=session)
-        self.wire.until("session.updated")
-
-    def send(self, sound: Samples) -> None:
-        self.sent_s += len(sound) / SECOND
-        coded = np.clip(soxr.resample(sound, SECOND, RATE_HZ), -1, 1) * 32767
-        for start in range(0, len(coded), RATE_HZ // 2):
-            piece = coded[start : start + RATE_HZ // 2].astype("<i2").tobytes()
-            self.wire.say(type="input_audio_buffer.append", audio=base64.b64encode(piece).decode())
-
-    def ask(self, speech: Samples) -> tuple[str, float, float]:
-        """The transcript, and where the speech lies in the session's sound, less where it was."""
-        self.send(quiet(0.7))
-        begin_s = self.sent_s
-        self.send(speech + quiet(len(speech) / SECOND)[: len(speech)])
-        end_s = self.sent_s
-        self.send(quiet(1.2))
-        told: dict[str, Any] = {}
-        wanted = {"response.done", "conversation.item.input_audio_transcription.completed"}
-        while not wanted <= told.keys():
-            message = self.wire.hear()
-            told[message["type"]] = message
-        start_ms = told["input_audio_buffer.speech_started"]["audio_start_ms"]
-        stop_ms = told["input_audio_buffer.speech_stopped"]["audio_end_ms"]
-        heard = told["conversation.item.input_audio_transcription.completed"]["transcript"]
-        return heard, start_ms / 1000 - begin_s, stop_ms / 1000 - end_s
+def found_in(silero: SileroModel, speech: Samples) -> tuple[list[Utterance], float, float]:
+    """The utterances that the detector finds, and where the speech begins and ends (seconds)."""
+    sound = np.concatenate((quiet(LEAD_S), speech, quiet(1.5, 1)))
+    finder = UtteranceFinder(silero())
+    found: list[Utterance] = []
+    for start in range(0, len(sound), CHUNK):
+        events = finder.feed(Pcm(sound[start : start + CHUNK], INPUT_RATE_HZ))
+        ended = [event.utterance for event in events if isinstance(event, SpeechEnded)]
+        found += [utterance for utterance in ended if utterance is not None]
+    return found, LEAD_S, LEAD_S + len(speech) / INPUT_RATE_HZ
 
 
-def measure(server: Server) -> list[Written]:
-    """Every question by two voices."""
-    found = []
+async def measure(count: int) -> list[Written]:
+    """So many questions, each by two voices in turn."""
+    silero, found = SileroModel(), []
     asked = [text for name in ("spoken", "spoken2") for text, _ in questions(name)]
-    for number, text in enumerate(asked):
-        for turn in range(2):
-            voice = FIVE[(number + 2 * turn) % len(FIVE)]
-            listener = Listener(server)
-            try:
-                heard, start_s, end_s = listener.ask(speak(text, voice))
-            except TimeoutError:
-                heard, start_s, end_s = "", float("inf"), float("inf")
-            listener.wire.socket.close()
+    async with (
+        Engine(load(ModelSettings(name="pocket", slots=1))) as engine,
+        await engine.take_slot() as slot,
+    ):
+        view = HalfDuplexView(slot)
+        for number in range(count):
+            text = asked[number // 2 % len(asked)]
+            voice = FIVE[(number // 2 + 2 * (number % 2)) % len(FIVE)]
+            utterances, begin_s, end_s = found_in(silero, speak(text, voice))
+            heard = ""
+            for index, one in enumerate(utterances):
+                session_id = f"{number}-{index}"
+                await view.reset_session(session_id)
+                request = TurnRequest(session_id, (Message("user", (AudioPart(one.pcm),)),))
+                heard = f"{heard} {(await view.prefill(request)).heard}".strip()
+            start = utterances[0].start_sample / INPUT_RATE_HZ if utterances else np.inf
+            end = utterances[-1].end_sample / INPUT_RATE_HZ if utterances else np.inf
             said = words_of(text)
             wrong = errors(said, words_of(heard))
-            found.append(Written(text, voice.name, heard, len(said), wrong, start_s, end_s))
+            found.append(
+                Written(text, voice.name, heard, len(said), wrong, start - begin_s, end - end_s)
+            )
     return found
 
 
@@ -147,9 +135,9 @@ def summary(found: Sequence[Written]) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--json", type=Path, help="every question, and the summary")
+    parser.add_argument("--count", type=int, default=100)
     asked = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, serving(Path(folder), "--model", "pocket") as one:
-        found = measure(one)
+    found = asyncio.run(measure(asked.count))
     figures = summary(found)
     if asked.json:
         asked.json.write_text(json.dumps({"summary": figures, "all": list(map(asdict, found))}))
