@@ -20,7 +20,7 @@ from parley.session.items import ConversationItem
 from parley.session.opened import Voices, open_messages, open_voice
 from parley.session.session import Session
 from parley.session.turn import TURN_DUE_S
-from parley.views.content import AudioPart, with_tools
+from parley.views.content import AudioPart, Part, with_tools
 from parley.views.half_duplex import HalfDuplexView, TurnRequest
 
 
@@ -133,7 +133,7 @@ class ItemContext:
         if self._synced is None:
             return
         due_s = self._session.clock.monotonic() + TURN_DUE_S
-        asked = content.Message("user", (AudioPart(pcm),))
+        asked: content.Message[Part] = content.Message("user", (AudioPart(pcm),))
         request = TurnRequest(self._session.session_id, (asked,))
         await self._view.prefill_early(request, due_s=due_s)
 
