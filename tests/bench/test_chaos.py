@@ -103,7 +103,7 @@ def test_memory_that_grows_and_clocks_that_part_are_faults() -> None:
     assert hour.HourReport(minutes=growing, sent=2, answered=1).faults() == [
         "1 units were not answered",
         "worker_mb grew by 34.0 MB",
-        "the clocks drifted by 95.0 ms",
+        "the clocks drifted by 70.0 ms",
     ]
 
 
