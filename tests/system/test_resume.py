@@ -125,6 +125,69 @@ async def test_an_old_token_tells_that_it_was_replaced(server: RunningStack) -> 
     await thief.close()
 
 
+async def test_a_token_opens_its_own_session_only(server: RunningStack) -> None:
+    one, other = await begun(server), await begun(server)
+
+    other.token = one.token
+    with pytest.raises(ResumeFailed, match="unknown"):
+        await other.resume()
+    await one.say({"type": "audio_chunk", "audio_base64": UNITS[0]})
+
+    assert (await one.hear())["type"] == "result"
+    assert one.resumes == 0
+    await one.close()
+    await other.close()
+
+
+async def test_a_token_is_worth_nothing_without_the_key_it_was_given_to() -> None:
+    admin = {"x-admin-token": "t" * 32}
+    async with running_stack(
+        model="parrot", slots=2, security={"admin_token": "t" * 32, "needs_key": True}
+    ) as server:
+        keys = []
+        async with server.http() as http:
+            for name in ("owner", "thief"):
+                made = await http.post("/api/admin/keys", json={"name": name}, headers=admin)
+                keys.append(made.json()["key"])
+        spoken = TALKS["duplex"]
+        path = spoken.path()
+        address = server.ws(path, extensions=False)
+        owner = ResumingClient(f"{address}?token={keys[0]}")
+        await owner.begin(session_id=spoken.session_id(path), first=spoken.first)
+        await owner.say({"type": "audio_chunk", "audio_base64": UNITS[0]})
+        await owner.hear()
+
+        thief = ResumingClient(f"{address}?token={keys[1]}")
+        thief.token, thief.session_id, thief.seq = owner.token, owner.session_id, owner.seq
+        with pytest.raises(ResumeFailed, match="unknown"):
+            await thief.resume()
+        await owner.resume()
+
+        assert owner.resumes == 1
+        await owner.close()
+        await thief.close()
+
+
+async def test_a_client_that_comes_back_for_too_much_is_told_what_is_missing() -> None:
+    async with running_stack(
+        model="parrot", limits={"resume_journal_mb": 0.2}, worker={"vad": "energy"}
+    ) as server:
+        client = await begun(server)
+        before = client.seq
+        # Answers of a second of sound each, which nobody acknowledges.
+        for unit in UNITS * 2:
+            await client.say({"type": "audio_chunk", "audio_base64": unit})
+            await client.hear()
+        newest, client.seq = client.seq, before
+        await client.resume()
+        resync = json.loads(await client.socket.recv())  # type: ignore[union-attr]
+
+        assert resync["type"] == "session.resync_required"
+        assert resync["from_seq"] == before + 1
+        assert before < resync["to_seq"] < newest
+        await client.close()
+
+
 async def test_a_cut_session_keeps_its_slot_and_its_id_for_the_window() -> None:
     async with running_stack(
         model="parrot", worker={"vad": "energy"}, limits={"resume_window_s": 3.0}
