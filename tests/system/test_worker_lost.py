@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
+import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.apart import Apart
@@ -44,6 +48,27 @@ class WaitingClient(ResumingClient):
         return message
 
 
+def drain(apart: Apart) -> None:
+    """Drain the first worker, and wait until it is empty."""
+    address = f"http://127.0.0.1:{apart.port}"
+
+    def workers() -> list[dict[str, Any]]:
+        with urllib.request.urlopen(f"{address}/workers") as answer:
+            return sorted(json.load(answer)["workers"], key=lambda worker: worker["index"])
+
+    order = urllib.request.Request(
+        f"{address}/api/admin/workers/{workers()[0]['worker_id']}",
+        data=json.dumps({"draining": True}).encode(),
+        headers={"content-type": "application/json"},
+        method="PUT",
+    )
+    urllib.request.urlopen(order).close()
+    deadline = time.monotonic() + HANG_S
+    while workers()[0]["status"] != "idle":
+        assert time.monotonic() < deadline, workers()
+        time.sleep(0.1)
+
+
 async def talk(client: WaitingClient, name: str, path: str) -> WaitingClient:
     spoken = TALKS[name]
     try:
@@ -54,7 +79,8 @@ async def talk(client: WaitingClient, name: str, path: str) -> WaitingClient:
     return client
 
 
-async def test_a_killed_worker_changes_nothing(apart: Apart) -> None:
+@pytest.mark.parametrize("how", ["killed", "drained"])
+async def test_a_worker_that_goes_changes_nothing(apart: Apart, how: str) -> None:
     first = apart.start_worker(0, *FLAGS)
     there, go_on = asyncio.Semaphore(0), asyncio.Event()
 
@@ -69,11 +95,15 @@ async def test_a_killed_worker_changes_nothing(apart: Apart) -> None:
     for _ in DIALECTS:
         await there.acquire()
     await asyncio.to_thread(apart.start_worker, 1, *FLAGS)
-    first.send(signal.SIGKILL)
-    go_on.set()
+    if how == "killed":
+        first.send(signal.SIGKILL)
+        go_on.set()
+    else:
+        await asyncio.to_thread(drain, apart)
+        go_on.set()
 
     for name, talking in killed.items():
         after = await talking
         assert comparable(after.heard) == comparable(whole[name].heard), name
         assert (after.doubles, after.holes, after.resumes) == (0, 0, 1)
-    await asyncio.to_thread(apart.until, HANG_S, idle_workers=1, busy_workers=0)
+    await asyncio.to_thread(apart.until, HANG_S, busy_workers=0)

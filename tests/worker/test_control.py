@@ -17,6 +17,7 @@ from parley.protocol.control import (
     CopyStored,
     EndSession,
     Goodbye,
+    HandOver,
     Heartbeat,
     Hello,
     Leave,
@@ -59,6 +60,9 @@ class Reporter:
 
     def copy_stored(self, stored: CopyStored) -> None:
         self.orders.append(stored)
+
+    def hand_over(self, order: HandOver) -> None:
+        self.orders.append(order)
 
     def gateway_moved(self) -> None:
         self.moves += 1

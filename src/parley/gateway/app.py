@@ -255,6 +255,7 @@ def _add_routes(app: FastAPI, runtime: GatewayRuntime, web: Path, recent: logs.R
             admission=runtime.admission,
             clock=runtime.clock,
             folders=runtime.folders,
+            moving=runtime.moving,
             handover=runtime.handover,
             recent=recent,
             reload=lambda: runtime.reload(),

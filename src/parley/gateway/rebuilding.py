@@ -57,6 +57,8 @@ class Rebuilding:
         self._metrics = metrics
         self._clock = clock
         self._window_s = window_s
+        self.reserved: dict[str, Ticket] = {}
+        """Slots of sessions that are about to be moved, by session."""
 
     async def rebuild(self, lost: Lease, copy: KeptCopy) -> Lease:
         """Another worker's lease of a session, which waits there for its client.
@@ -66,13 +68,7 @@ class Rebuilding:
         """
         began_at = self._clock.monotonic()
         assert lost.resume is not None
-        ticket = self._dispatcher.submit_first(
-            lost.kind,
-            session_id=lost.session_id,
-            address=lost.address,
-            key_id=lost.key_id,
-            fingerprint=copy.fingerprint,
-        )
+        ticket = self.reserved.pop(lost.session_id, None) or self.ask(lost, copy)
         try:
             while True:
                 await self._until_leased(ticket, copy, began_at)
@@ -91,6 +87,16 @@ class Rebuilding:
             raise
         finally:
             self._dispatcher.cancel(ticket)
+
+    def ask(self, session: Lease, copy: KeptCopy) -> Ticket:
+        """Queue for a slot that a session could move to, before everybody else."""
+        return self._dispatcher.submit_first(
+            session.kind,
+            session_id=session.session_id,
+            address=session.address,
+            key_id=session.key_id,
+            fingerprint=copy.fingerprint,
+        )
 
     async def _until_leased(self, ticket: Ticket, copy: KeptCopy, began_at: float) -> None:
         changed = asyncio.Event()

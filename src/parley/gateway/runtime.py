@@ -25,6 +25,7 @@ from parley.gateway.handover import Handover, store_id
 from parley.gateway.kept_sessions import KeptSessions
 from parley.gateway.maintenance import Maintenance
 from parley.gateway.metrics import Metrics
+from parley.gateway.moving import Moving
 from parley.gateway.queue import Queue
 from parley.gateway.rates import RateLimit
 from parley.gateway.rebuilding import Rebuilding
@@ -207,13 +208,22 @@ class GatewayRuntime:
             clock=self.clock,
             copies=self.copies,
         )
-        self.kept_sessions.rebuild = Rebuilding(
+        rebuilding = Rebuilding(
             dispatcher=self.dispatcher,
             upstream_settings=self.upstream_settings,
             metrics=self.metrics,
             clock=self.clock,
             window_s=limits.resume_window_s,
-        ).rebuild
+        )
+        self.kept_sessions.rebuild = rebuilding.rebuild
+        self.moving = Moving(
+            kept=self.kept_sessions,
+            copies=self.copies,
+            rebuilding=rebuilding,
+            dispatcher=self.dispatcher,
+            hand_over=self.worker_control.hand_over,
+            end=self.worker_control.end_doubled,
+        )
         self.kept_sessions.doubled.listen(self.worker_control.end_doubled)
         session_relay = SessionRelay(
             kept=self.kept_sessions, metrics=self.metrics, clock=self.clock
@@ -304,6 +314,7 @@ class GatewayRuntime:
             finally:
                 for task in watch:
                     task.cancel()
+                await self.moving.close()
                 await self.kept_sessions.close()
                 await self.maintenance.finish()
                 await asyncio.to_thread(self.recordings.close)

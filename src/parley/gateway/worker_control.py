@@ -29,6 +29,7 @@ from parley.protocol.control import (
     EndSession,
     FromWorker,
     Goodbye,
+    HandOver,
     Heartbeat,
     Hello,
     Leave,
@@ -41,6 +42,8 @@ from parley.protocol.control import (
 from parley.transport import Connection, ConnectionClosed, connection_of
 
 ANSWER_LIMIT_S: Final = 5.0
+HAND_OVER_S: Final = 30.0
+"""An answer that is being made is waited for."""
 PROBE_EVERY_S: Final = 2.0
 MESSAGE_LIMIT_BYTES: Final = 1 << 20
 COPY_LIMIT_BYTES: Final = 128 << 20
@@ -130,6 +133,12 @@ class WorkerControl:
                 lease.was_told_to_end = True
                 log.info("session ended: quota", session_id=lease.session_id, key=lease.key_id)
                 self._send(lease.worker, EndSession(lease.lease_id, "stopped"))
+
+    async def hand_over(self, lease: Lease) -> bool:
+        """Have a session stopped between two turns or units, with everything in its copy."""
+        request_id = secrets.token_hex(8)
+        order = HandOver(request_id, lease.lease_id)
+        return await self._ask(lease.worker, request_id, order, limit_s=HAND_OVER_S)
 
     def end_doubled(self, lease: Lease) -> None:
         """Ask for the end of a session that goes on at another worker."""
@@ -248,14 +257,21 @@ class WorkerControl:
             is_kept = self._copies.store(part)
             self._send(worker, CopyStored(part.lease_id, part.number, is_kept))
 
-    async def _ask(self, worker: Worker, request_id: str, order: StopTurn | EndSession) -> bool:
+    async def _ask(
+        self,
+        worker: Worker,
+        request_id: str,
+        order: StopTurn | EndSession | HandOver,
+        *,
+        limit_s: float = ANSWER_LIMIT_S,
+    ) -> bool:
         if not worker.is_connected:
             return False
         answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._answers[request_id] = answer
         try:
             self._send(worker, order)
-            async with asyncio.timeout(ANSWER_LIMIT_S):
+            async with asyncio.timeout(limit_s):
                 return await answer
         except TimeoutError:
             return False

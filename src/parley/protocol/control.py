@@ -317,6 +317,14 @@ class EndSession(msgspec.Struct, tag="end_session", frozen=True):
     request_id: str = ""
 
 
+class HandOver(msgspec.Struct, tag="hand_over", frozen=True):
+    """Bring the copy of a session up to date between two turns or units, and do nothing more for
+    it: another worker will go on. Answered with whether that was done."""
+
+    request_id: str
+    lease_id: str
+
+
 class AnnounceEnd(msgspec.Struct, tag="announce_end", frozen=True):
     """Sessions will be ended in `time_left_s`: tell the clients that want to know."""
 
@@ -336,4 +344,6 @@ class Leave(msgspec.Struct, tag="leave", frozen=True):
 
 
 FromWorker = Hello | SessionPhase | Heartbeat | StopResult | Goodbye
-ToWorker = Welcome | CopyStored | StopTurn | EndSession | AnnounceEnd | ChangeLimits | Leave
+ToWorker = (
+    Welcome | CopyStored | HandOver | StopTurn | EndSession | AnnounceEnd | ChangeLimits | Leave
+)

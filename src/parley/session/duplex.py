@@ -316,6 +316,11 @@ class DuplexRunner:
 
     # ---- another worker goes on ------------------------------------------------------------
 
+    @property
+    def is_between(self) -> bool:
+        """See `RebuildableRunner`."""
+        return self._unit is None
+
     def remembered(self) -> dict[str, Any] | None:
         """See `RebuildableRunner`."""
         now_s = self._session.clock.monotonic()

@@ -314,6 +314,11 @@ class HalfDuplexRunner:
 
     # ---- another worker goes on ------------------------------------------------------------
 
+    @property
+    def is_between(self) -> bool:
+        """See `RebuildableRunner`."""
+        return not self._is_answering
+
     def remembered(self) -> dict[str, Any] | None:
         """See `RebuildableRunner`."""
         if self._is_hearing or self._finder is None:

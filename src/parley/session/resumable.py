@@ -46,6 +46,9 @@ waiting for its own session id."""
 RETRY_S: Final = 0.01
 """A session that cannot tell what it remembers is asked again after this."""
 
+BETWEEN_S: Final = 20.0
+"""How long an answer may still take when its session is to go on at another worker."""
+
 COPY_S: Final = 2.0
 """How long a client that comes back waits for the copy of its session."""
 
@@ -121,6 +124,10 @@ class ResumableSocket:
         self._is_restored = False
         self._copying: asyncio.Handle | None = None
         self._copied_s = clock.monotonic()
+        self._is_handed_over = False
+        """Whether another worker goes on: nothing is taken in or told any more."""
+        self.is_between: Callable[[], bool] = lambda: True
+        """Whether the session is between two turns or units."""
         self.remember: Callable[[], dict[str, Any] | None] = lambda: None
         """What the session remembers; None: it cannot be told in this moment."""
         if copy is not None:
@@ -221,6 +228,11 @@ class ResumableSocket:
                 self._journal.acknowledge(ack.seq)
                 self._tokens.confirm(ack.generation)
                 continue
+            while self._is_handed_over:
+                self._changed.clear()
+                await self._changed.wait()
+            if attached is not self._attached:
+                continue
             if self._repeated:
                 self._repeated -= 1
                 continue
@@ -300,6 +312,7 @@ class ResumableSocket:
             ResumeRefused: as `check`.
         """
         self.check(token_hash, seq)
+        self._is_handed_over = False
         journal = self._journal
         assert journal is not None
         before, self._attached = self._attached, None
@@ -397,6 +410,8 @@ class ResumableSocket:
         """The next message after `seq` that may be told."""
         journal, copy = self._journal, self._copy
         assert journal is not None
+        if self._is_handed_over:
+            return None
         entry = journal.after(seq)
         if entry is None or copy is None or entry.seq <= copy.released(journal.last_seq):
             return entry
@@ -471,6 +486,27 @@ class ResumableSocket:
                     self._copy_soon()
                     self._changed.clear()
                     await self._changed.wait()
+
+    async def hand_over(self) -> bool:
+        """Bring the copy up to date between two turns or units, and stop there; whether that was
+        possible. A client that is attached later goes on all the same."""
+        copy, journal = self._copy, self._journal
+        if copy is None or journal is None or not copy.is_waited_for:
+            return False
+        self._is_handed_over = True
+        began_s = self._loop.time()
+        while not self.is_between() and self._loop.time() - began_s < BETWEEN_S:  # noqa: ASYNC110
+            await asyncio.sleep(RETRY_S)
+        self._is_changed = True
+        await self._until_copied()
+        is_done = copy.is_waited_for and not self._is_changed and not copy.is_waiting
+        if not is_done or journal.last_seq > copy.released_seq:
+            self._is_handed_over = False
+            self._changed.set()
+            self._news.set()
+            return False
+        _log.info("session handed over", after=journal.last_seq)
+        return True
 
     def copy_nothing(self) -> None:
         """No other worker could go on with this session."""

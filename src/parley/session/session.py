@@ -94,6 +94,11 @@ class RebuildableRunner(Protocol):
     """A runner whose conversation another worker's can go on with. It tells `Session.log` what was
     done; inputs that are in the log are not in what it remembers."""
 
+    @property
+    def is_between(self) -> bool:
+        """Whether no answer is being made."""
+        ...
+
     def remembered(self) -> dict[str, Any] | None:
         """What it knows besides the log, as values; None: it cannot be told in this moment."""
         ...
@@ -157,6 +162,7 @@ class Session:
         self._is_restored = False
         if self._resumable is not None:
             self._resumable.remember = self._remembered
+            self._resumable.is_between = self._is_between
 
     # ---- for the runner --------------------------------------------------------------------
 
@@ -303,6 +309,10 @@ class Session:
         self.deadlines.stop(now_s)
         self._phase = remembered["phase"]
         self._enters(self._phase)
+
+    def _is_between(self) -> bool:
+        runner: object = self._runner
+        return not isinstance(runner, RebuildableRunner) or runner.is_between
 
     def _remembered(self) -> dict[str, Any] | None:
         runner: object = self._runner

@@ -38,6 +38,7 @@ from parley.protocol.control import (
     EndSession,
     FromWorker,
     Goodbye,
+    HandOver,
     Heartbeat,
     Hello,
     Leave,
@@ -97,6 +98,10 @@ class Reporter(Protocol):
 
     def copy_stored(self, stored: CopyStored) -> None:
         """The gateway has a part of the copy of a session."""
+        ...
+
+    def hand_over(self, order: HandOver) -> None:
+        """Another worker will go on with a session; reported when it can."""
         ...
 
     def gateway_moved(self) -> None:
@@ -299,6 +304,8 @@ class ControlLink:
                 stopped = self._reporter.end_session(order)
                 if order.request_id:
                     self.report(StopResult(order.request_id, stopped))
+            case HandOver():
+                self._reporter.hand_over(order)
             case CopyStored():
                 self._reporter.copy_stored(order)
             case AnnounceEnd(time_left_s=left_s):

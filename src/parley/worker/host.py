@@ -29,10 +29,12 @@ from parley.protocol.control import (
     DeviceMemory,
     EndSession,
     FromWorker,
+    HandOver,
     Heartbeat,
     Hello,
     ResumeState,
     SessionPhase,
+    StopResult,
     StopTurn,
 )
 from parley.protocol.kinds import Kind, Phase, WorkerState
@@ -299,6 +301,16 @@ class Host:
         held = self._held.get(stored.lease_id)
         if held is not None and held.copy is not None:
             held.copy.arrived(stored.number, is_kept=stored.is_kept)
+
+    def hand_over(self, order: HandOver) -> None:
+        """Another worker will go on with a session; reported when it can."""
+        self._spawn(self._hand_over(order))
+
+    async def _hand_over(self, order: HandOver) -> None:
+        held = self._held.get(order.lease_id)
+        socket = None if held is None else held.socket
+        is_done = socket is not None and await socket.hand_over()
+        self.report(StopResult(order.request_id, is_done))
 
     def gateway_moved(self) -> None:
         """The gateway has gone, or there is another."""

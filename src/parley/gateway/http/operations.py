@@ -19,6 +19,7 @@ from parley.gateway.handover import Handover
 from parley.gateway.http.admin import admin_only
 from parley.gateway.http.errors import problems
 from parley.gateway.http.status import WorkerInfo, iso, worker_info
+from parley.gateway.moving import Moving
 from parley.gateway.reload import ReloadReport
 from parley.gateway.worker_control import WorkerControl
 from parley.gateway.worker_pool import Worker, WorkerPool
@@ -28,6 +29,8 @@ from parley.settings import StorageSettings
 LINES_KEPT: Final = 300
 DISK_FRESH_S: Final = 60.0
 """Every file of every recording is counted; not more often than this."""
+MOVE_S: Final = 5.0
+"""How long a worker that is to be restarted waits for its sessions to move."""
 RESTART_GRACE_S: Final = 20.0
 GB: Final = 1e9
 
@@ -103,6 +106,7 @@ def routes(
     clock: Clock,
     folders: RecordingFolders,
     handover: Handover,
+    moving: Moving,
     recent: logs.Recent,
     reload: Callable[[], ReloadReport],
     storage: StorageSettings,
@@ -148,16 +152,20 @@ def routes(
 
     @router.put("/workers/{worker_id}", responses=problems(404, 422))
     async def drain(worker_id: str, order: DrainOrder) -> WorkerInfo:
-        """Keep new work away from a worker, or let it in again; what runs goes on."""
+        """Keep new work away from a worker, or let it in again. Sessions that can be resumed move
+        to other workers where there are slots; everything else goes on."""
         worker = known(worker_id)
         worker_pool.drain(worker, order.draining)
+        if order.draining:
+            moving.begin(worker)
         return worker_info(worker, is_admin=True)
 
     @router.post("/workers/{worker_id}/restart", responses=problems(404, 422))
     async def restart(worker_id: str, order: RestartOrder | None = None) -> Restarted:
-        """End what runs on a worker, and the worker: its executor starts it again."""
+        """End a worker, and what runs there and cannot move: its executor starts it again."""
         worker = known(worker_id)
         worker_pool.drain(worker, True)
+        await asyncio.wait({moving.begin(worker)}, timeout=MOVE_S)
         worker_control.restart(worker, (order or RestartOrder()).grace_s)
         return Restarted()
 

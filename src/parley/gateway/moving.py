@@ -1,0 +1,108 @@
+"""Sessions leave a worker that is drained: each goes on at another one, as if its worker had been
+lost, but at a moment that suits it.
+
+A slot is taken first; only then is the session stopped between two turns or units. Where there is
+no slot it stays where it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from parley import logs
+from parley.gateway.dispatcher import Dispatcher
+from parley.gateway.kept_sessions import KeptSessions
+from parley.gateway.rebuilding import Rebuilding
+from parley.gateway.session_copies import SessionCopies
+from parley.gateway.worker_pool import Lease, Worker
+
+LOOK_EVERY_S: Final = 0.5
+TAKE_S: Final = 2.0
+"""How long the session may take to come for its slot."""
+
+log = logs.get(__name__)
+
+
+class Moving:
+    """See the module's text.
+
+    Args:
+        hand_over: stops a session at its worker, with everything in its copy; whether it did.
+        end: ends a session that goes on elsewhere.
+    """
+
+    def __init__(
+        self,
+        *,
+        kept: KeptSessions,
+        copies: SessionCopies,
+        rebuilding: Rebuilding,
+        dispatcher: Dispatcher,
+        hand_over: Callable[[Lease], Awaitable[bool]],
+        end: Callable[[Lease], None],
+    ) -> None:
+        self._kept = kept
+        self._copies = copies
+        self._rebuilding = rebuilding
+        self._dispatcher = dispatcher
+        self._hand_over = hand_over
+        self._end = end
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    def begin(self, worker: Worker) -> asyncio.Task[None]:
+        """Move what can be moved, for as long as the worker is drained."""
+        running = self._tasks.get(worker.worker_id)
+        if running is not None and not running.done():
+            return running
+        task = asyncio.create_task(self._empty(worker), name=f"empty {worker.worker_id}")
+        self._tasks[worker.worker_id] = task
+        return task
+
+    async def close(self) -> None:
+        """Move nothing any more."""
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    async def _empty(self, worker: Worker) -> None:
+        for lease_id in list(worker.leases):
+            lease = worker.leases.get(lease_id)
+            if lease is not None and self._kept.can_be_rebuilt(lease):
+                await self._move(lease_id, lease)
+
+    async def _move(self, lease_id: str, lease: Lease) -> None:
+        worker, copy = lease.worker, self._copies.find(lease_id)
+        assert copy is not None
+        session_id, reserved = lease.session_id, self._rebuilding.reserved
+        ticket = self._rebuilding.ask(lease, copy)
+        is_taken = False
+        try:
+            # Whatever happens first: a slot, the session's end, or the end of the wish.
+            def is_open() -> bool:
+                return worker.is_draining and lease_id in worker.leases
+
+            while ticket.state == "waiting" and is_open():  # noqa: ASYNC110
+                await asyncio.sleep(LOOK_EVERY_S)
+            if ticket.state != "leased" or not worker.is_draining:
+                return
+            current = worker.leases.get(lease_id)
+            if current is None or not await self._hand_over(current):
+                log.info("session not moved", session_id=session_id)
+                return
+            reserved[session_id] = ticket
+            log.info("session moves", session_id=session_id, worker=worker.worker_id)
+            self._part(worker.leases.get(lease_id, current))
+            await asyncio.sleep(TAKE_S)
+            is_taken = reserved.pop(session_id, None) is None
+        finally:
+            if not is_taken:
+                reserved.pop(session_id, None)
+                self._dispatcher.cancel(ticket)
+
+    def _part(self, lease: Lease) -> None:
+        """The session is lost where it was, and finds its new slot reserved."""
+        lease.is_lost = True
+        lease.lost.notify()
+        asyncio.get_running_loop().call_later(LOOK_EVERY_S, self._end, lease)
