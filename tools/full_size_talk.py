@@ -115,7 +115,7 @@ async def half_duplex(url: str, patience_s: float) -> Found:
                         "prepared_s": prepared - began,
                         "turn_s": time.monotonic() - prepared,
                         "text": event.text,
-                        "sound_ms": event.audio_ms,
+                        "sound_ms": event.sound_ms,
                         "first_sound_ms": event.first_sound_ms,
                     }
         finally:

@@ -26,6 +26,7 @@ from parley.models.minicpmo45.stages import language
 from parley.models.minicpmo45.token2wav.flow_memory import FlowMemory, memory_for_prompts
 from parley.models.minicpmo45.token2wav.token2wav import PROMPT_FRAMES, STEPS, VOICES_READY
 from parley.models.minicpmo45.token2wav.vocoder_files import FULL_FLOW, random_token2wav
+from parley.models.minicpmo45.tts.cache import SpeechCache
 from parley.settings import ModelSettings
 
 CONFIG = full_size_config()
@@ -69,8 +70,12 @@ def state_bytes(slots: int, context_tokens: int, *, has_small_caches: bool = Fal
         capacity=CONFIG.audio_positions, head_dim=audio.d_model // audio.encoder_attention_heads,
         dtype=bf16, device=meta, is_eight_bit=has_small_caches,
     )  # fmt: skip
-    columns = int(tts["max_position_embeddings"]) + 1
-    speech = 2 * 2 * int(tts["num_hidden_layers"]) * slots * columns * int(tts["hidden_size"])
+    speech = SpeechCache(
+        layers=int(tts["num_hidden_layers"]), slots=slots,
+        columns=int(tts["max_position_embeddings"]), heads=int(tts["num_attention_heads"]),
+        width=int(tts["hidden_size"]) // int(tts["num_attention_heads"]),
+        dtype=bf16, device=meta, is_eight_bit=has_small_caches,
+    ).nbytes  # fmt: skip
     with torch.device("meta"):
         flow = random_token2wav(slots=1, shape=FULL_FLOW, device="meta").flow
         history = memory_for_prompts(

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 from tests.support.small_minicpmo import small_network
+from tests.support.tiny_decoder import make, random_weights, speak_units
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -237,6 +238,21 @@ def test_slots_may_be_a_column_of_a_table() -> None:
 
     want = by_hand(query, keys, values, [3, 1], [5, 0], [[149], [70]])
     assert torch.allclose(found.double(), want, atol=1e-5)
+
+
+@interpreted
+@pytest.mark.parametrize("is_eight_bit", [False, True])
+def test_the_speech_decoder_says_by_the_kernel_what_it_says_without(is_eight_bit: bool) -> None:
+    spoken = []
+    for in_place in (False, True):
+        one_head = {"num_attention_heads": 1, "num_key_value_heads": 1}
+        tts = make(random_weights(), slots=2, is_eight_bit=is_eight_bit, **one_head)
+        tts.reads_in_place = in_place
+        tts.open(0, seed=1)
+        spoken.append(speak_units(tts, tts.open(1, seed=2), 3, 2))
+
+    assert spoken[0] == spoken[1]
+    assert len(spoken[0][0]) > 5
 
 
 @interpreted

@@ -7,67 +7,19 @@ from typing import Any
 
 import pytest
 import torch
+from tests.support.tiny_decoder import RAW, finish, make, random_weights, rows_of, speak_units
 
 from parley.errors import SetupError
 from parley.models.minicpmo45.tts.config import SpeechConfig
 from parley.models.minicpmo45.tts.decoder import MiniCPMTTS
-from parley.models.minicpmo45.tts.rows import BlockRule, SpeechBlock, SpeechRow
+from parley.models.minicpmo45.tts.rows import BlockRule, SpeechBlock
 from parley.models.minicpmo45.tts.sampling import SpeechSampling
 from parley.models.minicpmo45.tts.turns import Interleaved, SpokenTurn, SpokenUnits, WholeUtterance
-
-RAW: dict[str, Any] = {
-    "llm_dim": 24,
-    "hidden_size": 16,
-    "intermediate_size": 32,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 2,
-    "num_hidden_layers": 2,
-    "max_position_embeddings": 512,
-    "num_audio_tokens": 60,
-    "num_text_tokens": 100,
-    "audio_bos_token_id": 90,
-    "text_eos_token_id": 91,
-}
 
 
 @pytest.fixture(scope="module")
 def weights() -> dict[str, torch.Tensor]:
-    torch.manual_seed(3)
-    tts = MiniCPMTTS(SpeechConfig.from_json(RAW))
-    return {
-        name: tensor + torch.randn_like(tensor) * 0.3 for name, tensor in tts.state_dict().items()
-    }
-
-
-def make(weights: dict[str, torch.Tensor], *, slots: int = 1, **changes: Any) -> MiniCPMTTS:
-    columns = changes.pop("columns", None)
-    tts = MiniCPMTTS(SpeechConfig.from_json({**RAW, **changes}))
-    tts.load_state_dict(weights)
-    tts.rebuild_buffers()
-    tts.allocate(slots, columns)
-    return tts
-
-
-def rows_of(tts: MiniCPMTTS, seed: int, count: int) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    hidden = torch.randn(count, tts.config.llm_width, generator=generator)
-    return tts.condition([(seed * 7 + i) % 80 for i in range(count)], hidden)
-
-
-def finish(tts: MiniCPMTTS, block: SpeechBlock, tokens: int = 1) -> list[int]:
-    while not block.finished:
-        tts.step([block], tokens)
-    return block.tokens
-
-
-def speak_units(tts: MiniCPMTTS, row: SpeechRow, seed: int, units: int) -> list[list[int]]:
-    speech = SpokenUnits(tts, row)
-    spoken = []
-    for unit in range(units):
-        block = speech.begin(rows_of(tts, seed + unit, 3), ends_turn=unit == units - 1)
-        finish(tts, block)
-        spoken.append(speech.end(block))
-    return spoken
+    return random_weights()
 
 
 def test_row_in_company_speaks_what_it_speaks_alone(weights: dict[str, torch.Tensor]) -> None:
@@ -373,57 +325,3 @@ def test_absent_field_is_named() -> None:
 def test_width_of_another_language_model_is_refused() -> None:
     with pytest.raises(SetupError, match="width 24"):
         SpeechConfig.from_json(RAW, llm_width=25)
-
-
-def test_mark_copies_nothing_while_the_turn_goes_on(weights: dict[str, torch.Tensor]) -> None:
-    tts = make(weights, slots=2)
-    row = tts.open(1, seed=1)
-    speech = SpokenUnits(tts, row)
-    finish(tts, speech.begin(rows_of(tts, 1, 3), ends_turn=False))
-    mark = tts.mark(row)
-    wanted = finish(tts, speech.begin(rows_of(tts, 2, 3), ends_turn=False))
-
-    assert mark.copy is None
-    tts.restore(row, mark)
-    found = finish(tts, speech.begin(rows_of(tts, 2, 3), ends_turn=False))
-
-    assert found == wanted
-
-
-def test_mark_is_put_aside_when_the_next_turn_overwrites_it(
-    weights: dict[str, torch.Tensor],
-) -> None:
-    tts = make(weights)
-    row = tts.open(0, seed=1)
-    speech = SpokenUnits(tts, row)
-    finish(tts, speech.begin(rows_of(tts, 1, 3), ends_turn=False))
-    first = tts.mark(row)
-    wanted = finish(tts, speech.begin(rows_of(tts, 2, 3), ends_turn=False))
-    second = tts.mark(row)
-    further = finish(tts, speech.begin(rows_of(tts, 3, 3), ends_turn=False))
-    speech.interrupt()
-
-    assert (first.copy, second.copy) == (None, None)
-    finish(tts, speech.begin(rows_of(tts, 5, 8), ends_turn=False))
-
-    assert first.copy is not None
-    for mark, seed, tokens in ((first, 2, wanted), (second, 3, further), (first, 2, wanted)):
-        tts.restore(row, mark)
-        assert finish(tts, speech.begin(rows_of(tts, seed, 3), ends_turn=False)) == tokens
-
-
-def test_mark_survives_a_return_to_an_earlier_one(weights: dict[str, torch.Tensor]) -> None:
-    tts = make(weights)
-    row = tts.open(0, seed=1)
-    speech = SpokenUnits(tts, row)
-    finish(tts, speech.begin(rows_of(tts, 1, 3), ends_turn=False))
-    early = tts.mark(row)
-    finish(tts, speech.begin(rows_of(tts, 2, 3), ends_turn=False))
-    late = tts.mark(row)
-    wanted = finish(tts, speech.begin(rows_of(tts, 3, 3), ends_turn=False))
-
-    tts.restore(row, early)
-    finish(tts, speech.begin(rows_of(tts, 7, 5), ends_turn=False))
-    tts.restore(row, late)
-
-    assert finish(tts, speech.begin(rows_of(tts, 3, 3), ends_turn=False)) == wanted

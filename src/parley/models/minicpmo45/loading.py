@@ -81,7 +81,9 @@ def load(settings: ModelSettings, sizes: Sizes | None = None) -> MiniCPMO45:
     rounds = network.llm.dtype is torch.bfloat16
     captures = settings.compile and device.type == "cuda"
     graphs = GraphRunner(device, CudaTape(device) if captures else None)
-    speech_output, problem = make_speech_output(settings, folder, network, slots, graphs, sizes)
+    speech_output, problem = make_speech_output(
+        settings, folder, network, slots, graphs, sizes, has_small_caches=has_small_caches
+    )
     if problem is not None:
         log.warning("%s", problem)
     log.info("model loaded: %d slots on %s, voice: %s", slots, device, speech_output is not None)

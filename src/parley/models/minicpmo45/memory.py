@@ -105,6 +105,7 @@ class MemoryPlan:
         parts: weight bytes per part.
         unpacking_bytes: what reading one row's context of one layer takes where it is kept in 8
             bits: keys and values as numbers of the model, and float32 in between; else 0.
+        has_small_caches: context, heard sound and the speech decoder's cache are kept in 8 bits.
     """
 
     weights_bytes: int
@@ -113,6 +114,7 @@ class MemoryPlan:
     per_1000_tokens_bytes: int
     parts: Mapping[str, int]
     unpacking_bytes: int = 0
+    has_small_caches: bool = False
 
 
 def plan(
@@ -131,7 +133,7 @@ def plan(
         speech_slot_bytes: what the speech decoder and vocoder keep per slot.
         voice_bytes: the vocoder's weights.
         quantize: what becomes of the language model's layers once they are loaded.
-        has_small_caches: keep context and heard sound in 8 bits.
+        has_small_caches: keep context, heard sound and the speech decoder's cache in 8 bits.
     """
     size = dtype.itemsize
     shapes = shapes_of(build(config))
@@ -164,4 +166,5 @@ def plan(
         unpacking_bytes=12 * per_token * context_tokens // language.num_hidden_layers
         if has_small_caches
         else 0,
+        has_small_caches=has_small_caches,
     )

@@ -34,6 +34,7 @@ from parley.models.minicpmo45.memory import (
 from parley.models.minicpmo45.model import ANSWER_RESERVE
 from parley.models.minicpmo45.quantize import Kind, checked, stored_bytes
 from parley.models.minicpmo45.runtime.attention import make_attention
+from parley.models.minicpmo45.runtime.eight_bits import cache_bytes
 from parley.models.minicpmo45.stages.language import PREFILL_STEP_TOKENS
 from parley.models.minicpmo45.token2wav.flow_memory import FlowMemory
 from parley.models.minicpmo45.token2wav.token2wav import STEPS, VOICES_READY
@@ -53,7 +54,7 @@ from parley.models.plan import ModelPlan
 from parley.settings import ModelSettings
 
 SMALL_CARD_BYTES = 28 * GIB
-"""Cards with less keep context and heard sound in 8 bits unless `model.kv_cache_dtype` says."""
+"""Cards with less keep what conversations remember in 8 bits unless `model.kv_cache_dtype` says."""
 
 MOST_SLOTS = 64
 """`auto` never takes more."""
@@ -114,7 +115,10 @@ def describe(settings: ModelSettings) -> ModelPlan:
     )
     notes += budget.table(slots)
     if has_small_caches:
-        notes.append("context and heard sound are kept in 8 bits (model.kv_cache_dtype)")
+        notes.append(
+            "context, heard sound and the speech decoder's cache are kept in 8 bits "
+            "(model.kv_cache_dtype)"
+        )
     if kind != "none":
         notes.append(f"{kind} layers; at most {plan.loading_bytes / 2**30:.2f} GiB while loading")
     notes += voice_notes(settings, folder)
@@ -234,7 +238,7 @@ def budget_of(
         tokens=PREFILL_STEP_TOKENS,
         size=size,
     )
-    speech = _speech_slot_bytes(settings, config, dtype)
+    speech = _speech_slot_bytes(settings, config, dtype, has_small_caches=plan.has_small_caches)
     per_slot = {
         "context and sound": plan.slot_bytes - speech,
         "speech": speech,
@@ -326,7 +330,9 @@ def plan_of(
         config,
         context_tokens=settings.context_tokens + ANSWER_RESERVE,
         dtype=dtype,
-        speech_slot_bytes=_speech_slot_bytes(settings, config, dtype),
+        speech_slot_bytes=_speech_slot_bytes(
+            settings, config, dtype, has_small_caches=has_small_caches
+        ),
         voice_bytes=_voice_bytes(settings, config, folder),
         quantize=kind,
         has_small_caches=has_small_caches,
@@ -348,14 +354,25 @@ def _free_bytes(device: torch.device) -> int | None:
     return int(torch.cuda.mem_get_info(device)[0])
 
 
-def _speech_slot_bytes(settings: ModelSettings, config: MiniCPMOConfig, dtype: torch.dtype) -> int:
+def _speech_slot_bytes(
+    settings: ModelSettings,
+    config: MiniCPMOConfig,
+    dtype: torch.dtype,
+    *,
+    has_small_caches: bool,
+) -> int:
     """What speech keeps per slot: the decoder's cache, and the vocoder's history and streams."""
     if not config.has_tts:
         return 0
     tts = config.tts
     width = int(tts["hidden_size"])
     positions = int(tts.get("max_position_embeddings", 4096))
-    decoder = 2 * int(tts["num_hidden_layers"]) * width * (positions + 1) * dtype.itemsize
+    decoder = cache_bytes(
+        2 * int(tts["num_hidden_layers"]) * width * (positions + 1),
+        width // int(tts["num_attention_heads"]),
+        itemsize=dtype.itemsize,
+        is_eight_bit=has_small_caches,
+    )
     with torch.device("meta"):
         flow = random_token2wav(
             slots=1, shape=FULL_FLOW, device="meta", history=_planned_history(settings)

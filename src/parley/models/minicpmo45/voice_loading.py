@@ -44,8 +44,14 @@ def make_speech_output(
     slots: int,
     graphs: GraphRunner,
     sizes: Sizes,
+    *,
+    has_small_caches: bool = False,
 ) -> tuple[SpeechOutput | None, str | None]:
-    """What makes speech, and why there is no default voice, each None where there is none."""
+    """What makes speech, and why there is no default voice, each None where there is none.
+
+    Args:
+        has_small_caches: the speech decoder remembers in 8 bits.
+    """
     device = network.llm.device
     decoder = getattr(network, "tts", None)
     if not isinstance(decoder, MiniCPMTTS):
@@ -89,7 +95,7 @@ def make_speech_output(
     decoder.reads_in_place = token2wav.flow.reads_in_place = isinstance(
         network.llm.attention, SlotAttention
     )
-    decoder.allocate(slots, graphs=graphs)
+    decoder.allocate(slots, graphs=graphs, is_eight_bit=has_small_caches)
     speech_output = SpeechOutput(
         decoder,
         Streams(token2wav, voices),

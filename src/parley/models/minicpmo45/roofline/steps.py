@@ -126,7 +126,7 @@ class PaperModel:
     Args:
         kind: how the matrices of the language model's layers are kept.
         config: another size, for tests.
-        has_small_caches: context and heard sound in 8 bits.
+        has_small_caches: context, heard sound and the speech decoder's cache in 8 bits.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class PaperModel:
         decoder = network.tts
         assert isinstance(decoder, MiniCPMTTS)
         self.decoder = decoder
-        decoder.allocate(slots, graphs=self.graphs)
+        decoder.allocate(slots, graphs=self.graphs, is_eight_bit=has_small_caches)
         with META:
             self.voice = random_token2wav(
                 slots=slots, device="meta", graphs=self.graphs, history=torch.bfloat16
@@ -213,7 +213,7 @@ class PaperModel:
             yield from (modulation.blocks, modulation.final)
 
     def _caches(self) -> Iterable[Tensor]:
-        yield from (*self.cache.tensors, *self.sounds.tensors, self.decoder.cache)
+        yield from (*self.cache.tensors, *self.sounds.tensors, *self.decoder.cache.tensors)
         yield from (tensor for tensor, _ in self.voice.memory._tensors())
 
     def look(self, rows: int) -> object:

@@ -20,9 +20,14 @@ class MiniCPMTTS(SpeechNetwork):
     """The speech decoder of a checkpoint: the network with its batched step."""
 
     def allocate(
-        self, slots: int, columns: int | None = None, *, graphs: GraphRunner | None = None
+        self,
+        slots: int,
+        columns: int | None = None,
+        *,
+        graphs: GraphRunner | None = None,
+        is_eight_bit: bool = False,
     ) -> None:
-        super().allocate(slots, columns, graphs=graphs)
+        super().allocate(slots, columns, graphs=graphs, is_eight_bit=is_eight_bit)
         passes.allocate(self)
 
     @torch.inference_mode()

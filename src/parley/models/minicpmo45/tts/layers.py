@@ -23,6 +23,7 @@ from transformers.activations import ACT2FN
 from parley.models.minicpmo45.runtime import slot_attention
 from parley.models.minicpmo45.runtime.caches import rotated
 from parley.models.minicpmo45.runtime.norm import RmsNorm
+from parley.models.minicpmo45.tts.cache import LayerCache, SpeechCache
 
 
 class SpeechProjector(nn.Module):
@@ -69,36 +70,33 @@ class CausalAttention(nn.Module):
         """Make one matrix of the projections; call once after the weights are in place."""
         self.matrix = joined([self.q_proj, self.k_proj, self.v_proj])
 
-    def forward(self, x: Tensor, plan: Pass, cache: Tensor) -> Tensor:
-        """Write the new tokens' keys and values, then attend.
-
-        Args:
-            x: shape (R, T, D).
-            cache: this layer's, shape (S, C, 2 key heads, head width): keys, then values; written
-                in place.
-        """
+    def forward(self, x: Tensor, plan: Pass, cache: LayerCache) -> Tensor:
+        """Write the new tokens' keys and values into this layer's cache, then attend; `x` has
+        shape (R, T, D)."""
         count, steps = x.shape[:2]
         made = F.linear(x, self.matrix).view(count, steps, -1, self.head_width)
         # Values are turned by nothing.
         turned = rotated(made, plan.cos, plan.sin)
         query = turned[:, :, : self.heads]
-        cache[plan.rows, plan.columns] = turned[:, :, self.heads :]
-        keys, values = cache[:, :, : self.kv_heads], cache[:, :, self.kv_heads :]
+        cache.write(plan.rows, plan.columns, turned[:, :, self.heads :])
         if plan.mask is None:
+            keys, values, scales = cache.in_place()
             read = slot_attention.attend(
                 query,
-                keys.transpose(1, 2),
-                values.transpose(1, 2),
+                keys,
+                values,
                 plan.slots,
                 first=plan.first,
                 last=plan.columns,
                 reads=plan.reads,
+                scales=scales,
             )
         else:
+            keys, values = cache.read(plan.which, plan.reads)
             read = F.scaled_dot_product_attention(
                 query.transpose(1, 2),
-                plan.read(keys),
-                plan.read(values),
+                keys,
+                values,
                 attn_mask=plan.mask,
                 enable_gqa=self.kv_heads != self.heads,
             ).transpose(1, 2)
@@ -140,7 +138,7 @@ class SpeechLayer(nn.Module):
         self.input_layernorm = RmsNorm(config.hidden_size, config.rms_norm_eps)
         self.post_attention_layernorm = RmsNorm(config.hidden_size, config.rms_norm_eps)
 
-    def forward(self, x: Tensor, plan: Pass, cache: Tensor) -> Tensor:
+    def forward(self, x: Tensor, plan: Pass, cache: LayerCache) -> Tensor:
         x = x + self.self_attn(self.input_layernorm(x), plan, cache)
         out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
         return out
@@ -154,9 +152,9 @@ class SpeechBackbone(nn.Module):
         self.layers = nn.ModuleList([SpeechLayer(config) for _ in range(config.num_hidden_layers)])
         self.norm = RmsNorm(config.hidden_size, config.rms_norm_eps)
 
-    def forward(self, x: Tensor, plan: Pass, cache: Tensor) -> Tensor:
+    def forward(self, x: Tensor, plan: Pass, cache: SpeechCache) -> Tensor:
         for number, layer in enumerate(self.layers):
-            x = layer(x, plan, cache[number])
+            x = layer(x, plan, cache.layer(number))
         out: Tensor = self.norm(x)
         return out
 
@@ -187,9 +185,9 @@ class Pass:
     reads: int
     first: Tensor
 
-    def read(self, cache: Tensor) -> Tensor:
-        """Cached entries of the pass's rows, shape (R, H, columns read, head width)."""
+    @property
+    def which(self) -> Tensor | slice:
+        """The pass's rows of a cache."""
         if self.whole is None:
-            return cache[self.slots, : self.reads].transpose(1, 2)
-        stop = self.whole + self.slots.shape[0]
-        return cache[self.whole : stop, : self.reads].transpose(1, 2)
+            return self.slots
+        return slice(self.whole, self.whole + self.slots.shape[0])

@@ -25,6 +25,7 @@ from transformers import LlamaConfig
 
 from parley.models.minicpmo45.runtime.caches import rotated
 from parley.models.minicpmo45.runtime.graphs import GraphRunner
+from parley.models.minicpmo45.tts.cache import SpeechCache
 from parley.models.minicpmo45.tts.config import SpeechConfig
 from parley.models.minicpmo45.tts.layers import (
     CausalAttention,
@@ -72,8 +73,9 @@ class SpeechNetwork(nn.Module):
         self.graphs = GraphRunner()
         self.reads_in_place = False
         """Whether a kernel reads the slots where they lie; chosen at load."""
-        self._cache = self._keys = self._values = torch.empty(0)
         self._frequencies = torch.empty(0)
+        self.cache = self._cache(0, 0, is_eight_bit=False)
+        """Keys and values of all slots; written in place."""
         self.numbers = torch.empty(0)
         """0, 1, 2… on the device: one for each cache column."""
         self.one_further = torch.empty(0)
@@ -90,8 +92,26 @@ class SpeechNetwork(nn.Module):
         self.requires_grad_(False)
         self.eval()
 
+    def _cache(self, slots: int, columns: int, *, is_eight_bit: bool) -> SpeechCache:
+        weight = self.emb_text.weight
+        return SpeechCache(
+            layers=self.config.layers,
+            slots=slots,
+            columns=columns,
+            heads=self.config.kv_heads,
+            width=self.config.head_width,
+            dtype=weight.dtype,
+            device=weight.device,
+            is_eight_bit=is_eight_bit,
+        )
+
     def allocate(
-        self, slots: int, columns: int | None = None, *, graphs: GraphRunner | None = None
+        self,
+        slots: int,
+        columns: int | None = None,
+        *,
+        graphs: GraphRunner | None = None,
+        is_eight_bit: bool = False,
     ) -> None:
         """Take the memory of `slots` conversations, once.
 
@@ -99,19 +119,12 @@ class SpeechNetwork(nn.Module):
             columns: how long a turn may grow before it is recomputed from its last block; None
                 takes the range the model was trained on.
             graphs: who captures passes; None captures nothing.
+            is_eight_bit: keep keys and values in 8 bits.
         """
         self.graphs = graphs or GraphRunner(self.emb_text.weight.device)
         columns = min(columns or self.config.max_positions, self.config.max_positions)
         weight = self.emb_text.weight
-        shape = (
-            self.config.layers,
-            slots,
-            columns + 1,
-            2 * self.config.kv_heads,
-            self.config.head_width,
-        )
-        self._cache = torch.zeros(shape, dtype=weight.dtype, device=weight.device)
-        self._keys, self._values = self._cache.chunk(2, dim=3)
+        self.cache = self._cache(slots, columns, is_eight_bit=is_eight_bit)
         self.numbers = torch.arange(columns + 1, device=weight.device)
         half = self.config.head_width // 2
         steps = torch.arange(half, dtype=torch.float32, device=weight.device) / half
@@ -126,14 +139,9 @@ class SpeechNetwork(nn.Module):
         self.rows = [SpeechRow(index) for index in range(slots)]
 
     @property
-    def cache(self) -> Tensor:
-        """Keys and values, shape (layers, S, C + 1, 2 H, head width); written in place."""
-        return self._cache
-
-    @property
     def capacity(self) -> int:
         """Usable columns per slot; one more exists for writes that must not matter."""
-        return int(self._cache.shape[2]) - 1
+        return self.cache.columns
 
     @property
     def device(self) -> torch.device:
@@ -144,7 +152,7 @@ class SpeechNetwork(nn.Module):
         """Cache bytes of one slot."""
         if not self.rows:
             return 0
-        return self._cache.numel() * self._cache.element_size() // len(self.rows)
+        return self.cache.nbytes // len(self.rows)
 
     def open(self, row: int, seed: int) -> SpeechRow:
         """A conversation begins in a slot: whatever it remembered is gone."""
@@ -215,8 +223,7 @@ class SpeechNetwork(nn.Module):
         """Return to a mark of this row; it stays valid."""
         if mark.copy is not None:
             self._save(row, 0)
-            self._keys[:, row.index, : mark.length] = mark.copy[0]
-            self._values[:, row.index, : mark.length] = mark.copy[1]
+            self.cache.put_back(row.index, mark.copy)
         row.first, row.length, row.position = mark.first, mark.length, mark.position
         row.draws, row.history, row.window = mark.draws, list(mark.history), mark.window
 
@@ -224,17 +231,14 @@ class SpeechNetwork(nn.Module):
         """Columns from `start` on are about to be overwritten: put aside what marks need."""
         for mark in list(row.marks):
             if mark.copy is None and mark.length > start:
-                keys = self._keys[:, row.index, : mark.length].clone()
-                mark.copy = (keys, self._values[:, row.index, : mark.length].clone())
+                mark.copy = self.cache.copied(row.index, mark.length)
 
     def _keep(self, row: SpeechRow, columns: Tensor) -> None:
         """Move these columns of a row to the front; nothing else survives."""
         self._save(row, 0)
         columns = columns.to(self.device)
-        count = columns.shape[0]
-        self._keys[:, row.index, :count] = self._keys[:, row.index, columns].clone()
-        self._values[:, row.index, :count] = self._values[:, row.index, columns].clone()
-        row.first, row.length = 0, count
+        self.cache.keep(row.index, columns)
+        row.first, row.length = 0, columns.shape[0]
 
     @torch.inference_mode()
     def keep_ends(self, row: SpeechRow, head: int, tail: int) -> None:
@@ -249,13 +253,13 @@ class SpeechNetwork(nn.Module):
         self._keep(row, columns)
         turns = torch.arange(tail, device=self.device) + (head - old_start)
         cos, sin = (table[:, :, :1] for table in self.angles(turns[None]))
-        kept = self._keys[:, row.index, head : head + tail]
-        self._keys[:, row.index, head : head + tail] = rotated(kept, cos, sin)
+        kept = self.cache.keys(row.index, head, head + tail)
+        self.cache.replace_keys(row.index, head, rotated(kept, cos, sin))
         row.position = head + tail
 
     def angles(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Tables of `rotated` for queries, keys and values, which are not turned: each (R, T, all
         heads, head width), computed in float32."""
         angles = positions[..., None, None] * self._frequencies
-        dtype = self._cache.dtype
+        dtype = self.cache.dtype
         return angles.cos().to(dtype), angles.sin_().to(dtype)

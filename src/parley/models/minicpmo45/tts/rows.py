@@ -45,8 +45,7 @@ class RowMark:
     `copy` first (`MiniCPMTTS.step`).
 
     Args:
-        copy: keys and values of the columns up to `length`, shape (layers, length, H, head width),
-            once they had to be put aside.
+        copy: the columns up to `length` as the cache stores them, once they had to be put aside.
     """
 
     first: int
@@ -55,7 +54,7 @@ class RowMark:
     draws: int
     history: tuple[int, ...]
     window: int | None
-    copy: tuple[Tensor, Tensor] | None = None
+    copy: list[Tensor] | None = None
 
 
 @dataclass(slots=True, eq=False)

@@ -1,0 +1,131 @@
+"""What the speech decoder remembers: marks, and keys and values in 8 bits."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.support.tiny_decoder import finish, make, random_weights, rows_of, speak_units
+
+from parley.models.minicpmo45.tts.decoder import MiniCPMTTS
+from parley.models.minicpmo45.tts.rows import BlockRule, Fed, SpeechBlock
+from parley.models.minicpmo45.tts.sampling import SpeechSampling
+from parley.models.minicpmo45.tts.turns import SpokenUnits
+
+
+@pytest.fixture(scope="module")
+def weights() -> dict[str, torch.Tensor]:
+    return random_weights()
+
+
+def test_mark_copies_nothing_while_the_turn_goes_on(weights: dict[str, torch.Tensor]) -> None:
+    tts = make(weights, slots=2)
+    row = tts.open(1, seed=1)
+    speech = SpokenUnits(tts, row)
+    finish(tts, speech.begin(rows_of(tts, 1, 3), ends_turn=False))
+    mark = tts.mark(row)
+    wanted = finish(tts, speech.begin(rows_of(tts, 2, 3), ends_turn=False))
+
+    assert mark.copy is None
+    tts.restore(row, mark)
+    found = finish(tts, speech.begin(rows_of(tts, 2, 3), ends_turn=False))
+
+    assert found == wanted
+
+
+def test_mark_is_put_aside_when_the_next_turn_overwrites_it(
+    weights: dict[str, torch.Tensor],
+) -> None:
+    tts = make(weights)
+    row = tts.open(0, seed=1)
+    speech = SpokenUnits(tts, row)
+    finish(tts, speech.begin(rows_of(tts, 1, 3), ends_turn=False))
+    first = tts.mark(row)
+    wanted = finish(tts, speech.begin(rows_of(tts, 2, 3), ends_turn=False))
+    second = tts.mark(row)
+    further = finish(tts, speech.begin(rows_of(tts, 3, 3), ends_turn=False))
+    speech.interrupt()
+
+    assert (first.copy, second.copy) == (None, None)
+    finish(tts, speech.begin(rows_of(tts, 5, 8), ends_turn=False))
+
+    assert first.copy is not None
+    for mark, seed, tokens in ((first, 2, wanted), (second, 3, further), (first, 2, wanted)):
+        tts.restore(row, mark)
+        assert finish(tts, speech.begin(rows_of(tts, seed, 3), ends_turn=False)) == tokens
+
+
+def test_mark_survives_a_return_to_an_earlier_one(weights: dict[str, torch.Tensor]) -> None:
+    tts = make(weights)
+    row = tts.open(0, seed=1)
+    speech = SpokenUnits(tts, row)
+    finish(tts, speech.begin(rows_of(tts, 1, 3), ends_turn=False))
+    early = tts.mark(row)
+    finish(tts, speech.begin(rows_of(tts, 2, 3), ends_turn=False))
+    late = tts.mark(row)
+    wanted = finish(tts, speech.begin(rows_of(tts, 3, 3), ends_turn=False))
+
+    tts.restore(row, early)
+    finish(tts, speech.begin(rows_of(tts, 7, 5), ends_turn=False))
+    tts.restore(row, late)
+
+    assert finish(tts, speech.begin(rows_of(tts, 3, 3), ends_turn=False)) == wanted
+
+
+@pytest.mark.parametrize("is_eight_bit", [False, True])
+def test_a_turn_beside_others_is_what_it_is_alone(
+    weights: dict[str, torch.Tensor], is_eight_bit: bool
+) -> None:
+    alone = []
+    for index in range(3):
+        tts = make(weights, slots=3, is_eight_bit=is_eight_bit)
+        alone.append(speak_units(tts, tts.open(index, seed=index), 10 * index, 1)[0])
+
+    tts = make(weights, slots=3, is_eight_bit=is_eight_bit)
+    talks = [SpokenUnits(tts, tts.open(index, seed=index)) for index in range(3)]
+    blocks = [
+        talk.begin(rows_of(tts, 10 * index, 3), ends_turn=True) for index, talk in enumerate(talks)
+    ]
+    while not all(block.finished for block in blocks):
+        tts.step(blocks, tokens=2)
+
+    assert [talk.end(block) for talk, block in zip(talks, blocks, strict=True)] == alone
+
+
+def logits_of(tts: MiniCPMTTS) -> torch.Tensor:
+    """Raw logits of the first token after a condition, which is read back from the cache."""
+    seen: list[Fed] = []
+    block = SpeechBlock(
+        tts.open(0, 1), rows_of(tts, 1, 9), BlockRule(0, 8, True, False, SpeechSampling())
+    )
+    tts.step([block], 1, watch=seen.append)
+    return seen[0].logits
+
+
+def test_eight_bits_take_half_and_move_logits_little(weights: dict[str, torch.Tensor]) -> None:
+    exact, small = make(weights), make(weights, is_eight_bit=True)
+
+    wanted, found = logits_of(exact), logits_of(small)
+
+    # Float32 is kept without: a quarter, and a scale of two bytes per eight numbers.
+    assert small.cache.nbytes == exact.cache.nbytes * (8 + 2) // 32
+    assert 0 < (found - wanted).norm() / wanted.norm() < 0.02
+
+
+def test_a_mark_of_eight_bits_brings_back_what_was_stored(
+    weights: dict[str, torch.Tensor],
+) -> None:
+    tts = make(weights, is_eight_bit=True)
+    row = tts.open(0, seed=4)
+    first = speak_units(tts, row, 1, 1)
+    row.length = 6
+    mark = tts.mark(row)
+    before = [tensor[:, 0, :6].clone() for tensor in tts.cache.tensors]
+
+    tts.has_room(row, 1)
+    tts._keep(row, torch.tensor([1, 2, 3]))
+    tts.restore(row, mark)
+
+    assert first
+    assert len(before) == 2
+    for kept, tensor in zip(before, tts.cache.tensors, strict=True):
+        assert torch.equal(kept, tensor[:, 0, :6])

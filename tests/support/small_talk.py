@@ -1,0 +1,76 @@
+"""Conversations with the small MiniCPM-o, piece of work by piece of work."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tests.contracts.conversations import turn, unit, voice
+from tests.support.small_minicpmo import IDS
+
+from parley.engine.segments import Text
+from parley.engine.work import (
+    Sampling,
+    StartSession,
+    StepUnit,
+    Window,
+)
+from parley.models.minicpmo45.llm.sampling import Choice
+from parley.protocol.values import DuplexConfig
+
+GREEDY = Sampling(is_greedy=True)
+
+
+class Script:
+    """Chooses what it is told; then whatever the model's own chooser takes for the end."""
+
+    def __init__(self, *tokens: int, end: int = IDS.chunk_eos) -> None:
+        self.tokens = list(tokens)
+        self.end = end
+
+    def choose(self, logits, asks: Sequence) -> list[Choice]:
+        return [Choice(self.tokens.pop(0) if self.tokens else self.end, True) for _ in asks]
+
+
+def do(model, work, row=0):
+    job = model.start(row, work)
+    pieces = []
+    while job.stage is not None:
+        model.step(job.stage, [job])
+        pieces += job.take_pieces()
+    job.said = pieces + job.take_pieces()
+    return job
+
+
+def samples(job) -> int:
+    return sum(len(piece.pcm) for piece in job.said if piece.pcm is not None)
+
+
+def conversation(model, row=0):
+    return model._conversations[row]
+
+
+def duplex(model, *, window=None, row=0, speak=True, **options):
+    options.setdefault("force_listen_count", 0)
+    do(
+        model,
+        StartSession(
+            "duplex",
+            speak=speak,
+            seed=3,
+            window=window or Window(),
+            duplex=DuplexConfig(decode_mode="greedy", **options),
+        ),
+        row,
+    )
+    do(model, turn("system", Text("You listen.")), row)
+
+
+def answer(model, *tokens: int, force=False, sound=None, row=0):
+    """One unit whose text is scripted."""
+    do(model, unit(sound or voice(1.0, 5)), row)
+    chooser, model.chooser = model.chooser, Script(*tokens)
+    try:
+        job = do(model, StepUnit(force_listen=force), row)
+    finally:
+        model.chooser = chooser
+    return job
