@@ -176,8 +176,10 @@ def test_the_page_prints_the_table_of_the_code_as_it_is(units: list[table.Unit])
 def test_32_speaking_video_sessions_fit_an_h200_and_4_a_card_of_24_gb_on_paper(
     units: list[table.Unit],
 ) -> None:
-    by_case = {(unit.card.name, unit.rows): unit for unit in units}
-
-    assert by_case["H200", 32].total_s < table.WORST_S
-    assert by_case["RTX 4090", 4].total_s < table.WORST_S
+    assert all(unit.total_s < table.WORST_S for unit in units)
+    assert max(unit.rows for unit in units if unit.card.name == "H200") == 32
+    assert {unit.has_small_caches for unit in units if unit.rows == 4 and unit.kind == "int4"} == {
+        False,
+        True,
+    }
     assert full_size_config().language.num_hidden_layers == 36

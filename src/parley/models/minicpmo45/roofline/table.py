@@ -59,15 +59,16 @@ COPY_S: Final = 20e-6
 WORST_S: Final = 0.7
 """A unit must not take longer of each second: the rest is for what was not counted."""
 
-CASES: Final[Sequence[tuple[Card, Kind, int, int]]] = (
-    (H200, "none", 1, 2048),
-    (H200, "none", 4, 4096),
-    (H200, "none", 8, 8192),
-    (H200, "none", 32, 8192),
-    (RTX4090, "int4", 1, 8192),
-    (RTX4090, "int4", 4, 8192),
+CASES: Final[Sequence[tuple[Card, Kind, int, int, bool]]] = (
+    (H200, "none", 1, 2048, False),
+    (H200, "none", 4, 4096, False),
+    (H200, "none", 8, 8192, False),
+    (H200, "none", 32, 8192, False),
+    (RTX4090, "int4", 1, 8192, False),
+    (RTX4090, "int4", 4, 8192, False),
+    (RTX4090, "int4", 4, 8192, True),
 )
-"""Card, weights, conversations, tokens of each one's context."""
+"""Card, weights, conversations, tokens of each one's context, whether caches have 8 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,7 @@ class Unit:
     kind: Kind
     rows: int
     context_tokens: int
+    has_small_caches: bool
     steps: tuple[StepKind, ...]
 
     def seconds(self, name: str) -> float:
@@ -111,10 +113,12 @@ def _seconds(count: Count, card: Card, least_s: float) -> float:
     return total
 
 
-def unit_of(card: Card, kind: Kind, rows: int, context_tokens: int) -> Unit:
+def unit_of(card: Card, kind: Kind, rows: int, context_tokens: int, has_small_caches: bool) -> Unit:
     """A unit of the published model on a card."""
-    model = PaperModel(kind, slots=rows, context_tokens=context_tokens)
-    return Unit(card, kind, rows, context_tokens, tuple(model.unit(rows)))
+    model = PaperModel(
+        kind, slots=rows, context_tokens=context_tokens, has_small_caches=has_small_caches
+    )
+    return Unit(card, kind, rows, context_tokens, has_small_caches, tuple(model.unit(rows)))
 
 
 def markdown(units: Sequence[Unit]) -> str:
@@ -122,7 +126,7 @@ def markdown(units: Sequence[Unit]) -> str:
     names = [step.name for step in units[0].steps]
     heads = [
         f"{unit.card.name}, {'bf16' if unit.kind == 'none' else unit.kind}, {unit.rows}, "
-        f"{unit.context_tokens // 1024}k"
+        f"{unit.context_tokens // 1024}k{', caches in 8 bits' if unit.has_small_caches else ''}"
         for unit in units
     ]
     lines = [
