@@ -66,7 +66,8 @@ def duplex(
         raise BadInput(f"'{dialect}' is none of {', '.join(DIALECTS)}, all.")
     mode = _mode(interrupt)
     address, access = reach.server(url, insecure=insecure, ca=ca, token=token)
-    material = bundled() if folder is None else own(folder)
+    # The voice that answers is that of the questions, and would be taken for its echo.
+    material = bundled(interrupting=1) if folder is None else own(folder)
     reports: dict[str, TalkOutcome] = {}
     for name in DIALECTS if dialect == "all" else (dialect,):
         reports[name] = asyncio.run(
