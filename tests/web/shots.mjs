@@ -209,17 +209,15 @@ if (!findBrowser()) {
   console.log('skipped: no Chromium here (apt-get install chromium)');
   process.exit(77);
 }
-/** Name and look of each picture. @returns {[string, string][]} */
+/** Name and look of each picture, page by page. @returns {[string, string][]} */
 function wantedPictures() {
-  if (flags.docs) {
-    return Object.keys(LOOKS).flatMap((look) => {
-      const names = look.startsWith('phone') ? ON_PHONES : Object.keys(PAGES);
-      return names.map((name) => /** @type {[string, string]} */ ([name, look]));
-    });
-  }
-  const looks = flags.looks ? flags.looks.split(',') : Object.keys(LOOKS);
+  const looks = flags.looks && !flags.docs ? flags.looks.split(',') : Object.keys(LOOKS);
   const names = wanted.length > 0 ? wanted : Object.keys(PAGES);
-  return looks.flatMap((look) => names.map((name) => /** @type {[string, string]} */ ([name, look])));
+  const isShown = (/** @type {string} */ name, /** @type {string} */ look) =>
+    !flags.docs || look.startsWith('desktop') || ON_PHONES.includes(name);
+  return names.flatMap((name) =>
+    looks.filter((look) => isShown(name, look)).map((look) => /** @type {[string, string]} */ ([name, look])),
+  );
 }
 
 const out = flags.docs ? new URL('../../docs/images/', import.meta.url).pathname : flags.out;
