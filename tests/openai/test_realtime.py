@@ -133,7 +133,8 @@ async def test_two_spoken_turns_have_the_published_events_in_the_published_order
         for _ in range(2):
             await talk.say()
             await talk.until("rate_limits.updated")
-            turns.append(talk.types)
+            # Who speaks before an answer has been played is told what the history holds of it.
+            turns.append([name for name in talk.types if name != "conversation.item.truncated"])
             talk.events.clear()
 
     deltas = ["response.output_audio_transcript.delta", "response.output_audio.delta"] * 2

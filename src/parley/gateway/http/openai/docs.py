@@ -10,6 +10,13 @@ _HEAD: Final[dict[str, Any]] = {
     "model": "pocket",
 }
 
+_EVENT: Final[dict[str, Any]] = {
+    "type": "object",
+    "description": "One event; its data is JSON, or `[DONE]`.",
+    "required": ["data"],
+    "properties": {"data": {"type": "string"}},
+}
+
 COMPLETION_BODY: Final[dict[str, Any]] = {
     "requestBody": {
         "required": True,
@@ -92,7 +99,7 @@ COMPLETION_ANSWER: Final[dict[str, Any]] = {
                 "usage": {"prompt_tokens": 12, "completion_tokens": 7, "total_tokens": 19},
             },
         },
-        "text/event-stream": {"schema": {"type": "string"}},
+        "text/event-stream": {"schema": _EVENT},
     },
 }
 
@@ -133,7 +140,7 @@ SPEECH_ANSWER: Final[dict[str, Any]] = {
         name: {"schema": {"type": "string", "format": "binary"}}
         for name in ("audio/mpeg", "audio/ogg", "audio/flac", "audio/wav", "audio/pcm")
     }
-    | {"text/event-stream": {"schema": {"type": "string"}}},
+    | {"text/event-stream": {"schema": _EVENT}},
 }
 
 TRANSCRIPTION_BODY: Final[dict[str, Any]] = {
@@ -180,6 +187,6 @@ TRANSCRIPTION_ANSWER: Final[dict[str, Any]] = {
             "example": {"text": "What is the capital of Italy?"},
         },
         "text/plain": {"example": "What is the capital of Italy?\n"},
-        "text/event-stream": {"schema": {"type": "string"}},
+        "text/event-stream": {"schema": _EVENT},
     },
 }
