@@ -140,7 +140,9 @@ class Resumption:
 
     def _not_opened(self, connection: Connection, lease: Lease, failure: DialFailed) -> None:
         reason = _REASONS.get(failure.status or 0)
-        if reason is not None:
+        # Whoever answers at the address of a worker that is gone knows nothing of it.
+        is_another = reason == "unknown" and not lease.worker.is_connected
+        if reason is not None and not is_another:
             self._refuse(connection, reason)
             return
         log.warning("worker not reached", worker=lease.worker.worker_id, why=str(failure))
