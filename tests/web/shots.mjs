@@ -131,7 +131,7 @@ const PAGES = {
   omni: [
     '/omni',
     async (page) => {
-      await page.locator('.placeholder').click();
+      await page.locator('.placeholder').click({ position: { x: 40, y: 40 } });
       await live(page);
       await speaking(page);
     },
@@ -153,7 +153,7 @@ const PAGES = {
   realtime: [
     '/realtime',
     async (page) => {
-      await page.locator('.placeholder').click();
+      await page.locator('.placeholder').click({ position: { x: 40, y: 40 } });
       await live(page);
       await page.waitForTimeout(3500);
     },
