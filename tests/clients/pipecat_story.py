@@ -134,10 +134,10 @@ async def call(talk: Talk, llm: Any) -> None:
 
 
 async def error(talk: Talk, llm: Any) -> None:
+    """To this service an error is the end: it reads nothing more."""
     await llm.send_client_event(events.ConversationItemDeleteEvent(item_id="nowhere"))
     async with asyncio.timeout(LIMIT_S):
         await talk.ear.failed.wait()
-    await turns(talk, llm)
 
 
 async def live(talk: Talk, llm: Any) -> None:
@@ -155,10 +155,13 @@ async def live_interruption(talk: Talk, llm: Any) -> None:
 
 
 async def live_error(talk: Talk, llm: Any) -> None:
+    talk.say()
+    tell("answer", text=await talk.answer())
     await llm._ws_send({"type": "transport.dtmf.send", "digits": "1"})
     async with asyncio.timeout(LIMIT_S):
         await talk.ear.failed.wait()
-    await turns(talk, llm)
+    talk.say()
+    tell("answer", text=await talk.answer())
 
 
 async def get_weather(params: Any) -> None:
