@@ -52,8 +52,9 @@ NOISE_QUANTILE: Final = 0.2
 NOISE_LEAST_WINDOWS: Final = 8
 """Half a second: before that, the room is taken to be quiet."""
 
-ECHO_ALIKE: Final = 0.5
-"""Correlation from which a sound is what was played; that of two speakers stays below 0.4."""
+ECHO_ALIKE: Final = 0.6
+"""Correlation from which a sound is what was played. Of 97 in 100 echoes it is above 0.85, above
+0.64 in a reverberant room; of two speakers it stays below 0.56."""
 
 ECHO_S: Final = 5.0
 """How long after playing an echo may come: what clients buffer, and the room."""

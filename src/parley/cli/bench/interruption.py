@@ -28,7 +28,8 @@ from parley.cli.bench.talkers import DIALECTS, HistoryCut, Told, client_of
 from parley.client.connection import AccessOptions
 from parley.client.events import Interruption, Listening, Piece, Speaking, Thinking
 from parley.errors import BadInput, ParleyError, SetupError
-from parley.media.pcm import Samples, level_dbfs
+from parley.media.pcm import INPUT_RATE_HZ, Pcm, Samples, level_dbfs
+from parley.media.resample import resample
 from parley.protocol.values import InterruptionOptions
 
 WAIT_S: Final = 10.0
@@ -45,8 +46,9 @@ SENTENCES: Final = (
     "Excuse me, what was the second thing you said?",
 )
 VOICES: Final = (0, 1)
-"""In turn. The echo test answers in the voice that asked; the same voice again is taken for its
-echo."""
+PITCHES: Final = (1.0, 1.0, 0.87, 1.15)
+"""In turn: four speakers. The echo test answers in the voice that asked, and a synthetic voice that
+speaks again within seconds is much like its own echo."""
 
 Backchannel = Literal["ignore", "heed"]
 
@@ -183,7 +185,7 @@ def interruption(
         mode="stop", backchannel=_backchannel(backchannel), min_speech_ms=min_speech_ms
     )
     names = DIALECTS if dialect == "all" else (dialect,)
-    words = bundled_words(SENTENCES, VOICES)
+    words = speakers()
 
     async def measure() -> dict[str, InterruptionOutcome]:
         async with _place(url, own_server, at_once * len(names), insecure, ca, token) as place:
@@ -206,6 +208,18 @@ def interruption(
             typer.echo(miss, err=True)
         if misses:
             raise typer.Exit(1)
+
+
+def speakers() -> tuple[Samples, ...]:
+    """What is said, 16 kHz, each sentence by somebody else.
+
+    Raises:
+        SetupError: the bundled voices are not installed here.
+    """
+    return tuple(
+        resample(Pcm(words, round(pitch * INPUT_RATE_HZ)), INPUT_RATE_HZ).samples
+        for words, pitch in zip(bundled_words(SENTENCES, VOICES), PITCHES, strict=True)
+    )
 
 
 @contextlib.asynccontextmanager
