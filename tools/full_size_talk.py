@@ -30,8 +30,8 @@ from parley.errors import ParleyError
 from parley.media import wav
 from parley.media.pcm import INPUT_RATE_HZ, Pcm
 from parley.media.resample import resample
-from parley.protocol.half_duplex import Config, TurnGeneration
-from parley.protocol.values import DuplexConfig
+from parley.protocol.half_duplex import Config
+from parley.protocol.values import DuplexConfig, TurnGeneration
 
 Found = dict[str, Any]
 SPOKEN = Path(__file__).parents[1] / "src/parley/library/default_voice.wav"

@@ -8,6 +8,7 @@ import copy
 import json
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -236,17 +237,21 @@ async def test_a_copy_of_which_something_is_missing_is_refused(harness: WorkerHa
     assert harness.engine.free_slots == 2
 
 
+def _is_answered(talk: Talk, number: int) -> bool:
+    return talk.types.count("result") > number or talk.socket.closed
+
+
 @pytest.mark.parametrize("rolls", [False, True])
 async def test_a_conversation_that_rolls_over_outlives_length_and_context(rolls: bool) -> None:
     clock = ManualClock()
-    limits = {"rollover": rolls, "duplex_session_s": 30.0}
-    async with worker_harness(context_tokens=200, clock=clock, **limits) as harness:
+    async with worker_harness(
+        context_tokens=200, clock=clock, rollover=rolls, duplex_session_s=30.0
+    ) as harness:
         talk = await harness.ready("duplex", resume=True)
         for number in range(40):
             talk.say({"type": "audio_chunk", "audio_base64": UNITS[number % len(UNITS)]})
-            await until_true(
-                lambda number=number: talk.types.count("result") > number or talk.socket.closed
-            )
+            answered = partial(_is_answered, talk, number)
+            await until_true(answered)
             if talk.socket.closed:
                 break
         clock.advance(31.0)

@@ -287,7 +287,10 @@ def _on_paper(settings: ModelSettings, count: int, place: torch.device) -> float
     card = next((one for one in (H200, RTX4090) if one.name.split()[-1] in name), None)
     if card is None:
         return None
-    return unit_of(card, settings.quantize, count, settings.context_tokens).total_s
+    has_small_caches = planning.keeps_eight_bits(settings, place)
+    return unit_of(
+        card, settings.quantize, count, settings.context_tokens, has_small_caches
+    ).total_s
 
 
 async def _first_audio(loaded: Any) -> Check:
