@@ -395,11 +395,18 @@ def test_a_call_goes_on_while_the_head_is_away_and_workers_are_replaced_when_it_
         unready = ask("/ready")[0]
         idle_until(lambda ids: len(ids) == 1 and ids != [worker])
         ready = ask("/ready")[0]
+        ours = workers_of(tmp_path)
+        cluster.head_node.kill_gcs_server(check_alive=False)
         server.send(signal.SIGINT)
-        code = server.popen.wait(PROCESS_S)
+        try:
+            code = server.popen.wait(PROCESS_S)
+            _, alive = psutil.wait_procs(ours, HANG_S)
+        finally:
+            cluster.head_node.start_gcs_server()
 
     assert prepared["recording_session_id"] in finished
     assert (unready, ready, code) == (503, 200, 0)
+    assert (len(ours), alive) == (1, [])
 
 
 def workers_of(folder: Path) -> list[psutil.Process]:

@@ -238,7 +238,7 @@ async def test_a_copy_of_which_something_is_missing_is_refused(harness: WorkerHa
 
 
 def _is_answered(talk: Talk, number: int) -> bool:
-    return talk.types.count("result") > number or talk.socket.closed
+    return talk.types.count("result") > number or bool(talk.socket.closed)
 
 
 @pytest.mark.parametrize("rolls", [False, True])

@@ -18,6 +18,7 @@ import json
 import math
 import os
 import secrets
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -51,6 +52,7 @@ WAITING_AFTER_S: Final = 5.0
 """An actor that does not answer for this long has no place yet."""
 ANSWER_LIMIT_S: Final = 15.0
 RETIRE_GRACE_S: Final = 5.0
+HEAD_LIMIT_S: Final = 10.0
 SECRET_FILE: Final = "worker_secret"
 
 log = logs.get(__name__)
@@ -386,7 +388,19 @@ class RayExecutor:
 
         if not ray.is_initialized():
             return
-        _end([place.actor for place in self._places.values()], grace_s)
+        actors = [place.actor for place in self._places.values()]
+        _end_workers(actors, grace_s)
+        # What needs the cluster's head waits for it as long as it is away.
+        leaving = threading.Thread(target=self._leave, args=(actors,), daemon=True)
+        leaving.start()
+        leaving.join(HEAD_LIMIT_S)
+        if leaving.is_alive():
+            log.warning("the cluster's head is away: workers have ended, their actors stay there")
+
+    def _leave(self, actors: Sequence[Any]) -> None:
+        import ray
+
+        _end_actors(actors)
         _ask_for_nodes(0, self._gpus or 0.0)
         if self._own_connection:
             ray.shutdown()
@@ -440,11 +454,22 @@ def cluster_gpus() -> int:
 
 def _end(actors: Sequence[Any], grace_s: float) -> None:
     """End workers in order, and then their actors."""
+    _end_workers(actors, grace_s)
+    _end_actors(actors)
+
+
+def _end_workers(actors: Sequence[Any], grace_s: float) -> None:
+    """Without the cluster's head: actors are asked directly."""
     import ray
 
     stopping = [actor.stop.remote(grace_s) for actor in actors]
     if stopping:
         ray.wait(stopping, num_returns=len(stopping), timeout=grace_s + 2.0)
+
+
+def _end_actors(actors: Sequence[Any]) -> None:
+    import ray
+
     for actor in actors:
         # A worker ends with its actor (`executor/child.py`).
         ray.kill(actor, no_restart=True)
