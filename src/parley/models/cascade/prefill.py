@@ -20,6 +20,9 @@ from parley.models.job import merge_texts
 from parley.protocol.values import Role
 from parley.vad.base import WINDOW_SAMPLES, heard_in, restore, snapshot
 
+UNIT_PIECES = 2
+"""Pieces of the context that are read in one unit of a call: a quarter of a second."""
+
 
 class PrefillJob(CascadeJob):
     """Segments enter the context: sound as words, pictures as notes."""
@@ -34,6 +37,7 @@ class PrefillJob(CascadeJob):
         self._memo = conversation.memo
         self._hearing: Hearing | None = None
         self._slices = 0
+        self._read_pieces = 0
         self._heard: list[str] = []
         texts = " ".join(one.text for one in work.segments if isinstance(one, Text))
         parts.require(conversation.memo.history, texts)
@@ -42,8 +46,10 @@ class PrefillJob(CascadeJob):
         if self._stage is Stage.PREFILL:
             if self._waiting:
                 self._take_in()
-            memo = self._memo
-            if self._parts.writer.prepare(self._row, memo.history):
+            is_read = self._parts.writer.prepare(self._row, self._memo.history)
+            self._read_pieces += 1
+            # What a unit has no time for is read in the next ones, or before an answer.
+            if is_read or (self._memo.is_unit_open and self._read_pieces >= UNIT_PIECES):
                 self._commit()
             return
         if self._hearing is not None:

@@ -198,10 +198,10 @@ class AnswerJob(CascadeJob):
             answer = Line("assistant", telling.draft.text.strip(), ids=telling.draft.ids)
             if telling.draft.text.strip() != telling.draft.text or not telling.draft.ids:
                 answer = replace(answer, ids=())
-            memo = replace(
-                memo, telling=None, barged_ms=0,
-                history=replace(memo.history, lines=(*memo.history.lines, answer)),
-            )  # fmt: skip
+            history = replace(memo.history, lines=(*memo.history.lines, answer))
+            # Where the window slides, the units that only listen read it anew.
+            history = self._parts.windowed(history)
+            memo = replace(memo, telling=None, barged_ms=0, history=history)
         else:
             memo = replace(memo, telling=telling)
         self._end(Ending.SPOKE, memo, end_of_turn=is_last, samples=len(chunk))
