@@ -1,5 +1,7 @@
 /** Closes after which there is nothing to come back to. */
 export const FINAL_CODES: number[];
+/** With which a connection is given up that the session is to outlive. */
+export const CUT_CODE: 4006;
 export class Returning {
     sessionId: string;
     token: string;

@@ -21,7 +21,7 @@
 import { goodbyeUrl, unreachable } from './address.js';
 import { Backlog } from './backlog.js';
 import { reasonOf } from './reasons.js';
-import { FINAL_CODES, Returning } from './returning.js';
+import { CUT_CODE, FINAL_CODES, Returning } from './returning.js';
 import { fitting, pack, unpack, WireSound } from './sound.js';
 
 /** @typedef {'new' | 'connecting' | 'queued' | 'assigned' | 'ready' | 'returning' | 'stopping' | 'ended'} Phase */
@@ -194,7 +194,8 @@ export class Connection extends EventTarget {
     this.clearTimer(this.#timer);
     this.#socket = null;
     socket.onmessage = socket.onclose = null;
-    if (socket.readyState < 2) socket.close();
+    // A server that gets this late, behind what was held up, must not take it for a goodbye.
+    if (socket.readyState < 2) socket.close(this.phase === 'stopping' ? 1000 : CUT_CODE);
     if (!this.#hasOpened) reason ||= unreachable(this.url);
     const why = this.#farewell.reason ?? reasonOf(code, this.#farewell.code ?? '');
     if (why === 'lost' && this.mayRetry && this.#attempt < this.retryMs.length) {

@@ -9,6 +9,8 @@ const ACK_EVERY = 8;
 const UNSURE_LIMIT = 8e6;
 /** Closes after which there is nothing to come back to. */
 export const FINAL_CODES = [1000, 4404, 4409];
+/** With which a connection is given up that the session is to outlive. */
+export const CUT_CODE = 4006;
 
 export class Returning {
   sessionId = '';
