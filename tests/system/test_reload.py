@@ -43,7 +43,7 @@ async def server() -> AsyncIterator[RunningStack]:
 
 def told(server: RunningStack, read: Callable[[], Settings]) -> None:
     """Let the gateway read what `read` says from now on."""
-    server.gateway.reread_by(lambda: server.settings, has_own_workers=True)
+    server.gateway.reread_by(lambda: server.settings, server.settings, has_own_workers=True)
     server.gateway._reread = read
 
 

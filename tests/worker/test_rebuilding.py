@@ -191,7 +191,7 @@ async def harness() -> AsyncIterator[WorkerHarness]:
 async def test_a_session_goes_on_from_every_copy(harness: WorkerHarness, name: str) -> None:
     whole, gateway = await whole_talk(harness, name)
     taken, gateway.taken = gateway.taken, []
-    assert len(taken) >= 6
+    assert len(taken) >= 3
 
     for number, kept in enumerate(taken):
         heard = await rebuilt_talk(harness, name, number, kept, whole)

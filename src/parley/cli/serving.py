@@ -76,7 +76,7 @@ class Serve:
         self._settings = settings.model_copy(update={"security": security, "log": log})
         self._gateway = Gateway(self._settings)
         if read is not None:
-            self._gateway.reread_by(read, has_own_workers=True)
+            self._gateway.reread_by(read, settings, has_own_workers=True)
         self._executor: Executor | None = None
         self._prepared = prepared
         self._began_at = time.monotonic() if began_at is None else began_at

@@ -200,14 +200,17 @@ class Gateway:
         log.info("settings reloaded", applied=applied, needs_restart=needs_restart)
         return ReloadReport(applied, needs_restart, has_certificate)
 
-    def reread_by(self, read: Callable[[], Settings], *, has_own_workers: bool = False) -> None:
+    def reread_by(
+        self, read: Callable[[], Settings], as_read: Settings, *, has_own_workers: bool = False
+    ) -> None:
         """Let `reload` read the settings again.
 
         Args:
             read: as they were read at the start.
+            as_read: what that gave.
             has_own_workers: the workers have their settings from this gateway's.
         """
-        self._reread, self._as_read, self._has_own_workers = read, read(), has_own_workers
+        self._reread, self._as_read, self._has_own_workers = read, as_read, has_own_workers
 
     def reload_certificate(self) -> bool:
         """Show the certificate that lies in the files now, to new connections; those that are open

@@ -127,20 +127,20 @@ class AnsweringWorker:
         hello = Hello("bench", url, self._slots, "answering", "none", __version__, os.getpid())
         address = "ws" + self._gateway_url.removeprefix("http") + CONTROL_PATH
         async with websockets.connect(address, ping_interval=None) as socket:
-            await socket.send(msgspec.json.encode(hello))
+            await socket.send(msgspec.json.encode(hello).decode())
             try:
                 await self._keep_reporting(socket)
             finally:
-                await socket.send(msgspec.json.encode(Goodbye("measured")))
+                await socket.send(msgspec.json.encode(Goodbye("measured")).decode())
 
     async def _keep_reporting(self, socket: websockets.ClientConnection) -> None:
         while True:
             heartbeat = Heartbeat("idle", self._slots - self._busy, 0, 0, 0)
-            await socket.send(msgspec.json.encode(heartbeat))
+            await socket.send(msgspec.json.encode(heartbeat).decode())
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(BEAT_EVERY_S):
                     while True:
-                        await socket.send(msgspec.json.encode(await self._phases.get()))
+                        await socket.send(msgspec.json.encode(await self._phases.get()).decode())
 
     async def _session(self, websocket: WebSocket) -> None:
         await websocket.accept()
