@@ -1,10 +1,13 @@
 /**
  * Calls, chat and replay in Firefox, driven by WebDriver BiDi. Its microphone plays a tone and its camera
- * draws a picture; no addition to the browser is needed.
+ * draws a picture; no addition to the browser is needed. A machine without a sound card needs a PulseAudio
+ * (Debian: pulseaudio), of which a private one is started.
  */
 
 import assert from 'node:assert/strict';
-import { existsSync } from 'node:fs';
+import { spawn } from 'node:child_process';
+import { existsSync, mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
 
 import playwright from 'playwright-core';
 
@@ -18,8 +21,6 @@ const PREFERENCES = {
   'media.navigator.streams.fake': true,
   'media.navigator.permission.disabled': true,
   'media.autoplay.default': 0,
-  // A machine without a sound card: a clock of its own drives the sound.
-  'media.cubeb.force_mock_context': true,
   'intl.accept_languages': 'en-GB',
   'datareporting.policy.dataSubmissionEnabled': false,
 };
@@ -28,18 +29,42 @@ const PREFERENCES = {
 const mayAsk = ({ 'content-security-policy': policy, ...headers }) =>
   policy ? { ...headers, 'content-security-policy': `${policy}; script-src 'self' 'unsafe-eval'` } : headers;
 
+/** A sound card that nobody hears: without one Firefox starts no AudioContext. */
+async function soundCard() {
+  const program = '/usr/bin/pulseaudio';
+  if (!existsSync(program)) return { env: process.env, stop: () => {} };
+  const folder = mkdtempSync(`${tmpdir()}/parley-sound-`);
+  const socket = `${folder}/native`;
+  const modules = ['module-null-sink', `module-native-protocol-unix socket=${socket} auth-anonymous=1`];
+  const flags = ['--daemonize=no', '--exit-idle-time=-1', '--use-pid-file=no', '-n'];
+  const server = spawn(program, [...flags, ...modules.flatMap((name) => ['-L', name])], { stdio: 'ignore' });
+  await eventually(async () => existsSync(socket), 'a sound server');
+  return {
+    env: { ...process.env, PULSE_SERVER: `unix:${socket}` },
+    stop: () => {
+      server.kill();
+      rmSync(folder, { recursive: true, force: true });
+    },
+  };
+}
+
 /** A page of Firefox whose person has been here before. */
 async function open(server) {
   const proxy = await startBelow(Number(new URL(server).port), '/', mayAsk);
   const { base } = proxy;
+  const sound = await soundCard();
   const browser = await playwright._bidiFirefox.launch({
     executablePath: findFirefox(),
     headless: true,
     firefoxUserPrefs: PREFERENCES,
+    env: sound.env,
   });
   const context = await browser.newContext({ baseURL: base });
   context.setDefaultTimeout(60_000);
-  browser.on('disconnected', () => proxy.stop());
+  browser.on('disconnected', () => {
+    proxy.stop();
+    sound.stop();
+  });
   const page = await context.newPage();
   const errors = [];
   page.on('pageerror', (error) => errors.push(String(error.stack ?? error)));
@@ -52,9 +77,9 @@ async function open(server) {
   return { browser, page, errors };
 }
 
-const SOUNDLESS = 'NOT TRIED: this Firefox starts no AudioContext on this machine';
+const SOUNDLESS = 'NOT TRIED: Firefox starts no AudioContext without a sound card; Debian: pulseaudio';
 
-/** Whether sound is processed at all: without a sound card that is the affair of Firefox's mock, which not every release brings. */
+/** Whether sound is processed at all. */
 const processesSound = (page) =>
   page.evaluate(async () => {
     const stream = await navigator.mediaDevices.getUserMedia({ audio: true });
