@@ -14,7 +14,6 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import httpx
@@ -256,27 +255,3 @@ class Servers:
             if time.monotonic() > due:
                 raise SetupError("The servers of this bench do not get ready.")
             await asyncio.sleep(0.1)
-
-
-def cpu_s(pid: int) -> float:
-    """Time that the threads of a process have run, to the nanosecond (the clock ticks of its times
-    are too coarse for one percent).
-
-    Raises:
-        SetupError: the system does not tell.
-    """
-    threads = list(Path(f"/proc/{pid}/task").glob("*/schedstat"))
-    if not threads:
-        raise SetupError("This bench needs /proc with schedstat, i.e. Linux.")
-    return sum(int(thread.read_text().split()[0]) for thread in threads) / 1e9
-
-
-def rss_mb(pid: int) -> float | None:
-    """Resident memory of a process, where the system tells."""
-    try:
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-            if line.startswith("VmRSS:"):
-                return int(line.split()[1]) / 1024
-    except OSError:
-        return None
-    return None

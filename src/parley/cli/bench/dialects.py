@@ -21,6 +21,7 @@ from typing import Annotated, Any, Final
 import typer
 from websockets.asyncio.client import ClientConnection, connect
 
+from parley.cli.bench.processes import cpu_s
 from parley.cli.bench.session import server
 from parley.errors import SetupError
 
@@ -151,12 +152,6 @@ async def _stream(socket: ClientConnection, append: str, seconds: int) -> None:
     for _ in range(round(seconds / CHUNK_S)):
         await socket.send(append)
         await asyncio.sleep(CHUNK_S / SPEED)
-
-
-def cpu_s(pid: int) -> float:
-    """Seconds of CPU that a process has spent. Source: proc(5), stat: utime, stime."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def worker_pid(root: int) -> int:

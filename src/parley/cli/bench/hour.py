@@ -23,9 +23,10 @@ import msgspec
 import typer
 
 from parley.cli.bench.breakable import BreakableNetwork
-from parley.cli.bench.chaos_servers import Servers, rss_mb
+from parley.cli.bench.chaos_servers import Servers
 from parley.cli.bench.figures import Figures
 from parley.cli.bench.model import made_up_speech
+from parley.cli.bench.processes import rss_mb
 from parley.client.duplex import DuplexClient
 from parley.client.events import Ended, Listening, Problem, Reconnected, Speaking
 from parley.errors import ParleyError

@@ -19,7 +19,6 @@ import tempfile
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, Final
 
 import typer
@@ -27,6 +26,7 @@ import uvloop
 
 from parley.cli.bench import relay_resume
 from parley.cli.bench.figures import Figures
+from parley.cli.bench.processes import cpu_s, rss_mb
 from parley.cli.bench.relay_parts import raise_file_limit
 from parley.errors import SetupError
 from parley.transport import (
@@ -138,7 +138,7 @@ async def measure(
             _part("worker", control_url, str(sessions), str(DOWN_BYTES))
         )
         await asyncio.sleep(0.5)  # until the worker has introduced itself
-        rss_before_mb = _rss_mb(gateway.pid)
+        rss_before_mb = rss_mb(gateway.pid)
         crowd = _Crowd(has_frame=has_frame)
         ways = [
             (f"{_ws(gateway_url)}/ws/duplex/adx_{{index}}", sessions, crowd.through),
@@ -153,7 +153,7 @@ async def measure(
         await asyncio.sleep(seconds)
         crowd.is_counting = False
         took, cpu_after = loop.time() - began, _cpu_s(gateway.pid)
-        rss_mb = _rss_mb(gateway.pid)
+        rss_after_mb = rss_mb(gateway.pid)
         talking.cancel()
         await asyncio.wait({talking})
         crowd.hang_up()
@@ -163,7 +163,7 @@ async def measure(
             direct=crowd.direct,
             seconds=took,
             cpu_s=cpu_after - cpu_before if known else None,  # type: ignore[operator]
-            rss_mb=rss_mb,
+            rss_mb=rss_after_mb,
             rss_before_mb=rss_before_mb,
         )
 
@@ -275,19 +275,7 @@ def _ws(url: str) -> str:
 
 
 def _cpu_s(pid: int) -> float | None:
-    """User and system time of a process, where /proc tells."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def _rss_mb(pid: int) -> float | None:
-    try:
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-            if line.startswith("VmRSS:"):
-                return int(line.split()[1]) / 1024
-    except OSError:
-        return None
+    """Processor time of a process, where the system tells."""
+    with contextlib.suppress(SetupError):
+        return cpu_s(pid)
     return None

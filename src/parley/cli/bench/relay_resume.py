@@ -17,8 +17,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from parley.cli.bench.chaos_servers import Servers, cpu_s
+from parley.cli.bench.chaos_servers import Servers
 from parley.cli.bench.model import made_up_speech
+from parley.cli.bench.processes import threads_cpu_s
 from parley.client.duplex import DuplexClient
 from parley.errors import ParleyError, SetupError
 from parley.media.pcm import INPUT_RATE_HZ, Pcm
@@ -107,9 +108,9 @@ async def _hold(server: Servers, sessions: int, seconds: float, *, resume: bool)
     ]
     try:
         await asyncio.sleep(WARM_S)
-        units, before_s = counts.units, cpu_s(server.gateway_pid)
+        units, before_s = counts.units, threads_cpu_s(server.gateway_pid)
         await asyncio.sleep(seconds)
-        units, spent_s = counts.units - units, cpu_s(server.gateway_pid) - before_s
+        units, spent_s = counts.units - units, threads_cpu_s(server.gateway_pid) - before_s
     finally:
         for talk in talks:
             talk.cancel()
