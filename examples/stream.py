@@ -1,4 +1,4 @@
-"""An answer as it is made, with speech: python examples/stream.py [URL]"""
+"""An answer as it is made; its speech goes to answer.wav: python examples/stream.py [URL]"""
 
 import asyncio
 import sys
@@ -18,8 +18,10 @@ async def main() -> None:
                 print(f"place {position}, {wait_s} s")
             case Piece(text=text):
                 print(text, end="", flush=True)
-            case Answer(sound=sound) if sound is not None:
-                wav.save("answer.wav", sound)
+            case Answer(sound=sound):
+                print()
+                if sound is not None:
+                    wav.save("answer.wav", sound)
 
 
 asyncio.run(main())

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
+from tests.support.certificates import self_signed
+from tests.support.fake_server import FakeServer
 from tests.support.gateways import PATHS, hear, occupied, running_gateway
 from tests.support.stand_in_worker import StandInWorker
+from tests.support.transcripts import find
 from websockets.asyncio.client import connect
 
 from parley import cli
+from parley.cli import reach
+from parley.client.access import Access
 
 TOKEN = "t" * 32
 
@@ -57,6 +63,34 @@ async def test_status_says_whether_sessions_are_taken(gateway: Any, capsys: Any)
     assert (code, out.splitlines()[0]) == (0, "ready: yes")
     assert "w7" in out
     assert (found["ready"], found["total_workers"]) == (True, 1)
+
+
+async def test_a_certificate_that_is_not_trusted_is_told_from_a_server_that_is_away(
+    capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    context, _ = self_signed(tmp_path)
+    async with FakeServer(find("chat", "one shot"), ssl=context) as server:
+        code, _, err = await parley(capsys, server.url, "status")
+
+    assert code == 1
+    assert "--ca" in err
+
+
+def test_a_certificate_named_in_the_environment_goes_before_one_that_lies_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "certs").mkdir()
+    (tmp_path / "certs" / "cert.pem").write_text("of another server")
+
+    def trusted() -> Any:
+        url, options = reach.server("https://localhost", insecure=False, ca=None, token=None)
+        return Access(url, **options).ca
+
+    assert trusted() == Path("certs/cert.pem")
+    monkeypatch.setenv("PARLEY_CA", "/elsewhere/cert.pem")
+    assert trusted() == "/elsewhere/cert.pem"
 
 
 async def test_a_worker_is_drained_and_let_in_again(gateway: Any, capsys: Any) -> None:

@@ -32,7 +32,8 @@ def server(
 ) -> tuple[str, AccessOptions]:
     """Address and access options from the flags.
 
-    A server on this machine is trusted by the certificate it made, if that lies where we look.
+    A server on this machine is trusted by the certificate it made, if that lies where we look and
+    PARLEY_CA names no other.
     """
     gateway = load().gateway
     url = url or variable("URL")
@@ -42,6 +43,6 @@ def server(
         is_here = Access(url).is_loopback()
     except Unreachable as error:
         raise SetupError(f"'{url}' is not the address of a server.", hint=error.hint) from None
-    if ca is None and is_here and gateway.ssl_certfile.is_file():
+    if ca is None and variable("CA") is None and is_here and gateway.ssl_certfile.is_file():
         ca = gateway.ssl_certfile
     return url, {"insecure": insecure, "ca": ca, "token": token}

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from parley.cli import reach
-from parley.client.access import Access, Unreachable, as_error
+from parley.client.access import Access, as_error, unreachable
 from parley.errors import Unauthorized
 
 TIMEOUT_S: Final = 30.0
@@ -64,9 +64,7 @@ class RemoteServer:
             ) as http:
                 answer = http.request(method, address, json=body, params=query)
         except (httpx.HTTPError, OSError) as error:
-            raise Unreachable(
-                access.url, str(error) or type(error).__name__, hint="Is it running?"
-            ) from error
+            raise unreachable(access.url, error) from error
         is_json = "json" in answer.headers.get("content-type", "")
         found: Any = answer.json() if is_json else answer.text
         if answer.status_code == 401:

@@ -58,6 +58,13 @@ class BadAddress(Unreachable):
     """An address that is not a server's."""
 
 
+def unreachable(url: str, error: Exception) -> Unreachable:
+    """What a failed HTTP request means, with a hint that fits it."""
+    why = str(error) or type(error).__name__
+    hint = CERTIFICATE_HINT if "CERTIFICATE_VERIFY" in why else RUNNING_HINT
+    return Unreachable(url, f"{why}.", hint=hint)
+
+
 class ConnectionLost(ParleyError):
     """The connection closed before the session ended; `unsent` messages were not sent."""
 

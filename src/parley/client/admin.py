@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import httpx
 
-from parley.client.access import CERTIFICATE_HINT, RUNNING_HINT
+from parley.client.access import unreachable
 from parley.client.connection import Access, AccessOptions, TimedOut, Unreachable, as_error
 from parley.media.pcm import Pcm
 from parley.media.wav import encode_wav
@@ -227,9 +227,7 @@ class Server:
         return self._fields(reply, accept)
 
     def _unreachable(self, path: str, error: Exception) -> Unreachable:
-        why = str(error) or type(error).__name__
-        hint = CERTIFICATE_HINT if "CERTIFICATE_VERIFY" in why else RUNNING_HINT
-        return Unreachable(self._access.http_url(path), f"{why}.", hint=hint)
+        return unreachable(self._access.http_url(path), error)
 
     def _fields(self, reply: httpx.Response, accept: tuple[int, ...] = ()) -> Fields:
         try:

@@ -233,7 +233,8 @@ class WorkerProcess:
             version=__version__,
             pid=os.getpid(),
             index=settings.worker.index,
-            device=engine.spec.details.get("device", _device(settings.model.device)),
+            # A model that does not say where it runs has nothing on a GPU.
+            device=engine.spec.details.get("device", "cpu"),
             certificate=self._pair.pem if self._pair is not None else "",
         )
         recordings = self._recordings(identity.worker_id, engine.spec.name)
@@ -475,11 +476,6 @@ def own_address(gateway_url: str) -> str:
             return str(probe.getsockname()[0]).partition("%")[0]
     except OSError:
         return socket.gethostname()
-
-
-def _device(chosen: str) -> str:
-    """For a model that does not say where it runs: one without tensors runs on the CPU."""
-    return "cpu" if chosen == "auto" else chosen
 
 
 def is_loopback(host: str) -> bool:

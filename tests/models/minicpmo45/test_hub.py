@@ -8,11 +8,18 @@ from collections import namedtuple
 from pathlib import Path
 
 import pytest
+from huggingface_hub.errors import HfHubHTTPError
 
 from parley import models
 from parley.errors import SetupError
 from parley.models.minicpmo45 import hub
-from parley.models.minicpmo45.hub import NotDownloaded, RepositoryFile, is_wanted, locate
+from parley.models.minicpmo45.hub import (
+    HuggingFace,
+    NotDownloaded,
+    RepositoryFile,
+    is_wanted,
+    locate,
+)
 
 GB = 10**9
 
@@ -111,6 +118,18 @@ def test_without_a_connection_the_cache_is_used(tmp_path):
 def test_without_a_connection_and_a_cache_it_is_refused(tmp_path):
     with pytest.raises(SetupError, match="the hub cannot be reached"):
         locate("minicpmo45", hub=FakeHub(tmp_path, is_online=False))
+
+
+def test_a_hub_that_nobody_answers_at_counts_as_unreachable(monkeypatch):
+    def request(*_: object, **__: object) -> None:
+        raise HfHubHTTPError.__bases__[0]("Name or service not known")
+
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", request)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", request)
+
+    assert HuggingFace().files("some/model", None) is None
+    with pytest.raises(SetupError, match="could not be downloaded: Name or service not known"):
+        HuggingFace().fetch("some/model", None)
 
 
 def test_looking_downloads_nothing(tmp_path):

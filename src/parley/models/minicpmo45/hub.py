@@ -98,10 +98,8 @@ class HuggingFace:
         return Path(folder) if (Path(folder) / "config.json").is_file() else None
 
     def files(self, repository: str, revision: str | None) -> list[RepositoryFile] | None:
-        import httpx
         from huggingface_hub import HfApi
         from huggingface_hub.errors import (
-            HfHubHTTPError,
             OfflineModeIsEnabled,
             RepositoryNotFoundError,
             RevisionNotFoundError,
@@ -116,15 +114,14 @@ class HuggingFace:
             ) from error
         except RepositoryNotFoundError as error:
             raise SetupError(f"The hub knows no model '{repository}'.") from error
-        except (HfHubHTTPError, OfflineModeIsEnabled, httpx.HTTPError, OSError) as error:
+        except (OfflineModeIsEnabled, *_http_errors()) as error:
             log.info("the hub cannot be asked: %s", error)
             return None
         return [RepositoryFile(one.rfilename, one.size or 0) for one in info.siblings or ()]
 
     def fetch(self, repository: str, revision: str | None) -> Path:
-        import httpx
         from huggingface_hub import snapshot_download
-        from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+        from huggingface_hub.errors import LocalEntryNotFoundError
         from huggingface_hub.utils import disable_progress_bars, enable_progress_bars
 
         # Bars redraw themselves with carriage returns, which a log shows as one late lump.
@@ -133,13 +130,24 @@ class HuggingFace:
             return Path(
                 snapshot_download(repository, revision=revision, allow_patterns=list(PATTERNS))
             )
-        except (HfHubHTTPError, LocalEntryNotFoundError, httpx.HTTPError, OSError) as error:
+        except (LocalEntryNotFoundError, *_http_errors()) as error:
             raise SetupError(
                 f"'{repository}' could not be downloaded: {error}",
                 hint="Give a folder that already holds the checkpoint, or check the connection.",
             ) from error
         finally:
             enable_progress_bars()
+
+
+def _http_errors() -> tuple[type[Exception], ...]:
+    """What a request to the hub raises when it fails.
+
+    Which HTTP library `huggingface_hub` uses (requests, httpx, httpx2) depends on its version; its
+    own HTTP error is derived from that library's.
+    """
+    from huggingface_hub.errors import HfHubHTTPError
+
+    return (*HfHubHTTPError.__bases__, OSError)
 
 
 def locate(
