@@ -38,3 +38,15 @@ def test_a_logged_error_shows_where_but_not_what_was_said(style):
     assert "ValueError" in written
     assert "s1" in written
     assert "my secret" not in written.replace('answer("my secret")', "")
+
+
+@pytest.mark.usefixtures("_restored")
+def test_values_from_strangers_do_not_steer_a_terminal():
+    out = io.StringIO()
+    logs.configure(style="text", stream=out)
+
+    logs.get("test").info("request", path="/\x1b]0;owned\x07\x9b31m", client="\u202e1.2.3.4")
+
+    assert r"/\x1b]0;owned\x07\x9b31m" in out.getvalue()
+    assert r"\u202e1.2.3.4" in out.getvalue()
+    assert "\x1b]" not in out.getvalue()

@@ -34,6 +34,16 @@ def test_a_folder_that_is_open_to_everybody_is_closed(tmp_path: Path, before: in
     assert [line["event"] for line in lines] == ["closed to other users"] * (before == 0o755)
 
 
+def test_a_file_in_the_place_of_the_folder_is_left_alone(tmp_path: Path):
+    file = tmp_path / "data"
+    file.touch(mode=0o644)
+
+    with pytest.raises(FileExistsError):
+        keep_private(file)
+
+    assert mode(file) == 0o644
+
+
 async def test_the_gateway_closes_its_data(tmp_path: Path):
     data = tmp_path / "data"
     (data / "sessions").mkdir(parents=True)

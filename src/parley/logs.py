@@ -7,6 +7,7 @@ and pictures are never logged, at any level.
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from collections import deque
 from collections.abc import Iterator, MutableMapping
@@ -20,6 +21,25 @@ import structlog
 _traceback_without_values = structlog.processors.ExceptionRenderer(
     structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
 )
+
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+"""What a terminal may take for an order, or shows in another order than it stands: control
+characters but tab and new line, line separators, and marks of writing direction."""
+
+
+def _for_terminals(
+    logger: Any, name: str, facts: structlog.typing.EventDict
+) -> structlog.typing.EventDict:
+    """Values may come from strangers: what could steer a terminal is shown as it would be typed."""
+    return {
+        key: _UNPRINTABLE.sub(_typed, value) if isinstance(value, str) else value
+        for key, value in facts.items()
+    }
+
+
+def _typed(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode()
+
 
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
@@ -58,7 +78,7 @@ def configure(
     )
     last: list[structlog.typing.Processor] = [
         structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-        *([] if is_text else [_traceback_without_values]),
+        _for_terminals if is_text else _traceback_without_values,
         renderer,
     ]
     handler = logging.StreamHandler(out)

@@ -22,7 +22,7 @@ def keep_private(folder: Path) -> None:
     everybody's on purpose, such as `/tmp`.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: it cannot be made, or is no folder.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -30,6 +30,8 @@ def keep_private(folder: Path) -> None:
         return
     except FileExistsError:
         mode = stat.S_IMODE(folder.stat().st_mode)
+        if not folder.is_dir():
+            raise
     if os.name != "posix" or not mode & stat.S_IRWXO or mode & stat.S_ISVTX:
         return
     try:

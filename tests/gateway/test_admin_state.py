@@ -256,6 +256,8 @@ async def test_browsers_get_a_short_lived_token_and_a_cookie(tmp_path):
         key = (await made_key(running))["key"]
         answer = await http.post("/api/token", headers={"x-api-key": key})
         by_cookie = await http.get("/status")
+        renewed = await http.post("/api/token")
+        renewed_key = await http.post("/v1/realtime/client_secrets", json={})
         cookie = answer.headers["set-cookie"]
         now = running.runtime.clock.time()
         running.runtime.authenticator._clock = type(
@@ -271,6 +273,7 @@ async def test_browsers_get_a_short_lived_token_and_a_cookie(tmp_path):
     assert "HttpOnly" in cookie
     assert "SameSite=strict" in cookie
     assert by_cookie.status_code == 200
+    assert renewed.status_code == renewed_key.status_code == 401, "it would never end"
     assert stale.status_code == expired.status_code == 401
     assert page.status_code == 200
 

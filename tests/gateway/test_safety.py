@@ -372,6 +372,9 @@ def test_a_proxy_makes_the_token_necessary():
 
     assert not behind.is_admin("127.0.0.1", headers(host="localhost"))
     assert behind.address_of("127.0.0.1", headers(x_forwarded_for="6.6.6.6, 1.2.3.4")) == "1.2.3.4"
+    # A proxy that adds a line of its own leaves the client's above it.
+    lines = Headers(raw=[(b"x-forwarded-for", b"6.6.6.6"), (b"x-forwarded-for", b"1.2.3.4")])
+    assert behind.address_of("127.0.0.1", lines) == "1.2.3.4"
 
 
 @pytest.mark.parametrize("token", ["", "t0ke", "t0kenn", "ü"])

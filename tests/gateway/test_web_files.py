@@ -50,6 +50,15 @@ async def test_text_travels_packed_to_browsers_that_take_it(web: Path):
     assert "default-src 'self'" in page.headers["content-security-policy"]
 
 
+async def test_head_is_answered_wherever_get_is(web: Path):
+    async with running_gateway(web=web) as gateway, gateway.http() as http:
+        for path in ("/", "/health", "/docs", "/metrics", "/v1/models", "/nothing"):
+            asked, head = await http.get(path), await http.head(path)
+
+            assert (head.status_code, head.content) == (asked.status_code, b""), path
+            assert head.headers["content-type"] == asked.headers["content-type"], path
+
+
 async def test_an_unchanged_file_is_not_sent_again_in_either_form(web: Path):
     async with (
         running_gateway(web=web) as gateway,

@@ -7,6 +7,7 @@ import base64
 import contextlib
 import io
 import json
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -545,7 +546,8 @@ async def test_a_browsers_key_is_short_lived_and_comes_as_a_subprotocol():
         key = (await admin.post("/api/admin/keys", json={"name": "anna"})).json()["key"]
         async with AsyncOpenAI(api_key=key, base_url=f"{running.url}/v1") as client:
             secret = await client.realtime.client_secrets.create(
-                session={"type": "realtime", "model": "gpt-realtime"}
+                session={"type": "realtime", "model": "gpt-realtime"},
+                expires_after={"anchor": "created_at", "seconds": 60},
             )
         url = f"ws://127.0.0.1:{running.gateway.port}/v1/realtime?model=m"
         page: Any = running.url
@@ -560,7 +562,7 @@ async def test_a_browsers_key_is_short_lived_and_comes_as_a_subprotocol():
 
     assert first["type"] == "session.created"
     assert chosen == "realtime"
-    assert secret.expires_at > 0
+    assert 0 < secret.expires_at - time.time() <= 60
     assert caught.value.response.status_code == 401
 
 

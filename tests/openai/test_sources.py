@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gzip
 from collections.abc import AsyncIterator
 
 import pytest
@@ -27,6 +28,7 @@ PICTURE = b"\x89PNG picture"
         *("127.0.0.1", "10.1.2.3", "192.168.1.1", "172.16.0.1", "169.254.169.254", "0.0.0.0"),
         *("100.64.0.1", "224.0.0.1", "255.255.255.255", "::1", "::", "fe80::1", "fc00::1"),
         *("::ffff:127.0.0.1", "2002:7f00:0001::", "ff02::1", "fe80::1%eth0"),
+        *("64:ff9b::10.0.0.1", "64:ff9b:1::1", "::127.0.0.1", "fec0::1"),
     ],
 )
 def test_addresses_inside_a_network_are_not_public(address):
@@ -80,6 +82,11 @@ async def site(monkeypatch) -> AsyncIterator[str]:
     async def elsewhere(request):
         return RedirectResponse("http://169.254.169.254/")
 
+    async def packed(request):
+        return Response(
+            gzip.compress(PICTURE), media_type="image/png", headers={"content-encoding": "gzip"}
+        )
+
     async def endless(request):
         return Response(b"x" * 5000, media_type="image/png")
 
@@ -88,6 +95,7 @@ async def site(monkeypatch) -> AsyncIterator[str]:
             Route("/picture", picture),
             Route("/page", page),
             Route("/elsewhere", elsewhere),
+            Route("/packed", packed),
             Route("/endless", endless),
         ]
     )
@@ -116,7 +124,12 @@ async def test_what_is_fetched_goes_to_the_worker_as_data(site):
 
 @pytest.mark.parametrize(
     ("path", "why"),
-    [("page", "no picture"), ("elsewhere", "redirections"), ("nothing", "404")],
+    [
+        ("page", "no picture"),
+        ("elsewhere", "redirections"),
+        ("packed", "compressed"),
+        ("nothing", "404"),
+    ],
 )
 async def test_what_is_no_picture_is_refused(site, path, why):
     with pytest.raises(BadInput, match=why):
@@ -128,6 +141,15 @@ async def test_what_is_too_large_is_not_read_to_its_end(site, monkeypatch):
 
     with pytest.raises(BadInput, match="too large"):
         await Sources(may_fetch=True).completed(asking_for(f"{site}/endless"))
+
+
+async def test_what_one_request_names_is_bounded_as_a_whole(site, monkeypatch):
+    monkeypatch.setattr(sources, "FETCHED_BYTES", 7000)
+    one = asking_for(f"{site}/endless").messages[0]
+    asked = completions.Completion(model="m", messages=(one, one))
+
+    with pytest.raises(BadInput, match="too large"):
+        await Sources(may_fetch=True).completed(asked)
 
 
 async def test_too_many_addresses_are_refused():

@@ -30,7 +30,7 @@ CERTIFICATE_HINT: Final = (
 )
 RUNNING_HINT: Final = (
     "Check that the server is running and the port is right. A server started with --http "
-    "answers http:// only."
+    "answers http:// only, any other https:// only."
 )
 
 
@@ -60,7 +60,7 @@ class BadAddress(Unreachable):
 
 def unreachable(url: str, error: Exception) -> Unreachable:
     """What a failed HTTP request means, with a hint that fits it."""
-    why = str(error) or type(error).__name__
+    why = (str(error) or type(error).__name__).rstrip(".")
     hint = CERTIFICATE_HINT if "CERTIFICATE_VERIFY" in why else RUNNING_HINT
     return Unreachable(url, f"{why}.", hint=hint)
 

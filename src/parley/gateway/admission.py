@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from urllib.parse import urlsplit
 
+from starlette.datastructures import Headers
+
 from parley.errors import (
     HostForbidden,
     OriginForbidden,
@@ -73,14 +75,14 @@ class Admission:
         """The client's address: the peer's, or the proxy's word for it if proxies are trusted."""
         if self._security.trust_proxy:
             # The last entry is the one our own proxy wrote; those before it are the client's words.
-            last = headers.get("x-forwarded-for", "").rpartition(",")[2].strip()
+            last = _last_entry(headers, "x-forwarded-for")
             if last:
                 return last
         return peer or "unknown"
 
     def is_encrypted(self, headers: Mapping[str, str]) -> bool:
         """Whether a trusted proxy says that the client speaks TLS with it."""
-        said = headers.get("x-forwarded-proto", "").rpartition(",")[2].strip().lower()
+        said = _last_entry(headers, "x-forwarded-proto").lower()
         return self._security.trust_proxy and said == "https"
 
     def check_host(self, headers: Mapping[str, str]) -> None:
@@ -276,6 +278,13 @@ def _hostname(url: str) -> str | None:
         return urlsplit(url).hostname
     except ValueError:
         return None
+
+
+def _last_entry(headers: Mapping[str, str], name: str) -> str:
+    """The last entry of a list header. A proxy may add a line of its own below the client's: lines
+    of one name are one list, in their order (RFC 9110, 5.3)."""
+    lines = headers.getlist(name) if isinstance(headers, Headers) else [headers.get(name, "")]
+    return lines[-1].rpartition(",")[2].strip() if lines else ""
 
 
 def _bearer(header: str) -> str:

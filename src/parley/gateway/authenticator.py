@@ -41,10 +41,11 @@ SESSION_S: Final = 900.0
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Whoever calls; `key` when it showed one, itself or by a session token."""
+    """Whoever calls; `key` when it showed one, itself or by a session token (`is_session`)."""
 
     kind: Literal["anonymous", "key", "admin"] = "anonymous"
     key: Key | None = None
+    is_session: bool = False
 
 
 class Authenticator:
@@ -174,10 +175,17 @@ class Authenticator:
         recent.append(now_s)
         self.used_s[key.id] = self._clock.time()
 
-    def session_token(self, caller: Caller) -> tuple[str, float]:
-        """A short-lived token with the rights of a key (never an admin's), and its seconds."""
-        facts = {"key": caller.key.id if caller.key else None, "until": self._until(SESSION_S)}
-        return SESSION_PREFIX + self._sealed(facts), SESSION_S
+    def session_token(self, caller: Caller, lasts_s: float = SESSION_S) -> tuple[str, float]:
+        """A short-lived token with the rights of a key (never an admin's), and its seconds.
+
+        Raises:
+            Unauthorized: the caller has no more than such a token, which would never end.
+        """
+        if caller.is_session:
+            raise Unauthorized("A session token makes no other: a key is required.")
+        lasts_s = min(lasts_s, SESSION_S)
+        facts = {"key": caller.key.id if caller.key else None, "until": self._until(lasts_s)}
+        return SESSION_PREFIX + self._sealed(facts), lasts_s
 
     def share_token(self, recording_id: str, lasts_s: float | None) -> str:
         """A link's token: opens one recording for looking, and hides its id."""
@@ -210,9 +218,9 @@ class Authenticator:
         if facts is None:
             return None
         if facts.get("key") is None:
-            return Caller("key")  # given out by an admin
+            return Caller("key", is_session=True)  # given out by an admin
         key = self.find_key(str(facts["key"]))
-        return Caller("key", key) if key is not None else None
+        return Caller("key", key, is_session=True) if key is not None else None
 
     def find_key(self, key_id: str) -> Key | None:
         """A key that works, by its id."""

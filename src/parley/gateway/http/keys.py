@@ -252,7 +252,7 @@ def as_csv(rows: list[UsageOfKey]) -> Response:
     table.writerow(list(UsageOfKey.model_fields))
     for row in rows:
         values = row.model_dump()
-        if values["name"].startswith(("=", "+", "-", "@")):
+        if values["name"].startswith(("=", "+", "-", "@", "\t", "\r")):
             # A spreadsheet would take it for a formula.
             values["name"] = "'" + values["name"]
         table.writerow(values.values())

@@ -4,7 +4,7 @@ keys for browsers, `POST /v1/realtime/client_secrets`."""
 from __future__ import annotations
 
 import secrets
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
@@ -78,11 +78,20 @@ class Capabilities(BaseModel):
     )
 
 
+class Expiry(BaseModel):
+    """When a key ends."""
+
+    anchor: Literal["created_at"] = "created_at"
+    seconds: int = Field(
+        int(SESSION_S), ge=10, le=7200, description=f"{SESSION_S:g} at most are held"
+    )
+
+
 class SecretOrder(BaseModel):
     """What the key is for. Its session is set up by the client: `session.update`."""
 
-    expires_after: dict[str, Any] | None = Field(
-        None, examples=[{"anchor": "created_at", "seconds": 600}]
+    expires_after: Expiry = Field(
+        default_factory=Expiry, examples=[{"anchor": "created_at", "seconds": 600}]
     )
     session: dict[str, Any] | None = Field(
         None, description="type and model only", examples=[{"type": "realtime", "model": "pocket"}]
@@ -160,7 +169,7 @@ def routes(
         caller = request.state.caller
         value, lasts_s = NO_KEY_PREFIX + secrets.token_urlsafe(24), SESSION_S
         if caller.kind != "anonymous":
-            value, lasts_s = authenticator.session_token(caller)
+            value, lasts_s = authenticator.session_token(caller, order.expires_after.seconds)
         now_s = clock.time()
         model = wanted.get("model")
         session = default_session("", model if isinstance(model, str) else models.current, now_s)

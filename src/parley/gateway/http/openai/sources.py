@@ -27,6 +27,12 @@ from parley.protocol import codec, values
 FETCH_LIMIT_S: Final = 15.0
 URLS_LIMIT: Final = 16
 """Addresses in one request."""
+FETCHED_BYTES: Final = 96 << 20
+"""What they may bring together: as base64, as much as a chat request may have."""
+TRANSLATED: Final = ipaddress.IPv6Network("64:ff9b::/96")
+"""Addresses of IPv4 behind a translator. Source: RFC 6052."""
+UNICAST: Final = ipaddress.IPv6Network("2000::/3")
+"""What is given out of IPv6 for machines anywhere. Source: RFC 4291, IANA."""
 CONTENT_TYPES: Final = ("image/", "video/", "application/octet-stream")
 
 
@@ -54,24 +60,32 @@ class Sources:
             return asked
         if sum(_address(part) is not None for part in _parts(asked)) > URLS_LIMIT:
             raise InvalidRequest(f"A request may name {URLS_LIMIT} addresses.", field="messages")
-        messages = []
+        messages, room_bytes = [], FETCHED_BYTES
         for message in asked.messages:
             content = message.content
             if isinstance(content, tuple):
-                parts = [await self._completed(part) for part in content]
+                parts: list[completions.Content] = []
+                for part in content:
+                    parts.append(await self._completed(part, room_bytes))
+                    if _address(part) is not None:
+                        room_bytes -= _held_bytes(parts[-1])
                 message = msgspec.structs.replace(message, content=tuple(parts))
             messages.append(message)
         return msgspec.structs.replace(asked, messages=tuple(messages))
 
-    async def _completed(self, part: completions.Content) -> completions.Content:
+    async def _completed(self, part: completions.Content, room_bytes: int) -> completions.Content:
         match part:
             case completions.AudioContent(audio) if _is_foreign(part):
                 return completions.AudioContent(await _as_wav(audio))
             case completions.ImageContent(image) if _is_foreign(part):
-                data = await self._fetch(image.url, "image_url", values.IMAGE_LIMIT_BYTES)
+                data = await self._fetch(
+                    image.url, "image_url", min(room_bytes, values.IMAGE_LIMIT_BYTES)
+                )
                 return completions.ImageContent(completions.ImageUrl(data))
             case completions.VideoContent(video) if _is_foreign(part):
-                data = await self._fetch(video.url, "video_url", values.VIDEO_LIMIT_BYTES)
+                data = await self._fetch(
+                    video.url, "video_url", min(room_bytes, values.VIDEO_LIMIT_BYTES)
+                )
                 return completions.VideoContent(completions.VideoUrl(data))
             case _:
                 return part
@@ -124,8 +138,11 @@ def is_public(address: str) -> bool:
     parsed = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(parsed, ipaddress.IPv6Address):
         inner = parsed.ipv4_mapped or parsed.sixtofour or (parsed.teredo and parsed.teredo[1])
+        if not inner and parsed in TRANSLATED:
+            inner = ipaddress.IPv4Address(int(parsed) & 0xFFFF_FFFF)
         if inner:
             return is_public(str(inner))
+        return parsed in UNICAST and parsed.is_global
     return parsed.is_global and not parsed.is_multicast
 
 
@@ -138,7 +155,11 @@ async def _get(url: str, address: str, field: str, limit_bytes: int) -> bytes:
         http.stream(
             "GET",
             there.copy_with(host=address),
-            headers={"host": there.netloc.decode(), "user-agent": "parley"},
+            headers={
+                "host": there.netloc.decode(),
+                "user-agent": "parley",
+                "accept-encoding": "identity",
+            },
             extensions={"sni_hostname": there.host},
         ) as answer,
     ):
@@ -149,7 +170,10 @@ async def _get(url: str, address: str, field: str, limit_bytes: int) -> bytes:
             )
         if not answer.headers.get("content-type", "").startswith(CONTENT_TYPES):
             raise AddressRefused(f"{field} leads to no picture or clip.", field=field)
-        async for piece in answer.aiter_bytes():
+        if answer.headers.get("content-encoding", "identity") != "identity":
+            # Unpacked, a small piece may be a thousand times as large before it is counted.
+            raise AddressRefused(f"{field} is compressed on its way.", field=field)
+        async for piece in answer.aiter_raw():
             data += piece
             if len(data) > limit_bytes:
                 raise TooLarge(field, len(data), limit_bytes)
@@ -182,14 +206,24 @@ def _parts(asked: completions.Completion) -> list[completions.Content]:
     ]
 
 
-def _address(part: completions.Content) -> str | None:
+def _url(part: completions.Content) -> str | None:
     match part:
         case completions.ImageContent(completions.ImageUrl(url)):
-            return None if url.startswith("data:") else url
+            return url
         case completions.VideoContent(completions.VideoUrl(url)):
-            return None if url.startswith("data:") else url
+            return url
         case _:
             return None
+
+
+def _address(part: completions.Content) -> str | None:
+    url = _url(part)
+    return None if url is None or url.startswith("data:") else url
+
+
+def _held_bytes(part: completions.Content) -> int:
+    """Bytes of what was fetched, as they were before base64."""
+    return len(_url(part) or "") * 3 // 4
 
 
 def _is_foreign(part: completions.Content) -> bool:
