@@ -226,6 +226,22 @@ async def test_a_speaking_unit_is_silenced_in_duplex():
         assert later[0].startswith("You spoke for 1.")
 
 
+async def test_a_unit_that_is_late_ends_no_answer_for_who_speaks_over_it_in_duplex():
+    clock = ManualClock()
+    async with worker_harness(clock=clock) as harness:
+        talk = await harness.ready("duplex", "omni_1", interruption=STOP)
+        for sent, audio in enumerate([quiet(), quiet(), loud(), loud(), loud(), quiet()]):
+            talk.say(unit(audio))
+            last = await talk.until("result", sent + 1)
+        assert not last["is_listen"]
+        # The second is over, and the next has not come.
+        clock.advance(1.5)
+        for piece in chunks(noise(1.0), 0.1):
+            talk.say(unit(pcm64(piece)))
+
+        assert (await state(talk, "stopped"))["heard_ms"] == 1000
+
+
 @pytest.mark.parametrize(("played_s", "heard_text"), [(0.5, "You"), (0.9, "You spoke for")])
 async def test_the_context_of_duplex_holds_what_was_heard(played_s, heard_text):
     clock = ManualClock()

@@ -73,18 +73,18 @@ class Script:
             for part in parts
             for _ in range(round(part.seconds * INPUT_RATE_HZ / WINDOW_SAMPLES))
         ]
-        self.heard_windows = 0
+        self._heard_samples = 0
         self.resets = 0
         self._is_looping = is_looping
 
     def probabilities(self, windows: np.ndarray) -> list[float]:
-        assert windows.shape == (len(windows), WINDOW_SAMPLES)
-        first = self.heard_windows
-        self.heard_windows += len(windows)
-        heard = [*self._script[first : self.heard_windows]]
-        return heard + [0.0] * (len(windows) - len(heard))
+        assert WINDOW_SAMPLES % windows.shape[1] == 0
+        starts = self._heard_samples + windows.shape[1] * np.arange(len(windows))
+        self._heard_samples += windows.size
+        at = [int(start) // WINDOW_SAMPLES for start in starts]
+        return [self._script[index] if index < len(self._script) else 0.0 for index in at]
 
     def reset(self) -> None:
         self.resets += 1
         if self._is_looping:
-            self.heard_windows = 0
+            self._heard_samples = 0

@@ -189,7 +189,7 @@ class ConversationRunner:
             return False
         response.is_cancelled = True
         # The client throws away what it has not played.
-        self._listener.interruptions.playback.cut()
+        self._listener.interruptions.cut()
         self._view.stop_generation()
         self._finish(response, Ending.CANCELLED, is_turn=is_turn)
         return True

@@ -158,6 +158,9 @@ class DuplexRunner:
             session, index=lambda: self._units, stop=lambda _: self._be_cut()
         )
         self._must_go_back = False
+        self._goes_on = False
+        """Whether more of an answer that is heard follows: a moment of silence between its units,
+        because the next is late or this one was short, is no end of it."""
         self._unsent_units = 0
         """Units since an interruption whose results were not sent."""
 
@@ -203,7 +206,7 @@ class DuplexRunner:
             frames = (*self._frames, *heard.frames)[-FRAMES_LIMIT:]
             heard = AudioInput(heard.pcm, frames, heard.force_listen, heard.max_slices)
             self._frames = ()
-        if self._interruptions.playback.is_heard:
+        if self._goes_on or self._interruptions.playback.is_heard:
             self._interruptions.hear(heard.pcm)
         else:
             self._interruptions.learn(heard.pcm)
@@ -505,6 +508,7 @@ class DuplexRunner:
             self._interruptions.is_cut = not is_listen
             self._unsent_units += 1
             is_listen, text, audio, end_of_turn = True, "", audio.slice(0, 0), True
+        self._goes_on = not is_listen and not end_of_turn and len(audio) > 0
         self._say(text, audio, is_listen=is_listen)
         done = UnitDone(
             index=self._units,

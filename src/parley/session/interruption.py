@@ -52,8 +52,8 @@ class InterruptionWatch:
         self.options = options
         self._detector = InterruptionDetector(detectors(), options)
         self._tell = tell
-        self._waiting: deque[tuple[Pcm, Callable[[Pcm], list[InterruptionEvent]]]] = deque()
-        """Sound, and what the detector does with it."""
+        self._waiting: deque[tuple[Callable[[], list[InterruptionEvent] | None], float]] = deque()
+        """What the detector is to do, and the seconds of the client's sound in it."""
         self._waiting_s = 0.0
         self._heard: deque[Pcm] = deque()
         self._heard_s = 0.0
@@ -63,28 +63,36 @@ class InterruptionWatch:
         self._idle = asyncio.Event()
         self._idle.set()
 
-    def play(self, pcm: Pcm) -> None:
-        """The assistant's sound as it is sent; its echo is no interruption."""
-        self._put(pcm, self._play)
+    def play(self, pcm: Pcm, starts_s: float) -> None:
+        """The assistant's sound as it is sent, and when it is played (monotonic seconds); its echo
+        is no interruption."""
+        self._put(lambda: self._detector.play(pcm, starts_s))
 
-    def hear(self, pcm: Pcm) -> None:
-        """The client's sound while the assistant is heard: 16 kHz, of any length."""
-        self._put(pcm, self._hear)
+    def cut(self, at_s: float) -> None:
+        """The client plays nothing more of what it was sent."""
+        self._put(lambda: self._detector.cut(at_s))
+
+    def hear(self, pcm: Pcm, at_s: float) -> None:
+        """The client's sound while the assistant is heard: 16 kHz, of any length; its last sample
+        came at `at_s`."""
+        self._put(lambda: self._hear(pcm, at_s), pcm.duration_s)
 
     def learn(self, pcm: Pcm) -> None:
         """The client's sound while the assistant is silent; says how loud the room is."""
         if not self._idle.is_set():
-            self._put(pcm, self._learn)
+            self._put(lambda: self._detector.learn(pcm), pcm.duration_s)
             return
         # Nothing is before it, and a level takes less time than the way to a thread.
-        for event in self._learn(pcm):
+        for event in self._detector.learn(pcm):
             self._follow(event)
 
-    def _put(self, pcm: Pcm, take: Callable[[Pcm], list[InterruptionEvent]]) -> None:
-        self._waiting.append((pcm, take))
-        self._waiting_s += pcm.duration_s
+    def _put(
+        self, take: Callable[[], list[InterruptionEvent] | None], heard_s: float = 0.0
+    ) -> None:
+        self._waiting.append((take, heard_s))
+        self._waiting_s += heard_s
         while self._waiting_s > WAITING_S and len(self._waiting) > 1:
-            self._waiting_s -= self._waiting.popleft()[0].duration_s
+            self._waiting_s -= self._waiting.popleft()[1]
         self._idle.clear()
         self._changed.set()
 
@@ -93,10 +101,10 @@ class InterruptionWatch:
         while True:
             self._changed.clear()
             while self._waiting:
-                pcm, take = self._waiting.popleft()
-                self._waiting_s -= pcm.duration_s
+                take, heard_s = self._waiting.popleft()
+                self._waiting_s -= heard_s
                 try:
-                    events = await asyncio.to_thread(take, pcm)
+                    events = await asyncio.to_thread(take) or ()
                 except Exception:
                     _log.exception("interruptions are not heard any more")
                     self._idle.set()
@@ -106,16 +114,9 @@ class InterruptionWatch:
             self._idle.set()
             await self._changed.wait()
 
-    def _play(self, pcm: Pcm) -> list[InterruptionEvent]:
-        self._detector.play(pcm)
-        return []
-
-    def _learn(self, pcm: Pcm) -> list[InterruptionEvent]:
-        return self._detector.learn(pcm)
-
-    def _hear(self, pcm: Pcm) -> list[InterruptionEvent]:
+    def _hear(self, pcm: Pcm, at_s: float) -> list[InterruptionEvent]:
         self._keep(pcm)
-        return self._detector.feed(pcm)
+        return self._detector.feed(pcm, at_s)
 
     async def hand_over(self) -> tuple[Pcm, ...]:
         """What somebody said and has not been answered, once all sound has been heard.
@@ -197,14 +198,20 @@ class Interruptions:
 
     def say(self, text: str, pcm: Pcm | None, duration_ms: float) -> None:
         """What the client is sent next of the answer."""
-        self.playback.send(text, duration_ms)
+        starts_s = self.playback.send(text, duration_ms)
         if self._watch is not None and pcm is not None and len(pcm):
-            self._watch.play(pcm)
+            self._watch.play(pcm, starts_s)
+
+    def cut(self) -> None:
+        """The client throws away what it has not played."""
+        self.playback.cut()
+        if self._watch is not None:
+            self._watch.cut(self.playback.ends_s)
 
     def hear(self, pcm: Pcm) -> None:
         """The client's sound while the answer can be interrupted: 16 kHz, of any length."""
         if self._watch is not None:
-            self._watch.hear(pcm)
+            self._watch.hear(pcm, self._session.clock.monotonic())
 
     def learn(self, pcm: Pcm) -> None:
         """The client's sound while there is nothing to interrupt."""
@@ -233,7 +240,7 @@ class Interruptions:
             state = "stopped"
             # The fence: nothing of this answer is sent from here on.
             self.is_cut = True
-            self.playback.cut()
+            self.cut()
             self._session.drop_output()
         heard_ms, text = self.playback.heard()
         self._session.emit(InterruptionChanged(state, self._index(), heard_ms, text))
@@ -260,13 +267,14 @@ class Playback:
         """A new answer."""
         self._sent_ms, self._text = 0.0, ""
 
-    def send(self, text: str, duration_ms: float) -> None:
-        """The next piece of the answer."""
+    def send(self, text: str, duration_ms: float) -> float:
+        """The next piece of the answer; returns when it begins to be played (monotonic)."""
         self._text += text
         self._sent_ms += duration_ms
+        starts_s = max(self.ends_s, self._clock.monotonic())
         if duration_ms:
-            now_s = self._clock.monotonic()
-            self.ends_s = max(self.ends_s, now_s) + duration_ms / 1000
+            self.ends_s = starts_s + duration_ms / 1000
+        return starts_s
 
     def cut(self) -> None:
         """The client throws away what it has not played."""

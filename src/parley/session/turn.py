@@ -129,7 +129,7 @@ class TurnAnswer:
             self._audio_ms, self._text = interruptions.playback.heard()
         elif self._is_stopped:
             # The client throws away what it has not played.
-            interruptions.playback.cut()
+            interruptions.cut()
         self._session.emit(
             TurnCompleted(
                 self.index,

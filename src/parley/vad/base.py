@@ -17,6 +17,9 @@ RATE_HZ = INPUT_RATE_HZ
 WINDOW_SAMPLES = 1024
 """64 ms at 16 kHz. Source: half-duplex API, `vad.threshold`."""
 
+HALF_SAMPLES = WINDOW_SAMPLES // 2
+"""The least that a detector tells apart: for those who cannot wait for a whole window."""
+
 WINDOWS_AT_ONCE = 32
 """Two seconds: what a detector needs for a long recording stays small."""
 
@@ -28,8 +31,9 @@ class Detector(Protocol):
         """How likely somebody speaks in each of `windows`, 0 to 1.
 
         Args:
-            windows: mono float32, 16 kHz, shape (B, `WINDOW_SAMPLES`), one following the other, and
-                the first following the last one heard. At most `WINDOWS_AT_ONCE` of them.
+            windows: mono float32, 16 kHz, shape (B, `WINDOW_SAMPLES`) or (B, `HALF_SAMPLES`), one
+                following the other, and the first following the last one heard. At most
+                `WINDOWS_AT_ONCE` of them.
         """
         ...
 
@@ -38,9 +42,15 @@ class Detector(Protocol):
         ...
 
 
-def heard_in(detector: Detector, samples: Samples) -> Iterator[tuple[Samples, float]]:
-    """The windows of `samples`, a whole number of them, each with its probability."""
-    windows = samples.reshape(-1, WINDOW_SAMPLES)
+def heard_in(
+    detector: Detector, samples: Samples, size: int = WINDOW_SAMPLES
+) -> Iterator[tuple[Samples, float]]:
+    """The windows of `samples`, a whole number of them, each with its probability.
+
+    Args:
+        size: of a window: `WINDOW_SAMPLES` or `HALF_SAMPLES`.
+    """
+    windows = samples.reshape(-1, size)
     for start in range(0, len(windows), WINDOWS_AT_ONCE):
         batch = windows[start : start + WINDOWS_AT_ONCE]
         yield from zip(batch, detector.probabilities(batch), strict=True)

@@ -113,7 +113,7 @@ class SileroDetector:
         self._context: Samples = np.zeros(CONTEXT_SAMPLES, np.float32)
 
     def probabilities(self, windows: Samples) -> list[float]:
-        """The larger probability of each window's two halves.
+        """The larger probability of each window's two halves; of half a window, its own.
 
         The protocol counts in windows of 1024 samples, the network hears 512. A syllable that
         begins in the second half must start the speech, and one that ends in the first half must

@@ -163,8 +163,8 @@ def _listen(
     for start in range(0, len(heard), CHUNK_SAMPLES):
         end = start + CHUNK_SAMPLES
         if played is not None:
-            detector.play(Pcm(played[start:end], INPUT_RATE_HZ))
-        for event in detector.feed(Pcm(heard[start:end], INPUT_RATE_HZ)):
+            detector.play(Pcm(played[start:end], INPUT_RATE_HZ), start / INPUT_RATE_HZ)
+        for event in detector.feed(Pcm(heard[start:end], INPUT_RATE_HZ), end / INPUT_RATE_HZ):
             yield end, event
 
 

@@ -1,0 +1,68 @@
+"""The echo of what is played: how alike two sounds are, and when they have to be compared."""
+
+from __future__ import annotations
+
+import numpy as np
+from tests.support import noises
+
+from parley.media.pcm import INPUT_RATE_HZ, Pcm
+from parley.vad.echo import WAITING_S, PlayedSound, likeness
+
+
+def heard(samples: np.ndarray, at_s: float) -> list[np.ndarray]:
+    """The microphone at that time: 384 ms that end there, 20 dB below what was played."""
+    end = round(at_s * INPUT_RATE_HZ)
+    return [0.1 * samples[end - 6144 : end]]
+
+
+def test_a_copy_is_alike_at_any_delay_and_level_and_another_voice_is_not():
+    played = noises.talk(5.0)[::4]
+    copy = 0.03 * played[7000:8500]
+
+    assert likeness(copy, played) > 0.99
+    assert likeness(noises.talk(0.4, "en-us", start=3)[::4], played) < 0.5
+    assert likeness(np.zeros(100, np.float32), played) == 0.0
+    assert likeness(copy, played[:100]) == 0.0
+
+
+def test_an_echo_is_looked_for_where_it_can_be():
+    talk = noises.talk(8.0)
+    played = PlayedSound()
+    # All of it is sent at once, as a fast model does.
+    played.play(noises.pcm(talk), 100.0)
+    begin = heard(talk, 0.5)
+
+    assert played.is_heard_in(begin, 100.5)
+    assert played.is_heard_in(begin, 104.0)
+    assert not played.is_heard_in(heard(talk, 5.5), 101.0)
+    assert not played.is_heard_in(begin, 108.0)
+
+
+def test_the_first_moment_after_a_pause_has_an_echo():
+    talk = noises.talk(2.0)
+    played = PlayedSound()
+    for start_s in (0.0, 3.0):
+        played.play(noises.pcm(talk), start_s)
+        quiet = noises.room(0.5)[: 6144 - 1024]
+
+        assert played.is_heard_in([quiet, 0.1 * talk[:1024]], start_s + 0.064)
+
+
+def test_what_was_cut_has_no_echo():
+    talk = noises.talk(4.0)
+    played = PlayedSound()
+    played.play(noises.pcm(talk[: 3 * INPUT_RATE_HZ]), 0.0)
+    played.play(noises.pcm(talk[3 * INPUT_RATE_HZ :]), 3.0)
+    played.cut(2.0)
+
+    assert played.is_heard_in(heard(talk, 1.5), 1.6)
+    assert not played.is_heard_in(heard(talk, 3.0), 3.0)
+    assert not played.is_heard_in(heard(talk, 3.9), 3.9)
+
+
+def test_what_is_remembered_is_bounded():
+    played = PlayedSound()
+    for second in range(round(WAITING_S) + 50):
+        played.play(Pcm.silence(INPUT_RATE_HZ, INPUT_RATE_HZ), float(second))
+
+    assert sum(len(piece.samples) for piece in played._pieces) <= WAITING_S * 4000
