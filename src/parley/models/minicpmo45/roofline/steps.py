@@ -223,6 +223,9 @@ class PaperModel:
             pieces = cut(pixels, 1, self.config.slices)
         batch = self.config.vision_batch
         encoder = PictureEncoder(self.network.vpm, self.network.resampler, batch=batch)
+        with unseen():
+            # Positions are worked out with the first picture of a size and kept.
+            encoder.resampler(encoder.features(pieces.patches, pieces.sizes), pieces.sizes)
         patches, sizes = list(pieces.patches) * rows, list(pieces.sizes) * rows
         return encoder.resampler(encoder.features(patches, sizes), sizes)
 
