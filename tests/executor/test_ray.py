@@ -53,6 +53,8 @@ def cluster() -> Iterator[Any]:
             redis = stack.enter_context(redis_server.redis_server(folder))
             patch = stack.enter_context(pytest.MonkeyPatch.context())
             patch.setenv("RAY_REDIS_ADDRESS", f"127.0.0.1:{redis.port}")
+            # A node ends itself when the head is away for longer; a busy machine takes its time.
+            patch.setenv("RAY_gcs_rpc_server_reconnect_timeout_s", "600")
         made = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "num_gpus": 1})
         stack.callback(made.shutdown)
         stack.callback(ray.shutdown)
@@ -346,6 +348,17 @@ def test_serve_on_two_nodes_as_the_docs_print_it_ends_with_ctrl_c(
     assert (code, alive) == (0, [])
 
 
+@contextlib.contextmanager
+def head_away(cluster: Any) -> Iterator[None]:
+    """The cluster without its control service; it is back afterwards, whatever happened."""
+    head = cluster.head_node
+    head.kill_gcs_server(check_alive=False)
+    try:
+        yield
+    finally:
+        head.start_gcs_server()
+
+
 @pytest.mark.skipif(redis_server.PROGRAM is None, reason="no redis-server is installed")
 def test_a_call_goes_on_while_the_head_is_away_and_workers_are_replaced_when_it_is_back(
     cluster: Any, tmp_path: Path
@@ -374,18 +387,18 @@ def test_a_call_goes_on_while_the_head_is_away_and_workers_are_replaced_when_it_
         server.line_with("ready after", 2 * PROCESS_S)
         (worker,) = idle_until(lambda ids: len(ids) == 1)
         ws = "ws" + server.url.removeprefix("http")
-        with connect_now(f"{ws}/ws/duplex/omni_1?extensions=true") as call:
-            assert json.loads(call.recv(HANG_S))["type"] == "queue_done"
-            call.send(json.dumps({"type": "prepare"}))
-            prepared = json.loads(call.recv(HANG_S))
-            cluster.head_node.kill_gcs_server(check_alive=False)
-            assert ask("/ready")[0] == 200
-            call.send(json.dumps({"type": "stop"}))
-            assert json.loads(call.recv(HANG_S))["type"] == "stopped"
-        with connect_now(f"{ws}/ws/duplex/omni_2?extensions=true") as call:
-            assert json.loads(call.recv(HANG_S))["type"] == "queue_done", "the slot is free"
-        finished = [one["session_id"] for one in ask("/api/sessions")[1]["recordings"]]
-        cluster.head_node.start_gcs_server()
+        with contextlib.ExitStack() as away:
+            with connect_now(f"{ws}/ws/duplex/omni_1?extensions=true") as call:
+                assert json.loads(call.recv(HANG_S))["type"] == "queue_done"
+                call.send(json.dumps({"type": "prepare"}))
+                prepared = json.loads(call.recv(HANG_S))
+                away.enter_context(head_away(cluster))
+                assert ask("/ready")[0] == 200
+                call.send(json.dumps({"type": "stop"}))
+                assert json.loads(call.recv(HANG_S))["type"] == "stopped"
+            with connect_now(f"{ws}/ws/duplex/omni_2?extensions=true") as call:
+                assert json.loads(call.recv(HANG_S))["type"] == "queue_done", "the slot is free"
+            finished = [one["session_id"] for one in ask("/api/sessions")[1]["recordings"]]
 
         (process,) = workers_of(tmp_path)
         actor_process = process.parent()
@@ -396,13 +409,10 @@ def test_a_call_goes_on_while_the_head_is_away_and_workers_are_replaced_when_it_
         idle_until(lambda ids: len(ids) == 1 and ids != [worker])
         ready = ask("/ready")[0]
         ours = workers_of(tmp_path)
-        cluster.head_node.kill_gcs_server(check_alive=False)
-        server.send(signal.SIGINT)
-        try:
+        with head_away(cluster):
+            server.send(signal.SIGINT)
             code = server.popen.wait(PROCESS_S)
             _, alive = psutil.wait_procs(ours, HANG_S)
-        finally:
-            cluster.head_node.start_gcs_server()
 
     assert prepared["recording_session_id"] in finished
     assert (unready, ready, code) == (503, 200, 0)
