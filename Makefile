@@ -6,8 +6,9 @@ PYTHON ?= python3
 ARGS ?=
 # Test processes at a time; 0 runs everything in one, as a debugger wants it.
 JOBS ?= 2
-# Several test processes with several threads each would fight for the cores.
-ONE_THREAD := OMP_NUM_THREADS=1
+# Several test processes with several threads each would fight for the cores. Byte code is kept even where
+# the environment forbids it: without it each of the hundreds of processes that tests start compiles everything.
+TEST_ENV := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
 CODE := src tests training
 # $(call debian,PACKAGE): install it where that is allowed; fails where it is not.
 debian = { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
@@ -84,10 +85,10 @@ programs: # servers and linters that tests run, where they may be installed
 		|| echo "── parley: hadolint and others cannot be installed; tests of the deploy files will be skipped"
 
 test: $(STAMP) browser speakers programs ## every test that this machine can run (about 25 minutes on two cores)
-	@$(ONE_THREAD) $(PY) -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
+	@$(TEST_ENV) $(PY) -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
 
 test-fast: $(STAMP) ## the quick tests of the parts, without networks and whole servers
-	@$(ONE_THREAD) $(PY) -m pytest -n $(JOBS) -m "not slow" $(SLOW_FOLDERS:%=--ignore=%) $(ARGS)
+	@$(TEST_ENV) $(PY) -m pytest -n $(JOBS) -m "not slow" $(SLOW_FOLDERS:%=--ignore=%) $(ARGS)
 
 # Programs of others, in an environment of their own (1 GB): what they need is not what we need.
 CLIENTS := .venv-clients
@@ -98,7 +99,7 @@ $(CLIENTS)/.ready: tests/clients/requirements.txt
 	@touch $@
 
 test-clients: $(STAMP) $(CLIENTS)/.ready ## pipecat and LiveKit, unmodified, against this server (opt-in: 1 GB)
-	@$(ONE_THREAD) $(PY) -m pytest -n 0 tests/clients $(ARGS)
+	@$(TEST_ENV) $(PY) -m pytest -n 0 tests/clients $(ARGS)
 
 fmt: $(STAMP) ## format the code
 	@.venv/bin/ruff format $(CODE) && .venv/bin/ruff check --fix $(CODE)

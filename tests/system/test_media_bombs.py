@@ -4,10 +4,11 @@ hears a documented answer, and a conversation beside it goes on."""
 from __future__ import annotations
 
 import base64
+import functools
 import io
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,7 @@ def black_film(seconds: int, fps: int, size: tuple[int, int]) -> bytes:
     return buffer.getvalue()
 
 
+@functools.cache
 def white_picture() -> bytes:
     buffer = io.BytesIO()
     Image.new("RGB", (8000, 7900), "white").save(buffer, "PNG")
@@ -100,19 +102,20 @@ def ask(url: str, content: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("content", "ending"),
+    ("make", "count", "ending"),
     [
-        ([part("video", black_film(8, 10, (1920, 1080)), stack_frames=16)], "done"),
-        ([part("image", white_picture())], "done"),
-        ([part("image", white_picture())] * 4, "done"),
-        ([part("image", white_picture())] * 5, "error"),
+        (lambda: part("video", black_film(8, 10, (1920, 1080)), stack_frames=16), 1, "done"),
+        (lambda: part("image", white_picture()), 1, "done"),
+        (lambda: part("image", white_picture()), 4, "done"),
+        (lambda: part("image", white_picture()), 5, "error"),
     ],
     ids=["film", "picture", "pictures", "more pixels than a request may have"],
 )
 def test_a_media_bomb_kills_nobody(
-    serve: tuple[Process, str], content: list[dict[str, Any]], ending: str
+    serve: tuple[Process, str], make: Callable[[], dict[str, Any]], count: int, ending: str
 ) -> None:
     process, url = serve
+    content = [make()] * count
     with connect(f"{url}/ws/duplex/omni_1?extensions=true") as live:
         assert json.loads(live.recv(timeout=HANG_S))["type"] == "queue_done"
         live.send(json.dumps({"type": "prepare"}))

@@ -264,7 +264,8 @@ def _add_routes(app: FastAPI, runtime: GatewayRuntime, web: Path, recent: logs.R
             worker_pool=runtime.worker_pool,
         ),
     ):
-        app.include_router(router)
+        # Not `include_router`: it would build every route a second time when it is first looked for.
+        app.router.routes.extend(router.routes)
     for path in runtime.dialects.paths:
         # Ids with slashes come here too, to be refused with a close code like other strange ones.
         route = path.replace("{session_id}", "{session_id:path}")

@@ -68,6 +68,7 @@ def routes(
     router = APIRouter(tags=["apps"])
     admin = APIRouter(
         prefix="/api/admin/apps",
+        tags=["apps"],
         dependencies=[Depends(admin_only(admission))],
         responses=problems(401, 404),
     )
@@ -111,5 +112,5 @@ def routes(
         """Switch one on or off; running sessions go on."""
         return await switch(app_id, change.enabled)
 
-    router.include_router(admin)
+    router.routes.extend(admin.routes)
     return router

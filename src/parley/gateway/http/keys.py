@@ -121,6 +121,7 @@ def routes(
     router = APIRouter(tags=["keys"])
     admin = APIRouter(
         prefix="/api/admin/keys",
+        tags=["keys"],
         dependencies=[Depends(admin_only(admission))],
         responses=problems(401, 404, 422),
     )
@@ -241,7 +242,7 @@ def routes(
         )
         return Token(token=made, expires_in_s=lasts_s)
 
-    router.include_router(admin)
+    router.routes.extend(admin.routes)
     return router
 
 
