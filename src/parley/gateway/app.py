@@ -264,7 +264,7 @@ def _add_routes(app: FastAPI, runtime: GatewayRuntime, web: Path, recent: logs.R
             worker_pool=runtime.worker_pool,
         ),
     ):
-        # Not `include_router`: it would build every route a second time when it is first looked for.
+        # `include_router` would build every route a second time, when it is first looked for.
         app.router.routes.extend(router.routes)
     for path in runtime.dialects.paths:
         # Ids with slashes come here too, to be refused with a close code like other strange ones.
