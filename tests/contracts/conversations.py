@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -179,6 +179,12 @@ def assert_same(first: Sequence[Outcome], second: Sequence[Outcome], tolerance: 
     assert [one.facts() for one in first] == [one.facts() for one in second]
     for one, other in zip(first, second, strict=True):
         np.testing.assert_allclose(one.samples, other.samples, rtol=0, atol=tolerance)
+
+
+def known(outcome: Outcome) -> Work:
+    """The work once more, with nothing to choose."""
+    chosen = getattr(outcome.result, "chosen", None)
+    return outcome.work if chosen is None else replace(outcome.work, again=chosen)
 
 
 class Dropped(Exception):

@@ -23,6 +23,7 @@ from tests.contracts.conversations import (
     Style,
     assert_same,
     closing,
+    known,
     quiet,
     turn,
     unit,
@@ -204,6 +205,24 @@ class ModelContract:
     def test_the_same_seed_gives_the_same_conversation(self, cast):
         for works in self.style.conversations():
             assert_same(cast.play(0, works), cast.play(0, works), self.tolerance)
+
+    @pytest.mark.parametrize(
+        ("name", "cut"),
+        [("chat", 3), ("turns", 3), ("turns", 4), ("turns", 6), ("units", 5), ("units", 14)],
+    )
+    def test_a_conversation_done_again_goes_on_as_the_first(self, cast, name, cut):
+        works = self.conversation(name)
+        following = [
+            *([unit(quiet(1.0)), StepUnit(), Finalize()] * 3 if name == "units" else []),
+            *([turn("user", Text("And then?")), self.style.reply()] if name != "units" else []),
+        ]
+        first = cast.play(0, [*works, *following])
+
+        again = [known(outcome) for outcome in first[:cut]]
+        cast.play(1, again)
+        rest = cast.play(1, [*works[cut:], *following])
+
+        assert_same(first[cut:], rest, self.tolerance)
 
     # Marks.
 

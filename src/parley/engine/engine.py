@@ -110,9 +110,10 @@ class SlotHandle(Protocol):
         *,
         takes_checkpoint: bool = False,
         due_s: float | None = None,
+        again: object = None,
     ) -> PrefillResult:
         """Append segments. With `takes_checkpoint` the result has the checkpoint before them, and a
-        failure of the model rolls the slot back to it."""
+        failure of the model rolls the slot back to it. `again`: see `Prefill`."""
         ...
 
     def generate(self, command: Generate, *, due_s: float | None = None) -> Decoding: ...
@@ -378,8 +379,10 @@ class EngineSlotHandle:
         *,
         takes_checkpoint: bool = False,
         due_s: float | None = None,
+        again: object = None,
     ) -> PrefillResult:
-        return await self._run(Prefill(tuple(segments), takes_checkpoint), PrefillResult, due_s)
+        command = Prefill(tuple(segments), takes_checkpoint, again)
+        return await self._run(command, PrefillResult, due_s)
 
     def generate(self, command: Generate, *, due_s: float | None = None) -> Decoding:
         return self._submit(command, due_s)

@@ -106,10 +106,14 @@ class Prefill:
     Args:
         takes_checkpoint: remember the context before the segments, in the result; if the model
             fails on them, the slot is rolled back to it.
+        again: what was `chosen` when this was done before in another row, so that nothing is chosen
+            and the row is as that one was; None: choose. What can wait then is done by the next
+            work that is not done again, be it without segments.
     """
 
     segments: tuple[Segment, ...]
     takes_checkpoint: bool = False
+    again: object = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +128,7 @@ class Generate:
             last piece. Models that know no such difference answer as ever.
         say: the words of the answer, for models that read aloud (`ModelSpec.reads_aloud`): nothing
             else is said, and `max_new_tokens` does not cut them; None: the model finds them.
+        again: as in `Prefill`; the sound is silence then.
     """
 
     max_new_tokens: int = 512
@@ -133,6 +138,7 @@ class Generate:
     streaming: bool = True
     is_whole: bool = False
     say: str | None = None
+    again: object = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,10 +148,12 @@ class StepUnit:
     Args:
         say: what was heard of a unit that is decided once more, because somebody interrupted it:
             these words are said and no others, without sound, and the turn ends with them.
+        again: as in `Prefill`; the sound is silence then.
     """
 
     force_listen: bool = False
     say: str | None = None
+    again: object = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +179,8 @@ class PrefillResult:
 
     Args:
         heard: the words of the sound in it, where the model makes any (`ModelSpec.transcribes`).
+        chosen: what the model decided in it, as values, for `Prefill.again`; None: the model takes
+            none, and decides the same from the same seed.
     """
 
     added_tokens: int
@@ -180,6 +190,7 @@ class PrefillResult:
     timings: Timings = field(default_factory=dict)
     checkpoint: Checkpoint | None = None
     heard: str = ""
+    chosen: object = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -204,6 +215,7 @@ class GenerateResult:
             answers (`ModelSpec.transcribes`); duplex: in the unit that begins the answer.
         problem: what kept a part behind the model (a language model at an address) from answering,
             and what to do, as a sentence for the client; "" where nothing did.
+        chosen: as in `PrefillResult`.
     """
 
     ending: Ending
@@ -215,6 +227,7 @@ class GenerateResult:
     timings: Timings = field(default_factory=dict)
     heard: str = ""
     problem: str = ""
+    chosen: object = None
 
 
 @dataclass(frozen=True, slots=True)

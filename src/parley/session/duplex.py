@@ -56,7 +56,7 @@ from parley.session.opened import Voices, no_voices, open_frames, open_voice
 from parley.session.session import Session
 from parley.session.silence import DEADLINE, MODEL_S, SilenceWatch
 from parley.vad import DetectorFactory
-from parley.views.duplex import DuplexView
+from parley.views.duplex import DuplexView, UnitChoices
 
 FAILURES_LIMIT: Final = 3
 """So many failed units in a row end the session. Source: service.md 4.4, 4.5."""
@@ -101,11 +101,17 @@ class UnitLimits:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Decided:
-    """A unit and what the model made of it, in the log of a session."""
+    """A unit and what the model made of it, in the log of a session.
+
+    Args:
+        chosen: what the model decided, where it can be told again; None: it decides once more, from
+            the same seed, and has to come to the same.
+    """
 
     heard: AudioInput
     is_listen: bool
     text: str
+    chosen: UnitChoices | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,6 +357,8 @@ class DuplexRunner:
         await self._open(asked)
         for entry in entries:
             await self._redo(entry)
+        if any(isinstance(entry, Decided) and entry.chosen is not None for entry in entries):
+            await self._view.catch_up()
         now_s = self._session.clock.monotonic()
         self._units, self._failures = remembered["units"], remembered["failures"]
         self._last_tokens = remembered["last_tokens"]
@@ -373,8 +381,8 @@ class DuplexRunner:
         if isinstance(entry, WentBack):
             await view.cut_answer(entry.unheard_chars, entry.unsent_units)
             return
-        await self._feed(entry.heard)
-        result = await view.generate(entry.heard.force_listen)
+        await self._feed(entry.heard, again=entry.chosen)
+        result = await view.generate(entry.heard.force_listen, again=entry.chosen)
         await view.finalize()
         if (result.is_listen, result.text) != (entry.is_listen, entry.text):
             raise InferenceFailed("The model decides otherwise than it did.")
@@ -536,7 +544,7 @@ class DuplexRunner:
         self._unit = None
         # What failed is said again with the next unit.
         del self._written[: len(written)]
-        self._session.log(lambda: Decided(heard, result.is_listen, result.text))
+        self._session.log(lambda: Decided(heard, result.is_listen, result.text, result.chosen))
         if result.heard:
             self._session.emit(UserTranscribed(done.index, result.heard))
         self._session.emit(done)
@@ -562,7 +570,9 @@ class DuplexRunner:
         if not went:
             _log.info("the context holds more than was heard", unit=self._units)
 
-    async def _feed(self, heard: AudioInput, due_s: float | None = None) -> None:
+    async def _feed(
+        self, heard: AudioInput, due_s: float | None = None, again: UnitChoices | None = None
+    ) -> None:
         """One unit's prefill.
 
         Raises:
@@ -570,7 +580,12 @@ class DuplexRunner:
         """
         frames = await open_frames(heard.frames)
         await self._view.prefill(
-            heard.pcm, frames, heard.text, max_slice_nums=heard.max_slices, due_s=due_s
+            heard.pcm,
+            frames,
+            heard.text,
+            max_slice_nums=heard.max_slices,
+            due_s=due_s,
+            again=again,
         )
 
     def _say(self, text: str, audio: Pcm, *, is_listen: bool) -> None:

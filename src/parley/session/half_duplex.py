@@ -94,11 +94,15 @@ class Answered:
         is_heard: whether the context holds the user's turn.
         said: what it holds of the answer.
         is_whole: whether that is all that the model had to say.
+        taken_in, chosen: what the model decided about the turn and its answer, where it can be told
+            again; None: it decides once more, from the same seed, and has to come to the same.
     """
 
     is_heard: bool
     said: str
     is_whole: bool
+    taken_in: object = None
+    chosen: object = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,6 +366,8 @@ class HalfDuplexRunner:
             self._guard_over.set()
         for entry in turns:
             await self._redo(entry)
+        if any(isinstance(entry, Answered) and entry.chosen is not None for entry in turns):
+            await self._view.catch_up()
         told = self._broken_off
         if told is not None and (told["text"] or told["audio_ms"] or not told["is_open"]):
             await self._redo(Answered(is_heard=True, said=told["text"], is_whole=False))
@@ -373,27 +379,32 @@ class HalfDuplexRunner:
         match entry:
             case Asked():
                 self._asked = entry
-            case Answered(is_heard, said, is_whole) if asked is not None:
+            case Answered() if asked is not None:
                 self._asked = None
-                if not is_heard:
+                if not entry.is_heard:
                     return
                 message = await open_turn(asked.pcm, asked.text, asked.pictures)
-                await view.prefill(TurnRequest(session_id, (message,)))
-                if said or is_whole:
-                    await self._say_again(said, is_whole=is_whole)
+                await view.prefill(TurnRequest(session_id, (message,)), again=entry.taken_in)
+                if entry.said or entry.is_whole or entry.chosen is not None:
+                    await self._say_again(entry)
             case Cut(heard):
                 await view.cut_answer(heard)
                 view.clear_rollback_point()
 
-    async def _say_again(self, said: str, *, is_whole: bool) -> None:
+    async def _say_again(self, answered: Answered) -> None:
         view, generation = self._view, self._generation
-        if not is_whole:
-            generation = dataclasses.replace(generation, say=said)
-        speaks = is_whole and self._speaks
-        stream = view.generate(self._session.session_id, generation, generate_audio=speaks)
+        is_decided = answered.is_whole or answered.chosen is not None
+        if not is_decided:
+            generation = dataclasses.replace(generation, say=answered.said)
+        stream = view.generate(
+            self._session.session_id,
+            generation,
+            generate_audio=is_decided and self._speaks,
+            again=answered.chosen,
+        )
         async for _ in stream:
             pass
-        if view.decoded is None or view.decoded.text != said:
+        if view.decoded is None or view.decoded.text != answered.said:
             raise InferenceFailed("The model answers otherwise than it did.")
 
     async def _finish_broken_off(self) -> None:
@@ -504,7 +515,9 @@ class HalfDuplexRunner:
         message = await open_turn(asked.pcm, asked.text, asked.pictures)
         has_failed = not await answer.make(message, self._generation, speaks=self._speaks)
         self._silence.end()
-        answered = Answered(answer.is_heard, answer.said, answer.is_whole)
+        answered = Answered(
+            answer.is_heard, answer.said, answer.is_whole, answer.taken_in, answer.chosen
+        )
         session.log(lambda: answered)
         answer.finish(has_failed=has_failed)
         await self._end_answer()

@@ -58,6 +58,9 @@ class TurnAnswer:
         """What it holds of the answer."""
         self.is_whole = False
         """Whether that is all that the model had to say."""
+        self.taken_in: object = None
+        self.chosen: object = None
+        """What the model decided about the turn and the answer; see `engine.work.Prefill.again`."""
         interruptions.begin()
 
     def remembered(self) -> dict[str, Any]:
@@ -88,7 +91,7 @@ class TurnAnswer:
         except InferenceFailed:
             _log.warning("turn failed", during="prefill", turn=self.index, exc_info=True)
             return False
-        self.is_heard = True
+        self.is_heard, self.taken_in = True, prefilled.chosen
         self._transcribed(prefilled.heard)
         if self._is_stopped:
             return True
@@ -106,6 +109,7 @@ class TurnAnswer:
         if view.decoded is not None:
             self.said = view.decoded.text
             self.is_whole = view.decoded.ending is not Ending.CANCELLED
+            self.chosen = view.decoded.chosen
         if not self._interruptions.is_armed:
             view.clear_rollback_point()
         return view.decoded is None or not view.decoded.problem

@@ -51,6 +51,14 @@ class UnitPrefill:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class UnitChoices:
+    """What a model decided about a unit; see `engine.work.Prefill.again`."""
+
+    prefill: object = None
+    step: object = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class UnitResult:
     """What the model made of a unit. Source of the fields: sessions.md 4.8.
 
@@ -59,6 +67,7 @@ class UnitResult:
         heard: the words that it answers, where the model makes any; in the unit that begins the
             answer.
         problem: why a part behind the model did not answer; "" where nothing went wrong.
+        chosen: what the model decided about the unit, for `again`; None: it takes none.
         end_of_turn: the model has finished what it was saying. After `stop` true with `is_listen`.
         current_time: units so far.
         kv_cache_length: context tokens before settling.
@@ -78,6 +87,7 @@ class UnitResult:
     timings: Mapping[Stage, float] = field(default_factory=dict)
     heard: str = ""
     problem: str = ""
+    chosen: UnitChoices | None = None
 
     @property
     def cost_llm_ms(self) -> float:
@@ -202,6 +212,7 @@ class DuplexView:
         *,
         max_slice_nums: int | Sequence[int] | None = None,
         due_s: float | None = None,
+        again: UnitChoices | None = None,
     ) -> UnitPrefill:
         """Append one unit: video frames, then written words, then sound.
 
@@ -210,6 +221,8 @@ class DuplexView:
             text: only for models that read in units (`ModelSpec.reads_in_units`).
             max_slice_nums: for all frames, or one per frame; None keeps what `prepare` was given.
             due_s: when the answer to this unit is due (monotonic).
+            again: what the model decided about this unit in another slot; `generate` is given the
+                same, and `catch_up` comes before a unit that is not done again.
 
         Raises:
             RuntimeError: the unit before was not finalized.
@@ -233,18 +246,25 @@ class DuplexView:
         if audio is not None and len(audio):
             segments.append(Audio(resample(audio, INPUT_RATE_HZ), "live"))
         self._heard = None
-        self._heard = await self._slot.prefill(segments, takes_checkpoint=True, due_s=due_s)
+        self._heard = await self._slot.prefill(
+            segments, takes_checkpoint=True, due_s=due_s, again=again and again.prefill
+        )
         self._unit_start, self._segments = self._heard.checkpoint, tuple(segments)
         self._units += 1
         return UnitPrefill(True, prefilled=self._heard)
 
     async def generate(
-        self, force_listen: bool = False, *, due_s: float | None = None
+        self,
+        force_listen: bool = False,
+        *,
+        due_s: float | None = None,
+        again: UnitChoices | None = None,
     ) -> UnitResult:
         """Let the model decide about the unit: listen, or speak for about a second.
 
         Args:
             due_s: as the unit's, where nothing else is said.
+            again: see `prefill`; there is no sound then.
         """
         if self._is_stopped:
             return self._nothing(end_of_turn=True)
@@ -252,7 +272,8 @@ class DuplexView:
         if heard is None:
             return self._nothing(end_of_turn=False)
         decoding = self._decoding = self._slot.step_unit(
-            StepUnit(force_listen), due_s=self._due_s if due_s is None else due_s
+            StepUnit(force_listen, again=again and again.step),
+            due_s=self._due_s if due_s is None else due_s,
         )
         try:
             pieces = [piece async for piece in decoding]
@@ -284,7 +305,12 @@ class DuplexView:
             timings=_add(heard.timings, decoded.timings),
             heard=heard.heard or decoded.heard,
             problem=decoded.problem,
+            chosen=_choices(heard.chosen, decoded.chosen),
         )
+
+    async def catch_up(self) -> None:
+        """Do what was left undone while units were done again. Between two units."""
+        await self._slot.prefill(())
 
     async def finalize(self, *, due_s: float | None = None) -> FinalizeResult | None:
         """Close the unit: terminators, window. None, and harmless, when there is nothing to close.
@@ -430,3 +456,7 @@ def _add(first: Mapping[Stage, float], second: Mapping[Stage, float]) -> dict[St
         for stage in Stage
         if stage in first or stage in second
     }
+
+
+def _choices(prefill: object, step: object) -> UnitChoices | None:
+    return None if prefill is None and step is None else UnitChoices(prefill, step)

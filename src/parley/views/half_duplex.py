@@ -7,6 +7,7 @@ to return to is remembered after the system prompt and again before each answer.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from pathlib import Path
@@ -128,12 +129,18 @@ class HalfDuplexView(TurnView):
             return message
         return with_voice(message, self.spec.prompt_voice)
 
-    async def prefill(self, request: TurnRequest, *, due_s: float | None = None) -> PrefillResult:
+    async def prefill(
+        self, request: TurnRequest, *, due_s: float | None = None, again: object = None
+    ) -> PrefillResult:
         """Take in messages; a system message makes a point to return to.
 
         User turns stay open: more of the same role continues them until an answer was given. When
         the model fails, the context is as before the call. What `prefill_early` has taken in is
         kept if it is this, and given back if it is not.
+
+        Args:
+            again: `chosen` of the result of the same request in another slot; `catch_up` comes
+                before anything that is not done again.
         """
         async with self._early_work:
             early, self._early = self._early, None
@@ -141,7 +148,7 @@ class HalfDuplexView(TurnView):
                 if _is_same(early.request, request):
                     return early.result
                 await self._return_to(early.before)
-            return await self._prefill(request, due_s)
+            return await self._prefill(request, due_s, again)
 
     async def prefill_early(self, request: TurnRequest, *, due_s: float | None = None) -> bool:
         """Take in what will be the user's turn if they say no more; `prefill` decides.
@@ -198,7 +205,9 @@ class HalfDuplexView(TurnView):
         await self._slot.roll_back(point.checkpoint)
         self._turn_is_open = point.turn_is_open
 
-    async def _prefill(self, request: TurnRequest, due_s: float | None) -> PrefillResult:
+    async def _prefill(
+        self, request: TurnRequest, due_s: float | None, again: object = None
+    ) -> PrefillResult:
         if not request.messages:
             raise InvalidRequest("There are no messages.", field="messages")
         if request.session_id != self._session_id:
@@ -207,6 +216,8 @@ class HalfDuplexView(TurnView):
         was_open = self._turn_is_open
         added = slices = tokens = 0
         heard = ""
+        known = again if isinstance(again, tuple) else ()
+        chosen: list[object] = []
         try:
             for index, given in enumerate(request.messages):
                 message = self._with_voice(given)
@@ -214,8 +225,12 @@ class HalfDuplexView(TurnView):
                 closes = any(each.role != "user" for each in request.messages[index + 1 :][:1])
                 segments = self._lay_out(message, request, closes=closes)
                 prefilled = await self._slot.prefill(
-                    segments, takes_checkpoint=before is None, due_s=due_s
+                    segments,
+                    takes_checkpoint=before is None,
+                    due_s=due_s,
+                    again=known[index] if index < len(known) else None,
                 )
+                chosen.append(prefilled.chosen)
                 heard = " ".join(filter(None, (heard, prefilled.heard)))
                 before = before or prefilled.checkpoint
                 added += prefilled.added_tokens
@@ -230,7 +245,13 @@ class HalfDuplexView(TurnView):
         if request.messages[-1].role == "system":
             self._point = _Point(await self._slot.checkpoint(), self._turn_is_open)
         return PrefillResult(
-            added, prefilled.context_tokens, slices, tokens, prefilled.timings, heard=heard
+            added,
+            prefilled.context_tokens,
+            slices,
+            tokens,
+            prefilled.timings,
+            heard=heard,
+            chosen=None if None in chosen else tuple(chosen),
         )
 
     async def generate(
@@ -240,8 +261,12 @@ class HalfDuplexView(TurnView):
         *,
         generate_audio: bool = True,
         due_s: float | None = None,
+        again: object = None,
     ) -> AsyncGenerator[StreamingChunk, None]:
         """The answer as it comes, then one empty chunk that `is_final`.
+
+        Args:
+            again: `decoded.chosen` of the same answer in another slot; its sound is silence then.
 
         After a failure: `can_rollback`, `rollback`, and ask again or go on.
         """
@@ -253,6 +278,7 @@ class HalfDuplexView(TurnView):
                 await self._return_to(early.before)
         self._point = _Point(await self._slot.checkpoint(), self._turn_is_open)
         reply = command(generation or Generation(), speak=generate_audio, streaming=True)
+        reply = dataclasses.replace(reply, again=again)
         index = -1
         # Also when the reader leaves early: what was said until then ends the user's turn.
         self._turn_is_open = False
@@ -260,6 +286,10 @@ class HalfDuplexView(TurnView):
             index = chunk.chunk_index
             yield chunk
         yield StreamingChunk(index + 1, is_final=True)
+
+    async def catch_up(self) -> None:
+        """Do what was left undone while turns were done again. Between two turns."""
+        await self._slot.prefill(())
 
     async def can_rollback(self) -> bool:
         """Whether there is a point to return to that the window has not moved past."""

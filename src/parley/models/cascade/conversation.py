@@ -27,6 +27,7 @@ class Telling:
         clauses: what was spoken, with its length in samples.
         waiting: sound that was not played yet, (N,).
         played: samples that were.
+        is_promised: `waiting` is silence that stands for speech (`promises.py`).
     """
 
     draft: Draft = field(default_factory=Draft)
@@ -35,6 +36,7 @@ class Telling:
     waiting: Samples = field(default_factory=lambda: np.zeros(0, np.float32))
     played: int = 0
     shown: int = 0
+    is_promised: bool = False
 
     @property
     def is_all_spoken(self) -> bool:
@@ -54,8 +56,23 @@ class Telling:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Promise:
+    """A chunk of an answer that was played when this was done first: samples `start` to `stop` of
+    its clauses. `echo_samples`: its length at the rate of a microphone."""
+
+    clauses: tuple[tuple[str, int], ...]
+    start: int
+    stop: int
+    echo_samples: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Memo:
-    """What a row knows; replaced as a whole."""
+    """What a row knows; replaced as a whole.
+
+    Args:
+        promises: the chunks of which `echo` holds silence of the same length, oldest first.
+    """
 
     history: History
     tokens: int = 0
@@ -74,6 +91,12 @@ class Memo:
     decisions: int = 0
     heard: str = ""
     written: str = ""
+    promises: tuple[Promise, ...] = ()
+
+    @property
+    def has_promised(self) -> bool:
+        """Whether speech stands out that has to be made before it goes on."""
+        return bool(self.promises) or (self.telling is not None and self.telling.is_promised)
 
 
 class Conversation:

@@ -13,7 +13,7 @@ from parley.models.cascade.messages import History
 from parley.models.cascade.recognition import Expects, Heard
 from parley.models.cascade.sampling import Rule, choose
 from parley.models.cascade.transcript import clean
-from parley.models.cascade.writer import Draft, readable
+from parley.models.cascade.writer import Draft, DraftChoices, readable
 
 PIECE_TOKENS = 128
 
@@ -25,7 +25,7 @@ class _Row:
     logits: Any = None
 
 
-class CausalWriter:
+class CausalWriter(DraftChoices):
     """A causal language model of transformers, with its own chat template."""
 
     takes_notes = False
@@ -71,7 +71,7 @@ class CausalWriter:
     def count_text(self, text: str) -> int:
         return len(self.words.encode(text, add_special_tokens=False)) if text else 0
 
-    def prepare(self, row: int, history: History) -> bool:
+    def prepare(self, row: int, history: History, *, later: bool = False) -> bool:
         return True
 
     def is_reading(self, row: int, history: History, draft: Draft) -> bool:

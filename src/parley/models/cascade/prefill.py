@@ -10,15 +10,20 @@ from parley.engine.segments import Audio, Image, Mark, Marker, Text
 from parley.engine.work import Prefill, PrefillResult, Stage
 from parley.media.image import Pixels
 from parley.media.pcm import Pcm, Samples
+from parley.models.cascade.choices import Choices, Listened
 from parley.models.cascade.conversation import Conversation
 from parley.models.cascade.detector import Turns, believed, is_echo
 from parley.models.cascade.job import CascadeJob
 from parley.models.cascade.messages import Line, defused
 from parley.models.cascade.parts import CascadeParts, Hearing
+from parley.models.cascade.promises import Promises
 from parley.models.cascade.prompt import persona_of
 from parley.models.job import merge_texts
 from parley.protocol.values import Role
-from parley.vad.base import WINDOW_SAMPLES, heard_in, restore, snapshot
+from parley.vad.base import WINDOW_SAMPLES, Detector, heard_in, restore, snapshot
+
+SPEECH = 0.6
+"""Probability above which somebody speaks while we do."""
 
 UNIT_PIECES = 2
 """Pieces of the context that are read in one unit of a call: a quarter of a second."""
@@ -31,10 +36,17 @@ class PrefillJob(CascadeJob):
         self, parts: CascadeParts, row: int, conversation: Conversation, work: Prefill
     ) -> None:
         has_media = any(isinstance(one, Audio | Image) for one in work.segments)
-        super().__init__(row, Stage.ENCODE if has_media else Stage.PREFILL)
-        self._parts, self._conversation = parts, conversation
-        self._waiting = merge_texts(work.segments)
+        first = Stage.ENCODE if has_media else Stage.PREFILL
+        self._choices = Choices(work.again)
         self._memo = conversation.memo
+        self._promises: Promises | None = None
+        if self._memo.has_promised and not self._choices.is_again:
+            self._promises = Promises(self._memo, conversation.voice)
+        super().__init__(row, first if self._promises is None else Stage.VOCODE)
+        self._first = first
+        self._parts, self._conversation = parts, conversation
+        self._is_empty = not work.segments
+        self._waiting = merge_texts(work.segments)
         self._hearing: Hearing | None = None
         self._slices = 0
         self._read_pieces = 0
@@ -43,10 +55,15 @@ class PrefillJob(CascadeJob):
         parts.require(conversation.memo.history, texts)
 
     def run(self) -> None:
+        if self._stage is Stage.VOCODE:
+            self._keep_promises()
+            return
         if self._stage is Stage.PREFILL:
             if self._waiting:
                 self._take_in()
-            is_read = self._parts.writer.prepare(self._row, self._memo.history)
+            is_read = self._parts.writer.prepare(
+                self._row, self._memo.history, later=self._choices.is_again
+            )
             self._read_pieces += 1
             # What a unit has no time for is read in the next ones, or before an answer.
             if is_read or (self._memo.is_unit_open and self._read_pieces >= UNIT_PIECES):
@@ -58,6 +75,16 @@ class PrefillJob(CascadeJob):
             self._take_in()
         if self._hearing is None and not self._waiting:
             self.go(Stage.PREFILL)
+
+    def _keep_promises(self) -> None:
+        """One clause of what was promised while the conversation was done again."""
+        promises, speaker = self._promises, self._parts.speaker
+        assert promises is not None
+        if speaker is not None and not promises.is_kept:
+            promises.step(speaker)
+        if speaker is None or promises.is_kept:
+            self._memo = promises.kept()
+            self.go(self._first)
 
     def _take_in(self) -> None:
         """Up to and including the next sound or picture."""
@@ -141,12 +168,13 @@ class PrefillJob(CascadeJob):
                 self._memo = replace(self._memo, images=(pixels,))
             else:
                 self._user("", pixels)
-        elif self._parts.eyes is not None:
-            self._memo = replace(self._memo, picture=self._parts.eyes.look(pixels))
+        elif (eyes := self._parts.eyes) is not None:
+            picture = self._choices.seen(lambda: eyes.look(pixels))
+            self._memo = replace(self._memo, picture=picture)
 
     def _recognise(self, samples: Samples) -> Hearing:
         expects = self._parts.expects(self._memo.history)
-        return self._parts.recogniser.begin(samples, expects)
+        return self._choices.hearing(lambda: self._parts.recogniser.begin(samples, expects))
 
     def _hear_on(self) -> None:
         assert self._hearing is not None
@@ -154,6 +182,7 @@ class PrefillJob(CascadeJob):
             return
         heard = self._hearing.heard
         assert heard is not None
+        self._choices.heard(heard)
         self._hearing = None
         if self._memo.is_unit_open:
             turns = self._memo.turns
@@ -172,18 +201,15 @@ class PrefillJob(CascadeJob):
         """A unit of live sound goes through the voice detector."""
         memo, ear = self._memo, self._conversation.ear
         assert ear is not None
-        restore(ear, memo.ear)
         sound = np.concatenate((memo.rest, pcm.samples))
-        turns = memo.turns
-        ours = None
-        if memo.telling is not None or len(memo.echo):
-            ours = memo.echo
         whole = len(sound) // WINDOW_SAMPLES * WINDOW_SAMPLES
-        spoken = 0
-        for window, probability in heard_in(ear, sound[:whole]):
+        windows = sound[:whole].reshape(-1, WINDOW_SAMPLES)
+        listened = self._choices.listened(lambda: self._detect(ear, sound[:whole], pcm.samples))
+        turns = memo.turns
+        for window, probability in zip(windows, listened.probabilities, strict=True):
             turns = turns.take(window, probability)
-            spoken += probability >= 0.6
-        if ours is not None and len(ours) and spoken and is_echo(pcm.samples, ours):
+        spoken = sum(probability >= SPEECH for probability in listened.probabilities)
+        if listened.is_echo:
             turns, spoken = Turns(), 0
         barged = 0
         if memo.telling is not None:
@@ -192,15 +218,29 @@ class PrefillJob(CascadeJob):
             memo,
             turns=turns,
             rest=sound[whole:],
-            ear=snapshot(ear),
+            ear=listened.ear,
             barged_ms=barged,
         )
         if turns.wants_words:
             self._hearing = self._recognise(turns.samples)
 
+    def _detect(self, ear: Detector, windows: Samples, fresh: Samples) -> Listened:
+        """Where somebody speaks in a unit, and whether that is our own voice. `fresh`: its sound
+        without what was left over from the unit before."""
+        ours = self._memo.echo
+        restore(ear, self._memo.ear)
+        found = tuple(float(probability) for _, probability in heard_in(ear, windows))
+        may_be_ours = len(ours) and any(probability >= SPEECH for probability in found)
+        return Listened(found, snapshot(ear), bool(may_be_ours and is_echo(fresh, ours)))
+
     def _commit(self) -> None:
         memo = self._memo
         conversation = self._conversation
+        if self._is_empty:
+            # Only what was not done yet was done.
+            conversation.memo = memo
+            self.finish(PrefillResult(0, memo.tokens))
+            return
         before = conversation.memo.tokens
         history = memo.history
         tokens = self._parts.writer.count(history)
@@ -209,5 +249,6 @@ class PrefillJob(CascadeJob):
             PrefillResult(
                 tokens - before, tokens, vision_slices=self._slices,
                 vision_tokens=64 * self._slices, heard=" ".join(self._heard),
+                chosen=self._choices.made,
             )
         )  # fmt: skip

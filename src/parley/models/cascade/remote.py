@@ -26,7 +26,7 @@ from parley.models.cascade.endpoint import CONNECT_S, CompletionStream, Endpoint
 from parley.models.cascade.messages import History, Line
 from parley.models.cascade.sampling import Rule
 from parley.models.cascade.tool_text import call_id, split_calls, split_results, split_tools
-from parley.models.cascade.writer import Draft, readable
+from parley.models.cascade.writer import Draft, DraftChoices, readable
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class _Running:
     raw: str = ""
 
 
-class RemoteWriter:
+class RemoteWriter(DraftChoices):
     """A language model at an address.
 
     Args:
@@ -90,7 +90,7 @@ class RemoteWriter:
     def count_text(self, text: str) -> int:
         return -(-len(text) // 4)
 
-    def prepare(self, row: int, history: History) -> bool:
+    def prepare(self, row: int, history: History, *, later: bool = False) -> bool:
         return True
 
     def is_reading(self, row: int, history: History, draft: Draft) -> bool:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from parley.engine.work import Ending, Generate, GenerateResult, OutputPiece, Stage
 from parley.media.pcm import OUTPUT_RATE_HZ, Pcm
+from parley.models.cascade.choices import Choices, NothingLeft
 from parley.models.cascade.conversation import Conversation
 from parley.models.cascade.job import CascadeJob
 from parley.models.cascade.messages import Line
@@ -23,6 +24,7 @@ class ReplyJob(CascadeJob):
     ) -> None:
         super().__init__(row, Stage.PREFILL)
         self._parts, self._conversation, self._work = parts, conversation, work
+        self._choices = Choices(work.again)
         memo = conversation.memo
         history = parts.windowed(memo.history)
         lines = history.lines
@@ -45,6 +47,12 @@ class ReplyJob(CascadeJob):
         )
 
     def run(self) -> None:
+        try:
+            self._step()
+        except NothingLeft:
+            self.cancel()
+
+    def _step(self) -> None:
         if self._stage is Stage.VOCODE:
             self._speak()
             return
@@ -53,9 +61,9 @@ class ReplyJob(CascadeJob):
             self._after_text()
             return
         before = self._draft
-        self._draft = self._parts.writer.step(
-            self._row, self._history, before, self._rule, self._work.max_new_tokens,
-            self._conversation.seed, self._draws,
+        self._draft = self._choices.written(
+            self._parts, self._row, self._history, before, self._rule,
+            self._work.max_new_tokens, self._conversation.seed, self._draws,
         )  # fmt: skip
         if self._draft is not before and (
             len(self._draft.ids) != len(before.ids) or self._draft.is_over
@@ -85,8 +93,7 @@ class ReplyJob(CascadeJob):
 
     def _speak(self) -> None:
         clause = self._clauses[0]
-        assert self._parts.speaker is not None
-        wave = self._parts.speaker.say(clause, self._conversation.voice)
+        wave = self._choices.spoken(self._parts, clause, self._conversation.voice)
         self._clauses.pop(0)
         self._samples += len(wave)
         self._said.append(clause)
@@ -137,6 +144,6 @@ class ReplyJob(CascadeJob):
             GenerateResult(
                 ending, said, end_of_turn=ending is Ending.DONE, text_tokens=draft.count,
                 speech_tokens=-(-self._samples // 960), context_tokens=memo.tokens,
-                problem=draft.problem.told if draft.problem else "",
+                problem=draft.problem.told if draft.problem else "", chosen=self._choices.made,
             )
         )  # fmt: skip

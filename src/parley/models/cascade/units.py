@@ -8,18 +8,23 @@ import numpy as np
 
 from parley.engine.work import Ending, GenerateResult, OutputPiece, Stage, StepUnit
 from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm
-from parley.media.resample import resample
-from parley.models.cascade.conversation import Conversation, Memo, Telling
+from parley.models.cascade.choices import Choices, NothingLeft
+from parley.models.cascade.conversation import Conversation, Memo, Promise, Telling
 from parley.models.cascade.detector import BARGE_MS, Turns
 from parley.models.cascade.job import CascadeJob
 from parley.models.cascade.messages import Line, plain
 from parley.models.cascade.parts import CascadeParts
+from parley.models.cascade.promises import echo_of
 from parley.models.cascade.sampling import Rule
 from parley.models.cascade.voice.reading import cut
 
 UNIT_SAMPLES = OUTPUT_RATE_HZ
 DUPLEX_TOKENS = 120
 """Longest answer in a duplex conversation."""
+ECHO_SAMPLES = 2 * INPUT_RATE_HZ
+"""What was said so recently may come back."""
+PROMISES_LIMIT = 8
+"""Chunks of which that can consist: all but the last of an answer are a second long."""
 
 
 class AnswerJob(CascadeJob):
@@ -31,6 +36,7 @@ class AnswerJob(CascadeJob):
         memo = conversation.memo
         super().__init__(row, Stage.DECODE if memo.is_unit_open else None)
         self._parts, self._conversation, self._work = parts, conversation, work
+        self._choices = Choices(work.again)
         self._memo = memo
         self._text = ""
         self._begun = False
@@ -41,10 +47,13 @@ class AnswerJob(CascadeJob):
             self._end(Ending.LISTEN, memo)
 
     def run(self) -> None:
-        if not self._begun:
-            self._decide()
-        else:
-            self._tell()
+        try:
+            if not self._begun:
+                self._decide()
+            else:
+                self._tell()
+        except NothingLeft:
+            self.cancel()
 
     def _decide(self) -> None:
         self._begun = True
@@ -131,7 +140,8 @@ class AnswerJob(CascadeJob):
                 ),
             )
             return
-        draft = self._parts.writer.step(
+        draft = self._choices.written(
+            self._parts,
             self._row,
             memo.history,
             telling.draft,
@@ -153,12 +163,12 @@ class AnswerJob(CascadeJob):
         clauses, _ = cut(telling.draft.text[telling.taken :], is_last=telling.draft.is_over)
         if not clauses:
             return telling
-        assert self._parts.speaker is not None
-        wave = self._parts.speaker.say(clauses[0], self._conversation.voice)
+        wave = self._choices.spoken(self._parts, clauses[0], self._conversation.voice)
         telling = replace(
             telling, taken=telling.taken + len(clauses[0]),
             clauses=(*telling.clauses, (clauses[0], len(wave))),
             waiting=np.concatenate((telling.waiting, wave)),
+            is_promised=telling.is_promised or self._choices.is_again,
         )  # fmt: skip
         self._memo = replace(self._memo, telling=telling)
         return telling
@@ -185,14 +195,16 @@ class AnswerJob(CascadeJob):
         piece = OutputPiece(self._text, Pcm(chunk, OUTPUT_RATE_HZ) if len(chunk) else None)
         if piece.text or piece.pcm is not None:
             self._pieces.append(piece)
+        promises = self._memo.promises
+        echo = echo_of(chunk)
+        if telling.is_promised:
+            promise = Promise(telling.clauses, telling.played, played, len(echo))
+            promises = (*promises, promise)[-PROMISES_LIMIT:]
         telling = replace(telling, waiting=rest, played=played, shown=shown)
-        echo = (
-            resample(Pcm(chunk, OUTPUT_RATE_HZ), INPUT_RATE_HZ).samples
-            if len(chunk)
-            else np.zeros(0, np.float32)
-        )
         memo = replace(
-            self._memo, echo=np.concatenate((self._memo.echo, echo))[-2 * INPUT_RATE_HZ :]
+            self._memo,
+            echo=np.concatenate((self._memo.echo, echo))[-ECHO_SAMPLES:],
+            promises=promises,
         )
         if is_last:
             answer = Line("assistant", telling.draft.text.strip(), ids=telling.draft.ids)
@@ -229,7 +241,8 @@ class AnswerJob(CascadeJob):
         conversation = self._conversation
         was_open = conversation.memo.is_unit_open
         if ending is Ending.LISTEN and memo.telling is None and len(memo.echo):
-            memo = replace(memo, echo=memo.echo[INPUT_RATE_HZ:])
+            echo = memo.echo[INPUT_RATE_HZ:]
+            memo = replace(memo, echo=echo, promises=memo.promises if len(echo) else ())
         memo = replace(
             memo, is_unit_open=False, is_unfinalized=was_open or memo.is_unfinalized,
             decisions=memo.decisions + was_open, tokens=self._count(memo),
@@ -239,7 +252,7 @@ class AnswerJob(CascadeJob):
             GenerateResult(
                 ending, self._text, end_of_turn=end_of_turn, text_tokens=len(self._text.split()),
                 speech_tokens=-(-samples // 960), context_tokens=memo.tokens, heard=self._heard,
-                problem=self._problem,
+                problem=self._problem, chosen=self._choices.made,
             )
         )  # fmt: skip
 

@@ -17,14 +17,11 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from parley.models.cascade.llama import Cache, Llama, row_bytes
+from parley.models.cascade.llama import Llama, row_bytes
 from parley.models.cascade.messages import History
 from parley.models.cascade.prompt import CLOSING, opening
+from parley.models.cascade.read_tokens import PIECE_TOKENS, Later, ReadTokens
 from parley.models.cascade.sampling import Rule, choose
-
-PIECE_TOKENS = 128
-"""Prompt tokens per step."""
-
 
 FAITH = 3.0
 """Added to the logit of the next token of a note that is being copied."""
@@ -113,8 +110,9 @@ class Writer(Protocol):
 
     def count_text(self, text: str) -> int: ...
 
-    def prepare(self, row: int, history: History) -> bool:
-        """A bounded piece of work towards knowing `history`; True when there is none left."""
+    def prepare(self, row: int, history: History, *, later: bool = False) -> bool:
+        """A bounded piece of work towards knowing `history`; True when there is none left. `later`:
+        only note that it is to be done."""
         ...
 
     def is_reading(self, row: int, history: History, draft: Draft) -> bool:
@@ -134,6 +132,15 @@ class Writer(Protocol):
         """A bounded piece of work; gives the draft as it is then."""
         ...
 
+    def choice(self, before: Draft, after: Draft) -> object:
+        """What a step chose, as a value."""
+        ...
+
+    def again(self, row: int, history: History, draft: Draft, limit: int, choice: object) -> Draft:
+        """The draft after `choice`. What has to be read for it is noted, and read before `prepare`
+        or `step` do anything else."""
+        ...
+
     def cancel(self, row: int) -> None:
         """The draft under way is not wanted any more."""
         ...
@@ -145,6 +152,20 @@ class Writer(Protocol):
     def rewind(self, row: int, point: object) -> None:
         """Forget what was read since."""
         ...
+
+
+class DraftChoices:
+    """For writers that do not choose tokens themselves, or read anew: a choice is the draft."""
+
+    def choice(self, before: Draft, after: Draft) -> object:
+        """See `Writer`."""
+        del before
+        return after
+
+    def again(self, row: int, history: History, draft: Draft, limit: int, choice: object) -> Draft:
+        """See `Writer`."""
+        del row, history, limit
+        return choice if isinstance(choice, Draft) else draft
 
 
 _STOPS = re.compile(r"<\|?|\n|\(\s*note\b|\|>", re.I)
@@ -192,9 +213,9 @@ def shown(text: str, *, is_last: bool) -> tuple[str, bool]:
 
 @dataclass(slots=True)
 class _Row:
-    cache: Cache
+    read: ReadTokens
     chunks: list[tuple[int, ...]]
-    logits: Tensor | None = None
+    logits: Tensor | Later | None = None
 
 
 class LocalWriter:
@@ -216,7 +237,7 @@ class LocalWriter:
         self.model = model
         self.words = words
         self._limit = limit_tokens
-        self._rows = [_Row(Cache(model.shape), []) for _ in range(rows)]
+        self._rows = [_Row(ReadTokens(model), []) for _ in range(rows)]
         self._end = words.token_to_id("<|im_end|>")
         specials = [
             token for token, entry in words.get_added_tokens_decoder().items() if entry.special
@@ -237,10 +258,10 @@ class LocalWriter:
 
     @property
     def used_bytes(self) -> int:
-        return sum(row.cache.nbytes for row in self._rows)
+        return sum(row.read.cache.nbytes for row in self._rows)
 
     def open(self, row: int) -> None:
-        self._rows[row] = _Row(Cache(self.model.shape), [])
+        self._rows[row] = _Row(ReadTokens(self.model), [])
 
     def close(self, row: int) -> None:
         self.open(row)
@@ -262,7 +283,7 @@ class LocalWriter:
                 break
             same += 1
         state.chunks = state.chunks[:same]
-        state.cache.cut(sum(map(len, state.chunks)))
+        state.read.cut(sum(map(len, state.chunks)))
         state.logits = logits if same == len(chunks) else None
 
     def count(self, history: History) -> int:
@@ -271,18 +292,24 @@ class LocalWriter:
     def count_text(self, text: str) -> int:
         return len(self._encode(text))
 
-    def prepare(self, row: int, history: History) -> bool:
+    def prepare(self, row: int, history: History, *, later: bool = False) -> bool:
+        if not later and self._catches_up(row):
+            return False
         chunks = self._chunks(history)
         if history.lines and history.lines[-1].role != "assistant":
             # More will be read together with this turn: only whole pieces of it are read before.
             last = chunks.pop()
             whole = last[: len(last) // PIECE_TOKENS * PIECE_TOKENS]
             chunks += [whole] if whole else []
-        return not self._read(row, chunks, needs_logits=False)
+        is_reading = self._read(row, chunks, needs_logits=False, later=later)
+        while later and is_reading:
+            is_reading = self._read(row, chunks, needs_logits=False, later=True)
+        return not is_reading
 
     def is_reading(self, row: int, history: History, draft: Draft) -> bool:
         state = self._rows[row]
-        return state.logits is None or state.chunks != self._answering(history, draft)
+        is_known = isinstance(state.logits, Tensor) and not state.read.is_behind
+        return not is_known or state.chunks != self._answering(history, draft)
 
     def step(
         self,
@@ -295,10 +322,10 @@ class LocalWriter:
         draws: int,
     ) -> Draft:
         chunks = self._answering(history, draft)
-        if self._read(row, chunks, needs_logits=True):
+        if self._catches_up(row) or self._read(row, chunks, needs_logits=True):
             return draft
         state = self._rows[row]
-        assert state.logits is not None
+        assert isinstance(state.logits, Tensor)
         token = choose(
             self._faithful(state.logits, history, draft),
             rule,
@@ -307,15 +334,42 @@ class LocalWriter:
             seen=draft.ids,
             banned=self._banned,
         )
+        return self._followed(row, draft, token, limit)
+
+    def choice(self, before: Draft, after: Draft) -> object:
+        return after.ids[-1] if len(after.ids) > len(before.ids) else self._end
+
+    def again(self, row: int, history: History, draft: Draft, limit: int, choice: object) -> Draft:
+        chunks = self._answering(history, draft)
+        while self._read(row, chunks, needs_logits=True, later=True):
+            pass
+        assert isinstance(choice, int)
+        return self._followed(row, draft, choice, limit, later=True)
+
+    def _catches_up(self, row: int) -> bool:
+        """A bounded piece of what was only noted; False when nothing was."""
+        state = self._rows[row]
+        if not state.read.is_behind and state.logits is not Later.LOGITS:
+            return False
+        logits = state.read.catch_up()
+        if state.logits is Later.LOGITS and not state.read.is_behind:
+            state.logits = logits
+        return True
+
+    def _followed(
+        self, row: int, draft: Draft, token: int, limit: int, *, later: bool = False
+    ) -> Draft:
+        """The draft with its next token, which the row reads."""
+        state = self._rows[row]
         if token in self._stops:
             text, _ = shown(self.words.decode(list(draft.ids)), is_last=True)
             return replace(draft, text=text.strip(), is_over=True)
         ids = (*draft.ids, token)
-        is_limit = len(ids) >= limit or state.cache.length + 2 >= self._limit
+        is_limit = len(ids) >= limit or state.read.length + 2 >= self._limit
         text, is_cut = shown(self.words.decode(list(ids)), is_last=is_limit)
         after = Draft(text.lstrip(), ids, is_cut or is_limit, is_limit and not is_cut, len(ids))
         if not after.is_over:
-            state.logits = self.model.run([token], state.cache)
+            state.logits = state.read.run((token,), later=later)
             state.chunks = [*state.chunks[:-1], ids] if draft.ids else [*state.chunks, ids]
         return after
 
@@ -333,7 +387,14 @@ class LocalWriter:
         leaning[ids[done] if done < len(ids) else self._end] += FAITH
         return leaning
 
-    def _read(self, row: int, chunks: Sequence[tuple[int, ...]], *, needs_logits: bool) -> bool:
+    def _read(
+        self,
+        row: int,
+        chunks: Sequence[tuple[int, ...]],
+        *,
+        needs_logits: bool,
+        later: bool = False,
+    ) -> bool:
         """One piece of what the row does not hold yet; False when it holds all."""
         state = self._rows[row]
         same = 0
@@ -364,12 +425,12 @@ class LocalWriter:
                 else 0
             )
             state.chunks = state.chunks[:same] + ([partial] if begun else [])
-            state.cache.cut(kept + begun)
+            state.read.cut(kept + begun)
             state.logits = None
         wanted = chunks[same]
         done = len(state.chunks[same]) if same < len(state.chunks) else 0
         piece = wanted[done : done + PIECE_TOKENS]
-        state.logits = self.model.run(list(piece), state.cache)
+        state.logits = state.read.run(piece, later=later)
         state.chunks = [*state.chunks[:same], wanted[: done + len(piece)]]
         return True
 

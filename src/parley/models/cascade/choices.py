@@ -1,0 +1,190 @@
+"""What came of a piece of work, as values, so that another row can do it again without choosing.
+
+The same code runs both times. The first time its parts are asked, and what they say is written
+down; the second time it is read, in the same order. Speech is made again only where it is still to
+be played, so it is promised: silence of the right length stands for it (`promises.py`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from parley.errors import InvalidRequest
+from parley.media.pcm import Samples
+from parley.models.cascade.messages import History
+from parley.models.cascade.parts import CascadeParts, Hearing
+from parley.models.cascade.recognition import Heard
+from parley.models.cascade.sampling import Rule
+from parley.models.cascade.writer import Draft
+
+T = TypeVar("T")
+
+
+class NothingLeft(Exception):
+    """The work was cancelled at this place when it was done first."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Listened:
+    """What a voice detector made of a unit.
+
+    Args:
+        ear: what it remembers afterwards.
+        is_echo: whether the sound is our own.
+    """
+
+    probabilities: tuple[float, ...]
+    ear: tuple[object, object] | None
+    is_echo: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """See the module's text. Everything in the order in which it was chosen.
+
+    Args:
+        heard: what was recognised.
+        seen: what was said about pictures.
+        listened: of units.
+        words: what the language model chose (`Writer.choice`).
+        spoken: lengths of clauses, in samples.
+    """
+
+    heard: tuple[Heard, ...] = ()
+    seen: tuple[str, ...] = ()
+    listened: tuple[Listened, ...] = ()
+    words: tuple[object, ...] = ()
+    spoken: tuple[int, ...] = ()
+
+
+class Choices:
+    """Makes the choices of one piece of work, or makes them again.
+
+    Args:
+        given: a `Chosen`; None: everything is still to be chosen.
+
+    Raises:
+        InvalidRequest: it is something else.
+    """
+
+    def __init__(self, given: object) -> None:
+        if given is not None and not isinstance(given, Chosen):
+            raise InvalidRequest("This is not what a cascade chose.")
+        self._given = given
+        left = given or Chosen()
+        self._heard = _Line(left.heard)
+        self._seen = _Line(left.seen)
+        self._listened = _Line(left.listened)
+        self._words = _Line(left.words)
+        self._spoken = _Line(left.spoken)
+
+    @property
+    def is_again(self) -> bool:
+        """Whether nothing is to be chosen."""
+        return self._given is not None
+
+    @property
+    def made(self) -> Chosen:
+        """What was chosen until now."""
+        if self._given is not None:
+            return self._given
+        return Chosen(
+            tuple(self._heard.made),
+            tuple(self._seen.made),
+            tuple(self._listened.made),
+            tuple(self._words.made),
+            tuple(self._spoken.made),
+        )
+
+    def hearing(self, begin: Callable[[], Hearing]) -> Hearing:
+        """An utterance on its way to words; say what was `heard`."""
+        return Known(self._heard.next()) if self.is_again else begin()
+
+    def heard(self, heard: Heard) -> None:
+        """The recogniser has finished."""
+        if not self.is_again:
+            self._heard.made.append(heard)
+
+    def seen(self, look: Callable[[], str]) -> str:
+        """What is said about a picture."""
+        return self._seen.next() if self.is_again else self._seen.keep(look())
+
+    def listened(self, listen: Callable[[], Listened]) -> Listened:
+        """What a voice detector makes of a unit."""
+        return self._listened.next() if self.is_again else self._listened.keep(listen())
+
+    def written(
+        self,
+        parts: CascadeParts,
+        row: int,
+        history: History,
+        draft: Draft,
+        rule: Rule,
+        limit: int,
+        seed: int,
+        draws: int,
+    ) -> Draft:
+        """The next draft; see `Writer.step`.
+
+        Raises:
+            NothingLeft: nothing more was written.
+        """
+        writer = parts.writer
+        if self.is_again:
+            if not self._words:
+                raise NothingLeft
+            return writer.again(row, history, draft, limit, self._words.next())
+        after = writer.step(row, history, draft, rule, limit, seed, draws)
+        if after is not draft:
+            self._words.made.append(writer.choice(draft, after))
+        return after
+
+    def spoken(self, parts: CascadeParts, clause: str, voice: int) -> Samples:
+        """A clause as sound, or silence of its length.
+
+        Raises:
+            NothingLeft: nothing more was said.
+        """
+        if self.is_again:
+            if not self._spoken:
+                raise NothingLeft
+            return np.zeros(self._spoken.next(), np.float32)
+        assert parts.speaker is not None
+        wave = parts.speaker.say(clause, voice)
+        self._spoken.made.append(len(wave))
+        return wave
+
+
+class Known:
+    """An utterance whose words are known."""
+
+    def __init__(self, heard: Heard) -> None:
+        self.heard: Heard | None = heard
+
+    def step(self) -> bool:
+        return True
+
+
+class _Line(Generic[T]):
+    """Choices of one sort: those that are given, and those that were made."""
+
+    def __init__(self, given: Iterable[T]) -> None:
+        self._left = deque(given)
+        self.made: list[T] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._left)
+
+    def next(self) -> T:
+        if not self._left:
+            raise InvalidRequest("More is to be chosen here than was chosen.")
+        return self._left.popleft()
+
+    def keep(self, value: T) -> T:
+        self.made.append(value)
+        return value

@@ -1,0 +1,99 @@
+"""Speech that a conversation promised while it was done again, made where it is still needed.
+
+What was played long ago is never made. What waits to be played, and what was played so recently
+that it may come back as an echo, is made before the conversation goes on; clause after clause,
+because each takes as long as a step may.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm, Samples
+from parley.media.resample import resample
+from parley.models.cascade.conversation import Memo
+from parley.models.cascade.parts import Speaker
+
+Clauses = tuple[tuple[str, int], ...]
+"""Words and lengths in samples, 24 kHz."""
+
+
+def echo_of(chunk: Samples) -> Samples:
+    """A chunk that is played (24 kHz), as a microphone hears it (16 kHz)."""
+    if not len(chunk):
+        return np.zeros(0, np.float32)
+    return resample(Pcm(chunk, OUTPUT_RATE_HZ), INPUT_RATE_HZ).samples
+
+
+class Promises:
+    """What is to be made of one conversation's promises.
+
+    Args:
+        memo: as it is.
+    """
+
+    def __init__(self, memo: Memo, voice: int) -> None:
+        self._memo, self._voice = memo, voice
+        self._waves: dict[str, Samples] = {}
+        self._needed: list[str] = []
+        if memo.telling is not None and memo.telling.is_promised:
+            telling = memo.telling
+            self._need(telling.clauses, telling.played, telling.played + len(telling.waiting))
+        left = len(memo.echo)
+        for promise in reversed(memo.promises):
+            if left > 0:
+                self._need(promise.clauses, promise.start, promise.stop)
+            left -= promise.echo_samples
+
+    def _need(self, clauses: Clauses, start: int, stop: int) -> None:
+        for text, begins, ends in _placed(clauses):
+            if begins < stop and start < ends and text not in self._needed:
+                self._needed.append(text)
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether all speech has been made."""
+        return not self._needed
+
+    def step(self, speaker: Speaker) -> None:
+        """Make one clause."""
+        clause = self._needed.pop(0)
+        self._waves[clause] = speaker.say(clause, self._voice)
+
+    def kept(self) -> Memo:
+        """The conversation with its speech."""
+        memo = self._memo
+        telling = memo.telling
+        if telling is not None and telling.is_promised:
+            stop = telling.played + len(telling.waiting)
+            waiting = _cut(telling.clauses, self._waves, telling.played, stop)
+            telling = replace(telling, waiting=waiting, is_promised=False)
+        chunks = [
+            echo_of(_cut(promise.clauses, self._waves, promise.start, promise.stop))
+            for promise in memo.promises
+        ]
+        size = len(memo.echo)
+        echo = np.concatenate((memo.echo, *chunks))
+        return replace(memo, telling=telling, echo=echo[len(echo) - size :], promises=())
+
+
+def _placed(clauses: Clauses) -> list[tuple[str, int, int]]:
+    placed, at = [], 0
+    for text, samples in clauses:
+        placed.append((text, at, at + samples))
+        at += samples
+    return placed
+
+
+def _cut(clauses: Clauses, waves: Mapping[str, Samples], start: int, stop: int) -> Samples:
+    """The samples from `start` to `stop` of an answer; silence for clauses that were not made."""
+    found = np.zeros(stop - start, np.float32)
+    for text, begins, ends in _placed(clauses):
+        wave = waves.get(text)
+        low, high = max(begins, start), min(ends, stop)
+        if wave is not None and low < high:
+            found[low - start : high - start] = wave[low - begins : high - begins]
+    return found

@@ -1,0 +1,151 @@
+"""A conversation that is done again in another row asks no part of the cascade, and goes on bit for
+bit as the first one does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.contracts.conversations import Cast, Outcome, Style, known, quiet, turn, unit, voice
+from tests.models.cascade.parts import memory_of, small_cascade
+
+from parley.engine.segments import Audio, Text
+from parley.engine.work import Finalize, Prefill, StartSession, StepUnit, Work
+from parley.models.cascade.llama import quantize
+from parley.models.cascade.model import Cascade
+from parley.protocol.values import DuplexConfig
+from parley.session import state_codec
+
+SECONDS = [
+    *(voice(1.0, 1), quiet(1.0), quiet(1.0), quiet(1.0), quiet(1.0), voice(1.0, 2)),
+    *(quiet(1.0), quiet(1.0), quiet(1.0), voice(1.0, 3), quiet(1.0), quiet(1.0)),
+]
+
+
+def units() -> list[list[Work]]:
+    opening = DuplexConfig(force_listen_count=0, temperature=3.0)
+    start = StartSession("duplex", seed=13, duplex=opening)
+    first: list[Work] = [start, turn("system", Text("You listen."))]
+    return [first, *([unit(sound), StepUnit(), Finalize()] for sound in SECONDS)]
+
+
+def spoken_turns() -> list[list[Work]]:
+    start = StartSession("half_duplex", seed=12)
+    first: list[Work] = [start, turn("system", Text("Be brief."))]
+    reply = replace(Style().reply(), max_new_tokens=24)
+    return [
+        first,
+        *(
+            [turn("user", Audio(voice(1.0 + number, number), "turn"), is_closed=False), reply]
+            for number in range(4)
+        ),
+    ]
+
+
+class Counted:
+    """How often the parts that cost time were asked."""
+
+    def __init__(self, model: Cascade, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.calls: list[str] = []
+        parts = model.parts
+        watched = [
+            (parts.speaker, "say"),
+            (parts.recogniser, "begin"),
+            (parts.eyes, "look"),
+            (getattr(parts.writer, "model", None), "run"),
+        ]
+        for owner, name in watched:
+            monkeypatch.setattr(owner, name, self._watch(name, getattr(owner, name)))
+
+    def _watch(self, name: str, real):
+        def counted(*given, **named):
+            self.calls.append(name)
+            return real(*given, **named)
+
+        return counted
+
+
+def copied(outcome: Outcome) -> Work:
+    """As another worker gets it."""
+    work = known(outcome)
+    chosen = getattr(work, "again", None)
+    return (
+        work
+        if chosen is None
+        else replace(work, again=state_codec.decode(state_codec.encode(chosen)))
+    )
+
+
+def sounds(outcomes: list[Outcome]) -> list[bytes]:
+    return [outcome.samples.tobytes() for outcome in outcomes]
+
+
+def cascade() -> Cascade:
+    """As the bundled one, numbers depend on how many tokens are read at once."""
+    model = small_cascade(rows=2)
+    quantize(model.parts.writer.model)  # type: ignore[attr-defined]
+    return model
+
+
+@pytest.mark.parametrize("steps", [units(), spoken_turns()], ids=["duplex", "half_duplex"])
+def test_from_every_point_it_goes_on_as_the_first(steps, monkeypatch):
+    model = cascade()
+    cast = Cast(model)
+    first = cast.play(0, [work for step in steps for work in step])
+    assert sum(len(outcome.samples) > 0 for outcome in first) >= 4
+    counted = Counted(model, monkeypatch)
+
+    done = 2
+    for step in steps[1:]:
+        counted.calls.clear()
+        cast.play(1, [copied(outcome) for outcome in first[:done]])
+        assert counted.calls == []
+        cast.play(1, [Prefill(())])
+
+        rest = cast.play(1, [outcome.work for outcome in first[done:]])
+
+        assert [one.facts() for one in rest] == [one.facts() for one in first[done:]]
+        assert sounds(rest) == sounds(first[done:])
+        done += len(step)
+
+
+def test_only_speech_that_may_still_be_heard_is_made(monkeypatch):
+    steps = units()
+    model = cascade()
+    cast = Cast(model)
+    first = cast.play(1, [work for step in steps for work in step])
+    every = sum(len(outcome.result.chosen.spoken) for outcome in first[2:]
+                if getattr(outcome.result, "chosen", None) is not None)  # fmt: skip
+    counted = Counted(model, monkeypatch)
+
+    cast.play(0, [copied(outcome) for outcome in first])
+    memory = memory_of(model)
+    cast.play(0, [Prefill(())])
+
+    assert 0 <= counted.calls.count("say") < every
+    kept = memory_of(model)
+    assert not kept.has_promised
+    assert len(kept.echo) == len(memory.echo)
+    assert not len(kept.echo) or np.abs(kept.echo).max() > 0
+
+
+def test_a_cancelled_answer_is_cancelled_at_the_same_place():
+    model = cascade()
+    cast = Cast(model)
+    steps = spoken_turns()
+    begun = cast.play(0, [*steps[0], steps[1][0]])
+    job = model.start(0, steps[1][1])
+    while not job.take_pieces():
+        assert job.stage is not None
+        model.step(job.stage, [job])
+    job.cancel()
+    said = Outcome(steps[1][1], job.result)
+    rest = [work for step in steps[2:] for work in step]
+    expected = cast.play(0, rest)
+
+    again = cast.play(1, [copied(outcome) for outcome in [*begun, said]])
+
+    assert again[-1].result.text == job.result.text
+    assert again[-1].result.ending == job.result.ending
+    assert sounds(cast.play(1, rest)) == sounds(expected)
