@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tests.support.patience import HANG_S
 from tests.support.small_minicpmo import small_model
 
 from parley.engine.engine import Engine
@@ -88,6 +91,32 @@ def test_what_nobody_came_for_is_forgotten_with_the_picture(threads: MediaThread
     gc.collect()
 
     assert threads._cuts == {}
+
+
+def test_a_picture_may_be_collected_while_the_next_is_handed_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    threads = MediaThreads(RULES, threads=1)
+    cycle: list[object] = [picture()]
+    cycle.append(cycle)
+    threads.begin_cut(cycle[0], 1)  # type: ignore[arg-type]
+    submit = threads._threads.submit
+    submit(int).result(HANG_S)  # The thread is done with the picture.
+    del cycle
+
+    def collect_and_submit(task: Callable[..., Any], *more: Any) -> Future[Any]:
+        gc.collect()
+        return submit(task, *more)
+
+    monkeypatch.setattr(threads._threads, "submit", collect_and_submit)
+    pixels = picture(1)
+    hands_in = threading.Thread(target=threads.begin_cut, args=(pixels, 1), daemon=True)
+    hands_in.start()
+    hands_in.join(HANG_S)
+
+    assert not hands_in.is_alive()
+    assert list(threads._cuts) == [(id(pixels), 1)]
+    threads.close()
 
 
 def test_a_picture_that_cannot_be_cut_fails_where_it_is_needed(threads: MediaThreads) -> None:

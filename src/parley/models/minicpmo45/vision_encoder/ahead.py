@@ -34,7 +34,8 @@ class MediaThreads:
     def __init__(self, rules: SliceRules, threads: int = THREADS) -> None:
         self._rules = rules
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="parley-media")
-        self._lock = threading.Lock()
+        # A picture may be collected, and be forgotten, while this very thread holds the lock.
+        self._lock = threading.RLock()
         self._cuts: dict[_Key, Future[Pieces]] = {}
 
     def begin_cut(self, pixels: Pixels, limit: int | None) -> None:
