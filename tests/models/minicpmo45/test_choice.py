@@ -51,6 +51,33 @@ def test_a_mixed_batch_chooses_as_its_rows_do_alone():
         assert together == alone
 
 
+@pytest.mark.parametrize(
+    "extreme",
+    [
+        {"listen_top_k": 10**30},
+        {"listen_prob_scale": 1e300},
+        {"text_repetition_penalty": 1e300},
+        {"temperature": 1e-300},
+        {"top_k": 10**30},
+        {"text_repetition_window_size": 10**30, "max_new_speak_tokens_per_chunk": 10**30},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_whatever_number_one_row_brings_the_others_choose_as_alone(extreme):
+    usual = unit_rule(DuplexConfig(), IDS, listen_id=IDS.listen)
+    strange = unit_rule(DuplexConfig(**extreme), IDS, listen_id=IDS.listen)
+    logits = noise(2)
+    asks = [Ask(rule, range(9), 7, 0) for rule in (usual, strange)]
+
+    chosen = CHOOSER.choose(logits, asks)
+
+    assert chosen[0] == CHOOSER.choose(logits[:1], asks[:1])[0]
+    assert 0 <= chosen[1].token < VOCABULARY
+    weighed = CHOOSER.weigh(logits, asks)
+    assert not weighed.isnan().any()
+    assert not candidates(weighed, [usual, strange])[0].softmax(-1).isnan().any()
+
+
 def test_draws_follow_the_distribution():
     logits = torch.full((1, VOCABULARY), -50.0)
     logits[0, [3, 5, 9]] = torch.tensor([0.2, 0.5, 0.3]).log()

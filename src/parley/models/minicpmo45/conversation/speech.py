@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from parley.media.pcm import Pcm
+from parley.models.minicpmo45.llm.sampling import COLDEST
 from parley.models.minicpmo45.token2wav.token2wav import PrimedVoice, Token2Wav
 from parley.models.minicpmo45.token2wav.voices import VoiceStore
 from parley.models.minicpmo45.token2wav.windows import (
@@ -169,11 +170,11 @@ class SpeechOutput:
         sampling = self.sampling
         if temperature is not None and temperature != sampling.temperature:
             sampling = SpeechSampling(
-                temperature=temperature or 1.0,
+                temperature=temperature if temperature >= COLDEST else 1.0,
                 repetition_penalty=sampling.repetition_penalty,
                 top_p=sampling.top_p,
                 top_k=sampling.top_k,
-                is_greedy=sampling.is_greedy or temperature <= 0,
+                is_greedy=sampling.is_greedy or temperature < COLDEST,
             )
         return Speech(self, row, seed, sampling)
 

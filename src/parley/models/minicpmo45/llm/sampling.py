@@ -26,6 +26,14 @@ from parley.protocol.values import DuplexConfig
 REPLY_PENALTY_WINDOW = 128
 """Ids of earlier chunks of a reply that the penalty looks back on."""
 
+MOST = 2.0**30
+"""Clients may send any number; above this one a penalty, a scale or a count does nothing more. It
+fits into what goes to the device: where a number of one row does not, the whole batch's step fails.
+"""
+
+COLDEST = 1e-5
+"""Temperatures below take the best token, as 0 does; single precision has no room for them."""
+
 _TIES = 8
 """Extra candidates fetched, because entries equal to the last admitted one are admitted too."""
 
@@ -91,9 +99,9 @@ def reply_rule(sampling: Sampling, ids: SpecialIds, *, speaks: bool) -> ChoiceRu
         temperature=sampling.temperature,
         top_k=sampling.top_k,
         top_p=sampling.top_p,
-        is_greedy=sampling.is_greedy or sampling.temperature <= 0,
+        is_greedy=sampling.is_greedy or sampling.temperature < COLDEST,
         forbids="reply" if speaks else None,
-        repetition_penalty=sampling.repetition_penalty,
+        repetition_penalty=min(sampling.repetition_penalty, MOST),
         length_penalty=sampling.length_penalty,
         enders=ids.reply_terminators,
     )
@@ -105,16 +113,16 @@ def unit_rule(options: DuplexConfig, ids: SpecialIds, *, listen_id: int) -> Choi
         temperature=options.temperature,
         top_k=options.top_k,
         top_p=options.top_p,
-        is_greedy=options.decode_mode == "greedy" or options.temperature <= 0,
+        is_greedy=options.decode_mode == "greedy" or options.temperature < COLDEST,
         forbids="unit",
-        repetition_penalty=options.text_repetition_penalty,
+        repetition_penalty=min(options.text_repetition_penalty, MOST),
         penalty_minds_sign=False,
         length_penalty=options.length_penalty,
         enders=(ids.turn_eos,),
         probe=ids.chunk_eos,
         listen_id=listen_id,
-        listen_scale=options.listen_prob_scale,
-        listen_top_k=options.listen_top_k,
+        listen_scale=min(options.listen_prob_scale, MOST),
+        listen_top_k=options.listen_top_k and min(options.listen_top_k, int(MOST)),
     )
 
 
