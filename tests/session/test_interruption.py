@@ -15,7 +15,6 @@ from tests.support.timeline import chunks, silence, sound, speak
 from parley.clock import ManualClock
 from parley.media.pcm import INPUT_RATE_HZ, Pcm
 from parley.media.resample import resample
-from parley.session.interruption import Playback
 
 STOP = {"mode": "stop"}
 SENTENCE = sound(silence(0.5), speak(2.5), silence(1.2))
@@ -242,6 +241,42 @@ async def test_a_unit_that_is_late_ends_no_answer_for_who_speaks_over_it_in_dupl
         assert (await state(talk, "stopped"))["heard_ms"] == 1000
 
 
+def playing(pcm: Pcm, received_ms: float, buffered_ms: float) -> dict[str, Any]:
+    report = {"received_ms": received_ms, "buffered_ms": buffered_ms}
+    return {"type": "audio_chunk", "audio_base64": pcm64(pcm), "playback": report}
+
+
+@pytest.mark.parametrize("played_ms", [200, 700])
+async def test_a_client_that_says_what_it_has_played_is_believed_in_half_duplex(played_ms):
+    clock = ManualClock()
+    async with worker_harness(clock=clock) as harness:
+        talk = await harness.ready("half_duplex", config={"interruption": STOP})
+        tell(talk, SENTENCE)
+        await talk.until("turn_done")
+        sent_ms = sum(m["duration_ms"] for m in talk.socket.sent if m["type"] == "chunk")
+        # It began late: by the clock a second has been played.
+        clock.advance(1.0)
+        for chunk in chunks(noise(1.5), 0.1):
+            talk.say(playing(chunk, sent_ms, sent_ms - played_ms))
+
+        assert (await state(talk, "stopped"))["heard_ms"] == played_ms
+
+
+async def test_the_context_of_duplex_holds_what_a_client_says_it_has_played():
+    clock = ManualClock()
+    async with worker_harness(clock=clock) as harness:
+        talk = await harness.ready("duplex", "omni_1", interruption=STOP)
+        for sent, audio in enumerate([quiet(), quiet(), loud(), loud(), loud(), quiet()]):
+            talk.say(unit(audio))
+            await talk.until("result", sent + 1)
+        clock.advance(0.9)
+        for piece in chunks(noise(1.0), 0.1):
+            talk.say(playing(piece, 1000, 500))
+        stopped = await state(talk, "stopped")
+
+        assert (stopped["heard_ms"], stopped["text"]) == (500, "You")
+
+
 @pytest.mark.parametrize(("played_s", "heard_text"), [(0.5, "You"), (0.9, "You spoke for")])
 async def test_the_context_of_duplex_holds_what_was_heard(played_s, heard_text):
     clock = ManualClock()
@@ -266,21 +301,3 @@ async def test_the_context_of_duplex_holds_what_was_heard(played_s, heard_text):
         assert last["text"].startswith(heard_text)
         # A unit that speaks takes a token to decide it, and its words.
         assert after["kv_cache_length"] == before + units * listened + 1 + words
-
-
-def test_what_has_been_heard_follows_the_clock():
-    clock = ManualClock()
-    playback = Playback(clock)
-    playback.begin()
-    playback.send("One two three four ", 2000)
-    playback.send("five six seven eight", 2000)
-
-    clock.advance(2.0)
-    assert playback.heard() == (2000, "One two three four")
-    clock.advance(1.0)
-    left_before = playback.is_heard
-    playback.cut()
-    assert (left_before, playback.is_heard) == (True, False)
-    assert playback.heard() == (3000, "One two three four five six")
-    clock.advance(HANG_S)
-    assert playback.heard() == (3000, "One two three four five six")

@@ -279,7 +279,8 @@ class TalkLoop:
             # Before connecting: without a microphone there is no reason to stand in the queue.
             microphone = devices.enter_context(Microphone(samples)) if self._sound is None else None
             if self._plays:
-                self._speaker = devices.enter_context(Loudspeaker())
+                speaker = self._speaker = devices.enter_context(Loudspeaker())
+                self._client.loudspeaker = lambda: speaker.left_s
             async with self._client as client:
                 await self._until_ready(client)
                 source: Source = microphone or FileSource(self._spoken(), samples)

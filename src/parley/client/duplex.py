@@ -246,6 +246,7 @@ class DuplexClient(UnitClient):
             frame_base64_list=frames,
             force_listen=force_listen,
             max_slice_nums=slices,
+            playback=self._playback(),
         )
 
     def _translate(self, message: Any) -> Event | None:

@@ -178,7 +178,8 @@ class HalfDuplexClient(LiveClient):
             NotReady: before `Ready`.
             ConnectionLost: the connection is gone.
         """
-        self._active("audio_chunk").post_live(wire.AudioChunk(audio_base64=self._sound.out(pcm)))
+        chunk = wire.AudioChunk(audio_base64=self._sound.out(pcm), playback=self._playback())
+        self._active("audio_chunk").post_live(chunk)
 
     @property
     def is_my_turn(self) -> bool:

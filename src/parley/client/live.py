@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable
 from types import ModuleType, TracebackType
 from typing import Any, ClassVar, Final, Self
 
@@ -54,6 +54,7 @@ from parley.media.pcm import (
 )
 from parley.media.resample import resample
 from parley.protocol import codec, legacy, realtime
+from parley.protocol.values import PlaybackReport
 
 BACKOFF_S: Final = 0.5
 SHORTEST_WAIT_S: Final = 0.1
@@ -97,6 +98,10 @@ class LiveClient(ABC):
         self._kept: deque[Event | Exception] = deque()
         self._reading = asyncio.Lock()
         self._news = asyncio.Event()
+        self.loudspeaker: Callable[[], float] | None = None
+        """Where `interruption` is on: returns how many seconds of the sound that has come have not
+        been played. The server is told with every sound that is sent, and knows what was heard of
+        an answer that is interrupted; without it, it takes sound to be played as it comes."""
         self.phase: str = "closed"
         """`queued`, `connected`, `active` or `closed`, as the server sees it."""
 
@@ -423,6 +428,12 @@ class LiveClient(ABC):
         await self._back_off()
         await self._open()
         return Reconnecting(self._attempt, lost)
+
+    def _playback(self) -> PlaybackReport | msgspec.UnsetType:
+        if self.loudspeaker is None:
+            return msgspec.UNSET
+        buffered_ms = 1000 * max(0.0, self.loudspeaker())
+        return PlaybackReport(received_ms=self._sound.received_ms, buffered_ms=buffered_ms)
 
     def _active(self, what: str) -> Link:
         if self.phase != "active":

@@ -105,7 +105,11 @@ class RealtimeClient(UnitClient):
         self, audio: str, frames: tuple[str, ...], force_listen: bool, slices: int | None
     ) -> msgspec.Struct:
         return wire.Append(
-            audio=audio, video_frames=frames, force_listen=force_listen, max_slice_nums=slices
+            audio=audio,
+            video_frames=frames,
+            force_listen=force_listen,
+            max_slice_nums=slices,
+            playback=self._playback(),
         )
 
     def _written(self, text: str, images: tuple[str, ...]) -> msgspec.Struct:

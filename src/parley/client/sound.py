@@ -36,6 +36,8 @@ class ClientSound:
         self._heard_field = heard_field
         self._said_field = said_field
         self.format = PUBLISHED_FORMAT
+        self.received_ms = 0.0
+        """Of all sound that has come."""
         self._encoder = coding.encoder("float32", INPUT_RATE_HZ)
         self._decoder = coding.decoder("float32", OUTPUT_RATE_HZ)
 
@@ -56,6 +58,7 @@ class ClientSound:
         if not text:
             return None
         pcm = self._decoder.decode(codec.from_base64(text, field=self._said_field))
+        self.received_ms += pcm.duration_ms
         return pcm if len(pcm) else None
 
     def frame(self, message: msgspec.Struct) -> str | bytes:

@@ -143,6 +143,7 @@ class DuplexDialect(SoundDialect, LegacyDialect):
             frames=within(message.frame_bytes),
             force_listen=message.force_listen,
             max_slices=message.max_slice_nums,
+            playback=message.playback or None,
         )
 
     # ---- server → client -------------------------------------------------------------------

@@ -104,9 +104,12 @@ class HalfDuplexDialect(SoundDialect, LegacyDialect):
         if not message.audio_base64:
             return None
         if self.sound.format.input == "float32":
-            return AudioInput(from_float32_bytes(message.audio_bytes()))
-        pcm = self.sound.read(message.audio_base64, field="audio_base64")
-        return AudioInput(pcm) if len(pcm) else None
+            pcm = from_float32_bytes(message.audio_bytes())
+        else:
+            pcm = self.sound.read(message.audio_base64, field="audio_base64")
+            if not len(pcm):
+                return None
+        return AudioInput(pcm, playback=message.playback or None)
 
     # ---- server → client -------------------------------------------------------------------
 

@@ -54,6 +54,7 @@ class RealtimeCallDialect(Dialect):
             frames=within(message.frame_bytes) if sees_video else (),
             force_listen=message.force_listen,
             max_slices=message.max_slice_nums,
+            playback=message.playback or None,
         )
 
 

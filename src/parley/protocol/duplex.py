@@ -49,6 +49,7 @@ from parley.protocol.values import (
     DuplexConfig,
     Frames,
     InterruptionOptions,
+    PlaybackReport,
     Slices,
     Text,
     VoiceName,
@@ -93,12 +94,14 @@ class Prepare(msgspec.Struct, tag="prepare", frozen=True, kw_only=True):
 
 class AudioChunk(msgspec.Struct, tag="audio_chunk", frozen=True, kw_only=True):
     """One unit: normally 16000 samples (base64 float32 PCM, 16 kHz mono) and up to four frames;
-    either may be absent, not both."""
+    either may be absent, not both. `playback`: where `interruption` is on, how far the answer has
+    been played."""
 
     audio_base64: str = ""
     frame_base64_list: Frames = ()
     force_listen: bool = False
     max_slice_nums: Slices | None = None
+    playback: PlaybackReport | UnsetType = UNSET
 
     def audio_bytes(self) -> bytes:
         """Raw float32 samples; none only where there are frames.

@@ -46,6 +46,7 @@ from parley.protocol.values import (
     AudioFormat,
     AudioPart,
     InterruptionOptions,
+    PlaybackReport,
     Text,
     TurnGeneration,
     TurnSession,
@@ -102,9 +103,10 @@ class Prepare(msgspec.Struct, tag="prepare", frozen=True, kw_only=True):
 
 class AudioChunk(msgspec.Struct, tag="audio_chunk", frozen=True, kw_only=True):
     """About half a second of microphone: base64 float32 PCM, 16 kHz mono. Without sound it is
-    ignored."""
+    ignored. `playback`: where `interruption` is on, how far the answer has been played."""
 
     audio_base64: str = ""
+    playback: PlaybackReport | UnsetType = UNSET
 
     def audio_bytes(self) -> bytes:
         """Raw float32 samples; may be empty."""

@@ -36,6 +36,7 @@ _VOICES: Final = {
 _INPUTS: Final = {
     "audio": ("audio", "audio_base64"),
     "video_frames": ("video_frames", "frame_base64_list"),
+    "playback": ("playback",),
 }
 TYPES: Final = frozenset({"session.init", "input.append", "session.close"})
 

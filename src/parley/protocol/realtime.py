@@ -32,6 +32,7 @@ from parley.protocol.values import (
     Frames,
     InterruptionOptions,
     InterruptionState,
+    PlaybackReport,
     SilenceReason,
     Slices,
     Text,
@@ -94,12 +95,13 @@ class SessionUpdate(msgspec.Struct, tag="session.update", frozen=True, kw_only=T
 
 class Append(msgspec.Struct, tag="input_audio_buffer.append", frozen=True, kw_only=True):
     """One second of sound (base64 float32 PCM, 16 kHz mono; at least 250 ms) and usually one
-    frame."""
+    frame. `playback`: where `interruption` is on, how far the answer has been played."""
 
     audio: str
     video_frames: Frames = ()
     force_listen: bool = False
     max_slice_nums: Slices | None = None
+    playback: PlaybackReport | UnsetType = UNSET
 
     def audio_bytes(self, least_samples: int = APPEND_LEAST_SAMPLES) -> bytes:
         """Raw float32 samples, at most 10 s."""

@@ -317,6 +317,19 @@ InterruptionState = Literal["suspected", "dismissed", "stopped"]
 """Somebody may be interrupting, does not, or has."""
 
 
+class PlaybackReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a client's loudspeaker has got to, sent with a client's sound; who does not send it is
+    taken to play at once and without gaps.
+
+    Args:
+        received_ms: of all sound that this session was sent, what has come.
+        buffered_ms: of that, what is to be played and has not been.
+    """
+
+    received_ms: Annotated[float, Meta(ge=0)]
+    buffered_ms: Annotated[float, Meta(ge=0)]
+
+
 class InterruptionOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What happens when somebody speaks while the assistant does.
 

@@ -208,10 +208,12 @@ class DuplexRunner:
             raise WrongPhase("audio", self._session.phase)
         now_s = self._session.clock.monotonic()
         self._break_silence()
+        self._interruptions.report(heard.playback)
         if self._frames:
             frames = (*self._frames, *heard.frames)[-FRAMES_LIMIT:]
             heard = AudioInput(heard.pcm, frames, heard.force_listen, heard.max_slices)
             self._frames = ()
+        heard = dataclasses.replace(heard, playback=None)
         if self._goes_on or self._interruptions.playback.is_heard:
             self._interruptions.hear(heard.pcm)
         else:

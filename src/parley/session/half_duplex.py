@@ -170,8 +170,10 @@ class HalfDuplexRunner:
                 session.enter(Phase.PREPARING)
                 self._prepared.set_result(event)
             case AudioInput(pcm) if self._interruptions.is_watching:
+                self._interruptions.report(event.playback)
                 self._interruptions.hear(pcm)
             case AudioInput(pcm) if session.phase is Phase.ACTIVE:
+                self._interruptions.report(event.playback)
                 self._interruptions.learn(pcm)
                 self._hear(pcm)
             case AudioInput() if session.phase is Phase.GENERATING:

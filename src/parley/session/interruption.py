@@ -13,10 +13,10 @@ from collections.abc import Callable
 from typing import Final
 
 from parley import logs
-from parley.clock import Clock
 from parley.dialects.events import InterruptionChanged
 from parley.media.pcm import Pcm
-from parley.protocol.values import InterruptionOptions, InterruptionState
+from parley.protocol.values import InterruptionOptions, InterruptionState, PlaybackReport
+from parley.session.playback import Playback
 from parley.session.session import Session
 from parley.vad import DetectorFactory
 from parley.vad.interruption import (
@@ -71,6 +71,10 @@ class InterruptionWatch:
     def cut(self, at_s: float) -> None:
         """The client plays nothing more of what it was sent."""
         self._put(lambda: self._detector.cut(at_s))
+
+    def move(self, seconds: float) -> None:
+        """The client says that it plays so much later than it was taken to."""
+        self._put(lambda: self._detector.move(seconds))
 
     def hear(self, pcm: Pcm, at_s: float) -> None:
         """The client's sound while the assistant is heard: 16 kHz, of any length; its last sample
@@ -208,6 +212,16 @@ class Interruptions:
         if self._watch is not None:
             self._watch.cut(self.playback.ends_s)
 
+    def report(self, told: PlaybackReport | None) -> None:
+        """What the client says it has played, if it says so."""
+        if told is None:
+            return
+        later_s = self.playback.report(told)
+        if self._watch is not None:
+            self._watch.move(later_s)
+        if self._session.deadlines.get("played") is not None:
+            self._session.deadlines.set("played", self.playback.ends_s)
+
     def hear(self, pcm: Pcm) -> None:
         """The client's sound while the answer can be interrupted: 16 kHz, of any length."""
         if self._watch is not None:
@@ -241,64 +255,8 @@ class Interruptions:
             # The fence: nothing of this answer is sent from here on.
             self.is_cut = True
             self.cut()
-            self._session.drop_output()
+            self.playback.unsend(self._session.drop_output())
         heard_ms, text = self.playback.heard()
         self._session.emit(InterruptionChanged(state, self._index(), heard_ms, text))
         if self.is_cut:
             self._stop(event.at_sample)
-
-
-class Playback:
-    """How much of an answer a client has heard: computed from what was sent, and when.
-
-    A client plays at once and without gaps what it is sent faster than it can be heard.
-    """
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self.ends_s = 0.0
-        """When the last sample sent has been played (monotonic)."""
-        self._sent_ms = 0.0
-        self._text = ""
-        self.unheard_chars = 0
-        """Of the text of an answer that was cut: what was sent and not heard."""
-
-    def begin(self) -> None:
-        """A new answer."""
-        self._sent_ms, self._text = 0.0, ""
-
-    def send(self, text: str, duration_ms: float) -> float:
-        """The next piece of the answer; returns when it begins to be played (monotonic)."""
-        self._text += text
-        self._sent_ms += duration_ms
-        starts_s = max(self.ends_s, self._clock.monotonic())
-        if duration_ms:
-            self.ends_s = starts_s + duration_ms / 1000
-        return starts_s
-
-    def cut(self) -> None:
-        """The client throws away what it has not played."""
-        sent_chars = len(self._text)
-        self._sent_ms, self._text = self.heard()
-        self.unheard_chars = sent_chars - len(self._text)
-        self.ends_s = self._clock.monotonic()
-
-    @property
-    def is_heard(self) -> bool:
-        """Whether something is being played now."""
-        return self._clock.monotonic() < self.ends_s
-
-    def heard(self) -> tuple[int, str]:
-        """Milliseconds of the answer that have been played, and their text, to whole words.
-
-        Text is taken to be spread evenly over the sound. Without sound, all text has been read.
-        """
-        left_ms = 1000 * max(0.0, self.ends_s - self._clock.monotonic())
-        heard_ms = max(0.0, self._sent_ms - left_ms)
-        if not self._sent_ms or heard_ms >= self._sent_ms:
-            return round(heard_ms), self._text
-        most = round(len(self._text) * heard_ms / self._sent_ms)
-        text = self._text[:most]
-        if most < len(self._text) and not self._text[most].isspace() and " " in self._text:
-            text = text[: text.rfind(" ") + 1]
-        return round(heard_ms), text.rstrip()

@@ -35,8 +35,8 @@ class Outbox:
 
     def __init__(self, limits: OutputLimits) -> None:
         self._limits = limits
-        self._waiting: deque[tuple[str | bytes, bool]] = deque()
-        """Messages, and whether an interruption drops them."""
+        self._waiting: deque[tuple[str | bytes, float | None]] = deque()
+        """Messages; of an answer's, which an interruption drops, the milliseconds of its sound."""
         self._waiting_bytes = 0
         self._last_bytes = 0
         self._changed = asyncio.Event()
@@ -45,11 +45,12 @@ class Outbox:
         self.is_timed = True
         """False: `send` itself sees to it that a client that reads nothing holds nothing up."""
 
-    def put(self, frames: Sequence[str | bytes], *, is_output: bool = False) -> None:
+    def put(self, frames: Sequence[str | bytes], *, output_ms: float | None = None) -> None:
         """Queue messages.
 
         Args:
-            is_output: they are part of an answer, which may be interrupted.
+            output_ms: they are part of an answer, which may be interrupted, and this is how much
+                sound they hold.
 
         Raises:
             SlowClient: too much waits already; these are not queued.
@@ -57,7 +58,8 @@ class Outbox:
         size = sum(map(len, frames))
         if self._waiting and self._waiting_bytes + size > self._limits.waiting_bytes:
             raise SlowClient(self._waiting_bytes)
-        self._waiting.extend((frame, is_output) for frame in frames)
+        each_ms = None if output_ms is None else output_ms / max(1, len(frames))
+        self._waiting.extend((frame, each_ms) for frame in frames)
         self._waiting_bytes += size
         self._changed.set()
 
@@ -66,11 +68,13 @@ class Outbox:
         """Whether everything is being sent or has been."""
         return not self._waiting
 
-    def drop_output(self) -> None:
-        """Forget what waits of an answer."""
-        self._waiting = deque(item for item in self._waiting if not item[1])
+    def drop_output(self) -> float:
+        """Forget what waits of an answer; returns how many milliseconds of sound that was."""
+        dropped_ms = sum(output_ms for _, output_ms in self._waiting if output_ms is not None)
+        self._waiting = deque(item for item in self._waiting if item[1] is None)
         self._waiting_bytes = sum(len(frame) for frame, _ in self._waiting)
         self._sent.set()
+        return dropped_ms
 
     async def room(self) -> None:
         """Until less than half of what may wait does. For those who can speak faster than a client

@@ -199,16 +199,16 @@ class Session:
             return
         self._observe(event)
         error = event.error if isinstance(event, Failed) else None
-        is_output = isinstance(event, OutputDelta)
+        output_ms = event.duration_ms if isinstance(event, OutputDelta) else None
         reply = self._dialect.encode(event)
         if isinstance(event, SessionReady) and self._resumable is not None:
             self._put(self._with_token(reply, self._resumable))
             return
         if isinstance(event, UnitDone) and self._resumable is not None:
             self._watch_context(event)
-        self._send(reply, SessionEnded("error", error), is_output=is_output)
+        self._send(reply, SessionEnded("error", error), output_ms=output_ms)
 
-    def _send(self, reply: Reply, ended: SessionEnded, *, is_output: bool = False) -> None:
+    def _send(self, reply: Reply, ended: SessionEnded, *, output_ms: float | None = None) -> None:
         """Send what the dialect says; where it closes the connection, the session has `ended`."""
         if reply.close_code is not None:
             self._last_words = reply
@@ -217,7 +217,7 @@ class Session:
         if reply.offers_resume and self._resumable is not None:
             self._put(self._with_token(reply, self._resumable))
             return
-        self._put(self._dialect.frames(reply), is_output=is_output)
+        self._put(self._dialect.frames(reply), output_ms=output_ms)
 
     def _with_token(self, reply: Reply, resumable: ResumableSocket) -> list[str | bytes]:
         """What tells the client that it may come back, where it asked."""
@@ -227,9 +227,9 @@ class Session:
             self.deadlines.warn_of_the_last(self.clock.monotonic())
         return [resumable.with_token(text) for text in self._dialect.frames(reply)]
 
-    def _put(self, frames: Sequence[str | bytes], *, is_output: bool = False) -> None:
+    def _put(self, frames: Sequence[str | bytes], *, output_ms: float | None = None) -> None:
         try:
-            self._outbox.put(frames, is_output=is_output)
+            self._outbox.put(frames, output_ms=output_ms)
         except SlowClient as error:
             self.end(SessionEnded("error", error))
 
@@ -250,9 +250,10 @@ class Session:
         per_unit = done.context_tokens / (done.index + 1)
         self.go_away((limit - done.context_tokens) / per_unit, "context")
 
-    def drop_output(self) -> None:
-        """Send nothing more of the answer in progress than is under way already."""
-        self._outbox.drop_output()
+    def drop_output(self) -> float:
+        """Send nothing more of the answer in progress than is under way already; returns how many
+        milliseconds of sound are not sent for it."""
+        return self._outbox.drop_output()
 
     async def room(self) -> None:
         """Until the client has read enough of what was emitted; bounded, because a client that

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -26,11 +26,17 @@ ECHO_ALIKE: Final = 0.6
 ECHO_S: Final = 5.0
 """How long after playing an echo may come: what clients buffer, and the room."""
 
+KNOWN_ECHO_S: Final = 0.4
+"""The same where the client says what it has played: its devices, and the room."""
+
 EARLY_S: Final = 1.0
 """How much sooner than computed a client may play: it may have thrown away what came before."""
 
 WAITING_S: Final = 90.0
 """Sound that may wait to be played, sent ahead; beyond it the oldest is forgotten."""
+
+PAUSE_S: Final = 0.05
+"""Sound that begins no later than this behind other sound belongs to it."""
 
 ECHO_RATE_HZ: Final = 4000
 """Echoes are looked for below 2 kHz, where voices are strong: a twentieth of the work."""
@@ -60,6 +66,7 @@ class PlayedSound:
     def __init__(self) -> None:
         self._pieces: deque[_Piece] = deque()
         self._samples = 0
+        self._echo_s = ECHO_S
 
     def play(self, pcm: Pcm, starts_s: float) -> None:
         """The next sound, of any rate; its first sample is played at `starts_s`."""
@@ -78,10 +85,22 @@ class PlayedSound:
         )
         self._samples = sum(len(piece.samples) for piece in self._pieces)
 
+    def move(self, seconds: float) -> None:
+        """The client says that it plays what it was sent last so much later than it was taken
+        to."""
+        self._echo_s = KNOWN_ECHO_S
+        moved: deque[_Piece] = deque()
+        while self._pieces:
+            piece = self._pieces.pop()
+            moved.appendleft(replace(piece, starts_s=piece.starts_s + seconds))
+            if not self._pieces or piece.starts_s - self._pieces[-1].ends_s > PAUSE_S:
+                break
+        self._pieces += moved
+
     def is_heard_in(self, heard: Sequence[Samples], at_s: float) -> bool:
         """Whether the microphone's last windows, 16 kHz, the last of which ended at `at_s`, are an
         echo."""
-        since_s = at_s - ECHO_S
+        since_s = at_s - self._echo_s - sum(map(len, heard)) / RATE_HZ
         while self._pieces and self._pieces[0].ends_s <= since_s:
             self._drop()
         if not self._pieces:
@@ -90,11 +109,10 @@ class PlayedSound:
         return likeness(sound, self._between(since_s, at_s + EARLY_S, len(sound))) >= ECHO_ALIKE
 
     def _between(self, start_s: float, end_s: float, pause_samples: int) -> Samples:
-        """What is played in that time; pauses, and that before the first of it, are shortened to
-        `pause_samples`."""
+        """What is played in that time; pauses are shortened to `pause_samples`."""
         found: list[Samples] = []
         pause = np.zeros(pause_samples, np.float32)
-        last_s = -np.inf
+        last_s = start_s
         for piece in self._pieces:
             near = piece.between(start_s, end_s)
             if len(near):

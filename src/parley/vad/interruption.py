@@ -120,6 +120,10 @@ class InterruptionDetector:
         """The client plays nothing more of what it was sent."""
         self._played.cut(at_s)
 
+    def move(self, seconds: float) -> None:
+        """The client says that it plays so much later than it was taken to."""
+        self._played.move(seconds)
+
     def learn(self, pcm: Pcm) -> list[InterruptionEvent]:
         """Sound from the microphone while nothing is played: how loud the room is. What was
         suspected before is over."""

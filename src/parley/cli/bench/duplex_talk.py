@@ -89,6 +89,10 @@ class Ear:
             self.played[-1].end_s = now_s
             self.played[-1].was_cut = True
 
+    def left_s(self) -> float:
+        """Seconds that have come and have not been played."""
+        return max(0.0, self.played[-1].end_s - self._loop.time()) if self.played else 0.0
+
     def tell(self) -> None:
         """Wake whoever waits: the conversation has ended."""
         self._changed.set()
@@ -133,6 +137,7 @@ class Mouth:
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[Samples] = deque()
         self._room = room(10.0)
+        self._room_at = 0
         self._begun_s = self._loop.time()
 
     async def run(self) -> None:
@@ -161,7 +166,10 @@ class Mouth:
         self._waiting.clear()
         if len(rest):
             self._waiting.append(rest)
-        quiet = self._room[: self._size].copy()
+        if self._room_at + self._size > len(self._room):
+            self._room_at = 0
+        quiet = self._room[self._room_at : self._room_at + self._size].copy()
+        self._room_at += self._size
         quiet[: len(chunk)] += chunk
         return quiet
 

@@ -276,6 +276,7 @@ class Crowd:
             async with client:
                 await client.ready(timeout_s=READY_S)
                 ear = FenceEar(outcome)
+                client.loudspeaker = ear.left_s
                 mouth = Mouth(client, self.chunk_s)
 
                 async def listen() -> None:

@@ -10,6 +10,7 @@ import asyncio
 import base64
 import json
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, ClassVar, Final, Self
@@ -57,6 +58,8 @@ class Talker(ABC):
         self._access = Access(url, **access)
         self._interruption = interruption
         self._socket: Socket | None = None
+        self.loudspeaker: Callable[[], float] | None = None
+        """As `LiveClient.loudspeaker`; told where the dialect can."""
         self.phase = "closed"
 
     async def __aenter__(self) -> Self:
@@ -246,6 +249,7 @@ class MiniCPMOV2Talker(Talker):
     """The newest MiniCPM-o dialect, with this server's extension that tells of interruptions."""
 
     path = "/v1/realtime?mode=audio"
+    _received_ms = 0.0
 
     async def _prepare(self) -> None:
         payload = {
@@ -259,13 +263,19 @@ class MiniCPMOV2Talker(Talker):
 
     def append(self, pcm: Pcm) -> dict[str, Any]:
         audio = base64.b64encode(pcm.samples.astype("<f4").tobytes()).decode()
-        return {"type": "input.append", "input": {"audio": audio}}
+        told: dict[str, Any] = {"audio": audio}
+        if self.loudspeaker is not None:
+            buffered_ms = 1000 * self.loudspeaker()
+            told["playback"] = {"received_ms": self._received_ms, "buffered_ms": buffered_ms}
+        return {"type": "input.append", "input": told}
 
     def translate(self, message: dict[str, Any]) -> Told | None:
         match message["type"]:
             case "response.output.delta" if message["kind"] == "audio":
                 samples = from_float32_bytes(base64.b64decode(message["audio"])).samples
-                return Speaking("", Pcm(samples, OUTPUT_RATE_HZ), False, 0, None)
+                sound = Pcm(samples, OUTPUT_RATE_HZ)
+                self._received_ms += sound.duration_ms
+                return Speaking("", sound, False, 0, None)
             case "response.output.delta" if message["kind"] == "listen":
                 return Listening(0, None)
             case "response.interruption":

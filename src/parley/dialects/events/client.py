@@ -12,6 +12,7 @@ from parley.protocol.values import (
     DuplexConfig,
     Generation,
     InterruptionOptions,
+    PlaybackReport,
     TextPart,
     Tool,
     TtsMode,
@@ -102,6 +103,7 @@ class AudioInput:
         frames: picture files, oldest first.
         max_slices: for these frames; None leaves it to the session.
         text: written words that joined the unit (for observers).
+        playback: how far the client has played what it was sent; None: it does not say.
     """
 
     pcm: Pcm
@@ -109,6 +111,7 @@ class AudioInput:
     force_listen: bool = False
     max_slices: int | None = None
     text: str = ""
+    playback: PlaybackReport | None = None
 
 
 @dataclass(frozen=True, slots=True)

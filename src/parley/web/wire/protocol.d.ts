@@ -243,10 +243,16 @@ export namespace half_duplex {
     extensions?: boolean;
     resume?: boolean;
   }
-  /** About half a second of microphone: base64 float32 PCM, 16 kHz mono. Without sound it is ignored. */
+  /** What a client's loudspeaker has got to, sent with a client's sound; who does not send it is taken to play at once and without gaps. */
+  interface PlaybackReport {
+    received_ms: number;
+    buffered_ms: number;
+  }
+  /** About half a second of microphone: base64 float32 PCM, 16 kHz mono. Without sound it is ignored. `playback`: where `interruption` is on, how far the answer has been played. */
   interface AudioChunk {
     type: "audio_chunk";
     audio_base64?: string;
+    playback?: PlaybackReport;
   }
   /** From the client, only with extensions: written words and pictures (base64 files), which are answered aloud. Pictures alone go with what is said or written next. */
   interface InputText {
@@ -415,13 +421,19 @@ export namespace duplex {
     extensions?: boolean;
     resume?: boolean;
   }
-  /** One unit: normally 16000 samples (base64 float32 PCM, 16 kHz mono) and up to four frames; either may be absent, not both. */
+  /** What a client's loudspeaker has got to, sent with a client's sound; who does not send it is taken to play at once and without gaps. */
+  interface PlaybackReport {
+    received_ms: number;
+    buffered_ms: number;
+  }
+  /** One unit: normally 16000 samples (base64 float32 PCM, 16 kHz mono) and up to four frames; either may be absent, not both. `playback`: where `interruption` is on, how far the answer has been played. */
   interface AudioChunk {
     type: "audio_chunk";
     audio_base64?: string;
     frame_base64_list?: string[];
     force_listen?: boolean;
     max_slice_nums?: number | null;
+    playback?: PlaybackReport;
   }
   /** A frame (or several) for the next unit; the newest four are kept. */
   interface VideoFrame {
@@ -623,13 +635,19 @@ export namespace realtime {
     session: SessionOptions;
     extensions?: boolean;
   }
-  /** One second of sound (base64 float32 PCM, 16 kHz mono; at least 250 ms) and usually one frame. */
+  /** What a client's loudspeaker has got to, sent with a client's sound; who does not send it is taken to play at once and without gaps. */
+  interface PlaybackReport {
+    received_ms: number;
+    buffered_ms: number;
+  }
+  /** One second of sound (base64 float32 PCM, 16 kHz mono; at least 250 ms) and usually one frame. `playback`: where `interruption` is on, how far the answer has been played. */
   interface Append {
     type: "input_audio_buffer.append";
     audio: string;
     video_frames?: string[];
     force_listen?: boolean;
     max_slice_nums?: number | null;
+    playback?: PlaybackReport;
   }
   /** A part of an item: `text`, or `image_url` (base64 of a file, also as a data URL). */
   interface ItemPart {
