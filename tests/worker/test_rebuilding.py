@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
+import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,6 +26,7 @@ from parley.clock import ManualClock
 from parley.errors import ParleyError
 from parley.gateway.rebuilding import _parts
 from parley.gateway.session_copies import KeptCopy
+from parley.models.parrot import Parrot
 from parley.protocol.control import CopyPart, CopyStored
 from parley.protocol.resume import hash_of
 from parley.session import state_codec
@@ -168,8 +170,14 @@ async def whole_talk(harness: WorkerHarness, name: Any) -> tuple[list[Message], 
 
 
 async def rebuilt_talk(
-    harness: WorkerHarness, name: Any, number: int, kept: KeptCopy, whole: list[Message]
+    harness: WorkerHarness,
+    name: Any,
+    number: int,
+    kept: KeptCopy,
+    whole: list[Message],
+    past: Message | None = None,
 ) -> list[Message]:
+    """`past`: sent before the worker was lost, and again now."""
     lease = LeasedSlot(f"again-{number}", "session", name, KINDS[name])
     bringer = CopyBringer(kept)
     slot = await harness.host.admit(lease)
@@ -182,8 +190,11 @@ async def rebuilt_talk(
     assert all(plain([json.loads(o.frame)]) == plain([whole[o.seq - 1]]) for o in kept.outputs)
     socket = FakeSocket()
     token = hash_of(whole[0]["resume_token"])
-    attaching = asyncio.create_task(harness.host.attach(lease.lease_id, socket, token, seq))
+    sent = 0 if past is None else state_codec.decode(kept.state)["received"] + 1
+    attaching = asyncio.create_task(harness.host.attach(lease.lease_id, socket, token, seq, sent))
     resumed = await socket.until("session.resumed")
+    if past is not None:
+        socket.say(past)
     heard = await hear_all(socket, TALKS[name][1], seen, resumed["received"])
     await asyncio.gather(holding, attaching)
     return heard
@@ -224,6 +235,27 @@ async def goes_on_from_every_copy(
                 end = next(at for at, m in enumerate(heard) if m.get("interrupted"))
                 heard, right = heard[: end + 1], right[: end + 1]
         assert comparable(heard) == comparable(right), number
+
+
+async def test_sound_sent_while_an_answer_was_said_is_not_heard_after_it(
+    harness: WorkerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_once = Parrot.step
+
+    def step(*given: Any) -> None:
+        time.sleep(0.01)
+        at_once(*given)
+
+    # Slow enough for copies in the middle of an answer.
+    monkeypatch.setattr(Parrot, "step", step)
+    whole, gateway = await whole_talk(harness, "half_duplex")
+    kept = next(kept for kept in gateway.taken if is_half_said(kept))
+    # It is no multiple of what the detector hears at once, so the next turn would be cut elsewhere.
+    past = {"type": "audio_chunk", "audio_base64": b64(sound(silence(0.3)))}
+
+    heard = await rebuilt_talk(harness, "half_duplex", 1, kept, whole, past)
+
+    assert comparable(plain(heard)) == comparable(broken_off(whole, heard))
 
 
 def is_half_said(kept: KeptCopy) -> bool:

@@ -41,6 +41,11 @@ class SentMessages:
         self.given_up = 0
         """Messages that were too many to be kept."""
 
+    @property
+    def count(self) -> int:
+        """Of all that was sent."""
+        return self._received + len(self._unsure)
+
     def add(self, text: str | bytes) -> None:
         """This is about to be sent."""
         self._unsure.append(text)
@@ -118,7 +123,12 @@ class Returning:
             SocketClosed: it broke; try another.
             RemoteError: the session does not go on.
         """
-        request = ResumeRequest(session_id=self.session_id, resume_token=self._token, seq=self._seq)
+        request = ResumeRequest(
+            session_id=self.session_id,
+            resume_token=self._token,
+            seq=self._seq,
+            sent=self.sent.count,
+        )
         await socket.send(codec.encode(request))
         try:
             answer = _answer.decode(await socket.receive())

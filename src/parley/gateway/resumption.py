@@ -103,7 +103,7 @@ class Resumption:
             lease, self._settings, dialect=lease.resume.dialect, headers=headers
         ) as upstream:
             try:
-                await upstream.resume(hash_of(request.resume_token), request.seq)
+                await upstream.resume(hash_of(request.resume_token), request.seq, request.sent)
             except DialFailed as failure:
                 self._not_opened(connection, lease, failure)
                 return

@@ -134,13 +134,13 @@ class UpstreamConnection:
                 return self.connection
         return None
 
-    async def resume(self, token_hash: str, seq: int) -> ClientConnection:
-        """Dial once, to go on with the session of the lease.
+    async def resume(self, token_hash: str, seq: int, sent: int) -> ClientConnection:
+        """Dial once, to go on with the session of the lease; see `ResumeRequest`.
 
         Raises:
             DialFailed: the worker was not reached, or refused; see `RESUME_STATUSES`.
         """
-        self._headers[RESUME_HEADER] = f"{token_hash} {seq}"
+        self._headers[RESUME_HEADER] = f"{token_hash} {seq} {sent}"
         await self._dial()
         if self.connection is None:
             raise DialFailed("The worker is lost.")

@@ -49,12 +49,18 @@ Sequence = Annotated[int, Meta(ge=0, le=2**53)]
 
 
 class ResumeRequest(msgspec.Struct, tag="session.resume", frozen=True, kw_only=True):
-    """First message of a connection that goes on with a session. `seq`: of the last message that
-    came."""
+    """First message of a connection that goes on with a session.
+
+    Args:
+        seq: of the last message that came.
+        sent: how many messages were sent in all before the connection broke. Where an answer ended
+            with its worker, sound of before is not heard: it was sent while the answer was said.
+    """
 
     session_id: Annotated[str, Meta(min_length=1, max_length=64)]
     resume_token: Annotated[str, Meta(min_length=1, max_length=128)]
     seq: Sequence
+    sent: Sequence = 0
 
 
 class DeliveryAck(msgspec.Struct, tag="session.ack", frozen=True, kw_only=True):

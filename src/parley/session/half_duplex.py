@@ -157,6 +157,8 @@ class HalfDuplexRunner:
         self._is_warm = self._is_hearing = self._is_answering = self._has_answered = False
         self._broken_off: dict[str, Any] | None = None
         """An answer that was being made elsewhere."""
+        self._was_broken_off = False
+        """Whether one ended there of which the client had heard something."""
         self._asked: Asked | None = None
         """What it answers, if nothing of it was told."""
 
@@ -172,6 +174,9 @@ class HalfDuplexRunner:
             case AudioInput(pcm) if self._interruptions.is_watching:
                 self._interruptions.report(event.playback)
                 self._interruptions.hear(pcm)
+            case AudioInput() if self._was_broken_off and session.hears_what_is_past:
+                # It came while the answer was said that ended with its worker.
+                return
             case AudioInput(pcm) if session.phase is Phase.ACTIVE:
                 self._interruptions.report(event.playback)
                 self._interruptions.learn(pcm)
@@ -356,7 +361,7 @@ class HalfDuplexRunner:
         self._turns, self._is_warm = remembered["turns"], remembered["is_warm"]
         self._has_answered = remembered["has_answered"]
         self._ends_after_turn = remembered["ends_after_turn"]
-        self._broken_off = remembered["answer"]
+        told = self._broken_off = remembered["answer"]
         self._typed, self._found = remembered["typed"], remembered["found"]
         for pcm in remembered["sounds"]:
             self._sounds.put(pcm)
@@ -370,8 +375,8 @@ class HalfDuplexRunner:
             await self._redo(entry)
         if any(isinstance(entry, Answered) and entry.chosen is not None for entry in turns):
             await self._view.catch_up()
-        told = self._broken_off
         if told is not None and (told["text"] or told["audio_ms"] or not told["is_open"]):
+            self._was_broken_off = not self._interruptions.is_armed
             await self._redo(Answered(is_heard=True, said=told["text"], is_whole=False))
 
     async def _redo(self, entry: Asked | Answered | Cut) -> None:

@@ -122,6 +122,8 @@ class ResumableSocket:
         self._is_changed = False
         """Whether something besides messages is not in the copy yet."""
         self._is_restored = False
+        self._sent_before: int | None = None
+        """Messages that the client had sent when it lost another worker; None: it did not."""
         self._copying: asyncio.Handle | None = None
         self._copied_s = clock.monotonic()
         self._is_handed_over = False
@@ -144,6 +146,11 @@ class ResumableSocket:
     def is_enabled(self) -> bool:
         """Whether the client asked to be able to come back."""
         return self._journal is not None
+
+    @property
+    def is_of_before(self) -> bool:
+        """Whether the newest message was sent while another worker held the session."""
+        return self._received <= (self._sent_before or 0)
 
     @property
     def left_s(self) -> float | None:
@@ -304,15 +311,20 @@ class ResumableSocket:
         if reason is not None:
             raise ResumeRefused(reason)
 
-    async def attach(self, socket: SessionSocket, token_hash: str, seq: int) -> None:
+    async def attach(self, socket: SessionSocket, token_hash: str, seq: int, sent: int = 0) -> None:
         """Go on over `socket`; the connection before, if there still is one, is told. Returns when
         this one is over.
+
+        Args:
+            sent: how many messages the client had sent when it lost its connection.
 
         Raises:
             ResumeRefused: as `check`.
         """
         self.check(token_hash, seq)
         self._is_handed_over = False
+        if self._is_restored and self._sent_before is None:
+            self._sent_before = sent
         journal = self._journal
         assert journal is not None
         before, self._attached = self._attached, None

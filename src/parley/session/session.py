@@ -260,6 +260,11 @@ class Session:
         reads nothing is disconnected."""
         await self._outbox.room()
 
+    @property
+    def hears_what_is_past(self) -> bool:
+        """Whether the client's newest message was sent while another worker held the session."""
+        return self._resumable is not None and self._resumable.is_of_before
+
     def log(self, entry: Callable[[], Any]) -> None:
         """Something was done that another worker would have to do again, see `RebuildableRunner`.
         `entry`: makes the value; called only where a copy is kept."""

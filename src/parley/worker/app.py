@@ -187,16 +187,16 @@ async def _rebuild(
 
 async def _resume(socket: WebSocket, host: Host, lease: LeasedSlot) -> None:
     """A connection that goes on with a session that is here."""
-    token_hash, _, seq = socket.headers[RESUME_HEADER].partition(" ")
-    if not seq.isdecimal():
+    token_hash, *numbers = socket.headers[RESUME_HEADER].split(" ")
+    if len(numbers) != 2 or not all(number.isdecimal() for number in numbers):
         await socket.close(FORBIDDEN)
         return
-    after = int(seq)
+    after, sent = map(int, numbers)
     wire = GatewaySocket(connection_of(socket), host.frame_limit_bytes(lease.kind))
     try:
         host.check_resume(lease.lease_id, token_hash, after)
         await socket.accept()
-        await host.attach(lease.lease_id, wire, token_hash, after)
+        await host.attach(lease.lease_id, wire, token_hash, after, sent)
     except ResumeRefused as error:
         if socket.application_state is WebSocketState.CONNECTING:
             await _refuse(socket, str(error), RESUME_STATUSES[error.reason])

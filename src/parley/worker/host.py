@@ -318,13 +318,16 @@ class Host:
             if held.copy is not None:
                 held.copy.moved()
 
-    async def attach(self, lease_id: str, socket: SessionSocket, token_hash: str, seq: int) -> None:
-        """Go on with a session over another connection; returns when that one is over.
+    async def attach(
+        self, lease_id: str, socket: SessionSocket, token_hash: str, seq: int, sent: int = 0
+    ) -> None:
+        """Go on with a session over another connection; returns when that one is over. `seq`,
+        `sent`: see `ResumeRequest`.
 
         Raises:
             ResumeRefused: it may not, and why.
         """
-        await self._resumable(lease_id).attach(socket, token_hash, seq)
+        await self._resumable(lease_id).attach(socket, token_hash, seq, sent)
 
     def check_resume(self, lease_id: str, token_hash: str, seq: int) -> None:
         """Whether `attach` would work now.

@@ -111,7 +111,8 @@ class PatientClient(HalfDuplexClient):
 
 async def _turns(client: LiveClient, seen: Seen) -> None:
     assert isinstance(client, HalfDuplexClient)
-    turn = [_hum(0.0, 0.5), _hum(0.0, 0.5), *[_hum(0.3, 0.5)] * 2, *[_hum(0.0, 0.5)] * 3]
+    # The turn ends within its last piece: what comes while it is answered is dropped by design.
+    turn = [_hum(0.0, 0.5), _hum(0.0, 0.5), *[_hum(0.3, 0.5)] * 2, *[_hum(0.0, 0.5)] * 2]
     for _ in range(2):
         for chunk in turn:
             client.send_audio(chunk)

@@ -440,21 +440,24 @@ class LocalWriter:
 
     def _chunks(self, history: History, *, is_answered: bool = False) -> list[tuple[int, ...]]:
         """What is read at once: the system prompt, then all that stands before an answer, then the
-        answer. Reading few tokens takes as long as reading one."""
+        answer. Reading few tokens takes as long as reading one.
+
+        An answer is read once more when it is over, as a whole: a row that is done again then needs
+        not one call for each of its tokens.
+        """
         chunks: list[tuple[int, ...]] = []
         before: tuple[int, ...] = ()
         system = " ".join(part for part in (history.system, *history.known) if part)
         if system:
             chunks.append(self._encode(opening("system") + system + CLOSING))
-        lead = ""
+        closing = self._encode(CLOSING)
         for line in history.lines:
             if line.role == "assistant":
-                before += self._encode(lead + opening("assistant"))
-                chunks += (before, line.ids or self._encode(line.text))
-                before, lead = (), CLOSING
+                before += self._encode(opening("assistant"))
+                chunks += (before, (line.ids or self._encode(line.text)) + closing)
+                before = ()
                 continue
-            before += self._encode(lead + opening(line.role) + line.text)
-            lead = ""
+            before += self._encode(opening(line.role) + line.text)
             if not line.is_open:
                 note = f"\n(note: {line.note})" if line.note else ""
                 before += self._encode(note + CLOSING)

@@ -73,7 +73,8 @@ export class Returning {
 
   /** The first message of the next connection. */
   request() {
-    return { type: 'session.resume', session_id: this.sessionId, resume_token: this.token, seq: this.#seq };
+    const sent = this.#received + this.#unsure.length;
+    return { type: 'session.resume', session_id: this.sessionId, resume_token: this.token, seq: this.#seq, sent };
   }
 
   /**
