@@ -6,6 +6,7 @@ built without memory; what steps take is the product's own upper estimate.
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,7 @@ from parley.settings import ModelSettings
 CONFIG = full_size_config()
 
 
+@functools.cache
 def planned(
     kind: Kind, context_tokens: int = 8192, *, has_small_caches: bool = False
 ) -> tuple[memory.MemoryPlan, MemoryBudget]:
@@ -55,6 +57,7 @@ class Card:
         self.free += nbytes
 
 
+@functools.cache
 def state_bytes(slots: int, context_tokens: int, *, has_small_caches: bool = False) -> int:
     """What all slots keep, by the classes that keep it."""
     bf16 = torch.bfloat16

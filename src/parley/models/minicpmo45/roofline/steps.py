@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Final
 
@@ -343,11 +344,15 @@ def unseen() -> Iterator[None]:
 
 
 def _pack(network: nn.Module, kind: Kind) -> None:
-    """Packed layers in place of those that loading would pack."""
+    """Packed layers in place of those that loading would pack; a shape is packed once."""
     named = [(name, module) for name, module in network.named_modules()]
+    by_shape: dict[torch.Size, nn.Module | None] = {}
     for name, module in named:
         if isinstance(module, nn.Linear) and f"{name}.weight".startswith(LAYERS):
-            small = packed(module.weight.detach(), kind)
+            shape = module.weight.shape
+            if shape not in by_shape:
+                by_shape[shape] = packed(module.weight.detach(), kind)
+            small = by_shape[shape]
             if small is not None:
                 above, _, own = name.rpartition(".")
-                setattr(network.get_submodule(above), own, small)
+                setattr(network.get_submodule(above), own, deepcopy(small))
