@@ -25,7 +25,8 @@ from websockets.asyncio.client import connect
 from websockets.sync.client import connect as connect_now
 
 from parley.executor.base import WorkerNews
-from parley.executor.ray import RayExecutor, ray_environments
+from parley.executor.ray import RayExecutor
+from parley.executor.ray_setup import ray_environments
 from parley.executor.scaling import Demand, Scaling
 from parley.settings import Settings
 

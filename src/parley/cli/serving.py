@@ -26,14 +26,9 @@ from parley.executor.local import (
     worker_command,
     write_line,
 )
-from parley.executor.ray import (
-    RayExecutor,
-    cluster_gpus,
-    cluster_secret,
-    connect,
-    gateway_address,
-    ray_environments,
-)
+from parley.executor.ray import RayExecutor
+from parley.executor.ray_cluster import cluster_gpus, connect
+from parley.executor.ray_setup import cluster_secret, gateway_address, ray_environments
 from parley.executor.scaling import Demand, Scaling
 from parley.gateway.main import Gateway
 from parley.gateway.worker_pool import Worker

@@ -16,17 +16,13 @@ import contextlib
 import hashlib
 import json
 import math
-import os
-import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from parley import __version__, logs
-from parley.errors import SetupError
 from parley.executor.base import (
     FIRST_RETRY_S,
     HEARTBEAT_LIMIT_S,
@@ -39,13 +35,20 @@ from parley.executor.base import (
     WorkerNews,
     how_it_ended,
 )
-from parley.executor.local import as_environment, write_line
+from parley.executor.local import write_line
+from parley.executor.ray_cluster import (
+    NAMESPACE,
+    ask_for_nodes,
+    cluster_gpus,
+    connect,
+    end,
+    end_actors,
+    end_workers,
+    ray_errors,
+)
 from parley.executor.ray_worker import NodeWorker, NodeWorkerState
 from parley.executor.scaling import Demand, Scaling
-from parley.private import keep_private
-from parley.settings import Settings
 
-NAMESPACE: Final = "parley"
 WORKER_COMMAND: Final = ("-P", "-m", "parley.executor.child", "{parent}", "worker")
 POLL_S: Final = 1.0
 WAITING_AFTER_S: Final = 5.0
@@ -53,7 +56,6 @@ WAITING_AFTER_S: Final = 5.0
 ANSWER_LIMIT_S: Final = 15.0
 RETIRE_GRACE_S: Final = 5.0
 HEAD_LIMIT_S: Final = 10.0
-SECRET_FILE: Final = "worker_secret"
 
 log = logs.get(__name__)
 
@@ -149,7 +151,7 @@ class RayExecutor:
         there = await asyncio.to_thread(self._there)
         missing = [i for i in range(len(self._environments)) if i not in there]
         indices = sorted(there | set(missing[: max(0, self._least - len(there))]))
-        await asyncio.to_thread(_ask_for_nodes, len(indices), self._gpus)
+        await asyncio.to_thread(ask_for_nodes, len(indices), self._gpus)
         for index in indices:
             await self._add(index)
 
@@ -199,7 +201,7 @@ class RayExecutor:
         wanted = self._scaling.wanted(demand, count, now)
         if wanted > count:
             log.info("more workers asked for", workers=wanted, waiting=demand.waiting)
-            await asyncio.to_thread(_ask_for_nodes, wanted, self._gpus or 0.0)
+            await asyncio.to_thread(ask_for_nodes, wanted, self._gpus or 0.0)
             unused = (i for i in range(len(self._environments)) if i not in self._places)
             for index, _ in zip(unused, range(wanted - count), strict=False):
                 try:
@@ -211,8 +213,8 @@ class RayExecutor:
         elif wanted < count and (unneeded := self._superfluous(demand)) is not None:
             place = self._places.pop(unneeded)
             log.info("worker given back", worker=unneeded, workers=wanted)
-            await asyncio.to_thread(_ask_for_nodes, wanted, self._gpus or 0.0)
-            await asyncio.to_thread(_end, [place.actor], RETIRE_GRACE_S)
+            await asyncio.to_thread(ask_for_nodes, wanted, self._gpus or 0.0)
+            await asyncio.to_thread(end, [place.actor], RETIRE_GRACE_S)
             self._news(WorkerNews("retired", unneeded, place.pid, "fewer are enough"))
 
     def _superfluous(self, demand: Demand) -> int | None:
@@ -316,11 +318,11 @@ class RayExecutor:
             for one in ray.util.list_named_actors(all_namespaces=True)
             if one["namespace"] == NAMESPACE and one["name"].startswith(prefix)
         ]
-        numbers = {int(end) for name in names if (end := name.removeprefix(prefix)).isdigit()}
+        numbers = {int(rest) for name in names if (rest := name.removeprefix(prefix)).isdigit()}
         for index in sorted(numbers - set(range(len(self._environments)))):
             log.info("worker that is too many ended", worker=index)
             with contextlib.suppress(ValueError):
-                _end([ray.get_actor(f"{prefix}{index}", namespace=NAMESPACE)], RETIRE_GRACE_S)
+                end([ray.get_actor(f"{prefix}{index}", namespace=NAMESPACE)], RETIRE_GRACE_S)
         return numbers & set(range(len(self._environments)))
 
     def _actor(self, index: int, gpus: float) -> Any:
@@ -389,7 +391,7 @@ class RayExecutor:
         if not ray.is_initialized():
             return
         actors = [place.actor for place in self._places.values()]
-        _end_workers(actors, grace_s)
+        end_workers(actors, grace_s)
         # What needs the cluster's head waits for it as long as it is away.
         leaving = threading.Thread(target=self._leave, args=(actors,), daemon=True)
         leaving.start()
@@ -400,160 +402,13 @@ class RayExecutor:
     def _leave(self, actors: Sequence[Any]) -> None:
         import ray
 
-        _end_actors(actors)
-        _ask_for_nodes(0, self._gpus or 0.0)
+        end_actors(actors)
+        ask_for_nodes(0, self._gpus or 0.0)
         if self._own_connection:
             ray.shutdown()
-
-
-def connect(address: str) -> bool:
-    """Connect this process to a Ray cluster; whether it was not before.
-
-    Raises:
-        SetupError: Ray is not installed, or there is no such cluster.
-    """
-    try:
-        import ray
-    except ModuleNotFoundError:
-        raise SetupError(
-            "The package 'ray' is not installed.",
-            hint="Install parley with its extra 'ray' here and on every node.",
-        ) from None
-    if ray.is_initialized():
-        return False
-    try:
-        ray.init(
-            address=address,
-            namespace=NAMESPACE,
-            log_to_driver=False,
-            configure_logging=False,
-            include_dashboard=False if address == "local" else None,
-        )
-    except (ConnectionError, ValueError, RuntimeError) as error:
-        raise SetupError(
-            f"There is no Ray cluster at '{address}': {error}".splitlines()[0],
-            hint="Start one with `ray start --head`, or name its address with --ray-address; "
-            "`local` makes one on this machine.",
-        ) from error
-    return True
-
-
-def ray_errors() -> tuple[type[Exception], ...]:
-    """With which Ray says that it cannot do something now."""
-    import ray
-
-    return (ray.exceptions.RayError, TimeoutError, ValueError)
-
-
-def cluster_gpus() -> int:
-    """How many GPUs the cluster has now."""
-    import ray
-
-    return int(ray.cluster_resources().get("GPU", 0))
-
-
-def _end(actors: Sequence[Any], grace_s: float) -> None:
-    """End workers in order, and then their actors."""
-    _end_workers(actors, grace_s)
-    _end_actors(actors)
-
-
-def _end_workers(actors: Sequence[Any], grace_s: float) -> None:
-    """Without the cluster's head: actors are asked directly."""
-    import ray
-
-    stopping = [actor.stop.remote(grace_s) for actor in actors]
-    if stopping:
-        ray.wait(stopping, num_returns=len(stopping), timeout=grace_s + 2.0)
-
-
-def _end_actors(actors: Sequence[Any]) -> None:
-    import ray
-
-    for actor in actors:
-        # A worker ends with its actor (`executor/child.py`).
-        ray.kill(actor, no_restart=True)
-
-
-def _ask_for_nodes(workers: int, gpus: float) -> None:
-    """Have an autoscaler, if there is one, provide room for so many workers, until it is asked for
-    another number. 0 withdraws the request. While the cluster's head is away nobody is asked."""
-    if not gpus:
-        return
-    import ray
-    from ray.autoscaler.sdk import request_resources
-
-    try:
-        request_resources(bundles=[{"GPU": gpus}] * workers)
-    except ray.exceptions.RayError as error:
-        log.warning("autoscaler not asked", workers=workers, why=str(error)[:200])
 
 
 def _digest(environment: Mapping[str, str], command: Sequence[str]) -> str:
     """Names a worker's set-up without telling it."""
     text = json.dumps([sorted(environment.items()), list(command)])
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def cluster_secret(data_dir: Path) -> str:
-    """The worker secret of a server that was given none: workers outlive it, so it is kept.
-
-    Raises:
-        SetupError: it cannot be written.
-    """
-    path = data_dir / SECRET_FILE
-    try:
-        keep_private(data_dir)
-        with contextlib.suppress(FileExistsError):
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "w") as file:
-                file.write(secrets.token_hex(32))
-        return path.read_text(encoding="ascii").strip()
-    except OSError as error:
-        raise SetupError(
-            f"The worker secret cannot be kept in {path}: {error.strerror}.",
-            hint="Set security.worker_secret, or choose a writable --data-dir.",
-        ) from error
-
-
-def gateway_address(settings: Settings, port: int) -> str:
-    """Where the nodes of a connected cluster reach the gateway."""
-    if settings.ray.gateway_url is not None:
-        return settings.ray.gateway_url
-    gateway = settings.gateway
-    if gateway.host in ("localhost", "127.0.0.1", "::1"):
-        log.warning("nodes on other machines cannot reach this gateway", host=gateway.host)
-        name = gateway.host
-    elif gateway.host in ("0.0.0.0", "::", ""):
-        import ray
-
-        name = ray.util.get_node_ip_address()
-    else:
-        name = gateway.host
-    scheme = "ws" if gateway.http else "wss"
-    return f"{scheme}://{f'[{name}]' if ':' in name else name}:{port}"
-
-
-def ray_environments(
-    settings: Settings, count: int, *, gateway_url: str, fingerprint: str | None
-) -> list[dict[str, str]]:
-    """One environment per worker of a cluster. Relative folders mean the same path on each node."""
-    is_here = any(f"//{name}:" in gateway_url for name in ("localhost", "127.0.0.1", "[::1]"))
-    storage = settings.storage.model_copy(update={"data_dir": settings.storage.data_dir.resolve()})
-    environments = []
-    for index in range(count):
-        worker = settings.worker.model_copy(
-            update={
-                "index": index,
-                "host": "127.0.0.1" if is_here else "0.0.0.0",
-                # Several of them may meet on one node.
-                "port": 0,
-                "advertise_url": None,
-                "gateway_url": gateway_url,
-                "gateway_fingerprint": fingerprint,
-            }
-        )
-        environments.append(
-            as_environment(settings.model_copy(update={"worker": worker, "storage": storage}))
-        )
-    return environments

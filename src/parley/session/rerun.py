@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from parley.dialects.events import Sound
-from parley.engine.engine import SlotHandle
+from parley.engine.handle import SlotHandle
 from parley.errors import InvalidRequest
 from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm, join
 from parley.protocol.values import AUDIO_LIMIT_S, DuplexConfig, TextPart

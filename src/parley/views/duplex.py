@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from parley.engine.engine import Decoding, SlotHandle
+from parley.engine.handle import Decoding, SlotHandle
 from parley.engine.model import ModelSpec
 from parley.engine.segments import Audio, Image, Mark, Marker, Segment, Text
 from parley.engine.work import (

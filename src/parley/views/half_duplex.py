@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from parley.engine.engine import SlotHandle
+from parley.engine.handle import SlotHandle
 from parley.engine.segments import Mark, Marker, Segment
 from parley.engine.work import Checkpoint, PrefillResult, StartSession, Window
 from parley.errors import BadInput, ContextFull, InferenceFailed, InvalidRequest, SlotLost

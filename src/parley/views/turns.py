@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
-from parley.engine.engine import Decoding, SlotHandle
+from parley.engine.handle import Decoding, SlotHandle
 from parley.engine.model import ModelSpec
 from parley.engine.work import Generate, GenerateResult, Sampling
 from parley.errors import InvalidRequest

@@ -1,0 +1,97 @@
+"""What is asked of a Ray cluster itself: the connection, its GPUs, room for workers, their end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from parley import logs
+from parley.errors import SetupError
+
+NAMESPACE: Final = "parley"
+
+log = logs.get(__name__)
+
+
+def connect(address: str) -> bool:
+    """Connect this process to a Ray cluster; whether it was not before.
+
+    Raises:
+        SetupError: Ray is not installed, or there is no such cluster.
+    """
+    try:
+        import ray
+    except ModuleNotFoundError:
+        raise SetupError(
+            "The package 'ray' is not installed.",
+            hint="Install parley with its extra 'ray' here and on every node.",
+        ) from None
+    if ray.is_initialized():
+        return False
+    try:
+        ray.init(
+            address=address,
+            namespace=NAMESPACE,
+            log_to_driver=False,
+            configure_logging=False,
+            include_dashboard=False if address == "local" else None,
+        )
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise SetupError(
+            f"There is no Ray cluster at '{address}': {error}".splitlines()[0],
+            hint="Start one with `ray start --head`, or name its address with --ray-address; "
+            "`local` makes one on this machine.",
+        ) from error
+    return True
+
+
+def ray_errors() -> tuple[type[Exception], ...]:
+    """With which Ray says that it cannot do something now."""
+    import ray
+
+    return (ray.exceptions.RayError, TimeoutError, ValueError)
+
+
+def cluster_gpus() -> int:
+    """How many GPUs the cluster has now."""
+    import ray
+
+    return int(ray.cluster_resources().get("GPU", 0))
+
+
+def end(actors: Sequence[Any], grace_s: float) -> None:
+    """End workers in order, and then their actors."""
+    end_workers(actors, grace_s)
+    end_actors(actors)
+
+
+def end_workers(actors: Sequence[Any], grace_s: float) -> None:
+    """End worker processes. Needs no head: actors are asked directly."""
+    import ray
+
+    stopping = [actor.stop.remote(grace_s) for actor in actors]
+    if stopping:
+        ray.wait(stopping, num_returns=len(stopping), timeout=grace_s + 2.0)
+
+
+def end_actors(actors: Sequence[Any]) -> None:
+    """End actors, and with them what is left of their workers."""
+    import ray
+
+    for actor in actors:
+        # A worker ends with its actor (`executor/child.py`).
+        ray.kill(actor, no_restart=True)
+
+
+def ask_for_nodes(workers: int, gpus: float) -> None:
+    """Have an autoscaler, if there is one, provide room for so many workers, until it is asked for
+    another number. 0 withdraws the request. While the cluster's head is away nobody is asked."""
+    if not gpus:
+        return
+    import ray
+    from ray.autoscaler.sdk import request_resources
+
+    try:
+        request_resources(bundles=[{"GPU": gpus}] * workers)
+    except ray.exceptions.RayError as error:
+        log.warning("autoscaler not asked", workers=workers, why=str(error)[:200])
