@@ -184,6 +184,48 @@ async def test_newer_dialects_tell_of_interruptions_who_asks_for_it(
     assert (told in talk.types) is is_asked
 
 
+async def test_a_live_client_that_is_told_nothing_never_has_much_sound_to_play():
+    clock = ManualClock()
+    async with worker_harness(clock=clock) as harness:
+        talk = harness.begin("openai_live", kind="audio_duplex")
+        talk.say(live_start({}))
+        await talk.until("session.started")
+        (session,) = harness._lives()
+        runner: Any = session._runner
+        for number, second in enumerate(chunks(sound(speak(2.0), silence(3.0)), 1.0)):
+            talk.say(live(second))
+            while runner._units < number:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+        def sent_ms() -> int:
+            deltas = [m for m in talk.socket.sent if m["type"] == "session.output_audio.delta"]
+            return sum(m["end_ms"] - m["start_ms"] for m in deltas)
+
+        async def quiet_down() -> int:
+            session.check_deadlines()
+            while not session._outbox.is_empty:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.05)
+            return sent_ms()
+
+        while not sent_ms():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        told = [await quiet_down()]
+        for _ in range(4):
+            clock.advance(0.101)
+            told.append(await quiet_down())
+        for chunk in chunks(noise(1.5), 0.1):
+            talk.say(live(chunk))
+        while not runner._interruptions.is_cut:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        clock.advance(2.0)
+        told.append(await quiet_down())
+        talk.say({"type": "session.close"})
+        await talk.over()
+
+    assert told == [300, 400, 500, 600, 700, 700]
+
+
 async def test_without_being_asked_for_nothing_is_said_of_interruptions():
     async with worker_harness() as harness:
         talk = await harness.ready("half_duplex")

@@ -89,12 +89,15 @@ class Reply:
         offers_resume: these messages hold the first token of a client that has just asked to be
             able to come back (`wants_resume`); elsewhere the one that says that the session is
             ready does.
+        sound_ms: how much sound each message holds, where they are to be sent as they are played:
+            the client cannot be told to throw away what it has. Empty: all at once.
     """
 
     messages: tuple[msgspec.Struct, ...] = ()
     close_code: int | None = None
     reason: str = ""
     offers_resume: bool = False
+    sound_ms: tuple[float, ...] = ()
 
 
 class Dialect(ABC):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final
 
 import msgspec
@@ -31,7 +31,7 @@ from parley.dialects.events import (
 )
 from parley.dialects.openai_base import OpenAIDialect
 from parley.dialects.openai_session import BUILT_IN_VOICES, EXPIRES_S, OWN_VOICE, PCM, object_of
-from parley.dialects.sound import in_seconds, pcm16_of, pcm16_text, within
+from parley.dialects.sound import in_pieces, pcm16_of, pcm16_text, within
 from parley.errors import (
     InvalidRequest,
     NotReady,
@@ -61,6 +61,8 @@ REASONS: Final[Mapping[CloseReason, str]] = {
     "error": "connection_lost",
 }
 USAGE_EVERY_UNITS: Final = 10
+PIECE_MS: Final = 100
+"""Of sound in a message to a client that is not told of interruptions."""
 BEGIN: Final = frozenset({"session.start", "session.close"})
 
 
@@ -218,6 +220,22 @@ class OpenAILiveDialect(OpenAIDialect):
 
     # ---- server → client -------------------------------------------------------------------
 
+    @property
+    def _is_paced(self) -> bool:
+        """This dialect has no word for an interruption: a client without the extension plays what
+        it has, so it is sent sound as it is played."""
+        return not self._tells_interruptions
+
+    def encode(self, event: ServerEvent) -> Reply:
+        reply = super().encode(event)
+        if not isinstance(event, UnitDone) or not self._is_paced:
+            return reply
+        lengths = (
+            message.end_ms - message.start_ms if isinstance(message, wire.OutputAudio) else 0
+            for message in reply.messages
+        )
+        return replace(reply, sound_ms=tuple(lengths))
+
     def messages(self, event: ServerEvent) -> Sequence[msgspec.Struct]:
         match event:
             case SessionReady():
@@ -244,8 +262,7 @@ class OpenAILiveDialect(OpenAIDialect):
         self._heard_ms += 1000 if unit.unit is None else unit.unit.pcm.duration_ms
         found: list[msgspec.Struct] = []
         if not unit.is_listen:
-            first, others = in_seconds(unit.pcm)
-            sounds = [] if first is None else [first, *others]
+            sounds = in_pieces(unit.pcm, PIECE_MS if self._is_paced else 1000)
             ends_ms = begins_ms + sum(sound.duration_ms for sound in sounds)
             if unit.text:
                 found.append(

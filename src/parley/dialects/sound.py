@@ -88,6 +88,12 @@ class WireSound:
         return codec.to_base64(self._encoder.encode(sound, ends=ends)) or None
 
 
+def in_pieces(pcm: Pcm, length_ms: int) -> list[Pcm]:
+    """Sound in pieces of at most that length."""
+    size = pcm.rate_hz * length_ms // 1000
+    return [pcm.slice(start, start + size) for start in range(0, len(pcm), size)]
+
+
 def in_seconds(pcm: Pcm | None) -> tuple[Pcm | None, list[Pcm]]:
     """Sound in pieces of at most a second: the first, None where there is no sound, and the others.
 
@@ -97,8 +103,7 @@ def in_seconds(pcm: Pcm | None) -> tuple[Pcm | None, list[Pcm]]:
     """
     if pcm is None or not len(pcm):
         return None, []
-    second = pcm.rate_hz
-    first, *others = (pcm.slice(start, start + second) for start in range(0, len(pcm), second))
+    first, *others = in_pieces(pcm, 1000)
     return first, others
 
 

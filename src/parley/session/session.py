@@ -37,6 +37,7 @@ from parley.protocol.kinds import Phase
 from parley.protocol.resume import AwayReason, GoingAway
 from parley.session.deadlines import GOING_AWAY, LAST, RESUME, Deadlines
 from parley.session.outbox import Outbox, OutputLimits
+from parley.session.pacing import PacedOutput
 from parley.session.resumable import ResumableSocket
 from parley.session.socket import Disconnected, SessionSocket
 
@@ -46,6 +47,9 @@ sound is longer, so every unit is."""
 
 NEARLY_FULL = 0.9
 """Share of a context from which a client that wants to know is told that the session will end."""
+
+PACE = "pace"
+"""The deadline at which more sound is due."""
 
 CLOSING_S = 2.0
 """How long the closing handshake may take."""
@@ -151,6 +155,7 @@ class Session:
         self._enters = enters
         self._recorded = recorded
         self._outbox = Outbox(output)
+        self._paced = PacedOutput()
         self._phase = Phase.CONNECTED
         self._announced: set[AwayReason] = set()
         self._last_words: Reply | None = None
@@ -217,7 +222,19 @@ class Session:
         if reply.offers_resume and self._resumable is not None:
             self._put(self._with_token(reply, self._resumable))
             return
-        self._put(self._dialect.frames(reply), output_ms=output_ms)
+        frames = self._dialect.frames(reply)
+        if reply.sound_ms:
+            self._paced.put(frames, reply.sound_ms, self.clock.monotonic())
+            self._send_due()
+            return
+        self._put(frames, output_ms=output_ms)
+
+    def _send_due(self) -> None:
+        """Send the sound whose time has come."""
+        self._put(self._paced.take_due(self.clock.monotonic()))
+        due_s = self._paced.next_due_s
+        if due_s is not None:
+            self.deadlines.set(PACE, due_s)
 
     def _with_token(self, reply: Reply, resumable: ResumableSocket) -> list[str | bytes]:
         """What tells the client that it may come back, where it asked."""
@@ -253,7 +270,7 @@ class Session:
     def drop_output(self) -> float:
         """Send nothing more of the answer in progress than is under way already; returns how many
         milliseconds of sound are not sent for it."""
-        return self._outbox.drop_output()
+        return self._outbox.drop_output() + self._paced.drop(self.clock.monotonic())
 
     async def room(self) -> None:
         """Until the client has read enough of what was emitted; bounded, because a client that
@@ -298,6 +315,8 @@ class Session:
         for name in self.deadlines.take_expired(self.clock.monotonic()):
             if name == RESUME:
                 self.end(SessionEnded("disconnected"))
+            elif name == PACE:
+                self._send_due()
             elif name == GOING_AWAY:
                 last_s = self.deadlines.last_due_s() or 0.0
                 self.go_away(last_s - self.clock.monotonic(), "time")
@@ -322,7 +341,7 @@ class Session:
 
     def _remembered(self) -> dict[str, Any] | None:
         runner: object = self._runner
-        if not isinstance(runner, RebuildableRunner) or not self._outbox.is_empty:
+        if not isinstance(runner, RebuildableRunner) or self._paced or not self._outbox.is_empty:
             return None
         if self.has_ended:
             # Whoever asked for the end asks again where it was not told of it.
@@ -488,7 +507,7 @@ class Session:
         closing_s = CLOSING_S
         if ended.reason != "disconnected" and not isinstance(ended.error, SlowClient):
             with contextlib.suppress(SlowClient):
-                self._outbox.put(self._dialect.frames(reply))
+                self._outbox.put([*self._paced.take_all(), *self._dialect.frames(reply)])
             self._outbox.close()
             # The close frame stands in line behind what the network has taken but not delivered.
             closing_s += self._outbox.patience_s

@@ -1,0 +1,58 @@
+"""Sound that is sent when it is to be played, to clients that cannot be told to throw it away.
+
+Whatever such a client has when an answer is interrupted it plays to the end, so it never has more
+than `LEAD_S`. Pure: it reads no clock. Times are monotonic seconds.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+LEAD_S: Final = 0.2
+"""How much a client may have: more than a network is usually late by."""
+
+
+class PacedOutput:
+    """Messages that wait for their time, in order."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[float, str | bytes, float]] = deque()
+        """When they are due, and the milliseconds of their sound."""
+        self._ends_s = 0.0
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def put(self, frames: Sequence[str | bytes], sound_ms: Sequence[float], now_s: float) -> None:
+        """Add messages, each with the milliseconds of its sound."""
+        for frame, duration_ms in zip(frames, sound_ms, strict=True):
+            starts_s = max(self._ends_s, now_s)
+            self._waiting.append((starts_s - LEAD_S, frame, duration_ms))
+            self._ends_s = starts_s + duration_ms / 1000
+
+    @property
+    def next_due_s(self) -> float | None:
+        """When the next one is due; None: none waits."""
+        return self._waiting[0][0] if self._waiting else None
+
+    def take_due(self, now_s: float) -> list[str | bytes]:
+        """Remove those that are due."""
+        due: list[str | bytes] = []
+        while self._waiting and self._waiting[0][0] <= now_s:
+            due.append(self._waiting.popleft()[1])
+        return due
+
+    def take_all(self) -> list[str | bytes]:
+        """Remove all of them."""
+        frames = [frame for _, frame, _ in self._waiting]
+        self._waiting.clear()
+        return frames
+
+    def drop(self, now_s: float) -> float:
+        """Forget them: nothing more is played. Returns the milliseconds of their sound."""
+        dropped_ms = sum(duration_ms for _, _, duration_ms in self._waiting)
+        self._waiting.clear()
+        self._ends_s = now_s
+        return dropped_ms
