@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import asyncio
 import io
+import os
 import threading
 
 import numpy as np
 import pytest
 import soundfile
+from tests.support.patience import HANG_S
 from tests.support.timeline import sound, speak
 
 from parley.dialects.events import Content, Picture, Sound
@@ -170,3 +172,23 @@ async def test_a_job_whose_session_ends_is_ended_with_it():
     with pytest.raises(asyncio.CancelledError):
         await task
     assert stopped.is_set()
+
+
+async def test_slow_files_leave_the_event_loops_own_threads_free():
+    began, done = threading.Event(), threading.Event()
+
+    class Slow(Decoder):
+        def image(self, data, **options):
+            began.set()
+            done.wait()
+
+    # The most that the event loop's own threads can be.
+    count = min(32, (os.cpu_count() or 1) + 4)
+    slow = [asyncio.create_task(opened.open_frames([b"x"], using=Slow())) for _ in range(count)]
+    await asyncio.sleep(0)  # each has asked for its thread
+    try:
+        async with asyncio.timeout(HANG_S):
+            assert await asyncio.to_thread(began.wait, HANG_S)
+    finally:
+        done.set()
+        await asyncio.gather(*slow)

@@ -10,11 +10,13 @@ used.
 Systems without `resource` (Windows) decode in the process itself, with checks only; the log says
 so. On macOS there is a process and a deadline, but no limit of memory.
 
-Everything here blocks: call it in a thread. From any thread.
+Everything here but `aside` blocks: call it in a thread, any thread.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
 import importlib.util
 import json
 import os
@@ -25,8 +27,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 
@@ -48,10 +51,15 @@ if TYPE_CHECKING:
     from parley.media.video import VideoClip, VideoLimits
     from parley.settings import LimitSettings
 
+T = TypeVar("T")
+
 MIB: Final = 1024 * 1024
 
 RESULT_BYTES: Final = 512 * MIB
 """A child that claims more than this has gone mad. Each kind of media has its own, lower limit."""
+
+THREADS: Final = 64
+"""Callers that may wait for a decoder at once; a worker's are no more than its slots."""
 
 HAS_LIMITS: Final = importlib.util.find_spec("resource") is not None
 
@@ -413,6 +421,18 @@ def _environment() -> dict[str, str]:
     which counts."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PARLEY_")}
     return {**kept, "MALLOC_ARENA_MAX": "2", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+
+# ---- threads to wait in ------------------------------------------------------------------------
+
+_threads: Final = ThreadPoolExecutor(THREADS, thread_name_prefix="decoding")
+
+
+async def aside(work: Callable[[], T]) -> T:
+    """Work that decodes, in a thread. Files of one client may take minutes there, and the event
+    loop's own threads are few: voice detection and reading from the disk need them."""
+    run = contextvars.copy_context().run
+    return await asyncio.get_running_loop().run_in_executor(_threads, run, work)
 
 
 # ---- the decoder of this process -------------------------------------------------------------

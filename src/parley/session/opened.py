@@ -147,7 +147,7 @@ class _Opener:
     async def aside(self, work: Callable[[], T]) -> T:
         """Work in a thread; ended when whoever waits for it is."""
         try:
-            return await asyncio.to_thread(work)
+            return await decoder.aside(work)
         except asyncio.CancelledError:
             self._stop.set()
             raise

@@ -193,7 +193,8 @@ async def wav_of(data: bytes) -> bytes:
         InvalidPayload: no sound.
         TooLarge: it is too long.
     """
-    pcm = await asyncio.to_thread(decoder.shared().sound, data, limit_s=float(values.AUDIO_LIMIT_S))
+    limit_s = float(values.AUDIO_LIMIT_S)
+    pcm = await decoder.aside(lambda: decoder.shared().sound(data, limit_s=limit_s))
     return encode_whole("wav", pcm)
 
 
