@@ -50,3 +50,17 @@ def test_values_from_strangers_do_not_steer_a_terminal():
     assert r"/\x1b]0;owned\x07\x9b31m" in out.getvalue()
     assert r"\u202e1.2.3.4" in out.getvalue()
     assert "\x1b]" not in out.getvalue()
+
+
+@pytest.mark.usefixtures("_restored")
+def test_bad_requests_of_strangers_do_not_push_warnings_out():
+    logs.configure(style="json", stream=io.StringIO())
+    uvicorn = logging.getLogger("uvicorn.error")
+
+    with logs.keeping_recent(2) as recent:
+        logs.get("test").warning("worker died")
+        for _ in range(5):
+            uvicorn.warning("Invalid HTTP request received.")
+            uvicorn.warning("Unsupported upgrade request.")
+
+    assert [line.event for line in recent.lines] == ["worker died"]

@@ -98,8 +98,16 @@ def configure(
     # One line per request would drown the sessions, and request lines of pages reveal nothing new.
     logging.getLogger("uvicorn.access").setLevel(logging.WARNING)
     logging.getLogger("uvicorn.error").setLevel(max(LEVELS[level], logging.WARNING))
+    if LEVELS[level] > logging.DEBUG:
+        logging.getLogger("uvicorn.error").addFilter(_is_about_the_server)
     for name in ("httpx", "httpcore", "websockets"):
         logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def _is_about_the_server(record: logging.LogRecord) -> bool:
+    """Whether a line tells of more than one client's bad request: anybody can make any number of
+    those, and the last warnings are few (`Recent`)."""
+    return record.msg not in ("Invalid HTTP request received.", "Unsupported upgrade request.")
 
 
 _is_json = False
