@@ -7,7 +7,7 @@ probabilities amount to (an utterance, a click, a pause) is `utterance.py`'s bus
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from parley.media.pcm import INPUT_RATE_HZ, Samples
 
@@ -60,14 +60,26 @@ DetectorFactory = Callable[[], Detector]
 """Makes a detector for one conversation; what is heavy is shared behind it."""
 
 
-def snapshot(ear: Detector) -> tuple[object, object] | None:
-    """What a detector remembers, if it remembers anything. It is replaced, never changed."""
-    state, context = getattr(ear, "_state", None), getattr(ear, "_context", None)
-    return None if state is None or context is None else (state, context)
+@runtime_checkable
+class Remembering(Protocol):
+    """A detector that remembers what came before."""
+
+    def snapshot(self) -> object:
+        """What it remembers, as a value: it is replaced, never changed."""
+        ...
+
+    def restore(self, kept: Any) -> None:
+        """Remember what a snapshot of the same kind of detector says."""
+        ...
 
 
-def restore(ear: Detector, kept: tuple[object, object] | None) -> None:
+def snapshot(ear: Detector) -> Any:
+    """What a detector remembers; None: nothing."""
+    return ear.snapshot() if isinstance(ear, Remembering) else None
+
+
+def restore(ear: Detector, kept: Any) -> None:
     """Return a detector to a snapshot; None is its beginning."""
     ear.reset()
-    if kept is not None:
-        ear._state, ear._context = kept  # type: ignore[attr-defined]
+    if kept is not None and isinstance(ear, Remembering):
+        ear.restore(kept)

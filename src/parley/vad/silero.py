@@ -133,3 +133,11 @@ class SileroDetector:
     def reset(self) -> None:
         self._state = _SILENT
         self._context = np.zeros(CONTEXT_SAMPLES, np.float32)
+
+    def snapshot(self) -> tuple[State, Samples]:
+        """See `Remembering`."""
+        return self._state, self._context
+
+    def restore(self, kept: tuple[State, Samples]) -> None:
+        """See `Remembering`."""
+        self._state, self._context = kept

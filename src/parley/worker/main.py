@@ -49,6 +49,7 @@ from parley.settings.tree import split_list
 from parley.tracing import Tracing
 from parley.transport import ConnectionLimits, Keepalive, ServerConnection, link_limits
 from parley.vad import DetectorFactory
+from parley.vad.deferring import deferring
 from parley.vad.energy import EnergyDetector
 from parley.vad.silero import SileroModel
 from parley.worker import device_memory
@@ -507,7 +508,7 @@ class _Server(uvicorn.Server):
 
 
 def _load_detector(name: str) -> DetectorFactory:
-    return SileroModel() if name == "silero" else EnergyDetector
+    return deferring(SileroModel()) if name == "silero" else EnergyDetector
 
 
 def _listen(host: str, port: int) -> socket.socket:

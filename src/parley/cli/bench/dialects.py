@@ -1,10 +1,10 @@
 """`parley bench dialects`: CPU that a second of sound costs the worker, dialect by dialect.
 
-One session after the other sends silence to a server of its own, whose parrot thinks nothing of it
-and which records nothing. What the worker spends beyond its idle time is parsing, base64,
-resampling, units, voice detection and answers. Dialects that are told to listen for interruptions
-do; duplex is measured without, one message a second, and with, in the pieces that the others send.
-Needs /proc (Linux).
+One session after the other sends silence, or noise, to a server of its own, whose parrot thinks
+nothing of it and which records nothing. What the worker spends beyond its idle time is parsing,
+base64, resampling, units, voice detection and answers. Dialects that are told to listen for
+interruptions do; duplex is measured without, one message a second, and with, in the pieces that the
+others send. Needs /proc (Linux).
 """
 
 from __future__ import annotations
@@ -18,25 +18,27 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Annotated, Any, Final
 
+import numpy as np
+import numpy.typing as npt
 import typer
 from websockets.asyncio.client import ClientConnection, connect
 
+from parley.cli.bench.noises import at_level
 from parley.cli.bench.processes import cpu_s
 from parley.cli.bench.session import server
 from parley.errors import SetupError
+from parley.media.pcm import Samples
 
 SPEED: Final = 5
 """Times faster than people speak."""
 CHUNK_S: Final = 0.1
 WARM_S: Final = 3
-F32_16K: Final = base64.b64encode(bytes(4 * 16_000)).decode()
-F32_16K_PIECE: Final = base64.b64encode(bytes(4 * round(16_000 * CHUNK_S))).decode()
-PCM16_24K: Final = base64.b64encode(bytes(round(2 * 24_000 * CHUNK_S))).decode()
 
 PLAIN: Final = "duplex"
 ALIKE: Final = "duplex in pieces"
 
-Talk = Callable[[ClientConnection, int], Awaitable[None]]
+Talk = Callable[[ClientConnection, int, float | None], Awaitable[None]]
+"""So many seconds of sound; of noise, if a level is given."""
 
 
 def dialects(
@@ -44,10 +46,19 @@ def dialects(
     rounds: Annotated[
         int, typer.Option(min=1, max=20, help="Times that each is measured; the least counts.")
     ] = 3,
+    noise_dbfs: Annotated[
+        float | None,
+        typer.Option(
+            min=-90,
+            max=-20,
+            help="Send noise of this level instead of silence: a fan, a room. "
+            "The voice detector hears all of it from about -66 on.",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """CPU that a second of sound costs the worker."""
-    found = asyncio.run(measure(seconds, rounds))
+    found = asyncio.run(measure(seconds, rounds, noise_dbfs))
     if as_json:
         typer.echo(json.dumps(found))
         return
@@ -59,7 +70,9 @@ def dialects(
         )
 
 
-async def measure(seconds: int, rounds: int = 1) -> dict[str, float]:
+async def measure(
+    seconds: int, rounds: int = 1, noise_dbfs: float | None = None
+) -> dict[str, float]:
     """Milliseconds of CPU per second of sound, by name: the least of `rounds`, because what else
     the machine does only adds to it."""
     talks: dict[str, tuple[str, Talk]] = {
@@ -77,11 +90,11 @@ async def measure(seconds: int, rounds: int = 1) -> dict[str, float]:
         for name, (path, talk) in [*talks.items()] * rounds:
             async with connect(base + path, max_size=None) as socket:
                 # What is imported, compiled or loaded the first time is no cost of a second.
-                await talk(socket, WARM_S)
+                await talk(socket, WARM_S, noise_dbfs)
             await asyncio.sleep(1.0)
             async with connect(base + path, max_size=None) as socket:
                 begin_s, before_s = time.monotonic(), cpu_s(worker)
-                await talk(socket, seconds)
+                await talk(socket, seconds, noise_dbfs)
                 spent_s = cpu_s(worker) - before_s
                 idle_s = idle_ms * (time.monotonic() - begin_s) / 1000
             cpu_ms = round(1000 * (spent_s - idle_s) / seconds, 2)
@@ -104,42 +117,63 @@ async def _until(socket: ClientConnection, *names: str) -> dict[str, Any]:
             return message
 
 
-async def _duplex(socket: ClientConnection, seconds: int) -> None:
+def _f32_16k(seconds: float, dbfs: float | None) -> str:
+    return _base64(_sound(round(16_000 * seconds), dbfs).astype("<f4"))
+
+
+def _pcm16_24k(seconds: float, dbfs: float | None) -> str:
+    return _base64((32767 * _sound(round(24_000 * seconds), dbfs)).round().astype("<i2"))
+
+
+def _sound(count: int, dbfs: float | None) -> Samples:
+    if dbfs is None:
+        return np.zeros(count, np.float32)
+    return at_level(np.random.default_rng(1).standard_normal(count), dbfs)
+
+
+def _base64(samples: npt.NDArray[Any]) -> str:
+    return base64.b64encode(samples.tobytes()).decode()
+
+
+async def _duplex(socket: ClientConnection, seconds: int, dbfs: float | None) -> None:
     await _until(socket, "queue_done")
     await socket.send(json.dumps({"type": "prepare", "record": False}))
     await _until(socket, "prepared")
+    sound = _f32_16k(1.0, dbfs)
     for _ in range(seconds):
-        await socket.send(json.dumps({"type": "audio_chunk", "audio_base64": F32_16K}))
+        await socket.send(json.dumps({"type": "audio_chunk", "audio_base64": sound}))
         await _until(socket, "result")
         await asyncio.sleep(1 / SPEED)
 
 
-async def _duplex_in_pieces(socket: ClientConnection, seconds: int) -> None:
+async def _duplex_in_pieces(socket: ClientConnection, seconds: int, dbfs: float | None) -> None:
     await _until(socket, "queue_done")
     await socket.send(
         json.dumps({"type": "prepare", "record": False, "interruption": {"mode": "stop"}})
     )
     await _until(socket, "prepared")
-    append = json.dumps({"type": "audio_chunk", "audio_base64": F32_16K_PIECE})
+    append = json.dumps({"type": "audio_chunk", "audio_base64": _f32_16k(CHUNK_S, dbfs)})
     await _stream(socket, append, seconds)
     await _until(socket, "result")
 
 
-async def _live(socket: ClientConnection, seconds: int) -> None:
+async def _live(socket: ClientConnection, seconds: int, dbfs: float | None) -> None:
     await socket.send(json.dumps({"type": "session.start", "session": {}}))
     await _until(socket, "session.started")
-    append = json.dumps({"type": "session.input_audio.append", "audio": PCM16_24K})
+    sound = _pcm16_24k(CHUNK_S, dbfs)
+    append = json.dumps({"type": "session.input_audio.append", "audio": sound})
     await _stream(socket, append, seconds)
     await socket.send(json.dumps({"type": "session.close"}))
     await _until(socket, "session.closed")
 
 
 def _realtime(detection: dict[str, Any] | None) -> Talk:
-    async def talk(socket: ClientConnection, seconds: int) -> None:
+    async def talk(socket: ClientConnection, seconds: int, dbfs: float | None) -> None:
         session = {"type": "realtime", "audio": {"input": {"turn_detection": detection}}}
         await socket.send(json.dumps({"type": "session.update", "session": session}))
         await _until(socket, "session.updated")
-        append = json.dumps({"type": "input_audio_buffer.append", "audio": PCM16_24K})
+        sound = _pcm16_24k(CHUNK_S, dbfs)
+        append = json.dumps({"type": "input_audio_buffer.append", "audio": sound})
         await _stream(socket, append, seconds)
         # Its answer says that everything before it was read.
         await socket.send(json.dumps({"type": "input_audio_buffer.clear"}))

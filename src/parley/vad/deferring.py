@@ -1,0 +1,128 @@
+"""Still sound is heard later, many windows in one run of the network.
+
+Most of what a network costs on a CPU is that its weights come out of memory for every piece of
+sound, ten times a second, also while nobody speaks. Sound that is far too soft for speech therefore
+waits until there is enough of it for one run, or until a louder window comes: then all of it is
+heard first, in order, so that the network knows what it would know anyway, and every window that
+can be speech is heard at once and has the probability that it would have had.
+
+A window that waits is as likely speech as the last one heard, which was almost surely none. After
+`SKIP_MS` of nothing but still sound the rest of it is not heard at all, except the last `AT_ONCE`
+windows before a louder one: what the network remembers hardly changes any more.
+
+Measured on speech with a clean, a noisy and a telephone's background: docs/log.md.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, Final
+
+import numpy as np
+
+from parley.media.pcm import Samples
+from parley.vad.base import (
+    RATE_HZ,
+    WINDOW_SAMPLES,
+    WINDOWS_AT_ONCE,
+    Detector,
+    DetectorFactory,
+    restore,
+    snapshot,
+)
+
+STILL_DBFS: Final = -65.0
+"""No 16 ms of a window that waits are louder. Silero hears nothing there that could be the
+beginning of speech, if speech is louder than -60 dBFS; interruptions are heard from -50 dBFS."""
+
+SETTLED: Final = 0.01
+"""What the network must have said last, before anything waits: below the lowest threshold that ends
+an utterance (`utterance.LOWEST_QUIET`), so that speech that dies away is heard to its end."""
+
+AT_ONCE: Final = 8
+"""Windows in one run: half a second, a millisecond of work."""
+
+SKIP_MS: Final = 16_000
+
+_SKIP_WINDOWS: Final = SKIP_MS * RATE_HZ // 1000 // WINDOW_SAMPLES
+_PART_SAMPLES: Final = 256
+_STILL_ENERGY: Final = _PART_SAMPLES * 10 ** (STILL_DBFS / 10)
+
+
+def deferring(detectors: DetectorFactory) -> DetectorFactory:
+    """Makes detectors that hear still sound later."""
+    return lambda: DeferringDetector(detectors())
+
+
+class DeferringDetector:
+    """See the module's text. Memory is bounded by `AT_ONCE` windows."""
+
+    def __init__(self, detector: Detector) -> None:
+        self._detector = detector
+        self._waiting: deque[Samples] = deque(maxlen=AT_ONCE)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._waiting.clear()
+        self._last = 1.0
+        self._still_windows = 0
+
+    def probabilities(self, windows: Samples) -> list[float]:
+        """See `Detector`."""
+        heard: list[float] = []
+        for index, is_still in enumerate(_still(windows)):
+            if not is_still or self._last >= SETTLED:
+                self._still_windows = 0
+                return heard + self._hear(windows[index:])
+            # A copy, so that a long recording is not kept alive by its last windows.
+            self._wait(windows[index].copy())
+            heard.append(self._last)
+        return heard
+
+    def reset(self) -> None:
+        """See `Detector`."""
+        self._detector.reset()
+        self._begin()
+
+    def snapshot(self) -> Any:
+        """See `Remembering`."""
+        self._hear_waiting()
+        return snapshot(self._detector)
+
+    def restore(self, kept: Any) -> None:
+        """See `Remembering`."""
+        restore(self._detector, kept)
+        self._begin()
+
+    def _wait(self, window: Samples) -> None:
+        self._waiting.append(window)
+        self._still_windows += 1
+        if len(self._waiting) == AT_ONCE and self._still_windows <= _SKIP_WINDOWS:
+            self._hear_waiting()
+
+    def _hear_waiting(self) -> None:
+        if self._waiting:
+            waiting = np.stack(self._waiting)
+            self._waiting.clear()
+            self._last = self._detector.probabilities(waiting)[-1]
+
+    def _hear(self, windows: Samples) -> list[float]:
+        """The next windows, after those that wait."""
+        if len(self._waiting) + len(windows) > WINDOWS_AT_ONCE:
+            self._hear_waiting()
+        before = len(self._waiting)
+        if before:
+            windows = np.concatenate([np.stack(self._waiting), windows])
+            self._waiting.clear()
+        found = self._detector.probabilities(windows)
+        self._last = found[-1]
+        return found[before:]
+
+
+def _still(windows: Samples) -> list[bool]:
+    """Which windows, shape (B, WINDOW_SAMPLES), are too soft for speech all through."""
+    parts = windows.reshape(len(windows), -1, _PART_SAMPLES)
+    # float64: the square of a sample beyond full scale must not overflow.
+    energies = np.einsum("bps,bps->bp", parts, parts, dtype=np.float64)
+    still: list[bool] = (energies.max(axis=1) < _STILL_ENERGY).tolist()
+    return still

@@ -1,0 +1,206 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from parley.media.pcm import Pcm, Samples
+from parley.media.wav import decode_wav
+from parley.protocol.values import VadOptions
+from parley.vad import SpeechBegan, UtteranceFinder
+from parley.vad.base import RATE_HZ, WINDOW_SAMPLES, restore, snapshot
+from parley.vad.deferring import AT_ONCE, SKIP_MS, DeferringDetector, deferring
+from parley.vad.silero import SileroModel
+
+SPEECH = Path(__file__).parents[2] / "examples" / "questions.wav"
+MESSAGE = RATE_HZ // 10
+
+
+class Network:
+    """Counts what it hears; louder windows are likelier speech."""
+
+    def __init__(self, settled: float = 0.001) -> None:
+        self.runs: list[int] = []
+        self.levels: list[float] = []
+        self._settled = settled
+
+    def probabilities(self, windows: Samples) -> list[float]:
+        levels = [float(window[0]) for window in windows]
+        self.runs.append(len(levels))
+        self.levels += levels
+        return [max(level, self._settled) for level in levels]
+
+    def reset(self) -> None:
+        self.runs, self.levels = [], []
+
+    def snapshot(self) -> list[float]:
+        return list(self.levels)
+
+    def restore(self, kept: list[float]) -> None:
+        self.levels = list(kept)
+
+
+def windows(*levels: float) -> Samples:
+    return np.repeat(np.array(levels, np.float32)[:, np.newaxis], WINDOW_SAMPLES, axis=1)
+
+
+STILL = 0.0001
+LOUD = 0.5
+
+
+def test_still_windows_are_heard_in_one_run_when_there_are_enough():
+    network = Network()
+    detector = DeferringDetector(network)
+
+    for _ in range(1 + 2 * AT_ONCE):
+        (probability,) = detector.probabilities(windows(STILL))
+        assert probability == pytest.approx(0.001)
+
+    assert network.runs == [1, AT_ONCE, AT_ONCE]
+
+
+def test_a_loud_window_is_heard_at_once_after_those_before_it():
+    network = Network()
+    detector = DeferringDetector(network)
+    detector.probabilities(windows(STILL))
+
+    quiet = detector.probabilities(windows(0.0, STILL))
+    heard = detector.probabilities(windows(STILL, LOUD, 0.25))
+
+    assert quiet == [pytest.approx(0.001)] * 2
+    assert heard == pytest.approx([0.001, LOUD, 0.25])
+    assert network.runs == [1, 5]
+    assert network.levels == pytest.approx([STILL, 0.0, STILL, STILL, LOUD, 0.25])
+
+
+def test_nothing_waits_until_the_network_is_sure_that_nobody_speaks():
+    network = Network(settled=0.02)
+    detector = DeferringDetector(network)
+
+    for _ in range(3):
+        detector.probabilities(windows(STILL))
+
+    assert network.runs == [1, 1, 1]
+
+
+def test_a_click_within_a_window_is_no_still_sound():
+    network = Network()
+    detector = DeferringDetector(network)
+    detector.probabilities(windows(STILL))
+    clicked = windows(STILL)
+    clicked[0, 700:716] = 0.2
+
+    detector.probabilities(clicked)
+
+    assert network.runs == [1, 1]
+
+
+def test_of_a_long_stillness_only_the_end_is_heard():
+    network = Network()
+    detector = DeferringDetector(network)
+    still = SKIP_MS * RATE_HZ // 1000 // WINDOW_SAMPLES
+    for _ in range(1 + 3 * still):
+        detector.probabilities(windows(STILL))
+    heard = sum(network.runs)
+
+    detector.probabilities(windows(LOUD))
+
+    assert heard <= 1 + still
+    assert network.runs[-1] <= AT_ONCE + 1
+    assert network.levels[-1] == LOUD
+
+
+def test_many_windows_at_once_are_never_more_than_a_detector_takes():
+    network = Network()
+    detector = DeferringDetector(network)
+    detector.probabilities(windows(*[STILL] * 4))
+
+    detector.probabilities(windows(*[LOUD] * 32))
+
+    assert network.runs == [4, 32]
+
+
+def test_a_snapshot_holds_what_was_waiting():
+    network, other = Network(), Network()
+    detector, elsewhere = DeferringDetector(network), DeferringDetector(other)
+    detector.probabilities(windows(STILL))
+    detector.probabilities(windows(0.0, 0.0))
+
+    restore(elsewhere, snapshot(detector))
+    elsewhere.probabilities(windows(LOUD))
+
+    assert other.levels == pytest.approx([STILL, 0.0, 0.0, LOUD])
+
+
+def test_reset_forgets_what_was_waiting():
+    network = Network()
+    detector = DeferringDetector(network)
+    detector.probabilities(windows(STILL))
+    detector.probabilities(windows(STILL))
+
+    detector.reset()
+    detector.probabilities(windows(LOUD))
+
+    assert network.levels == [LOUD]
+
+
+@pytest.fixture(scope="module")
+def silero() -> SileroModel:
+    return SileroModel()
+
+
+def telephone(samples: Samples) -> Samples:
+    """300 to 3400 Hz, as many levels as 8 bits of mu-law."""
+    spectrum = np.fft.rfft(samples)
+    hz = np.fft.rfftfreq(len(samples), 1 / RATE_HZ)
+    spectrum[(hz < 300) | (hz > 3400)] = 0
+    narrow = np.clip(np.fft.irfft(spectrum, len(samples)), -1, 1)
+    coded = np.round(127 * np.sign(narrow) * np.log1p(255 * np.abs(narrow)) / np.log(256)) / 127
+    return (np.sign(coded) * (256 ** np.abs(coded) - 1) / 255).astype(np.float32)
+
+
+def noise(count: int, dbfs: float) -> Samples:
+    rng = np.random.default_rng(4)
+    return (10 ** (dbfs / 20) * rng.standard_normal(count)).astype(np.float32)
+
+
+def boundaries(detectors, samples: Samples) -> list[tuple[bool, int]]:
+    finder = UtteranceFinder(detectors(), VadOptions(threshold=0.5, min_silence_duration_ms=500))
+    return [
+        (isinstance(event, SpeechBegan), event.at_sample // WINDOW_SAMPLES)
+        for start in range(0, len(samples), MESSAGE)
+        for event in finder.feed(Pcm(samples[start : start + MESSAGE], RATE_HZ))
+    ]
+
+
+@pytest.mark.parametrize("sound", ["clean", "soft", "noisy", "telephone"])
+def test_speech_begins_and_ends_where_it_does_without_waiting(silero, sound):
+    speech = decode_wav(SPEECH.read_bytes())
+    spoken = np.concatenate([np.zeros(5 * RATE_HZ, np.float32), speech.samples])
+    samples = {
+        "clean": spoken,
+        "soft": 0.03 * spoken + noise(len(spoken), -75),
+        "noisy": 0.3 * spoken + noise(len(spoken), -45),
+        "telephone": telephone(spoken),
+    }[sound]
+
+    plain, deferred = (boundaries(each, samples) for each in (silero, deferring(silero)))
+
+    assert [began for began, _ in deferred] == [began for began, _ in plain]
+    assert len(plain) >= 4
+    for (_, here), (_, there) in zip(deferred, plain, strict=True):
+        assert abs(here - there) <= 1
+
+
+def test_what_can_be_speech_is_as_likely_as_without_waiting_to_the_last_bit(silero):
+    speech = decode_wav(SPEECH.read_bytes()).samples
+    samples = np.concatenate([np.zeros(5 * RATE_HZ, np.float32), speech])
+    each = samples[: len(samples) // WINDOW_SAMPLES * WINDOW_SAMPLES].reshape(-1, WINDOW_SAMPLES)
+    plain, detector = silero(), deferring(silero)()
+
+    heard = [(plain.probabilities(w[None])[0], detector.probabilities(w[None])[0]) for w in each]
+
+    loud = [pair for pair, w in zip(heard, each, strict=True) if np.sqrt(np.mean(w**2)) > 0.001]
+    assert len(loud) > 30
+    assert all(here == there for here, there in loud)
