@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from parley.errors import InvalidPayload, TooLarge
+from parley.media.container import open_container
 from parley.media.pcm import INPUT_RATE_HZ, Pcm, from_float32_bytes
 from parley.media.resample import resample
 from parley.media.wav import check_format
@@ -62,7 +63,7 @@ def _decode_with_av(data: bytes, limit_s: float, what: str, failure: Exception) 
     blocks: list[np.ndarray[Any, np.dtype[np.float32]]] = []
     count = 0
     try:
-        with av.open(io.BytesIO(data), mode="r") as container:
+        with open_container(data) as container:
             stream = next(iter(container.streams.audio), None)
             if stream is None:
                 raise InvalidPayload("The file holds no sound.")

@@ -10,7 +10,6 @@ take at most `VideoLimits.decoded_bytes`. Clips are decoded in a decoder's child
 
 from __future__ import annotations
 
-import io
 import itertools
 import math
 from collections.abc import Iterator, Sequence
@@ -23,6 +22,7 @@ from av.audio.resampler import AudioResampler
 from PIL import Image
 
 from parley.errors import InvalidPayload, TooLarge
+from parley.media.container import open_container
 from parley.media.image import LIMIT_PIXELS, Pixels
 from parley.media.pcm import INPUT_RATE_HZ, Pcm
 from parley.media.room import ContextRoom
@@ -252,7 +252,7 @@ def _group(extra_s: Sequence[float], times_s: Sequence[float]) -> list[list[floa
 
 def _measure(data: bytes, limits: VideoLimits) -> float:
     """Length of the picture track, from its packets: headers may lack it (browser recordings)."""
-    with av.open(io.BytesIO(data)) as container:
+    with open_container(data) as container:
         if not container.streams.video:
             raise InvalidPayload("The video has no picture track.")
         stream = container.streams.video[0]
@@ -286,7 +286,7 @@ def _decode_frames(
     """The frame on screen at each instant: the newest one shown at or before it."""
     shown: dict[float, Pixels] = {}
     frame_pixels = _frame_pixels(len(times_s), limits)
-    with av.open(io.BytesIO(data)) as container:
+    with open_container(data) as container:
         stream = container.streams.video[0]
         waiting = list(times_s)
         before: av.VideoFrame | None = None
@@ -341,7 +341,7 @@ def _rotation(frame: av.VideoFrame) -> int:
 
 def _decode_sound(data: bytes, limits: VideoLimits) -> npt.NDArray[np.float32] | None:
     """Samples at 16 kHz from the clip's start, shape (N,); None when there is no sound track."""
-    with av.open(io.BytesIO(data)) as container:
+    with open_container(data) as container:
         if not container.streams.audio:
             return None
         resampler = AudioResampler(format="fltp", layout="mono", rate=INPUT_RATE_HZ)
