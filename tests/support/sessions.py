@@ -7,7 +7,7 @@ import base64
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from tests.support.dialects import DialectName
@@ -32,7 +32,7 @@ from parley.worker.host import Host, Identity
 from parley.worker.lease import LeasedSlot
 from parley.worker.recording import Recordings
 
-KINDS: dict[DialectName, Kind] = {
+KINDS: dict[str, Kind] = {
     "chat": Kind.CHAT,
     "half_duplex": Kind.HALF_DUPLEX,
     "duplex": Kind.OMNI_DUPLEX,
@@ -80,7 +80,7 @@ class WorkerHarness:
 
     def begin(
         self,
-        dialect: DialectName,
+        dialect: DialectName | Literal["openai_live"],
         session_id: str = "session",
         *,
         kind: str | None = None,
@@ -92,7 +92,7 @@ class WorkerHarness:
             lease_id=f"lease-{len(self._talks)}",
             session_id=session_id,
             dialect=dialect,
-            kind=Kind(kind or KINDS[dialect]),
+            kind=KINDS[dialect] if kind is None else Kind(kind),
             accepted_s=accepted_s,
             extensions=extensions,
         )

@@ -4,6 +4,7 @@ bit as the first one does."""
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,20 +28,19 @@ def units() -> list[list[Work]]:
     opening = DuplexConfig(force_listen_count=0, temperature=3.0)
     start = StartSession("duplex", seed=13, duplex=opening)
     first: list[Work] = [start, turn("system", Text("You listen."))]
-    return [first, *([unit(sound), StepUnit(), Finalize()] for sound in SECONDS)]
+    seconds: list[list[Work]] = [[unit(sound), StepUnit(), Finalize()] for sound in SECONDS]
+    return [first, *seconds]
 
 
 def spoken_turns() -> list[list[Work]]:
     start = StartSession("half_duplex", seed=12)
     first: list[Work] = [start, turn("system", Text("Be brief."))]
     reply = replace(Style().reply(), max_new_tokens=24)
-    return [
-        first,
-        *(
-            [turn("user", Audio(voice(1.0 + number, number), "turn"), is_closed=False), reply]
-            for number in range(4)
-        ),
+    turns: list[list[Work]] = [
+        [turn("user", Audio(voice(1.0 + number, number), "turn"), is_closed=False), reply]
+        for number in range(4)
     ]
+    return [first, *turns]
 
 
 class Counted:
@@ -115,8 +115,8 @@ def test_only_speech_that_may_still_be_heard_is_made(monkeypatch):
     model = cascade()
     cast = Cast(model)
     first = cast.play(1, [work for step in steps for work in step])
-    every = sum(len(outcome.result.chosen.spoken) for outcome in first[2:]
-                if getattr(outcome.result, "chosen", None) is not None)  # fmt: skip
+    chosen: list[Any] = [getattr(outcome.result, "chosen", None) for outcome in first[2:]]
+    every = sum(len(one.spoken) for one in chosen if one is not None)
     counted = Counted(model, monkeypatch)
 
     cast.play(0, [copied(outcome) for outcome in first])
@@ -140,12 +140,12 @@ def test_a_cancelled_answer_is_cancelled_at_the_same_place():
         assert job.stage is not None
         model.step(job.stage, [job])
     job.cancel()
-    said = Outcome(steps[1][1], job.result)
+    said: Any = Outcome(steps[1][1], job.result)
     rest = [work for step in steps[2:] for work in step]
     expected = cast.play(0, rest)
 
     again = cast.play(1, [copied(outcome) for outcome in [*begun, said]])
 
-    assert again[-1].result.text == job.result.text
-    assert again[-1].result.ending == job.result.ending
+    last: Any = again[-1].result
+    assert (last.text, last.ending) == (said.result.text, said.result.ending)
     assert sounds(cast.play(1, rest)) == sounds(expected)
