@@ -10,7 +10,7 @@ from parley.media.wav import decode_wav
 from parley.protocol.values import VadOptions
 from parley.vad import SpeechBegan, UtteranceFinder
 from parley.vad.base import RATE_HZ, WINDOW_SAMPLES, restore, snapshot
-from parley.vad.deferring import AT_ONCE, SKIP_MS, DeferringDetector, deferring
+from parley.vad.deferring import AT_ONCE, DeferringDetector, deferring
 from parley.vad.silero import SileroModel
 
 SPEECH = Path(__file__).parents[2] / "examples" / "questions.wav"
@@ -94,21 +94,6 @@ def test_a_click_within_a_window_is_no_still_sound():
     detector.probabilities(clicked)
 
     assert network.runs == [1, 1]
-
-
-def test_of_a_long_stillness_only_the_end_is_heard():
-    network = Network()
-    detector = DeferringDetector(network)
-    still = SKIP_MS * RATE_HZ // 1000 // WINDOW_SAMPLES
-    for _ in range(1 + 3 * still):
-        detector.probabilities(windows(STILL))
-    heard = sum(network.runs)
-
-    detector.probabilities(windows(LOUD))
-
-    assert heard <= 1 + still
-    assert network.runs[-1] <= AT_ONCE + 1
-    assert network.levels[-1] == LOUD
 
 
 def test_many_windows_at_once_are_never_more_than_a_detector_takes():

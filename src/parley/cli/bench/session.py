@@ -129,7 +129,7 @@ async def server(
     with tempfile.TemporaryDirectory(prefix="parley-bench-") as folder:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "parley", "serve", "--http", "--host", "127.0.0.1"),
-            *("--port", "0", "--model", "parrot", "--slots", str(slots), "--workers", "1"),
+            *("--port", "0", "--model", model, "--slots", str(slots), "--workers", "1"),
             *("--log-level", "warning", "--log-format", "text"),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
