@@ -15,10 +15,11 @@ from pathlib import Path
 import torch
 
 from parley.models.cascade import notes, store
+from parley.models.cascade.local import LocalWriter
 from parley.models.cascade.messages import History, Line
 from parley.models.cascade.prompt import PERSONA
 from parley.models.cascade.sampling import Rule
-from parley.models.cascade.writer import Draft, LocalWriter
+from parley.models.cascade.writer import Draft
 
 LINES = Path(__file__).parents[2] / "tests" / "models" / "cascade" / "newcomer.txt"
 

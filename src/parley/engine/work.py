@@ -212,7 +212,8 @@ class GenerateResult:
         text_tokens, speech_tokens: how many were produced and used.
         context_tokens: length of the context now (duplex: before settling).
         heard: the words of the sound that this answer is about, where the model makes any while it
-            answers (`ModelSpec.transcribes`); duplex: in the unit that begins the answer.
+            answers (`ModelSpec.transcribes`); duplex: in the unit in which the
+            answer is begun, whose first sound may come in the next.
         problem: what kept a part behind the model (a language model at an address) from answering,
             and what to do, as a sentence for the client; "" where nothing did.
         chosen: as in `PrefillResult`.

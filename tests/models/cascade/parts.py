@@ -10,9 +10,9 @@ import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from parley.models.cascade.llama import Llama, LlamaShape
+from parley.models.cascade.local import LocalWriter
 from parley.models.cascade.model import Cascade
 from parley.models.cascade.recognition import Heard
-from parley.models.cascade.writer import LocalWriter
 from parley.vad.energy import EnergyDetector
 
 

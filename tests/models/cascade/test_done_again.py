@@ -54,6 +54,7 @@ class Counted:
             (parts.recogniser, "begin"),
             (parts.eyes, "look"),
             (getattr(parts.writer, "model", None), "run"),
+            (getattr(parts.writer, "model", None), "run_each"),
         ]
         for owner, name in watched:
             monkeypatch.setattr(owner, name, self._watch(name, getattr(owner, name)))

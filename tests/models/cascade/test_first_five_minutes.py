@@ -11,10 +11,11 @@ import pytest
 
 from parley.models import pocket_data
 from parley.models.cascade import notes, store
+from parley.models.cascade.local import LocalWriter
 from parley.models.cascade.messages import History, Line
 from parley.models.cascade.prompt import PERSONA
 from parley.models.cascade.sampling import Rule
-from parley.models.cascade.writer import Draft, LocalWriter
+from parley.models.cascade.writer import Draft
 from parley.settings import ModelSettings
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240), pytest.mark.xdist_group("pocket")]

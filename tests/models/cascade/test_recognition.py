@@ -54,6 +54,10 @@ class ScriptedNetwork:
             logits[token] = chance
         return logits.log()
 
+    def write_each(self, ids, starts, pasts, heard):
+        rows = zip(ids, starts, pasts, strict=True)
+        return torch.stack([self.write([one], start, past, heard) for one, start, past in rows])
+
 
 def hear(network: ScriptedNetwork, expects=None) -> str:
     work = Recognition(network, WORDS, np.ones(1600, np.float32), expects)  # type: ignore[arg-type]

@@ -8,10 +8,11 @@ import pytest
 import torch
 from tests.models.cascade.parts import byte_tokenizer, small_llama
 
+from parley.models.cascade.local import LocalWriter
 from parley.models.cascade.messages import History, Line
 from parley.models.cascade.prompt import PERSONA, persona_of
 from parley.models.cascade.sampling import Rule
-from parley.models.cascade.writer import Draft, LocalWriter, shown
+from parley.models.cascade.writer import Draft, shown
 
 CONTROL = ("<|", "|>", "<perception", "</perception", "(note", "<unit>", "\n")
 

@@ -28,6 +28,8 @@ class Telling:
         waiting: sound that was not played yet, (N,).
         played: samples that were.
         is_promised: `waiting` is silence that stands for speech (`promises.py`).
+        shown: clauses whose words were given to the client.
+        waits: units that have ended before there was anything to say.
     """
 
     draft: Draft = field(default_factory=Draft)
@@ -37,6 +39,7 @@ class Telling:
     played: int = 0
     shown: int = 0
     is_promised: bool = False
+    waits: int = 0
 
     @property
     def is_all_spoken(self) -> bool:
@@ -72,6 +75,8 @@ class Memo:
 
     Args:
         promises: the chunks of which `echo` holds silence of the same length, oldest first.
+        unread: tokens of the history that the language model has to read anew or first.
+        cost: of the unit so far, in hundredths of a second of one core (`Writer.cost`).
     """
 
     history: History
@@ -89,9 +94,10 @@ class Memo:
     is_unfinalized: bool = False
     barged_ms: int = 0
     decisions: int = 0
-    heard: str = ""
     written: str = ""
     promises: tuple[Promise, ...] = ()
+    unread: int = 0
+    cost: int = 0
 
     @property
     def has_promised(self) -> bool:

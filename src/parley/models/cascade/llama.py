@@ -151,6 +151,14 @@ class Llama(nn.Module):
         The cache's length is advanced at the very end: a call that raises has changed nothing that
         counts.
         """
+        return self._append(ids, cache, 1)[0]
+
+    @torch.inference_mode()
+    def run_each(self, ids: list[int], cache: Cache) -> Tensor:
+        """As `run`, with the logits behind each of the tokens (T, V)."""
+        return self._append(ids, cache, len(ids))
+
+    def _append(self, ids: list[int], cache: Cache, wanted: int) -> Tensor:
         start, count = cache.length, len(ids)
         heads = self.shape.heads
         cache.reserve(start + count)
@@ -173,11 +181,10 @@ class Llama(nn.Module):
             x = x + layer.out(mixed.transpose(0, 1).reshape(count, -1))
             gate, up = layer.gate_up(layer.between(x)).chunk(2, -1)
             x = x + layer.down(functional.silu(gate) * up)
-        last = self.norm(x[-1:])
-        logits = self.head(last) if self.head is not None else last @ self.embed.weight.T
+        last = self.norm(x[-wanted:])
+        logits: Tensor = self.head(last) if self.head is not None else last @ self.embed.weight.T
         cache.length = start + count
-        found: Tensor = logits[0]
-        return found
+        return logits
 
 
 def turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -24,12 +24,13 @@ from parley.models.cascade.installed import (
     voice_package,
 )
 from parley.models.cascade.llama import LlamaShape, row_bytes
+from parley.models.cascade.local import LocalWriter
 from parley.models.cascade.model import Cascade
 from parley.models.cascade.others import load_causal, load_whisper
 from parley.models.cascade.parts import Eyes, Recogniser, Speaker
 from parley.models.cascade.remote import RemoteSpeaker, RemoteWriter, check
 from parley.models.cascade.voice.speaker import OwnSpeaker
-from parley.models.cascade.writer import LocalWriter, Writer
+from parley.models.cascade.writer import Writer
 from parley.models.plan import ModelPlan
 from parley.settings import ModelSettings
 from parley.vad.base import DetectorFactory

@@ -74,6 +74,12 @@ class CausalWriter(DraftChoices):
     def prepare(self, row: int, history: History, *, later: bool = False) -> bool:
         return True
 
+    def cost(self, history: History, draft: Draft) -> int:
+        return 0
+
+    def cost_of_reading(self, tokens: int) -> int:
+        return 0
+
     def is_reading(self, row: int, history: History, draft: Draft) -> bool:
         state = self._rows[row]
         return state.logits is None or state.ids != self._prompt(history) + list(draft.ids)

@@ -18,6 +18,7 @@ from parley.models.cascade.messages import Line, defused
 from parley.models.cascade.parts import CascadeParts, Hearing
 from parley.models.cascade.promises import Promises
 from parley.models.cascade.prompt import persona_of
+from parley.models.cascade.read_tokens import PIECE_TOKENS
 from parley.models.job import merge_texts
 from parley.protocol.values import Role
 from parley.vad.base import WINDOW_SAMPLES, Detector, heard_in, restore, snapshot
@@ -26,7 +27,9 @@ SPEECH = 0.6
 """Probability above which somebody speaks while we do."""
 
 UNIT_PIECES = 2
-"""Pieces of the context that are read in one unit of a call: a quarter of a second."""
+"""Pieces of the context that are read in one unit of a call: a third of a second."""
+HEARING_COST = 3
+"""Of a step of the recogniser, in hundredths of a second of one core (`Writer.cost`)."""
 
 
 class PrefillJob(CascadeJob):
@@ -96,7 +99,9 @@ class PrefillJob(CascadeJob):
                 case Marker(Mark.TURN_END):
                     self._close()
                 case Marker(Mark.UNIT):
-                    self._memo = replace(self._memo, is_unit_open=True)
+                    read = UNIT_PIECES * PIECE_TOKENS
+                    unread = max(0, self._memo.unread - read)
+                    self._memo = replace(self._memo, is_unit_open=True, unread=unread, cost=0)
                 case Text(text):
                     self._add(text)
                 case Image(pixels):
@@ -185,6 +190,7 @@ class PrefillJob(CascadeJob):
         self._choices.heard(heard)
         self._hearing = None
         if self._memo.is_unit_open:
+            self._memo = replace(self._memo, cost=self._memo.cost + HEARING_COST * heard.steps)
             turns = self._memo.turns
             text = believed(
                 heard.text,

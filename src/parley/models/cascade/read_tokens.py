@@ -3,10 +3,14 @@
 The network's inputs get one int8 scale per call, so numbers depend on what was read together. A row
 that is to go on exactly as another one has to read in the same portions, and need not do so before
 it writes: until then they are only noted.
+
+A block is a portion of which only the first token is known to follow; the others are expected. They
+count one by one, as they are taken, until another token is read instead.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
@@ -24,15 +28,31 @@ class Later(Enum):
     LOGITS = "logits"
 
 
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """What was read in one call.
+
+    Args:
+        kept: how many of the tokens count.
+        is_block: whether more of them may come to count.
+    """
+
+    ids: tuple[int, ...]
+    kept: int
+    is_block: bool = False
+
+
 class ReadTokens:
     """See the module's text."""
 
     def __init__(self, model: Llama) -> None:
         self._model = model
         self.cache = Cache(model.shape)
-        self._portions: list[tuple[int, ...]] = []
+        self._portions: list[Portion] = []
         self._read = 0
         """Portions that are in the cache."""
+        self._ahead: Tensor | None = None
+        """Logits behind each token of the block that the row is in (N, V)."""
         self.length = 0
         """Tokens that were read, or will have been."""
 
@@ -41,33 +61,111 @@ class ReadTokens:
         """Whether some were only noted."""
         return self._read < len(self._portions)
 
+    @property
+    def portions(self) -> tuple[Portion, ...]:
+        """Everything that was read or noted, for `restore`."""
+        return tuple(self._portions)
+
     def run(self, ids: tuple[int, ...], *, later: bool = False) -> Tensor | Later:
         """Read one portion; gives the logits behind it. `later`, or where others wait: note it."""
         later = later or self.is_behind
+        self.end_block()
         logits = Later.LOGITS if later else self._model.run(list(ids), self.cache)
-        self._portions.append(ids)
-        self._read += not later
-        self.length += len(ids)
+        self._append(Portion(ids, len(ids)), later=later)
         return logits
 
+    def run_block(self, ids: tuple[int, ...], *, later: bool = False) -> Tensor | Later:
+        """Read a block; gives the logits behind its first token."""
+        later = later or self.is_behind
+        self.end_block()
+        ahead = None if later else self._model.run_each(list(ids), self.cache)
+        self._append(Portion(ids, 1, is_block=True), later=later)
+        self._ahead = ahead
+        return Later.LOGITS if ahead is None else ahead[0]
+
+    def _append(self, portion: Portion, *, later: bool) -> None:
+        self._portions.append(portion)
+        self._read += not later
+        self.length += portion.kept
+
+    def expects(self, token: int) -> bool:
+        """Whether a token is the next one of the block that the row is in."""
+        last = self._portions[-1] if self._portions else None
+        return (
+            last is not None
+            and last.is_block
+            and last.kept < len(last.ids)
+            and last.ids[last.kept] == token
+        )
+
+    def take(self) -> Tensor | Later:
+        """The expected token counts; gives the logits behind it."""
+        last = self._portions[-1]
+        self._portions[-1] = replace(last, kept=last.kept + 1)
+        self.length += 1
+        return Later.LOGITS if self._ahead is None else self._ahead[last.kept]
+
+    def end_block(self) -> None:
+        """No further token of a block will count."""
+        self._ahead = None
+        if self._portions and self._portions[-1].is_block:
+            self._portions[-1] = replace(self._portions[-1], is_block=False)
+            if not self.is_behind:
+                self.cache.cut(self.length)
+
     def cut(self, length: int) -> None:
-        """Forget everything from `length` on, which is where a portion ends."""
+        """Forget everything from `length` on."""
+        self.end_block()
         while self.length > length:
-            self.length -= len(self._portions.pop())
+            last = self._portions[-1]
+            start = self.length - last.kept
+            if start >= length:
+                self._portions.pop()
+                self.length = start
+            else:
+                self._portions[-1] = replace(last, kept=length - start)
+                self.length = length
         self._read = min(self._read, len(self._portions))
         self.cache.cut(min(self.cache.length, length))
+
+    def restore(self, portions: tuple[Portion, ...]) -> None:
+        """Be as when `portions` had been read: what is not in the cache any more is noted."""
+        same = 0
+        for mine, theirs in zip(self._portions[: self._read], portions, strict=False):
+            if mine != theirs:
+                break
+            same += 1
+        is_here = same == len(portions) == len(self._portions)
+        if is_here:
+            return
+        if same and portions[same - 1].is_block:
+            # What it expected was cut off, or belongs to what came later.
+            same -= 1
+        self.cut(sum(portion.kept for portion in portions[:same]))
+        for portion in portions[same:]:
+            self._append(portion, later=True)
 
     def catch_up(self) -> Tensor:
         """Read what was noted, at most `PIECE_TOKENS`, or the last portion once more; gives the
         logits."""
         if not self.is_behind:
             self._read -= 1
-            self.cache.cut(self.length - len(self._portions[-1]))
+            self.cache.cut(self.length - self._portions[-1].kept)
         done = 0
         while True:
             portion = self._portions[self._read]
-            logits = self._model.run(list(portion), self.cache)
+            start, ids = self.cache.length, list(portion.ids)
+            is_last = self._read + 1 == len(self._portions)
+            is_whole = portion.kept == len(ids) and not portion.is_block
+            if is_whole or not is_last:
+                logits = self._model.run(ids, self.cache)
+            else:
+                each = self._model.run_each(ids, self.cache)
+                logits = each[portion.kept - 1]
+                self._ahead = each if portion.is_block else None
+            if not portion.is_block:
+                self.cache.cut(start + portion.kept)
             self._read += 1
-            done += max(len(portion), PIECE_TOKENS // 16)
+            done += max(len(ids), PIECE_TOKENS // 16)
             if not self.is_behind or done >= PIECE_TOKENS:
                 return logits

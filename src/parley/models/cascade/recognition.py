@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -30,14 +30,16 @@ UNSURE = -0.4
 """Below this confidence a short utterance is heard once more, with `LEAD_S` of silence before it:
 the network is sensitive to where a sound begins. The surer reading holds."""
 LEAD_S = 0.35
-TOKENS_PER_STEP = 8
+TOKENS_PER_STEP, ROUNDS_PER_STEP = 8, 4
+"""Tokens of one reading in a step, and of several readings at once."""
 TOKEN_LIMIT = 120
 FORK_LOSS = 4.2
 """How much less likely another reading may be than the first, in log probability."""
 FORK_TOKENS = 4
 """Other tokens that are considered at each place."""
-FORKS = 10
-"""Other readings at most, each some milliseconds."""
+FORKS, FORKS_AT_ONCE = 10, 5
+"""Other readings at most, and how many are written side by side: a token of five takes little
+longer than a token of one."""
 
 Expects = Callable[[str], bool]
 
@@ -50,11 +52,13 @@ class Heard:
         text: "" for no words.
         confidence: mean log probability of its tokens; 0 is certain.
         silence: the network's own probability that nobody speaks.
+        steps: how many it took.
     """
 
     text: str
     confidence: float = 0.0
     silence: float = 0.0
+    steps: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,20 +91,26 @@ class Vocabulary:
         )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Fork:
-    """The beginning of another reading.
+@dataclass(slots=True, eq=False)
+class _Reading:
+    """A transcript on its way.
 
     Args:
         loss: how much less likely its tokens are than those chosen instead.
         ids: its tokens; the last is not in `past`.
         past, kept: what the decoder has written and heard, as `Whisper.write` takes it.
+        scores: log probability of each token that was chosen here.
+        text: when it is finished.
+        is_refused: makes no sense.
     """
 
     loss: float
-    ids: tuple[int, ...]
-    past: tuple[tuple[Tensor, Tensor], ...]
+    ids: list[int]
+    past: list[tuple[Tensor, Tensor]]
     kept: list[tuple[Tensor, Tensor]]
+    scores: list[float] = field(default_factory=list)
+    text: str | None = None
+    is_refused: bool = False
 
 
 class Recognition:
@@ -122,24 +132,17 @@ class Recognition:
         self._samples = level(samples)
         self._expects = expects
         self._best: Heard | None = None
-        self._forks: list[_Fork] = []
+        self._others: list[_Reading] = []
         self._tried = 0
+        self._steps = 0
         self.heard: Heard | None = None
         self._begin()
 
     def _begin(self) -> None:
         self._layer = -1
         self._encoded: Tensor | None = None
-        self._kept: list[tuple[Tensor, Tensor]] = []
         self._silence = 0.0
-        self._write_from(_Fork(0.0, (), (), self._kept))
-
-    def _write_from(self, fork: _Fork) -> None:
-        self._ids = list(fork.ids)
-        self._past = list(fork.past)
-        self._kept = fork.kept
-        self._loss = fork.loss
-        self._scores: list[float] = []
+        self._readings: list[_Reading] = []
 
     def step(self) -> bool:
         """Go on; True when finished."""
@@ -153,95 +156,124 @@ class Recognition:
             self._encoded = network.encode(self._encoded, self._layer)
             self._layer += 1
             if self._layer == len(network.encoder):
-                self._kept = network.listen(self._encoded)
+                self._readings = [_Reading(0.0, [], [], network.listen(self._encoded))]
         elif self.heard is None:
             self._write()
+        self._steps += 1
+        if self.heard is not None:
+            self.heard = replace(self.heard, steps=self._steps)
         return self.heard is not None
 
     def _write(self) -> None:
-        for _ in range(TOKENS_PER_STEP):
-            token, score = self._next()
-            self._scores.append(score)
-            if token == self._words.end or len(self._ids) >= TOKEN_LIMIT:
-                self._finish()
-                return
-            self._ids.append(token)
-            repeated = repetition(self._ids)
-            if repeated:
-                del self._ids[-repeated:]
-                self._finish()
+        for _ in range(TOKENS_PER_STEP if len(self._readings) == 1 else ROUNDS_PER_STEP):
+            unfinished = [one for one in self._readings if one.text is None]
+            # Those of one encoding go together.
+            for kept in {id(one.kept): one.kept for one in unfinished}.values():
+                self._write_next([one for one in unfinished if one.kept is kept])
+            if self._tried:
+                self._consider()
+            elif self._readings[0].text is not None:
+                self._take_first(self._readings[0])
+            if self.heard is not None or not self._readings:
                 return
 
-    def _next(self) -> tuple[int, float]:
-        """The next token and its log probability; what else it may have been is kept."""
+    def _write_next(self, readings: list[_Reading]) -> None:
+        """The next token of each."""
+        words, kept = self._words, readings[0].kept
+        if not readings[0].ids:
+            (first,) = readings
+            logits = self._network.write(list(words.start), 0, first.past, kept)[None]
+            self._silence = float(torch.softmax(logits[0].float(), -1)[words.silence])
+        elif len(readings) == 1:
+            (one,) = readings
+            logits = self._network.write([one.ids[-1]], self._place(one), one.past, kept)[None]
+        else:
+            logits = self._network.write_each(
+                [one.ids[-1] for one in readings], [self._place(one) for one in readings],
+                [one.past for one in readings], kept,
+            )  # fmt: skip
+        for one, row in zip(readings, logits.float().clone(), strict=True):
+            self._choose(one, row)
+
+    def _place(self, reading: _Reading) -> int:
+        return len(self._words.start) + len(reading.ids) - 1
+
+    def _choose(self, reading: _Reading, logits: Tensor) -> None:
+        """A token of logits (V,); what else it may have been is kept."""
         words = self._words
-        new = [self._ids[-1]] if self._ids else list(words.start)
-        start = len(words.start) + len(self._ids) - 1 if self._ids else 0
-        logits = self._network.write(new, start, self._past, self._kept).float().clone()
-        if not self._ids:
-            self._silence = float(torch.softmax(logits, -1)[words.silence])
+        if not reading.ids:
             logits[list(words.leading)] = -math.inf
         logits[list(words.banned)] = -math.inf
         chances = torch.log_softmax(logits, -1)
         values, tokens = chances.topk(1 + FORK_TOKENS)
+        token = int(tokens[0])
         if self._expects is not None:
-            losses = (self._loss + values[0] - values[1:]).tolist()
-            self._keep_forks(int(tokens[0]), tokens[1:].tolist(), losses)
-        return int(tokens[0]), float(values[0])
+            losses = (reading.loss + values[0] - values[1:]).tolist()
+            self._keep_others(reading, token, tokens[1:].tolist(), losses)
+        reading.scores.append(float(values[0]))
+        is_over = token == words.end or len(reading.ids) >= TOKEN_LIMIT
+        if not is_over:
+            reading.ids.append(token)
+            repeated = repetition(reading.ids)
+            if repeated:
+                del reading.ids[-repeated:]
+                is_over = True
+        if is_over:
+            text = once(words.text(reading.ids), len(self._samples) / RATE_HZ)
+            reading.text = clean(text)
 
-    def _keep_forks(self, chosen: int, others: list[int], losses: list[float]) -> None:
+    def _keep_others(
+        self, reading: _Reading, chosen: int, others: list[int], losses: list[float]
+    ) -> None:
         """Other words that may have been said; the same ones in other signs are none."""
         seen = {"", self._words.letters(chosen)}
         for other, loss in zip(others, losses, strict=True):
             letters = self._words.letters(other)
             if loss <= FORK_LOSS and letters not in seen:
                 seen.add(letters)
-                past = tuple(self._past)
-                self._forks.append(_Fork(loss, (*self._ids, other), past, self._kept))
+                self._others.append(
+                    _Reading(loss, [*reading.ids, other], list(reading.past), reading.kept)
+                )
 
-    def _finish(self) -> None:
-        text = once(self._words.text(self._ids), len(self._samples) / RATE_HZ)
-        confidence = sum(self._scores) / max(1, len(self._scores))
-        heard = Heard(clean(text), confidence, self._silence)
-        if self._tried:
-            self._consider(heard)
-        elif self._best is None:
+    def _take_first(self, reading: _Reading) -> None:
+        confidence = sum(reading.scores) / max(1, len(reading.scores))
+        heard = Heard(reading.text or "", confidence, self._silence)
+        if self._best is None:
             self._best = heard
             if confidence < UNSURE and len(self._samples) <= SHORT_S * RATE_HZ:
                 lead = np.zeros(round(LEAD_S * RATE_HZ), np.float32)
                 self._samples = np.concatenate((lead, self._samples))
                 self._begin()
-            else:
-                self._settle()
+                return
         else:
             self._best = max(self._best, heard, key=lambda one: one.confidence)
-            self._settle()
-
-    def _settle(self) -> None:
-        """Take what was written, or begin to try other readings."""
-        assert self._best is not None
         if self._expects is None or not self._best.text or self._expects(self._best.text):
             self.heard = self._best
         else:
-            self._try_next()
+            self._try_others()
 
-    def _consider(self, other: Heard) -> None:
+    def _consider(self) -> None:
+        """Of other readings the likeliest that is expected holds, once all likelier ones are
+        finished."""
         assert self._best is not None
         assert self._expects is not None
-        if other.text and self._expects(other.text):
-            # As sure as the first reading was: it is what the sound may be believed by.
-            self.heard = Heard(other.text, self._best.confidence, self._best.silence)
-        else:
-            self._try_next()
+        for one in self._readings:
+            if one.text is None:
+                return
+            if not one.is_refused and one.text and self._expects(one.text):
+                # As sure as the first reading was: it is what the sound may be believed by.
+                self.heard = Heard(one.text, self._best.confidence, self._best.silence)
+                return
+            one.is_refused = True
+        self._try_others()
 
-    def _try_next(self) -> None:
-        if not self._forks or self._tried >= FORKS:
+    def _try_others(self) -> None:
+        count = min(FORKS_AT_ONCE, FORKS - self._tried)
+        self._others.sort(key=lambda one: one.loss)
+        self._readings, self._others = self._others[:count], self._others[count:]
+        self._tried += len(self._readings)
+        if not self._readings:
             self.heard = self._best
-            return
-        self._tried += 1
-        fork = min(self._forks, key=lambda one: one.loss)
-        self._forks.remove(fork)
-        self._write_from(fork)
 
 
 class Recogniser:

@@ -93,6 +93,12 @@ class RemoteWriter(DraftChoices):
     def prepare(self, row: int, history: History, *, later: bool = False) -> bool:
         return True
 
+    def cost(self, history: History, draft: Draft) -> int:
+        return 0
+
+    def cost_of_reading(self, tokens: int) -> int:
+        return 0
+
     def is_reading(self, row: int, history: History, draft: Draft) -> bool:
         return self._running[row] is None
 

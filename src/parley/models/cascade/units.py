@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +13,7 @@ from parley.models.cascade.choices import Choices, NothingLeft
 from parley.models.cascade.conversation import Conversation, Memo, Promise, Telling
 from parley.models.cascade.detector import BARGE_MS, Turns
 from parley.models.cascade.job import CascadeJob
-from parley.models.cascade.messages import Line, plain
+from parley.models.cascade.messages import History, Line, plain
 from parley.models.cascade.parts import CascadeParts
 from parley.models.cascade.promises import echo_of
 from parley.models.cascade.sampling import Rule
@@ -25,6 +26,13 @@ ECHO_SAMPLES = 2 * INPUT_RATE_HZ
 """What was said so recently may come back."""
 PROMISES_LIMIT = 8
 """Chunks of which that can consist: all but the last of an answer are a second long."""
+UNIT_COST = 75
+"""What a unit may cost, in hundredths of a second of one core (`Writer.cost`): an answer that needs
+more is begun here and goes on in the next unit."""
+MAX_WAITS = 2
+"""Units that may end so before an answer's first sound."""
+CLAUSE_COST, WORD_COST = 2, 1
+"""Of speaking a clause, and more for each of its words."""
 
 
 class AnswerJob(CascadeJob):
@@ -41,6 +49,7 @@ class AnswerJob(CascadeJob):
         self._text = ""
         self._begun = False
         self._tokens = 0
+        self._token_cost = 0
         self._heard = ""
         self._problem = ""
         if not memo.is_unit_open:
@@ -86,12 +95,19 @@ class AnswerJob(CascadeJob):
         """What was heard and written is the user's turn now."""
         self._heard = memo.turns.text or ""
         text = " ".join(filter(None, (memo.written, self._heard)))
-        history = self._parts.windowed(memo.history)
+        history, unread = self._windowed(memo.history, memo.unread)
+        before = self._parts.writer.count(history)
         line = Line("user", plain(text), images=memo.images, is_open=True)
         history = replace(history, lines=(*history.lines, line))
         picture = memo.picture if asks_to_see(text) else None
         history = self._parts.closed(history, picture, self._conversation.seed)
-        return replace(memo, history=history, turns=Turns(), images=(), written="")
+        unread += self._parts.writer.count(history) - before
+        return replace(memo, history=history, turns=Turns(), images=(), written="", unread=unread)
+
+    def _windowed(self, history: History, unread: int) -> tuple[History, int]:
+        """The history in its window, and how much of it has to be read then."""
+        after = self._parts.windowed(history)
+        return after, unread if after is history else self._parts.writer.count(after)
 
     def _say_again(self, memo: Memo, words: str) -> None:
         """The answer ends with these words: what was heard of it before, and of this unit."""
@@ -125,38 +141,57 @@ class AnswerJob(CascadeJob):
             self._play(telling, speaks=speaks)
             return
         clauses, _ = cut(telling.draft.text[telling.taken :], is_last=telling.draft.is_over)
-        if clauses and speaks:
-            self._memo = replace(memo, telling=telling)
-            if self._stage is not Stage.VOCODE:
-                self.go(Stage.VOCODE)
-            return
-        if clauses:
+        if clauses and not speaks:
             taken = telling.taken + sum(map(len, clauses))
             self._tokens += 10
-            self._memo = replace(
-                memo,
-                telling=replace(
-                    telling, taken=taken, clauses=(*telling.clauses, *((c, 0) for c in clauses))
-                ),
-            )
-            return
+            spoken = (*telling.clauses, *((clause, 0) for clause in clauses))
+            self._memo = replace(memo, telling=replace(telling, taken=taken, clauses=spoken))
+        elif not self._has_time(telling, clauses):
+            self._wait(telling, speaks=speaks)
+        elif clauses:
+            self._memo = replace(self._memo, telling=telling)
+            if self._stage is not Stage.VOCODE:
+                self.go(Stage.VOCODE)
+        else:
+            self._write(telling)
+
+    def _has_time(self, telling: Telling, clauses: Sequence[str]) -> bool:
+        """Whether the unit may do the next step; what it costs is counted then."""
+        writer, memo = self._parts.writer, self._memo
+        if clauses:
+            known, cost = memo.cost + CLAUSE_COST + WORD_COST * len(clauses[0].split()), 0
+        else:
+            known = memo.cost + (writer.cost_of_reading(memo.unread) if memo.unread else 0)
+            cost = writer.cost(memo.history, telling.draft)
+        if known + cost > UNIT_COST and telling.waits < MAX_WAITS:
+            return False
+        # A token is paid for when it is there: how many steps it takes depends on what was read.
+        self._memo = replace(memo, cost=known, unread=memo.unread if clauses else 0)
+        self._token_cost = cost
+        return True
+
+    def _wait(self, telling: Telling, *, speaks: bool) -> None:
+        """The unit ends here: with what there is to say, or listening."""
+        telling = replace(telling, waits=telling.waits + 1)
+        if telling.played or telling.clauses:
+            self._play(telling, speaks=speaks)
+        else:
+            self._end(Ending.LISTEN, replace(self._memo, telling=telling))
+
+    def _write(self, telling: Telling) -> None:
+        memo, writer = self._memo, self._parts.writer
         draft = self._choices.written(
-            self._parts,
-            self._row,
-            memo.history,
-            telling.draft,
-            self._rule(),
-            DUPLEX_TOKENS,
-            self._conversation.seed,
-            memo.draws,
-        )
-        draws = memo.draws + (draft is not telling.draft)
+            self._parts, self._row, memo.history, telling.draft, self._rule(), DUPLEX_TOKENS,
+            self._conversation.seed, memo.draws,
+        )  # fmt: skip
+        is_new = draft is not telling.draft
+        draws, cost = memo.draws + is_new, memo.cost + self._token_cost * is_new
         if draft.problem:
             self._problem = draft.problem.told
         if draft.problem and not draft.text:
             draft = replace(draft, text=draft.problem.spoken, is_over=True)
-        self._memo = replace(memo, telling=replace(telling, draft=draft), draws=draws)
-        reads = not draft.is_over and self._parts.writer.is_reading(self._row, memo.history, draft)
+        self._memo = replace(memo, telling=replace(telling, draft=draft), draws=draws, cost=cost)
+        reads = not draft.is_over and writer.is_reading(self._row, memo.history, draft)
         self.go(Stage.PREFILL if reads else Stage.DECODE)
 
     def _voiced(self, telling: Telling) -> Telling:
@@ -212,8 +247,8 @@ class AnswerJob(CascadeJob):
                 answer = replace(answer, ids=())
             history = replace(memo.history, lines=(*memo.history.lines, answer))
             # Where the window slides, the units that only listen read it anew.
-            history = self._parts.windowed(history)
-            memo = replace(memo, telling=None, barged_ms=0, history=history)
+            history, unread = self._windowed(history, memo.unread)
+            memo = replace(memo, telling=None, barged_ms=0, history=history, unread=unread)
         else:
             memo = replace(memo, telling=telling)
         self._end(Ending.SPOKE, memo, end_of_turn=is_last, samples=len(chunk))

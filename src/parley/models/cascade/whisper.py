@@ -178,6 +178,42 @@ class Whisper(nn.Module):
         result: Tensor = logits[0]
         return result
 
+    @torch.inference_mode()
+    def write_each(
+        self,
+        ids: list[int],
+        starts: list[int],
+        pasts: list[list[tuple[Tensor, Tensor]]],
+        heard: list[tuple[Tensor, Tensor]],
+    ) -> Tensor:
+        """As `write`, one token to each of several transcripts of one sound (R, V)."""
+        x = self.embed(torch.tensor(ids)) + self.text_places[starts]
+        for index, block in enumerate(self.decoder):
+            assert isinstance(block, Block)
+            assert block.cross is not None
+            assert block.cross_norm is not None
+            own = block.attention_norm(x)
+            attention = block.attention
+            query, key, value = (
+                attention.cut(part(own)) for part in (attention.q, attention.k, attention.v)
+            )
+            mixed = []
+            for row, past in enumerate(pasts):
+                keys = torch.cat((past[index][0], key[:, row : row + 1]), 1)
+                values = torch.cat((past[index][1], value[:, row : row + 1]), 1)
+                past[index] = (keys, values)
+                mixed.append(
+                    functional.scaled_dot_product_attention(
+                        query[None, :, row : row + 1], keys[None], values[None]
+                    )[0]
+                )
+            x = x + attention.out(torch.cat(mixed, 1).transpose(0, 1).reshape(x.shape))
+            x = x + block.cross.mix(block.cross_norm(x), *heard[index])
+            x = block.think(x)
+        last = self.decoder_norm(x)
+        logits: Tensor = self.head(last) if self.head is not None else last @ self.embed.weight.T
+        return logits
+
 
 @functools.cache
 def mel_filters() -> npt.NDArray[np.float32]:
