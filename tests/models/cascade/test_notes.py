@@ -150,6 +150,8 @@ def test_an_unknown_opposite_is_said_to_be_unknown(text, earlier, note):
     [
         ("What is the opposite of cold?", True),
         ("What is the opposite of gold?", False),
+        ("What is the opposite on thick?", True),
+        ("We met on the opposite on the shore.", False),
         ("My name is Anna.", True),
         ("What is my name?", True),
         ("How are you today?", True),

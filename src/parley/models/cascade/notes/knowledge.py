@@ -161,7 +161,7 @@ _NO_WORDS = frozenset("a an the that this it what which something anything every
 
 def _opposite_of(low: str) -> str:
     found = re.search(
-        r"\bopposites? (?:of|to|for|from)(?: the word)? [\"']?([a-z]+)", low
+        r"\bopposites? (?:of|to|for|from|on)(?: the word)? [\"']?([a-z]+)", low
     ) or re.search(r"\bwhat(?:'s| is)? ([a-z]+)'s opposite", low) or re.search(
         r"\bantonym (?:of|for) ([a-z]+)", low
     )  # fmt: skip
