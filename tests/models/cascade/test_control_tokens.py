@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.contracts.conversations import Cast, Style
 from tests.models.cascade.parts import small_cascade
@@ -78,6 +78,7 @@ class ScriptedStream:
         """Nothing runs."""
 
 
+@example(["<", "\ufffd", "|"], 1)
 @given(st.lists(st.sampled_from(PIECES), max_size=12), st.integers(1, 5))
 def test_words_of_somebody_elses_server_show_none_either(parts: list[str], size: int) -> None:
     text = "".join(parts)

@@ -182,14 +182,14 @@ def readable(text: str, *, is_last: bool) -> tuple[str, bool]:
     of these is held back until more is known.
     """
     # A space stays for what is left out: its neighbours must not become a tag themselves.
-    text = _INNER.sub(" ", text)
+    text = _INNER.sub(" ", text.replace("\ufffd", ""))
     end = _END.search(text)
     if end:
         text = text[: end.start()]
     elif not is_last:
         held = _OPEN_TAG.search(text)
-        text = (text[: held.start()] if held else text).rstrip("\ufffd")
-    return " ".join(text.replace("\ufffd", "").split()), end is not None
+        text = text[: held.start()] if held else text
+    return " ".join(text.split()), end is not None
 
 
 def shown(text: str, *, is_last: bool) -> tuple[str, bool]:
@@ -198,14 +198,14 @@ def shown(text: str, *, is_last: bool) -> tuple[str, bool]:
     Everything from the first sign of a control token, a note or a new line on is cut off; an end
     that may still become one is held back until more is known.
     """
+    # Bytes of no letter go first: without them their neighbours may be a control token.
+    text = text.replace("\ufffd", "")
     found = _STOPS.search(text)
     if found:
         return text[: found.start()].rstrip(), True
     if not is_last:
-        if text.endswith("\ufffd"):
-            text = text.rstrip("\ufffd")
         held = _OPENS.search(text)
         if held:
             text = text[: held.start()]
         return text.rstrip(" "), False
-    return text.replace("\ufffd", "").rstrip(), False
+    return text.rstrip(), False
