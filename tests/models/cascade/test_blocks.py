@@ -20,8 +20,9 @@ ASKED = History("Be kind.", (Line("user", "Japan?", NOTE),))
 class CopyingLlama:
     """Writes `script` behind whatever it was asked; counts the passes."""
 
-    def __init__(self, script: list[int], end: int) -> None:
+    def __init__(self, script: list[int], end: int | None) -> None:
         self.shape = small_llama().shape
+        assert end is not None
         self._script = [*script, end]
         self.prompt = 0
         self.passes = 0

@@ -13,6 +13,7 @@ from tests.models.cascade.parts import memory_of, small_cascade
 
 from parley.engine.segments import Audio, Text
 from parley.engine.work import Finalize, Prefill, StartSession, StepUnit, Work
+from parley.models.cascade import units as cascade_units
 from parley.models.cascade.llama import quantize
 from parley.models.cascade.model import Cascade
 from parley.protocol.values import DuplexConfig
@@ -89,12 +90,17 @@ def cascade() -> Cascade:
     return model
 
 
-@pytest.mark.parametrize("steps", [units(), spoken_turns()], ids=["duplex", "half_duplex"])
-def test_from_every_point_it_goes_on_as_the_first(steps, monkeypatch):
+@pytest.mark.parametrize(
+    ("steps", "unit_cost", "sounding"),
+    [(units(), 10_000, 3), (units(), 60, 1), (spoken_turns(), 10_000, 4)],
+    ids=["duplex", "duplex_spread_over_units", "half_duplex"],
+)
+def test_from_every_point_it_goes_on_as_the_first(steps, unit_cost, sounding, monkeypatch):
+    monkeypatch.setattr(cascade_units, "UNIT_COST", unit_cost)
     model = cascade()
     cast = Cast(model)
     first = cast.play(0, [work for step in steps for work in step])
-    assert sum(len(outcome.samples) > 0 for outcome in first) >= 4
+    assert sum(len(outcome.samples) > 0 for outcome in first) >= sounding
     counted = Counted(model, monkeypatch)
 
     done = 2
