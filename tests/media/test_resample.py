@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from parley.media.pcm import Pcm, join
-from parley.media.resample import ResampleStream, resample
+from parley.media.resample import DownsampleStream, ResampleStream, resample
+from parley.session import state_codec
 
 
 def tone(rate_hz, seconds=1.0, hz=440.0):
@@ -47,3 +48,35 @@ def test_pieces_of_a_stream_join_to_the_whole():
 def test_a_stream_refuses_another_rate():
     with pytest.raises(ValueError, match="takes 16000 Hz, got 8000 Hz"):
         ResampleStream(16_000, 24_000).feed(tone(8_000))
+
+
+@pytest.mark.parametrize("hz", [100, 440, 3000, 7000])
+def test_a_downsampled_tone_stays_the_same_tone(hz):
+    found = DownsampleStream().feed(tone(24_000, hz=hz))
+
+    assert 15_950 < len(found) <= 16_000
+    middle = slice(200, -200)
+    expected = tone(16_000, hz=hz).samples[: len(found)]
+    np.testing.assert_allclose(found.samples[middle], expected[middle], atol=2e-3)
+
+
+@pytest.mark.parametrize("hz", [8600, 10_000, 11_500])
+def test_what_16_khz_cannot_hold_is_left_out(hz):
+    found = DownsampleStream().feed(tone(24_000, hz=hz))
+
+    assert np.abs(found.samples[200:-200]).max() < 1e-3
+
+
+def test_a_downsampling_goes_on_from_what_was_remembered():
+    pcm = Pcm(np.random.default_rng(1).uniform(-0.5, 0.5, 24_000).astype(np.float32), 24_000)
+    cuts = [0, 1, 100, 2500, 2501, 9000, 24_000]
+    pieces = [pcm.slice(start, stop) for start, stop in itertools.pairwise(cuts)]
+    stream, whole = DownsampleStream(), DownsampleStream().feed(pcm)
+    found = []
+
+    for piece in pieces:
+        other = state_codec.decode(state_codec.encode(stream))
+        found.append(stream.feed(piece))
+        assert np.array_equal(other.feed(piece).samples, found[-1].samples)
+
+    np.testing.assert_allclose(join(found, 16_000).samples, whole.samples, atol=1e-5)

@@ -37,6 +37,8 @@ KINDS: dict[str, Kind] = {
     "half_duplex": Kind.HALF_DUPLEX,
     "duplex": Kind.OMNI_DUPLEX,
     "realtime": Kind.OMNI_DUPLEX,
+    "openai_live": Kind.OMNI_DUPLEX,
+    "openai_realtime": Kind.HALF_DUPLEX,
 }
 
 IDENTITY = Identity(worker_id="w", url="ws://127.0.0.1:1", version="0", pid=1)

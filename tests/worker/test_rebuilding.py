@@ -4,6 +4,7 @@ hears what it would have heard, bit for bit."""
 from __future__ import annotations
 
 import asyncio
+import base64
 import copy
 import json
 import time
@@ -26,6 +27,7 @@ from parley.clock import ManualClock
 from parley.errors import ParleyError
 from parley.gateway.rebuilding import _parts
 from parley.gateway.session_copies import KeptCopy
+from parley.media.resample import resample
 from parley.models.parrot import Parrot
 from parley.protocol.control import CopyPart, CopyStored
 from parley.protocol.resume import hash_of
@@ -54,6 +56,21 @@ def in_units(name: str, answer: str, messages: list[Message], last: str) -> list
     return [*steps, {"type": last}]
 
 
+LIVE = "session."
+
+
+def live_sound(*parts: Any) -> Message:
+    samples = resample(sound(*parts), 24_000).samples * 32767
+    audio = base64.b64encode(samples.astype("<i2").tobytes()).decode()
+    return {"type": f"{LIVE}input_audio.append", "audio": audio}
+
+
+# What marks the time, where nothing else is told.
+MARK: list[Step] = [
+    *({"type": f"{LIVE}input_audio.mute"}, f"{LIVE}input_audio.muted"),
+    *({"type": f"{LIVE}input_audio.unmute"}, f"{LIVE}input_audio.unmuted"),
+]
+
 TALKS: dict[str, tuple[Message, list[Step]]] = {
     "half_duplex": (
         {"type": "prepare", "resume": True},
@@ -75,6 +92,19 @@ TALKS: dict[str, tuple[Message, list[Step]]] = {
         in_units(
             "input_audio_buffer.append", "response", [{"audio": u} for u in UNITS], "session.close"
         ),
+    ),
+    # Nothing is said while the model listens. The first second is a little longer, because the
+    # resampler keeps the end of what it was given.
+    "openai_live": (
+        {"type": "session.start", "session": {"model": "any", "resume": True}},
+        [
+            *(live_sound(speak(1.0), silence(0.1)), *MARK),
+            *(live_sound(speak(0.5), silence(0.5)), *MARK),
+            *(live_sound(silence(1.0)), *MARK),
+            *(live_sound(silence(1.0)), f"{LIVE}output_audio.delta", *MARK),
+            *(live_sound(silence(1.0)), f"{LIVE}output_audio.delta", *MARK),
+            *({"type": "session.close"}, "session.closed"),
+        ],
     ),
 }
 

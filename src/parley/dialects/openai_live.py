@@ -38,8 +38,8 @@ from parley.errors import (
     ParleyError,
     UnknownEvent,
 )
-from parley.media.pcm import INPUT_RATE_HZ, Pcm
-from parley.media.resample import ResampleStream
+from parley.media.pcm import Pcm
+from parley.media.resample import DownsampleStream
 from parley.protocol import codec, openai
 from parley.protocol import openai_live as wire
 from parley.protocol.kinds import Kind, Phase
@@ -86,8 +86,6 @@ class OpenAILiveDialect(OpenAIDialect):
         Phase.PREPARING: frozenset({"session.close"}),
         Phase.ACTIVE: TYPES - {"session.start"},
     }
-    can_be_rebuilt = False
-    """Its resampler remembers sound."""
     keeps = frozenset({"session.start"})
     stops = frozenset({"session.close"})
     event_id_name = "client_event_id"
@@ -95,7 +93,7 @@ class OpenAILiveDialect(OpenAIDialect):
     def __init__(self, context: SessionContext) -> None:
         super().__init__(context)
         self._session: dict[str, Any] = {"id": context.session_id, "model": "", "status": "active"}
-        self._resampler = ResampleStream(openai.RATE_HZ, INPUT_RATE_HZ)
+        self._resampler = DownsampleStream()
         self._is_muted = False
         self._heard_ms = 0
         self._said_ms = 0

@@ -165,6 +165,7 @@ class Session:
         self._writer: asyncio.Task[None] | None = None
         self._goodbye: asyncio.Task[None] | None = None
         self._is_restored = False
+        self._is_taking = False
         if self._resumable is not None:
             self._resumable.remember = self._remembered
             self._resumable.is_between = self._is_between
@@ -343,6 +344,8 @@ class Session:
         runner: object = self._runner
         if not isinstance(runner, RebuildableRunner) or self._paced or not self._outbox.is_empty:
             return None
+        if self._is_taking:
+            return None
         if self.has_ended:
             # Whoever asked for the end asks again where it was not told of it.
             return None
@@ -427,7 +430,10 @@ class Session:
     async def _read(self) -> None:
         while True:
             frame = await self._socket.receive()
+            # Decoding a message may change what the dialect remembers of the sound in it.
+            self._is_taking = True
             await self._take(frame)
+            self._is_taking = False
             if self._resumable is not None:
                 self._resumable.handled()
 

@@ -66,8 +66,8 @@ from parley.errors import (
     ParleyError,
     UnknownEvent,
 )
-from parley.media.pcm import INPUT_RATE_HZ, Pcm
-from parley.media.resample import ResampleStream
+from parley.media.pcm import Pcm
+from parley.media.resample import DownsampleStream
 from parley.protocol import codec
 from parley.protocol import openai_realtime as wire
 from parley.protocol.content import Message
@@ -119,7 +119,7 @@ class OpenAIRealtimeDialect(OpenAIDialect):
         self._session = default_session(context.session_id, model, context.clock.time())
         self._settings = RealtimeSettings()
         self._conversation_id = make_id("conv")
-        self._resampler = ResampleStream(RATE_HZ, INPUT_RATE_HZ)
+        self._resampler = DownsampleStream()
         self._items = ItemBook()
         self._has_begun = False
         self._references = 0
