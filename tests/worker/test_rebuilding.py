@@ -8,7 +8,7 @@ import base64
 import copy
 import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -65,6 +65,34 @@ def live_sound(*parts: Any) -> Message:
     return {"type": f"{LIVE}input_audio.append", "audio": audio}
 
 
+def written(number: int) -> Message:
+    content = [{"type": "input_text", "text": f"Say {number}."}]
+    item = {"id": f"item_w{number}", "type": "message", "role": "user", "content": content}
+    return {"type": "conversation.item.create", "item": item}
+
+
+def openai_turns() -> Iterator[Step]:
+    """A spoken and a written turn, twice; the client says when one is complete."""
+    update = {"type": "realtime", "audio": {"input": {"turn_detection": None}}}
+    yield {"type": "session.update", "session": update}
+    yield "session.updated"
+    for number in range(2):
+        for _ in range(2):
+            yield {**live_sound(speak(0.5)), "type": "input_audio_buffer.append"}
+        yield {"type": "input_audio_buffer.commit"}
+        yield {"type": "response.create"}
+        yield "response.done"
+        yield written(number)
+        yield {"type": "response.create", "response": {"output_modalities": ["text"]}}
+        yield "response.done"
+    yield {"type": "conversation.item.delete", "item_id": "item_w0"}
+    yield "conversation.item.deleted"
+    yield written(2)
+    yield {"type": "response.create", "response": {"output_modalities": ["text"]}}
+    yield "response.done"
+    yield "rate_limits.updated"
+
+
 # What marks the time, where nothing else is told.
 MARK: list[Step] = [
     *({"type": f"{LIVE}input_audio.mute"}, f"{LIVE}input_audio.muted"),
@@ -105,6 +133,10 @@ TALKS: dict[str, tuple[Message, list[Step]]] = {
             *(live_sound(silence(1.0)), f"{LIVE}output_audio.delta", *MARK),
             *({"type": "session.close"}, "session.closed"),
         ],
+    ),
+    "openai_realtime": (
+        {"type": "session.update", "session": {"type": "realtime", "resume": True}},
+        list(openai_turns()),
     ),
 }
 
@@ -163,7 +195,7 @@ async def hear_all(
     said = 1
 
     def everything() -> list[Message]:
-        fresh = [each for each in socket.sent if each["type"] not in NOT_NUMBERED]
+        fresh = [each for each in socket.sent if each["type"] not in NOT_NUMBERED and "seq" in each]
         return [*heard, *fresh]
 
     async def until(wanted: str, since: int) -> int:
@@ -183,6 +215,10 @@ async def hear_all(
         said += 1
         if said > received:
             socket.say(step)
+    if steps[-1] == "rate_limits.updated":
+        # Whoever has heard everything leaves, where there is no word for it.
+        socket.leave()
+        return everything()
     await until_true(lambda: socket.closed is not None)
     return everything()
 
@@ -193,7 +229,7 @@ async def whole_talk(harness: WorkerHarness, name: Any) -> tuple[list[Message], 
     first, steps = TALKS[name]
     talk: Talk = harness.begin(name, extensions=name == "half_duplex")
     talk.say(first)
-    await until_true(lambda: talk.socket.sent)
+    await until_true(lambda: [m for m in talk.socket.sent if "resume_token" in m])
     heard = await hear_all(talk.socket, steps, [], 1)
     await talk.over()
     return heard, gateway

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -33,6 +33,7 @@ from parley.dialects.events import (
     ResponseEnded,
     ResponseRequested,
     ResponseStarted,
+    ServerEvent,
     SessionEnded,
     SessionReady,
     SetupChanged,
@@ -53,7 +54,9 @@ from parley.errors import (
 from parley.media.pcm import INPUT_RATE_HZ, Pcm
 from parley.protocol.content import Message
 from parley.protocol.kinds import Ending, Phase
-from parley.protocol.values import TextPart, make_id
+from parley.protocol.values import make_id
+from parley.session import conversation_log as entries
+from parley.session.conversation_log import ConversationRedo
 from parley.session.half_duplex import TurnLimits
 from parley.session.item_context import ItemContext
 from parley.session.items import ConversationItem, ItemList
@@ -102,6 +105,8 @@ class ConversationRunner:
         self._requests: deque[ResponseRequested] = deque()
         self._response: Response | None = None
         self._asked = asyncio.Event()
+        self._is_rebuilt = self._is_answering = self._is_filled = False
+        self._log = session.log
 
     # ---- what the client does --------------------------------------------------------------
 
@@ -121,10 +126,11 @@ class ConversationRunner:
             case AudioCleared():
                 self._listener.forget()
             case ItemCreated(item_id, message, after_id):
+                self._log(lambda: entries.Placed(item_id, message, after_id))
                 self._forget(self._items.insert(ConversationItem(item_id, message), after_id))
                 self._be_idle_from_now()
             case ItemDeleted(item_id):
-                self._items.remove(self._items.find(item_id))
+                self._remove(item_id)
             case ItemTruncated(item_id, heard_ms):
                 self._truncate(item_id, heard_ms)
             case ResponseRequested():
@@ -139,6 +145,7 @@ class ConversationRunner:
     def _commit(self, item_id: str, pcm: Pcm, answers: bool) -> None:
         """A user's turn is complete."""
         previous = self._items.last_id
+        self._log(lambda: entries.Committed(item_id, pcm))
         self._forget(self._items.append(ConversationItem.of_sound(item_id, pcm)))
         self._session.emit(InputCommitted(item_id, previous, pcm.duration_ms))
         # Requests that wait already will see it.
@@ -156,6 +163,17 @@ class ConversationRunner:
         for item_id in item_ids:
             self._context.forget(item_id)
 
+    def _remove(self, item_id: str, *, is_unsaid: bool = False) -> None:
+        self._items.remove(self._items.find(item_id))
+        self._log(lambda: entries.Removed(item_id, is_unsaid))
+        if is_unsaid:
+            self._context.invalidate()
+
+    def _doubt(self) -> None:
+        """Nobody knows what the context holds."""
+        self._context.invalidate()
+        self._log(entries.Unknown)
+
     def _truncate(self, item_id: str, heard_ms: int) -> None:
         """The words whose sound had begun were heard."""
         item = self._items.find(item_id)
@@ -163,6 +181,7 @@ class ConversationRunner:
             raise InvalidRequest("Only a spoken answer can be truncated.", field="item_id")
         item.truncate(heard_ms)
         self._context.invalidate()
+        self._log(lambda: entries.Truncated(item_id, heard_ms))
 
     # ---- asking and cancelling -------------------------------------------------------------
 
@@ -200,11 +219,15 @@ class ConversationRunner:
         response = self._response
         if response is None:
             return
+        heard_ms: float | None = None
         if response.is_spoken and response.item.spoken:
             heard_ms, _ = self._listener.interruptions.playback.heard()
             response.text = response.item.truncate(heard_ms)
             self._context.invalidate()
         self._cancel(is_turn=True)
+        if heard_ms is not None and not response.request.is_apart:
+            truncated = entries.Truncated(response.item.item_id, heard_ms)
+            self._log(lambda: truncated)
 
     def stop_turn(self) -> bool:
         """Silence the answer in progress."""
@@ -226,12 +249,8 @@ class ConversationRunner:
 
     async def run(self) -> SessionEnded:
         """See `Runner`."""
-        session = self._session
-        recording_id = await session.recording_id()
-        session.deadlines.set("session", session.clock.monotonic() + self._limits.session_s)
-        self._be_idle_from_now()
-        session.enter(Phase.ACTIVE)
-        session.emit(SessionReady(0, self._setup.idle_s, recording_id))
+        if not self._is_rebuilt:
+            await self._begin()
         runs = {"listener": self._listener.run(), "answerer": self._answer()}
         tasks = [self._spawn(name, work) for name, work in runs.items()]
         try:
@@ -244,6 +263,68 @@ class ConversationRunner:
             await asyncio.gather(*tasks, return_exceptions=True)
         return SessionEnded("stopped")
 
+    async def _begin(self) -> None:
+        session = self._session
+        recording_id = await session.recording_id()
+        session.deadlines.set("session", session.clock.monotonic() + self._limits.session_s)
+        self._be_idle_from_now()
+        session.enter(Phase.ACTIVE)
+        session.emit(SessionReady(0, self._setup.idle_s, recording_id))
+
+    # ---- another worker goes on ------------------------------------------------------------
+
+    @property
+    def is_between(self) -> bool:
+        """See `RebuildableRunner`."""
+        return not self._is_answering
+
+    def first_entry(self) -> entries.ItemsSoFar:
+        """See `RebuildableRunner`."""
+        return entries.ItemsSoFar(tuple(self._items))
+
+    def remembered(self) -> dict[str, Any] | None:
+        """See `RebuildableRunner`."""
+        heard = self._listener.remembered()
+        if heard is None:
+            return None
+        response = self._response if self._is_answering else None
+        return {
+            "turn": self._turn,
+            "setup": self._setup,
+            "requests": self._requests,
+            "listener": heard,
+            "response": None if response is None else response.remembered(),
+        }
+
+    async def rebuild(self, log: Sequence[Any], remembered: dict[str, Any]) -> None:
+        """See `RebuildableRunner`."""
+        redo = ConversationRedo(self._items, self._context, self._view, self._session.session_id)
+        await redo.all(list(log))
+        self._turn, self._setup = remembered["turn"], remembered["setup"]
+        self._requests = remembered["requests"]
+        self._listener.restore(remembered["listener"])
+        self._is_rebuilt = True
+        told = remembered["response"]
+        if told is None:
+            return
+        if told["has_ended"]:
+            # It was silenced, and the model had not stopped.
+            self._context.invalidate()
+            return
+        self._response = self._restored(told)
+        self._is_filled = redo.is_filled
+
+    def _restored(self, told: dict[str, Any]) -> Response:
+        """An answer that was being made: it is made again, and what was told of it is not."""
+        request, item_id = told["request"], told["item_id"]
+        known = [item for item in self._items if item.item_id == item_id]
+        item = known[0] if known else ConversationItem.of_answer(item_id)
+        response = self._made(request, item, is_spoken=told["is_spoken"])
+        response.response_id, response.skips = told["response_id"], told["emitted"]
+        # Calls have names that were drawn: what was told of them cannot be told again.
+        response.is_cancelled = told["has_calls"]
+        return response
+
     def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         return asyncio.create_task(work, name=f"{self._session.session_id}:{name}")
 
@@ -254,18 +335,37 @@ class ConversationRunner:
     # ---- answering -------------------------------------------------------------------------
 
     async def _answer(self) -> None:
+        if (broken_off := self._response) is not None:
+            await self._go_on(broken_off)
         while True:
             while not self._requests:
                 self._asked.clear()
                 await self._asked.wait()
             request = self._requests.popleft()
             self._session.enter(Phase.GENERATING)
-            try:
-                await self._respond(request)
-            finally:
-                self._listener.end_answer()
-                self._session.enter(Phase.ACTIVE)
-                self._be_idle_from_now()
+            await self._until_answered(self._respond(request))
+
+    async def _until_answered(self, work: Coroutine[Any, Any, None]) -> None:
+        self._is_answering = True
+        try:
+            await work
+        finally:
+            self._is_answering = False
+            self._listener.end_answer()
+            self._session.enter(Phase.ACTIVE)
+            self._be_idle_from_now()
+
+    async def _go_on(self, response: Response) -> None:
+        """The answer that was being made when another worker ended."""
+        if response.is_cancelled:
+            self._doubt()
+            self._finish(response, Ending.CANCELLED)
+            self._session.enter(Phase.ACTIVE)
+            return
+        items = list(self._items)
+        before = items[: items.index(response.item)] if response.item in items else items
+        self._listener.begin_answer()
+        await self._until_answered(self._fill_and_stream(response, before))
 
     async def _respond(self, request: ResponseRequested) -> None:
         """One answer, told from its beginning to its end.
@@ -274,11 +374,13 @@ class ConversationRunner:
             SlotLost: nothing can be answered any more.
         """
         spoken = self._setup.wants_speech if request.wants_speech is None else request.wants_speech
-        item = ConversationItem(make_id("item"), Message("assistant", (TextPart(""),)))
-        tools = self._setup.tools if request.tools is None else request.tools
-        calls = AnswerCalls(self._session.emit, bool(tools), self._items.last_id)
-        response = Response(request, item, spoken and self._view.spec.can_speak, calls)
+        item = ConversationItem.of_answer(make_id("item"))
+        response = self._made(request, item, is_spoken=spoken and self._view.spec.can_speak)
         before = list(self._items)
+        begun = entries.Begun(
+            response.response_id, item.item_id, request, self._setup, response.is_spoken
+        )
+        self._log(lambda: begun)
         self._response = response
         previous = before[-1].item_id if before else None
         if not request.is_apart:
@@ -294,8 +396,28 @@ class ConversationRunner:
                 reference=request.reference,
             )
         )
+        self._is_filled = False
+        await self._fill_and_stream(response, before)
+
+    def _made(
+        self, request: ResponseRequested, item: ConversationItem, *, is_spoken: bool
+    ) -> Response:
+        """An answer of which nothing was said yet."""
+        tools = self._setup.tools if request.tools is None else request.tools
+
+        def emit(event: ServerEvent) -> None:
+            response.emitted += 1
+            if response.emitted > response.skips:
+                self._session.emit(event)
+
+        calls = AnswerCalls(emit, bool(tools), self._items.last_id)
+        response = Response(request, item, is_spoken, calls, emit)
+        return response
+
+    async def _fill_and_stream(self, response: Response, before: list[ConversationItem]) -> None:
         try:
-            await self._fill(response, before)
+            if not self._is_filled:
+                await self._fill(response, before)
             if not response.is_cancelled:
                 await self._stream(response)
         except SlotLost:
@@ -304,11 +426,17 @@ class ConversationRunner:
             _log.warning(
                 "response failed", code=error.code, exc_info=isinstance(error, InferenceFailed)
             )
-            self._context.invalidate()
+            self._doubt()
             self._finish(response, None, error=error)
-            if isinstance(error, BadInput) and self._items.drop_media(before):
-                # It would spoil every later response, too.
-                self._session.emit(Failed(error))
+            if isinstance(error, BadInput):
+                self._drop_media(before, error)
+
+    def _drop_media(self, before: list[ConversationItem], error: BadInput) -> None:
+        """What cannot be read would spoil every later response, too."""
+        dropped = self._items.drop_media(before)
+        if dropped is not None:
+            self._log(lambda: entries.Removed(dropped))
+            self._session.emit(Failed(error))
 
     def _tell_recorder(self, before: list[ConversationItem]) -> None:
         sound = next((item.sound for item in before[-1:] if item.sound is not None), EMPTY)
@@ -323,6 +451,7 @@ class ConversationRunner:
             self._setup,
             speaks=response.is_spoken,
         )
+        self._log(lambda: entries.Filled(filled.chosen))
         response.tokens = filled.tokens
         for item in filled.fresh:
             if not (self._view.spec.transcribes and item is filled.fresh[-1]):
@@ -335,10 +464,7 @@ class ConversationRunner:
         self._session.emit(InputTranscribed(item.item_id, text, item.sound.duration_ms))
 
     async def _stream(self, response: Response) -> None:
-        setup, request = self._setup, response.request
-        generation = setup.generation
-        if request.limit_tokens is not None:
-            generation = replace(generation, max_new_tokens=request.limit_tokens)
+        generation = entries.generation_of(self._setup, response.request)
         chunks = self._view.generate(
             self._session.session_id,
             generation,
@@ -356,6 +482,8 @@ class ConversationRunner:
             self._say(response, response.calls.finish(), None)
         decoded = self._view.decoded
         assert decoded is not None
+        is_whole = decoded.ending is not Ending.CANCELLED
+        self._log(lambda: entries.Answered(decoded.text, is_whole, decoded.chosen))
         response.tokens = replace(
             response.tokens, output=decoded.text_tokens, speech=decoded.speech_tokens
         )
@@ -378,14 +506,14 @@ class ConversationRunner:
         self._listener.interruptions.say(text, sound, duration_ms)
         if sound is not None:
             response.audio_ms += 1000 * sound.duration_s
-        self._session.emit(OutputDelta(response.index, text, sound, duration_ms=duration_ms))
+        response.emit(OutputDelta(response.index, text, sound, duration_ms=duration_ms))
         response.index += 1
         response.calls.last_id = response.item.item_id
 
-    def _keep_calls(self, response: Response) -> None:
+    def _keep_calls(self, response: Response) -> list[ConversationItem]:
         """Calls are items of the conversation; the context has them already."""
         if response.request.is_apart:
-            return
+            return []
         calls = [
             ConversationItem(each.item_id, Message("assistant", (each.call,)))
             for each in response.calls.done
@@ -393,6 +521,7 @@ class ConversationRunner:
         self._context.add([each.item_id for each in calls])
         for each in calls:
             self._forget(self._items.append(each))
+        return calls
 
     def _finish(
         self,
@@ -406,11 +535,13 @@ class ConversationRunner:
         if response.has_ended:
             return
         response.has_ended = True
-        self._keep_calls(response)
-        if not response.item.spoken and response.item in self._items and ending is not Ending.DONE:
+        item = response.item
+        calls = tuple(self._keep_calls(response))
+        told = entries.Told(item.item_id, tuple(item.spoken), calls, item not in self._items)
+        self._log(lambda: told)
+        if not item.spoken and item in self._items and ending is not Ending.DONE:
             # Nothing of it was sent: it never was.
-            self._items.remove(response.item)
-            self._context.invalidate()
+            self._remove(item.item_id, is_unsaid=True)
         self._session.emit(
             ResponseEnded(
                 response.response_id,

@@ -332,6 +332,9 @@ class DuplexRunner:
         """See `RebuildableRunner`."""
         return self._unit is None
 
+    def first_entry(self) -> None:
+        """See `RebuildableRunner`."""
+
     def remembered(self) -> dict[str, Any] | None:
         """See `RebuildableRunner`."""
         now_s = self._session.clock.monotonic()

@@ -330,6 +330,9 @@ class HalfDuplexRunner:
         """See `RebuildableRunner`."""
         return not self._is_answering
 
+    def first_entry(self) -> None:
+        """See `RebuildableRunner`."""
+
     def remembered(self) -> dict[str, Any] | None:
         """See `RebuildableRunner`."""
         if self._is_hearing or self._finder is None:

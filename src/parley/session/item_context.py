@@ -31,11 +31,13 @@ class FilledContext:
     Args:
         fresh: items whose sound was heard for the first time.
         heard: the words of that sound, where the model makes any.
+        chosen: what the model decided in it, for `again`.
     """
 
     tokens: TokenCounts
     fresh: tuple[ConversationItem, ...]
     heard: str
+    chosen: tuple[object, ...] = ()
 
 
 class ItemContext:
@@ -87,12 +89,14 @@ class ItemContext:
         setup: HalfDuplexSetup,
         *,
         speaks: bool,
+        again: Sequence[object] = (),
     ) -> FilledContext:
         """Bring the context up to what is to be answered.
 
         Args:
             items: the conversation so far.
             answer_id: of the answer that follows.
+            again: `chosen` of when this was done in another slot, with the same context.
         """
         view = self._view
         instructions, items = _instructions(items, request, setup)
@@ -100,13 +104,15 @@ class ItemContext:
         opened_for = (instructions, setup.voice_name, speaks, tools)
         wanted = [item.item_id for item in items]
         known = self._synced
+        chosen: list[object] = []
         if (
             known is None
             or request.items is not None
             or opened_for != self._opened_for
             or known != wanted[: len(known)]
         ):
-            await self._open(instructions, setup, tools, speaks=speaks)
+            opened = again[0] if again else None
+            chosen = [await self._open(instructions, setup, tools, speaks=speaks, again=opened)]
             self._opened_for, known = opened_for, []
         cached = view.kept_tokens if known else 0
         fresh = items[len(known) :]
@@ -114,8 +120,11 @@ class ItemContext:
         # Until all of it is there, nobody knows what is.
         self._synced = None
         # What was answered before is not heard for the first time.
-        image_tokens = (await self._prefill(fresh[:answered])).vision_tokens
-        prefilled = await self._prefill(fresh[answered:])
+        past, now = again[len(chosen) : len(chosen) + 2] or (None, None)
+        before = await self._prefill(fresh[:answered], past)
+        prefilled = await self._prefill(fresh[answered:], now)
+        chosen += [before.chosen, prefilled.chosen]
+        image_tokens = before.vision_tokens
         is_apart = request.items is not None or request.is_apart
         self._synced = None if is_apart else [*wanted, answer_id]
         heard_s = sum(item.sound.duration_s for item in fresh if item.sound is not None)
@@ -126,7 +135,7 @@ class ItemContext:
             image=image_tokens + prefilled.vision_tokens,
         )
         sounds = tuple(item for item in fresh[answered:] if item.sound is not None)
-        return FilledContext(tokens, sounds, prefilled.heard)
+        return FilledContext(tokens, sounds, prefilled.heard, tuple(chosen))
 
     async def take_in_early(self, pcm: Pcm) -> None:
         """What will be the user's turn, if they say no more."""
@@ -137,14 +146,16 @@ class ItemContext:
         request = TurnRequest(self._session.session_id, (asked,))
         await self._view.prefill_early(request, due_s=due_s)
 
-    async def _prefill(self, items: Sequence[ConversationItem]) -> PrefillResult:
+    async def _prefill(
+        self, items: Sequence[ConversationItem], again: object = None
+    ) -> PrefillResult:
         """Items into the context; none is fine."""
         if not items:
             return PrefillResult(0, self._view.kv_cache_length)
         opened = await open_messages(_joined([item.message for item in items]))
         due_s = self._session.clock.monotonic() + TURN_DUE_S
         request = TurnRequest(self._session.session_id, tuple(opened))
-        return await self._view.prefill(request, due_s=due_s)
+        return await self._view.prefill(request, due_s=due_s, again=again)
 
     async def _open(
         self,
@@ -153,8 +164,9 @@ class ItemContext:
         tools: tuple[Tool, ...],
         *,
         speaks: bool,
-    ) -> None:
-        """An empty context with the instructions in it."""
+        again: object = None,
+    ) -> object:
+        """An empty context with the instructions in it; gives what the model decided about them."""
         self._synced = None
         voice = await open_voice(
             setup.voice, setup.voice_name, voices=self._voices, limit_s=self._voice_s
@@ -165,7 +177,8 @@ class ItemContext:
         opened = await open_messages([Message("system", instructions)])
         if tools:
             opened = with_tools(opened, tools)
-        await self._view.prefill(TurnRequest(session_id, tuple(opened)))
+        request = TurnRequest(session_id, tuple(opened))
+        return (await self._view.prefill(request, again=again)).chosen
 
 
 def _joined(messages: Sequence[Message[Content]]) -> list[Message[Content]]:

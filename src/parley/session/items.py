@@ -49,6 +49,11 @@ class ConversationItem:
         sound = Sound(to_float32_bytes(pcm), INPUT_RATE_HZ)
         return cls(item_id, Message("user", (sound,)), sound=pcm)
 
+    @classmethod
+    def of_answer(cls, item_id: str) -> ConversationItem:
+        """An answer of which nothing was said yet."""
+        return cls(item_id, Message("assistant", (TextPart(""),)))
+
     @property
     def is_answer(self) -> bool:
         """Whether the assistant said it."""
@@ -143,17 +148,17 @@ class ItemList:
         """Forget an item that is there."""
         self._items = [each for each in self._items if each is not item]
 
-    def drop_media(self, before: Sequence[ConversationItem]) -> bool:
+    def drop_media(self, before: Sequence[ConversationItem]) -> str | None:
         """Forget the newest of these messages that a client brought, if there is more than text in
-        it; whether it was forgotten."""
+        it; gives its id if it was forgotten."""
         brought = [item for item in before if item.message.role == "user" and item.sound is None]
         for item in brought[-1:]:
             if item in self and any(
                 isinstance(part, Picture | Sound) for part in item.message.parts
             ):
                 self.remove(item)
-                return True
-        return False
+                return item.item_id
+        return None
 
     def _bound(self) -> list[str]:
         gone: list[str] = []

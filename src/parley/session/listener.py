@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Any, Final
 
 from parley.dialects.events import SpeechStarted, SpeechStopped, TurnDetection
 from parley.errors import InvalidRequest
@@ -78,6 +78,40 @@ class TurnListener:
         self._is_told = False
         """Whether the client knows already that the speech in `_item_id` has begun."""
         self._changed = asyncio.Event()
+        self._is_hearing = self._is_watch_due = False
+        """Whether there is a finder, and no watch yet."""
+
+    # ---- another worker goes on ------------------------------------------------------------
+
+    def remembered(self) -> dict[str, Any] | None:
+        """What it knows, as values; None: it is listening in a thread. What was said into an answer
+        that can be interrupted is not in it."""
+        if self._is_hearing:
+            return None
+        return {
+            "detection": self._detection,
+            "sounds": self._sounds.pieces,
+            "heard_samples": self._heard_samples,
+            "manual": self._manual,
+            "finder": None if self._finder is None else self._finder.remembered(),
+            "start": self._start,
+            "item_id": self._item_id,
+            "is_told": self._is_told,
+        }
+
+    def restore(self, remembered: dict[str, Any]) -> None:
+        """Know what another one knew, before `run`."""
+        detection = self._detection = remembered["detection"]
+        for pcm in remembered["sounds"]:
+            self._sounds.put(pcm)
+        self._heard_samples, self._start = remembered["heard_samples"], remembered["start"]
+        self._manual = remembered["manual"]
+        self._manual_s = sum(pcm.duration_s for pcm in self._manual)
+        self._item_id, self._is_told = remembered["item_id"], remembered["is_told"]
+        if detection is not None and remembered["finder"] is not None:
+            self._finder = UtteranceFinder(self._detectors(), detection.vad)
+            self._finder.restore(remembered["finder"])
+            self._is_watch_due = True
 
     # ---- what the client does --------------------------------------------------------------
 
@@ -161,9 +195,11 @@ class TurnListener:
         try:
             while True:
                 detection = self._detection
-                if detection is not None and self._finder is None:
-                    self._finder = UtteranceFinder(self._detectors(), detection.vad)
-                    self._start = self._heard_samples
+                if detection is not None and (self._finder is None or self._is_watch_due):
+                    if self._finder is None:
+                        self._finder = UtteranceFinder(self._detectors(), detection.vad)
+                        self._start = self._heard_samples
+                    self._is_watch_due = False
                     if watch.follow(detection.interruption):
                         self._watched_samples = 0
                 if self._is_played():
@@ -226,7 +262,12 @@ class TurnListener:
             self.interruptions.learn(pcm)
         if finder is None:
             return
-        for event in await find(finder, pcm):
+        self._is_hearing = True
+        try:
+            found = await find(finder, pcm)
+        finally:
+            self._is_hearing = False
+        for event in found:
             match event:
                 case SpeechBegan():
                     if not self._is_told:

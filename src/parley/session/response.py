@@ -5,9 +5,11 @@ Source: OpenAI Realtime (GA), responses.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
-from parley.dialects.events import ResponseRequested, TokenCounts
+from parley.dialects.events import ResponseRequested, ServerEvent, TokenCounts
 from parley.errors import InvalidRequest
 from parley.protocol.values import make_id
 from parley.session.items import ConversationItem
@@ -37,6 +39,7 @@ class Response:
     """An answer in progress.
 
     Args:
+        emit: tells of it, but for its beginning and its end.
         cancelled: whether it is to end, and whether because somebody spoke.
     """
 
@@ -44,10 +47,27 @@ class Response:
     item: ConversationItem
     is_spoken: bool
     calls: AnswerCalls
+    emit: Callable[[ServerEvent], None]
     response_id: str = field(default_factory=lambda: make_id("resp"))
     text: str = ""
     audio_ms: float = 0.0
     index: int = 0
+    emitted: int = 0
+    """Events of it that were told while it was made, its beginning not counted."""
+    skips: int = 0
+    """Of these, those that the client knows already."""
     is_cancelled: bool = False
     has_ended: bool = False
     tokens: TokenCounts = field(default_factory=TokenCounts)
+
+    def remembered(self) -> dict[str, Any]:
+        """What the client knows of it, as values."""
+        return {
+            "request": self.request,
+            "response_id": self.response_id,
+            "item_id": self.item.item_id,
+            "is_spoken": self.is_spoken,
+            "emitted": max(self.emitted, self.skips),
+            "has_calls": self.calls.has_begun,
+            "has_ended": self.has_ended,
+        }

@@ -103,6 +103,11 @@ class RebuildableRunner(Protocol):
         """Whether no answer is being made."""
         ...
 
+    def first_entry(self) -> Any | None:
+        """What the log begins with, where the client asks to be able to come back; None: with what
+        is done from then on."""
+        ...
+
     def remembered(self) -> dict[str, Any] | None:
         """What it knows besides the log, as values; None: it cannot be told in this moment."""
         ...
@@ -456,7 +461,13 @@ class Session:
     def _offer_resume(self) -> None:
         """Let a client that asked for it come back after a cut."""
         if self._resumable is not None and self._dialect.wants_resume:
+            was_enabled = self._resumable.is_enabled
             self._resumable.enable()
+            runner: object = self._runner
+            if not was_enabled and isinstance(runner, RebuildableRunner):
+                first = runner.first_entry()
+                if first is not None:
+                    self._resumable.log(lambda: first)
             self._outbox.is_timed = not self._resumable.is_enabled
 
     def _act(self, event: ClientEvent) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final
 
 import msgspec
@@ -129,6 +129,17 @@ class OpenAIRealtimeDialect(OpenAIDialect):
         """The item of the newest spoken answer."""
         self._heard_ms: int | None = None
         """Of an answer that somebody interrupts just now."""
+
+    def remembered(self) -> dict[str, Any]:
+        found = super().remembered()
+        if self._telling is not None:
+            found["_telling"] = replace(self._telling, items=ItemBook())
+        return found
+
+    def restore(self, remembered: Mapping[str, Any]) -> None:
+        super().restore(remembered)
+        if self._telling is not None:
+            self._telling.items = self._items
 
     @classmethod
     def claims(cls, request: UpgradeRequest) -> bool:

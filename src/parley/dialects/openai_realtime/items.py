@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from parley.dialects.events import Content, Picture, Sound
@@ -34,11 +35,11 @@ class UnknownItem(InvalidRequest):
         super().__init__(f"There is no item '{item_id[:80]}'.", field="item_id")
 
 
+@dataclass(slots=True)
 class ItemBook:
     """The items of a session as they are told to its client; knows the newest `ITEMS_MOST`."""
 
-    def __init__(self) -> None:
-        self._items: dict[str, dict[str, Any]] = {}
+    _items: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def __contains__(self, item_id: str) -> bool:
         return item_id in self._items

@@ -1,0 +1,233 @@
+"""What is logged of a conversation of items, so that another worker can go on with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from parley.dialects.events import Content, HalfDuplexSetup, ResponseRequested
+from parley.errors import InferenceFailed
+from parley.media.pcm import Pcm
+from parley.protocol.content import Message
+from parley.protocol.values import Generation
+from parley.session.item_context import ItemContext
+from parley.session.items import ConversationItem, ItemList
+from parley.views.half_duplex import HalfDuplexView
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ItemsSoFar:
+    """What there was when the client asked to be able to come back: the context of before is not
+    made again as it was, but filled from these."""
+
+    items: tuple[ConversationItem, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Committed:
+    """A spoken turn of the user."""
+
+    item_id: str
+    pcm: Pcm
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Placed:
+    """An item that the client brought; see `ItemList.insert`."""
+
+    item_id: str
+    message: Message[Content]
+    after_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """An item that is gone."""
+
+    item_id: str
+    is_unsaid: bool = False
+    """Whether it is an answer that never was."""
+
+
+@dataclass(frozen=True, slots=True)
+class Truncated:
+    """An answer of which only a part was heard."""
+
+    item_id: str
+    heard_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """Nobody knows what the context holds."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Begun:
+    """An answer began. `setup`: of the session then."""
+
+    response_id: str
+    item_id: str
+    request: ResponseRequested
+    setup: HalfDuplexSetup
+    is_spoken: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Filled:
+    """The context holds what it answers. `chosen`: see `ItemContext.fill`."""
+
+    chosen: tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Answered:
+    """The model has finished.
+
+    Args:
+        said: what the context holds of it.
+        is_whole: whether that is all that the model had to say.
+        chosen: what it decided, where it can be told again.
+    """
+
+    said: str
+    is_whole: bool
+    chosen: object
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Told:
+    """The client was told of an answer that it is over.
+
+    Args:
+        spoken: as in `ConversationItem`.
+        calls: items of the functions that it called.
+    """
+
+    item_id: str
+    spoken: tuple[tuple[str, float], ...]
+    calls: tuple[ConversationItem, ...]
+    is_apart: bool
+
+
+def generation_of(setup: HalfDuplexSetup, request: ResponseRequested) -> Generation:
+    """How an answer is made."""
+    if request.limit_tokens is None:
+        return setup.generation
+    return replace(setup.generation, max_new_tokens=request.limit_tokens)
+
+
+class ConversationRedo:
+    """Brings items and context to where they were, entry by entry.
+
+    Args:
+        session_id: of the view's requests.
+    """
+
+    def __init__(
+        self, items: ItemList, context: ItemContext, view: HalfDuplexView, session_id: str
+    ) -> None:
+        self._items = items
+        self._context = context
+        self._view = view
+        self._session_id = session_id
+        self._begun: Begun | None = None
+        self._before: list[ConversationItem] = []
+        self._is_whole = True
+        """Whether everything since the beginning is in the log."""
+        self.is_filled = False
+        """Whether the context holds what an answer in the making answers."""
+        self._has_chosen = False
+
+    async def all(self, log: list[Any]) -> None:
+        """Everything that was logged.
+
+        Raises:
+            InferenceFailed: the model answers otherwise than it did.
+        """
+        for entry in log:
+            await self._redo(entry)
+        if self._has_chosen:
+            await self._view.catch_up()
+
+    async def _redo(self, entry: Any) -> None:
+        items, context = self._items, self._context
+        match entry:
+            case ItemsSoFar(found):
+                self._is_whole = False
+                for item in found:
+                    items.append(item)
+            case Committed(item_id, pcm):
+                self._forget(items.append(ConversationItem.of_sound(item_id, pcm)))
+            case Placed(item_id, message, after_id):
+                self._forget(items.insert(ConversationItem(item_id, message), after_id))
+            case Removed(item_id, is_unsaid):
+                items.remove(items.find(item_id))
+                if is_unsaid:
+                    context.invalidate()
+            case Truncated(item_id, heard_ms):
+                items.find(item_id).truncate(heard_ms)
+                context.invalidate()
+            case Unknown():
+                context.invalidate()
+            case Begun():
+                self._begun, self._before, self.is_filled = entry, list(items), False
+                if not entry.request.is_apart:
+                    item = ConversationItem.of_answer(entry.item_id)
+                    self._forget(items.append(item))
+            case Told():
+                self._tell(entry)
+            case Filled(chosen) if self._is_whole and self._begun is not None:
+                await self._fill(self._begun, chosen)
+            case Answered() if self._is_whole and self._begun is not None:
+                await self._answer(self._begun, entry)
+            case _:
+                # What was answered when not everything was logged is not made again.
+                self.is_filled = False
+
+    def _forget(self, item_ids: list[str]) -> None:
+        for item_id in item_ids:
+            self._context.forget(item_id)
+
+    async def _fill(self, begun: Begun, chosen: tuple[object, ...]) -> None:
+        self._has_chosen |= any(each is not None for each in chosen)
+        await self._context.fill(
+            self._before,
+            begun.item_id,
+            begun.request,
+            begun.setup,
+            speaks=begun.is_spoken,
+            again=chosen,
+        )
+        self.is_filled = True
+
+    async def _answer(self, begun: Begun, answered: Answered) -> None:
+        self.is_filled = False
+        generation = generation_of(begun.setup, begun.request)
+        is_decided = answered.is_whole or answered.chosen is not None
+        if not is_decided:
+            if not answered.said:
+                self._context.invalidate()
+                return
+            generation = replace(generation, say=answered.said)
+        self._has_chosen |= answered.chosen is not None
+        stream = self._view.generate(
+            self._session_id,
+            generation,
+            generate_audio=is_decided and begun.is_spoken,
+            again=answered.chosen,
+        )
+        async for _ in stream:
+            pass
+        if self._view.decoded is None or self._view.decoded.text != answered.said:
+            raise InferenceFailed("The model answers otherwise than it did.")
+
+    def _tell(self, told: Told) -> None:
+        if told.is_apart:
+            return
+        item = self._items.find(told.item_id)
+        for text, begins_ms in told.spoken:
+            item.say(text, begins_ms)
+        self._context.add([each.item_id for each in told.calls])
+        for each in told.calls:
+            self._forget(self._items.append(each))
