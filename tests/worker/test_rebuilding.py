@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -23,7 +24,7 @@ from tests.support.sockets import FakeSocket
 from tests.support.talking import b64
 from tests.support.timeline import silence, sound, speak
 
-from parley.clock import ManualClock
+from parley.clock import ManualClock, SystemClock
 from parley.errors import ParleyError
 from parley.gateway.rebuilding import _parts
 from parley.gateway.session_copies import KeptCopy
@@ -31,8 +32,12 @@ from parley.media.resample import resample
 from parley.models.parrot import Parrot
 from parley.protocol.control import CopyPart, CopyStored
 from parley.protocol.resume import hash_of
+from parley.recording import lines
+from parley.recording.layout import Folder, RecordingFolders
+from parley.recording.lines import AnswerLine, HeadLine, TurnLine, UnitLine
 from parley.session import state_codec
 from parley.worker.lease import LeasedSlot
+from parley.worker.recording import Recordings
 
 Message = dict[str, Any]
 Step = Message | str
@@ -74,6 +79,7 @@ def written(number: int) -> Message:
 def openai_turns() -> Iterator[Step]:
     """A spoken and a written turn, twice; the client says when one is complete."""
     update = {"type": "realtime", "audio": {"input": {"turn_detection": None}}}
+    update |= {"max_output_tokens": 12}
     yield {"type": "session.update", "session": update}
     yield "session.updated"
     for number in range(2):
@@ -347,6 +353,46 @@ def plain(messages: list[Message]) -> list[Message]:
         {key: value for key, value in each.items() if key not in ("received", "resume_token")}
         for each in messages
     ]
+
+
+@pytest.mark.parametrize("name", ["duplex", "half_duplex", "openai_realtime"])
+async def test_the_rest_of_a_recorded_session_is_recorded_as_a_second_part(
+    tmp_path: Path, name: str
+) -> None:
+    recordings = Recordings(
+        RecordingFolders(tmp_path),
+        worker_id="w",
+        model="parrot",
+        clock=SystemClock(),
+        min_free_gb=0,
+    )
+    async with worker_harness(slots=2, recordings=recordings) as harness:
+        whole, gateway = await whole_talk(harness, name)
+        later = gateway.taken[len(gateway.taken) // 2 :]
+        kept = next(kept for kept in later if not is_half_said(kept))
+        await rebuilt_talk(harness, name, 1, kept, whole)
+    recordings.close()
+
+    folders = sorted(recordings.folders, key=lambda folder: head_of(folder).created_s)
+    first, second = map(head_of, folders)
+    assert second.continues == first.recording_id
+    assert not first.continues
+    assert second.seed == first.seed
+    whole_count, part_count = (
+        len([line for line in lines.read(folder.journal).lines if isinstance(line, WHAT_HAPPENS)])
+        for folder in folders
+    )
+    assert 0 < part_count < whole_count
+    assert all(folder.path.joinpath("recording.json").exists() for folder in folders)
+
+
+WHAT_HAPPENS = (UnitLine, TurnLine, AnswerLine)
+
+
+def head_of(folder: Folder) -> HeadLine:
+    head = lines.read(folder.journal).last(HeadLine)
+    assert head is not None
+    return head
 
 
 async def test_a_copy_of_which_something_is_missing_is_refused(harness: WorkerHarness) -> None:

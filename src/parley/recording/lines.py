@@ -41,6 +41,7 @@ class HeadLine(msgspec.Struct, tag_field="kind", tag="head"):
         config: a JSON object for people, shown as it is.
         asked: a JSON object of the kind's own shape (`session/recorded.py`).
         seed: what the session's sampling began with.
+        continues: recording of the session's beginning, at the worker that was lost.
     """
 
     recording_id: str
@@ -54,6 +55,7 @@ class HeadLine(msgspec.Struct, tag_field="kind", tag="head"):
     asked: msgspec.Raw
     seed: int
     version: int = VERSION
+    continues: str | UnsetType = UNSET
 
 
 class ReadyLine(msgspec.Struct, tag_field="kind", tag="ready"):

@@ -100,6 +100,11 @@ async def rerun(folder: Folder, slot: SlotHandle, *, voices: Voices = no_voices)
     head = journal.last(HeadLine)
     if head is None:
         raise InvalidRequest("The journal has no head line.")
+    if head.continues:
+        raise InvalidRequest(
+            f"This is the rest of a session whose worker was lost: it began as {head.continues}, "
+            "and cannot be run again without that."
+        )
     comparison = Comparison(folder.recording_id, head.model)
     again = _Rerun(folder, head, slot, voices, comparison)
     if journal.last(LostLine) is not None or journal.damaged:

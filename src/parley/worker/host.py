@@ -218,7 +218,8 @@ class Host:
             self._report(held)
             if rebuilt is not None:
                 lease = held.lease = await rebuilt.receive(lease)
-            recording = self._begin_recording(lease) if rebuilt is None else None
+            is_wanted = rebuilt is None or rebuilt.recording_id
+            recording = self._begin_recording(lease) if is_wanted else None
             seed = self._new_seed() if recording is None else recording.seed
             if rebuilt is not None:
                 seed = rebuilt.seed
@@ -244,7 +245,7 @@ class Host:
                 output=output,
                 clock=self.clock,
                 moved=lambda: self._report(held),
-                copy=self._copy(held, seed),
+                copy=self._copy(held, seed, recording),
             )
             session = held.session = Session(
                 socket=held.socket,
@@ -269,6 +270,13 @@ class Host:
                 held.socket.copy_nothing()
             elif rebuilt is not None:
                 await rebuilt.restore(held.socket, session, runner)
+                if recording is not None and rebuilt.setup is not None:
+                    recording.go_on(
+                        rebuilt.setup,
+                        first=rebuilt.recording_id,
+                        seed=seed,
+                        at_s=self.clock.monotonic(),
+                    )
             _log.info("session began", kind=lease.kind, queue_wait_ms=lease.queue_wait_ms)
             ended = await session.run(runner)
         finally:
@@ -284,7 +292,7 @@ class Host:
     def _new_seed(self) -> int:
         return secrets.randbelow(2**63) if self.seed is None else self.seed
 
-    def _copy(self, held: _Held, seed: int) -> SessionCopy:
+    def _copy(self, held: _Held, seed: int, recording: SessionRecorder | None) -> SessionCopy:
         copy = held.copy = SessionCopy(
             held.lease.lease_id,
             CopyContext(
@@ -292,7 +300,9 @@ class Host:
                 fingerprint=self.hello().fingerprint,
                 limit_bytes=round(self.limits.copy_session_mb * MIB),
             ),
-            head=lambda: SessionHead(held.lease, seed),
+            head=lambda: SessionHead(
+                held.lease, seed, "" if recording is None else recording.kept_as
+            ),
         )
         return copy
 

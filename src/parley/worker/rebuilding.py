@@ -9,9 +9,11 @@ from typing import Any, Final
 import msgspec
 
 from parley import logs
+from parley.dialects.events import DuplexSetup, HalfDuplexSetup
 from parley.errors import ParleyError, ServiceUnavailable
 from parley.protocol.control import CopiedOutput, RebuildPart, RebuildResult
 from parley.session import session_copy, state_codec
+from parley.session.recorded import SessionRequest
 from parley.session.resumable import ResumableSocket
 from parley.session.session import RebuildableRunner, Session
 from parley.worker.lease import LeasedSlot
@@ -28,10 +30,15 @@ _part = msgspec.msgpack.Decoder(RebuildPart)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SessionHead:
-    """The first entry of a log: whose session it is."""
+    """The first entry of a log: whose session it is.
+
+    Args:
+        recording_id: of its beginning; "" where it is not recorded.
+    """
 
     lease: LeasedSlot
     seed: int
+    recording_id: str = ""
 
 
 class RebuiltCopy:
@@ -48,6 +55,8 @@ class RebuiltCopy:
         self._state: dict[str, Any] = {}
         self._outputs: list[CopiedOutput] = []
         self.seed = 0
+        self.recording_id = ""
+        """Of the session's beginning; "" where it was not recorded."""
 
     async def receive(self, lease: LeasedSlot) -> LeasedSlot:
         """Take the copy; gives `lease` with what the worker before was told of the session.
@@ -63,7 +72,7 @@ class RebuiltCopy:
         head, *self._entries = session_copy.entries(self._log)
         if not isinstance(head, SessionHead):
             raise ServiceUnavailable("The copy of the session has no beginning.")
-        self.seed = head.seed
+        self.seed, self.recording_id = head.seed, head.recording_id
         return dataclasses.replace(
             head.lease, lease_id=lease.lease_id, note=lease.note, trace=lease.trace
         )
@@ -81,6 +90,12 @@ class RebuiltCopy:
             self._outputs += part.outputs
             is_last = part.is_last
         self._state = state_codec.decode(part.state)
+
+    @property
+    def setup(self) -> SessionRequest | None:
+        """How the session was requested."""
+        asked = self._state["runner"].get("setup") or (self._entries or [None])[0]
+        return asked if isinstance(asked, DuplexSetup | HalfDuplexSetup) else None
 
     @property
     def dialect_name(self) -> str:

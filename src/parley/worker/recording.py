@@ -174,12 +174,36 @@ class SessionRecorder:
         self._kind = kind
         self._is_declined = False
         self._is_ready = False
+        self._continues = ""
+        self._is_amid_turn = False
+        """Whether a turn may be going on that began in the recording before."""
         self._media = recorded.MediaCounts()
         self._began_s = 0.0
         self._turn = 0
         self._was_speaking = False
         self._asked_s = 0.0
         self._first_ms: float | None = None
+
+    @property
+    def kept_as(self) -> str:
+        """The recording's id, or what it is a part of; "" where the client wants none."""
+        if self._is_declined:
+            return ""
+        return self._continues or self._journal.folder.recording_id
+
+    def go_on(self, setup: recorded.SessionRequest, *, first: str, seed: int, at_s: float) -> None:
+        """Record the rest of a session that began at another worker.
+
+        Args:
+            setup: how it was requested.
+            first: the recording of its beginning.
+            seed: of its sampling.
+            at_s: monotonic seconds.
+        """
+        self.seed, self._continues, self._is_amid_turn = seed, first, True
+        self.observe(setup, at_s)
+        if not self._is_declined:
+            self._ready(at_s)
 
     def observe(self, event: Event, at_s: float) -> None:
         """See `Observer`."""
@@ -200,7 +224,11 @@ class SessionRecorder:
             case UnitDone():
                 self._unit(event, 1000 * (at_s - self._began_s))
             case TurnStarted():
+                self._is_amid_turn = False
                 self._turn_started(event, at_s, at_ms)
+            case OutputDelta() | TurnCompleted() if self._is_amid_turn:
+                # What it answers is in the recording before.
+                return
             case UserTranscribed():
                 self._journal.put(Entry(HeardLine(event.index, at_ms, event.text)))
             case OutputDelta():
@@ -278,9 +306,10 @@ class SessionRecorder:
             worker_id=self._recordings.worker_id,
             model=self._recordings.model,
             title=recorded.title(event)[:TITLE_CHARS],
-            config=msgspec.Raw(msgspec.json.encode(config)),
+            config=msgspec.Raw(msgspec.json.encode(self._told(config))),
             asked=msgspec.Raw(msgspec.json.encode(asked)),
             seed=self.seed,
+            continues=self._continues or UNSET,
         )
         loop = asyncio.get_running_loop()
         settled = self._settled = loop.create_future()
@@ -294,6 +323,9 @@ class SessionRecorder:
                 loop.call_soon_threadsafe(settle, exists)
 
         self._journal.begin(head, {**files}, settled=from_writer)
+
+    def _told(self, config: dict[str, object]) -> dict[str, object]:
+        return config | {"continues": self._continues} if self._continues else config
 
     async def recording_id(self) -> str | None:
         """The recording's id once it exists; None when there is none, or it is not known after

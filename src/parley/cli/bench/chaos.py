@@ -23,7 +23,7 @@ import typer
 
 from parley.cli.bench.breakable import BreakableNetwork
 from parley.cli.bench.chaos_servers import Outage, Servers
-from parley.cli.bench.chaos_talks import CAN_BE_REBUILT, TALKS, is_right_but_cut, word_of
+from parley.cli.bench.chaos_talks import TALKS, is_right_but_cut, word_of
 from parley.cli.bench.figures import Figures
 from parley.client.events import Event, Reconnected
 from parley.errors import BadInput, ParleyError, SetupError
@@ -127,10 +127,6 @@ def chaos(
     if dialect not in (*TALKS, "all"):
         raise BadInput(f"'{dialect}' is none of {', '.join(TALKS)}, all.")
     names = tuple(TALKS) if dialect == "all" else (dialect,)
-    if worker_kills:
-        names = tuple(name for name in names if name in CAN_BE_REBUILT)
-        if not names:
-            raise BadInput(f"Sessions in {dialect} end with their worker.")
     plan = ChaosPlan(
         names, model, cuts, gateway_kills, worker_kills, freezes, at_once, seed, 60 * minutes
     )

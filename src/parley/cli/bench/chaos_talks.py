@@ -317,8 +317,6 @@ TALKS: Final = {
     "openai_live": ChaosTalk(lambda url, network: WireClient(url, network, LIVE), _live),
     "openai_realtime": ChaosTalk(lambda url, network: WireClient(url, network, OPENAI), _openai),
 }
-CAN_BE_REBUILT: Final = frozenset({"duplex", "realtime", "half_duplex", "minicpmo_v2"})
-"""Those whose sessions go on at another worker; see docs/understand/resume.md."""
 
 
 def is_right_but_cut(right: tuple[str, ...], outcome: tuple[str, ...], most: int) -> bool:
