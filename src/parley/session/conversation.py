@@ -483,7 +483,7 @@ class ConversationRunner:
         decoded = self._view.decoded
         assert decoded is not None
         is_whole = decoded.ending is not Ending.CANCELLED
-        self._log(lambda: entries.Answered(decoded.text, is_whole, decoded.chosen))
+        self._log(lambda: entries.AnswerMade(decoded.text, is_whole, decoded.chosen))
         response.tokens = replace(
             response.tokens, output=decoded.text_tokens, speech=decoded.speech_tokens
         )
@@ -537,7 +537,7 @@ class ConversationRunner:
         response.has_ended = True
         item = response.item
         calls = tuple(self._keep_calls(response))
-        told = entries.Told(item.item_id, tuple(item.spoken), calls, item not in self._items)
+        told = entries.AnswerTold(item.item_id, tuple(item.spoken), calls, item not in self._items)
         self._log(lambda: told)
         if not item.spoken and item in self._items and ending is not Ending.DONE:
             # Nothing of it was sent: it never was.

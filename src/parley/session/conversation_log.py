@@ -81,7 +81,7 @@ class Filled:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Answered:
+class AnswerMade:
     """The model has finished.
 
     Args:
@@ -96,7 +96,7 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Told:
+class AnswerTold:
     """The client was told of an answer that it is over.
 
     Args:
@@ -175,11 +175,11 @@ class ConversationRedo:
                 if not entry.request.is_apart:
                     item = ConversationItem.of_answer(entry.item_id)
                     self._forget(items.append(item))
-            case Told():
+            case AnswerTold():
                 self._tell(entry)
             case Filled(chosen) if self._is_whole and self._begun is not None:
                 await self._fill(self._begun, chosen)
-            case Answered() if self._is_whole and self._begun is not None:
+            case AnswerMade() if self._is_whole and self._begun is not None:
                 await self._answer(self._begun, entry)
             case _:
                 # What was answered when not everything was logged is not made again.
@@ -201,7 +201,7 @@ class ConversationRedo:
         )
         self.is_filled = True
 
-    async def _answer(self, begun: Begun, answered: Answered) -> None:
+    async def _answer(self, begun: Begun, answered: AnswerMade) -> None:
         self.is_filled = False
         generation = generation_of(begun.setup, begun.request)
         is_decided = answered.is_whole or answered.chosen is not None
@@ -222,7 +222,7 @@ class ConversationRedo:
         if self._view.decoded is None or self._view.decoded.text != answered.said:
             raise InferenceFailed("The model answers otherwise than it did.")
 
-    def _tell(self, told: Told) -> None:
+    def _tell(self, told: AnswerTold) -> None:
         if told.is_apart:
             return
         item = self._items.find(told.item_id)
