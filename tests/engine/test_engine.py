@@ -10,7 +10,7 @@ from parley.engine import Engine
 from parley.engine.model import DeviceFault
 from parley.engine.segments import Text
 from parley.engine.work import Ending, Generate, StartSession, StepUnit
-from parley.errors import InferenceFailed, ServiceUnavailable, SetupError, SlotLost
+from parley.errors import ContextFull, InferenceFailed, ServiceUnavailable, SetupError, SlotLost
 
 HELLO = [Text("hello")]
 
@@ -50,6 +50,17 @@ async def test_a_conversation_runs_from_open_to_close():
     assert texts == ["x"] * 5
     assert (decoded.ending, decoded.text) == (Ending.DONE, "xxxxx")
     assert model.is_unloaded
+
+
+async def test_text_that_cannot_fit_costs_the_engine_nothing():
+    model = ScriptedModel(1)
+    limit = model.spec.context_limit_tokens
+    async with Engine(model) as engine, await engine.take_slot() as handle:
+        await handle.start(StartSession("chat"))
+        with pytest.raises(ContextFull, match=f"the limit is {limit}"):
+            await handle.prefill([Text("words " * limit)] * 6)
+
+        assert (await handle.prefill(HELLO)).context_tokens == 1
 
 
 async def test_pieces_stay_readable_after_the_end():

@@ -147,6 +147,22 @@ async def test_what_the_context_cannot_take_is_refused_before_it_is_decoded(monk
         await opened.open_messages([Message("user", (picture, picture))], room=room)
 
 
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [Message("user", (TextPart("word " * 1000),))] * 2,
+        [Message("user", (TextPart("a"),)), Message("assistant", (TextPart("b"),))] * 101,
+    ],
+    ids=["long", "many"],
+)
+async def test_text_that_no_tokenizer_could_fit_reaches_none(messages):
+    room = ContextRoom(limit_tokens=200, image_tokens=64, audio_tokens_per_s=10)
+
+    with pytest.raises(ContextFull, match="the limit is 200"):
+        await opened.open_messages(messages, room=room)
+    assert await opened.open_messages(messages[:1], room=room)
+
+
 async def test_sounds_count_what_they_take_of_the_context():
     room = ContextRoom(limit_tokens=15, image_tokens=64, audio_tokens_per_s=10)
     sound = Sound(VOICE.samples.tobytes())

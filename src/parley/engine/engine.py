@@ -22,7 +22,7 @@ from parley.engine.loop import (
     TakeCheckpoint,
 )
 from parley.engine.model import Memory, Model, ModelSpec
-from parley.engine.segments import Segment
+from parley.engine.segments import Segment, Text
 from parley.engine.slots import SlotKey, Slots
 from parley.engine.work import (
     Checkpoint,
@@ -38,6 +38,7 @@ from parley.engine.work import (
     StepUnit,
 )
 from parley.errors import InferenceFailed, ParleyError, ServiceUnavailable, SetupError, SlotLost
+from parley.media.room import require_text_room
 
 log = logging.getLogger(__name__)
 
@@ -287,6 +288,8 @@ class EngineSlotHandle:
         due_s: float | None = None,
         again: object = None,
     ) -> PrefillResult:
+        chars = sum(len(segment.text) for segment in segments if isinstance(segment, Text))
+        require_text_room(self.spec.context_limit_tokens, chars=chars)
         command = Prefill(tuple(segments), takes_checkpoint, again)
         return await self._run(command, PrefillResult, due_s)
 

@@ -1,14 +1,28 @@
 """What a context can take, asked before anything is decoded.
 
-Counts are lower bounds: a picture is at least one slice, and text is not counted. So whatever is
-refused here could not have fitted, and a request that cannot fit costs no decoding.
+Counts are lower bounds: a picture is at least one slice, a message at least one token, and a token
+at most `CHARS_PER_TOKEN` characters of text. So whatever is refused here could not have fitted, and
+a request that cannot fit costs no decoding, and no time of the tokenizer, which everybody on the
+worker would wait for.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Final
 
 from parley.errors import ContextFull
+
+CHARS_PER_TOKEN: Final = 32
+"""More than any text has on average: English has four or five. Single tokens that are longer are
+runs of one character."""
+
+
+def require_text_room(limit_tokens: int, *, chars: int, messages: int = 0) -> None:
+    """Raise `ContextFull` where so much text, in so many messages, cannot fit."""
+    least = max(messages, chars // CHARS_PER_TOKEN)
+    if least > limit_tokens:
+        raise ContextFull(least, limit_tokens)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from parley.media.image import LIMIT_PIXELS, Pixels, check_image
 from parley.media.pcm import INPUT_RATE_HZ, Pcm, from_float32_bytes
 from parley.media.reference import MIN_S, decode_reference
 from parley.media.resample import resample
-from parley.media.room import ContextRoom
+from parley.media.room import ContextRoom, require_text_room
 from parley.media.wav import decode_wav, is_wav
 from parley.protocol.content import Message
 from parley.protocol.values import AUDIO_LIMIT_S, TextPart, ToolCallPart, ToolResultPart
@@ -202,6 +202,8 @@ class _Opener:
         # A clip is at least one picture; how many more is known when it has been measured.
         clips = sum(isinstance(part, Clip) for part in parts)
         if room is not None:
+            chars = sum(map(_chars, parts))
+            require_text_room(room.limit_tokens, chars=chars, messages=len(messages))
             room = room.take(pictures=len(pictures))
             room.take(pictures=clips)
         keep_pixels = min(PICTURE_PIXELS, REQUEST_KEPT_PIXELS // max(1, len(pictures)))
@@ -230,6 +232,19 @@ class _Opener:
                     file, stack_frames=stack_frames, room=room, stop=self._stop
                 )
                 return content.VideoPart(clip)
+
+
+def _chars(part: Content) -> int:
+    """Characters that the model has to read."""
+    match part:
+        case TextPart(text):
+            return len(text)
+        case ToolCallPart(arguments=arguments):
+            return len(arguments)
+        case ToolResultPart(content=result):
+            return len(result)
+        case _:
+            return 0
 
 
 def _less(room: ContextRoom, part: content.Part) -> ContextRoom:
