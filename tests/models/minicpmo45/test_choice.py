@@ -185,11 +185,11 @@ def test_entries_equal_to_the_last_admitted_one_are_admitted_too():
 def test_a_draw_does_not_mind_the_last_bits():
     """What a row draws in company must be what it draws alone, and sums come out differently."""
     generator = torch.Generator().manual_seed(3)
-    flat = torch.softmax(0.1 * torch.randn(1, 6562, generator=generator), -1).expand(4000, -1)
+    flat = 0.1 * torch.randn(1, 6562, generator=generator).expand(4000, -1)
     draws = torch.from_numpy(uniforms(1, 0, 4000))
 
     first = race(flat, draws)
-    other = race(flat * (1 + 1e-6 * torch.randn(flat.shape, generator=generator)), draws)
+    other = race(flat + 1e-6 * torch.randn(flat.shape, generator=generator), draws)
 
     assert int((first != other).sum()) <= 1
 

@@ -178,7 +178,7 @@ class Chooser:
         best = scores.argmax(-1)
         if draws:
             values, ids = filters.apply(scores, sent)
-            winners = race(torch.softmax(values, -1), sent.floats(numbers), ids)
+            winners = race(values, sent.floats(numbers), ids)
             drawn = ids.gather(1, winners[:, None])[:, 0]
             best = torch.where(sent.ints(greedy) > 0, best, drawn)
         # The device is waited for here, once.

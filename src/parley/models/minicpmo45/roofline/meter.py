@@ -188,7 +188,7 @@ class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             yield from ((query, query.nbytes), (keys, seen), (values, seen))
             vectors = slots.shape[0] * keys.shape[1] * reads
             yield from ((one, vectors * one.element_size()) for one in args[8:] if one is not None)
-        elif name.startswith("aten::index_put"):
+        elif name.startswith(("aten::index_put", "aten::index_copy")):
             # Only the new entries are touched, whatever they are written into.
             yield inputs[-1], 2 * _nbytes(inputs[-1])
             return

@@ -6,6 +6,8 @@ integer only. Shapes: `R` rows, `K` candidates. Source: speech.md 2.4.
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -36,44 +38,49 @@ def _mix(seed: int) -> int:
     return z ^ (z >> 31)
 
 
-def race(probabilities: Tensor, draws: Tensor, ids: Tensor | None = None) -> Tensor:
-    """Draw one entry per row: each runs a race in which its speed is its probability, and the first
-    one home wins.
+@cache
+def gumbel_table(device: torch.device) -> Tensor:
+    """Gumbel noise to draw with, float32, shape (`_STARTS` + `_REACH`,); the same on any device.
 
-    Walking along the running sum would draw from the same distribution, but there the last bits of
-    a probability move every border behind it, and in a flat distribution over thousands of codes
-    one draw in a thousand falls between an old border and a new one. Here only the two fastest
-    matter, so a row draws the same in company, where sums come out differently, as alone.
+    Made once per device, when something is first drawn there.
+    """
+    noise = -np.log(-np.log(uniforms(0, 0, _STARTS + _REACH).astype(np.float64)))
+    return torch.from_numpy(noise.astype(np.float32)).to(device)
+
+
+def race(logits: Tensor, draws: Tensor, ids: Tensor | None = None) -> Tensor:
+    """Draw one entry per row, in proportion to the exponential of its logit: each gets Gumbel noise
+    added, and the largest wins.
+
+    Walking along the running sum of probabilities would draw from the same distribution, but there
+    the last bits of a probability move every border behind it, and in a flat distribution over
+    thousands of codes one draw in a thousand falls between an old border and a new one. Here only
+    the two largest matter, so a row draws the same in company, where sums come out differently, as
+    alone.
+
+    The noise is a piece of one table, and a row's draw says where the piece begins.
 
     Args:
-        probabilities: (R, K), not negative, any scale; entries of 0 never win.
-        draws: float32, (R,), in (0, 1): numbers of `uniforms`; each seeds the noise of its row.
-        ids: (R, K) int64, what an entry's noise belongs to; None takes its place in the row.
+        logits: float32, (R, K), up to a constant per row; entries of minus infinity never win.
+        draws: float32, (R,), in (0, 1): numbers of `uniforms`.
+        ids: (R, K) int64, below `_REACH`: what an entry's noise belongs to; None takes its place in
+            the row.
 
     Returns:
         The winners' places, int64, (R,).
     """
+    table = gumbel_table(logits.device)
+    starts = (draws * _STARTS).long()
     if ids is None:
-        ids = torch.arange(probabilities.shape[1], device=probabilities.device)[None]
-    z = (draws.double() * 2**23).long()[:, None] * _GOLDEN + ids * _STRIDE
-    z.bitwise_xor_(_shifted(z, 30)).mul_(_FIRST)
-    z.bitwise_xor_(_shifted(z, 27)).mul_(_SECOND)
-    # SplitMix64's last step only touches bits that are not read here.
-    noise = _shifted(z, 41).float().add_(0.5).mul_(2.0**-23)
-    return (probabilities / noise.log_().neg_()).argmax(-1)
+        pieces = table.as_strided((_STARTS, logits.shape[1]), (1, 1))
+        noise = pieces.index_select(0, starts)
+    else:
+        noise = table[starts[:, None] + ids]
+    return noise.add_(logits).argmax(-1)
 
 
-def _shifted(z: Tensor, bits: int) -> Tensor:
-    """A logical right shift; torch's is arithmetic."""
-    return (z >> bits).bitwise_and_((1 << (64 - bits)) - 1)
+_STARTS = 1 << 21
+"""Places of the table where a row's noise may begin."""
 
-
-def _signed(number: int) -> int:
-    return number - (1 << 64) if number >= 1 << 63 else number
-
-
-# SplitMix64's constants as signed numbers; products wrap around.
-_GOLDEN = _signed(0x9E3779B97F4A7C15)
-_FIRST = _signed(0xBF58476D1CE4E5B9)
-_SECOND = _signed(0x94D049BB133111EB)
-_STRIDE = _signed(0xD1342543DE82EF95)
+_REACH = 1 << 18
+"""Most entries of a row; more than any vocabulary here."""

@@ -26,18 +26,28 @@ class LayerCache:
         numbers: shape (S, C + 1, 2 H, D): keys, then values.
         scales: shape (S, C + 1, 2 H); None: the numbers are what they stand for.
         dtype: of what is written and read.
+        lines: the columns of all slots in a row: views of numbers and scales.
     """
 
     numbers: Tensor
     scales: Tensor | None
     dtype: torch.dtype
+    lines: tuple[Tensor, Tensor | None]
 
-    def write(self, rows: Tensor, columns: Tensor, entries: Tensor) -> None:
-        """Store entries (R, T, 2 H, D) of rows (R, 1) at columns (R, T)."""
-        if self.scales is None:
-            self.numbers[rows, columns] = entries
+    @classmethod
+    def of(cls, numbers: Tensor, scales: Tensor | None, dtype: torch.dtype) -> LayerCache:
+        lines = (numbers.flatten(0, 1), None if scales is None else scales.flatten(0, 1))
+        return cls(numbers, scales, dtype, lines)
+
+    def write(self, places: Tensor, entries: Tensor) -> None:
+        """Store entries (R T, 2 H, D) at places `slot (C + 1) + column` (R T)."""
+        numbers, scales = self.lines
+        if scales is None:
+            numbers.index_copy_(0, places, entries)
         else:
-            self.numbers[rows, columns], self.scales[rows, columns] = to_eight_bits(entries)
+            small, their_scales = to_eight_bits(entries)
+            numbers.index_copy_(0, places, small)
+            scales.index_copy_(0, places, their_scales)
 
     def read(self, rows: Tensor | slice, count: int) -> tuple[Tensor, Tensor]:
         """Keys and values of the first columns of rows, shape (R, H, count, D) each; views for a
@@ -85,6 +95,15 @@ class SpeechCache:
         self.scales: Tensor | None = None
         if is_eight_bit:
             self.scales = torch.zeros(shape[:-1], dtype=SCALE_DTYPE, device=device)
+        self.layers = [
+            LayerCache.of(
+                self.numbers[number],
+                None if self.scales is None else self.scales[number],
+                dtype,
+            )
+            for number in range(layers)
+        ]
+        """Views of each layer's part."""
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -94,11 +113,6 @@ class SpeechCache:
     @property
     def nbytes(self) -> int:
         return sum(tensor.nbytes for tensor in self.tensors)
-
-    def layer(self, number: int) -> LayerCache:
-        """One layer's part."""
-        scales = None if self.scales is None else self.scales[number]
-        return LayerCache(self.numbers[number], scales, self.dtype)
 
     def copied(self, slot: int, length: int) -> list[Tensor]:
         """The first columns of a slot, kept aside as they are stored."""

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 import torch
 
-from parley.models.minicpmo45.runtime.graphs import GraphRunner
 from parley.models.minicpmo45.tts import passes
 from parley.models.minicpmo45.tts.network import SpeechNetwork
 from parley.models.minicpmo45.tts.rows import SpeechBlock, Watch
@@ -18,17 +17,6 @@ from parley.models.minicpmo45.tts.sampling import SpeechSampling
 
 class MiniCPMTTS(SpeechNetwork):
     """The speech decoder of a checkpoint: the network with its batched step."""
-
-    def allocate(
-        self,
-        slots: int,
-        columns: int | None = None,
-        *,
-        graphs: GraphRunner | None = None,
-        is_eight_bit: bool = False,
-    ) -> None:
-        super().allocate(slots, columns, graphs=graphs, is_eight_bit=is_eight_bit)
-        passes.allocate(self)
 
     @torch.inference_mode()
     def step(

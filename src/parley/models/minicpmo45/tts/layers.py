@@ -52,6 +52,7 @@ class CausalAttention(nn.Module):
     """Causal attention of new tokens over their own slot's columns."""
 
     matrix: Tensor
+    """Of queries, keys and values, inputs first."""
 
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
@@ -68,17 +69,17 @@ class CausalAttention(nn.Module):
 
     def join(self) -> None:
         """Make one matrix of the projections; call once after the weights are in place."""
-        self.matrix = joined([self.q_proj, self.k_proj, self.v_proj])
+        self.matrix = joined([self.q_proj, self.k_proj, self.v_proj]).t()
 
-    def forward(self, x: Tensor, plan: Pass, cache: LayerCache) -> Tensor:
-        """Write the new tokens' keys and values into this layer's cache, then attend; `x` has
-        shape (R, T, D)."""
-        count, steps = x.shape[:2]
-        made = F.linear(x, self.matrix).view(count, steps, -1, self.head_width)
+    def forward(self, x: Tensor, residual: Tensor, plan: Pass, cache: LayerCache) -> Tensor:
+        """Write the new tokens' keys and values into this layer's cache, then attend; the result is
+        added to `residual`. All have shape (R T, D)."""
+        made = torch.mm(x, self.matrix).view(x.shape[0], -1, self.head_width)
         # Values are turned by nothing.
         turned = rotated(made, plan.cos, plan.sin)
-        query = turned[:, :, : self.heads]
-        cache.write(plan.rows, plan.columns, turned[:, :, self.heads :])
+        query, entries = turned.split((self.heads, 2 * self.kv_heads), dim=1)
+        cache.write(plan.places, entries)
+        query = query.unflatten(0, plan.shape)
         if plan.mask is None:
             keys, values, scales = cache.in_place()
             read = slot_attention.attend(
@@ -100,14 +101,14 @@ class CausalAttention(nn.Module):
                 attn_mask=plan.mask,
                 enable_gqa=self.kv_heads != self.heads,
             ).transpose(1, 2)
-        out: Tensor = self.o_proj(read.reshape(count, steps, -1))
-        return out
+        return torch.addmm(residual, read.reshape(x.shape[0], -1), self.o_proj.weight.t())
 
 
 class SpeechMlp(nn.Module):
     """The gated feed-forward of a Llama."""
 
     matrix: Tensor
+    """Of gates and values, inputs first."""
 
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
@@ -120,12 +121,13 @@ class SpeechMlp(nn.Module):
 
     def join(self) -> None:
         """Make one matrix of the projections; call once after the weights are in place."""
-        self.matrix = joined([self.gate_proj, self.up_proj])
+        self.matrix = joined([self.gate_proj, self.up_proj]).t()
 
-    def forward(self, x: Tensor) -> Tensor:
-        gate, up = F.linear(x, self.matrix).chunk(2, dim=-1)
-        out: Tensor = self.down_proj(self.activation(gate) * up)
-        return out
+    def forward(self, x: Tensor, residual: Tensor) -> Tensor:
+        """The result is added to `residual`."""
+        gate, up = torch.mm(x, self.matrix).chunk(2, dim=-1)
+        wide = self.activation(gate).mul_(up)
+        return torch.addmm(residual, wide, self.down_proj.weight.t())
 
 
 class SpeechLayer(nn.Module):
@@ -139,8 +141,8 @@ class SpeechLayer(nn.Module):
         self.post_attention_layernorm = RmsNorm(config.hidden_size, config.rms_norm_eps)
 
     def forward(self, x: Tensor, plan: Pass, cache: LayerCache) -> Tensor:
-        x = x + self.self_attn(self.input_layernorm(x), plan, cache)
-        out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
+        x = self.self_attn(self.input_layernorm(x), x, plan, cache)
+        out: Tensor = self.mlp(self.post_attention_layernorm(x), x)
         return out
 
 
@@ -153,8 +155,9 @@ class SpeechBackbone(nn.Module):
         self.norm = RmsNorm(config.hidden_size, config.rms_norm_eps)
 
     def forward(self, x: Tensor, plan: Pass, cache: SpeechCache) -> Tensor:
-        for number, layer in enumerate(self.layers):
-            x = layer(x, plan, cache.layer(number))
+        """Final states of new tokens; both of shape (R T, D)."""
+        for layer, part in zip(self.layers, cache.layers, strict=True):
+            x = layer(x, plan, part)
         out: Tensor = self.norm(x)
         return out
 
@@ -164,30 +167,32 @@ class Pass:
     """Where the tokens of one forward pass stand.
 
     Args:
-        slots: int64, shape (R,); rows: the same, shape (R, 1).
+        slots: int64, shape (R,).
         columns: int64, shape (R, T): cache columns written.
+        places: int64, shape (R T,): the same, counted over all slots.
         mask: shape (R, 1, T, columns read), added to scores: 0 or minus infinity; None: a kernel
             reads the slots where they lie.
-        cos, sin: shape (R, T, all heads, head width), for `rotated`: queries, keys and values.
-        whole: slots are neighbours from this one on, so that caches are read without a copy; None
-            if they are not.
+        cos, sin: shape (R T, all heads, head width), for `rotated`: queries, keys and values.
+        which: rows of a cache; a slice where the slots are neighbours, which is read without a
+            copy.
         reads: columns read.
         first: int64, shape (R,): the first column that a row sees.
+        masks_end: bool, shape (R,): rows that may not end with this pass.
     """
 
     slots: Tensor
-    rows: Tensor
     columns: Tensor
+    places: Tensor
     mask: Tensor | None
     cos: Tensor
     sin: Tensor
-    whole: int | None
+    which: Tensor | slice
     reads: int
     first: Tensor
+    masks_end: Tensor
 
     @property
-    def which(self) -> Tensor | slice:
-        """The pass's rows of a cache."""
-        if self.whole is None:
-            return self.slots
-        return slice(self.whole, self.whole + self.slots.shape[0])
+    def shape(self) -> tuple[int, int]:
+        """R and T."""
+        rows, tokens = self.columns.shape
+        return rows, tokens

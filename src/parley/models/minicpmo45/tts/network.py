@@ -78,14 +78,15 @@ class SpeechNetwork(nn.Module):
         """Keys and values of all slots; written in place."""
         self.numbers = torch.empty(0)
         """0, 1, 2… on the device: one for each cache column."""
-        self.one_further = torch.empty(0)
-        """What one pass adds to a row's line (`passes.py`)."""
 
     def rebuild_buffers(self, device: torch.device | str | None = None) -> None:
         """Fold the weight-normed head into one matrix; call once after the weights are in place."""
         head = self.head_code[0]
         if hasattr(head, "parametrizations"):
             remove_parametrizations(head, "weight")
+        # Codes lie together: a product with few rows then reads the matrix in order.
+        weight = head.weight.detach().t().contiguous().t()
+        head.weight = nn.Parameter(weight, requires_grad=False)
         for module in self.model.modules():
             if isinstance(module, CausalAttention | SpeechMlp):
                 module.join()

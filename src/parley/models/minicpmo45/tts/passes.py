@@ -2,12 +2,14 @@
 
 A step takes its rows a few tokens further. The first pass feeds conditions (rows whose block
 begins) and last tokens (the others); every later pass is `advanced`, which works on tensors of
-fixed shape only, never looks at a value and never waits for the device. At the end the tokens are
-read back once and become the rows' state; tokens behind a row's end are thrown away. Until then
+fixed shape only, never looks at a value and never waits for the device. Only what is drawn depends
+on what was drawn before: where each pass reads and writes is known to the host, goes to the device
+in one table (`Line`), and becomes tensors for all passes at once (`planned`). At the end the tokens
+are read back once and become the rows' state; tokens behind a row's end are thrown away. Until then
 nothing of a row has changed.
 
-Letters: `R` rows of the step, `S` slots, `T` tokens of one pass, `C` cache columns per slot, `V`
-speech codes.
+Letters: `P` passes, `R` rows of the step, `S` slots, `T` tokens of one pass, `C` cache columns per
+slot, `V` speech codes.
 
 Shapes on a GPU: `advanced` is a pure function of `R` (rounded up to a power of two), of the columns
 read (likewise, from `LEAST_COLUMNS` on) and of whether any row filters or is greedy; it goes
@@ -16,7 +18,9 @@ through the model's `GraphRunner`. A missing row is filled up by slot 0 writing 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -39,12 +43,22 @@ from parley.models.minicpmo45.tts.sampling import (
 LEAST_COLUMNS = 256
 """On a GPU no pass reads fewer cache columns."""
 
-_UNLIMITED = 1 << 40
-_COUNTERS = 9
-"""Columns of the table in front of the history."""
 
-_LAST = 8
-"""The column of a row's last token."""
+class Line(NamedTuple):
+    """What the host knows of one row in one pass.
+
+    Args:
+        slot: whose cache.
+        first, column: the first column it sees, and the one of its first new token.
+        position: the rotary position of that token.
+        masks_end: whether it may not end with this pass.
+    """
+
+    slot: int
+    first: int
+    column: int
+    position: int
+    masks_end: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,135 +76,122 @@ class Reach:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PassState:
-    """Where rows stand on the device; every pass makes a new one.
+class Spoken:
+    """What rows said last, on the device; every pass makes a new one.
 
     Args:
-        table: int64, shape (R, 9 + 16): slot, first and next column, position, window, draws of
-            the block so far, draws before the block may end, whether its first draw is free, last
-            token; then the tokens that the penalty looks at.
+        token: int64, shape (R,): what the next pass feeds.
+        history: int64, shape (R, 16): tokens that the penalty looks at, the newest last.
     """
 
-    table: Tensor
+    token: Tensor
+    history: Tensor
 
-    @property
-    def slots(self) -> Tensor:
-        return self.table[:, 0]
-
-    @property
-    def first(self) -> Tensor:
-        return self.table[:, 1]
-
-    @property
-    def column(self) -> Tensor:
-        return self.table[:, 2]
-
-    @property
-    def position(self) -> Tensor:
-        return self.table[:, 3]
-
-    @property
-    def last(self) -> Tensor:
-        return self.table[:, _LAST]
-
-    def moved(
+    def drawn(
         self,
-        further: Tensor,
         logits: Tensor,
+        exempt: Tensor | None,
+        masks_end: Tensor,
         draws: Tensor,
         rules: RowRules,
-        *,
-        begins: bool,
-    ) -> PassState:
-        """One more drawn.
+    ) -> Spoken:
+        """One more drawn (`pick`).
 
         A row that ran on behind its end draws something too; nobody reads it, but it is a valid
         row of the embedding.
-
-        Args:
-            further: what is added to the lines (`_further`).
-            begins: whether some row may draw the first of its block.
         """
-        sampled, min_new, is_free = self.table[:, 5], self.table[:, 6], self.table[:, 7]
-        exempt = (is_free > 0) & (sampled == 0) if begins else None
-        history = self.table[:, _COUNTERS:]
-        token = pick(logits, history, exempt, sampled < min_new, draws, rules)
-        table = self.table + further
-        table[:, 1] = torch.maximum(table[:, 1], table[:, 2] - table[:, 4])
-        table[:, _LAST] = token
-        table[:, _COUNTERS:-1] = history[:, 1:]
-        table[:, -1] = token
-        return PassState(table)
+        token = pick(logits, self.history, exempt, masks_end, draws, rules)
+        return Spoken(token, torch.cat((self.history[:, 1:], token[:, None]), dim=1))
+
+
+def planned(
+    decoder: SpeechNetwork, lines: Tensor, tokens: int, counts: list[int] | None, reach: Reach
+) -> list[Pass]:
+    """Where the tokens of some passes stand.
+
+    Args:
+        lines: int64, shape (5, P, R): the parts of `Line`.
+        tokens: `T`.
+        counts: real tokens per row where T is padded; None if all have as many.
+    """
+    slots, first, column, position, masks_end = lines.unbind()
+    spare = decoder.capacity
+    steps = decoder.numbers[:tokens]
+    columns = column[..., None] + steps
+    if counts is not None:
+        # Padding writes where nobody reads.
+        real = steps < torch.tensor(counts, device=lines.device)[:, None]
+        columns = torch.where(real, columns, spare)
+    # So do rows that ran on behind their end until the cache was full.
+    columns = columns.clamp_(max=spare)
+    places = (slots[..., None] * (spare + 1)).add(columns).flatten(1)
+    groups = decoder.config.heads // decoder.config.kv_heads
+    masks: Sequence[Tensor | None] = [None] * lines.shape[1]
+    if not (
+        decoder.reads_in_place and slot_attention.fits(tokens * groups, decoder.config.head_width)
+    ):
+        seen = decoder.numbers[: reach.columns]
+        hidden = (seen < first[..., None, None]) | (seen > columns[..., None])
+        # Added to the scores: made once here, not by every layer.
+        mask = torch.zeros(hidden.shape, dtype=decoder.cache.dtype, device=lines.device)
+        masks = mask.masked_fill_(hidden, -torch.inf).unsqueeze(2).unbind()
+    cos, sin = (
+        table.flatten(1, 2).unbind() for table in decoder.angles(position[..., None] + steps)
+    )
+    which: slice | None = None
+    if reach.first_slot is not None:
+        which = slice(reach.first_slot, reach.first_slot + lines.shape[2])
+    parts = (slots, columns, places, first, masks_end > 0)
+    return [
+        Pass(
+            slots=slot,
+            columns=column,
+            places=place,
+            mask=mask,
+            cos=turn,
+            sin=side,
+            which=slot if which is None else which,
+            reads=reach.columns,
+            first=start,
+            masks_end=may_not_end,
+        )
+        for slot, column, place, start, may_not_end, mask, turn, side in zip(
+            *(part.unbind() for part in parts), masks, cos, sin, strict=True
+        )
+    ]
 
 
 def advanced(
-    decoder: SpeechNetwork, state: PassState, draws: Tensor, rules: RowRules, reach: Reach
-) -> tuple[PassState, Tensor, Tensor]:
+    decoder: SpeechNetwork, plan: Pass, spoken: Spoken, draws: Tensor, rules: RowRules
+) -> tuple[Spoken, Tensor, Tensor]:
     """One pass: every row is fed its last token and draws the next. Fixed shapes, no values looked
     at, inputs unchanged; what it writes into the caches it would write again.
 
     Returns:
-        Where the rows stand then, their states and their raw logits.
+        What the rows said then, their states and their raw logits.
     """
-    x = decoder.emb_code[0](state.last)[:, None]
-    hidden, logits = fed(decoder, x, state, None, reach)
-    further = decoder.one_further
-    return state.moved(further, logits, draws, rules, begins=False), hidden, logits
+    hidden, logits = fed(decoder, decoder.emb_code[0](spoken.token), plan, None)
+    return spoken.drawn(logits, None, plan.masks_end, draws, rules), hidden, logits
 
 
 def fed(
-    decoder: SpeechNetwork, x: Tensor, state: PassState, counts: list[int] | None, reach: Reach
+    decoder: SpeechNetwork, x: Tensor, plan: Pass, counts: list[int] | None
 ) -> tuple[Tensor, Tensor]:
     """Run the layers over new tokens.
 
     Args:
-        x: shape (R, T, D).
-        counts: real tokens per row where T is padded; None if all have one.
+        x: shape (R T, D).
+        counts: real tokens per row; None if all have one.
 
     Returns:
         Final state and raw logits at each row's last token.
     """
-    spare = decoder.capacity
-    steps = decoder.numbers[: x.shape[1]]
-    columns = state.column[:, None] + steps
-    if counts is not None:
-        # Padding writes where nobody reads.
-        real = steps < torch.tensor(counts, device=x.device)[:, None]
-        columns = torch.where(real, columns, spare)
-    # So do rows that ran on behind their end until the cache was full.
-    columns = columns.clamp(max=spare)
-    groups = decoder.config.heads // decoder.config.kv_heads
-    mask: Tensor | None = None
-    if not (
-        decoder.reads_in_place
-        and slot_attention.fits(x.shape[1] * groups, decoder.config.head_width)
-    ):
-        seen = decoder.numbers[: reach.columns]
-        hidden_columns = (seen < state.first[:, None, None]) | (seen > columns[:, :, None])
-        # Added to the scores: made once here, not by every layer.
-        mask = torch.zeros(hidden_columns.shape, dtype=x.dtype, device=x.device)
-        mask = mask.masked_fill_(hidden_columns, -torch.inf)[:, None]
-    cos, sin = decoder.angles(state.position[:, None] + steps)
-    # Dense once, for the kernel of every layer.
-    slots = state.slots.contiguous()
-    plan = Pass(
-        slots=slots,
-        rows=slots[:, None],
-        columns=columns,
-        mask=mask,
-        cos=cos,
-        sin=sin,
-        whole=reach.first_slot,
-        reads=reach.columns,
-        first=state.first.contiguous(),
-    )
     hidden = decoder.model(x, plan, decoder.cache)
-    if counts is None or x.shape[1] == 1:
-        last = hidden[:, 0]
-    else:
-        ends = torch.tensor([count - 1 for count in counts], device=x.device)
-        last = hidden[torch.arange(len(counts), device=x.device), ends]
-    return last, decoder.head_code[0](last).float()
+    if counts is not None:
+        tokens = plan.shape[1]
+        ends = [row * tokens + count - 1 for row, count in enumerate(counts)]
+        hidden = hidden[torch.tensor(ends, device=x.device)]
+    return hidden, torch.mm(hidden, decoder.head_code[0].weight.t()).float()
 
 
 class SpeechPasses:
@@ -218,17 +219,22 @@ class SpeechPasses:
         samplings = [block.rule.sampling for block in blocks]
         draws = [torch.from_numpy(uniforms(row.seed, row.draws, tokens)) for row in rows]
         self._captures = decoder.graphs.is_active and watch is None
-        table = torch.tensor([_counters(block) for block in blocks])
+        lines = [[self._line(i, done) for i in range(len(blocks))] for done in range(tokens)]
+        said = [_said(block) for block in blocks]
         numbers = torch.stack(draws, dim=1)
         if self._captures and self._slots != list(range(len(decoder.rows))):
             missing = bucket(len(blocks), len(decoder.rows)) - len(blocks)
-            table = torch.cat([table, _fillers(missing, decoder.capacity)])
+            lines = [[*line, *[_filler(decoder.capacity)] * missing] for line in lines]
+            said += [_NOTHING_SAID] * missing
             samplings += [_FREE] * missing
             numbers = torch.nn.functional.pad(numbers, (0, missing), value=0.5)
         # One transfer each for all integers, all rules and all draws of the rows.
-        self.state = PassState(table.to(decoder.device))
-        self.rules = RowRules.of(samplings, decoder.config.codes, decoder.device)
-        self.draws = numbers.to(decoder.device)
+        device = decoder.device
+        self._size = len(said)
+        self._lines, self.spoken = _known_to(device, lines, said)
+        self.rules = RowRules.of(samplings, decoder.config.codes, device)
+        self.draws = numbers.to(device).unbind()
+        self._plans: list[Pass] = []
         self.drawn: list[Tensor] = []
 
     def run(self) -> None:
@@ -240,47 +246,61 @@ class SpeechPasses:
 
     def _begin(self) -> None:
         """The first pass: conditions of blocks that begin, last tokens of the others."""
-        decoder, state = self.decoder, self.state
-        size, device = state.table.shape[0], decoder.device
+        decoder, device = self.decoder, self.decoder.device
         fresh = [i for i, block in enumerate(self.blocks) if not block.sampled]
         going = [i for i, block in enumerate(self.blocks) if block.sampled]
-        logits = torch.zeros(size, decoder.config.codes, device=device)
+        logits = torch.zeros(self._size, decoder.config.codes, device=device)
         for which in (fresh, going):
             if not which:
                 continue
+            counts = [self._counts[i] for i in which]
             if which is fresh:
                 conditions = [self.blocks[i].condition for i in which]
-                x = pad_sequence(conditions, batch_first=True)
+                x = pad_sequence(conditions, batch_first=True).flatten(0, 1)
             else:
-                x = decoder.emb_code[0](state.last[which])[:, None]
-            counts = [self._counts[i] for i in which]
+                x = decoder.emb_code[0](self.spoken.token[which])
             reach = Reach(self.reads, _first_slot([self._slots[i] for i in which]))
-            some = state if len(which) == size else PassState(state.table[which])
-            hidden, part = fed(decoder, x, some, counts, reach)
+            here = self._lines[:, :1, which]
+            (plan,) = planned(decoder, here, x.shape[0] // len(which), counts, reach)
+            hidden, part = fed(decoder, x, plan, counts)
             logits[which] = part
             self._tell(which, counts, hidden, part, passes=0)
-        moves = [*self._counts, *[1] * (size - len(self.blocks))]
-        further = torch.tensor([_further(count) for count in moves]).to(device)
-        self._arrived(state.moved(further, logits, self.draws[0], self.rules, begins=True))
+        free = [block.rule.first_is_free and not block.sampled for block in self.blocks]
+        exempt = torch.tensor([*free, *[False] * (self._size - len(free))]).to(device)
+        masks_end = self._lines[4, 0] > 0
+        self._arrived(self.spoken.drawn(logits, exempt, masks_end, self.draws[0], self.rules))
 
     def _advance(self) -> None:
         """A later pass."""
-        decoder, rules = self.decoder, self.rules
-        draws = self.draws[len(self.drawn)]
+        decoder, rules, done = self.decoder, self.rules, len(self.drawn)
+        draws = self.draws[done]
         if not self._captures:
-            reach = Reach(self.reads, _first_slot(self._slots))
-            state, hidden, logits = advanced(decoder, self.state, draws, rules, reach)
+            if not self._plans:
+                reach = Reach(self.reads, _first_slot(self._slots))
+                lines = self._lines[:, done:]
+                self._plans = planned(decoder, lines, 1, None, reach)
+            spoken, hidden, logits = advanced(
+                decoder, self._plans[done - self.tokens], self.spoken, draws, rules
+            )
             everyone = list(range(len(self.blocks)))
-            passes = len(self.drawn)
-            self._tell(everyone, [1] * len(everyone), hidden, logits, passes=passes)
-            self._arrived(state)
+            self._tell(everyone, [1] * len(everyone), hidden, logits, passes=done)
+            self._arrived(spoken)
             return
         reach = Reach(self.reads, 0 if self._slots == list(range(len(decoder.rows))) else None)
-        self._arrived(_replayed(decoder, self.state, draws, rules, reach))
+        self._arrived(_replayed(decoder, self._lines[:, done], self.spoken, draws, rules, reach))
 
-    def _arrived(self, state: PassState) -> None:
-        self.state = state
-        self.drawn.append(state.last)
+    def _arrived(self, spoken: Spoken) -> None:
+        self.spoken = spoken
+        self.drawn.append(spoken.token)
+
+    def _line(self, i: int, done: int) -> Line:
+        """What a row's pass after so many others is about."""
+        block = self.blocks[i]
+        row = block.row
+        first, length, position = row.first, row.length, row.position
+        if done:
+            first, length, position = self._state(i, done)
+        return Line(row.index, first, length, position, block.sampled + done < block.rule.min_new)
 
     def _tell(
         self, which: list[int], counts: list[int], hidden: Tensor, logits: Tensor, *, passes: int
@@ -338,67 +358,72 @@ def capture(decoder: SpeechNetwork, sampling: SpeechSampling) -> None:
     # Largest first: the space of a large graph serves all smaller ones after it.
     for reads in reversed(reaches(LEAST_COLUMNS, decoder.capacity)):
         for size, everyone in reversed(row_counts(slots)):
-            state = PassState(_fillers(size, decoder.capacity).to(device))
+            fillers = [[_filler(decoder.capacity)] * size]
+            lines, spoken = _known_to(device, fillers, [_NOTHING_SAID] * size)
             draws = torch.full((size,), 0.5, device=device)
             for one in (sampling, sampling.without_filters()):
                 rules = RowRules.of([one] * size, decoder.config.codes, device)
-                _replayed(decoder, state, draws, rules, Reach(reads, 0 if everyone else None))
+                reach = Reach(reads, 0 if everyone else None)
+                _replayed(decoder, lines[:, 0], spoken, draws, rules, reach)
 
 
 def _replayed(
-    decoder: SpeechNetwork, state: PassState, draws: Tensor, rules: RowRules, reach: Reach
-) -> PassState:
-    """`advanced`, by a graph where there is one."""
+    decoder: SpeechNetwork,
+    lines: Tensor,
+    spoken: Spoken,
+    draws: Tensor,
+    rules: RowRules,
+    reach: Reach,
+) -> Spoken:
+    """`advanced`, by a graph where there is one; lines have shape (5, R)."""
 
-    def run(table: Tensor, draws: Tensor, numbers: Tensor, switches: Tensor) -> tuple[Tensor, ...]:
+    def run(
+        lines: Tensor,
+        token: Tensor,
+        history: Tensor,
+        draws: Tensor,
+        numbers: Tensor,
+        switches: Tensor,
+    ) -> tuple[Tensor, ...]:
         here = replace(rules, numbers=numbers, switches=switches)
-        return (advanced(decoder, PassState(table), draws, here, reach)[0].table,)
+        (plan,) = planned(decoder, lines[:, None], 1, None, reach)
+        said = advanced(decoder, plan, Spoken(token, history), draws, here)[0]
+        return said.token, said.history
 
-    shape = (state.table.shape[0], reach, rules.kind)
-    inputs = (state.table, draws, rules.numbers, rules.switches)
-    return PassState(*decoder.graphs.run("speech", shape, run, inputs))
+    shape = (lines.shape[1], reach, rules.kind)
+    inputs = (lines, spoken.token, spoken.history, draws, rules.numbers, rules.switches)
+    return Spoken(*decoder.graphs.run("speech", shape, run, inputs))
 
 
 _FREE = SpeechSampling(temperature=1.0, repetition_penalty=1.0, top_p=1.0, top_k=0)
 """For rows that nobody hears."""
 
-
-def _further(count: int) -> list[int]:
-    """What a pass of so many tokens adds to a row's line: columns, positions, one draw."""
-    line = [0] * (_COUNTERS + PENALTY_WINDOW)
-    line[2] = line[3] = count
-    line[5] = 1
-    return line
+_NOTHING_SAID = [0, *[NOTHING] * PENALTY_WINDOW]
 
 
-def allocate(decoder: SpeechNetwork) -> None:
-    """Put on the device what every pass needs."""
-    decoder.one_further = torch.tensor(_further(1), device=decoder.device)
+def _filler(spare: int) -> Line:
+    """The line of a row that nobody hears."""
+    return Line(slot=0, first=0, column=spare, position=0, masks_end=False)
 
 
-def _counters(block: SpeechBlock) -> list[int]:
-    """A block's line of the table."""
-    row = block.row
-    history = row.history[-PENALTY_WINDOW:]
-    return [
-        row.index,
-        row.first,
-        row.length,
-        row.position,
-        row.window or _UNLIMITED,
-        block.sampled,
-        block.rule.min_new,
-        int(block.rule.first_is_free),
-        block.tokens[-1] if block.tokens else 0,
-        *[NOTHING] * (PENALTY_WINDOW - len(history)),
-        *history,
-    ]
+def _said(block: SpeechBlock) -> list[int]:
+    """A block's last token, then what its penalty looks at."""
+    history = block.row.history[-PENALTY_WINDOW:]
+    unused = [NOTHING] * (PENALTY_WINDOW - len(history))
+    return [block.tokens[-1] if block.tokens else 0, *unused, *history]
 
 
-def _fillers(count: int, spare: int) -> Tensor:
-    """Lines of rows that nobody hears."""
-    line = [0, 0, spare, 0, _UNLIMITED, 1, 0, 0, 0, *[NOTHING] * PENALTY_WINDOW]
-    return torch.tensor([line] * count, dtype=torch.int64).view(count, len(line))
+def _known_to(
+    device: torch.device, lines: list[list[Line]], said: list[list[int]]
+) -> tuple[Tensor, Spoken]:
+    """Lines of shape (5, P, R) and what was said, in one transfer."""
+    passes, rows, parts = len(lines), len(said), len(Line._fields)
+    numbers = [line[part] for part in range(parts) for row in lines for line in row]
+    numbers += [one for row in said for one in row]
+    table = torch.tensor(numbers).to(device)
+    count = parts * passes * rows
+    spoken = table[count:].view(rows, -1)
+    return table[:count].view(parts, passes, rows), Spoken(spoken[:, 0], spoken[:, 1:])
 
 
 def _first_slot(numbers: list[int]) -> int | None:

@@ -195,7 +195,7 @@ def pick(
             return token
     # Rows that are exempt now draw from the whole row, whatever their filters say later.
     shaped[:, end].masked_fill_(masks_end, -torch.inf)
-    free = race(torch.softmax(shaped, dim=-1), draws)
+    free = race(shaped, draws)
     if token is not None:
         filters = rules.filters if exempt is None else rules.filters & ~exempt
         free = torch.where(filters, token, free)
@@ -209,4 +209,4 @@ def _pick_filtered(
 ) -> Tensor:
     best, codes = kept_candidates(shaped, rules)
     best = best.masked_fill((codes == end) & masks_end[:, None], -torch.inf)
-    return codes.gather(1, race(torch.softmax(best, dim=-1), draws, codes)[:, None])[:, 0]
+    return codes.gather(1, race(best, draws, codes)[:, None])[:, 0]
