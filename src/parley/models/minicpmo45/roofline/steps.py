@@ -36,6 +36,7 @@ from parley.models.minicpmo45.roofline.meter import Count, Meter
 from parley.models.minicpmo45.runtime.attention import SlotAttention
 from parley.models.minicpmo45.runtime.caches import SlotCache, Span
 from parley.models.minicpmo45.runtime.graphs import Function, GraphRunner
+from parley.models.minicpmo45.runtime.randomness import gumbel_table
 from parley.models.minicpmo45.stages.speech import SPEECH_TOKENS_PER_STEP
 from parley.models.minicpmo45.token2wav.flow_memory import KEPT_FRAMES, FlowRow
 from parley.models.minicpmo45.token2wav.token2wav import PROMPT_FRAMES
@@ -157,6 +158,8 @@ class PaperModel:
         self.steps = LanguageSteps(network.llm, self.cache, rope, graphs=self.graphs)
         decoder = network.tts
         assert isinstance(decoder, MiniCPMTTS)
+        # Made once per device, so it is no part of a step.
+        gumbel_table(META)
         self.decoder = decoder
         decoder.allocate(slots, graphs=self.graphs, is_eight_bit=has_small_caches)
         with META:

@@ -80,12 +80,15 @@ class Spoken:
     """What rows said last, on the device; every pass makes a new one.
 
     Args:
-        token: int64, shape (R,): what the next pass feeds.
-        history: int64, shape (R, 16): tokens that the penalty looks at, the newest last.
+        table: int64, shape (R, 1 + 16): what the next pass feeds, then the tokens that the penalty
+            looks at, the newest last.
     """
 
-    token: Tensor
-    history: Tensor
+    table: Tensor
+
+    @property
+    def token(self) -> Tensor:
+        return self.table[:, 0]
 
     def drawn(
         self,
@@ -100,8 +103,8 @@ class Spoken:
         A row that ran on behind its end draws something too; nobody reads it, but it is a valid
         row of the embedding.
         """
-        token = pick(logits, self.history, exempt, masks_end, draws, rules)
-        return Spoken(token, torch.cat((self.history[:, 1:], token[:, None]), dim=1))
+        token = pick(logits, self.table[:, 1:], exempt, masks_end, draws, rules)[:, None]
+        return Spoken(torch.cat((token, self.table[:, 2:], token), dim=1))
 
 
 def planned(
@@ -378,20 +381,14 @@ def _replayed(
     """`advanced`, by a graph where there is one; lines have shape (5, R)."""
 
     def run(
-        lines: Tensor,
-        token: Tensor,
-        history: Tensor,
-        draws: Tensor,
-        numbers: Tensor,
-        switches: Tensor,
+        lines: Tensor, said: Tensor, draws: Tensor, numbers: Tensor, switches: Tensor
     ) -> tuple[Tensor, ...]:
         here = replace(rules, numbers=numbers, switches=switches)
         (plan,) = planned(decoder, lines[:, None], 1, None, reach)
-        said = advanced(decoder, plan, Spoken(token, history), draws, here)[0]
-        return said.token, said.history
+        return (advanced(decoder, plan, Spoken(said), draws, here)[0].table,)
 
     shape = (lines.shape[1], reach, rules.kind)
-    inputs = (lines, spoken.token, spoken.history, draws, rules.numbers, rules.switches)
+    inputs = (lines, spoken.table, draws, rules.numbers, rules.switches)
     return Spoken(*decoder.graphs.run("speech", shape, run, inputs))
 
 
@@ -422,8 +419,7 @@ def _known_to(
     numbers += [one for row in said for one in row]
     table = torch.tensor(numbers).to(device)
     count = parts * passes * rows
-    spoken = table[count:].view(rows, -1)
-    return table[:count].view(parts, passes, rows), Spoken(spoken[:, 0], spoken[:, 1:])
+    return table[:count].view(parts, passes, rows), Spoken(table[count:].view(rows, -1))
 
 
 def _first_slot(numbers: list[int]) -> int | None:
