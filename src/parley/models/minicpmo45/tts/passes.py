@@ -4,7 +4,7 @@ A step takes its rows a few tokens further. The first pass feeds conditions (row
 begins) and last tokens (the others); every later pass is `advanced`, which works on tensors of
 fixed shape only, never looks at a value and never waits for the device. Only what is drawn depends
 on what was drawn before: where each pass reads and writes is known to the host, goes to the device
-in one table (`Line`), and becomes tensors for all passes at once (`planned`). At the end the tokens
+in one table (`RowPass`), and becomes tensors for all passes at once (`planned`). At the end the tokens
 are read back once and become the rows' state; tokens behind a row's end are thrown away. Until then
 nothing of a row has changed.
 
@@ -44,7 +44,7 @@ LEAST_COLUMNS = 256
 """On a GPU no pass reads fewer cache columns."""
 
 
-class Line(NamedTuple):
+class RowPass(NamedTuple):
     """What the host knows of one row in one pass.
 
     Args:
@@ -113,7 +113,7 @@ def planned(
     """Where the tokens of some passes stand.
 
     Args:
-        lines: int64, shape (5, P, R): the parts of `Line`.
+        lines: int64, shape (5, P, R): the parts of `RowPass`.
         tokens: `T`.
         counts: real tokens per row where T is padded; None if all have as many.
     """
@@ -296,14 +296,16 @@ class SpeechPasses:
         self.spoken = spoken
         self.drawn.append(spoken.token)
 
-    def _line(self, i: int, done: int) -> Line:
+    def _line(self, i: int, done: int) -> RowPass:
         """What a row's pass after so many others is about."""
         block = self.blocks[i]
         row = block.row
         first, length, position = row.first, row.length, row.position
         if done:
             first, length, position = self._state(i, done)
-        return Line(row.index, first, length, position, block.sampled + done < block.rule.min_new)
+        return RowPass(
+            row.index, first, length, position, block.sampled + done < block.rule.min_new
+        )
 
     def _tell(
         self, which: list[int], counts: list[int], hidden: Tensor, logits: Tensor, *, passes: int
@@ -398,9 +400,9 @@ _FREE = SpeechSampling(temperature=1.0, repetition_penalty=1.0, top_p=1.0, top_k
 _NOTHING_SAID = [0, *[NOTHING] * PENALTY_WINDOW]
 
 
-def _filler(spare: int) -> Line:
+def _filler(spare: int) -> RowPass:
     """The line of a row that nobody hears."""
-    return Line(slot=0, first=0, column=spare, position=0, masks_end=False)
+    return RowPass(slot=0, first=0, column=spare, position=0, masks_end=False)
 
 
 def _said(block: SpeechBlock) -> list[int]:
@@ -411,10 +413,10 @@ def _said(block: SpeechBlock) -> list[int]:
 
 
 def _known_to(
-    device: torch.device, lines: list[list[Line]], said: list[list[int]]
+    device: torch.device, lines: list[list[RowPass]], said: list[list[int]]
 ) -> tuple[Tensor, Spoken]:
     """Lines of shape (5, P, R) and what was said, in one transfer."""
-    passes, rows, parts = len(lines), len(said), len(Line._fields)
+    passes, rows, parts = len(lines), len(said), len(RowPass._fields)
     numbers = [line[part] for part in range(parts) for row in lines for line in row]
     numbers += [one for row in said for one in row]
     table = torch.tensor(numbers).to(device)
