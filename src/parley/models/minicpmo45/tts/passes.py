@@ -4,9 +4,9 @@ A step takes its rows a few tokens further. The first pass feeds conditions (row
 begins) and last tokens (the others); every later pass is `advanced`, which works on tensors of
 fixed shape only, never looks at a value and never waits for the device. Only what is drawn depends
 on what was drawn before: where each pass reads and writes is known to the host, goes to the device
-in one table (`RowPass`), and becomes tensors for all passes at once (`planned`). At the end the tokens
-are read back once and become the rows' state; tokens behind a row's end are thrown away. Until then
-nothing of a row has changed.
+in one table (`RowPass`), and becomes tensors for all passes at once (`planned`). At the end the
+tokens are read back once and become the rows' state; tokens behind a row's end are thrown away.
+Until then nothing of a row has changed.
 
 Letters: `P` passes, `R` rows of the step, `S` slots, `T` tokens of one pass, `C` cache columns per
 slot, `V` speech codes.
