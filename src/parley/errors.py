@@ -424,7 +424,9 @@ class WorkerLost(ParleyError):
     code = "worker_lost"
 
     def __init__(self) -> None:
-        super().__init__("The worker running this session was lost.")
+        super().__init__(
+            "The worker running this session was lost, with what it was doing. Ask again."
+        )
 
 
 class Cancelled(ParleyError):
