@@ -67,6 +67,24 @@ def test_what_is_under_way_has_not_been_played():
     assert heard_ms(playback) == 700
 
 
+def test_what_a_network_delays_is_not_believed():
+    clock = ManualClock()
+    playback = Playback(clock)
+    playback.begin()
+    playback.send("One", 3000)
+    for buffered_ms in (2900, 2800, 2900, 2600):
+        clock.advance(0.1)
+        playback.report(told(3000, buffered_ms))
+
+    # The third was said long before it came.
+    assert heard_ms(playback) == 400
+    for buffered_ms in range(2590, 1000, -100):
+        clock.advance(0.1)
+        playback.report(told(3000, buffered_ms))
+    # Whoever really plays later says so for longer.
+    assert heard_ms(playback) == 1910
+
+
 def test_a_coding_that_adds_some_sound_is_no_matter_in_the_next_answer():
     clock = ManualClock()
     playback = Playback(clock)

@@ -4,6 +4,7 @@ the client says of its loudspeaker. Pure, but for the clock it is given.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Final
 
 from parley.clock import Clock
@@ -11,6 +12,9 @@ from parley.protocol.values import PlaybackReport
 
 ARRIVED_S: Final = 2.0
 """What was sent so long ago has come, or never will."""
+
+RECENT_S: Final = 1.0
+"""Of what a client says in this time, the soonest is the truest: a network only delays it."""
 
 LATEST_S: Final = 5.0
 """A client cannot play later than this behind what was computed: nobody waits for it any longer."""
@@ -37,6 +41,8 @@ class Playback:
         """Of that, what the client will never count: a coding may hold some milliseconds back, or
         add some."""
         self._last_sent_s = 0.0
+        self._told: deque[tuple[float, float]] = deque()
+        """What the client said lately: when, and when all will have been played."""
         self._is_cut = False
         self.unheard_chars = 0
         """Of the text of an answer that was cut: what was sent and not heard."""
@@ -56,6 +62,9 @@ class Playback:
             self._last_sent_s, self._is_cut = now_s, False
             self.ends_s = starts_s + duration_ms / 1000
             self._computed_s = max(self._computed_s, now_s) + duration_ms / 1000
+            self._told = deque(
+                (at_s, ends_s + duration_ms / 1000) for at_s, ends_s in self._told if ends_s > now_s
+            )
         return starts_s
 
     def unsend(self, duration_ms: float) -> None:
@@ -71,7 +80,10 @@ class Playback:
         if now_s - self._last_sent_s >= ARRIVED_S:
             self._lost_ms = self._all_ms - told.received_ms
         under_way_ms = max(0.0, self._all_ms - self._lost_ms - told.received_ms)
-        ends_s = now_s + (under_way_ms + told.buffered_ms) / 1000
+        self._told.append((now_s, now_s + (under_way_ms + told.buffered_ms) / 1000))
+        while now_s - self._told[0][0] > RECENT_S:
+            self._told.popleft()
+        ends_s = max(now_s, min(ends_s for _, ends_s in self._told))
         # What is over is over, however long ago.
         before_s = max(self.ends_s, now_s)
         self.ends_s = min(ends_s, max(now_s, self._computed_s + LATEST_S))
@@ -84,6 +96,7 @@ class Playback:
         self.unheard_chars = sent_chars - len(self._text)
         self.ends_s = self._computed_s = self._clock.monotonic()
         self._is_cut = True
+        self._told.clear()
 
     @property
     def is_heard(self) -> bool:

@@ -7,6 +7,7 @@ import { gainFor, loudness } from '../../../src/parley/web/audio/loudness.js';
 import { mixInto } from '../../../src/parley/web/audio/mixer.js';
 import { Resampler, resample } from '../../../src/parley/web/audio/resample.js';
 import { LevelMeter, UnitGatherer } from '../../../src/parley/web/audio/units.js';
+import { Unheard } from '../../../src/parley/web/audio/unheard.js';
 import { encodeWav } from '../../../src/parley/web/audio/wav.js';
 
 const tone = (hz, rateHz, seconds, size = 0.5) =>
@@ -310,4 +311,25 @@ test('a microphone that follows the loudspeaker is an echo, a person is not', ()
 
   assert.equal(echoSeen.at(-1), true);
   assert.equal(personSeen.includes(true), false);
+});
+
+test('what has not been heard is what was given, less what the loudspeaker says and the time since', () => {
+  const unheard = new Unheard(24000);
+  unheard.give(1, 24000);
+  unheard.give(2, 12000);
+  assert.equal(unheard.leftMs(0), 1500);
+
+  unheard.take({ turn: 1, heard: 6000, sounding: true }, 1000);
+  assert.equal(unheard.leftMs(1000), 1250);
+  assert.equal(unheard.leftMs(1100), 1150);
+  // No more than the turn has.
+  assert.equal(unheard.leftMs(9000), 500);
+
+  unheard.take({ turn: 2, heard: 2400, sounding: false }, 2000);
+  assert.equal(unheard.leftMs(3000), 400);
+  unheard.end(2);
+  assert.equal(unheard.leftMs(3000), 0);
+  unheard.give(3, 2400);
+  unheard.clear();
+  assert.equal(unheard.leftMs(3000), 0);
 });

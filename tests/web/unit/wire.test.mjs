@@ -312,6 +312,23 @@ for (const [name, make, first, ready, send, sent, said] of [
     assert.deepEqual([text, ...audio], ['é', 0, 0.5, -1]);
   });
 
+  test(`${name}: with its sound a client says how far the assistant has been heard`, () => {
+    const { sockets, connection } = surroundings();
+    const client = make({ ...connection, base: 'https://a.test' });
+    client.sound.unheardMs = () => 750.4;
+    client.open();
+    const [socket] = sockets;
+    socket.accept();
+    socket.say(...ready);
+    send(client);
+    socket.say(binary(said, Buffer.from(new Int16Array(24000).buffer)));
+    send(client);
+
+    const [before, after] = socket.sent.slice(1, 3).map((frame) => opened(frame)[0].playback);
+    assert.equal(before, undefined);
+    assert.deepEqual(after, { received_ms: 1000, buffered_ms: 750 });
+  });
+
   test(`${name}: as published on this machine, for who asks for it, and for a server without formats`, () => {
     for (const [where, told] of [
       [{ base: 'http://127.0.0.1:8006' }, undefined],

@@ -15,6 +15,7 @@
  */
 
 import { canChooseSpeaker, openMicrophone, release } from './devices.js';
+import { Unheard } from './unheard.js';
 
 const PLAYBACK_HZ = 24000;
 const RESUME_WAIT_MS = 1500;
@@ -40,6 +41,7 @@ export class Rig extends EventTarget {
   /** What recordings hear of the person: closed while muted, and the same whichever microphone it is. @type {GainNode | null} */
   #gate = null;
   #turns = 0;
+  #unheard = new Unheard(PLAYBACK_HZ);
   /** @type {MediaStream | null} */
   stream = null;
   /** @type {HTMLAudioElement | null} */
@@ -96,7 +98,11 @@ export class Rig extends EventTarget {
     this.#gate = new GainNode(context);
     mouth.connect(this.#voice);
     mouth.port.onmessage = ({ data }) => {
-      if (data.type === 'position') data.heard = this.#heard(data);
+      if (data.type === 'position') {
+        data.heard = this.#heard(data);
+        this.#unheard.take(data, performance.now());
+      }
+      if (data.type === 'drained') this.#unheard.end(data.turn);
       this.#tell(data.type, data);
     };
     this.#mouth = mouth;
@@ -201,12 +207,18 @@ export class Rig extends EventTarget {
     return ++this.#turns;
   }
 
+  /** How much of what was given to `play` has not been heard. */
+  get unheardMs() {
+    return this.#unheard.leftMs(performance.now());
+  }
+
   /**
    * @param {number} turn
    * @param {Float32Array<ArrayBuffer>} audio 24 kHz; the buffer is transferred
    * @param {boolean} [last]
    */
   play(turn, audio, last = false) {
+    this.#unheard.give(turn, audio.length);
     this.#mouth?.port.postMessage({ type: 'push', turn, audio, last }, [audio.buffer]);
   }
 
@@ -217,6 +229,7 @@ export class Rig extends EventTarget {
 
   /** @param {number} [fadeMs] */
   flush(fadeMs = 40) {
+    this.#unheard.clear();
     this.#mouth?.port.postMessage({ type: 'flush', fadeMs });
   }
 

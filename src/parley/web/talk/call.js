@@ -164,6 +164,7 @@ export class Call extends CallKind {
     this.#line = new AbortController();
     const client = this.makeClient(/** @type {O} */ (this.order), this.captions.said(this.order?.said));
     this.client = client;
+    client.sound.unheardMs = () => this.rig.unheardMs ?? 0;
     this.#watchClient(client, this.#line.signal);
     this.wire(client, this.#line.signal);
     client.open();

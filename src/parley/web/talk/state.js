@@ -72,6 +72,7 @@ export function freshState() {
  *   flush: (fadeMs?: number) => void,
  *   duck: (on: boolean) => void,
  *   setPlaybackDelay: (ms: number) => void,
+ *   unheardMs?: number,
  * }} Sound
  */
 

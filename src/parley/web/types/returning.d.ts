@@ -30,6 +30,7 @@ export class Returning {
         session_id: string;
         resume_token: string;
         seq: number;
+        sent: number;
     };
     /**
      * The server lets us go on.

@@ -8,6 +8,7 @@ export function pack(message: any): string | Uint8Array<any>;
  */
 export function unpack(data: ArrayBuffer, field: string): any;
 /** @typedef {'float32' | 'pcm16'} Coding */
+/** @typedef {{received_ms: number, buffered_ms: number}} PlaybackReport */
 /** @typedef {{input: Coding, output: Coding, binary: boolean}} Format */
 /** @type {Format} */
 export const PUBLISHED: Format;
@@ -18,6 +19,8 @@ export class WireSound {
     constructor(wanted: Format);
     /** What is in force. */
     format: Format;
+    /** How much of it has not been played; nobody knows without it. @type {(() => number) | null} */
+    unheardMs: (() => number) | null;
     wanted: Format;
     /** What the first message of a conversation says about it; undefined: nothing, which means as published. */
     get asked(): Format | undefined;
@@ -25,14 +28,23 @@ export class WireSound {
     agree(told: any): void;
     /** @param {Float32Array} samples 16 kHz @returns {string | Uint8Array} as the field of a message */
     out(samples: Float32Array): string | Uint8Array;
+    /** With sound that is sent: how far the assistant has been heard. @returns {{playback?: PlaybackReport}} */
+    get told(): {
+        playback?: PlaybackReport;
+    };
     /**
      * Sound of a server. Never throws: a call goes on without a damaged piece.
      * @param {string | Uint8Array | null | undefined} field
      * @returns {Float32Array<ArrayBuffer>} 24 kHz; empty when there is nothing to play
      */
     come(field: string | Uint8Array | null | undefined): Float32Array<ArrayBuffer>;
+    #private;
 }
 export type Coding = "float32" | "pcm16";
+export type PlaybackReport = {
+    received_ms: number;
+    buffered_ms: number;
+};
 export type Format = {
     input: Coding;
     output: Coding;

@@ -117,7 +117,7 @@ export class DuplexClient extends LegacyConnection {
   sendUnitOf({ audio, frames, forceListen, slices }) {
     if (!this.takesUnits) return;
     /** @type {WithSound<import('./protocol.js').duplex.AudioChunk, 'audio_base64'>} */
-    const message = { type: 'audio_chunk', audio_base64: this.sound.out(audio) };
+    const message = { type: 'audio_chunk', audio_base64: this.sound.out(audio), ...this.sound.told };
     if (frames?.length) message.frame_base64_list = frames;
     if (forceListen) message.force_listen = true;
     if (slices) message.max_slice_nums = slices;

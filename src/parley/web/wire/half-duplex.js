@@ -69,7 +69,8 @@ export class HalfDuplexClient extends LegacyConnection {
 
   /** @param {Float32Array} audio */
   sendAudio(audio) {
-    if (this.takesUnits) this.sendUnit({ type: 'audio_chunk', audio_base64: this.sound.out(audio) });
+    if (!this.takesUnits) return;
+    this.sendUnit({ type: 'audio_chunk', audio_base64: this.sound.out(audio), ...this.sound.told });
   }
 
   end() {

@@ -138,7 +138,7 @@ export class RealtimeClient extends Connection {
   sendUnitOf({ audio, frames, forceListen, slices }) {
     if (!this.takesUnits) return;
     /** @type {import('./duplex.js').WithSound<import('./protocol.js').realtime.Append, 'audio'>} */
-    const message = { type: 'input_audio_buffer.append', audio: this.sound.out(audio) };
+    const message = { type: 'input_audio_buffer.append', audio: this.sound.out(audio), ...this.sound.told };
     if (frames?.length) message.video_frames = frames;
     if (forceListen) message.force_listen = true;
     if (slices) message.max_slice_nums = slices;

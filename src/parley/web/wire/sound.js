@@ -10,6 +10,7 @@
 import { decodeBytes, encodeBytes } from './codec.js';
 
 /** @typedef {'float32' | 'pcm16'} Coding */
+/** @typedef {{received_ms: number, buffered_ms: number}} PlaybackReport */
 /** @typedef {{input: Coding, output: Coding, binary: boolean}} Format */
 
 /** @type {Format} */
@@ -18,6 +19,7 @@ export const PUBLISHED = { input: 'float32', output: 'float32', binary: false };
 export const SAMPLES = { input: 'pcm16', output: 'pcm16', binary: true };
 
 const HEAD_BYTES = 4;
+const SAMPLES_PER_MS = 24;
 const LOOPBACK = /^(localhost|.+\.localhost|127(\.\d+){3}|\[::1\])$/;
 
 /** What to ask for where nobody said. @param {string} address of the socket @returns {Format} */
@@ -46,6 +48,10 @@ function toSamples(bytes, coding) {
 export class WireSound {
   /** What is in force. */
   format = PUBLISHED;
+  /** Of all sound that has come, 24 kHz. */
+  #receivedMs = 0;
+  /** How much of it has not been played; nobody knows without it. @type {(() => number) | null} */
+  unheardMs = null;
 
   /** @param {Format} wanted */
   constructor(wanted) {
@@ -71,6 +77,12 @@ export class WireSound {
     return this.format.binary ? bytes : encodeBytes(bytes);
   }
 
+  /** With sound that is sent: how far the assistant has been heard. @returns {{playback?: PlaybackReport}} */
+  get told() {
+    if (!this.unheardMs || !this.#receivedMs) return {};
+    return { playback: { received_ms: Math.round(this.#receivedMs), buffered_ms: Math.round(this.unheardMs()) } };
+  }
+
   /**
    * Sound of a server. Never throws: a call goes on without a damaged piece.
    * @param {string | Uint8Array | null | undefined} field
@@ -79,7 +91,9 @@ export class WireSound {
   come(field) {
     if (!field) return new Float32Array(0);
     try {
-      return toSamples(typeof field === 'string' ? decodeBytes(field) : field, this.format.output);
+      const samples = toSamples(typeof field === 'string' ? decodeBytes(field) : field, this.format.output);
+      this.#receivedMs += samples.length / SAMPLES_PER_MS;
+      return samples;
     } catch (error) {
       console.warn('sound that is not base64 was dropped', error);
       return new Float32Array(0);
