@@ -242,3 +242,82 @@ def test_commas_are_counted_however_many_there_are(pieces):
     text = b"".join(pieces)
 
     assert commas(text) == text.count(b",")
+
+
+LENGTHS = st.one_of(st.integers(0, 130), st.sampled_from([16_383, 16_384, 65_535, 65_536, 70_000]))
+
+
+@st.composite
+def frames_and_their_like(draw) -> bytes:
+    """Data frames, and such as differ from one in a few bytes, pieces of them, and several."""
+    masked = draw(st.booleans())
+    content = bytes([draw(st.integers(0, 255))]) * draw(LENGTHS)
+    data = bytearray(frame(draw(st.sampled_from([TEXT, BINARY, PING])), content[:], mask=masked))
+    for _ in range(draw(st.integers(0, 2))):
+        data[draw(st.integers(0, min(13, len(data) - 1)))] = draw(st.integers(0, 255))
+    cut_off = draw(st.sampled_from([0, 0, 0, 1, 20]))
+    more = draw(st.sampled_from([b"", b"", b"\x81\x00"]))
+    return bytes(data[: len(data) - cut_off] + more)
+
+
+def heard(reader: FrameReader, data: bytes) -> list[tuple[int, bytes]] | int:
+    try:
+        return [(event.opcode, event.payload) for event in map(opened, reader.feed(data))]
+    except FrameError as error:
+        return error.code
+
+
+def opened(event: Message | Control) -> Control:
+    return event if isinstance(event, Control) else Control(event.opcode, event.payload())
+
+
+@given(frames_and_their_like(), st.booleans(), st.sampled_from([1 << 24, 60_000]))
+def test_what_is_taken_as_a_whole_message_is_what_the_reader_reads(data, masked, limit):
+    reader = FrameReader(masked=masked, limit_bytes=limit)
+
+    message = reader.whole(data)
+
+    read = heard(FrameReader(masked=masked, limit_bytes=limit), data)
+    if message is not None:
+        assert read == [(message.opcode, message.payload())]
+        assert message.parts == (data,)
+        assert message.size == len(message.payload())
+    else:
+        # Nothing was taken: the usual way finds what it would have found.
+        assert heard(reader, data) == read
+
+
+@pytest.mark.parametrize("size", [20_000, 65_535, 65_536, 128_000])
+@pytest.mark.parametrize("masked", [True, False])
+def test_sound_that_comes_alone_is_a_whole_message(size: int, masked: bool):
+    data = frame(TEXT, b"A" * size, mask=masked)
+
+    message = FrameReader(masked=masked, limit_bytes=1 << 24).whole(data)
+
+    assert message is not None
+    assert message.payload() == b"A" * size
+
+
+def test_in_the_middle_of_something_nothing_is_a_whole_message():
+    sound = frame(TEXT, b"A" * 20_000, mask=True)
+    reader = FrameReader(masked=True, limit_bytes=1 << 24)
+
+    reader.feed(sound[:1])
+    assert reader.whole(sound) is None
+    reader.feed(sound[1:5000])
+    assert reader.whole(sound) is None
+    assert [event.payload() for event in reader.feed(sound[5000:])] == [b"A" * 20_000]
+    assert reader.whole(sound) is not None
+
+    reader.feed(bytes([TEXT]) + sound[1:])  # the first fragment of a message
+    assert reader.whole(sound) is None
+    assert reader.whole(frame(CONTINUATION, b"A" * 20_000, mask=True)) is None
+
+
+@pytest.mark.parametrize(
+    "payload", [b"\xff" * 20_000, b"," * (ITEMS_LIMIT + 1), "ä".encode() * 10_000, b"small"]
+)
+def test_text_that_has_to_be_looked_at_is_no_whole_message(payload: bytes):
+    data = frame(TEXT, payload, mask=True)
+
+    assert FrameReader(masked=True, limit_bytes=1 << 24).whole(data) is None

@@ -21,8 +21,10 @@ from parley.client.access import Access
 from parley.client.connection import NetworkSocket, NetworkTransport
 from parley.client.duplex import DuplexClient
 from parley.client.events import Listening, Reconnected, Reconnecting, Speaking
+from parley.settings import LimitSettings
 
 SLOTS = 6
+SERVER_WINDOW_S = LimitSettings().resume_window_s
 MOST_CUTS = 10
 """Per dialect, spread over the conversation; `parley bench chaos` makes thousands."""
 
@@ -286,6 +288,25 @@ class Breakable(NetworkTransport):
 
     def cut(self) -> None:
         self.sockets[-1].abort()
+
+
+async def test_a_python_client_that_leaves_while_it_is_cut_off_keeps_no_slot(
+    server: RunningStack,
+) -> None:
+    network = Breakable()
+    async with DuplexClient(server.url, transport=network) as client:
+        await client.ready()
+        client.send_unit(sound(speak(1.0)))
+        async for event in client:
+            match event:
+                case Speaking() | Listening():
+                    network.cut()
+                case Reconnecting():
+                    break
+
+    # Far less than the window: a session that is waited for has its slot still.
+    async with asyncio.timeout(SERVER_WINDOW_S / 2):
+        await all_free(server)
 
 
 async def test_the_python_client_goes_on_by_itself(server: RunningStack) -> None:

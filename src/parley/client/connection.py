@@ -276,10 +276,16 @@ class Link:
         finally:
             quiet.cancel()
 
-    async def close(self) -> None:
-        """Send what is queued, for at most `GOODBYE_S`, and close."""
+    async def close(self) -> bool:
+        """Send what is queued, for at most `GOODBYE_S`, and close; whether all of it was sent."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.flush(), GOODBYE_S)
+        is_sent = self._quiet.is_set()
+        await self.abandon()
+        return is_sent
+
+    async def abandon(self) -> None:
+        """Close without sending what is queued."""
         self._sender.cancel()
         await asyncio.gather(self._sender, return_exceptions=True)
         await self._socket.close()

@@ -42,6 +42,7 @@ from parley.client.events import (
     Turn,
     Waiting,
 )
+from parley.client.goodbye import end_session
 from parley.client.pace import Collected
 from parley.client.resuming import FINAL_CODES, Returning, resume_path
 from parley.client.sound import ClientSound
@@ -219,17 +220,26 @@ class LiveClient(ABC):
         self._connected().post(self._closing())
 
     async def close(self) -> None:
-        """Leave. Asks for the end first if nobody has; safe to repeat."""
+        """Leave. Asks for the end first if nobody has; safe to repeat. While the connection is
+        broken the server is told by HTTP, so that the session gives its slot back at once."""
         link, self._link = self._link, None
         if link is None:
             return
-        if self.phase != "closed" and not self._leaving:
+        is_running, is_cut = self.phase == "active", self._lost is not None
+        if self.phase != "closed" and not self._leaving and not is_cut:
             try:
                 link.post(self._closing())
             except ConnectionLost:
                 self._leaving = True  # Nobody is there to be told.
-        self.phase = "closed"
-        await link.close()
+        self._lost, self.phase = None, "closed"
+        if is_cut:
+            await asyncio.gather(link.abandon(), self._say_goodbye())
+        elif not await link.close() and is_running:
+            await self._say_goodbye()
+
+    async def _say_goodbye(self) -> None:
+        if self._returning is not None and self._returning.is_possible:
+            await end_session(self._access, self._returning.session_id)
 
     @property
     def dropped(self) -> int:

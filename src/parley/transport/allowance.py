@@ -25,6 +25,14 @@ class Allowance:
         self._left, self._filled_at = min(self._most, self._left + more), time
         return max(0.0, -self._left)
 
+    def take_at_hand(self, amount: float) -> bool:
+        """Use some of what was left when the clock was looked at last; False, and nothing is used,
+        when that is not enough."""
+        if self._left < amount:
+            return False
+        self._left -= amount
+        return True
+
     def has(self, amount: float, now: Callable[[], float]) -> bool:
         """Use some if there is so much; what is refused is not used up."""
         if self.take(amount, now):

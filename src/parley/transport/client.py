@@ -54,9 +54,9 @@ class ClientConnection(Connection):
         self._handshake.send_request(request)
         self._transport.write(b"".join(self._handshake.data_to_send()))
 
-    def data_received(self, data: bytes) -> None:
+    def _received(self, data: bytes) -> None:
         if self._head is None:
-            super().data_received(data)
+            super()._received(data)
             return
         self._head += data
         end = self._head.find(b"\r\n\r\n")
@@ -83,7 +83,7 @@ class ClientConnection(Connection):
         if not self.ready.done():
             self.ready.set_result(None)
         if rest:
-            super().data_received(rest)
+            super()._received(rest)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.ready.done():

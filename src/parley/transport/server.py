@@ -103,9 +103,9 @@ class ServerConnection(Connection):
         elif self._transport is not None:
             self._transport.close()
 
-    def data_received(self, data: bytes) -> None:
+    def _received(self, data: bytes) -> None:
         if self._step is not Handshake.REQUEST:
-            super().data_received(data)
+            super()._received(data)
             return
         self._protocol.receive_data(data)
         for event in self._protocol.events_received():
