@@ -420,19 +420,20 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         # What a relay does nearly always, in as little code as possible: between two messages the
         # processor has done something else and has to fetch it anew.
-        joined, traffic = self._joined, self._traffic
         if (
-            joined is not None
-            and traffic is not None
+            self.state is OPEN
             and not self._read_holds
-            and self.state is OPEN
             and len(data) < TURN_BYTES
             and (message := self._reader.whole(data)) is not None
             and (not self._is_guarded or self._bytes.take_at_hand(len(data)))
         ):
-            traffic.messages += 1
-            traffic.bytes += message.size
-            joined.pass_on(message)
+            joined, traffic = self._joined, self._traffic
+            if joined is not None and traffic is not None:
+                traffic.messages += 1
+                traffic.bytes += message.size
+                joined.pass_on(message)
+            else:
+                self._keep(message)
         else:
             self._received(data)
 

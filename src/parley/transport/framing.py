@@ -47,6 +47,9 @@ _MERGED_PIECE_BYTES = 64 << 10
 
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0x0, 0x1, 0x2, 0x8, 0x9, 0xA
 
+NO_MASK = bytes(4)
+"""A key that changes nothing."""
+
 _WHOLE = frozenset((0x80 | TEXT, 0x80 | BINARY))
 """First bytes of unfragmented data frames."""
 
@@ -416,7 +419,7 @@ def client_message(opcode: int, payload: bytearray) -> Message:
     Its key of zeros masks nothing. The purpose of masking, to protect proxies from scripts, is none
     between our own gateway and worker.
     """
-    header = _frame_header(opcode, len(payload), mask=True) + bytes(4)
+    header = _frame_header(opcode, len(payload), mask=True) + NO_MASK
     return Message(opcode, (header, payload), len(payload))
 
 
@@ -463,6 +466,7 @@ def can_travel(code: int) -> bool:
 def _open(data: bytes) -> bytes:
     """The payload of the whole frames in `data`, unmasked."""
     position, end = 0, len(data)
+    view = memoryview(data)
     pieces: list[bytes] = []
     while position < end:
         second = data[position + 1]
@@ -477,7 +481,8 @@ def _open(data: bytes) -> bytes:
         if second & 0x80:
             key = data[position : position + 4]
             position += 4
-            pieces.append(apply_mask(data[position : position + length], key))
+            piece = view[position : position + length]
+            pieces.append(bytes(piece) if key == NO_MASK else apply_mask(piece, key))
         else:
             pieces.append(data[position : position + length])
         position += length
