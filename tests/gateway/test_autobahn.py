@@ -27,8 +27,9 @@ from starlette.websockets import WebSocket
 
 from parley.gateway.relay import relay
 from parley.transport.client import dial
-from parley.transport.connection import ConnectionLimits, Keepalive, Traffic
 from parley.transport.http import BoundedHttp
+from parley.transport.keepalive import Keepalive
+from parley.transport.limits import ConnectionLimits, Traffic
 from parley.transport.server import ServerConnection, connection_of
 
 CASES = {

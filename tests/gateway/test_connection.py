@@ -6,17 +6,7 @@ from typing import Any, cast
 import pytest
 from tests.support.patience import HANG_S
 
-from parley.transport.connection import (
-    INBOX_MESSAGES,
-    TURN_FRAMES,
-    Budget,
-    Connection,
-    ConnectionClosed,
-    ConnectionLimits,
-    ConnectionState,
-    Keepalive,
-    Traffic,
-)
+from parley.transport.connection import INBOX_MESSAGES, TURN_FRAMES, Connection
 from parley.transport.framing import (
     CLOSE,
     PING,
@@ -27,6 +17,9 @@ from parley.transport.framing import (
     close_payload,
     frame,
 )
+from parley.transport.keepalive import Keepalive
+from parley.transport.limits import Budget, ConnectionLimits, Traffic
+from parley.transport.state import ConnectionClosed, ConnectionState
 
 
 class Wire:
@@ -298,7 +291,7 @@ async def test_cancelling_a_receive_loses_nothing():
 async def test_a_connection_whose_tick_fails_does_not_keep_the_others_from_their_pings(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr("parley.transport.connection.TICK_S", 0.01)
+    monkeypatch.setattr("parley.transport.keepalive.TICK_S", 0.01)
     keepalive = Keepalive()
     connections, wires = [], []
     for _ in range(3):

@@ -6,20 +6,14 @@ A `Connection` is all that others see of a WebSocket: `receive`, `send_text`, `p
 
 from parley.transport.client import ClientConnection, DialFailed, dial
 from parley.transport.clients import OpenConnections
-from parley.transport.connection import (
-    Budget,
-    Closure,
-    Connection,
-    ConnectionClosed,
-    ConnectionLimits,
-    ConnectionState,
-    Keepalive,
-    Traffic,
-)
+from parley.transport.connection import Connection
 from parley.transport.framing import ITEMS_LIMIT, LARGE_BYTES, Message
 from parley.transport.http import BoundedHttp
+from parley.transport.keepalive import Keepalive
+from parley.transport.limits import Budget, ConnectionLimits, Traffic
 from parley.transport.link import link_limits
 from parley.transport.server import ServerConnection, connection_of
+from parley.transport.state import Closure, ConnectionClosed, ConnectionState
 
 __all__ = [
     "ITEMS_LIMIT",

@@ -11,12 +11,9 @@ from websockets.client import ClientProtocol
 from websockets.exceptions import WebSocketException
 from websockets.uri import parse_uri
 
-from parley.transport.connection import (
-    Connection,
-    ConnectionLimits,
-    Keepalive,
-    as_transport,
-)
+from parley.transport.connection import Connection, as_transport
+from parley.transport.keepalive import Keepalive
+from parley.transport.limits import ConnectionLimits
 
 MAX_RESPONSE_HEAD_BYTES = 16 << 10
 

@@ -16,13 +16,10 @@ Source: RFC 6455, sections 5.5 (control frames) and 7 (closing).
 from __future__ import annotations
 
 import asyncio
-import enum
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import cast
 
-from parley import logs
 from parley.transport.allowance import Allowance
 from parley.transport.framing import (
     BINARY,
@@ -40,8 +37,10 @@ from parley.transport.framing import (
     frame,
     parse_close,
 )
+from parley.transport.keepalive import Keepalive
+from parley.transport.limits import Budget, ConnectionLimits, Traffic
+from parley.transport.state import Closure, ConnectionClosed, ConnectionState
 
-TICK_S = 1.0
 INBOX_MESSAGES = 32
 INBOX_BYTES = 1 << 20
 TURN_FRAMES = 64
@@ -54,166 +53,7 @@ CLOSE_LIMIT_S = 5.0
 HIGH_WATER_BYTES = 1 << 20
 LOW_WATER_BYTES = 1 << 18
 
-log = logs.get(__name__)
-
-
-class ConnectionState(enum.IntEnum):
-    """The states of RFC 6455; a connection moves towards the end only."""
-
-    CONNECTING = 0
-    """The opening handshake (section 4) is not done."""
-    OPEN = 1
-    """Messages travel (section 4.1, last paragraph)."""
-    CLOSING = 2
-    """A close frame was sent or received, or the peer broke the rules (7.1.3, 7.1.7)."""
-    CLOSED = 3
-    """The transport is gone, or about to be (7.1.4)."""
-
-
 CONNECTING, OPEN, CLOSING, CLOSED = ConnectionState
-
-
-@dataclass(frozen=True, slots=True)
-class Closure:
-    """How a connection ended. `code` 1006: it broke off; `is_slow`: we gave up on a peer that did
-    not read."""
-
-    code: int
-    reason: str = ""
-    is_slow: bool = False
-
-    @property
-    def is_clean(self) -> bool:
-        """The peer said goodbye."""
-        return self.code != 1006
-
-
-class ConnectionClosed(Exception):
-    """Nothing more will be received; says how the connection ended."""
-
-    def __init__(self, closure: Closure) -> None:
-        super().__init__(f"The connection ended with {closure.code}.")
-        self.closure = closure
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectionLimits:
-    """What one connection may cost."""
-
-    message_bytes: int = 16 << 20
-    output_bytes: int = 8 << 20
-    stall_s: float = 10.0
-    ping_every_s: float = 20.0
-    ping_limit_s: float = 20.0
-    messages_per_s: float = 200.0
-    """Small messages of a client, in the long run; see `FrameReader.small_frames`."""
-    messages_at_once: int = 3000
-    controls_per_s: float = 10.0
-    controls_at_once: int = 100
-    bytes_per_s: float = 32 << 20
-    bytes_at_once: int = 256 << 20
-    is_trusted: bool = False
-    """The peer is a process of ours, which may be as fast as it can and checked its clients'
-    text."""
-
-
-class Budget:
-    """Memory that all connections together may spend on large messages and bodies; what does not
-    fit is refused.
-
-    Args:
-        limit_bytes: of all.
-        share_bytes: of one owner, usually an address; None: no less than all.
-    """
-
-    def __init__(self, limit_bytes: int, *, share_bytes: int | None = None) -> None:
-        self.limit_bytes = limit_bytes
-        self.share_bytes = limit_bytes if share_bytes is None else share_bytes
-        self.used_bytes = 0
-        self.peak_bytes = 0
-        """The most that was ever taken."""
-        self._shares: Counter[str] = Counter()
-
-    @property
-    def owners(self) -> int:
-        """How many hold some of it."""
-        return len(self._shares)
-
-    def take(self, size_bytes: int, owner: str | None = None) -> bool:
-        """Whether there was room; if so it is taken until `give`."""
-        if self.used_bytes + size_bytes > self.limit_bytes:
-            return False
-        if owner is not None:
-            if self._shares[owner] + size_bytes > self.share_bytes:
-                self._forget(owner)
-                return False
-            self._shares[owner] += size_bytes
-        self.used_bytes += size_bytes
-        self.peak_bytes = max(self.peak_bytes, self.used_bytes)
-        return True
-
-    def give(self, size_bytes: int, owner: str | None = None) -> None:
-        """Return what was taken."""
-        self.used_bytes -= size_bytes
-        if owner is not None:
-            self._shares[owner] -= size_bytes
-            self._forget(owner)
-
-    def _forget(self, owner: str) -> None:
-        if not self._shares[owner]:
-            del self._shares[owner]
-
-
-@dataclass(slots=True)
-class Traffic:
-    """Counts for all connections of a process that share it."""
-
-    messages: int = 0
-    bytes: int = 0
-
-
-class Keepalive:
-    """One timer for all connections: keep-alive and stalled output, once a second."""
-
-    def __init__(self) -> None:
-        self._connections: set[Connection] = set()
-        self._timer: asyncio.TimerHandle | None = None
-        self._due_at = 0.0
-
-    def __len__(self) -> int:
-        return len(self._connections)
-
-    def add(self, connection: Connection) -> None:
-        self._connections.add(connection)
-        if self._timer is None:
-            self._schedule(asyncio.get_running_loop())
-
-    def discard(self, connection: Connection) -> None:
-        self._connections.discard(connection)
-        if not self._connections and self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _schedule(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._due_at = loop.time() + TICK_S
-        self._timer = loop.call_later(TICK_S, self._heartbeat)
-
-    def _heartbeat(self) -> None:
-        loop = asyncio.get_running_loop()
-        now = loop.time()
-        late_s = now - self._due_at
-        self._schedule(loop)
-        for connection in list(self._connections):
-            try:
-                if late_s > TICK_S:
-                    # This process stood still: that is no fault of those who wait for it.
-                    connection.forgive(late_s)
-                connection.tick(now)
-            except Exception:
-                # One broken connection must not keep the others from their pings.
-                log.exception("connection dropped: its tick failed")
-                self.discard(connection)
-                connection.abort()
 
 
 class Connection(asyncio.Protocol):

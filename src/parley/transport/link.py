@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from parley.settings import LimitSettings
-from parley.transport.connection import ConnectionLimits
+from parley.transport.limits import ConnectionLimits
 
 MIB = 1 << 20
 

@@ -24,15 +24,10 @@ from websockets.server import ServerProtocol
 
 from parley import logs
 from parley.transport.clients import OpenConnections
-from parley.transport.connection import (
-    Budget,
-    Connection,
-    ConnectionClosed,
-    ConnectionLimits,
-    ConnectionState,
-    Keepalive,
-    as_transport,
-)
+from parley.transport.connection import Connection, as_transport
+from parley.transport.keepalive import Keepalive
+from parley.transport.limits import Budget, ConnectionLimits
+from parley.transport.state import ConnectionClosed, ConnectionState
 
 EXTENSION: Final = "parley.connection"
 

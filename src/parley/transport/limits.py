@@ -1,0 +1,82 @@
+"""What connections may cost, each and together, and what they carried."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """What one connection may cost."""
+
+    message_bytes: int = 16 << 20
+    output_bytes: int = 8 << 20
+    stall_s: float = 10.0
+    ping_every_s: float = 20.0
+    ping_limit_s: float = 20.0
+    messages_per_s: float = 200.0
+    """Small messages of a client, in the long run; see `FrameReader.small_frames`."""
+    messages_at_once: int = 3000
+    controls_per_s: float = 10.0
+    controls_at_once: int = 100
+    bytes_per_s: float = 32 << 20
+    bytes_at_once: int = 256 << 20
+    is_trusted: bool = False
+    """The peer is a process of ours, which may be as fast as it can and checked its clients'
+    text."""
+
+
+class Budget:
+    """Memory that all connections together may spend on large messages and bodies; what does not
+    fit is refused.
+
+    Args:
+        limit_bytes: of all.
+        share_bytes: of one owner, usually an address; None: no less than all.
+    """
+
+    def __init__(self, limit_bytes: int, *, share_bytes: int | None = None) -> None:
+        self.limit_bytes = limit_bytes
+        self.share_bytes = limit_bytes if share_bytes is None else share_bytes
+        self.used_bytes = 0
+        self.peak_bytes = 0
+        """The most that was ever taken."""
+        self._shares: Counter[str] = Counter()
+
+    @property
+    def owners(self) -> int:
+        """How many hold some of it."""
+        return len(self._shares)
+
+    def take(self, size_bytes: int, owner: str | None = None) -> bool:
+        """Whether there was room; if so it is taken until `give`."""
+        if self.used_bytes + size_bytes > self.limit_bytes:
+            return False
+        if owner is not None:
+            if self._shares[owner] + size_bytes > self.share_bytes:
+                self._forget(owner)
+                return False
+            self._shares[owner] += size_bytes
+        self.used_bytes += size_bytes
+        self.peak_bytes = max(self.peak_bytes, self.used_bytes)
+        return True
+
+    def give(self, size_bytes: int, owner: str | None = None) -> None:
+        """Return what was taken."""
+        self.used_bytes -= size_bytes
+        if owner is not None:
+            self._shares[owner] -= size_bytes
+            self._forget(owner)
+
+    def _forget(self, owner: str) -> None:
+        if not self._shares[owner]:
+            del self._shares[owner]
+
+
+@dataclass(slots=True)
+class Traffic:
+    """Counts for all connections of a process that share it."""
+
+    messages: int = 0
+    bytes: int = 0

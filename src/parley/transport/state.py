@@ -1,0 +1,42 @@
+"""Where a connection is between its handshake and its end, and how it ended."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+class ConnectionState(enum.IntEnum):
+    """The states of RFC 6455; a connection moves towards the end only."""
+
+    CONNECTING = 0
+    """The opening handshake (section 4) is not done."""
+    OPEN = 1
+    """Messages travel (section 4.1, last paragraph)."""
+    CLOSING = 2
+    """A close frame was sent or received, or the peer broke the rules (7.1.3, 7.1.7)."""
+    CLOSED = 3
+    """The transport is gone, or about to be (7.1.4)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Closure:
+    """How a connection ended. `code` 1006: it broke off; `is_slow`: we gave up on a peer that did
+    not read."""
+
+    code: int
+    reason: str = ""
+    is_slow: bool = False
+
+    @property
+    def is_clean(self) -> bool:
+        """The peer said goodbye."""
+        return self.code != 1006
+
+
+class ConnectionClosed(Exception):
+    """Nothing more will be received; says how the connection ended."""
+
+    def __init__(self, closure: Closure) -> None:
+        super().__init__(f"The connection ended with {closure.code}.")
+        self.closure = closure
