@@ -161,3 +161,23 @@ def test_an_unknown_opposite_is_said_to_be_unknown(text, earlier, note):
 )
 def test_what_we_know_what_to_do_with_is_expected(text, expected):
     assert is_expected(text) is expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"What is {'9' * 1500} plus 1?",
+        f"What is {'9' * 200} squared?",
+        f"What is {' times '.join(['999999999999999'] * 25)} minus 1?",
+        f"What is {' times '.join(['999999999999999'] * 25)} minus "
+        f"{' times '.join(['999999999999999'] * 25)}?",
+        f"Is {'9' * 5000} even?",
+        f"Is {'9' * 400} bigger than 1?",
+        f"Count to {'9' * 5000}.",
+        f"What is 5 percent of {'9' * 400}?",
+        f"Spell {'a' * 3000}.",
+    ],
+    ids=lambda text: text[:12],
+)
+def test_numbers_and_words_beyond_all_measure_get_no_note(text: str) -> None:
+    assert note_for(text) is None

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 
+LONGEST = 45
+"""Letters of a word that is spelled; no English word has more."""
+
 
 def spelling_note(low: str) -> str | None:
     """A word letter by letter."""
@@ -20,7 +23,7 @@ def spelling_note(low: str) -> str | None:
     word = found[1].strip("'-")
     if (
         word in ("it", "that", "this", "me", "you", "words", "word", "please", "life", "everything")
-        or len(word) < 2
+        or not 2 <= len(word) <= LONGEST
     ):
         return None
     return f"{word.capitalize()} is spelled {', '.join(word.replace(chr(39), '').upper())}."

@@ -10,6 +10,8 @@ from parley.models.cascade.numerals import as_digits
 COUNT_LIMIT = 30
 """Numbers that are counted aloud at most."""
 _NUMBER = r"(-?\d+(?:\.\d+)?)"
+_BEYOND = re.compile(r"\d{16}")
+"""Numbers that floats do not hold exactly; sums of such are not for a note."""
 
 _OPERATORS = {
     "plus": "+", "+": "+", "and": "+", "added to": "+", "minus": "-", "-": "-", "–": "-",
@@ -94,6 +96,8 @@ def sum_note(low: str) -> str | None:
     """A sum and what it comes to, also out of a little story."""
     text = as_digits(low)
     text = re.sub(r"(?<=\d),(?=\d{3}\b)", "", text)
+    if _BEYOND.search(text):
+        return None
     listed = _LIST.search(text)
     if listed:
         return _chain(listed[1], [("plus", n) for n in re.findall(r"-?\d+(?:\.\d+)?", listed[2])])
@@ -140,7 +144,7 @@ def _chain(first: str, parts: Sequence[tuple[str, str]]) -> str | None:
     total = terms[0]
     for sign, value in zip(signs, terms[1:], strict=True):
         total = total + value if sign == "+" else total - value
-    if abs(total) > 1e12:
+    if not abs(total) <= 1e12:  # nor a number at all, where terms were infinite
         return None
     return f"{' '.join(said)} is {_number(total)}."
 
@@ -148,6 +152,8 @@ def _chain(first: str, parts: Sequence[tuple[str, str]]) -> str | None:
 def compare_note(low: str) -> str | None:
     """Which of two numbers is bigger; even or odd."""
     text = as_digits(low)
+    if _BEYOND.search(text):
+        return None
     found = re.search(
         rf"\b(bigger|larger|greater|more|higher|smaller|less|lower)\b\D*?{_NUMBER} or {_NUMBER}",
         text,
@@ -181,6 +187,8 @@ def compare_note(low: str) -> str | None:
 def count_note(low: str) -> str | None:
     """Numbers one after the other, at most `COUNT_LIMIT`."""
     text = as_digits(low)
+    if _BEYOND.search(text):
+        return None
     if not re.search(r"\bcount\b|\bcounting\b|\bnumbers from\b", text):
         return None
     found = re.search(r"\bfrom (\d+)(?: down)? (?:to|until|till|up to) (\d+)", text)
