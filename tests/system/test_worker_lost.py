@@ -20,8 +20,8 @@ from tests.support.talking import Message
 
 pytestmark = pytest.mark.slow
 
-FLAGS = ("--slots", "4", "--vad", "energy")
-DIALECTS = ("half_duplex", "duplex", "realtime", "minicpmo_v2")
+FLAGS = ("--slots", "6", "--vad", "energy")
+DIALECTS = tuple(TALKS)
 
 
 @pytest.fixture

@@ -395,6 +395,38 @@ def head_of(folder: Folder) -> HeadLine:
     return head
 
 
+async def test_a_client_that_asks_late_finds_the_items_of_before(harness: WorkerHarness) -> None:
+    gateway = harness.host.copies = Gateway(harness.host)
+    talk = harness.begin("openai_realtime", extensions=False)
+    talk.say(written(1))
+    talk.say({"type": "response.create", "response": {"output_modalities": ["text"]}})
+    await talk.until("response.done")
+    talk.say({"type": "session.update", "session": {"type": "realtime", "resume": True}})
+    ready = await talk.until("session.updated")
+    await until_true(lambda: gateway.kept is not None)
+    assert gateway.kept is not None
+
+    lease = LeasedSlot("again", "session", "openai_realtime", KINDS["openai_realtime"])
+    bringer = CopyBringer(gateway.kept)
+    slot = await harness.host.admit(lease)
+    holding = asyncio.create_task(harness.host.rebuild(lease, slot, bringer))  # type: ignore[arg-type]
+    assert (await bringer.answer)["problem"] == ""
+    socket = FakeSocket()
+    token = hash_of(ready["resume_token"])
+    attaching = asyncio.create_task(harness.host.attach("again", socket, token, ready["seq"]))
+    socket.say({"type": "conversation.item.retrieve", "item_id": "item_w1"})
+    assert (await socket.until("conversation.item.retrieved"))["item"]["role"] == "user"
+    socket.say(written(2))
+    socket.say({"type": "response.create", "response": {"output_modalities": ["text"]}})
+    response = (await socket.until("response.done"))["response"]
+    socket.leave()
+    talk.socket.leave()
+    await asyncio.gather(holding, attaching)
+
+    assert response["status"] == "completed"
+    assert "Say 2." in response["output"][0]["content"][0]["text"]
+
+
 async def test_a_copy_of_which_something_is_missing_is_refused(harness: WorkerHarness) -> None:
     _, gateway = await whole_talk(harness, "duplex")
     kept = gateway.taken[-1]

@@ -65,7 +65,8 @@ def _kernels() -> Samples:
     kernels = width * np.sinc(width * places) * np.i0(_KAISER_BETA * np.sqrt(inside))
     kernels *= np.abs(places) < _TAPS / 2
     # A constant stays what it is.
-    return (kernels / kernels.sum(0)).astype(np.float32)
+    found: Samples = (kernels / kernels.sum(0)).astype(np.float32)
+    return found
 
 
 _KERNELS: Final = _kernels()
