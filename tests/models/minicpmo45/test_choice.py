@@ -194,6 +194,29 @@ def test_a_draw_does_not_mind_the_last_bits():
     assert int((first != other).sum()) <= 1
 
 
+def test_noise_belongs_to_an_id_wherever_it_stands():
+    """Filters put candidates into another order, and leave some out."""
+    generator = torch.Generator().manual_seed(4)
+    logits = torch.randn(500, 40, generator=generator)
+    order = torch.stack([torch.randperm(40, generator=generator) for _ in range(500)])
+    draws = torch.from_numpy(uniforms(2, 0, 500))
+
+    plain = race(logits, draws)
+    shuffled = race(logits.gather(1, order), draws, order)
+
+    assert order.gather(1, shuffled[:, None])[:, 0].tolist() == plain.tolist()
+
+
+def test_draws_of_one_row_do_not_depend_on_each_other():
+    """The noise of two draws is two pieces of one table: how often the same of eight entries wins
+    twice in a row is what independent draws give."""
+    draws = torch.from_numpy(uniforms(5, 0, 20_000))
+    won = race(torch.zeros(20_000, 8), draws)
+
+    assert float((won[1:] == won[:-1]).float().mean()) == pytest.approx(1 / 8, abs=0.01)
+    assert torch.bincount(won, minlength=8).tolist() == pytest.approx([2500] * 8, abs=200)
+
+
 def test_a_token_costs_one_copy_to_the_device(monkeypatch):
     """However many rows with however different rules: everything travels in one table."""
     sent = []

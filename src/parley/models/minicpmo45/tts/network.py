@@ -2,7 +2,7 @@
 
 A small Llama that reads what the language model said (text embedding plus projected hidden state)
 and produces 25 speech tokens per second. This file is the network with its slot caches. The layers
-are in `layers.py`, the passes of a batched step in `passes.py`, the choice of a token
+are in `layers.py`, the passes of a batched step in `plan.py` and `passes.py`, the choice of a token
 in `sampling.py`; which rows are fed, and when a way of talking forgets, is decided in
 `turns.py`.
 

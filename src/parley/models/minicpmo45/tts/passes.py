@@ -4,7 +4,7 @@ A step takes its rows a few tokens further. The first pass feeds conditions (row
 begins) and last tokens (the others); every later pass is `advanced`, which works on tensors of
 fixed shape only, never looks at a value and never waits for the device. Only what is drawn depends
 on what was drawn before: where each pass reads and writes is known to the host, goes to the device
-in one table (`RowPass`), and becomes tensors for all passes at once (`planned`). At the end the
+in one table, and becomes tensors for all passes at once (`plan.py`). At the end the
 tokens are read back once and become the rows' state; tokens behind a row's end are thrown away.
 Until then nothing of a row has changed.
 
@@ -18,19 +18,17 @@ through the model's `GraphRunner`. A missing row is filled up by slot 0 writing 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from parley.models.minicpmo45.runtime import slot_attention
 from parley.models.minicpmo45.runtime.graphs import bucket, power, reaches, row_counts
 from parley.models.minicpmo45.runtime.randomness import uniforms
 from parley.models.minicpmo45.tts.layers import Pass
 from parley.models.minicpmo45.tts.network import SpeechNetwork
+from parley.models.minicpmo45.tts.plan import Reach, RowPass, planned
 from parley.models.minicpmo45.tts.rows import Fed, SpeechBlock, Watch
 from parley.models.minicpmo45.tts.sampling import (
     NOTHING,
@@ -42,37 +40,6 @@ from parley.models.minicpmo45.tts.sampling import (
 
 LEAST_COLUMNS = 256
 """On a GPU no pass reads fewer cache columns."""
-
-
-class RowPass(NamedTuple):
-    """What the host knows of one row in one pass.
-
-    Args:
-        slot: whose cache.
-        first, column: the first column it sees, and the one of its first new token.
-        position: the rotary position of that token.
-        masks_end: whether it may not end with this pass.
-    """
-
-    slot: int
-    first: int
-    column: int
-    position: int
-    masks_end: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Reach:
-    """What a pass reads, as the host decides it.
-
-    Args:
-        columns: cache columns.
-        first_slot: the rows are neighbouring slots from this one on, so that caches are read
-            without a copy; None if they are not.
-    """
-
-    columns: int
-    first_slot: int | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,63 +72,6 @@ class Spoken:
         """
         token = pick(logits, self.table[:, 1:], exempt, masks_end, draws, rules)[:, None]
         return Spoken(torch.cat((token, self.table[:, 2:], token), dim=1))
-
-
-def planned(
-    decoder: SpeechNetwork, lines: Tensor, tokens: int, counts: list[int] | None, reach: Reach
-) -> list[Pass]:
-    """Where the tokens of some passes stand.
-
-    Args:
-        lines: int64, shape (5, P, R): the parts of `RowPass`.
-        tokens: `T`.
-        counts: real tokens per row where T is padded; None if all have as many.
-    """
-    slots, first, column, position, masks_end = lines.unbind()
-    spare = decoder.capacity
-    steps = decoder.numbers[:tokens]
-    columns = column[..., None] + steps
-    if counts is not None:
-        # Padding writes where nobody reads.
-        real = steps < torch.tensor(counts, device=lines.device)[:, None]
-        columns = torch.where(real, columns, spare)
-    # So do rows that ran on behind their end until the cache was full.
-    columns = columns.clamp_(max=spare)
-    places = (slots[..., None] * (spare + 1)).add(columns).flatten(1)
-    groups = decoder.config.heads // decoder.config.kv_heads
-    masks: Sequence[Tensor | None] = [None] * lines.shape[1]
-    if not (
-        decoder.reads_in_place and slot_attention.fits(tokens * groups, decoder.config.head_width)
-    ):
-        seen = decoder.numbers[: reach.columns]
-        hidden = (seen < first[..., None, None]) | (seen > columns[..., None])
-        # Added to the scores: made once here, not by every layer.
-        mask = torch.zeros(hidden.shape, dtype=decoder.cache.dtype, device=lines.device)
-        masks = mask.masked_fill_(hidden, -torch.inf).unsqueeze(2).unbind()
-    cos, sin = (
-        table.flatten(1, 2).unbind() for table in decoder.angles(position[..., None] + steps)
-    )
-    which: slice | None = None
-    if reach.first_slot is not None:
-        which = slice(reach.first_slot, reach.first_slot + lines.shape[2])
-    parts = (slots, columns, places, first, masks_end > 0)
-    return [
-        Pass(
-            slots=slot,
-            columns=column,
-            places=place,
-            mask=mask,
-            cos=turn,
-            sin=side,
-            which=slot if which is None else which,
-            reads=reach.columns,
-            first=start,
-            masks_end=may_not_end,
-        )
-        for slot, column, place, start, may_not_end, mask, turn, side in zip(
-            *(part.unbind() for part in parts), masks, cos, sin, strict=True
-        )
-    ]
 
 
 def advanced(
@@ -227,7 +137,7 @@ class SpeechPasses:
         numbers = torch.stack(draws, dim=1)
         if self._captures and self._slots != list(range(len(decoder.rows))):
             missing = bucket(len(blocks), len(decoder.rows)) - len(blocks)
-            lines = [[*line, *[_filler(decoder.capacity)] * missing] for line in lines]
+            lines = [[*line, *[RowPass.unheard(decoder.capacity)] * missing] for line in lines]
             said += [_NOTHING_SAID] * missing
             samplings += [_FREE] * missing
             numbers = torch.nn.functional.pad(numbers, (0, missing), value=0.5)
@@ -263,7 +173,8 @@ class SpeechPasses:
             else:
                 x = decoder.emb_code[0](self.spoken.token[which])
             reach = Reach(self.reads, _first_slot([self._slots[i] for i in which]))
-            here = self._lines[:, :1, which]
+            # Dense, for a kernel that reads slots in place.
+            here = self._lines[:, :1, which].contiguous()
             (plan,) = planned(decoder, here, x.shape[0] // len(which), counts, reach)
             hidden, part = fed(decoder, x, plan, counts)
             logits[which] = part
@@ -363,7 +274,7 @@ def capture(decoder: SpeechNetwork, sampling: SpeechSampling) -> None:
     # Largest first: the space of a large graph serves all smaller ones after it.
     for reads in reversed(reaches(LEAST_COLUMNS, decoder.capacity)):
         for size, everyone in reversed(row_counts(slots)):
-            fillers = [[_filler(decoder.capacity)] * size]
+            fillers = [[RowPass.unheard(decoder.capacity)] * size]
             lines, spoken = _known_to(device, fillers, [_NOTHING_SAID] * size)
             draws = torch.full((size,), 0.5, device=device)
             for one in (sampling, sampling.without_filters()):
@@ -398,11 +309,6 @@ _FREE = SpeechSampling(temperature=1.0, repetition_penalty=1.0, top_p=1.0, top_k
 """For rows that nobody hears."""
 
 _NOTHING_SAID = [0, *[NOTHING] * PENALTY_WINDOW]
-
-
-def _filler(spare: int) -> RowPass:
-    """The line of a row that nobody hears."""
-    return RowPass(slot=0, first=0, column=spare, position=0, masks_end=False)
 
 
 def _said(block: SpeechBlock) -> list[int]:
