@@ -4,8 +4,9 @@ SHELL := /bin/bash
 PY := .venv/bin/python
 PYTHON ?= python3
 ARGS ?=
-# Test processes at a time; 0 runs everything in one, as a debugger wants it.
-JOBS ?= 2
+# Test processes at a time; 0 runs everything in one, as a debugger wants it. Tests of servers and browsers
+# wait most of their time: on a small machine two processes per core use it whole. Each takes 1 GB and more.
+JOBS ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$((cores < 4 ? 2 * cores : 8)))
 # Several test processes with several threads each would fight for the cores. Byte code is kept even where
 # the environment forbids it: without it each of the hundreds of processes that tests start compiles everything.
 TEST_ENV := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
@@ -25,7 +26,7 @@ TORCH ?= $(shell [ "$$(uname -s)" != Linux ] || nvidia-smi -L 2>/dev/null | grep
 TORCH_CPU_INDEX ?=
 TORCH_VERSION := $(shell sed -n 's/^torch==//p' constraints.txt)
 
-.PHONY: help setup serve browser speakers programs test test-fast fmt lint type bench web web-check web-test web-bench web-hour web-shots gpu clean
+.PHONY: help setup serve browser speakers programs test test-long test-fast fmt lint type bench web web-check web-test web-bench web-hour web-shots gpu clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*?## ' $(MAKEFILE_LIST) | awk -F ':.*?## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -86,6 +87,9 @@ programs: # servers and linters that tests run, where they may be installed
 
 test: $(STAMP) browser speakers programs ## every test that this machine can run (about 25 minutes on two cores)
 	@$(TEST_ENV) $(PY) -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
+
+test-long: export LONG_TESTS := 1
+test-long: test ## the same with more repetitions in leak hunts and fuzz tests
 
 test-fast: $(STAMP) ## the quick tests of the parts, without networks and whole servers
 	@$(TEST_ENV) $(PY) -m pytest -n $(JOBS) -m "not slow" $(SLOW_FOLDERS:%=--ignore=%) $(ARGS)

@@ -9,6 +9,7 @@ import random
 
 import pytest
 from tests.support.gateways import RunningGateway, all_free, running_gateway, until
+from tests.support.long import times
 from tests.support.random_sessions import one_life, open_files
 from tests.support.stand_in_worker import StandInWorker
 from websockets.asyncio.client import connect
@@ -33,7 +34,7 @@ async def workers_come_and_go(
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 async def test_no_lease_ticket_task_or_file_is_left(seed: int):
     dice = random.Random(seed)
-    lives = 50 if seed == 1 else 1000
+    lives = 50 if seed == 1 else times(300, 1000)
     async with (
         running_gateway(
             limits={"sessions_per_client": 500}, queue={"max_size": 25, "update_every_s": 0.05}

@@ -10,7 +10,8 @@ from tests.golden import section_prompts
 from tests.golden.case import Case, Checker, Skipped, find_cases
 from tests.golden.runner import DATA, judge
 
-pytestmark = pytest.mark.slow
+# One process: the tiny model is made once.
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("vectors")]
 
 CASES = find_cases(DATA)
 

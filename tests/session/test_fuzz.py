@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.support.dialects import MESSAGES, NAMES, DialectName
+from tests.support.long import times
 from tests.support.patience import HANG_S
 from tests.support.sessions import Talk, WorkerHarness, loud, pcm64, quiet, worker_harness
 from tests.support.timeline import silence, sound, speak
@@ -393,7 +394,7 @@ def test_random_lives_leave_nothing_behind(dialect: DialectName):
 
 
 @pytest.mark.slow
-def test_one_worker_lives_through_a_thousand_random_sessions():
+def test_one_worker_lives_through_hundreds_of_random_sessions():
     """Each on the same engine as the one before; at the end all is as it was at the beginning."""
     with asyncio.Runner() as runner:
         runner.run(asyncio.sleep(0))
@@ -405,8 +406,9 @@ def test_one_worker_lives_through_a_thousand_random_sessions():
             kept = [each for each in actions if each[0] != "shut down"]
             runner.run(live_in(harness, dialect, kept))
 
+        examples = times(60, 250)
         many = settings(
-            max_examples=250,
+            max_examples=examples,
             deadline=None,
             database=None,
             suppress_health_check=list(HealthCheck),
@@ -414,7 +416,7 @@ def test_one_worker_lives_through_a_thousand_random_sessions():
         for dialect in NAMES:
             many(given(st.just(dialect), sessions(dialect))(live_once))()
 
-        assert harness.host.meter.total_requests >= 1000
+        assert harness.host.meter.total_requests >= 4 * examples
         runner.run(home_context.__aexit__(None, None, None))
         threads, files = held_by_process()
         assert threads <= before[0] + 8  # the loop's pool keeps its threads

@@ -6,8 +6,13 @@ is everything that a server needs to talk. `write_small` is smaller by far and h
 
 from __future__ import annotations
 
+import atexit
+import functools
 import json
+import os
+import secrets
 import shutil
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -47,17 +52,32 @@ def write_golden(
     shard_bytes: int = 60_000_000,
     has_voice: bool = True,
 ) -> None:
-    """The tiny model of the vectors, about 180 MB in bfloat16."""
-    raw = json.loads((VECTORS / "config.json").read_text(encoding="utf-8"))
-    listed = json.loads((VECTORS / "tensors.json").read_text(encoding="utf-8"))
-    shapes = {name: tuple(entry["shape"]) for name, entry in listed.items()}
-    checkpoint.write(folder, raw, _tensors(shapes, dtype), shard_bytes=shard_bytes)
+    """The tiny model of the vectors, about 180 MB in bfloat16; a process computes it once."""
+    made = _golden_weights(dtype, shard_bytes)
+    for file in made.iterdir():
+        os.link(file, folder / file.name)
     if tokenizer is not None:
         for file in tokenizer.iterdir():
             shutil.copyfile(file, folder / file.name)
     if has_voice:
         _write_vocoder(folder / "assets" / "token2wav")
         write_pack(folder / DEFAULT_VOICE, tiny_voice())
+
+
+_scratch = tempfile.TemporaryDirectory(prefix="parley-checkpoint-")
+atexit.register(_scratch.cleanup)
+
+
+@functools.cache
+def _golden_weights(dtype: torch.dtype, shard_bytes: int) -> Path:
+    """A folder to link from; nobody may write into its files."""
+    folder = Path(_scratch.name, secrets.token_hex(8))
+    folder.mkdir()
+    raw = json.loads((VECTORS / "config.json").read_text(encoding="utf-8"))
+    listed = json.loads((VECTORS / "tensors.json").read_text(encoding="utf-8"))
+    shapes = {name: tuple(entry["shape"]) for name, entry in listed.items()}
+    checkpoint.write(folder, raw, _tensors(shapes, dtype), shard_bytes=shard_bytes)
+    return folder
 
 
 def _write_vocoder(folder: Path) -> None:

@@ -9,7 +9,6 @@ import io
 import json
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import av
@@ -22,7 +21,7 @@ from tests.support.processes import Process, serving
 from tests.support.talking import LOUD
 from websockets.sync.client import connect
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("media bombs")]
 
 MIB = 1024 * 1024
 GROWTH_BYTES = 300 * MIB

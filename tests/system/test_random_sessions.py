@@ -10,6 +10,7 @@ import threading
 
 import pytest
 from tests.support.gateways import all_free, until
+from tests.support.long import times
 from tests.support.random_sessions import one_life, open_files
 from tests.support.stack import running_stack
 from tests.support.talking import begin_duplex
@@ -19,7 +20,7 @@ AT_ONCE = 8
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts files in /proc")
-@pytest.mark.parametrize("lives", [40, pytest.param(300, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("lives", [40, pytest.param(times(120, 300), marks=pytest.mark.slow)])
 async def test_no_lease_seat_task_thread_or_file_is_left(lives: int) -> None:
     limits = {"sessions_per_client": 100}
     async with running_stack(slots=3, worker={"vad": "energy"}, limits=limits) as server:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.contracts.conversations import Cast, Style, assert_same, closing, turn, voice
 from tests.contracts.model import ModelContract
+from tests.support.long import times
 from tests.support.small_minicpmo import ByteTokenizer, small_model
 
 from parley.engine.segments import Audio
@@ -77,7 +78,8 @@ def test_eight_rows_at_odd_phases_equal_eight_alone():
 
 
 @pytest.mark.slow
-def test_a_thousand_conversations_leave_a_row_as_it_was():
+def test_many_conversations_leave_a_row_as_it_was():
+    count = times(200, 1000)
     model = small_model(slots=1)
     works: list[Work] = [
         StartSession("half_duplex", seed=5),
@@ -91,11 +93,12 @@ def test_a_thousand_conversations_leave_a_row_as_it_was():
     gc.collect()
     objects = len(gc.get_objects())
 
-    for _ in range(1000):
+    for _ in range(count):
         cast.play(0, works)
         model.close(0)
 
     gc.collect()
     assert model.memory().used_bytes == before
-    assert len(gc.get_objects()) < objects + 500
+    # A leak of one object in two conversations shows.
+    assert len(gc.get_objects()) < objects + count // 2
     model.unload()
