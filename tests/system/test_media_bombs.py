@@ -9,6 +9,7 @@ import io
 import json
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import av
