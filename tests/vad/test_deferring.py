@@ -74,6 +74,22 @@ def test_a_loud_window_is_heard_at_once_after_those_before_it():
     assert network.levels == pytest.approx([STILL, 0.0, STILL, STILL, LOUD, 0.25])
 
 
+def test_steady_noise_is_still_sound_and_what_stands_out_of_it_is_not():
+    network = Network()
+    detector = DeferringDetector(network)
+    detector.probabilities(windows(0.005))
+    network.levels.clear()
+
+    # 2.3 dB above the least loud, then 4.1 dB.
+    waiting = detector.probabilities(windows(0.0048, 0.0063))
+    assert network.levels == []
+    heard = detector.probabilities(windows(0.0077))
+
+    assert waiting == pytest.approx([0.005] * 2)
+    assert heard == pytest.approx([0.0077])
+    assert network.levels == pytest.approx([0.0048, 0.0063, 0.0077])
+
+
 def test_nothing_waits_until_the_network_is_sure_that_nobody_speaks():
     network = Network(settled=0.02)
     detector = DeferringDetector(network)
@@ -89,6 +105,7 @@ def test_a_click_within_a_window_is_no_still_sound():
     detector = DeferringDetector(network)
     detector.probabilities(windows(STILL))
     clicked = windows(STILL)
+    # Sixteen samples: a millisecond.
     clicked[0, 700:716] = 0.2
 
     detector.probabilities(clicked)

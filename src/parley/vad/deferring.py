@@ -1,10 +1,11 @@
 """Still sound is heard later, many windows in one run of the network.
 
 Most of what a network costs on a CPU is that its weights come out of memory for every piece of
-sound, ten times a second, also while nobody speaks. Sound that is far too soft for speech therefore
-waits until there is enough of it for one run, or until a louder window comes: then all of it is
-heard first, in order, so that the network knows what it would know anyway, and every window that
-can be speech is heard at once and has the probability that it would have had.
+sound, ten times a second, also while nobody speaks. Sound that is far too soft for speech, or no
+louder than the noise of the last seconds, therefore waits until there is enough of it for one run,
+or until a louder window comes: then all of it is heard first, in order, so that the network knows
+what it would know anyway, and every window that can be speech is heard at once and has the
+probability that it would have had.
 
 A window that waits is as likely speech as the last one heard, which was almost surely none. Nothing
 is left out: Silero remembers for minutes, and what it says of the speech that follows depends on
@@ -15,6 +16,7 @@ Measured on speech with a clean, a noisy and a telephone's background: docs/log.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any, Final
 
 import numpy as np
@@ -29,8 +31,16 @@ from parley.vad.base import (
 )
 
 STILL_DBFS: Final = -65.0
-"""No 16 ms of a window that waits are louder. Silero hears nothing there that could be the
-beginning of speech, if speech is louder than -60 dBFS; interruptions are heard from -50 dBFS."""
+"""No 16 ms of a window that waits are louder, in a room without noise. Silero hears nothing there
+that could be the beginning of speech, if speech is louder than -60 dBFS; interruptions are heard
+from -50 dBFS."""
+
+ABOVE_NOISE_DB: Final = 3.0
+"""In a room with steady noise, no 16 ms of a window that waits are louder than the least loud of
+the last `NOISE_WINDOWS` by more: speech that is, is heard at once."""
+
+NOISE_WINDOWS: Final = 48
+"""Three seconds."""
 
 SETTLED: Final = 0.01
 """What the network must have said last, before anything waits: below the lowest threshold that ends
@@ -41,6 +51,7 @@ AT_ONCE: Final = 16
 
 _PART_SAMPLES: Final = 256
 _STILL_ENERGY: Final = _PART_SAMPLES * 10 ** (STILL_DBFS / 10)
+_ABOVE_NOISE: Final = 10 ** (ABOVE_NOISE_DB / 10)
 
 
 def deferring(detectors: DetectorFactory) -> DetectorFactory:
@@ -54,17 +65,24 @@ class DeferringDetector:
     def __init__(self, detector: Detector) -> None:
         self._detector = detector
         self._waiting: list[Samples] = []
+        self._energies: deque[float] = deque(maxlen=NOISE_WINDOWS)
         self._begin()
 
     def _begin(self) -> None:
         self._waiting.clear()
+        self._energies.clear()
         self._last = 1.0
 
     def probabilities(self, windows: Samples) -> list[float]:
         """See `Detector`."""
         heard: list[float] = []
-        for index, is_still in enumerate(_still(windows)):
-            if not is_still or self._last >= SETTLED:
+        energies = _energies(windows)
+        for index, energy in enumerate(energies):
+            least = min(self._energies, default=0.0)
+            self._energies.append(energy)
+            still = max(_STILL_ENERGY, _ABOVE_NOISE * least)
+            if not energy < still or self._last >= SETTLED:
+                self._energies.extend(energies[index + 1 :])
                 return heard + self._hear(windows[index:])
             # A copy, so that a long recording is not kept alive by its last windows.
             self._wait(windows[index].copy())
@@ -110,10 +128,10 @@ class DeferringDetector:
         return found[before:]
 
 
-def _still(windows: Samples) -> list[bool]:
-    """Which windows, shape (B, WINDOW_SAMPLES), are too soft for speech all through."""
+def _energies(windows: Samples) -> list[float]:
+    """Of the loudest part of each window; windows of shape (B, WINDOW_SAMPLES)."""
     parts = windows.reshape(len(windows), -1, _PART_SAMPLES)
     # float64: the square of a sample beyond full scale must not overflow.
     energies = np.einsum("bps,bps->bp", parts, parts, dtype=np.float64)
-    still: list[bool] = (energies.max(axis=1) < _STILL_ENERGY).tolist()
-    return still
+    found: list[float] = energies.max(axis=1).tolist()
+    return found

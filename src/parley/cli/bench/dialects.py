@@ -51,8 +51,7 @@ def dialects(
         typer.Option(
             min=-90,
             max=-20,
-            help="Send noise of this level instead of silence: a fan, a room. "
-            "The voice detector hears all of it from about -66 on.",
+            help="Send noise of this level instead of silence: a fan, a room.",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
