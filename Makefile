@@ -85,7 +85,7 @@ programs: # servers and linters that tests run, where they may be installed
 	@[ -x .venv/bin/hadolint ] || $(PIP) -q -e '.[lint-deploy]' \
 		|| echo "── parley: hadolint and others cannot be installed; tests of the deploy files will be skipped"
 
-test: $(STAMP) browser speakers programs ## every test that this machine can run (about 25 minutes on two cores)
+test: $(STAMP) browser speakers programs ## every test that this machine can run
 	@$(TEST_ENV) $(PY) -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
 
 test-long: export LONG_TESTS := 1
