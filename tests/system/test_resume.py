@@ -4,6 +4,7 @@ left behind."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator
 
@@ -307,6 +308,48 @@ async def test_a_python_client_that_leaves_while_it_is_cut_off_keeps_no_slot(
     # Far less than the window: a session that is waited for has its slot still.
     async with asyncio.timeout(SERVER_WINDOW_S / 2):
         await all_free(server)
+
+
+class CutAtOpening(Breakable):
+    """Breaks the first connection as soon as the session has been asked for."""
+
+    async def connect(self, access: Access, url: str) -> NetworkSocket:
+        socket = await super().connect(access, url)
+        if len(self.sockets) == 1:
+            send = socket.send
+
+            async def send_and_break(frame: str | bytes) -> None:
+                await send(frame)
+                if '"prepare"' in str(frame):
+                    socket.abort()
+
+            socket.send = send_and_break  # type: ignore[method-assign]
+        return socket
+
+
+async def test_a_session_that_was_begun_twice_is_sent_nothing_twice(server: RunningStack) -> None:
+    network = CutAtOpening()
+    units = 0
+    async with DuplexClient(server.url, transport=network) as client:
+        await client.ready()
+        assert len(network.sockets) == 2
+        client.send_unit(sound(speak(1.0)))
+        # Whatever is too much comes in the second after the last answer.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(None) as limit:
+                async for event in client:
+                    match event:
+                        case Speaking() | Listening():
+                            units += 1
+                            if units == 1:
+                                network.cut()
+                            else:
+                                limit.reschedule(asyncio.get_running_loop().time() + 1.0)
+                        case Reconnected():
+                            client.send_unit(sound(speak(1.0)))
+
+    assert units == 2
+    await all_free(server)
 
 
 async def test_the_python_client_goes_on_by_itself(server: RunningStack) -> None:

@@ -203,11 +203,12 @@ class Link:
         return cls(await open_socket(access, path), live_limit)
 
     async def move(self, socket: Socket, again: Sequence[str | bytes]) -> None:
-        """Go on over another socket; `again` is sent first."""
+        """Go on over another socket; `again` is sent first, and then what the connection before did
+        not get round to sending again."""
         self._sender.cancel()
         await asyncio.gather(self._sender, return_exceptions=True)
         before, self._socket = self._socket, socket
-        self._again = deque(again)
+        self._again.extendleft(reversed(again))
         self._asides.clear()
         self._closed = None
         self._wake()

@@ -305,6 +305,9 @@ class LiveClient(ABC):
             try:
                 self._link = await Link.open(self._access, self._path, live_limit=self._live_limit)
                 self._link.frame = self._sound.frame
+                if self._returning is not None:
+                    # Numbers begin anew with each session.
+                    self._returning = Returning()
                 self.phase = "queued"
                 return
             except Unreachable as error:
