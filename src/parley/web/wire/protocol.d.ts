@@ -762,12 +762,13 @@ export namespace realtime {
 
 /** Messages on the paths of the others, with ?resume=true */
 export namespace resume {
-  /** First message of a connection that goes on with a session. `seq`: of the last message that came. */
+  /** First message of a connection that goes on with a session. */
   interface ResumeRequest {
     type: "session.resume";
     session_id: string;
     resume_token: string;
     seq: number;
+    sent?: number;
   }
   /** Everything up to `seq` has come. `generation`: of the last `session.resumed`, else 0; the token that was used for it opens nothing from here on. */
   interface DeliveryAck {
