@@ -6,6 +6,8 @@ import sys
 import parley
 from parley.media import wav
 
+if len(sys.argv) < 2:
+    sys.exit(__doc__)
 SPEECH = wav.load(sys.argv[1])
 URL = sys.argv[2] if len(sys.argv) > 2 else "https://localhost:8006"
 

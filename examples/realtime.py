@@ -8,6 +8,8 @@ import parley
 from parley.client.events import Ended, Listening, Problem, Speaking
 from parley.media import wav
 
+if len(sys.argv) < 3:
+    sys.exit(__doc__)
 SPEECH = wav.load(sys.argv[1])
 PICTURE = Path(sys.argv[2]).read_bytes()
 URL = sys.argv[3] if len(sys.argv) > 3 else "https://localhost:8006"

@@ -237,6 +237,7 @@ async def test_a_server_that_needs_keys_lets_nobody_in_without(tmp_path):
                 is_page = is_page or path.startswith("/mobile")
                 if not is_page or path == "/api/token":
                     assert answer.status_code == 401, (method, path)
+                    assert "A key is required." in answer.text, (method, path)
                 else:
                     assert answer.status_code in (200, 404), (method, path)
             shared = await http.get(f"/api/sessions/{link}")

@@ -134,7 +134,8 @@ class AuthMiddleware:
         scope.setdefault("state", {})["caller"] = caller
         if parts.authenticator.needs_key and caller.kind == "anonymous" and not is_open(path):
             # Admins without a token are known by where they sit.
-            parts.admission.check_admin(peer, headers)
+            if not parts.admission.is_admin(peer, headers):
+                raise Unauthorized("A key is required.")
         parts.authenticator.count(
             caller, None if is_open(path) else parts.admission.address_of(peer, headers)
         )
