@@ -132,10 +132,10 @@ class AuthMiddleware:
         peer = _peer(scope)
         caller = parts.authenticator.identify(headers, _token(scope), peer=peer)
         scope.setdefault("state", {})["caller"] = caller
-        if parts.authenticator.needs_key and caller.kind == "anonymous" and not is_open(path):
-            # Admins without a token are known by where they sit.
-            if not parts.admission.is_admin(peer, headers):
-                raise Unauthorized("A key is required.")
+        must_show = parts.authenticator.needs_key and not is_open(path)
+        # Admins without a token are known by where they sit.
+        if must_show and caller.kind == "anonymous" and not parts.admission.is_admin(peer, headers):
+            raise Unauthorized("A key is required.")
         parts.authenticator.count(
             caller, None if is_open(path) else parts.admission.address_of(peer, headers)
         )
