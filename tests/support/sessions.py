@@ -7,7 +7,7 @@ import base64
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from tests.support.dialects import DialectName
@@ -82,7 +82,7 @@ class WorkerHarness:
 
     def begin(
         self,
-        dialect: DialectName | Literal["openai_live"],
+        dialect: str,
         session_id: str = "session",
         *,
         kind: str | None = None,

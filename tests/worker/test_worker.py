@@ -78,7 +78,7 @@ def session(
         SECRET_HEADER: SECRET,
         LEASE_HEADER: f"lease {session_id}",
         SESSION_HEADER: session_id,
-        KIND_HEADER: KINDS[dialect],  # type: ignore[index]
+        KIND_HEADER: KINDS[dialect],
         ACCEPTED_HEADER: str(time.time()),
         EXTENSIONS_HEADER: "true",
         **headers,
