@@ -112,5 +112,7 @@ async def test_whoever_speaks_over_a_duplex_answer_silences_it_within_a_quarter_
             delays_ms.append(1000 * (clock.monotonic() - begins_s))
             assert abs(stopped["heard_ms"] - caller.played_ms) < 20
 
+        states = [m["state"] for m in talk.socket.sent if m["type"] == "interruption"]
+        assert states == ["suspected", "stopped"] * len(delays_ms)
         assert max(delays_ms) < 250, delays_ms
         assert np.median(delays_ms) < 150, delays_ms

@@ -176,6 +176,8 @@ class Interruptions:
         """Whether somebody can interrupt: an answer is being made or heard."""
         self.is_cut = False
         """Whether the answer was interrupted: nothing of it may be sent any more."""
+        self._is_suspected = False
+        """Whether the client was told so, and not yet what came of it."""
 
     @property
     def is_armed(self) -> bool:
@@ -247,6 +249,9 @@ class Interruptions:
             return
         state: InterruptionState = "suspected"
         if isinstance(event, SpeechOver):
+            if not self._is_suspected:
+                # The end of what has interrupted an answer already.
+                return
             state = "dismissed"
         elif isinstance(event, Interrupted):
             if watch.options.mode != "stop":
@@ -256,6 +261,7 @@ class Interruptions:
             self.is_cut = True
             self.cut()
             self.playback.unsend(self._session.drop_output())
+        self._is_suspected = state == "suspected"
         heard_ms, text = self.playback.heard()
         self._session.emit(InterruptionChanged(state, self._index(), heard_ms, text))
         if self.is_cut:
