@@ -4,11 +4,11 @@ the end of the resume window."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Final
 
 import httpx
 
-from parley import logs
 from parley.client.access import Access
 from parley.errors import ParleyError
 
@@ -17,15 +17,13 @@ LIMIT_S: Final = 2.0
 PAUSE_S: Final = 0.25
 ATTEMPTS: Final = 5
 
-log = logs.get(__name__)
-
 
 async def end_session(access: Access, session_id: str) -> bool:
     """Ask the server by HTTP to end a session that was begun with `resume`; whether it did so
     within `LIMIT_S`. Never fails: what is not ended ends by itself when the window is over."""
     address = access.http_url(f"/api/sessions/{session_id}/end")
     transport = access.transport.requests(access) if access.transport else None
-    try:
+    with contextlib.suppress(TimeoutError, ParleyError):
         async with (
             asyncio.timeout(LIMIT_S),
             httpx.AsyncClient(
@@ -47,6 +45,4 @@ async def end_session(access: Access, session_id: str) -> bool:
                     break
                 # A gateway that has just begun learns of its sessions from its workers.
                 await asyncio.sleep(PAUSE_S)
-    except (TimeoutError, ParleyError) as error:
-        log.debug("goodbye not said", session_id=session_id, why=str(error))
     return False
