@@ -44,7 +44,7 @@ class CopyingLlama:
 
 
 def writer(model=None, limit: int = 2048) -> LocalWriter:
-    made = LocalWriter(model or small_llama(), byte_tokenizer(), rows=1, limit_tokens=limit)  # type: ignore[arg-type]
+    made = LocalWriter(model or small_llama(), byte_tokenizer(), rows=1, limit_tokens=limit)
     if isinstance(model, CopyingLlama):
         model.prompt = sum(map(len, made._answering(ASKED, Draft())))
     return made
