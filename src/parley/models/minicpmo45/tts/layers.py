@@ -77,9 +77,9 @@ class CausalAttention(nn.Module):
         made = torch.mm(x, self.matrix).view(x.shape[0], -1, self.head_width)
         # Values are turned by nothing.
         turned = rotated(made, plan.cos, plan.sin)
-        query, entries = turned.split((self.heads, 2 * self.kv_heads), dim=1)
+        query, entries = torch.split(turned, [self.heads, 2 * self.kv_heads], dim=1)
         cache.write(plan.places, entries)
-        query = query.unflatten(0, plan.shape)
+        query = query.view(*plan.shape, self.heads, self.head_width)
         if plan.mask is None:
             keys, values, scales = cache.in_place()
             read = slot_attention.attend(

@@ -81,7 +81,7 @@ class SpeechNetwork(nn.Module):
 
     def rebuild_buffers(self, device: torch.device | str | None = None) -> None:
         """Fold the weight-normed head into one matrix; call once after the weights are in place."""
-        head = self.head_code[0]
+        head = self.head
         if hasattr(head, "parametrizations"):
             remove_parametrizations(head, "weight")
         # Codes lie together: a product with few rows then reads the matrix in order.
@@ -138,6 +138,13 @@ class SpeechNetwork(nn.Module):
         heads = self.config.heads // self.config.kv_heads
         self._frequencies = torch.cat((*[keys] * heads, keys, torch.zeros_like(keys)))
         self.rows = [SpeechRow(index) for index in range(slots)]
+
+    @property
+    def head(self) -> nn.Linear:
+        """States to logits of speech codes."""
+        head = self.head_code[0]
+        assert isinstance(head, nn.Linear)
+        return head
 
     @property
     def capacity(self) -> int:

@@ -104,7 +104,7 @@ def fed(
         tokens = plan.shape[1]
         ends = [row * tokens + count - 1 for row, count in enumerate(counts)]
         hidden = hidden[torch.tensor(ends, device=x.device)]
-    return hidden, torch.mm(hidden, decoder.head_code[0].weight.t()).float()
+    return hidden, torch.mm(hidden, decoder.head.weight.t()).float()
 
 
 class SpeechPasses:
