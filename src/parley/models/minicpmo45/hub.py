@@ -99,11 +99,7 @@ class HuggingFace:
 
     def files(self, repository: str, revision: str | None) -> list[RepositoryFile] | None:
         from huggingface_hub import HfApi
-        from huggingface_hub.errors import (
-            OfflineModeIsEnabled,
-            RepositoryNotFoundError,
-            RevisionNotFoundError,
-        )
+        from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 
         try:
             info = HfApi().model_info(repository, revision=revision, files_metadata=True)
@@ -114,14 +110,13 @@ class HuggingFace:
             ) from error
         except RepositoryNotFoundError as error:
             raise SetupError(f"The hub knows no model '{repository}'.") from error
-        except (OfflineModeIsEnabled, *_http_errors()) as error:
+        except _failures() as error:
             log.info("the hub cannot be asked: %s", error)
             return None
         return [RepositoryFile(one.rfilename, one.size or 0) for one in info.siblings or ()]
 
     def fetch(self, repository: str, revision: str | None) -> Path:
         from huggingface_hub import snapshot_download
-        from huggingface_hub.errors import LocalEntryNotFoundError
         from huggingface_hub.utils import disable_progress_bars, enable_progress_bars
 
         # Bars redraw themselves with carriage returns, which a log shows as one late lump.
@@ -130,7 +125,7 @@ class HuggingFace:
             return Path(
                 snapshot_download(repository, revision=revision, allow_patterns=list(PATTERNS))
             )
-        except (LocalEntryNotFoundError, *_http_errors()) as error:
+        except _failures() as error:
             raise SetupError(
                 f"'{repository}' could not be downloaded: {error}",
                 hint="Give a folder that already holds the checkpoint, or check the connection.",
@@ -139,15 +134,19 @@ class HuggingFace:
             enable_progress_bars()
 
 
-def _http_errors() -> tuple[type[Exception], ...]:
+def _failures() -> tuple[type[Exception], ...]:
     """What a request to the hub raises when it fails.
 
     Which HTTP library `huggingface_hub` uses (requests, httpx, httpx2) depends on its version; its
     own HTTP error is derived from that library's.
     """
-    from huggingface_hub.errors import HfHubHTTPError
+    from huggingface_hub.errors import (
+        HfHubHTTPError,
+        LocalEntryNotFoundError,
+        OfflineModeIsEnabled,
+    )
 
-    return (*HfHubHTTPError.__bases__, OSError)
+    return (*HfHubHTTPError.__bases__, OfflineModeIsEnabled, LocalEntryNotFoundError, OSError)
 
 
 def locate(
