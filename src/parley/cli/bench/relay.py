@@ -26,7 +26,7 @@ import uvloop
 
 from parley.cli.bench import relay_resume
 from parley.cli.bench.figures import Figures
-from parley.cli.bench.processes import cpu_s, rss_mb
+from parley.cli.bench.processes import rss_mb, threads_cpu_s
 from parley.cli.bench.relay_parts import raise_file_limit
 from parley.errors import SetupError
 from parley.transport import (
@@ -277,5 +277,5 @@ def _ws(url: str) -> str:
 def _cpu_s(pid: int) -> float | None:
     """Processor time of a process, where the system tells."""
     with contextlib.suppress(SetupError):
-        return cpu_s(pid)
+        return threads_cpu_s(pid)
     return None
