@@ -15,16 +15,20 @@ from tests.support.patience import HANG_S
 from tests.support.sockets import FakeSocket
 
 from parley.clock import ManualClock
+from parley.protocol.control import CopyPart
 from parley.protocol.resume import (
+    INPUT_ACK_EVERY,
     REPLACED_CODE,
     ResumeClientMessage,
     ResumeServerMessage,
     hash_of,
 )
+from parley.session import resumable
 from parley.session.deadlines import RESUME
 from parley.session.journal import ResumeJournal, ResumeLimits, ResumeTokens
 from parley.session.outbox import OutputLimits
 from parley.session.resumable import UNUSED_WINDOW_S, ResumableSocket, ResumeRefused
+from parley.session.session_copy import CopyContext, SessionCopy
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "protocols" / "resume.md"
 LIMITS = ResumeLimits(window_s=30.0, journal_bytes=10_000, journal_s=60.0)
@@ -37,7 +41,7 @@ def message(text: str) -> str:
 class Bench:
     """A resumable session without a session."""
 
-    def __init__(self, limits: ResumeLimits = LIMITS) -> None:
+    def __init__(self, limits: ResumeLimits = LIMITS, copy: SessionCopy | None = None) -> None:
         self.clock = ManualClock()
         self.first = FakeSocket()
         self.moved = asyncio.Event()
@@ -48,6 +52,7 @@ class Bench:
             output=OutputLimits(waiting_bytes=1 << 20, stall_s=HANG_S),
             clock=self.clock,
             moved=self.moved.set,
+            copy=copy,
         )
         self.token = ""
         self.tasks: list[asyncio.Task[Any]] = []
@@ -313,3 +318,41 @@ def test_the_examples_of_the_page_are_messages() -> None:
     for sender, text in found:
         kind = ResumeClientMessage if sender == "client" else ResumeServerMessage
         assert msgspec.to_builtins(msgspec.json.decode(text, type=kind)) == json.loads(text)
+
+
+class KeepsAtOnce:
+    """A gateway that has every part as soon as it is sent."""
+
+    is_open = True
+
+    def __init__(self) -> None:
+        self.copy: SessionCopy | None = None
+
+    def send(self, part: CopyPart) -> None:
+        assert self.copy is not None
+        asyncio.get_running_loop().call_soon(
+            lambda copy, number: copy.arrived(number, is_kept=True), self.copy, part.number
+        )
+
+
+async def test_what_is_told_does_not_wait_for_a_copy_of_what_need_not_be_told(monkeypatch):
+    monkeypatch.setattr(resumable, "QUIET_S", 3600.0)
+    gateway = KeepsAtOnce()
+    context = CopyContext(gateway, "same", 1 << 20)
+    gateway.copy = copy = SessionCopy("lease", context, lambda: "setup")
+    bench = Bench(copy=copy)
+    bench.socket.remember = dict
+    try:
+        bench.socket.enable()
+        bench.socket.log(lambda: "prepared")
+        await bench.ready()
+        for _ in range(2 * INPUT_ACK_EVERY):
+            bench.first.say({"type": "sound"})
+            await bench.socket.receive()
+            bench.socket.handled()
+        assert copy.is_waited_for
+        await bench.socket.send(message("stop"))
+
+        assert (await bench.first.until("said"))["text"] == "stop"
+    finally:
+        bench.socket.end()

@@ -438,8 +438,13 @@ class ResumableSocket:
         return copy.received if copy is not None and copy.is_waited_for else self._received
 
     def _copy_soon(self, delay_s: float = 0.0) -> None:
-        if self._copy is None or not self._copy.is_waited_for or self._copying is not None:
+        if self._copy is None or not self._copy.is_waited_for:
             return
+        if self._copying is not None:
+            if delay_s or not isinstance(self._copying, asyncio.TimerHandle):
+                return
+            # What is told now does not wait until the quiet is over.
+            self._copying.cancel()
         loop = self._loop
         self._copying = (
             loop.call_later(delay_s, self._copy_now) if delay_s else loop.call_soon(self._copy_now)
