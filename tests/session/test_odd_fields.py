@@ -13,6 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from openai.types.live import ServerEvent
+from openai.types.realtime import RealtimeServerEvent
+from pydantic import TypeAdapter
 from tests.support.sessions import Talk, WorkerHarness, worker_harness
 
 from parley.media.image import encode_jpeg
@@ -60,9 +63,10 @@ GA: list[Json] = [
             "max_output_tokens": 5,
             "audio": HEARING | VOICE,
             "tools": [FUNCTION],
-            "tool_choice": "auto",
-            "truncation": "auto",
-            "tracing": None,
+            "tool_choice": {"type": "function", "name": "f"},
+            "truncation": {"type": "retention_ratio", "retention_ratio": 0.5},
+            "tracing": {"workflow_name": "w", "group_id": "g", "metadata": {"a": "b"}},
+            "include": ["item.input_audio_transcription.logprobs"],
         },
     },
     {"type": "input_audio_buffer.append", "event_id": "e", "audio": PCM16},
@@ -99,7 +103,7 @@ GA: list[Json] = [
     {"type": "response.cancel", "response_id": "resp_1"},
 ]
 LIVE: list[Json] = [
-    {"type": "session.update", "event_id": "e", "session": {"delegation": {"type": "none"}}},
+    {"type": "session.update", "event_id": "e", "session": {"delegation": {"type": "client"}}},
     {"type": "session.input_audio.append", "event_id": "e", "audio": PCM16},
     {"type": "session.input_image.append", "image": JPEG, "t_ms": 3},
     {"type": "session.instructions.append", "content": "Be brief."},
@@ -115,7 +119,7 @@ LIVE_START: Json = {
         "model": "m",
         "instructions": "Be kind.",
         "audio": VOICE | {"input": {"format": {"type": "audio/pcm", "rate": 24_000}}},
-        "delegation": {"type": "none"},
+        "delegation": {"type": "client"},
         "tools": [FUNCTION],
         "interruption": {"mode": "stop", "sensitivity": 0.5},
     },
@@ -183,6 +187,13 @@ def odd(message: Any) -> Iterator[Any]:
         yield copied
 
 
+PUBLISHED: dict[str, TypeAdapter[Any]] = {
+    "openai_realtime": TypeAdapter(RealtimeServerEvent),
+    "openai_live": TypeAdapter(ServerEvent),
+}
+"""What stock clients know."""
+
+
 @dataclass
 class Said:
     """What a server said to odd messages."""
@@ -191,6 +202,8 @@ class Said:
 
     def read(self, talk: Talk) -> None:
         for each in talk.socket.sent:
+            if talk.lease.dialect in PUBLISHED:
+                PUBLISHED[talk.lease.dialect].validate_json(json.dumps(each), strict=True)
             if each["type"] == "error":
                 body = each.get("error", each)
                 self.codes.add(str(body.get("code")))
@@ -220,7 +233,7 @@ INTERNAL = {"server_error", "internal_error", "inference_error", "None"}
 async def test_openai_realtime(failures):
     said = Said()
     async with worker_harness() as harness:
-        talk = harness.begin("openai_realtime", "s", kind="half_duplex_audio")
+        talk = harness.begin("openai_realtime", "s", kind="half_duplex_audio", extensions=False)
         await talk.until("session.created")
         for number, message in enumerate(each for kind in GA for each in odd(kind)):
             talk.say(message)
@@ -268,7 +281,7 @@ async def test_minicpmo_v2(kind, failures):
 
 
 async def begun(harness: WorkerHarness, dialect: Any, opening: Json, kind: str) -> Talk:
-    talk = harness.begin(dialect, "s", kind=kind)
+    talk = harness.begin(dialect, "s", kind=kind, extensions=False)
     talk.say(opening)
     return talk
 

@@ -63,6 +63,7 @@ REASONS: Final[Mapping[CloseReason, str]] = {
 USAGE_EVERY_UNITS: Final = 10
 PIECE_MS: Final = 100
 """Of sound in a message to a client that is not told of interruptions."""
+DELEGATES: Final = ("client", "responses", "decisions")
 BEGIN: Final = frozenset({"session.start", "session.close"})
 
 
@@ -138,7 +139,7 @@ class OpenAILiveDialect(OpenAIDialect):
                 return [self._start(session)]
             case wire.SessionChange(session=session):
                 if "delegation" in session:
-                    self._session["delegation"] = session["delegation"]
+                    self._session["delegation"] = _delegation(session["delegation"])
                 return [self._told(wire.Changed(session=copy.deepcopy(self._session)))]
             case wire.InputAudio():
                 pcm = Pcm.silence(len(media), media.rate_hz) if self._is_muted else media
@@ -190,7 +191,7 @@ class OpenAILiveDialect(OpenAIDialect):
             "expires_at": int(self.context.clock.time()) + EXPIRES_S,
             "instructions": instructions,
             "audio": {"format": dict(PCM), "output": {"voice": voice}},
-            "delegation": session.get("delegation"),
+            "delegation": _delegation(session.get("delegation")),
             "store": False,
         }
         self.wants_resume = session.get("resume") is True
@@ -298,6 +299,13 @@ class OpenAILiveDialect(OpenAIDialect):
                 ),
             )
         return Reply(messages, CLOSE_CODES[reason], CLOSE_SENTENCES[reason])
+
+
+def _delegation(value: Any) -> dict[str, Any] | None:
+    """Who would do what the session delegates, as it is told again; None: nobody that clients know
+    by a name."""
+    given = object_of(value, "session.delegation")
+    return given if given.get("type") in DELEGATES else None
 
 
 def _history(items: Any) -> list[str]:

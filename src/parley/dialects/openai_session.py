@@ -9,6 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from parley.dialects.events import HalfDuplexSetup, TurnDetection
+from parley.dialects.openai_told import told
 from parley.errors import InvalidRequest
 from parley.protocol.values import (
     BARGE_IN,
@@ -112,15 +113,17 @@ def merged(
     if changes.get("type", "realtime") != "realtime":
         raise InvalidRequest("Only sessions of type realtime are held.", field="session.type")
     new = copy.deepcopy(session)
-    for name in ("output_modalities", "instructions", "tool_choice", "max_output_tokens"):
+    for name in ("output_modalities", "instructions", "max_output_tokens"):
         if changes.get(name) is not None:
             new[name] = changes[name]
+    if changes.get("tool_choice") is not None:
+        new["tool_choice"] = told(changes["tool_choice"], "tool_choice", "session.tool_choice")
     if calls_tools and changes.get("tools") is not None:
         tools_of(changes["tools"], "session")
         new["tools"] = changes["tools"]
     for name in ("tracing", "truncation", "include"):
         if name in changes:
-            new[name] = changes[name]
+            new[name] = told(changes[name], name, f"session.{name}")
     if changes.get("prompt") is not None:
         raise InvalidRequest("No prompts are stored here.", field="session.prompt")
     audio = object_of(changes.get("audio"), "session.audio")
@@ -135,8 +138,7 @@ def _merge_input(current: dict[str, Any], changes: dict[str, Any]) -> None:
         current["format"] = _format(changes["format"], f"{where}.format")
     for name in ("transcription", "noise_reduction"):
         if name in changes:
-            value = changes[name]
-            current[name] = None if value is None else object_of(value, f"{where}.{name}")
+            current[name] = told(changes[name], name, f"{where}.{name}")
     if "turn_detection" in changes:
         current["turn_detection"] = _detection(
             changes["turn_detection"], current["turn_detection"], f"{where}.turn_detection"
@@ -174,8 +176,9 @@ def _detection(value: Any, current: dict[str, Any] | None, where: str) -> dict[s
         raise InvalidRequest("turn_detection is server_vad, semantic_vad or null.", field=where)
     defaults = SERVER_VAD if kind == "server_vad" else SEMANTIC_VAD
     base = current if current is not None and current["type"] == kind else defaults
-    told = {name: given.get(name) if name in given else base[name] for name in defaults}
-    return {**told, "type": kind}
+    new = {name: given.get(name) if name in given else base[name] for name in defaults}
+    checked: dict[str, Any] = told({**new, "type": kind}, "turn_detection", where)
+    return checked
 
 
 def settings_of(session: dict[str, Any], *, can_choose: bool = False) -> RealtimeSettings:

@@ -1,0 +1,101 @@
+"""Parts of an OpenAI Realtime session that this server only tells again: what a client may write
+there. A client's library has to be able to read what its own session says.
+
+Source: openai-python 3.54 `types/realtime`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from parley.errors import InvalidRequest
+
+
+class Transcription(msgspec.Struct, frozen=True, kw_only=True):
+    """How the user's words are to be written."""
+
+    model: str | UnsetType | None = UNSET
+    language: str | UnsetType | None = UNSET
+    prompt: str | UnsetType | None = UNSET
+    languages: list[str] | UnsetType | None = UNSET
+    keywords: list[str] | UnsetType | None = UNSET
+
+
+class NoiseReduction(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the microphone is."""
+
+    type: Literal["near_field", "far_field"] | UnsetType | None = UNSET
+
+
+class TracingOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How OpenAI would keep the session."""
+
+    group_id: str | UnsetType | None = UNSET
+    workflow_name: str | UnsetType | None = UNSET
+    metadata: dict[str, Any] | UnsetType | None = UNSET
+
+
+class TokenLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Part of `Truncation`."""
+
+    post_instructions: int | UnsetType | None = UNSET
+
+
+class Truncation(
+    msgspec.Struct, tag="retention_ratio", tag_field="type", frozen=True, kw_only=True
+):
+    """How a full context is shortened."""
+
+    retention_ratio: float
+    token_limits: TokenLimits | UnsetType | None = UNSET
+
+
+class ServerVad(msgspec.Struct, tag="server_vad", tag_field="type", frozen=True, kw_only=True):
+    """Turns end with silence."""
+
+    threshold: float | None
+    prefix_padding_ms: int | None
+    silence_duration_ms: int | None
+    idle_timeout_ms: int | None
+    create_response: bool | None
+    interrupt_response: bool | None
+
+
+class SemanticVad(msgspec.Struct, tag="semantic_vad", tag_field="type", frozen=True, kw_only=True):
+    """Turns end with what is said."""
+
+    eagerness: Literal["low", "medium", "high", "auto"] | None
+    create_response: bool | None
+    interrupt_response: bool | None
+
+
+class ToolChoice(msgspec.Struct, tag="function", tag_field="type", frozen=True, kw_only=True):
+    """The one that is to be called."""
+
+    name: str
+
+
+SHAPES: Final[dict[str, Any]] = {
+    "transcription": Transcription | None,
+    "noise_reduction": NoiseReduction | None,
+    "turn_detection": ServerVad | SemanticVad,
+    "tracing": Literal["auto"] | TracingOptions | None,
+    "truncation": Literal["auto", "disabled"] | Truncation | None,
+    "include": list[Literal["item.input_audio_transcription.logprobs"]] | None,
+    "tool_choice": Literal["none", "auto", "required"] | ToolChoice,
+}
+
+
+def told(value: Any, name: str, where: str) -> Any:
+    """A part as it is told again, without what nobody knows.
+
+    Raises:
+        InvalidRequest: it cannot be that part.
+    """
+    try:
+        return msgspec.to_builtins(msgspec.convert(value, SHAPES[name]))
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"{name} cannot be read: {error}.", field=where) from None
