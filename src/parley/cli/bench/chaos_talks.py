@@ -42,6 +42,7 @@ from parley.protocol.values import DuplexConfig
 UNITS: Final = 8
 GREEDY: Final = DuplexConfig(decode_mode="greedy")
 LEVELS: Final = (0.3, 0.0, 0.05, 0.0, 0.2, 0.0)
+LIVE_LEVELS: Final = (0.3, 0.2, 0.3, 0.2)
 
 Seen = Callable[[Event], bool]
 """Told of each event; whether it is one of those that are compared."""
@@ -246,9 +247,10 @@ async def _v2(client: LiveClient, seen: Seen) -> None:
 
 
 async def _live(client: LiveClient, seen: Seen) -> None:
-    """Nothing is said while the model listens, so mutes mark the time."""
+    """Nothing is said while the model listens, so mutes mark the time. Somebody speaks all the
+    while: whether an answer comes before or after a mark is a matter of speed."""
     assert isinstance(client, WireClient)
-    for level in LEVELS[:4]:
+    for level in LIVE_LEVELS:
         client.say({"type": "session.input_audio.append", "audio": _pcm16(level)})
         for verb in ("mute", "unmute"):
             client.say({"type": f"session.input_audio.{verb}"})
