@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
+import importlib.util
 import logging
 from collections.abc import AsyncIterator
 from typing import Any
@@ -15,8 +17,25 @@ from tests.support.patience import HANG_S
 from tests.support.sounds import question
 from tests.support.stack import running_stack
 
-agents = pytest.importorskip("agents", reason="openai-agents is not installed; see the Makefile")
-realtime = pytest.importorskip("agents.realtime")
+pytestmark = [
+    pytest.mark.skipif(
+        importlib.util.find_spec("agents") is None,
+        reason="openai-agents is not installed; see the Makefile",
+    ),
+    pytest.mark.xdist_group("agents"),
+]
+
+agents: Any
+realtime: Any
+
+
+@pytest.fixture(scope="module", autouse=True)
+def library() -> None:
+    """The library takes seconds to import: only by the process that runs these tests."""
+    global agents, realtime
+    agents = importlib.import_module("agents")
+    realtime = importlib.import_module("agents.realtime")
+
 
 RATE_HZ = 24_000
 
