@@ -28,4 +28,4 @@ def share() -> None:
             known[key] = make(annotated, **options)
         return known[key]
 
-    v2.TypeAdapter = adapter  # type: ignore[misc,assignment]
+    v2.TypeAdapter = adapter  # type: ignore[attr-defined,assignment]
