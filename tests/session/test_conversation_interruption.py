@@ -37,7 +37,7 @@ def tell(talk: Talk, pcm: Pcm) -> None:
 
 
 async def talking(harness: WorkerHarness, detection: dict[str, Any] | None = None) -> Talk:
-    talk = harness.begin("openai_realtime", kind=Kind.HALF_DUPLEX.value)  # type: ignore[arg-type]
+    talk = harness.begin("openai_realtime", kind=Kind.HALF_DUPLEX.value)
     session = {"type": "realtime", "audio": {"input": {"turn_detection": detection}}}
     talk.say({"type": "session.update", "session": session})
     await talk.until("session.updated")

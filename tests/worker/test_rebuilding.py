@@ -78,7 +78,7 @@ def written(number: int) -> Message:
 
 def openai_turns() -> Iterator[Step]:
     """A spoken and a written turn, twice; the client says when one is complete."""
-    update = {"type": "realtime", "audio": {"input": {"turn_detection": None}}}
+    update: dict[str, Any] = {"type": "realtime", "audio": {"input": {"turn_detection": None}}}
     update |= {"max_output_tokens": 12}
     yield {"type": "session.update", "session": update}
     yield "session.updated"
