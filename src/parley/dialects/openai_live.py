@@ -222,8 +222,9 @@ class OpenAILiveDialect(OpenAIDialect):
     @property
     def _is_paced(self) -> bool:
         """This dialect has no word for an interruption: a client without the extension plays what
-        it has, so it is sent sound as it is played."""
-        return not self._tells_interruptions
+        it has, so it is sent sound as it is played. Not where the session can be gone on with:
+        sound that waits is in no copy of it."""
+        return not self._tells_interruptions and not self.wants_resume
 
     def encode(self, event: ServerEvent) -> Reply:
         reply = super().encode(event)
