@@ -15,7 +15,7 @@ CODE := src tests training
 debian = { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
 	&& echo "── parley: installing Debian's $(1) for the tests" \
 	&& apt-get update -qq && apt-get install -y -qq --no-install-recommends $(1) >/dev/null; }
-SLOW_FOLDERS := tests/system tests/models tests/golden tests/training tests/web
+SLOW_FOLDERS := tests/system tests/models tests/golden tests/web
 SERVING := .venv/.serving
 STAMP := .venv/.ready
 PIP := $(PY) -m pip install --disable-pip-version-check --progress-bar on -c constraints.txt
