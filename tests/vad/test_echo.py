@@ -19,10 +19,12 @@ def test_a_copy_is_alike_at_any_delay_and_level_and_another_voice_is_not():
     played = noises.talk(5.0)[::4]
     copy = 0.03 * played[7000:8500]
 
-    assert likeness(copy, played) > 0.99
-    assert likeness(noises.talk(0.4, "en-us", start=3)[::4], played) < 0.5
-    assert likeness(np.zeros(100, np.float32), played) == 0.0
-    assert likeness(copy, played[:100]) == 0.0
+    alike, end = likeness(copy, played)
+    assert alike > 0.99
+    assert end == 8500
+    assert likeness(noises.talk(0.4, "en-us", start=3)[::4], played)[0] < 0.5
+    assert likeness(np.zeros(100, np.float32), played) == (0.0, 0)
+    assert likeness(copy, played[:100]) == (0.0, 0)
 
 
 def test_an_echo_is_looked_for_where_it_can_be():
@@ -36,6 +38,41 @@ def test_an_echo_is_looked_for_where_it_can_be():
     assert played.is_heard_in(begin, 104.0)
     assert not played.is_heard_in(heard(talk, 5.5), 101.0)
     assert not played.is_heard_in(begin, 108.0)
+
+
+def blurred(samples: np.ndarray, at_s: float, share: float) -> list[np.ndarray]:
+    """As `heard`, with so much of its power from somewhere else."""
+    (echo,) = heard(samples, at_s)
+    rest = np.random.default_rng(1).standard_normal(len(echo))
+    # Noise that has the spectrum of the echo.
+    rest = np.fft.irfft(np.fft.rfft(rest) * np.abs(np.fft.rfft(echo)), len(echo))
+    rest *= np.linalg.norm(echo) / np.linalg.norm(rest)
+    return [(np.sqrt(1 - share) * echo + np.sqrt(share) * rest).astype(np.float32)]
+
+
+def test_what_is_only_somewhat_alike_is_an_echo_where_one_is_to_be_expected():
+    talk = noises.talk(8.0)
+    played = PlayedSound()
+    played.play(noises.pcm(talk), 100.0)
+    somewhat = blurred(talk, 1.5, 0.4)
+
+    assert played.is_heard_in(somewhat, 101.8)
+    assert not played.is_heard_in(somewhat, 104.5)
+    # One that is sure tells where they come from.
+    assert played.is_heard_in(heard(talk, 1.0), 104.0)
+    assert played.is_heard_in(somewhat, 104.5)
+    assert not played.is_heard_in(somewhat, 105.0)
+
+
+def test_an_echo_comes_soon_where_the_client_says_what_it_has_played():
+    talk = noises.talk(8.0)
+    played = PlayedSound()
+    played.play(noises.pcm(talk), 100.0)
+    played.move(2.0)
+
+    assert played.is_heard_in(heard(talk, 1.5), 103.8)
+    assert not played.is_heard_in(heard(talk, 1.5), 104.5)
+    assert not played.is_heard_in(heard(talk, 1.5), 102.5)
 
 
 def test_the_first_moment_after_a_pause_has_an_echo():

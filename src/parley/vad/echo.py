@@ -20,17 +20,25 @@ from parley.media.resample import resample
 from parley.vad.base import RATE_HZ
 
 ECHO_ALIKE: Final = 0.6
-"""Correlation from which a sound is what was played. Of 97 in 100 echoes it is above 0.85, above
-0.64 in a reverberant room; of two speakers it stays below 0.56."""
+"""Correlation from which a sound is what was played, where an echo is to be expected. Of 97 in 100
+echoes it is above 0.85, above 0.64 in a reverberant room; of two speakers it stays below 0.56, but
+for their first moment."""
+
+SURELY_ALIKE: Final = 0.85
+"""The same at any other time. Two speakers are never as alike as that."""
+
+DELAY_S: Final = 0.45
+"""So long after it was played an echo is to be expected: network, devices, and the room."""
+
+NEAR_S: Final = 0.1
+"""Where an echo was heard, the next one comes sooner or later by at most this."""
 
 ECHO_S: Final = 5.0
-"""How long after playing an echo may come: what clients buffer, and the room."""
-
-KNOWN_ECHO_S: Final = 0.4
-"""The same where the client says what it has played: its devices, and the room."""
+"""The longest that an echo may take: what clients buffer that do not say so."""
 
 EARLY_S: Final = 1.0
-"""How much sooner than computed a client may play: it may have thrown away what came before."""
+"""How much sooner than computed a client may play that does not say what it has played: it may have
+thrown away what came before."""
 
 WAITING_S: Final = 90.0
 """Sound that may wait to be played, sent ahead; beyond it the oldest is forgotten."""
@@ -66,7 +74,10 @@ class PlayedSound:
     def __init__(self) -> None:
         self._pieces: deque[_Piece] = deque()
         self._samples = 0
-        self._echo_s = ECHO_S
+        self._is_told = False
+        """Whether the client says what it has played."""
+        self._delay_s: float | None = None
+        """Of an echo that came when none was to be expected."""
 
     def play(self, pcm: Pcm, starts_s: float) -> None:
         """The next sound, of any rate; its first sample is played at `starts_s`."""
@@ -88,7 +99,7 @@ class PlayedSound:
     def move(self, seconds: float) -> None:
         """The client says that it plays what it was sent last so much later than it was taken
         to."""
-        self._echo_s = KNOWN_ECHO_S
+        self._is_told = True
         moved: deque[_Piece] = deque()
         while self._pieces:
             piece = self._pieces.pop()
@@ -100,35 +111,62 @@ class PlayedSound:
     def is_heard_in(self, heard: Sequence[Samples], at_s: float) -> bool:
         """Whether the microphone's last windows, 16 kHz, the last of which ended at `at_s`, are an
         echo."""
-        since_s = at_s - self._echo_s - sum(map(len, heard)) / RATE_HZ
-        while self._pieces and self._pieces[0].ends_s <= since_s:
+        seconds = sum(map(len, heard)) / RATE_HZ
+        longest_s = DELAY_S if self._is_told else ECHO_S
+        while self._pieces and self._pieces[0].ends_s <= at_s - longest_s - seconds:
             self._drop()
         if not self._pieces:
             return False
         sound = resample(Pcm(np.concatenate(heard), RATE_HZ), ECHO_RATE_HZ).samples
-        return likeness(sound, self._between(since_s, at_s + EARLY_S, len(sound))) >= ECHO_ALIKE
+        expected = [(-NEAR_S, DELAY_S)]
+        if self._delay_s is not None:
+            expected.append((self._delay_s - NEAR_S, self._delay_s + NEAR_S))
+        for least_s, most_s in expected:
+            alike, _ = self._search(sound, at_s, least_s, most_s)
+            if alike >= ECHO_ALIKE:
+                return True
+        if self._is_told:
+            return False
+        alike, delay_s = self._search(sound, at_s, -EARLY_S, ECHO_S)
+        if alike < SURELY_ALIKE:
+            return False
+        self._delay_s = delay_s
+        return True
 
-    def _between(self, start_s: float, end_s: float, pause_samples: int) -> Samples:
-        """What is played in that time; pauses are shortened to `pause_samples`."""
+    def _search(
+        self, sound: Samples, at_s: float, least_s: float, most_s: float
+    ) -> tuple[float, float]:
+        """How alike `sound`, which ended at `at_s`, is to what was played between `most_s` and
+        `least_s` before it, and how long before it that ended."""
+        start_s = at_s - most_s - len(sound) / ECHO_RATE_HZ
         found: list[Samples] = []
-        pause = np.zeros(pause_samples, np.float32)
+        ends_s: list[tuple[int, float]] = []
+        """Where each stretch ends in what is found, and when it is played."""
+        pause = np.zeros(len(sound), np.float32)
         last_s = start_s
         for piece in self._pieces:
-            near = piece.between(start_s, end_s)
+            near = piece.between(start_s, at_s - least_s)
             if len(near):
-                gap_s = min(piece.starts_s - last_s, pause_samples / ECHO_RATE_HZ)
+                # Pauses are shortened to what is compared.
+                gap_s = min(piece.starts_s - last_s, len(pause) / ECHO_RATE_HZ)
                 found += [pause[: max(0, round(gap_s * ECHO_RATE_HZ))], near]
                 last_s = piece.ends_s
-        return np.concatenate(found) if found else pause[:0]
+                ends_s.append((sum(map(len, found)), min(last_s, at_s - least_s)))
+        if not found:
+            return 0.0, 0.0
+        alike, end = likeness(sound, np.concatenate(found))
+        stretch_end, stretch_ends_s = next(one for one in ends_s if end <= one[0])
+        return alike, at_s - stretch_ends_s + (stretch_end - end) / ECHO_RATE_HZ
 
     def _drop(self) -> None:
         self._samples -= len(self._pieces.popleft().samples)
 
 
-def likeness(heard: Samples, played: Samples) -> float:
-    """The largest normalised cross-correlation of `heard` with any stretch of `played`, 0 to 1."""
+def likeness(heard: Samples, played: Samples) -> tuple[float, int]:
+    """The largest normalised cross-correlation of `heard` with any stretch of `played`, 0 to 1, and
+    where that stretch ends."""
     if len(played) < len(heard) or not heard.any():
-        return 0.0
+        return 0.0, 0
     size = 1 << (len(played) + len(heard) - 1).bit_length()
     products = np.fft.irfft(np.fft.rfft(played, size) * np.conj(np.fft.rfft(heard, size)), size)[
         : len(played) - len(heard) + 1
@@ -140,4 +178,6 @@ def likeness(heard: Samples, played: Samples) -> float:
     norm = np.sqrt(
         np.maximum(power, least) * max(float(np.sum(heard.astype(np.float64) ** 2)), 1e-12)
     )
-    return float(np.max(np.abs(products) / norm))
+    alike = np.abs(products) / norm
+    best = int(np.argmax(alike))
+    return float(alike[best]), best + len(heard)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from itertools import pairwise
 
 import numpy as np
 import psutil
@@ -52,6 +53,55 @@ def test_oldest_build_has_no_silence_in_front() -> None:
     waves = say(speech, 0, turn_windows(1, 30))
 
     assert len(waves[0]) == 24_000 - 3_840
+
+
+def turns_with_first_windows(first_tokens: int, *, is_causal: bool) -> list[list[Wave]]:
+    """The sound of a turn, window by window: as the reference cuts it, and with a shorter first
+    window."""
+    waves: list[list[Wave]] = []
+    for buffer in (TurnBuffer(), TurnBuffer(first_tokens)):
+        speech = tiny_token2wav(is_causal=is_causal)
+        speech.begin(0, speech.prime(tiny_voice()))
+        waves.append(say(speech, 0, buffer.add(tokens_of(1, 110), is_last=True)))
+    assert len(waves[1][0]) == 960 * first_tokens
+    assert sum(map(len, waves[0])) == sum(map(len, waves[1]))
+    return waves
+
+
+@pytest.mark.parametrize("first_tokens", [5, 10, 20])
+def test_shorter_first_window_is_the_same_sound_sooner(first_tokens: int) -> None:
+    """Of the causal vocoder, within less than the goldens of whole waves allow."""
+    wanted, found = map(np.concatenate, turns_with_first_windows(first_tokens, is_causal=True))
+
+    assert np.abs(wanted).max() > 0.05
+    np.testing.assert_allclose(found, wanted, atol=0.002)
+
+
+def band_levels_db(wave: Wave) -> Wave:
+    """Third octaves from 200 Hz to 8 kHz."""
+    powers = np.abs(np.fft.rfft(wave)) ** 2
+    hz = np.fft.rfftfreq(len(wave), 1 / 24_000)
+    edges = 200 * 2 ** (np.arange(17) / 3)
+    bands = [powers[(hz >= low) & (hz < high)].sum() for low, high in pairwise(edges)]
+    return 10 * np.log10(np.array(bands))
+
+
+@pytest.mark.parametrize("first_tokens", [5, 10, 20])
+def test_shorter_first_window_of_the_classic_vocoder_has_level_and_spectrum_and_no_click(
+    first_tokens: int,
+) -> None:
+    """Its pitch begins anew in every window, so the waves are others."""
+    whole, pieces = turns_with_first_windows(first_tokens, is_causal=False)
+    wanted, found = np.concatenate(whole), np.concatenate(pieces)
+    seam = len(pieces[0])
+
+    # Behind the silence in front.
+    assert np.abs(band_levels_db(found[3840:]) - band_levels_db(wanted[3840:])).max() < 1.0
+    first, before = found[3840:seam], wanted[3840:seam]
+    if len(first) > 4800:
+        assert np.abs(band_levels_db(first) - band_levels_db(before)).max() < 1.0
+    steps = np.abs(np.diff(found[seam - 240 : seam + 240]))
+    assert steps.max() <= np.abs(np.diff(wanted)).max()
 
 
 def test_turn_of_a_single_window_has_no_silence_in_front() -> None:

@@ -2,8 +2,9 @@
 
 The rules of interruptions (`vad/interruption.py`) with the real detector, as fast as they run, in
 chunks as a microphone brings them: minutes of coughs and clicks, of music, of a crowd 10 dB below
-speech, of the assistant's own echo 20 dB below what is played; acknowledgements; sentences. Voices
-are those of the pocket model.
+speech, of the assistant's own echo 20 dB below what is played (also in a room that echoes, and two
+seconds late, as from a client that buffers and does not say so); acknowledgements; sentences.
+Nothing says what has been played. Voices are those of the pocket model.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 import typer
 
 from parley.cli.bench.duplex_material import bundled_words
-from parley.cli.bench.noises import at_level, coughs, crowd, echo, music, room
+from parley.cli.bench.noises import at_level, coughs, crowd, echo, in_room, music, room
 from parley.media.pcm import INPUT_RATE_HZ, Pcm, Samples
 from parley.protocol.values import BARGE_IN, InterruptionOptions
 from parley.vad.interruption import Interrupted, InterruptionDetector, InterruptionEvent
@@ -45,6 +46,9 @@ ACKNOWLEDGEMENTS: Final = ("Yes.", "Okay.", "Right.", "Sure.", "Yeah.", "I see."
 VOICES: Final = (0, 1)
 ROOM_S: Final = 3.0
 """Of a quiet room before each word."""
+
+LATE_ECHO_S: Final = 2.0
+"""Of a client that buffers, and does not say so."""
 
 MOST_STOPS: Final = 1.0
 """In ten minutes of a noise."""
@@ -138,6 +142,8 @@ def _noises(seconds: float) -> Iterator[tuple[str, Samples, Samples | None]]:
     count = round(seconds * INPUT_RATE_HZ)
     played = at_level(np.tile(talks[0], 1 + count // len(talks[0]))[:count], -26.0)
     yield "echo", quiet + echo(played), played
+    yield "echo in a room", quiet + in_room(echo(played)), played
+    yield "late echo", quiet + echo(played, LATE_ECHO_S), played
 
 
 def _onset(

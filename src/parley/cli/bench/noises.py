@@ -87,3 +87,21 @@ def echo(played: Samples, delay_s: float = 0.25, drop_db: float = 20.0) -> Sampl
     """What a microphone hears of a loudspeaker."""
     late = np.concatenate([np.zeros(round(delay_s * INPUT_RATE_HZ)), played])[: len(played)]
     return np.asarray(late * 10 ** (-drop_db / 20), np.float32)
+
+
+def in_room(dry: Samples, seconds: float = 0.4, direct_db: float = 6.0, seed: int = 4) -> Samples:
+    """The same in a room that echoes, no louder.
+
+    Args:
+        seconds: until its walls are 60 dB softer.
+        direct_db: how much louder the straight way is than all walls together.
+    """
+    rng = np.random.default_rng(seed)
+    count = round(seconds * INPUT_RATE_HZ)
+    walls = rng.standard_normal(count) * 10 ** (-3 * np.arange(count) / count)
+    walls[: INPUT_RATE_HZ // 500] = 0
+    walls *= 10 ** (-direct_db / 20) / np.sqrt(np.sum(walls**2))
+    walls[0] = 1.0
+    size = 1 << (len(dry) + count - 1).bit_length()
+    wet = np.fft.irfft(np.fft.rfft(dry, size) * np.fft.rfft(walls, size), size)[: len(dry)]
+    return at_level(wet, 10 * np.log10(max(float(np.mean(dry.astype(np.float64) ** 2)), 1e-12)))
