@@ -72,14 +72,37 @@ def test_a_recovery_counts_from_what_made_it_possible() -> None:
     one = made()
     network = BreakableNetwork()
     now_s = time.monotonic()
-    network.broken_s = [now_s - 0.5]
+    network.breaks = 1
+    network.explain()
     one._recovered(0.5, network)
+    network.explain()
     one._servers.outages = [Outage("gateway", now_s - 3, now_s - 0.2)]
     one._recovered(3.0, network)
 
     found = one.report.recovery_ms
     assert found["cut"][0] == pytest.approx(500, abs=100)
     assert found["gateway"][0] == pytest.approx(200, abs=100)
+
+
+def test_only_kills_count_by_which_a_connection_was_lost() -> None:
+    one = made()
+    now_s = time.monotonic()
+    cut, killed = BreakableNetwork(), BreakableNetwork()
+    cut.breaks = 1
+    cut.explain()
+    killed.explain()
+    one._servers.outages = [
+        Outage("worker", now_s - 60, now_s - 60),
+        Outage("frozen gateway", now_s - 2, now_s - 1),
+        Outage("worker", now_s - 2, now_s - 2),
+    ]
+
+    assert one._explaining(cut) == []
+    one._met |= set(one._explaining(killed))
+    one._count_met()
+
+    report = one.report
+    assert (report.worker_kills, report.gateway_kills, report.vain_kills) == (1, 0, 1)
 
 
 def test_what_takes_too_long_is_a_fault() -> None:

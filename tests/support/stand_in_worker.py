@@ -78,6 +78,8 @@ class StandInWorker:
         self.may_answer = asyncio.Event()
         self.may_answer.set()
         self.joined = asyncio.Event()
+        self.kept: tuple[SessionPhase, ...] = ()
+        """Sessions that it says it has kept."""
         self.answers_health = True
         self._server: uvicorn.Server | None = None
         self._tasks: list[asyncio.Task[Any]] = []
@@ -183,6 +185,7 @@ class StandInWorker:
                         device="none",
                         version="0",
                         pid=self.pid,
+                        sessions=self.kept,
                     )
                 )
                 heartbeats = asyncio.create_task(self._heartbeat())

@@ -51,6 +51,10 @@ class Reporter:
     def living(self) -> list[SessionPhase]:
         return self.sessions
 
+    @property
+    def is_looked_for(self) -> bool:
+        return any(session.resume is not None for session in self.sessions)
+
     def stop_turn(self, order: StopTurn) -> bool:
         self.orders.append(order)
         return order.lease_id == "here"

@@ -6,10 +6,12 @@ import pytest
 from tests.support.dialects import DialectName
 from tests.support.patience import HANG_S
 from tests.support.sessions import loud, worker_harness
+from tests.support.sockets import FakeSocket
 
 from parley.dialects.events import InterruptionChanged, SessionInterrupted
 from parley.engine.work import Stage
 from parley.protocol.control import BUSY_STATUS, EndSession, SessionPhase
+from parley.protocol.resume import hash_of
 
 HELLO = {"messages": [{"role": "user", "content": "Hello there, parrot!"}]}
 
@@ -293,3 +295,35 @@ async def _until(condition) -> None:
     async with asyncio.timeout(HANG_S):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0)
+
+
+async def test_an_ended_session_can_be_asked_for_its_last_words_all_the_time():
+    async with worker_harness() as harness:
+        host = harness.host
+        talk = await harness.ready("duplex", resume=True)
+        ready = talk.socket.sent[-1]
+        talk.say(unit())
+        await talk.until("result")
+        asked: list[str] = []
+
+        def ask(report: object) -> None:
+            if isinstance(report, SessionPhase) and report.phase in ("cleanup", "ended"):
+                host.check_resume(talk.lease.lease_id, hash_of(ready["resume_token"]), ready["seq"])
+                asked.append(report.phase)
+
+        host.report = ask
+        talk.socket.hang_up()
+        await _until(lambda: host.living()[0].resume.left_s is not None)
+        assert host.end_session(EndSession(talk.lease.lease_id, "stopped"))
+        await talk.over()
+
+        assert asked == ["cleanup", "ended"]
+        (told,) = host.hello().sessions
+        assert (told.phase, told.resume is not None) == ("ended", True)
+        assert host.is_looked_for
+        last = FakeSocket()
+        coming = asyncio.create_task(
+            host.attach(talk.lease.lease_id, last, hash_of(ready["resume_token"]), ready["seq"])
+        )
+        assert (await last.until("stopped"))["seq"] > ready["seq"]
+        await coming

@@ -35,7 +35,9 @@ from parley.protocol.resume import hash_of
 from parley.recording import lines
 from parley.recording.layout import Folder, RecordingFolders
 from parley.recording.lines import AnswerLine, HeadLine, TurnLine, UnitLine
-from parley.session import state_codec
+from parley.session import session_copy, state_codec
+from parley.session.duplex import Decided
+from parley.session.half_duplex import Asked
 from parley.worker.lease import LeasedSlot
 from parley.worker.recording import Recordings
 
@@ -294,11 +296,34 @@ async def test_a_session_of_a_model_that_says_what_it_chose_does_so_too(
         await goes_on_from_every_copy(harness, name, is_forgetful=False)
 
 
+@pytest.mark.parametrize("name", ["duplex", "realtime", "half_duplex"])
+async def test_sound_that_nobody_needs_any_more_is_not_kept(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("parley.session.session_copy.LIGHTEN_BYTES", 0)
+    monkeypatch.setattr("parley.session.session_copy.LIGHTEN_GROWTH", 0)
+    monkeypatch.setattr("parley.session.duplex.KEPT_UNITS", 0)
+    async with worker_harness(slots=2, model=small_cascade(rows=2)) as harness:
+        logs = await goes_on_from_every_copy(harness, name, is_forgetful=False)
+
+    sounds = [
+        entry.pcm if isinstance(entry, Asked) else entry.heard.pcm
+        for entry in session_copy.entries(logs[-1])
+        if isinstance(entry, Asked | Decided)
+    ]
+    silent = [not pcm.samples.any() for pcm in sounds if len(pcm)]
+    assert silent.count(True) > len(silent) / 2
+
+
 async def goes_on_from_every_copy(
     harness: WorkerHarness, name: str, *, is_forgetful: bool = True
-) -> None:
-    """`is_forgetful`: what a model says does not depend on what it said before, so an answer that
-    was broken off changes no other."""
+) -> list[list[bytes]]:
+    """The logs of those copies.
+
+    Args:
+        is_forgetful: what a model says does not depend on what it said before, so an answer that
+            was broken off changes no other.
+    """
     whole, gateway = await whole_talk(harness, name)
     taken, gateway.taken = gateway.taken, []
     assert len(taken) >= 6
@@ -312,6 +337,7 @@ async def goes_on_from_every_copy(
                 end = next(at for at, m in enumerate(heard) if m.get("interrupted"))
                 heard, right = heard[: end + 1], right[: end + 1]
         assert comparable(heard) == comparable(right), number
+    return [kept.log for kept in taken]
 
 
 async def test_sound_sent_while_an_answer_was_said_is_not_heard_after_it(

@@ -217,6 +217,8 @@ class GenerateResult:
         problem: what kept a part behind the model (a language model at an address) from answering,
             and what to do, as a sentence for the client; "" where nothing did.
         chosen: as in `PrefillResult`.
+        needs_sound_s: how much of the live sound that came last is still to be listened to: the
+            utterance that goes on. What came before has become `chosen`; None: all is needed.
     """
 
     ending: Ending
@@ -229,6 +231,7 @@ class GenerateResult:
     heard: str = ""
     problem: str = ""
     chosen: object = None
+    needs_sound_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

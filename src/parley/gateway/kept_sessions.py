@@ -23,14 +23,11 @@ from parley.gateway.session_copies import KeptCopy, SessionCopies
 from parley.gateway.signals import Signal
 from parley.gateway.worker_pool import Lease, WorkerPool
 
-LEARNING_S: Final = 10.0
-"""A gateway that began so short a time ago does not know yet what its workers keep: a worker that
-lost its gateway dials again at least every second or two while it keeps a session."""
+HOLD_S: Final = 4.0
+"""How long a client waits for its session to be found or rebuilt before it is told to ask again:
+with dialling its worker less than clients wait for an answer."""
 ENDED_LIMIT: Final = 256
 """Ended sessions whose clients may still ask; their workers know what to say."""
-
-FIND_S: Final = 60.0
-"""How long a client waits while its session is being rebuilt."""
 
 T = TypeVar("T")
 
@@ -41,6 +38,10 @@ class NotRebuilt(Exception):
     """No other worker can go on with a session; `args[0]` says why."""
 
 
+class NotYetKnown(Exception):
+    """A session may be found later: its client is to ask again."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Kept:
     lease: Lease
@@ -48,7 +49,14 @@ class _Kept:
 
 
 class KeptSessions:
-    """See the module's text. Belongs to the gateway's event loop."""
+    """See the module's text. Belongs to the gateway's event loop.
+
+    Args:
+        window_s: how long sessions wait for their clients. For so long after its start a gateway
+            does not know of a session that it cannot find whether it exists: whatever delays the
+            control socket of its worker, as a busy machine does.
+        hold_s: see `HOLD_S`.
+    """
 
     def __init__(
         self,
@@ -57,7 +65,8 @@ class KeptSessions:
         admission: Admission,
         clock: Clock,
         copies: SessionCopies,
-        learning_s: float = LEARNING_S,
+        window_s: float,
+        hold_s: float = HOLD_S,
     ) -> None:
         self._copies = copies
         self.rebuild: Callable[[Lease, KeptCopy], Awaitable[Lease]] | None = None
@@ -72,7 +81,8 @@ class KeptSessions:
         self._worker_pool = worker_pool
         self._admission = admission
         self._clock = clock
-        self._knows_all_at = clock.monotonic() + learning_s
+        self._hold_s = hold_s
+        self._knows_all_at = clock.monotonic() + window_s
         self._kept: dict[str, _Kept] = {}
         self._ended: dict[str, Lease] = {}
         worker_pool.learned.listen(self._learned)
@@ -111,17 +121,25 @@ class KeptSessions:
         return taken
 
     async def find(self, session_id: str) -> Lease | None:
-        """The lease of a session that runs or has ended; None: nobody knows it. Waits a moment for
-        workers that may bring it along when this gateway has only just begun."""
-        while True:
-            rebuilding = self._rebuilding.get(session_id)
-            if rebuilding is not None:
-                await asyncio.wait({rebuilding}, timeout=FIND_S)
-            found = self._worker_pool.find_resumable(session_id) or self._ended.get(session_id)
-            left_s = self._knows_all_at - self._clock.monotonic()
-            if found is not None or left_s <= 0:
-                return found
-            await self._next_learned(left_s)
+        """The lease of a session that runs or has ended; None: there is none. Waits a moment where
+        it is being rebuilt, or may come with a worker.
+
+        Raises:
+            NotYetKnown: a moment was not enough.
+        """
+        try:
+            async with asyncio.timeout(self._hold_s):
+                while True:
+                    rebuilding = self._rebuilding.get(session_id)
+                    found = self._worker_pool.find_resumable(session_id)
+                    found = found or self._ended.get(session_id)
+                    left_s = self._knows_all_at - self._clock.monotonic()
+                    is_known = found is not None or session_id in self._lost or left_s <= 0
+                    if rebuilding is None and is_known:
+                        return found
+                    await self._next_change(rebuilding, left_s if left_s > 0 else None)
+        except TimeoutError:
+            raise NotYetKnown from None
 
     def why_lost(self, session_id: str, key_id: str | None) -> str | None:
         """Why a session was lost with its worker, to who showed this key; None: it was not."""
@@ -168,15 +186,24 @@ class KeptSessions:
         finally:
             del self._rebuilding[lease.session_id]
 
-    async def _next_learned(self, limit_s: float) -> None:
-        came = asyncio.Event()
-        stop = self._worker_pool.learned.listen(lambda lease: came.set())
+    async def _next_change(
+        self, rebuilding: asyncio.Task[None] | None, limit_s: float | None
+    ) -> None:
+        """Until a session has been rebuilt or a worker has brought or ended one."""
+        came: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def notice(*what: object) -> None:
+            if not came.done():
+                came.set_result(None)
+
+        pool = self._worker_pool
+        stops = (pool.learned.listen(notice), pool.ended.listen(notice))
+        first: set[asyncio.Future[None]] = {came} if rebuilding is None else {came, rebuilding}
         try:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(limit_s):
-                    await came.wait()
+            await asyncio.wait(first, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            stop()
+            for stop in stops:
+                stop()
 
     def _learned(self, lease: Lease) -> None:
         held = ExitStack()
@@ -193,7 +220,7 @@ class KeptSessions:
     def _session_ended(self, lease: Lease, tokens: int) -> None:
         del tokens
         self._copies.drop(lease.lease_id)
-        if lease.resume is None:
+        if lease.resume is None or lease.lease_id in self._moved:
             return
         _remember(self._ended, lease.session_id, lease)
         self._drop(lease)

@@ -38,7 +38,9 @@ from parley.protocol.kinds import Kind
 from parley.protocol.values import InterruptionState
 from parley.transport import Traffic
 
-Resumed = Literal["resumed", "unknown", "expired", "replaced", "gap", "lost", "unreachable"]
+Resumed = Literal[
+    "resumed", "unknown", "expired", "replaced", "gap", "lost", "not_yet_known", "unreachable"
+]
 """What a client got that came back: its session, or why not."""
 
 RebuildOutcome = Literal["rebuilt", "lost"]

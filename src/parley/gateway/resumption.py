@@ -8,18 +8,19 @@ hands, so nobody without the token can disturb a session.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from contextlib import ExitStack
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from parley import logs
 from parley.clock import Clock
 from parley.dialects.base import Dialect, UpgradeRequest
-from parley.errors import TimedOut
+from parley.errors import Refused, TimedOut
 from parley.gateway.acquisition import Client, Departed
 from parley.gateway.admission import Admission
-from parley.gateway.kept_sessions import KeptSessions
+from parley.gateway.kept_sessions import KeptSessions, NotYetKnown
 from parley.gateway.metrics import Metrics
 from parley.gateway.session_relay import AGAIN_CODE, SessionRelay
 from parley.gateway.upstream import UpstreamConnection, UpstreamSettings, upstream_headers
@@ -42,6 +43,8 @@ TAKE_OVER_S: Final = 2.0
 """How long the connection before may need to leave."""
 
 _REASONS: Final = {status: reason for reason, status in RESUME_STATUSES.items()}
+
+T = TypeVar("T")
 
 log = logs.get(__name__)
 
@@ -81,11 +84,17 @@ class Resumption:
             held: what this connection took at admission.
 
         Raises:
-            Departed: it left before it said anything.
+            Departed: it left before it had its session.
             ParleyError: what it said makes no sense.
         """
         request = await self._first(connection)
-        lease = await self._kept.find(request.session_id)
+        try:
+            lease = await _unless_left(connection, self._kept.find(request.session_id))
+        except NotYetKnown:
+            self._metrics.resumption("not_yet_known")
+            log.info("session not yet known", session_id=request.session_id)
+            connection.close(AGAIN_CODE, "try again")
+            return
         if lease is None or lease.key_id != client.key_id:
             self._not_found(connection, request.session_id, client)
             return
@@ -103,7 +112,10 @@ class Resumption:
             lease, self._settings, dialect=lease.resume.dialect, headers=headers
         ) as upstream:
             try:
-                await upstream.resume(hash_of(request.resume_token), request.seq, request.sent)
+                await _unless_left(
+                    connection,
+                    upstream.resume(hash_of(request.resume_token), request.seq, request.sent),
+                )
             except DialFailed as failure:
                 self._not_opened(connection, lease, failure)
                 return
@@ -126,7 +138,13 @@ class Resumption:
             upstream.hold(lease)
             log.info("session resumed", session_id=lease.session_id)
             await self._admission.wait_until_free(lease.session_id, TAKE_OVER_S)
-            held.enter_context(self._admission.claim(lease.session_id))
+            try:
+                held.enter_context(self._admission.claim(lease.session_id))
+            except Refused:
+                log.warning("connection before does not leave", session_id=lease.session_id)
+                self._kept.keep(lease, ExitStack())
+                connection.close(AGAIN_CODE, "try again")
+                return
             await self._relay.run(connection, upstream, dialect, held)
 
     async def _first(self, connection: Connection) -> ResumeRequest:
@@ -164,3 +182,22 @@ class Resumption:
         told = ResumeRefusal(reason=reason, message=f"{REFUSALS[reason]} {why}".rstrip())
         connection.send_text(msgspec.json.encode(told))
         connection.close(REFUSED_CODE, reason)
+
+
+async def _unless_left(connection: Connection, work: Coroutine[Any, Any, T]) -> T:
+    """What comes of `work`. A client that has given up must not take its session from the
+    connection with which it has tried again meanwhile.
+
+    Raises:
+        Departed: it left.
+    """
+    working = asyncio.ensure_future(work)
+    first: set[asyncio.Future[Any]] = {working, connection.closed}
+    try:
+        await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise Departed("left before its session was found")
+        return working.result()
+    finally:
+        working.cancel()
+        await asyncio.gather(working, return_exceptions=True)

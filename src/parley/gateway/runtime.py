@@ -207,6 +207,7 @@ class GatewayRuntime:
             admission=self.admission,
             clock=self.clock,
             copies=self.copies,
+            window_s=limits.resume_window_s,
         )
         rebuilding = Rebuilding(
             dispatcher=self.dispatcher,

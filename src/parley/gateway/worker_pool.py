@@ -260,6 +260,7 @@ class WorkerPool:
         self._workers[hello.worker_id] = worker
         for session in hello.sessions:
             self.phase(worker, session)
+        self._end_forgotten(worker)
         self.last_alive_at = now
         self._slots_seen = hello.slots
         self._has_loaded(hello, now)
@@ -267,6 +268,16 @@ class WorkerPool:
         self.joined.notify(worker)
         self.alive.notify(worker)
         return worker
+
+    def _end_forgotten(self, worker: Worker) -> None:
+        """Sessions that ended while their worker's control socket was broken, so long ago that it
+        says nothing of them: nobody else would give their slots back."""
+        told = {session.lease_id for session in worker.hello.sessions}
+        for lease in list(worker.leases.values()):
+            if lease.resume is not None and lease.lease_id not in told:
+                lease.phase = Phase.ENDED
+                worker.said_free = min(worker.slots, worker.said_free + 1)
+                self.ended.notify(lease, lease.tokens)
 
     def heard(self, worker: Worker, heartbeat: Heartbeat) -> None:
         """A sign of life."""
@@ -292,7 +303,7 @@ class WorkerPool:
         self._touch(worker)
         lease_id = message.lease_id
         lease = worker.leases.get(lease_id) or worker.closing.get(lease_id)
-        if lease is None and message.resume is not None and message.phase is not Phase.ENDED:
+        if lease is None and message.resume is not None:
             lease = self._learn(worker, message, message.resume)
         if lease is None:
             return
@@ -323,7 +334,8 @@ class WorkerPool:
             self.spent.notify(lease, more)
 
     def _learn(self, worker: Worker, message: SessionPhase, resume: ResumeState) -> Lease:
-        """A session that a worker has kept while this gateway, or the one before, was away."""
+        """A session that a worker has kept while this gateway, or the one before, was away; or
+        that has ended meanwhile, and whose client may come for its last words."""
         now, now_time = self._clock.monotonic(), self._clock.time()
         try:
             note = msgspec.json.decode(resume.note, type=LeaseNote)
@@ -339,12 +351,15 @@ class WorkerPool:
             address=note.address,
             key_id=note.key_id,
             was_opened=True,
+            resume=resume,
+            is_held=message.phase is not Phase.ENDED,
             # Those were counted by the gateway that leased it.
             tokens=message.tokens,
             _release=self._released,
         )
-        worker.leases[lease.lease_id] = lease
-        self.learned.notify(lease)
+        if lease.is_held:
+            worker.leases[lease.lease_id] = lease
+            self.learned.notify(lease)
         return lease
 
     def find_resumable(self, session_id: str) -> Lease | None:

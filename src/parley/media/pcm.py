@@ -65,6 +65,10 @@ class Pcm:
         """`samples` zeros."""
         return cls(np.zeros(samples, np.float32), rate_hz)
 
+    def silenced(self) -> Pcm:
+        """As much silence."""
+        return Pcm.silence(len(self), self.rate_hz)
+
     @classmethod
     def empty(cls, rate_hz: int) -> Pcm:
         """No sound."""

@@ -296,6 +296,10 @@ class ConversationRunner:
             "response": None if response is None else response.remembered(),
         }
 
+    def without_old_sound(self, log: Sequence[Any]) -> list[Any]:
+        """See `RebuildableRunner`: items may be filled into the context anew, with their sound."""
+        return list(log)
+
     async def rebuild(self, log: Sequence[Any], remembered: dict[str, Any]) -> None:
         """See `RebuildableRunner`."""
         redo = ConversationRedo(self._items, self._context, self._view, self._session.session_id)

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import math
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -56,7 +58,7 @@ from parley.session.opened import Voices, no_voices, open_frames, open_voice
 from parley.session.session import Session
 from parley.session.silence import DEADLINE, MODEL_S, SilenceWatch
 from parley.vad import DetectorFactory
-from parley.views.duplex import DuplexView, UnitChoices
+from parley.views.duplex import KEPT_UNITS, DuplexView, UnitChoices
 
 FAILURES_LIMIT: Final = 3
 """So many failed units in a row end the session. Source: service.md 4.4, 4.5."""
@@ -106,12 +108,14 @@ class Decided:
     Args:
         chosen: what the model decided, where it can be told again; None: it decides once more, from
             the same seed, and has to come to the same.
+        needs_sound_s: as in `GenerateResult`.
     """
 
     heard: AudioInput
     is_listen: bool
     text: str
     chosen: UnitChoices | None = None
+    needs_sound_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,6 +384,27 @@ class DuplexRunner:
         self._paused_s = now_s - remembered["paused_ago_s"]
         self._is_rebuilt = True
 
+    def without_old_sound(self, log: Sequence[Any]) -> list[Any]:
+        """See `RebuildableRunner`."""
+        light: deque[Any] = deque()
+        # So many may be decided once more, with what was open before them.
+        units, needed_s = KEPT_UNITS + 1, 0.0
+        for entry in reversed(log):
+            kept = entry
+            if isinstance(entry, WentBack):
+                units = KEPT_UNITS + 1
+            elif isinstance(entry, Decided):
+                if units:
+                    needs_s = math.inf if entry.needs_sound_s is None else entry.needs_sound_s
+                    needed_s = max(needed_s, needs_s)
+                elif needed_s <= 0 and entry.chosen is not None:
+                    heard = dataclasses.replace(entry.heard, pcm=entry.heard.pcm.silenced())
+                    kept = dataclasses.replace(entry, heard=heard)
+                units = max(0, units - 1)
+                needed_s -= entry.heard.pcm.duration_ms / 1000
+            light.appendleft(kept)
+        return list(light)
+
     async def _redo(self, entry: Decided | WentBack) -> None:
         """Bring the context to where it was after an entry of the log."""
         view = self._view
@@ -549,7 +574,8 @@ class DuplexRunner:
         self._unit = None
         # What failed is said again with the next unit.
         del self._written[: len(written)]
-        self._session.log(lambda: Decided(heard, result.is_listen, result.text, result.chosen))
+        decided = Decided(heard, result.is_listen, result.text, result.chosen, result.needs_sound_s)
+        self._session.log(lambda: decided)
         if result.heard:
             self._session.emit(UserTranscribed(done.index, result.heard))
         self._session.emit(done)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import itertools
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -381,6 +382,15 @@ class HalfDuplexRunner:
         if told is not None and (told["text"] or told["audio_ms"] or not told["is_open"]):
             self._was_broken_off = not self._interruptions.is_armed
             await self._redo(Answered(is_heard=True, said=told["text"], is_whole=False))
+
+    def without_old_sound(self, log: Sequence[Any]) -> list[Any]:
+        """See `RebuildableRunner`."""
+        light = list(log)
+        for at, (asked, answered) in enumerate(itertools.pairwise(log)):
+            is_known = isinstance(answered, Answered) and answered.taken_in is not None
+            if isinstance(asked, Asked) and is_known:
+                light[at] = dataclasses.replace(asked, pcm=asked.pcm.silenced())
+        return light
 
     async def _redo(self, entry: Asked | Answered | Cut) -> None:
         """Bring the context to where it was after an entry of the log."""

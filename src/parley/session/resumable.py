@@ -280,8 +280,7 @@ class ResumableSocket:
             await self._first.close(code, reason)
             return
         self._closing = (code, reason)
-        if self._copy is not None:
-            self._copy.is_on = False
+        self._drop_copy()
         self._news.set()
         while (attached := self._attached) is not None:
             await asyncio.wait({attached.over})
@@ -289,6 +288,9 @@ class ResumableSocket:
     def end(self) -> None:
         """Nothing will come or go any more. Safe to repeat."""
         self._is_over = True
+        self._drop_copy()
+        if self._journal is not None:
+            self._journal.acknowledge(self._journal.last_seq)
         self._detach(self._attached)
         self._changed.set()
         for task in list(self._tasks):
@@ -524,6 +526,13 @@ class ResumableSocket:
             return False
         _log.info("session handed over", after=journal.last_seq)
         return True
+
+    def _drop_copy(self) -> None:
+        """The session is over: it will not be rebuilt. What remembers this one, for a client that
+        asks what became of it, must not remember the copy."""
+        if self._copy is not None:
+            self._copy.is_on = False
+            self._copy.give_up("ended")
 
     def copy_nothing(self) -> None:
         """No other worker could go on with this session."""

@@ -112,6 +112,11 @@ class RebuildableRunner(Protocol):
         """What it knows besides the log, as values; None: it cannot be told in this moment."""
         ...
 
+    def without_old_sound(self, log: Sequence[Any]) -> list[Any]:
+        """The log with silence for sound that `rebuild` does not need: all that came of it is in
+        the log, and nothing that is still to come depends on it."""
+        ...
+
     async def rebuild(self, log: Sequence[Any], remembered: dict[str, Any]) -> None:
         """Do again what is in the log, and be as that runner was; `run` goes on from there.
 

@@ -19,6 +19,11 @@ from parley.session.journal import JournalEntry
 QUIET_S: Final = 1.0
 """Where there is nothing to tell, the state is brought up to date no more often than this."""
 
+LIGHTEN_BYTES: Final = 4 << 20
+LIGHTEN_GROWTH: Final = 2
+"""A log of this size (two minutes of sound at 16 kHz) is relieved of sound that nobody needs any
+more, and again when it is so many times as large as it was then."""
+
 _log = logs.get(__name__)
 
 
@@ -78,6 +83,8 @@ class SessionCopy:
     context: CopyContext
     head: Callable[[], Any]
     stored: Callable[[], None] = lambda: None
+    lighten: Callable[[list[Any]], list[Any]] = list
+    """The entries of a log without what is not needed any more, see `RebuildableRunner`."""
     is_on: bool = False
     has_given_up: bool = False
     """Whether there will be no copy of this session."""
@@ -91,6 +98,7 @@ class SessionCopy:
     _pending: list[bytes] = field(default_factory=list)
     _kept: list[bytes] = field(default_factory=list)
     _kept_bytes: int = 0
+    _lighten_at: int = field(default_factory=lambda: LIGHTEN_BYTES)
     _taken_seq: int = 0
     _under_way: _UnderWay | None = None
 
@@ -101,6 +109,8 @@ class SessionCopy:
         if not self._kept_bytes:
             self._add(self.head())
         self._add(entry)
+        if self._kept_bytes > self._lighten_at and self._under_way is None:
+            self._shed()
         if self._kept_bytes > self.context.limit_bytes:
             self.give_up("too large")
 
@@ -109,6 +119,21 @@ class SessionCopy:
         # A length in front: pieces of a log are joined.
         self._pending.append(len(data).to_bytes(4, "big") + data)
         self._kept_bytes += len(data) + 4
+
+    def _shed(self) -> None:
+        """Relieve the log of what is not needed any more. The gateway is sent it anew."""
+        before = self._kept_bytes
+        pending = len(entries(self._pending))
+        head, *rest = entries((*self._kept, *self._pending))
+        self._kept, self._pending, self._kept_bytes = [], [], 0
+        for entry in (head, *self.lighten(rest)):
+            self._add(entry)
+        self._kept = self._pending[: len(self._pending) - pending]
+        self._pending = self._pending[len(self._kept) :]
+        self._lighten_at = max(LIGHTEN_BYTES, LIGHTEN_GROWTH * self._kept_bytes)
+        if self._kept_bytes < before:
+            self._number = 0
+        _log.info("copy of the session relieved", bytes=self._kept_bytes, before=before)
 
     def begin(self, seq: int) -> None:
         """From message `seq` + 1 on, what the client is told has to be in the copy."""

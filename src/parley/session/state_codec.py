@@ -2,12 +2,13 @@
 
 Only dataclasses, structs and enums of `parley` are made again, and none of their code runs: what
 comes from another worker can hold wrong values, but do nothing. Sound that came as 16-bit samples
-takes 16 bits.
+takes 16 bits, and silence nothing.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import sys
 from collections import deque
 from enum import Enum
@@ -21,6 +22,7 @@ from parley.errors import InvalidPayload
 _ARRAYS: Final = frozenset({"float32", "int16", "uint8", "int64", "float64"})
 _PCM16: Final = "pcm16"
 _DEPTH_LIMIT: Final = 64
+_ZEROS_LIMIT: Final = 1 << 26
 
 
 def encode(value: Any) -> bytes:
@@ -71,6 +73,8 @@ def _plain(value: Any) -> Any:
 
 def _array(value: np.ndarray[Any, Any]) -> list[Any]:
     data = np.ascontiguousarray(value)
+    if data.size and data.dtype.name in _ARRAYS and not data.any():
+        return ["zeros", data.dtype.name, list(data.shape)]
     if data.dtype == np.float32 and data.ndim == 1:
         scaled = data * np.float32(32768)
         whole = np.clip(np.nan_to_num(scaled), -32768, 32767).astype("<i2")
@@ -103,6 +107,8 @@ def _value(plain: Any, depth: int) -> Any:
             return msgspec.UNSET
         case "array":
             return _samples(*rest)
+        case "zeros":
+            return _zeros(*rest)
         case "enum":
             found = _class(rest[0])
             if not issubclass(found, Enum):
@@ -120,6 +126,12 @@ def _samples(name: str, shape: list[int], data: bytes) -> np.ndarray[Any, Any]:
     if name not in _ARRAYS:
         raise ValueError(f"arrays of {name!r} are unknown")
     return np.frombuffer(data, name).reshape(shape).copy()
+
+
+def _zeros(name: str, shape: list[int]) -> np.ndarray[Any, Any]:
+    if name not in _ARRAYS or math.prod(shape) > _ZEROS_LIMIT:
+        raise ValueError(f"{shape} zeros of {name!r} are too many or unknown")
+    return np.zeros(shape, name)
 
 
 def _class(name: str) -> type:

@@ -343,8 +343,9 @@ class LimitSettings(Part):
         64.0,
         ge=0,
         description="Most that the gateway keeps of one session so that another worker can go on "
-        "with it, where the client asked for resuming: its sound, 2 MB a minute, and its pictures; "
-        "0: nothing, and such sessions end with their worker.",
+        "with it, where the client asked for resuming: what came of its sound (and, where the "
+        "model does not say, the sound, 2 MB a minute), and its pictures; 0: nothing, and such "
+        "sessions end with their worker.",
     )
     copies_mb: float = Field(
         1024.0,

@@ -68,6 +68,7 @@ class UnitResult:
             answer.
         problem: why a part behind the model did not answer; "" where nothing went wrong.
         chosen: what the model decided about the unit, for `again`; None: it takes none.
+        needs_sound_s: as in `GenerateResult`.
         end_of_turn: the model has finished what it was saying. After `stop` true with `is_listen`.
         current_time: units so far.
         kv_cache_length: context tokens before settling.
@@ -88,6 +89,7 @@ class UnitResult:
     heard: str = ""
     problem: str = ""
     chosen: UnitChoices | None = None
+    needs_sound_s: float | None = None
 
     @property
     def cost_llm_ms(self) -> float:
@@ -306,6 +308,7 @@ class DuplexView:
             heard=heard.heard or decoded.heard,
             problem=decoded.problem,
             chosen=_choices(heard.chosen, decoded.chosen),
+            needs_sound_s=decoded.needs_sound_s,
         )
 
     async def catch_up(self) -> None:

@@ -88,6 +88,11 @@ class Reporter(Protocol):
         """Every session that sessions now."""
         ...
 
+    @property
+    def is_looked_for(self) -> bool:
+        """Whether a client may be looking for its session at the gateway."""
+        ...
+
     def stop_turn(self, order: StopTurn) -> bool:
         """Whether an answer was silenced."""
         ...
@@ -201,8 +206,8 @@ class ControlLink:
                     self._complain(error, retry_s)
             # Spread out, so that a gateway that returns is not met by all its workers at once.
             await asyncio.sleep(retry_s * random.uniform(0.8, 1.2))
-            keeps = any(each.resume is not None for each in self._reporter.living())
-            retry_s = min(KEEPING_RETRY_S if keeps else LAST_RETRY_S, 2 * retry_s)
+            last_s = KEEPING_RETRY_S if self._reporter.is_looked_for else LAST_RETRY_S
+            retry_s = min(last_s, 2 * retry_s)
 
     def _note_standby(self) -> None:
         if self._complaint != STANDBY_HEADER:

@@ -163,8 +163,8 @@ class Host:
     leaving: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when nothing is left to do and the process may end."""
     _held: dict[str, _Held] = field(default_factory=dict)
-    _ended: dict[str, ResumableSocket] = field(default_factory=dict)
-    """Of sessions that have ended, newest last: their clients are told so."""
+    _ended: dict[str, _Held] = field(default_factory=dict)
+    """Sessions that have ended, newest last: their clients are told so."""
     _is_leaving: bool = False
     _emptied: asyncio.Event = field(default_factory=asyncio.Event)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
@@ -268,15 +268,11 @@ class Host:
             runner = self._runner(lease, dialect, session, slot, seed)
             if not (isinstance(runner, RebuildableRunner) and dialect.can_be_rebuilt):
                 held.socket.copy_nothing()
-            elif rebuilt is not None:
-                await rebuilt.restore(held.socket, session, runner)
-                if recording is not None and rebuilt.setup is not None:
-                    recording.go_on(
-                        rebuilt.setup,
-                        first=rebuilt.recording_id,
-                        seed=seed,
-                        at_s=self.clock.monotonic(),
-                    )
+            else:
+                if held.copy is not None:
+                    held.copy.lighten = runner.without_old_sound
+                if rebuilt is not None:
+                    await self._restore(rebuilt, held.socket, session, runner, recording)
             _log.info("session began", kind=lease.kind, queue_wait_ms=lease.queue_wait_ms)
             ended = await session.run(runner)
         finally:
@@ -287,7 +283,24 @@ class Host:
             if session is not None:
                 await session.finish()
             if held.socket is not None:
-                self._let_last_words_be_fetched(held, held.socket, ended)
+                self._let_last_words_be_fetched(held.socket, ended)
+
+    async def _restore(
+        self,
+        rebuilt: RebuiltCopy,
+        socket: ResumableSocket,
+        session: Session,
+        runner: RebuildableRunner,
+        recording: SessionRecorder | None,
+    ) -> None:
+        await rebuilt.restore(socket, session, runner)
+        if recording is not None and rebuilt.setup is not None:
+            recording.go_on(
+                rebuilt.setup,
+                first=rebuilt.recording_id,
+                seed=rebuilt.seed,
+                at_s=self.clock.monotonic(),
+            )
 
     def _new_seed(self) -> int:
         return secrets.randbelow(2**63) if self.seed is None else self.seed
@@ -348,27 +361,33 @@ class Host:
         self._resumable(lease_id).check(token_hash, seq)
 
     def _resumable(self, lease_id: str) -> ResumableSocket:
-        held = self._held.get(lease_id)
-        found = self._ended.get(lease_id) if held is None else held.socket
-        if found is None:
+        found = self._held.get(lease_id) or self._ended.get(lease_id)
+        if found is None or found.socket is None:
             raise ResumeRefused("unknown")
-        return found
+        return found.socket
 
     def _let_last_words_be_fetched(
-        self, held: _Held, socket: ResumableSocket, ended: SessionEnded | None
+        self, socket: ResumableSocket, ended: SessionEnded | None
     ) -> None:
         """A client that was cut off just now may come back for what it was told last."""
-        if not socket.is_enabled:
-            return
-        lease_id = held.lease.lease_id
-        self._ended[lease_id] = socket
-        while len(self._ended) > ENDED_LIMIT:
-            self._ended.pop(next(iter(self._ended))).end()
-        loop = asyncio.get_running_loop()
         if ended is None or ended.reason == "disconnected" or not socket.has_last_words:
             socket.end()
         else:
+            loop = asyncio.get_running_loop()
             loop.call_later(self.limits.resume_window_s, socket.end)
+
+    def _remember_ended(self, held: _Held) -> None:
+        """Its client may ask what became of it."""
+        if held.socket is None or not held.socket.is_enabled:
+            return
+        # Without session and copy, which are large.
+        self._ended[held.lease.lease_id] = _Held(
+            held.lease, Phase.ENDED, held.was_ready, socket=held.socket
+        )
+        while len(self._ended) > ENDED_LIMIT:
+            oldest = self._ended.pop(next(iter(self._ended)))
+            assert oldest.socket is not None
+            oldest.socket.end()
 
     @property
     def resume_limits(self) -> ResumeLimits:
@@ -419,6 +438,7 @@ class Host:
             _log.warning("session cleaned up with an error", exc_info=True)
         finally:
             self._held.pop(held.lease.lease_id, None)
+            self._remember_ended(held)
             self._enter(held, Phase.ENDED)
             if not self._held:
                 self._emptied.set()
@@ -584,7 +604,9 @@ class Host:
             context_tokens=spec.context_limit_tokens,
             transcription_prompt=spec.transcription_prompt,
             certificate=who.certificate,
-            sessions=tuple(self._described(held) for held in self._held.values()),
+            sessions=tuple(
+                self._described(held) for held in (*self._held.values(), *self._ended.values())
+            ),
         )
 
     def heartbeat(self) -> Heartbeat:
@@ -617,6 +639,14 @@ class Host:
     def living(self) -> Iterable[SessionPhase]:
         """Every session that is here."""
         return [self._described(held) for held in self._held.values()]
+
+    @property
+    def is_looked_for(self) -> bool:
+        """Whether a client may be looking for its session at the gateway."""
+        is_living = any(held.socket and held.socket.is_enabled for held in self._held.values())
+        return is_living or any(
+            held.socket and held.socket.has_last_words for held in self._ended.values()
+        )
 
     def stop_turn(self, order: StopTurn) -> bool:
         """Silence one session's answer; whether there was one."""

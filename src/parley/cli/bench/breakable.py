@@ -33,8 +33,9 @@ class BreakableNetwork:
         self._back_s = 0.0
         self.breaks = 0
         self.silent_breaks = 0
-        self.broken_s: list[float] = []
-        """When it was broken, monotonic."""
+        self.is_explained = True
+        """Whether the connection that was lost last had been broken here."""
+        self._explained = 0
 
     async def connect(self, access: Access, url: str) -> Socket:
         if time.monotonic() < self._back_s:
@@ -53,6 +54,11 @@ class BreakableNetwork:
     def requests(self, access: Access) -> None:
         """Its default for HTTP."""
 
+    def explain(self) -> None:
+        """A connection is lost: see `is_explained`."""
+        self.is_explained = self.breaks > self._explained
+        self._explained = self.breaks
+
     def break_off(self, down_s: float = 0.0) -> None:
         """This end is told that the connection is lost; the far end, as often as not, only that
         nothing comes any more. `down_s`: for so long no connection can be made."""
@@ -61,7 +67,6 @@ class BreakableNetwork:
         is_silent = self._dice.random() < 0.5
         self.breaks += 1
         self.silent_breaks += is_silent
-        self.broken_s.append(time.monotonic())
         self._back_s = time.monotonic() + down_s
         self._newest.break_off(is_silent=is_silent)
 

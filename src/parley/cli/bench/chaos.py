@@ -17,6 +17,7 @@ import random
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
@@ -25,7 +26,7 @@ from parley.cli.bench.breakable import BreakableNetwork
 from parley.cli.bench.chaos_servers import Outage, Servers
 from parley.cli.bench.chaos_talks import TALKS, is_right_but_cut, word_of
 from parley.cli.bench.figures import Figures
-from parley.client.events import Event, Reconnected
+from parley.client.events import Event, Reconnected, Reconnecting
 from parley.errors import BadInput, ParleyError, SetupError
 
 HANG_S: Final = 300.0
@@ -33,11 +34,15 @@ HANG_S: Final = 300.0
 MORE_CUTS: Final = 2
 """Cuts of one conversation besides the one whose turn it is."""
 FROZEN_S: Final = (0.1, 2.0)
+WINDOW_S: Final = 240
+"""How long sessions wait for their clients."""
 PAUSE_S: Final = (0.1, 1.5)
 """Between two kills."""
 NOTICED_S: Final = {False: 0.0, True: 5.0}
 """How long after the end of an outage a client may learn that there was one: of a worker's, from
 the gateway, when it is certain."""
+MET_S: Final = 6.0
+"""How long after a kill it is known who met it."""
 LIMITS_MS: Final = {"cut": 2000.0, "gateway": 2000.0, "worker": 5000.0}
 """The 95th percentile of recovery may take so long: after the cut, after the next gateway listens,
 after a slot is free."""
@@ -56,6 +61,9 @@ class ChaosReport:
             the cut, `gateway` from when the next one listened, `worker` from when a slot was free,
             `frozen …` from the end of that.
         turns_cut: conversations with an answer that ended where its worker died, and was told to.
+        gateway_kills, worker_kills: those that a conversation met: it lost its connection by it,
+            or ended.
+        vain_kills: of servers with which nobody was talking.
         not_done: cuts, kills and freezes for which there was no time.
         spread: cuts by dialect.
     """
@@ -65,6 +73,7 @@ class ChaosReport:
     half_open: int = 0
     gateway_kills: int = 0
     worker_kills: int = 0
+    vain_kills: int = 0
     freezes: int = 0
     lost: int = 0
     twice: int = 0
@@ -105,6 +114,9 @@ class ChaosPlan:
     at_once: int
     seed: int
     limit_s: float = 36_000.0
+    workers: int = 0
+    """0: as many as are needed."""
+    logs: Path | None = None
 
 
 def chaos(
@@ -121,14 +133,25 @@ def chaos(
     minutes: Annotated[
         float, typer.Option(min=0.1, help="What is not done by then is not done.")
     ] = 600,
+    workers: Annotated[
+        int, typer.Option(min=0, help="Workers; 0: one, and one more if workers are killed.")
+    ] = 0,
+    logs: Annotated[
+        Path | None, typer.Option(file_okay=False, help="Folder for what the servers say.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Cut connections, kill and freeze servers at random; count what conversations lose."""
     if dialect not in (*TALKS, "all"):
         raise BadInput(f"'{dialect}' is none of {', '.join(TALKS)}, all.")
     names = tuple(TALKS) if dialect == "all" else (dialect,)
+    if logs is not None:
+        logs.mkdir(parents=True, exist_ok=True)
     plan = ChaosPlan(
-        names, model, cuts, gateway_kills, worker_kills, freezes, at_once, seed, 60 * minutes
+        *(names, model, cuts, gateway_kills, worker_kills, freezes, at_once, seed),
+        limit_s=60 * minutes,
+        workers=workers,
+        logs=logs,
     )
     report = asyncio.run(run(plan))
     _print(report, as_json=as_json)
@@ -142,17 +165,21 @@ async def run(plan: ChaosPlan) -> ChaosReport:
         SetupError: they do not start, or an uncut conversation comes to nothing.
     """
     # Whoever loses its worker finds a slot at another.
-    workers = 2 if plan.worker_kills else 1
+    workers = max(plan.workers, 2 if plan.worker_kills else 1)
     environment = {
         # A gateway that takes long to start, because the machine is busy, loses nothing.
-        "PARLEY_LIMITS__RESUME_WINDOW_S": "240",
+        "PARLEY_LIMITS__RESUME_WINDOW_S": str(WINDOW_S),
         # The hum of this bench is speech to this one.
         "PARLEY_WORKER__VAD": "energy",
         # What one conversation draws, every other draws, too: else no two would be alike.
         "PARLEY_MODEL__SEED": "1",
     }
     async with Servers.started(
-        model=plan.model, slots=plan.at_once, workers=workers, environment=environment
+        model=plan.model,
+        slots=plan.at_once,
+        workers=workers,
+        environment=environment,
+        logs=plan.logs,
     ) as servers:
         return await _Chaos(plan, servers).run()
 
@@ -167,6 +194,8 @@ class _Chaos:
         self._right: dict[str, Outcome] = {}
         self._turn: dict[str, Iterator[int]] = {}
         self._is_disaster_left = False
+        self._met: set[int] = set()
+        """Outages that conversations met, by number."""
         self._due_s = time.monotonic() + plan.limit_s
         self.report = ChaosReport()
 
@@ -184,7 +213,8 @@ class _Chaos:
             tasks.create_task(self._disasters())
             for _ in range(plan.at_once):
                 tasks.create_task(self._converse(numbers))
-        report.slots_leaked = await self._servers.leaked()
+        self._count_met()
+        report.slots_leaked = await self._servers.leaked(WINDOW_S)
         asked = plan.cuts + plan.gateway_kills + plan.worker_kills + plan.freezes
         done = min(plan.cuts, report.cuts) + report.gateway_kills + report.worker_kills
         report.not_done = asked - done - report.freezes
@@ -201,29 +231,43 @@ class _Chaos:
             await self._cut_talk(names[next(numbers) % len(names)])
 
     async def _disasters(self) -> None:
-        """Kill and freeze, in an order that is drawn, one after the other."""
-        plan, report, servers = self._plan, self.report, self._servers
+        """Kill and freeze, in an order that is drawn, one after the other; and once more where
+        nobody met it."""
+        plan, report = self._plan, self.report
         kinds = ["gateway"] * plan.gateway_kills + ["worker"] * plan.worker_kills
         kinds += ["freeze"] * plan.freezes
         self._dice.shuffle(kinds)
         self._is_disaster_left = bool(kinds)
-        for kind in kinds:
-            if not self._has_time:
-                break
-            delay_s = self._dice.uniform(*PAUSE_S)
-            match kind:
-                case "gateway":
-                    await servers.replace_gateway(delay_s)
-                    report.gateway_kills += 1
-                case "worker":
-                    await servers.replace_worker(delay_s)
-                    report.worker_kills += 1
-                case _:
-                    await asyncio.sleep(delay_s)
-                    victim = self._dice.choice(("gateway", "worker"))
-                    await servers.freeze(victim, self._dice.uniform(*FROZEN_S))
-                    report.freezes += 1
+        while kinds and self._has_time:
+            await self._disaster(kinds.pop())
+            if not kinds:
+                await asyncio.sleep(MET_S)
+                self._count_met()
+                kinds += ["gateway"] * (plan.gateway_kills - report.gateway_kills)
+                kinds += ["worker"] * (plan.worker_kills - report.worker_kills)
         self._is_disaster_left = False
+
+    async def _disaster(self, kind: str) -> None:
+        servers, dice = self._servers, self._dice
+        delay_s = dice.uniform(*PAUSE_S)
+        match kind:
+            case "gateway":
+                await servers.replace_gateway(delay_s)
+            case "worker":
+                await servers.replace_worker(delay_s)
+            case _:
+                await asyncio.sleep(delay_s)
+                victim = dice.choice(("gateway", "worker"))
+                await servers.freeze(victim, dice.uniform(*FROZEN_S))
+                self.report.freezes += 1
+
+    def _count_met(self) -> None:
+        """Which kills were met."""
+        report, outages = self.report, self._servers.outages
+        met = [outages[number].kind for number in self._met]
+        report.gateway_kills, report.worker_kills = met.count("gateway"), met.count("worker")
+        killed = sum(outage.kind in ("gateway", "worker") for outage in outages)
+        report.vain_kills = killed - report.gateway_kills - report.worker_kills
 
     async def _cut_talk(self, name: str) -> None:
         report, right, dice = self.report, self._right[name], self._dice
@@ -240,6 +284,7 @@ class _Chaos:
                 outcome = await self._talk(name, network, frozenset(breaks))
         except (ParleyError, TimeoutError) as error:
             code = error.code if isinstance(error, ParleyError) else "timeout"
+            self._met |= set(self._explaining(network))
             report.errors[code] = report.errors.get(code, 0) + 1
             self._example(f"{name} {sorted(breaks)}: {error!r}")
             return
@@ -294,6 +339,9 @@ class _Chaos:
         talk = TALKS[name]
 
         def seen(event: Event) -> bool:
+            if isinstance(event, Reconnecting):
+                network.explain()
+                self._met |= set(self._explaining(network))
             if isinstance(event, Reconnected):
                 self._recovered(event.away_s, network)
             word = word_of(event)
@@ -312,6 +360,17 @@ class _Chaos:
         finally:
             network.finish()
 
+    def _explaining(self, network: BreakableNetwork) -> list[int]:
+        """Kills by which a connection that is lost now was lost; none: it was broken."""
+        if network.is_explained:
+            return []
+        now_s = time.monotonic()
+        return [
+            number
+            for number, outage in enumerate(self._servers.outages)
+            if outage.kind in ("gateway", "worker") and _met(outage, now_s, now_s)
+        ][-1:]
+
     def _recovered(self, away_s: float, network: BreakableNetwork) -> None:
         """A session goes on now; from what?"""
         now_s = time.monotonic()
@@ -322,8 +381,9 @@ class _Chaos:
             kind = outage.kind
             ended_s = lost_s if outage.ended_s is None else outage.ended_s
             # Another worker may be there before the client learns that its own one is gone.
-            since_s = ended_s if kind == "worker" else max(lost_s, ended_s)
-        elif not network.broken_s or network.broken_s[-1] < lost_s - 1.0:
+            is_lost = kind == "worker" and not network.is_explained
+            since_s = ended_s if is_lost else max(lost_s, ended_s)
+        elif not network.is_explained:
             kind = "unexplained"
         self.report.recovery_ms.setdefault(kind, []).append(1000 * max(0.0, now_s - since_s))
 
@@ -345,8 +405,8 @@ def _print(report: ChaosReport, *, as_json: bool) -> None:
         return
     typer.echo(
         f"{report.conversations} conversations, {report.cuts} cuts ({report.half_open} half-open), "
-        f"{report.gateway_kills} gateways and {report.worker_kills} workers killed, "
-        f"{report.freezes} frozen"
+        f"{report.gateway_kills} gateways and {report.worker_kills} workers killed in "
+        f"conversations ({report.vain_kills} besides), {report.freezes} frozen"
     )
     typer.echo("cuts by dialect: " + ", ".join(f"{n} {c}" for n, c in report.spread.items()))
     typer.echo(

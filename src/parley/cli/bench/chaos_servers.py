@@ -14,7 +14,8 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 import httpx
 
@@ -22,6 +23,10 @@ from parley.errors import SetupError
 
 START_S: Final = 120.0
 """How long servers may take to begin, and slots to become free."""
+BUSY_S: Final = 10.0
+"""How long a worker that is to be killed may take to get a session."""
+TO_SPARE: Final = 2
+"""Workers of which one may be killed: the other one takes its sessions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +53,7 @@ class Servers:
         slots: of each worker.
         workers: how many.
         environment: settings besides.
+        logs: a folder for what every process says; None: only errors are shown.
     """
 
     def __init__(
@@ -58,8 +64,10 @@ class Servers:
         slots: int,
         workers: int = 1,
         environment: Mapping[str, str] | None = None,
+        logs: Path | None = None,
     ) -> None:
         self._folder = folder
+        self._logs = logs
         self._model = model
         self._slots = slots
         self._count = workers
@@ -75,7 +83,9 @@ class Servers:
         }
         self._processes: list[asyncio.subprocess.Process] = []
         self._gateway: asyncio.subprocess.Process | None = None
-        self._workers: list[asyncio.subprocess.Process] = []
+        self._workers: dict[int, asyncio.subprocess.Process] = {}
+        """By their index, oldest first; it is never used twice."""
+        self._next_index = 0
         self._one_at_a_time = asyncio.Lock()
         self.outages: list[Outage] = []
 
@@ -91,7 +101,7 @@ class Servers:
     @property
     def worker_pid(self) -> int:
         """Of the newest worker."""
-        return self._workers[-1].pid
+        return list(self._workers.values())[-1].pid
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -102,11 +112,17 @@ class Servers:
         slots: int = 1,
         workers: int = 1,
         environment: Mapping[str, str] | None = None,
+        logs: Path | None = None,
     ) -> AsyncIterator[Servers]:
         """Up and free while the block runs."""
         with tempfile.TemporaryDirectory(prefix="parley-chaos-") as folder:
             servers = cls(
-                folder, model=model, slots=slots, workers=workers, environment=environment
+                folder,
+                model=model,
+                slots=slots,
+                workers=workers,
+                environment=environment,
+                logs=logs,
             )
             try:
                 await servers._start_gateway()
@@ -131,25 +147,29 @@ class Servers:
             self._back(number)
 
     async def replace_worker(self, delay_s: float) -> None:
-        """Kill one after a moment, and start another. Its sessions may go on as soon as a slot is
-        free elsewhere, which is at once where there are more slots than conversations."""
+        """Kill the one with most sessions, a moment after it has some, and start another. Its
+        sessions may go on as soon as a slot is free elsewhere, which is at once where there are
+        more slots than conversations. Returns when a worker may be killed again."""
         async with self._one_at_a_time:
+            await self._until_busy()
             await asyncio.sleep(delay_s)
-            victim = self._workers.pop(0)
+            busy = await self._busy()
+            index = max(self._workers, key=lambda each: busy.get(each, 0))
+            victim = self._workers.pop(index)
             number = self._out("worker")
             victim.kill()
             await victim.wait()
             if self._count > 1:
                 self._back(number)
             await self._start_worker()
-            await self.until_workers()
+            await self.until_workers(min(self._count, TO_SPARE))
             if self._count == 1:
                 self._back(number)
 
     async def freeze(self, kind: str, seconds: float) -> None:
         """Stop a process for so long (SIGSTOP); then it goes on."""
         async with self._one_at_a_time:
-            process = self._gateway if kind == "gateway" else self._workers[0]
+            process = self._gateway if kind == "gateway" else next(iter(self._workers.values()))
             assert process is not None
             number = self._out(f"frozen {kind}")
             process.send_signal(signal.SIGSTOP)
@@ -169,15 +189,16 @@ class Servers:
 
     # ---- what is asked of them -------------------------------------------------------------
 
-    async def leaked(self) -> int:
-        """Slots that are not free although nobody talks."""
+    async def leaked(self, window_s: float) -> int:
+        """Slots that are not free although nobody talks. A client that could tell nobody that it
+        leaves, because there was no gateway, keeps its slot for `window_s`."""
         try:
-            await self.until_free()
+            await self.until_free(START_S + window_s)
         except SetupError:
             return self._slots * self._count - max(0, (await self._look())[1])
         return 0
 
-    async def until_free(self) -> None:
+    async def until_free(self, limit_s: float = START_S) -> None:
         """Until every slot is.
 
         Raises:
@@ -188,30 +209,55 @@ class Servers:
         async def is_free() -> bool:
             return (await self._look())[1] == wanted
 
-        await self._until(is_free)
+        await self._until(is_free, limit_s)
 
-    async def until_workers(self) -> None:
-        """Until all workers are there.
+    async def until_workers(self, count: int) -> None:
+        """Until so many workers are there.
 
         Raises:
             SetupError: it takes too long.
         """
 
         async def are_there() -> bool:
-            return (await self._look())[0] >= self._count
+            return (await self._look())[0] >= count
 
         await self._until(are_there)
 
+    async def _until_busy(self) -> None:
+        """Until a worker holds a session, for a moment at most."""
+        due = time.monotonic() + BUSY_S
+
+        async def is_busy() -> bool:
+            return any((await self._busy()).values()) or time.monotonic() > due
+
+        await self._until(is_busy)
+
+    async def _busy(self) -> dict[int, int]:
+        """Workers by their index, and how many slots of each are taken."""
+        return {
+            int(worker["index"]): int(worker["slots"]) - int(worker["free_slots"])
+            for worker in await self._list() or ()
+        }
+
     async def _look(self) -> tuple[int, int]:
         """Workers that can take sessions, and free slots; -1 where nobody answers."""
+        workers = await self._list()
+        if workers is None:
+            return -1, -1
+        return len(workers), sum(int(worker["free_slots"]) for worker in workers)
+
+    async def _list(self) -> list[dict[str, Any]] | None:
+        """Our workers that can take sessions, as the gateway lists them; None: nobody answers."""
         try:
             async with httpx.AsyncClient(trust_env=False, timeout=5.0) as http:
                 answer = await http.get(f"{self.url}/workers")
         except httpx.HTTPError:
-            return -1, -1
-        workers = answer.json()["workers"]
-        there = sum(1 for worker in workers if worker["status"] not in ("offline", "loading"))
-        return there, sum(int(worker["free_slots"]) for worker in workers)
+            return None
+        return [
+            worker
+            for worker in answer.json()["workers"]
+            if worker["status"] not in ("offline", "loading") and worker["index"] in self._workers
+        ]
 
     async def _start_gateway(self) -> None:
         port = str(self._port)
@@ -225,21 +271,27 @@ class Servers:
         await self._until(answers)
 
     async def _start_worker(self) -> None:
-        self._workers.append(
-            await self._start(
-                *("worker", "--gateway", self.url, "--model", self._model),
-                *("--slots", str(self._slots)),
-            )
+        index, self._next_index = self._next_index, self._next_index + 1
+        self._workers[index] = await self._start(
+            *("worker", "--gateway", self.url, "--model", self._model),
+            *("--slots", str(self._slots), "--worker-index", str(index)),
         )
 
     async def _start(self, *words: str) -> asyncio.subprocess.Process:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "parley", *words, "--log-level", "error"),
-            cwd=self._folder,
-            env=self._environment,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.DEVNULL,
-        )
+        with contextlib.ExitStack() as files:
+            says: dict[str, Any] = {"stdout": asyncio.subprocess.DEVNULL}
+            if self._logs is not None:
+                path = self._logs / f"{len(self._processes):04}-{words[0]}.log"
+                file = files.enter_context(path.open("wb"))
+                says = {"stdout": file, "stderr": file}
+            level = "error" if self._logs is None else "info"
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "parley", *words, "--log-level", level),
+                cwd=self._folder,
+                env=self._environment,
+                stdin=asyncio.subprocess.DEVNULL,
+                **says,
+            )
         self._processes.append(process)
         return process
 
@@ -249,8 +301,10 @@ class Servers:
                 process.kill()
         await asyncio.gather(*(process.wait() for process in self._processes))
 
-    async def _until(self, condition: Callable[[], Awaitable[bool]]) -> None:
-        due = time.monotonic() + START_S
+    async def _until(
+        self, condition: Callable[[], Awaitable[bool]], limit_s: float = START_S
+    ) -> None:
+        due = time.monotonic() + limit_s
         while not await condition():
             if time.monotonic() > due:
                 raise SetupError("The servers of this bench do not get ready.")

@@ -288,6 +288,7 @@ class AnswerJob(CascadeJob):
                 ending, self._text, end_of_turn=end_of_turn, text_tokens=len(self._text.split()),
                 speech_tokens=-(-samples // 960), context_tokens=memo.tokens, heard=self._heard,
                 problem=self._problem, chosen=self._choices.made,
+                needs_sound_s=memo.turns.seconds + len(memo.rest) / INPUT_RATE_HZ,
             )
         )  # fmt: skip
 
