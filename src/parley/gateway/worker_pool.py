@@ -360,7 +360,8 @@ class WorkerPool:
         if lease.is_held:
             worker.leases[lease.lease_id] = lease
             self.learned.notify(lease)
-        return lease
+        # Whoever learned of it may hold it now.
+        return worker.leases.get(lease.lease_id, lease)
 
     def find_resumable(self, session_id: str) -> Lease | None:
         """The lease of a session that a client may go on with; also one that is being closed, as

@@ -31,11 +31,11 @@ from parley.protocol.resume import (
     as_ack,
     with_fields,
 )
-from parley.session import state_codec
+from parley.session.copy_feed import RETRY_S, CopyFeed
 from parley.session.deadlines import RESUME, Deadlines
 from parley.session.journal import JournalEntry, ResumeJournal, ResumeLimits, ResumeTokens
 from parley.session.outbox import OutputLimits
-from parley.session.session_copy import QUIET_S, SessionCopy
+from parley.session.session_copy import SessionCopy
 from parley.session.socket import Disconnected, SessionSocket
 
 UNUSED_WINDOW_S: Final = 1.5
@@ -43,14 +43,8 @@ UNUSED_WINDOW_S: Final = 1.5
 its client, which may never have had the token, begins anew. Shorter than a gateway keeps a newcomer
 waiting for its own session id."""
 
-RETRY_S: Final = 0.01
-"""A session that cannot tell what it remembers is asked again after this."""
-
 BETWEEN_S: Final = 20.0
 """How long an answer may still take when its session is to go on at another worker."""
-
-COPY_S: Final = 2.0
-"""How long a client that comes back waits for the copy of its session."""
 
 LAST_WORD_S: Final = 2.0
 """How long a connection that was replaced may take to hear of it."""
@@ -113,27 +107,19 @@ class ResumableSocket:
         self._before = 0
         """Messages of the client until it asked."""
         self._received = 0
-        self._handled = 0
-        """Of the messages that were received, those that have been acted upon."""
         self._repeated = 0
         """So many that come next have come before."""
         self._told = 0
-        self._copy = copy
-        self._is_changed = False
-        """Whether something besides messages is not in the copy yet."""
+        self._feed = CopyFeed(copy, clock=clock, stored=self._copy_stored, state=self._state)
         self._is_restored = False
         self._sent_before: int | None = None
         """Messages that the client had sent when it lost another worker; None: it did not."""
-        self._copying: asyncio.Handle | None = None
-        self._copied_s = clock.monotonic()
         self._is_handed_over = False
         """Whether another worker goes on: nothing is taken in or told any more."""
         self.is_between: Callable[[], bool] = lambda: True
         """Whether the session is between two turns or units."""
         self.remember: Callable[[], dict[str, Any] | None] = lambda: None
         """What the session remembers; None: it cannot be told in this moment."""
-        if copy is not None:
-            copy.stored = self._copy_stored
         self._changed = asyncio.Event()
         self._news = asyncio.Event()
         self._closing: tuple[int, str] | None = None
@@ -179,6 +165,7 @@ class ResumableSocket:
         if self._journal is not None or self._limits.window_s <= 0:
             return
         self._journal = ResumeJournal(self._limits)
+        self._feed.use(self._journal)
         self._received = 1
         assert self._attached is not None
         self._begin_delivery(self._attached, (), 0)
@@ -190,26 +177,19 @@ class ResumableSocket:
         token, window_s = self._tokens.issue(), self._limits.window_s
         fields = f'"resume_token":"{token}","resume_window_s":{window_s:g}'
         self._ready_text = ready = with_fields(text, fields)
-        if self._copy is not None:
-            self._copy.begin(self._journal.last_seq)
+        self._feed.begin()
         self._moved()
         return ready
 
     def log(self, entry: Callable[[], Any]) -> None:
         """Something was done that another worker would have to do again. `entry`: called only where
         there is a copy."""
-        if self._copy is not None and self._journal is not None and not self._copy.has_given_up:
-            self._copy.log(entry())
-            self._is_changed = True
+        self._feed.log(entry)
 
     def handled(self) -> None:
         """A message that was received has been acted upon."""
-        if self._journal is None:
-            return
-        self._handled += 1
-        copy = self._copy
-        if copy is not None and self._handled - copy.taken_received >= INPUT_ACK_EVERY:
-            self._copy_soon()
+        if self._journal is not None:
+            self._feed.handle()
 
     async def receive(self) -> str | bytes:
         """The client's next message; waits while there is no connection.
@@ -244,7 +224,7 @@ class ResumableSocket:
                 self._repeated -= 1
                 continue
             self._received += 1
-            if self._safe_received - self._told >= INPUT_ACK_EVERY:
+            if self._feed.safe(self._received) - self._told >= INPUT_ACK_EVERY:
                 self._news.set()
             return frame
 
@@ -259,13 +239,11 @@ class ResumableSocket:
             await self._first.send(frame)
             return
         is_ready = frame is self._ready_text
-        copy = self._copy
-        is_copied = copy is not None and copy.is_waited_for
         # A message is told with the part that brings it, and so after that state.
-        self._told = copy.taken_received if copy is not None and is_copied else self._received
+        self._told = self._feed.taken(self._received)
         fields = f'"seq":{journal.last_seq + 1},"received":{self._told}'
         journal.add(with_fields(frame, fields), self._clock.monotonic())
-        self._copy_soon()
+        self._feed.send_soon()
         if is_ready:
             self._ready_text, self._ready_seq = None, journal.last_seq
         self._news.set()
@@ -280,7 +258,7 @@ class ResumableSocket:
             await self._first.close(code, reason)
             return
         self._closing = (code, reason)
-        self._drop_copy()
+        self._feed.drop()
         self._news.set()
         while (attached := self._attached) is not None:
             await asyncio.wait({attached.over})
@@ -288,7 +266,7 @@ class ResumableSocket:
     def end(self) -> None:
         """Nothing will come or go any more. Safe to repeat."""
         self._is_over = True
-        self._drop_copy()
+        self._feed.drop()
         if self._journal is not None:
             self._journal.acknowledge(self._journal.last_seq)
         self._detach(self._attached)
@@ -330,7 +308,7 @@ class ResumableSocket:
         journal = self._journal
         assert journal is not None
         before, self._attached = self._attached, None
-        received = self._safe_received
+        received = self._feed.safe(self._received)
         self._repeated = self._received - received
         if before is not None:
             self._let_go(before)
@@ -347,7 +325,7 @@ class ResumableSocket:
                 received=received,
             )
         ]
-        self._is_changed = True
+        self._feed.is_changed = True
         if journal.given_up > seq:
             first.append(ResyncRequired(from_seq=seq + 1, to_seq=journal.given_up))
         attached = self._attached = _Attachment(socket, self._loop.create_future())
@@ -395,7 +373,7 @@ class ResumableSocket:
         try:
             if first:
                 # The token in it has to open the session elsewhere, too.
-                await self._until_copied()
+                await self._feed.until_current()
             for text in first:
                 await self._send_to(attached.socket, text)
             while True:
@@ -408,8 +386,9 @@ class ResumableSocket:
                         # It holds a token; whoever has the token has this message.
                         journal.acknowledge(seq)
                     self._changed.set()
-                if self._safe_received - self._told >= INPUT_ACK_EVERY:
-                    self._told = self._safe_received
+                safe = self._feed.safe(self._received)
+                if safe - self._told >= INPUT_ACK_EVERY:
+                    self._told = safe
                     await self._send_to(attached.socket, _text(InputAck(received=self._told)))
                 if self._closing is not None and journal.after(seq) is None:
                     await attached.socket.close(*self._closing)
@@ -422,104 +401,46 @@ class ResumableSocket:
 
     def _releasable(self, seq: int) -> JournalEntry | None:
         """The next message after `seq` that may be told."""
-        journal, copy = self._journal, self._copy
+        journal = self._journal
         assert journal is not None
         if self._is_handed_over:
             return None
         entry = journal.after(seq)
-        if entry is None or copy is None or entry.seq <= copy.released(journal.last_seq):
-            return entry
-        return None
+        is_released = entry is not None and entry.seq <= self._feed.released(journal.last_seq)
+        return entry if is_released else None
 
     # ---- the copy --------------------------------------------------------------------------
 
-    @property
-    def _safe_received(self) -> int:
-        """So many of the client's messages need not be sent again, whatever happens."""
-        copy = self._copy
-        return copy.received if copy is not None and copy.is_waited_for else self._received
-
-    def _copy_soon(self, delay_s: float = 0.0) -> None:
-        if self._copy is None or not self._copy.is_waited_for:
-            return
-        if self._copying is not None:
-            if delay_s or not isinstance(self._copying, asyncio.TimerHandle):
-                return
-            # What is told now does not wait until the quiet is over.
-            self._copying.cancel()
-        loop = self._loop
-        self._copying = (
-            loop.call_later(delay_s, self._copy_now) if delay_s else loop.call_soon(self._copy_now)
-        )
-
-    def _copy_now(self) -> None:
-        """Send the gateway what it has not got, unless something is under way."""
-        self._copying = None
-        copy, journal = self._copy, self._journal
-        if copy is None or journal is None or copy.is_waiting or not copy.is_waited_for:
-            return
-        now_s = self._clock.monotonic()
-        is_told = journal.last_seq > copy.released_seq or self._is_changed
-        if not is_told:
-            if self._handled - copy.taken_received < INPUT_ACK_EVERY:
-                return
-            if now_s - self._copied_s < QUIET_S:
-                self._copy_soon(QUIET_S - (now_s - self._copied_s))
-                return
-        remembered = self.remember()
-        if remembered is None and journal.has_room:
-            self._copy_soon(RETRY_S)
-            return
-        state = None
-        if remembered is not None:
-            own = {
-                "tokens": self._tokens.remembered(),
-                "ready_seq": self._ready_seq,
-                "last_seq": journal.last_seq,
-                "received": self._handled,
-            }
-            state = state_codec.encode({**remembered, **own})
-            self._is_changed = False
-        self._copied_s = now_s
-        copy.send(
-            journal.kept,
-            journal.last_seq,
-            state=state,
-            received=self._handled,
-            settled=journal.settled,
-        )
+    def _state(self) -> dict[str, Any] | None:
+        """What is in the copy besides log and messages."""
+        remembered, journal = self.remember(), self._journal
+        if remembered is None or journal is None:
+            return None
+        own = {
+            "tokens": self._tokens.remembered(),
+            "ready_seq": self._ready_seq,
+            "last_seq": journal.last_seq,
+            "received": self._feed.handled,
+        }
+        return {**remembered, **own}
 
     def _copy_stored(self) -> None:
         self._news.set()
         self._changed.set()
-        self._copy_soon()
-
-    async def _until_copied(self) -> None:
-        """Wait until the copy knows what is true now, for at most `COPY_S`."""
-        copy = self._copy
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(COPY_S):
-                while copy is not None and copy.is_waited_for:
-                    if not self._is_changed and not copy.is_waiting:
-                        return
-                    self._copy_soon()
-                    self._changed.clear()
-                    await self._changed.wait()
 
     async def hand_over(self) -> bool:
         """Bring the copy up to date between two turns or units, and stop there; whether that was
         possible. A client that is attached later goes on all the same."""
-        copy, journal = self._copy, self._journal
-        if copy is None or journal is None or not copy.is_waited_for:
+        journal = self._journal
+        if journal is None or not self._feed.is_waited_for:
             return False
         self._is_handed_over = True
         began_s = self._loop.time()
         while not self.is_between() and self._loop.time() - began_s < BETWEEN_S:  # noqa: ASYNC110
             await asyncio.sleep(RETRY_S)
-        self._is_changed = True
-        await self._until_copied()
-        is_done = copy.is_waited_for and not self._is_changed and not copy.is_waiting
-        if not is_done or journal.last_seq > copy.released_seq:
+        self._feed.is_changed = True
+        await self._feed.until_current()
+        if not self._feed.is_current:
             self._is_handed_over = False
             self._changed.set()
             self._news.set()
@@ -527,16 +448,9 @@ class ResumableSocket:
         _log.info("session handed over", after=journal.last_seq)
         return True
 
-    def _drop_copy(self) -> None:
-        """The session is over: it will not be rebuilt. What remembers this one, for a client that
-        asks what became of it, must not remember the copy."""
-        if self._copy is not None:
-            self._copy.is_on = False
-            self._copy.give_up("ended")
-
     def copy_nothing(self) -> None:
         """No other worker could go on with this session."""
-        self._copy = None
+        self._feed.copy_nothing()
 
     def restore(
         self, state: dict[str, Any], outputs: Sequence[CopiedOutput], log: Sequence[bytes]
@@ -550,16 +464,14 @@ class ResumableSocket:
         """
         now_s = self._clock.monotonic()
         self._journal = journal = ResumeJournal(self._limits)
+        self._feed.use(journal)
         self._tokens.restore(state["tokens"])
         self._ready_seq = state["ready_seq"]
-        self._received = self._handled = self._told = state["received"]
+        self._received = self._told = state["received"]
         settled = outputs[0].seq - 1 if outputs else state["last_seq"]
         journal.restore(outputs, last_seq=settled, settled=settled, now_s=now_s)
-        copy = self._copy
-        if copy is not None:
-            copy.adopt(log, journal.last_seq)
-            copy.received = copy.taken_received = self._handled
-        self._is_changed = self._is_restored = True
+        self._feed.adopt(log, self._received)
+        self._is_restored = True
         self._detach(self._attached)
 
     async def _send_to(self, socket: SessionSocket, frame: str | bytes) -> None:
