@@ -15,6 +15,7 @@ from parley.gateway.queue_waiter import send_answer
 from parley.gateway.relay import RelayEnd, relay
 from parley.gateway.upstream import UpstreamConnection
 from parley.protocol.control import CUT_CODE, LEAVING_CODES
+from parley.protocol.resume import REPLACED_CODE
 from parley.transport import Connection
 
 AGAIN_CODE: Final = 1012
@@ -49,8 +50,11 @@ class SessionRelay:
             worker.close(CUT_CODE)
             connection.close(AGAIN_CODE, "resume")
             self._kept.keep(upstream.lease, held.pop_all())
-        else:
-            self._finish(connection, worker, dialect, end)
+            return
+        self._finish(connection, worker, dialect, end)
+        if self._is_replaced(end, upstream):
+            # Whoever replaces this connection takes the lease from there.
+            self._kept.keep(upstream.lease, held.pop_all())
 
     async def _relay(self, connection: Connection, upstream: UpstreamConnection) -> RelayEnd:
         assert upstream.connection is not None
@@ -91,6 +95,12 @@ class SessionRelay:
         if end.who == "client":
             return end.closure.code not in LEAVING_CODES
         return not end.closure.is_clean
+
+    def _is_replaced(self, end: RelayEnd, upstream: UpstreamConnection) -> bool:
+        """Whether the session goes on over another connection, which has not taken the lease."""
+        lease = upstream.lease
+        is_told = end.who == "worker" and end.closure.code == REPLACED_CODE
+        return is_told and lease.is_held and not lease.is_lost and lease.resume is not None
 
     def _finish(
         self, connection: Connection, worker: Connection, dialect: Dialect, end: RelayEnd

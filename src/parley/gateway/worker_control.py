@@ -252,7 +252,8 @@ class WorkerControl:
 
     def _store(self, worker: Worker, part: CopyPart) -> None:
         """A part of the copy of a session; of one that is not ours nothing is kept or said."""
-        lease = worker.leases.get(part.lease_id)
+        # One that is being closed waits for the answer, too.
+        lease = worker.leases.get(part.lease_id) or worker.closing.get(part.lease_id)
         if lease is not None:
             is_kept = self._copies.store(part)
             self._send(worker, CopyStored(part.lease_id, part.number, is_kept))

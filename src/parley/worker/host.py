@@ -370,6 +370,8 @@ class Host:
         self, socket: ResumableSocket, ended: SessionEnded | None
     ) -> None:
         """A client that was cut off just now may come back for what it was told last."""
+        if not socket.is_enabled:
+            return
         if ended is None or ended.reason == "disconnected" or not socket.has_last_words:
             socket.end()
         else:
