@@ -15,7 +15,7 @@ from tests.support.patience import HANG_S
 from tests.support.sockets import FakeSocket
 
 from parley.clock import ManualClock
-from parley.protocol.control import CopyPart
+from parley.protocol.control import CUT_CODE, CopyPart
 from parley.protocol.resume import (
     INPUT_ACK_EVERY,
     REPLACED_CODE,
@@ -23,7 +23,7 @@ from parley.protocol.resume import (
     ResumeServerMessage,
     hash_of,
 )
-from parley.session import resumable
+from parley.session import copy_feed
 from parley.session.deadlines import RESUME
 from parley.session.journal import ResumeJournal, ResumeLimits, ResumeTokens
 from parley.session.outbox import OutputLimits
@@ -321,22 +321,25 @@ def test_the_examples_of_the_page_are_messages() -> None:
 
 
 class KeepsAtOnce:
-    """A gateway that has every part as soon as it is sent."""
+    """A gateway that has every part as soon as it is sent, unless it is `late`."""
 
     is_open = True
+    late = False
 
     def __init__(self) -> None:
         self.copy: SessionCopy | None = None
 
     def send(self, part: CopyPart) -> None:
         assert self.copy is not None
+        if self.late:
+            return
         asyncio.get_running_loop().call_soon(
             lambda copy, number: copy.arrived(number, is_kept=True), self.copy, part.number
         )
 
 
 async def test_what_is_told_does_not_wait_for_a_copy_of_what_need_not_be_told(monkeypatch):
-    monkeypatch.setattr(resumable, "QUIET_S", 3600.0)
+    monkeypatch.setattr(copy_feed, "QUIET_S", 3600.0)
     gateway = KeepsAtOnce()
     context = CopyContext(gateway, "same", 1 << 20)
     gateway.copy = copy = SessionCopy("lease", context, lambda: "setup")
@@ -356,3 +359,34 @@ async def test_what_is_told_does_not_wait_for_a_copy_of_what_need_not_be_told(mo
         assert (await bench.first.until("said"))["text"] == "stop"
     finally:
         bench.socket.end()
+
+
+async def test_a_token_that_is_not_in_the_copy_is_not_told(monkeypatch):
+    monkeypatch.setattr(copy_feed, "COPY_S", 0.05)
+    gateway = KeepsAtOnce()
+    context = CopyContext(gateway, "same", 1 << 20)
+    gateway.copy = copy = SessionCopy("lease", context, lambda: "setup")
+    bench = Bench(copy=copy)
+    bench.socket.remember = dict
+    try:
+        bench.socket.enable()
+        bench.socket.log(lambda: "prepared")
+        await bench.ready()
+        token = bench.token
+        gateway.late = True
+
+        early = FakeSocket()
+        await bench.socket.attach(early, hash_of(token), 1)
+        async with asyncio.timeout(HANG_S):
+            while early.closed is None:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        gateway.late = False
+        copy.moved()
+        later = await bench.come_back(1, token)
+
+        assert (early.sent, early.closed) == ([], (CUT_CODE, "try again"))
+        assert later.closed is None
+        assert bench.token != token
+    finally:
+        bench.socket.end()
+        await asyncio.gather(*bench.tasks, return_exceptions=True)

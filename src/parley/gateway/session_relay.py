@@ -94,7 +94,7 @@ class SessionRelay:
             return self._kept.can_be_rebuilt(lease)
         if end.who == "client":
             return end.closure.code not in LEAVING_CODES
-        return not end.closure.is_clean
+        return not end.closure.is_clean or end.closure.code == CUT_CODE
 
     def _is_replaced(self, end: RelayEnd, upstream: UpstreamConnection) -> bool:
         """Whether the session goes on over another connection, which has not taken the lease."""

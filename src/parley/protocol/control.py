@@ -78,7 +78,8 @@ LEAVING_CODES: Final = frozenset({1000, 1001, 1005})
 code. Source: RFC 6455, 7.4.1."""
 
 CUT_CODE: Final = 4006
-"""With which a gateway closes a session socket whose client went without a word."""
+"""With which a gateway closes a session socket whose client went without a word, and a worker one
+whose client does not read or has to try again: the session goes on without it."""
 
 UNKNOWN_DIALECT_STATUS = 501
 """How a worker answers the handshake of a session socket whose dialect is not installed there."""

@@ -8,7 +8,6 @@ what a copy is good for.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -21,8 +20,13 @@ from parley.session.session_copy import QUIET_S, SessionCopy
 RETRY_S: Final = 0.01
 """A session that cannot tell what it remembers is asked again after this."""
 
-COPY_S: Final = 2.0
-"""How long a client that comes back waits for the copy of its session."""
+COPY_S: Final = 5.0
+"""How long a client that comes back waits for the copy of its session: less than it waits for an
+answer."""
+
+
+class CopyLate(Exception):
+    """What the client would be told is not in the copy yet."""
 
 
 class CopyFeed:
@@ -133,8 +137,12 @@ class CopyFeed:
             self._copy.received = self._copy.taken_received = received
 
     async def until_current(self) -> None:
-        """Wait until what is not a message is in the copy, for at most `COPY_S`."""
-        with contextlib.suppress(TimeoutError):
+        """Wait until what is not a message is in the copy, where there is one.
+
+        Raises:
+            CopyLate: it takes longer than `COPY_S`.
+        """
+        try:
             async with asyncio.timeout(COPY_S):
                 while self._copy is not None and self._copy.is_waited_for:
                     if not self.is_changed and not self._copy.is_waiting:
@@ -142,6 +150,8 @@ class CopyFeed:
                     self.send_soon()
                     self._arrived.clear()
                     await self._arrived.wait()
+        except TimeoutError:
+            raise CopyLate from None
 
     def send_soon(self, delay_s: float = 0.0) -> None:
         """Send a part when the event loop comes to it, or after a moment."""

@@ -18,7 +18,7 @@ import msgspec
 
 from parley import logs
 from parley.clock import Clock
-from parley.protocol.control import CopiedOutput
+from parley.protocol.control import CUT_CODE, CopiedOutput
 from parley.protocol.resume import (
     INPUT_ACK_EVERY,
     REFUSALS,
@@ -31,7 +31,7 @@ from parley.protocol.resume import (
     as_ack,
     with_fields,
 )
-from parley.session.copy_feed import RETRY_S, CopyFeed
+from parley.session.copy_feed import RETRY_S, CopyFeed, CopyLate
 from parley.session.deadlines import RESUME, Deadlines
 from parley.session.journal import JournalEntry, ResumeJournal, ResumeLimits, ResumeTokens
 from parley.session.outbox import OutputLimits
@@ -372,7 +372,8 @@ class ResumableSocket:
         assert journal is not None
         try:
             if first:
-                # The token in it has to open the session elsewhere, too.
+                # The token in it has to open the session elsewhere, too. Where that is not certain
+                # in time, the client comes once more, with the one that it has.
                 await self._feed.until_current()
             for text in first:
                 await self._send_to(attached.socket, text)
@@ -396,6 +397,9 @@ class ResumableSocket:
                 await self._news.wait()
         except (Disconnected, TimeoutError):
             _log.info("client cut off", sent=seq)
+            self._spawn(self._drop(attached.socket))
+        except CopyLate:
+            _log.warning("copy of the session is late", sent=seq)
             self._spawn(self._drop(attached.socket))
         self._detach(attached)
 
@@ -439,7 +443,8 @@ class ResumableSocket:
         while not self.is_between() and self._loop.time() - began_s < BETWEEN_S:  # noqa: ASYNC110
             await asyncio.sleep(RETRY_S)
         self._feed.is_changed = True
-        await self._feed.until_current()
+        with contextlib.suppress(CopyLate):
+            await self._feed.until_current()
         if not self._feed.is_current:
             self._is_handed_over = False
             self._changed.set()
@@ -516,7 +521,7 @@ class ResumableSocket:
     async def _drop(self, socket: SessionSocket) -> None:
         with contextlib.suppress(Disconnected, TimeoutError):
             async with asyncio.timeout(LAST_WORD_S):
-                await socket.close(1011, "not read")
+                await socket.close(CUT_CODE, "try again")
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work, name=f"{self._session_id}:resume")
