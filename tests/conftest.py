@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 import structlog
+from tests.support.scheduling import pytest_configure, pytest_xdist_make_scheduler
 
 from parley import logs
+
+__all__ = ["pytest_configure", "pytest_xdist_make_scheduler"]
 
 WHOLE = frozenset({"deploy", "docs", "executor", "openai", "system", "web"})
 """Folders whose tests start servers, browsers and other people's clients."""

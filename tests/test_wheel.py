@@ -22,7 +22,6 @@ pytestmark = [
         "PARLEY_TEST_WHEEL" not in os.environ, reason="PARLEY_TEST_WHEEL=1 runs it; takes minutes"
     ),
     pytest.mark.slow,
-    pytest.mark.xdist_group("wheel"),
     pytest.mark.timeout(1800),
 ]
 

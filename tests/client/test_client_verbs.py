@@ -66,7 +66,6 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("client verbs")
 def test_a_script_reads_an_answer_as_it_is_made(url: str) -> None:
     with sync.connect(url) as server:
         events = list(server.stream("Hello!", temperature=0, max_tokens=8))
@@ -77,7 +76,6 @@ def test_a_script_reads_an_answer_as_it_is_made(url: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("client verbs")
 def test_a_script_may_stop_reading_and_ask_again(url: str) -> None:
     with sync.connect(url) as server:
         for event in server.stream("Hello!"):
@@ -88,7 +86,6 @@ def test_a_script_may_stop_reading_and_ask_again(url: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("client verbs")
 def test_a_script_pauses_and_resumes(url: str) -> None:
     with sync.connect(url) as server, server.duplex() as talk:
         talk.ready(timeout_s=30)
@@ -102,7 +99,6 @@ def test_a_script_pauses_and_resumes(url: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("client verbs")
 def test_a_script_uses_any_verb(url: str) -> None:
     with sync.connect(url) as server:
         assert server.call(lambda each: each.voices()) == []

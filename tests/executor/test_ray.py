@@ -36,7 +36,6 @@ pytestmark = [
     pytest.mark.ray,
     pytest.mark.slow,
     pytest.mark.timeout(600),
-    pytest.mark.xdist_group("ray"),
     # Ray's own code on a newer Python and newer libraries.
     pytest.mark.filterwarnings("default"),
 ]

@@ -8,11 +8,14 @@ import os
 import random
 
 import pytest
-from tests.support.gateways import RunningGateway, all_free, running_gateway, until
+from tests.support.gateways import RunningGateway, all_free, hear, running_gateway, say, until
 from tests.support.long import times
 from tests.support.random_sessions import one_life, open_files
 from tests.support.stand_in_worker import StandInWorker
 from websockets.asyncio.client import connect
+
+from parley.protocol.control import ResumeState, SessionPhase
+from parley.protocol.kinds import Phase
 
 LIVES_AT_MOST = 20
 """Times the lives that are asked for."""
@@ -76,3 +79,23 @@ async def test_no_lease_ticket_task_or_file_is_left(seed: int):
         await until(lambda: len(asyncio.all_tasks()) <= tasks_before + 2)
         async with connect(gateway.ws("/ws/duplex/after")) as after:
             assert json.loads(await after.recv()) == {"type": "queue_done"}
+
+
+async def test_a_client_that_is_cut_off_after_its_session_has_ended_leaves_no_slot_taken():
+    async with running_gateway() as gateway, StandInWorker(gateway.url) as worker:
+        async with connect(gateway.ws("/ws/duplex/omni_1")) as client:
+            await hear(client)
+            await say(client, type="prepare")
+            await hear(client)
+            (lease,) = gateway.runtime.worker_pool.leases
+            resume = ResumeState("duplex", left_s=None, note="")
+            # Its worker tells the gateway before it closes the session's connection.
+            await worker._say(
+                SessionPhase(lease.lease_id, "omni_1", lease.kind, Phase.ENDED, resume=resume)
+            )
+            await until(lambda: lease.phase is Phase.ENDED)
+            client.transport.abort()
+
+        await all_free(gateway)
+        async with connect(gateway.ws("/ws/duplex/omni_2")) as after:
+            assert await hear(after) == {"type": "queue_done"}

@@ -130,6 +130,8 @@ def test_what_lies_in_memory_is_small(web: Path):
     (web / "icon.png").write_bytes(bytes(4096))
 
     files = WebFiles(web)
+    assert files._packed == {}
+    files.pack()
 
     sizes = {Path(path).name: len(packed.body) for path, packed in files._packed.items()}
     assert set(sizes) == {"index.html", "duplex.html", "big.js"}

@@ -10,8 +10,7 @@ from tests.golden import section_prompts
 from tests.golden.case import Case, Checker, Skipped, find_cases
 from tests.golden.runner import DATA, judge
 
-# One process: the tiny model is made once.
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("vectors")]
+pytestmark = pytest.mark.slow
 
 CASES = find_cases(DATA)
 

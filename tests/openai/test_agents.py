@@ -22,7 +22,6 @@ pytestmark = [
         importlib.util.find_spec("agents") is None,
         reason="openai-agents is not installed; see the Makefile",
     ),
-    pytest.mark.xdist_group("agents"),
 ]
 
 agents: Any

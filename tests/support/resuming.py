@@ -9,7 +9,7 @@ import json
 from collections import deque
 from typing import Any
 
-from tests.support.patience import HANG_S
+from tests.support.patience import HANG_S, PROCESS_S
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
@@ -48,8 +48,9 @@ class ResumingClient:
         self.socket = await connect(self.url, max_size=None, compression=None)
         if "/live/" not in self.url:
             # OpenAI Realtime greets with its session where the others speak of the queue.
-            while not (await self._next())["type"].endswith(("queue_done", "session.created")):
-                pass
+            async with asyncio.timeout(PROCESS_S):
+                while not (await self._next())["type"].endswith(("queue_done", "session.created")):
+                    pass
         await self.say(first)
         ready = await self.hear()
         self.session_id = self.session_id or ready.get("session_id") or ready["session"]["id"]
@@ -67,7 +68,12 @@ class ResumingClient:
         await self._control(type="session.ack", seq=self.seq, generation=self.generation)
 
     async def hear(self) -> dict[str, Any]:
-        """The next numbered message; comes back by itself where the connection has ended."""
+        """The next numbered message; comes back by itself where the connection has ended. Others,
+        which come as long as a session lives, prolong nothing."""
+        async with asyncio.timeout(PROCESS_S):
+            return await self._hear()
+
+    async def _hear(self) -> dict[str, Any]:
         while True:
             try:
                 message = await self._next()

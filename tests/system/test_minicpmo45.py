@@ -24,7 +24,6 @@ from parley.media.wav import encode_wav
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.xdist_group("checkpoint"),
     pytest.mark.skipif(
         not (TOKENIZER / "vocab.json").is_file(), reason="the model's tokenizer files are absent"
     ),

@@ -19,7 +19,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from parley.media.image import encode_jpeg
 from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm, join
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240), pytest.mark.xdist_group("pocket")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 VOICE = "en-us"
 SECOND = INPUT_RATE_HZ

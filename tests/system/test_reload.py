@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 from tests.support.gateways import until
-from tests.support.patience import HANG_S
+from tests.support.patience import HANG_S, PROCESS_S
 from tests.support.processes import running
 from tests.support.resumed_talks import TALKS, UNITS
 from tests.support.resuming import ResumingClient
@@ -175,7 +175,8 @@ async def test_serve_reads_its_file_again(tmp_path: Path) -> None:
             *(sys.executable, "-m", "parley", "reload", "--json", "--url", process.url),
             stdout=asyncio.subprocess.PIPE,
         )
-        said, _ = await asking.communicate()
+        async with asyncio.timeout(PROCESS_S):
+            said, _ = await asking.communicate()
         third = await window_s()
 
     assert (first, second, third) == (20, 21, 21)

@@ -17,7 +17,7 @@ from parley.media.pcm import OUTPUT_RATE_HZ, Pcm, join
 from parley.protocol.half_duplex import Config
 from parley.protocol.values import TurnGeneration
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240), pytest.mark.xdist_group("pocket")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 
 @pytest.fixture(scope="module")

@@ -44,7 +44,7 @@ import { callScenarios } from './calls.mjs';
 import { findFirefox, firefoxScenarios } from './firefox.mjs';
 import { extraScenarios } from './extras.mjs';
 import { lineScenarios } from './lines.mjs';
-import { findBrowser, launch, openContext } from './support/browser.mjs';
+import { findBrowser, launch, openContext, openStill } from './support/browser.mjs';
 import { startBelow } from './support/proxy.mjs';
 import { startServer } from './support/server.mjs';
 import { mockRecording } from './support/recording.mjs';
@@ -433,7 +433,7 @@ const scenarios = {
   },
 
   async permission_denied({ browser, base }) {
-    const { context, errors } = await openContext(browser, base, { permissions: [] });
+    const { context, errors } = await openStill(browser, base, { permissions: [] });
     const page = await context.newPage();
     const wire = wiretap(page);
     await page.goto('/half_duplex');
@@ -449,7 +449,7 @@ const scenarios = {
   async no_microphone({ base }) {
     const browser = await launch({ devices: false });
     try {
-      const { context } = await openContext(browser, base);
+      const { context } = await openStill(browser, base);
       const page = await context.newPage();
       await page.goto('/audio_duplex');
       await mainButton(page).click();
@@ -472,7 +472,7 @@ const scenarios = {
   async restart({ browser }) {
     let server = await startServer(flags.python, { slots: 1 });
     try {
-      const { context } = await openContext(browser, server.base, { expected: [/.*/] });
+      const { context } = await openStill(browser, server.base, { expected: [/.*/] });
       const page = await context.newPage();
       await page.goto('/half_duplex');
       await mainButton(page).click();
@@ -499,7 +499,7 @@ const scenarios = {
     // Below a path of a proxy: the cookie of the key has to reach the server there too.
     const proxy = await startBelow(server.port, '/voice/');
     try {
-      const { context, errors } = await openContext(browser, proxy.origin, { expected: [/401 \(Unauthorized\)/] });
+      const { context, errors } = await openStill(browser, proxy.origin, { expected: [/401 \(Unauthorized\)/] });
       const admin = await context.newPage();
       await admin.goto(`${proxy.base}admin`);
       await admin.locator('input[type=password]').fill('wrong');
@@ -596,7 +596,7 @@ const scenarios = {
   },
 
   async recording_coming({ browser, base }) {
-    const { context, errors } = await openContext(browser, base, { expected: [/503/] });
+    const { context, errors } = await openStill(browser, base, { expected: [/503/] });
     const page = await context.newPage();
     await mockRecording(page);
     let isHere = false;
@@ -1001,7 +1001,7 @@ const scenarios = {
       await page.goto('/audio_duplex');
       await mainButton(page).click();
       await phase(page, 'live');
-      const { context: away, errors } = await openContext(browser, base);
+      const { context: away, errors } = await openStill(browser, base);
       const second = await away.newPage();
       await second.addInitScript(() =>
         Object.defineProperty(Document.prototype, 'hidden', { get: () => globalThis.__away ?? false }),
@@ -1056,7 +1056,7 @@ const scenarios = {
   },
 
   async phones({ browser, base }) {
-    const { context, errors } = await openContext(browser, base, {
+    const { context, errors } = await openStill(browser, base, {
       options: { viewport: { width: 360, height: 740 }, hasTouch: true, isMobile: true, deviceScaleFactor: 2 },
     });
     const page = await context.newPage();
@@ -1218,8 +1218,8 @@ const scenarios = {
       ['light', { width: 1280, height: 800 }],
       ['dark', { width: 390, height: 844 }],
     ]) {
-      const { context, errors } = await openContext(browser, base, {
-        options: { colorScheme, viewport, reducedMotion: 'reduce' },
+      const { context, errors } = await openStill(browser, base, {
+        options: { colorScheme, viewport },
       });
       for (const path of [
         '/',
@@ -1272,7 +1272,7 @@ const scenarios = {
     // What travels, headers and packing included, with nothing in the cache.
     const weights = {};
     for (const path of ['/', '/turnbased', '/half_duplex', '/audio_duplex', '/omni', '/realtime', '/admin']) {
-      const { context, errors } = await openContext(browser, base);
+      const { context, errors } = await openStill(browser, base);
       const page = await context.newPage();
       const session = await context.newCDPSession(page);
       await session.send('Network.enable');
@@ -1442,10 +1442,15 @@ if (!findBrowser()) {
   process.exit(77);
 }
 Object.assign(scenarios, callScenarios, extraScenarios, firefoxScenarios, lineScenarios);
+/** Scenarios whose pages move, and are heard and seen as well for it. */
+const MOVING = new Set(['half_duplex', 'duplex_gapless', 'omni']);
+/** Scenarios that look at what the server recorded. */
+const RENDERED = new Set(['look_again', 'below_a_path', 'firefox_call']);
 const unknown = wanted.filter((name) => !(name in scenarios));
 if (unknown.length > 0) throw new Error(`no such scenario: ${unknown}`);
 const names = wanted.length > 0 ? wanted : Object.keys(scenarios);
-const server = await startServer(flags.python, { model: flags.model, slots: 1 });
+const replays = names.some((name) => RENDERED.has(name));
+const server = await startServer(flags.python, { model: flags.model, slots: 1, replays });
 const browser = await launch({ wav: flags.wav });
 let failures = 0;
 for (const name of names) {
@@ -1454,7 +1459,8 @@ for (const name of names) {
     continue;
   }
   const from = Date.now();
-  const { context, errors } = await openContext(browser, server.base);
+  const open = MOVING.has(name) ? openContext : openStill;
+  const { context, errors } = await open(browser, server.base);
   try {
     const said = await scenarios[name]({
       page: await context.newPage(),

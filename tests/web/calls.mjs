@@ -8,7 +8,7 @@ import { mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
-import { launch, openContext } from './support/browser.mjs';
+import { launch, openStill } from './support/browser.mjs';
 import {
   activity,
   eventually,
@@ -184,7 +184,7 @@ export const callScenarios = {
   },
 
   async w3_asked_before_anything_is_kept({ browser, base }) {
-    const { context, errors } = await openContext(browser, base, { isNew: true, permissions: [] });
+    const { context, errors } = await openStill(browser, base, { isNew: true, permissions: [] });
     const page = await context.newPage();
     const wire = wiretap(page);
     const asked = () => wire.sent.filter(({ message }) => message.messages).map(({ message }) => message.record);
@@ -257,7 +257,7 @@ export const callScenarios = {
     writeFileSync(steady, tone(300, 4));
     const browser = await launch({ wav: steady });
     try {
-      const { context, errors } = await openContext(browser, base);
+      const { context, errors } = await openStill(browser, base);
       const page = await context.newPage();
       await setting(page, 'audio_duplex', { recordHere: true, studio: true });
       await madeUp(page);
@@ -299,7 +299,7 @@ export const callScenarios = {
 
   async w6_network_cut({ browser, base }) {
     const proxy = await startProxy(Number(new URL(base).port));
-    const { context, errors } = await openContext(browser, proxy.base, {
+    const { context, errors } = await openStill(browser, proxy.base, {
       expected: [/WebSocket|Failed to load|failed:/],
     });
     try {
@@ -403,7 +403,7 @@ export const callScenarios = {
 
   async w13_phone_sheet({ browser, base }) {
     const options = { viewport: { width: 360, height: 740 }, hasTouch: true, isMobile: true, deviceScaleFactor: 2 };
-    const { context, errors } = await openContext(browser, base, { options });
+    const { context, errors } = await openStill(browser, base, { options });
     const page = await context.newPage();
     await page.goto('/audio_duplex');
     await mainButton(page).click();
@@ -466,7 +466,7 @@ export const callScenarios = {
   async left_while_mended({ browser, base }) {
     // The line breaks, the page tries to go on and is closed meanwhile: nobody waits for the place it had.
     const proxy = await startProxy(Number(new URL(base).port));
-    const { context, errors } = await openContext(browser, proxy.base, { expected: [/WebSocket/] });
+    const { context, errors } = await openStill(browser, proxy.base, { expected: [/WebSocket/] });
     try {
       const page = await context.newPage();
       const wire = wiretap(page);

@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 
-import { openContext } from './support/browser.mjs';
+import { openStill } from './support/browser.mjs';
 import { activity, eventually, hangUp, mainButton, openGroup, phase, wiretap } from './support/page.mjs';
 
 /** A server made up by the test that listens and says what else it takes in a call. @param {string[]} accepts */
@@ -217,7 +217,7 @@ export const extraScenarios = {
   },
 
   async without_camera({ browser, base }) {
-    const { context, errors } = await openContext(browser, base, { permissions: ['microphone'] });
+    const { context, errors } = await openStill(browser, base, { permissions: ['microphone'] });
     const page = await context.newPage();
     const wire = wiretap(page);
     await page.goto('/omni');

@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 
-import { launch, openContext } from './support/browser.mjs';
+import { launch, openContext, openStill } from './support/browser.mjs';
 import { activity, hangUp, heard, hearOn, mainButton, phase, tap, until, wiretap } from './support/page.mjs';
 import { startBelow, startProxy } from './support/proxy.mjs';
 import { mockRecording } from './support/recording.mjs';
@@ -28,7 +28,7 @@ const PAGES = [
 export const lineScenarios = {
   async slow_line({ browser, base }) {
     const proxy = await startProxy(Number(new URL(base).port), LINE);
-    const { context, errors } = await openContext(browser, proxy.base);
+    const { context, errors } = await openStill(browser, proxy.base);
     try {
       const page = await context.newPage();
       const wire = wiretap(page);
@@ -61,7 +61,7 @@ export const lineScenarios = {
     const elsewhere = `http://parley.test:${server.port}`;
     const browser = await launch({ wav, elsewhere });
     try {
-      const { context, errors } = await openContext(browser, elsewhere);
+      const { context, errors } = await openStill(browser, elsewhere);
       const page = await context.newPage();
       const wire = wiretap(page);
       await page.goto('/audio_duplex');
@@ -97,7 +97,7 @@ export const lineScenarios = {
   async below_a_path({ browser, base }) {
     // A proxy serves everything below /voice/ and strips it; nothing of ours may be asked for elsewhere.
     const proxy = await startBelow(Number(new URL(base).port), '/voice/');
-    const { context, errors } = await openContext(browser, proxy.origin);
+    const { context, errors } = await openStill(browser, proxy.origin);
     try {
       const page = await context.newPage();
       const wire = wiretap(page);
@@ -160,7 +160,7 @@ export const lineScenarios = {
   async stress({ browser, base }) {
     // Every word a third longer, as in languages that compound theirs, on the narrowest of phones.
     const options = { viewport: { width: 360, height: 740 }, hasTouch: true, isMobile: true };
-    const { context, errors } = await openContext(browser, base, { options });
+    const { context, errors } = await openStill(browser, base, { options });
     await context.route(/\/words\/en\.js$/, async (route) => {
       const response = await route.fetch();
       const longer = (text) =>
@@ -193,7 +193,7 @@ export const lineScenarios = {
 
   async walk({ browser, base }) {
     // Everything that can be pressed is reached by Tab alone, in order, shows that it is, and has a name.
-    const { context, errors } = await openContext(browser, base);
+    const { context, errors } = await openStill(browser, base);
     const counts = [];
     for (const path of PAGES) {
       const page = await context.newPage();

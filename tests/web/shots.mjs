@@ -223,7 +223,7 @@ function wantedPictures() {
 const out = flags.docs ? new URL('../../docs/images/', import.meta.url).pathname : flags.out;
 mkdirSync(out, { recursive: true });
 mkdirSync(flags.out, { recursive: true });
-const server = await startServer(flags.python, { model: flags.model });
+const server = await startServer(flags.python, { model: flags.model, replays: true });
 const browser = await launch({ wav: flags.wav, film: await filmOf('scene.svg') });
 for (const [name, look] of wantedPictures()) {
   const [path, prepare, how] = PAGES[name];

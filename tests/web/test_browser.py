@@ -12,9 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.web import speech
@@ -66,19 +64,7 @@ GROUP_S = 900
 """What a group has not done by then it will not do. The longest takes about two minutes on two
 cores that do nothing else."""
 
-LANES = 3
-"""Browsers at a time, where several processes run tests: calls mostly wait for sound, but more of
-them would starve each other on a small machine."""
-
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(GROUP_S + 60, func_only=True)]
-
-
-def in_lanes(names: Iterable[str]) -> list[Any]:
-    """Parameters that are spread over lanes (`--dist loadgroup`)."""
-    return [
-        pytest.param(name, marks=pytest.mark.xdist_group(f"browser {number % LANES}"))
-        for number, name in enumerate(names)
-    ]
 
 
 @pytest.fixture(scope="module")
@@ -86,12 +72,12 @@ def spoken(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return speech.write(tmp_path_factory.mktemp("voice") / "speech.wav")
 
 
-@pytest.mark.parametrize("group", in_lanes(GROUPS))
+@pytest.mark.parametrize("group", GROUPS)
 def test_in_a_browser(group: str, spoken: Path):
     converse(GROUPS[group], spoken, model="parrot")
 
 
-@pytest.mark.parametrize("group", in_lanes(ANSWERED))
+@pytest.mark.parametrize("group", ANSWERED)
 def test_the_shipped_model_answers_in_a_browser(group: str, spoken: Path):
     if not any(POCKET.glob("*.safetensors")):
         pytest.skip("the pocket weights are not installed")

@@ -22,6 +22,7 @@ from parley.gateway.admission import Admission
 from parley.gateway.session_copies import KeptCopy, SessionCopies
 from parley.gateway.signals import Signal
 from parley.gateway.worker_pool import Lease, WorkerPool
+from parley.protocol.kinds import Phase
 
 HOLD_S: Final = 4.0
 """How long a client waits for its session to be found or rebuilt before it is told to ask again:
@@ -92,12 +93,16 @@ class KeptSessions:
         return len(self._kept)
 
     def keep(self, lease: Lease, held: ExitStack) -> None:
-        """Hold a session without a client.
+        """Hold a session without a client; of one that has ended meanwhile there is nothing to hold.
 
         Args:
             lease: whoever held it has nothing to release any more.
             held: what its client took at admission; given back with the lease.
         """
+        if lease.phase is Phase.ENDED:
+            lease.release()
+            held.close()
+            return
         kept = _Kept(lease.transfer(), held)
         self._kept[lease.lease_id] = kept
         kept.lease.lost.listen(lambda: self._worker_lost(kept))

@@ -18,7 +18,7 @@ from parley.models.cascade.sampling import Rule
 from parley.models.cascade.writer import Draft
 from parley.settings import ModelSettings
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240), pytest.mark.xdist_group("pocket")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 WEB = Path(__file__).resolve().parents[3] / "src" / "parley" / "web"
 Talk = Callable[..., str]

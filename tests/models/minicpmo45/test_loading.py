@@ -16,9 +16,6 @@ from parley.models import describe, load
 from parley.models.minicpmo45.model import MiniCPMO45
 from parley.settings import ModelSettings
 
-# One process, with those of tests/system: the weights are computed once.
-pytestmark = pytest.mark.xdist_group("checkpoint")
-
 needs_tokenizer = pytest.mark.skipif(
     not (TOKENIZER / "vocab.json").is_file(), reason="the model's tokenizer files are absent"
 )

@@ -161,7 +161,6 @@ def units() -> list[table.Unit]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.xdist_group("roofline")
 def test_the_page_prints_the_table_of_the_code_as_it_is(units: list[table.Unit]) -> None:
     """`python -m parley.models.minicpmo45.roofline.table --write` brings it up to date."""
     text = table.PAGE.read_text(encoding="utf-8")
@@ -174,7 +173,6 @@ def test_the_page_prints_the_table_of_the_code_as_it_is(units: list[table.Unit])
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.xdist_group("roofline")
 def test_32_speaking_video_sessions_fit_an_h200_and_4_a_card_of_24_gb_on_paper(
     units: list[table.Unit],
 ) -> None:

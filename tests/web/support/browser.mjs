@@ -17,12 +17,12 @@ export function findBrowser() {
 }
 
 /**
- * @param {{wav?: string, film?: string, devices?: boolean, elsewhere?: string}} [options] wav: what the microphone
- *   hears, again and again; film: what the camera sees, MJPEG;
- *   devices: false for a machine without microphone and camera; elsewhere: the address of a server on this
+ * @param {{wav?: string, film?: string, fps?: number, devices?: boolean, elsewhere?: string}} [options] wav: what the
+ *   microphone hears, again and again; film: what the camera sees, MJPEG; fps: pictures a second of the camera that
+ *   draws, which cost a processor without a graphics card more than anything else; devices: false for a machine without microphone and camera; elsewhere: the address of a server on this
  *   machine, `http://name:port`, that pages take for another machine's, and for safe all the same
  */
-export async function launch({ wav, film, devices = true, elsewhere } = {}) {
+export async function launch({ wav, film, fps = 5, devices = true, elsewhere } = {}) {
   return await chromium.launch({
     executablePath: findBrowser(),
     headless: true,
@@ -37,7 +37,7 @@ export async function launch({ wav, film, devices = true, elsewhere } = {}) {
       '--autoplay-policy=no-user-gesture-required',
       // A page that a test makes up comes from no network, and would be kept from the local server.
       '--disable-features=LocalNetworkAccessChecks',
-      ...(devices ? ['--use-fake-device-for-media-stream'] : []),
+      ...(devices ? [`--use-fake-device-for-media-stream=fps=${fps}`] : []),
       ...(film ? [`--use-file-for-fake-video-capture=${film}`] : []),
       ...(elsewhere
         ? [
@@ -48,6 +48,16 @@ export async function launch({ wav, film, devices = true, elsewhere } = {}) {
       ...(wav ? [`--use-file-for-fake-audio-capture=${wav}`] : []),
     ],
   });
+}
+
+/**
+ * The context of somebody who wants no motion: nothing is drawn sixty times a second then, which costs tests more of a
+ * processor than all the rest.
+ *
+ * @type {typeof openContext}
+ */
+export function openStill(browser, base, how = {}) {
+  return openContext(browser, base, { ...how, options: { reducedMotion: 'reduce', ...how.options } });
 }
 
 /**

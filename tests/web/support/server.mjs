@@ -10,9 +10,10 @@ const START_MS = 180_000;
 
 /**
  * @param {string} python
- * @param {{model?: string, slots?: number, port?: number, env?: Record<string, string>}} [options] port 0: any
+ * @param {{model?: string, slots?: number, port?: number, replays?: boolean, env?: Record<string, string>}} [options]
+ *   port 0: any; replays: whether every recording is rendered when its session ends, which costs seconds
  */
-export async function startServer(python, { model = 'parrot', slots = 1, port = 0, env = {} } = {}) {
+export async function startServer(python, { model = 'parrot', slots = 1, port = 0, replays = false, env = {} } = {}) {
   const data = mkdtempSync(join(tmpdir(), 'parley-web-'));
   const child = spawn(
     python,
@@ -31,7 +32,13 @@ export async function startServer(python, { model = 'parrot', slots = 1, port = 
       String(slots),
     ],
     {
-      env: { ...process.env, OMP_NUM_THREADS: '1', PARLEY_STORAGE__DATA_DIR: data, ...env },
+      env: {
+        ...process.env,
+        OMP_NUM_THREADS: '1',
+        PARLEY_STORAGE__DATA_DIR: data,
+        PARLEY_STORAGE__REPLAYS: String(replays),
+        ...env,
+      },
       stdio: ['ignore', 'pipe', 'pipe'],
     },
   );

@@ -7,10 +7,11 @@ the pages work below any path of a proxy. Below `static/v-….PAGE/` are the fil
 script with all that it imports (`bundle.py`), its style sheets as one, and the words of the
 reader's language, which the page names so that a browser asks for everything at once.
 
-What is text travels gzipped, scripts without their comments. The packed form is made when the
-server starts and kept in memory (the pages are well under a megabyte), so that serving costs the
-loop of live calls nothing; a file that changed on disk since is packed anew. Each form has its own
-ETag, and caches are told that there are two.
+What is text travels gzipped, scripts without their comments. The packed form is made in a thread
+soon after the server has started (`pack`), or when it is asked for before, and kept in memory (the
+pages are well under a megabyte), so that serving costs the loop of live calls nothing; a file that
+changed on disk since is packed anew. Each form has its own ETag, and caches are told that there are
+two.
 """
 
 from __future__ import annotations
@@ -73,10 +74,15 @@ class WebFiles(StaticFiles):
         self._seen: tuple[tuple[str, int, int], ...] = ()
         self._version = ""
         self._made: dict[tuple[str, str], dict[str, bytes]] = {}
-        for path in sorted(folder.rglob("*")):
+        self.version()
+
+    def pack(self) -> None:
+        """Make the packed form of everything. Takes half a second of a processor; may run in a
+        thread while files are served."""
+        for path in sorted(self._folder.rglob("*")):
             if path.is_file() and not path.is_symlink():
                 self._pack(str(path), path.stat())
-        for page in sorted(folder.glob("*.html")):
+        for page in sorted(self._folder.glob("*.html")):
             for body in self._made_for(page.stem).values():
                 if len(body) >= WORTH_BYTES:
                     _gzipped(body)

@@ -1,0 +1,129 @@
+"""Which test process runs which test: a scheduler of pytest-xdist (`--dist loadgroup`).
+
+Some tests compute. Others wait most of their time, for servers that start, sound that plays, time
+that passes. One process per core begins with tests that compute, at a lower priority; the others
+with those that wait, so the processors are never idle and seldom keep a conversation waiting.
+Whoever is done helps the others. The longest begin (`tests/costs.tsv`), because a long one that
+begins last is waited for.
+
+What has to stay in one process is told here, by file: xdist's own mark, `xdist_group`, changes a
+private name of pytest's that pytest 9.2 does not have, and does nothing there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from xdist.scheduler import LoadScopeScheduling
+
+COSTS: Final = Path(__file__).parents[1] / "costs.tsv"
+"""CPU seconds, wall seconds and name of tests, as `tests.support.costs` writes them."""
+
+COMPUTING: Final = tuple(
+    f"tests/{folder}/"
+    for folder in (
+        *("dialects", "engine", "golden", "media", "models", "protocol", "recording", "session"),
+        *("tools", "vad", "views"),
+    )
+)
+"""Folders whose tests compute. What is in one file there stays in one process: models and networks
+that its tests share are made once."""
+
+TOGETHER: Final = {
+    "tests/client/test_client_verbs.py": "client verbs",
+    "tests/docs/test_printed_samples.py": "printed samples",
+    "tests/executor/test_ray.py": "ray",
+    "tests/models/minicpmo45/test_loading.py": "checkpoint",
+    "tests/openai/test_agents.py": "agents",
+    "tests/system/test_media_bombs.py": "media bombs",
+    "tests/system/test_minicpmo45.py": "checkpoint",
+    "tests/system/test_pocket.py": "pocket",
+    "tests/system/test_words_in_a_call.py": "words in a call",
+    "tests/test_wheel.py": "wheel",
+}
+"""Files whose tests share a server, a cluster, weights or a package, by what is shared."""
+
+BROWSERS: Final = "tests/web/test_browser.py::"
+LANES: Final = 3
+"""Browsers at a time: calls mostly wait for sound, but more would starve each other on a small
+machine."""
+
+
+def wall_seconds() -> dict[str, float]:
+    """How long tests took when they were measured."""
+    lines = (line.split("\t") for line in COSTS.read_text(encoding="utf-8").splitlines())
+    return {name: float(wall) for _, wall, name in lines}
+
+
+def computes(worker_id: str, processes: int) -> bool:
+    """Whether a process (`gw0`, `gw1`, …) begins with tests that compute."""
+    computing = max(1, min(os.cpu_count() or 1, processes // 2))
+    return int(worker_id.removeprefix("gw")) % processes < computing
+
+
+def is_computing(nodeid: str) -> bool:
+    """Whether a test computes."""
+    return nodeid.startswith(COMPUTING) or TOGETHER.get(_file(nodeid)) == "checkpoint"
+
+
+def _file(nodeid: str) -> str:
+    return nodeid.partition("::")[0]
+
+
+class Scheduler(LoadScopeScheduling):
+    """See the module's text."""
+
+    def __init__(self, config: pytest.Config, log: Any = None) -> None:
+        super().__init__(config, log)
+        self._lanes: dict[str, str] = {}
+        self._queues: dict[bool, deque[str]] | None = None
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = _file(nodeid)
+        if nodeid.startswith(BROWSERS) and nodeid.endswith("]"):
+            return self._lanes.setdefault(nodeid, f"browser {len(self._lanes) % LANES}")
+        return TOGETHER.get(file) or (file if is_computing(nodeid) else nodeid)
+
+    def _assign_work_unit(self, node: Any) -> None:
+        if self._queues is None:
+            self._queues = self._in_order()
+        kind = computes(node.gateway.id, self.numnodes)
+        for queue in (self._queues[kind], self._queues[not kind]):
+            while queue:
+                scope = queue.popleft()
+                if scope in self.workqueue:
+                    self.workqueue.move_to_end(scope, last=False)
+                    super()._assign_work_unit(node)
+                    return
+        # What a process that crashed has left.
+        super()._assign_work_unit(node)
+
+    def _in_order(self) -> dict[bool, deque[str]]:
+        known = wall_seconds()
+        costs = {
+            scope: sum(known.get(nodeid, 0.0) for nodeid in tests)
+            for scope, tests in self.workqueue.items()
+        }
+        # Tests that nobody has measured stay in the order in which they were found.
+        ordered = sorted(self.workqueue.items(), key=lambda unit: -costs[unit[0]])
+        queues: dict[bool, deque[str]] = {True: deque(), False: deque()}
+        for scope, tests in ordered:
+            queues[is_computing(next(iter(tests)))].append(scope)
+        return queues
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduler | None:
+    """The hook of xdist."""
+    return Scheduler(config, log) if config.getvalue("dist") == "loadgroup" else None
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Processes that begin with tests that compute leave the others the processor first."""
+    told = getattr(config, "workerinput", None)
+    if told is not None and computes(told["workerid"], told["workercount"]):
+        os.nice(5)
