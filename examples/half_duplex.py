@@ -19,7 +19,8 @@ async def main() -> None:
             print(turn.text)
             if turn.first_sound_ms is not None:
                 print(f"(first sound after {turn.first_sound_ms:.0f} ms)")
-            if speaking.done():
+            # It is done half a second after the last word was heard; a quick answer comes before.
+            if (await asyncio.wait({speaking}, timeout=2))[0]:
                 await talk.stop()
 
 
