@@ -93,7 +93,7 @@ class KeptSessions:
         return len(self._kept)
 
     def keep(self, lease: Lease, held: ExitStack) -> None:
-        """Hold a session without a client; of one that has ended meanwhile there is nothing to hold.
+        """Hold a session without a client; of one that has ended meanwhile nothing is left to hold.
 
         Args:
             lease: whoever held it has nothing to release any more.
