@@ -19,7 +19,8 @@ from parley import logs
 from parley.clock import Clock
 from parley.errors import Refused
 from parley.gateway.admission import Admission
-from parley.gateway.session_copies import KeptCopy, SessionCopies
+from parley.gateway.copies import Copies
+from parley.gateway.session_copies import KeptCopy
 from parley.gateway.signals import Signal
 from parley.gateway.worker_pool import Lease, WorkerPool
 from parley.protocol.kinds import Phase
@@ -29,6 +30,8 @@ HOLD_S: Final = 4.0
 with dialling its worker less than clients wait for an answer."""
 ENDED_LIMIT: Final = 256
 """Ended sessions whose clients may still ask; their workers know what to say."""
+
+NOTHING_KEPT: Final = "Nothing of it was kept."
 
 T = TypeVar("T")
 
@@ -65,7 +68,7 @@ class KeptSessions:
         worker_pool: WorkerPool,
         admission: Admission,
         clock: Clock,
-        copies: SessionCopies,
+        copies: Copies,
         window_s: float,
         hold_s: float = HOLD_S,
     ) -> None:
@@ -112,7 +115,7 @@ class KeptSessions:
 
     def can_be_rebuilt(self, lease: Lease) -> bool:
         """Whether there is a copy of a session, should its worker be lost."""
-        return self.rebuild is not None and self._copies.find(lease.lease_id) is not None
+        return self.rebuild is not None and self._copies.fingerprint(lease.lease_id) is not None
 
     def take(self, lease: Lease) -> Lease | None:
         """The lease for a client that has come back, whoever held it; None: the session has
@@ -162,26 +165,27 @@ class KeptSessions:
         lease = kept.lease
         if self._kept.pop(lease.lease_id, None) is None:
             return
-        copy = self._copies.find(lease.lease_id)
-        self._copies.drop(lease.lease_id)
         lease.release()
-        if copy is None or self.rebuild is None:
-            _remember(self._lost, lease.session_id, (lease, "Nothing of it was kept."))
+        if not self.can_be_rebuilt(lease) or self.rebuild is None:
+            self._copies.drop(lease.lease_id)
+            _remember(self._lost, lease.session_id, (lease, NOTHING_KEPT))
             kept.held.close()
             return
         _remember(self._moved, lease.lease_id, None)
         self._rebuilding[lease.session_id] = asyncio.create_task(
-            self._go_on(self.rebuild, kept, copy), name=f"{lease.session_id}:rebuild"
+            self._go_on(self.rebuild, kept), name=f"{lease.session_id}:rebuild"
         )
 
     async def _go_on(
         self,
         rebuild: Callable[[Lease, KeptCopy], Awaitable[Lease]],
         kept: _Kept,
-        copy: KeptCopy,
     ) -> None:
         lease = kept.lease
         try:
+            copy = await self._copies.take(lease.lease_id)
+            if copy is None:
+                raise NotRebuilt(NOTHING_KEPT)
             taken = await rebuild(lease, copy)
         except NotRebuilt as error:
             _remember(self._lost, lease.session_id, (lease, str(error)))

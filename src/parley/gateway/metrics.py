@@ -30,8 +30,9 @@ from prometheus_client.metrics_core import (
 )
 
 from parley import __version__
+from parley.gateway.copies import Copies
+from parley.gateway.copy_store_process import CopyStoreProcess
 from parley.gateway.queue import Queue
-from parley.gateway.session_copies import SessionCopies
 from parley.gateway.worker_pool import Lease, WorkerPool
 from parley.protocol.control import STAGE_BUCKETS_MS, Durations, Heartbeat, RecordingState
 from parley.protocol.kinds import Kind
@@ -74,7 +75,8 @@ class Metrics:
         queue: Queue,
         worker_pool: WorkerPool,
         *,
-        copies: SessionCopies | None = None,
+        copies: Copies | None = None,
+        copy_store: CopyStoreProcess | None = None,
         find_disk_free: Callable[[], int] | None = None,
         count_keys: Callable[[], int] | None = None,
         count_kept: Callable[[], int] = lambda: 0,
@@ -83,6 +85,7 @@ class Metrics:
         self._queue = queue
         self._worker_pool = worker_pool
         self._copies = copies
+        self._copy_store = copy_store
         self._rebuilt: Tally[RebuildOutcome] = Tally()
         self.up = Traffic()
         """Clients to workers."""
@@ -170,8 +173,8 @@ class Metrics:
         return generate_latest(self.registry)
 
     def _copy_metrics(self) -> Iterable[Metric]:
-        copies = self._copies
-        if copies is None:
+        copies, store = self._copies, self._copy_store
+        if copies is None or store is None:
             return
         yield GaugeMetricFamily(
             "parley_session_copies", "Sessions that another worker could go on with.",
@@ -184,6 +187,14 @@ class Metrics:
             "parley_session_copies_dropped",
             "Copies that were given up because they took too much.",
             value=copies.dropped,
+        )
+        yield GaugeMetricFamily(
+            "parley_copy_store_up",
+            "Whether a process of their own holds the copies; it begins with the first of them.",
+            value=store.is_up,
+        )
+        yield CounterMetricFamily(
+            "parley_copy_store_starts", "How often that process was started.", value=store.starts
         )
         rebuilt = CounterMetricFamily(
             "parley_sessions_rebuilt", "Sessions of lost workers.", labels=["outcome"]

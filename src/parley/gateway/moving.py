@@ -12,10 +12,10 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from parley import logs
+from parley.gateway.copies import Copies
 from parley.gateway.dispatcher import Dispatcher
 from parley.gateway.kept_sessions import KeptSessions
 from parley.gateway.rebuilding import Rebuilding
-from parley.gateway.session_copies import SessionCopies
 from parley.gateway.worker_pool import Lease, Worker
 
 LOOK_EVERY_S: Final = 0.5
@@ -37,7 +37,7 @@ class Moving:
         self,
         *,
         kept: KeptSessions,
-        copies: SessionCopies,
+        copies: Copies,
         rebuilding: Rebuilding,
         dispatcher: Dispatcher,
         hand_over: Callable[[Lease], Awaitable[bool]],
@@ -73,10 +73,11 @@ class Moving:
                 await self._move(lease_id, lease)
 
     async def _move(self, lease_id: str, lease: Lease) -> None:
-        worker, copy = lease.worker, self._copies.find(lease_id)
-        assert copy is not None
+        worker, fingerprint = lease.worker, self._copies.fingerprint(lease_id)
+        if fingerprint is None:
+            return
         session_id, reserved = lease.session_id, self._rebuilding.reserved
-        ticket = self._rebuilding.ask(lease, copy)
+        ticket = self._rebuilding.ask(lease, fingerprint)
         is_taken = False
         try:
             # Whatever happens first: a slot, the session's end, or the end of the wish.

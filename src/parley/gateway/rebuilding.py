@@ -68,7 +68,7 @@ class Rebuilding:
         """
         began_at = self._clock.monotonic()
         assert lost.resume is not None
-        ticket = self.reserved.pop(lost.session_id, None) or self.ask(lost, copy)
+        ticket = self.reserved.pop(lost.session_id, None) or self.ask(lost, copy.fingerprint)
         try:
             while True:
                 await self._until_leased(ticket, copy, began_at)
@@ -88,14 +88,14 @@ class Rebuilding:
         finally:
             self._dispatcher.cancel(ticket)
 
-    def ask(self, session: Lease, copy: KeptCopy) -> Ticket:
+    def ask(self, session: Lease, fingerprint: str) -> Ticket:
         """Queue for a slot that a session could move to, before everybody else."""
         return self._dispatcher.submit_first(
             session.kind,
             session_id=session.session_id,
             address=session.address,
             key_id=session.key_id,
-            fingerprint=copy.fingerprint,
+            fingerprint=fingerprint,
         )
 
     async def _until_leased(self, ticket: Ticket, copy: KeptCopy, began_at: float) -> None:

@@ -18,6 +18,8 @@ from parley.gateway.admission import Admission
 from parley.gateway.apps import Apps
 from parley.gateway.authenticator import Authenticator
 from parley.gateway.connection_handler import ConnectionHandler
+from parley.gateway.copies import Copies
+from parley.gateway.copy_store_process import CopyStoreProcess
 from parley.gateway.dispatcher import Dispatcher
 from parley.gateway.eta import EtaTracker
 from parley.gateway.forward_auth import ForwardAuth
@@ -32,7 +34,6 @@ from parley.gateway.rebuilding import Rebuilding
 from parley.gateway.recording_access import RecordingAccess
 from parley.gateway.reload import ReloadReport
 from parley.gateway.resumption import Resumption
-from parley.gateway.session_copies import SessionCopies
 from parley.gateway.session_relay import SessionRelay
 from parley.gateway.state import State
 from parley.gateway.supervisor import Supervisor
@@ -47,8 +48,9 @@ from parley.media import decoder
 from parley.media.decoder import DecoderLimits
 from parley.private import keep_private
 from parley.protocol.control import SILENCE_LIMIT_S
+from parley.protocol.copies import ServeCopies
 from parley.recording.layout import RecordingFolders, free_bytes
-from parley.settings import ForwardAuthSettings, Settings
+from parley.settings import ForwardAuthSettings, LimitSettings, Settings
 from parley.tracing import Tracing
 from parley.transport import (
     LARGE_BYTES,
@@ -153,14 +155,30 @@ class GatewayRuntime:
             storage=settings.storage,
             secret=security.worker_secret,
         )
-        self.copies = SessionCopies(
-            session_bytes=round(limits.copy_session_mb * MIB),
-            total_bytes=round(limits.copies_mb * MIB),
+        bounds = _copy_bounds(limits)
+        self.copies = Copies(
+            **bounds,
+            is_ours=lambda lease_id: any(lease_id in each.leases for each in self.worker_pool),
+        )
+        gateway = settings.gateway
+        self.copy_store = CopyStoreProcess(
+            ServeCopies(
+                session_bytes=bounds["session_bytes"],
+                total_bytes=bounds["total_bytes"],
+                host=gateway.host,
+                # Never in clear text to other machines.
+                port=None if gateway.http else gateway.copies_port,
+                certificate=str(gateway.ssl_certfile),
+                key=str(gateway.ssl_keyfile),
+            ),
+            self.copies,
+            is_on=gateway.copy_store,
         )
         self.metrics = Metrics(
             self.queue,
             self.worker_pool,
             copies=self.copies,
+            copy_store=self.copy_store,
             find_disk_free=lambda: free_bytes(settings.storage.data_dir),
             count_keys=lambda: self.authenticator.keys,
             count_kept=lambda: len(self.kept_sessions),
@@ -171,6 +189,7 @@ class GatewayRuntime:
             admission=self.admission,
             metrics=self.metrics,
             copies=self.copies,
+            copy_store=self.copy_store,
             probe_every_s=probe_every_s,
         )
         self.supervisor = Supervisor()
@@ -269,6 +288,7 @@ class GatewayRuntime:
         )
         self.open_connections.limit = _connections_of_one(settings)
         self.connection_handler.change_limits(limits)
+        self.copies.change_bounds(**_copy_bounds(limits))
         if workers_too:
             self.worker_control.change_limits(limits.model_dump(mode="json"))
 
@@ -299,6 +319,7 @@ class GatewayRuntime:
                 "worker pool sweep": self._sweep,
                 "recordings of other hosts": self.handover.run,
                 "worker probe": self.worker_control.probe_forever,
+                "copy store": self.copy_store.run,
             }
             watch = [
                 tasks.create_task(self.supervisor.keep(name, work), name=name)
@@ -387,6 +408,14 @@ class GatewayRuntime:
                     silent_s=SILENCE_LIMIT_S,
                     sessions=len(worker.leases),
                 )
+
+
+def _copy_bounds(limits: LimitSettings) -> dict[str, int]:
+    """What copies of sessions may take."""
+    return {
+        "session_bytes": round(limits.copy_session_mb * MIB),
+        "total_bytes": round(limits.copies_mb * MIB),
+    }
 
 
 def _connections_of_one(settings: Settings) -> int | None:

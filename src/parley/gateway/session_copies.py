@@ -7,6 +7,7 @@ session and for all; what is over the limit is given up, and its worker is told 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from parley.protocol.control import CopiedOutput, CopyPart
@@ -21,6 +22,8 @@ class KeptCopy:
     state: bytes = b""
     outputs: deque[CopiedOutput] = field(default_factory=deque)
     size: int = 0
+    series: int = 0
+    """Of its parts."""
 
     def add(self, part: CopyPart) -> None:
         """What is new."""
@@ -43,11 +46,19 @@ class SessionCopies:
     Args:
         session_bytes: most that one may take.
         total_bytes: most that all may take.
+        given_up: told of each that took too much.
     """
 
-    def __init__(self, *, session_bytes: int, total_bytes: int) -> None:
-        self._session_bytes = session_bytes
-        self._total_bytes = total_bytes
+    def __init__(
+        self,
+        *,
+        session_bytes: int,
+        total_bytes: int,
+        given_up: Callable[[str], None] = lambda lease_id: None,
+    ) -> None:
+        self.session_bytes = session_bytes
+        self.total_bytes = total_bytes
+        self._given_up = given_up
         self._copies: dict[str, KeptCopy] = {}
         self.size = 0
         """Bytes of all."""
@@ -62,16 +73,16 @@ class SessionCopies:
         lease_id = part.lease_id
         if part.number == 1:
             self.drop(lease_id)
-            self._copies[lease_id] = KeptCopy(part.fingerprint)
+            self._copies[lease_id] = KeptCopy(part.fingerprint, series=part.series)
         copy = self._copies.get(lease_id)
         if copy is None:
             return False
         before = copy.size
         copy.add(part)
         self.size += copy.size - before
-        if copy.size > self._session_bytes:
+        if copy.size > self.session_bytes:
             self._give_up(lease_id)
-        while self.size > self._total_bytes:
+        while self.size > self.total_bytes:
             self._give_up(next(iter(self._copies)))
         return lease_id in self._copies
 
@@ -88,3 +99,4 @@ class SessionCopies:
     def _give_up(self, lease_id: str) -> None:
         self.drop(lease_id)
         self.dropped += 1
+        self._given_up(lease_id)

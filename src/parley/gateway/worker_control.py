@@ -15,9 +15,10 @@ from starlette.websockets import WebSocket
 
 from parley import __version__, logs
 from parley.errors import ParleyError, ServiceUnavailable, Unauthorized
-from parley.gateway.admission import Admission, names_loopback
+from parley.gateway.admission import FORWARDED_HEADERS, Admission, is_loopback, names_loopback
+from parley.gateway.copies import Copies
+from parley.gateway.copy_store_process import CopyStoreProcess
 from parley.gateway.metrics import Metrics
-from parley.gateway.session_copies import SessionCopies
 from parley.gateway.tls import worker_context
 from parley.gateway.worker_pool import Lease, Worker, WorkerPool
 from parley.protocol.control import (
@@ -65,10 +66,13 @@ class WorkerControl:
         worker_pool: WorkerPool,
         admission: Admission,
         metrics: Metrics,
-        copies: SessionCopies,
+        copies: Copies,
+        copy_store: CopyStoreProcess,
         probe_every_s: float = PROBE_EVERY_S,
     ) -> None:
         self._copies = copies
+        self._copy_store = copy_store
+        copy_store.came.listen(self._tell_copy_store)
         self._worker_pool = worker_pool
         self._admission = admission
         self._metrics = metrics
@@ -89,7 +93,8 @@ class WorkerControl:
             self._admission.check_worker(
                 websocket.client.host if websocket.client else None, websocket.headers
             )
-            worker = self._welcome(await self._hello(connection), connection)
+            hello = await self._hello(connection)
+            worker = self._welcome(hello, connection, is_local=_is_local(websocket))
             connection.set_message_limit(COPY_LIMIT_BYTES)
             while self._worker_pool.knows(worker):
                 message = await connection.receive()
@@ -217,9 +222,11 @@ class WorkerControl:
             )
         return first
 
-    def _welcome(self, hello: Hello, connection: Connection) -> Worker:
+    def _welcome(self, hello: Hello, connection: Connection, *, is_local: bool) -> Worker:
         worker = self._worker_pool.welcome(hello, connection)
+        worker.is_local = is_local
         self._send(worker, Welcome(__version__, self.store_id))
+        self._tell_copy_store_to(worker)
         if self._limits is not None:
             self._send(worker, ChangeLimits(self._limits))
         log.info(
@@ -253,10 +260,25 @@ class WorkerControl:
     def _store(self, worker: Worker, part: CopyPart) -> None:
         """A part of the copy of a session; of one that is not ours nothing is kept or said."""
         # One that is being closed waits for the answer, too.
-        lease = worker.leases.get(part.lease_id) or worker.closing.get(part.lease_id)
-        if lease is not None:
-            is_kept = self._copies.store(part)
-            self._send(worker, CopyStored(part.lease_id, part.number, is_kept))
+        if part.lease_id not in worker.leases and part.lease_id not in worker.closing:
+            return
+        if worker.hello.dials_copy_store:
+            self._copy_store.want()
+        is_kept = self._copies.store(part)
+        if is_kept is not None:
+            self._send(worker, CopyStored(part.lease_id, part.number, is_kept, part.series))
+
+    def _tell_copy_store(self) -> None:
+        for worker in self._worker_pool:
+            if worker.is_connected:
+                self._tell_copy_store_to(worker)
+
+    def _tell_copy_store_to(self, worker: Worker) -> None:
+        """Where it is, if the worker can reach it."""
+        if worker.hello.dials_copy_store:
+            address = self._copy_store.address(is_local=worker.is_local)
+            if address is not None:
+                self._send(worker, address)
 
     async def _ask(
         self,
@@ -282,6 +304,12 @@ class WorkerControl:
     def _send(self, worker: Worker, message: ToWorker) -> None:
         connection: Connection = worker.connection
         connection.send_text(msgspec.json.encode(message))
+
+
+def _is_local(websocket: WebSocket) -> bool:
+    """Whether a worker runs on this machine; what a proxy on it brings may be from anywhere."""
+    peer = websocket.client.host if websocket.client else None
+    return is_loopback(peer) and not any(name in websocket.headers for name in FORWARDED_HEADERS)
 
 
 @functools.cache

@@ -121,6 +121,8 @@ class Worker:
     """It was not heard for longer than the silence limit."""
     is_draining: bool = False
     """An admin wants it empty: what runs goes on, nothing new comes."""
+    is_local: bool = False
+    """Whether its control connection came over loopback."""
     leases: dict[str, Lease] = field(default_factory=dict)
     closing: dict[str, Lease] = field(default_factory=dict)
     """Released, but the worker has not said yet that the slot is clean."""

@@ -159,6 +159,8 @@ class Hello(msgspec.Struct, tag="hello", frozen=True):
     only one that the gateway accepts from it."""
     sessions: tuple[SessionPhase, ...] = ()
     """Those that are here, for a gateway that was restarted."""
+    dials_copy_store: bool = False
+    """Whether it heeds `CopyStoreAt`."""
 
     @property
     def fingerprint(self) -> str:
@@ -186,19 +188,21 @@ class CopiedOutput(msgspec.Struct, frozen=True, array_like=True):
 
 
 class CopyPart(msgspec.Struct, frozen=True, array_like=True):
-    """What a worker adds to the copy of one of its sessions that its gateway keeps, as MessagePack
-    in a binary message on the control socket. What happens later is told to the client only when
-    the gateway has answered with `CopyStored`, so that nothing a client knows is lost with a
-    worker.
+    """What a worker adds to the copy of one of its sessions, as MessagePack: to the copy store (see
+    `protocol/copies.py`), or in a binary message on the control socket. What happens later is told
+    to the client only when that is answered with `CopyStored`, so that nothing a client knows is
+    lost with a worker.
 
     Args:
-        number: 1, 2, 3, …; 1 replaces what the gateway has.
+        number: 1, 2, 3, …; 1 replaces what there is.
         fingerprint: what a worker must be to go on with it: version and model.
         log: what was done since the part before: inputs and what came of them; opaque.
         state: what the session remembers besides, instead of what it remembered before; opaque.
             None: as before.
         outputs: messages since the part before.
         settled: the client needs no message up to this one any more.
+        series: which first part this one follows: 1, 2, 3, …; a later one replaces an earlier one,
+            also where that was sent another way. 0: a worker that does not count them.
     """
 
     lease_id: str
@@ -208,6 +212,7 @@ class CopyPart(msgspec.Struct, frozen=True, array_like=True):
     state: bytes | None = None
     outputs: tuple[CopiedOutput, ...] = ()
     settled: int = 0
+    series: int = 0
 
 
 class RebuildPart(msgspec.Struct, frozen=True, array_like=True):
@@ -293,13 +298,29 @@ class Welcome(msgspec.Struct, tag="welcome", frozen=True):
     """Names the gateway's data folder; a worker that finds the same name in its own shares it."""
 
 
+class CopyStoreAt(msgspec.Struct, tag="copy_store", frozen=True):
+    """Where copies of sessions are to be sent from here on, see `protocol/copies.py`; said to
+    workers that dial it, once a session needs it.
+
+    Args:
+        token: both ends prove that they know it.
+        is_local: it is at 127.0.0.1, without TLS; else at the gateway's host, with its certificate.
+    """
+
+    port: int
+    token: str
+    is_local: bool
+
+
 class CopyStored(msgspec.Struct, tag="copy_stored", frozen=True):
-    """Everything up to part `number` of the copy of a session is here. `is_kept` False: nothing is,
-    and no more is wanted: it would take too much memory."""
+    """Everything up to part `number` of a series of the copy of a session is here. `is_kept` False:
+    nothing is, and no more is wanted: it would take too much memory. `number` 0: nothing was
+    stored, because the session is not the gateway's."""
 
     lease_id: str
     number: int
     is_kept: bool = True
+    series: int = 0
 
 
 class StopTurn(msgspec.Struct, tag="stop_turn", frozen=True):
@@ -346,5 +367,13 @@ class Leave(msgspec.Struct, tag="leave", frozen=True):
 
 FromWorker = Hello | SessionPhase | Heartbeat | StopResult | Goodbye
 ToWorker = (
-    Welcome | CopyStored | HandOver | StopTurn | EndSession | AnnounceEnd | ChangeLimits | Leave
+    Welcome
+    | CopyStoreAt
+    | CopyStored
+    | HandOver
+    | StopTurn
+    | EndSession
+    | AnnounceEnd
+    | ChangeLimits
+    | Leave
 )

@@ -1,4 +1,4 @@
-"""The copy of a session that its gateway keeps, so that another worker can go on with it.
+"""The copy of a session that is kept beside its gateway, so that another worker can go on with it.
 
 What was done (inputs, and what came of them) is a log that grows; what is remembered besides is one
 state, replaced each time. One part is under way at a time, and what a client is told waits for the
@@ -28,7 +28,7 @@ _log = logs.get(__name__)
 
 
 class CopyChannel(Protocol):
-    """The way to the gateway."""
+    """The way to the gateway and its copy store."""
 
     @property
     def is_open(self) -> bool:
@@ -95,6 +95,7 @@ class SessionCopy:
     taken_received: int = 0
     """... or will be with what is under way."""
     _number: int = 0
+    _series: int = 0
     _pending: list[bytes] = field(default_factory=list)
     _kept: list[bytes] = field(default_factory=list)
     _kept_bytes: int = 0
@@ -201,6 +202,7 @@ class SessionCopy:
             return
         since = 0 if is_first else self._taken_seq
         self._number += 1
+        self._series += is_first
         self._under_way = _UnderWay(self._number, last_seq, self.taken_received)
         self._taken_seq = last_seq
         self.context.channel.send(
@@ -214,11 +216,14 @@ class SessionCopy:
                     CopiedOutput.of(one.seq, one.text) for one in outputs if one.seq > since
                 ),
                 settled=settled,
+                series=self._series,
             )
         )
 
-    def arrived(self, number: int, *, is_kept: bool) -> None:
-        """The gateway has answered."""
+    def arrived(self, number: int, *, is_kept: bool, series: int = 0) -> None:
+        """A part was answered. `series`: of which; 0: it was not told."""
+        if series and series != self._series:
+            return
         if not is_kept:
             self.give_up("not kept")
             return
@@ -230,7 +235,7 @@ class SessionCopy:
         self.stored()
 
     def moved(self) -> None:
-        """The gateway has gone, or there is another: it has nothing, and nothing waits for it."""
+        """Parts go another way from here on: nothing is there yet."""
         self._number = 0
         self._under_way = None
         self.stored()

@@ -212,6 +212,20 @@ class GatewaySettings(Part):
     ssl_keyfile: Path = Field(
         Path("certs/key.pem"), description="Private key; created on first start if missing."
     )
+    copy_store: bool = Field(
+        True,
+        description="Keep the copies of sessions in a process of their own, which is started with "
+        "the first session whose client asks for resuming; off: in the gateway's, whose processor "
+        "time for such sessions doubles.",
+    )
+    copies_port: int | None = Field(
+        None,
+        ge=1,
+        le=65535,
+        description="Port on which workers of other machines bring the copies of sessions, with "
+        "TLS and the gateway's certificate; it need not be open to anybody else. Unset, or with "
+        "http: they bring them on their control connections. Workers of this machine need none.",
+    )
     drain_timeout_s: float = Field(
         0.0,
         ge=0,
@@ -342,7 +356,7 @@ class LimitSettings(Part):
     copy_session_mb: float = Field(
         64.0,
         ge=0,
-        description="Most that the gateway keeps of one session so that another worker can go on "
+        description="Most that is kept of one session so that another worker can go on "
         "with it, where the client asked for resuming: what came of its sound (and, where the "
         "model does not say, the sound, 2 MB a minute), and its pictures; 0: nothing, and such "
         "sessions end with their worker.",
@@ -486,6 +500,20 @@ class WorkerSettings(Part):
     )
     advertise_url: str | None = Field(
         None, description="Address at which the gateway reaches this worker, if not host:port."
+    )
+    copy_store: bool = Field(
+        True,
+        description="Keep the copies of sessions in a process of their own, which is started with "
+        "the first session whose client asks for resuming; off: in the gateway's, whose processor "
+        "time for such sessions doubles.",
+    )
+    copies_port: int | None = Field(
+        None,
+        ge=1,
+        le=65535,
+        description="Port on which workers of other machines bring the copies of sessions, with "
+        "TLS and the gateway's certificate; it need not be open to anybody else. Unset, or with "
+        "http: they bring them on their control connections. Workers of this machine need none.",
     )
     drain_timeout_s: float = Field(
         0.0,

@@ -14,6 +14,7 @@ import ssl
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Protocol
+from urllib.parse import urlsplit
 
 import msgspec
 from websockets.asyncio.client import ClientConnection, connect
@@ -34,6 +35,7 @@ from parley.protocol.control import (
     AnnounceEnd,
     ChangeLimits,
     CopyPart,
+    CopyStoreAt,
     CopyStored,
     EndSession,
     FromWorker,
@@ -48,6 +50,7 @@ from parley.protocol.control import (
     ToWorker,
     Welcome,
 )
+from parley.worker.copy_link import CopyLink
 from parley.worker.trust import GatewayTrust, WrongCertificate, remedy
 
 FIRST_RETRY_S = 0.2
@@ -102,7 +105,7 @@ class Reporter(Protocol):
         ...
 
     def copy_stored(self, stored: CopyStored) -> None:
-        """The gateway has a part of the copy of a session."""
+        """A part of the copy of a session has arrived."""
         ...
 
     def hand_over(self, order: HandOver) -> None:
@@ -110,7 +113,7 @@ class Reporter(Protocol):
         ...
 
     def gateway_moved(self) -> None:
-        """A gateway has come or gone: none has copies of sessions yet."""
+        """A gateway or its copy store has come or gone: copies of sessions begin anew."""
         ...
 
     def announce_end(self, time_left_s: float) -> None:
@@ -161,6 +164,7 @@ class ControlLink:
         """At most one of each session, because each waits for its answer."""
         self._has_waiting = asyncio.Event()
         self._socket: ClientConnection | None = None
+        self._copy_link = CopyLink(stored=reporter.copy_stored, moved=self._copies_moved)
 
     @property
     def is_connected(self) -> bool:
@@ -174,8 +178,11 @@ class ControlLink:
             self._has_waiting.set()
 
     def send_part(self, part: CopyPart) -> None:
-        """Send the gateway a part of the copy of a session, if there is one."""
-        if self._socket is not None:
+        """Send a part of the copy of a session to the gateway's copy store, or to the gateway, if
+        there is one."""
+        if self._copy_link.is_connected:
+            self._copy_link.send(part)
+        elif self._socket is not None:
             self._parts.append(part)
             self._has_waiting.set()
 
@@ -260,11 +267,17 @@ class ControlLink:
         finally:
             self._socket = None
             self._parts.clear()
+            self._copy_link.close()
             self._reporter.gateway_moved()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
         _log.info("gateway gone", url=self._url)
+
+    def _copies_moved(self) -> None:
+        """Parts go another way from here on."""
+        self._parts.clear()
+        self._reporter.gateway_moved()
 
     async def _tell(self, socket: ClientConnection) -> None:
         loop = asyncio.get_running_loop()
@@ -313,6 +326,9 @@ class ControlLink:
                 self._reporter.hand_over(order)
             case CopyStored():
                 self._reporter.copy_stored(order)
+            case CopyStoreAt():
+                host = urlsplit(self._url).hostname or ""
+                self._copy_link.use(order, host, self.tls)
             case AnnounceEnd(time_left_s=left_s):
                 self._reporter.announce_end(left_s)
             case ChangeLimits(limits=limits):

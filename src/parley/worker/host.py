@@ -320,10 +320,10 @@ class Host:
         return copy
 
     def copy_stored(self, stored: CopyStored) -> None:
-        """The gateway has a part of the copy of a session."""
+        """A part of the copy of a session has arrived."""
         held = self._held.get(stored.lease_id)
         if held is not None and held.copy is not None:
-            held.copy.arrived(stored.number, is_kept=stored.is_kept)
+            held.copy.arrived(stored.number, is_kept=stored.is_kept, series=stored.series)
 
     def hand_over(self, order: HandOver) -> None:
         """Another worker will go on with a session; reported when it can."""
@@ -336,7 +336,7 @@ class Host:
         self.report(StopResult(order.request_id, is_done))
 
     def gateway_moved(self) -> None:
-        """The gateway has gone, or there is another."""
+        """The gateway or its copy store has gone, or there is another."""
         for held in self._held.values():
             if held.copy is not None:
                 held.copy.moved()
@@ -609,6 +609,7 @@ class Host:
             sessions=tuple(
                 self._described(held) for held in (*self._held.values(), *self._ended.values())
             ),
+            dials_copy_store=True,
         )
 
     def heartbeat(self) -> Heartbeat:

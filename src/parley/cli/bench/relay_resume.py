@@ -1,10 +1,11 @@
 """`parley bench relay --resume`: what it costs the gateway that sessions can be gone on with.
 
 Duplex sessions of the SDK run once a second each, half of the time spoken to, on gateways and
-parrots of their own: one that offers no resuming, one that keeps no copies of sessions, and one as
-it comes. The same sessions are held in turn without resuming, with it, and with copies, several
-times over; what is compared is the gateway's CPU per unit within one round, so that a machine that
-is slow for a while is slow for all of them.
+parrots of their own: one that offers no resuming, one that keeps no copies of sessions, one that
+keeps them in the gateway's own process, and one as it comes, with a copy store. The same sessions
+are held in turn on all of them, several times over; what is compared is the CPU per unit within one
+round, of the gateway and of the copy store apart, so that a machine that is slow for a while is
+slow for all of them.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ from typing import Final
 
 from parley.cli.bench.chaos_servers import Servers
 from parley.cli.bench.model import made_up_speech
-from parley.cli.bench.processes import threads_cpu_s
+from parley.cli.bench.processes import child_pid, rss_mb, threads_cpu_s
 from parley.client.duplex import DuplexClient
 from parley.errors import ParleyError, SetupError
 from parley.media.pcm import INPUT_RATE_HZ, Pcm
 
+COPY_STORE: Final = "parley.gateway.copy_store"
 SPEECH_UNITS: Final = 4
 WARM_S: Final = 3.0
 
@@ -40,21 +42,31 @@ class Arm:
 SERVERS: Final[Mapping[str, Mapping[str, str]]] = {
     "off": {"PARLEY_LIMITS__RESUME_WINDOW_S": "0"},
     "no copies": {"PARLEY_LIMITS__COPY_SESSION_MB": "0"},
+    "no store": {"PARLEY_GATEWAY__COPY_STORE": "false"},
     "as it comes": {},
 }
 ARMS: Final = (
     Arm("not offered", "off", resume=False),
     Arm("not used", "as it comes", resume=False),
     Arm("used, no copies", "no copies", resume=True),
+    Arm("used, no copy store", "no store", resume=True),
     Arm("used", "as it comes", resume=True),
 )
 
 
 @dataclass(slots=True)
 class ResumeCost:
-    """CPU of the gateway per unit, in milliseconds: a figure for each round, by arm."""
+    """CPU per unit, in milliseconds: a figure for each round, by arm.
+
+    Args:
+        cpu_ms: the gateway's.
+        store_ms: the copy store's; 0 where there is none.
+        store_rss_mb: most memory that the copy store took.
+    """
 
     cpu_ms: dict[str, list[float]] = field(default_factory=dict)
+    store_ms: dict[str, list[float]] = field(default_factory=dict)
+    store_rss_mb: float = 0.0
 
     def percent_more(self, arm: str, than: str) -> float:
         """The median of the rounds' differences."""
@@ -68,7 +80,13 @@ class ResumeCost:
         for name, figures in self.cpu_ms.items():
             more = "" if name == first else f"   {self.percent_more(name, first):+6.1f} %"
             each = " ".join(f"{figure:.3f}" for figure in figures)
-            lines.append(f"{name:<16} {statistics.median(figures):.3f} ms{more}   ({each})")
+            lines.append(f"{name:<20} {statistics.median(figures):.3f} ms{more:<12}   ({each})")
+        lines.append("copy store CPU per unit")
+        for name, figures in self.store_ms.items():
+            if any(figures):
+                each = " ".join(f"{figure:.3f}" for figure in figures)
+                lines.append(f"{name:<20} {statistics.median(figures):.3f} ms{'':<12}   ({each})")
+        lines.append(f"copy store memory    {self.store_rss_mb:.0f} MB at most")
         return "gateway CPU per unit\n" + "\n".join(lines)
 
 
@@ -78,7 +96,7 @@ async def measure(sessions: int, seconds: float, rounds: int) -> ResumeCost:
     Raises:
         SetupError: this system does not say what a process has used, or nothing is answered.
     """
-    cost = ResumeCost({arm.name: [] for arm in ARMS})
+    cost = ResumeCost({arm.name: [] for arm in ARMS}, {arm.name: [] for arm in ARMS})
     async with contextlib.AsyncExitStack() as stack:
         servers = {
             name: await stack.enter_async_context(
@@ -93,14 +111,24 @@ async def measure(sessions: int, seconds: float, rounds: int) -> ResumeCost:
             # Whoever comes first is not always the same.
             for arm in (*ARMS[number % len(ARMS) :], *ARMS[: number % len(ARMS)]):
                 server = servers[arm.server]
-                figure = await _hold(server, sessions, seconds, resume=arm.resume)
-                cost.cpu_ms[arm.name].append(figure)
+                held = await _hold(server, sessions, seconds, resume=arm.resume)
+                cost.cpu_ms[arm.name].append(held.gateway_ms)
+                cost.store_ms[arm.name].append(held.store_ms)
+                cost.store_rss_mb = max(cost.store_rss_mb, held.store_rss_mb)
                 await server.until_free()
     return cost
 
 
-async def _hold(server: Servers, sessions: int, seconds: float, *, resume: bool) -> float:
-    """Milliseconds of the gateway's CPU per unit."""
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """Milliseconds of CPU per unit, and memory."""
+
+    gateway_ms: float
+    store_ms: float
+    store_rss_mb: float
+
+
+async def _hold(server: Servers, sessions: int, seconds: float, *, resume: bool) -> _Held:
     counts = _Counts()
     talks = [
         asyncio.create_task(_talk(server.url, counts, number / sessions, resume=resume))
@@ -108,9 +136,11 @@ async def _hold(server: Servers, sessions: int, seconds: float, *, resume: bool)
     ]
     try:
         await asyncio.sleep(WARM_S)
-        units, before_s = counts.units, threads_cpu_s(server.gateway_pid)
+        gateway, store = server.gateway_pid, child_pid(server.gateway_pid, COPY_STORE)
+        units, before_s, store_before_s = counts.units, threads_cpu_s(gateway), _cpu_s(store)
         await asyncio.sleep(seconds)
-        units, spent_s = counts.units - units, threads_cpu_s(server.gateway_pid) - before_s
+        units, spent_s = counts.units - units, threads_cpu_s(gateway) - before_s
+        store_s, store_rss_mb = _cpu_s(store) - store_before_s, rss_mb(store or 0) or 0.0
     finally:
         for talk in talks:
             talk.cancel()
@@ -120,7 +150,12 @@ async def _hold(server: Servers, sessions: int, seconds: float, *, resume: bool)
             raise SetupError(f"A session ended early: {talk.exception()}")
     if not units:
         raise SetupError("No unit was sent; the machine is too busy.")
-    return 1000 * spent_s / units
+    return _Held(1000 * spent_s / units, 1000 * store_s / units, store_rss_mb)
+
+
+def _cpu_s(pid: int | None) -> float:
+    """0 where there is no such process."""
+    return 0.0 if pid is None else threads_cpu_s(pid)
 
 
 @dataclass(slots=True)

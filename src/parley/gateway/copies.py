@@ -1,0 +1,178 @@
+"""Where the copies of running sessions are: in the copy store, or, of workers that do not reach it,
+here.
+
+Which of two is the later one is told by the series of its parts, because what a worker sends two
+ways may come in any order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from parley.gateway.session_copies import KeptCopy, SessionCopies
+from parley.gateway.signals import Signal
+from parley.protocol.control import CopyPart
+from parley.protocol.copies import (
+    AcceptCopy,
+    ChangeBounds,
+    CopyBegun,
+    CopyGivenUp,
+    CopyPiece,
+    DropCopy,
+    StoreCounts,
+    TakeCopy,
+    ToStore,
+)
+
+TAKE_LIMIT_S: Final = 30.0
+"""How long the copy store may take to give a copy back."""
+
+
+@dataclass(frozen=True, slots=True)
+class _There:
+    """A copy in the copy store."""
+
+    series: int
+    fingerprint: str
+
+
+@dataclass(slots=True, eq=False)
+class _Taking:
+    """A copy on its way from the copy store."""
+
+    done: asyncio.Future[KeptCopy | None]
+    copy: KeptCopy = field(default_factory=lambda: KeptCopy(""))
+
+
+class Copies:
+    """All copies, by lease. Belongs to the gateway's event loop.
+
+    Args:
+        session_bytes, total_bytes: most that one and all may take, in each of the two places.
+        is_ours: whether a lease is known here.
+    """
+
+    def __init__(
+        self, *, session_bytes: int, total_bytes: int, is_ours: Callable[[str], bool]
+    ) -> None:
+        self._here = SessionCopies(session_bytes=session_bytes, total_bytes=total_bytes)
+        self._there: dict[str, _There] = {}
+        self._taking: dict[str, _Taking] = {}
+        self._is_ours = is_ours
+        self._counts = StoreCounts(0, 0, 0)
+        self._dropped_before = 0
+        self.to_store: Signal[ToStore] = Signal()
+        """The copy store is to do something."""
+
+    def __len__(self) -> int:
+        return len(self._here) + len(self._there)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all."""
+        return self._here.size + self._counts.size
+
+    @property
+    def dropped(self) -> int:
+        """How many were given up because they took too much."""
+        return self._here.dropped + self._dropped_before + self._counts.dropped
+
+    def store(self, part: CopyPart) -> bool | None:
+        """A part that came to the gateway; whether there is a copy of that session now. None: its
+        worker has begun another series since, and waits for no answer."""
+        there = self._there.get(part.lease_id)
+        if there is not None and there.series > part.series:
+            return None
+        if part.number == 1:
+            self._drop_there(part.lease_id)
+        return self._here.store(part)
+
+    def fingerprint(self, lease_id: str) -> str | None:
+        """What a worker must be to go on with a session; None: there is no copy of it."""
+        there, here = self._there.get(lease_id), self._here.find(lease_id)
+        if there is not None:
+            return there.fingerprint
+        return None if here is None else here.fingerprint
+
+    async def take(self, lease_id: str) -> KeptCopy | None:
+        """The copy of a session, which is kept no more; None: there is none."""
+        here = self._here.find(lease_id)
+        if here is not None or self._there.pop(lease_id, None) is None:
+            self.drop(lease_id)
+            return here
+        taking = _Taking(asyncio.get_running_loop().create_future())
+        self._taking[lease_id] = taking
+        try:
+            self.to_store.notify(TakeCopy(lease_id))
+            async with asyncio.timeout(TAKE_LIMIT_S):
+                return await taking.done
+        except TimeoutError:
+            return None
+        finally:
+            del self._taking[lease_id]
+
+    def drop(self, lease_id: str) -> None:
+        """It is of no use any more."""
+        self._here.drop(lease_id)
+        self._drop_there(lease_id)
+
+    def change_bounds(self, *, session_bytes: int, total_bytes: int) -> None:
+        """What copies may take from here on."""
+        self._here.session_bytes, self._here.total_bytes = session_bytes, total_bytes
+        self.to_store.notify(ChangeBounds(session_bytes, total_bytes))
+
+    def _drop_there(self, lease_id: str) -> None:
+        there = self._there.pop(lease_id, None)
+        if there is not None:
+            self.to_store.notify(DropCopy(lease_id, there.series))
+
+    # What the copy store tells
+
+    def told(self, message: CopyBegun | CopyGivenUp | CopyPiece | StoreCounts) -> None:
+        """Something has happened there."""
+        match message:
+            case CopyBegun():
+                self._begun(message)
+            case CopyGivenUp(lease_id=lease_id, series=series):
+                there = self._there.get(lease_id)
+                if there is not None and there.series == series:
+                    del self._there[lease_id]
+            case CopyPiece():
+                self._came(message)
+            case StoreCounts():
+                self._counts = message
+
+    def store_ended(self) -> None:
+        """The copy store is gone, and what it held."""
+        self._there.clear()
+        self._dropped_before += self._counts.dropped
+        self._counts = StoreCounts(0, 0, 0)
+        for taking in self._taking.values():
+            if not taking.done.done():
+                taking.done.set_result(None)
+
+    def _begun(self, copy: CopyBegun) -> None:
+        here = self._here.find(copy.lease_id)
+        is_outdated = here is not None and here.series > copy.series
+        if is_outdated or not self._is_ours(copy.lease_id):
+            self.to_store.notify(DropCopy(copy.lease_id, copy.series))
+            return
+        self._here.drop(copy.lease_id)
+        self._there[copy.lease_id] = _There(copy.series, copy.fingerprint)
+        self.to_store.notify(AcceptCopy(copy.lease_id, copy.series))
+
+    def _came(self, piece: CopyPiece) -> None:
+        taking = self._taking.get(piece.lease_id)
+        if taking is None or taking.done.done():
+            return
+        copy = taking.copy
+        copy.fingerprint = piece.fingerprint
+        if piece.log:
+            copy.log.append(piece.log)
+        copy.outputs.extend(piece.outputs)
+        if piece.is_last:
+            copy.state = piece.state
+            taking.done.set_result(copy if piece.fingerprint else None)

@@ -1,0 +1,503 @@
+"""The process that holds the copies of sessions: what it keeps, whom it believes, and what happens
+when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.gateways import RunningGateway, running_gateway
+from tests.support.patience import HANG_S
+
+from parley.gateway import worker_control
+from parley.gateway.copies import Copies
+from parley.gateway.copy_store import CopyStore
+from parley.protocol.control import (
+    CopiedOutput,
+    CopyPart,
+    CopyStoreAt,
+    CopyStored,
+    EndSession,
+    HandOver,
+    Heartbeat,
+    Hello,
+    SessionPhase,
+    StopTurn,
+)
+from parley.protocol.copies import (
+    AcceptCopy,
+    ChangeBounds,
+    CopyBegun,
+    CopyGivenUp,
+    CopyHello,
+    CopyPiece,
+    CopyProof,
+    DropCopy,
+    Frames,
+    FromStore,
+    ServeCopies,
+    StoreCounts,
+    TakeCopy,
+    TooLarge,
+    ToStore,
+    framed,
+)
+from parley.protocol.kinds import Kind
+from parley.worker.control import ControlLink
+from parley.worker.copy_link import CopyLink
+from parley.worker.trust import GatewayTrust
+
+
+def part(number: int, log: bytes = b"", *, lease: str = "a", series: int = 1) -> CopyPart:
+    return CopyPart(lease, number, "parrot", log, state=b"state", series=series)
+
+
+# ---- the pieces ----------------------------------------------------------------------------------
+
+
+@given(st.lists(st.binary(max_size=40), max_size=8), st.lists(st.integers(1, 30)))
+def test_messages_come_out_as_they_went_in_however_they_are_cut(
+    messages: list[bytes], cuts: list[int]
+) -> None:
+    frames, got = Frames(40), []
+    data = b"".join(len(each).to_bytes(4, "big") + each for each in messages)
+    sizes = itertools.chain(cuts, itertools.repeat(7))
+
+    while data:
+        size = next(sizes)
+        got += [bytes(each) for each in frames.feed(data[:size])]
+        data = data[size:]
+
+    assert got == messages
+
+
+def test_a_message_above_the_limit_is_refused_by_its_length() -> None:
+    with pytest.raises(TooLarge, match="41 bytes of 40"):
+        list(Frames(40).feed((41).to_bytes(4, "big")))
+
+
+class FakeWorker:
+    def __init__(self) -> None:
+        self.answers: list[CopyStored] = []
+
+    def answer(self, message: CopyStored) -> None:
+        self.answers.append(message)
+
+
+class Bench:
+    """A copy store without sockets."""
+
+    def __init__(self, *, session_bytes: int = 100, total_bytes: int = 1000) -> None:
+        self.told: list[FromStore] = []
+        self.worker = FakeWorker()
+        settings = ServeCopies(session_bytes, total_bytes, token="t")
+        self.store = CopyStore(settings, self.told.append)
+
+    def send(self, sent: CopyPart) -> list[CopyStored]:
+        """What is answered."""
+        self.worker.answers.clear()
+        self.store.take_in(sent, self.worker)  # type: ignore[arg-type]
+        return list(self.worker.answers)
+
+    def take(self, lease: str = "a") -> list[CopyPiece]:
+        self.told.clear()
+        self.store.obey(TakeCopy(lease))
+        return [each for each in self.told if isinstance(each, CopyPiece)]
+
+
+def test_the_first_part_is_answered_when_the_gateway_knows_the_session() -> None:
+    bench = Bench()
+
+    assert bench.send(part(1, b"one")) == []
+    assert bench.told == [CopyBegun("a", 1, "parrot")]
+    bench.store.obey(AcceptCopy("a", 1))
+    assert bench.worker.answers == [CopyStored("a", 1, series=1)]
+    assert bench.send(part(2, b"two")) == [CopyStored("a", 2, series=1)]
+    assert b"".join(piece.log for piece in bench.take()) == b"onetwo"
+    assert bench.store.counts.size == 0
+
+
+def test_of_a_session_of_another_gateway_nothing_is_kept() -> None:
+    bench = Bench()
+    bench.send(part(1, b"one"))
+
+    bench.store.obey(DropCopy("a", 1))
+
+    assert bench.worker.answers == [CopyStored("a", 0, series=1)]
+    assert bench.send(part(2, b"two")) == [CopyStored("a", 0, series=1)]
+    assert bench.store.counts.size == 0
+
+
+def test_an_order_about_an_earlier_series_does_not_touch_the_later_one() -> None:
+    bench = Bench()
+    bench.send(part(1, b"one"))
+    bench.send(part(1, b"two", series=2))
+
+    bench.store.obey(AcceptCopy("a", 1))
+    bench.store.obey(DropCopy("a", 1))
+    assert bench.worker.answers == []
+    assert bench.send(part(2, b"late", series=1)) == [CopyStored("a", 0, series=1)]
+    bench.worker.answers.clear()
+    bench.store.obey(AcceptCopy("a", 2))
+
+    assert bench.worker.answers == [CopyStored("a", 1, series=2)]
+    assert [piece.log for piece in bench.take() if piece.log] == [b"two"]
+
+
+def test_what_takes_too_much_is_given_up_and_told() -> None:
+    bench = Bench(session_bytes=100, total_bytes=150)
+    for lease in ("old", "new"):
+        bench.send(part(1, bytes(60), lease=lease))
+        bench.store.obey(AcceptCopy(lease, 1))
+
+    # 140 with the states of both; the oldest goes first.
+    assert bench.send(part(2, bytes(30), lease="new")) == [CopyStored("new", 2, series=1)]
+    assert CopyGivenUp("old", 1) in bench.told
+    assert bench.send(part(2, lease="old")) == [CopyStored("old", 2, False, 1)]
+    assert bench.send(part(3, bytes(30), lease="new")) == [CopyStored("new", 3, False, 1)]
+    assert bench.store.counts == StoreCounts(0, 2, 0)
+
+
+def test_what_takes_too_much_at_once_is_not_kept() -> None:
+    bench = Bench()
+
+    bench.send(part(1, bytes(200)))
+    bench.store.obey(AcceptCopy("a", 1))
+
+    assert bench.told == [CopyBegun("a", 1, "parrot"), CopyGivenUp("a", 1)]
+    assert bench.worker.answers == [CopyStored("a", 1, False, 1)]
+
+
+def test_bounds_may_change() -> None:
+    bench = Bench()
+    bench.store.obey(ChangeBounds(1000, 1000))
+
+    bench.send(part(1, bytes(200)))
+
+    assert bench.told == [CopyBegun("a", 1, "parrot")]
+
+
+def copies(orders: list[ToStore]) -> Copies:
+    made = Copies(session_bytes=1000, total_bytes=1000, is_ours=lambda lease_id: lease_id == "a")
+    made.to_store.listen(orders.append)
+    return made
+
+
+async def test_of_two_ways_the_later_series_counts() -> None:
+    orders: list[ToStore] = []
+    both = copies(orders)
+
+    assert both.store(part(1, b"here"))
+    both.told(CopyBegun("a", 2, "parrot"))
+    assert (len(both), both.size) == (1, 0)
+    assert both.store(part(2, b"late")) is None
+    assert both.store(part(1, b"back", series=3))
+    both.told(CopyBegun("a", 2, "parrot"))
+
+    assert orders == [AcceptCopy("a", 2), DropCopy("a", 2), DropCopy("a", 2)]
+    copy = await both.take("a")
+    assert copy is not None
+    assert copy.log == [b"back"]
+    assert both.fingerprint("a") is None
+
+
+async def test_a_copy_of_a_session_that_is_not_ours_is_dropped() -> None:
+    orders: list[ToStore] = []
+    both = copies(orders)
+
+    both.told(CopyBegun("b", 1, "parrot"))
+
+    assert orders == [DropCopy("b", 1)]
+    assert both.fingerprint("b") is None
+
+
+async def test_a_copy_comes_in_pieces() -> None:
+    orders: list[ToStore] = []
+    both = copies(orders)
+    both.told(CopyBegun("a", 1, "parrot"))
+
+    taking = asyncio.create_task(both.take("a"))
+    await asyncio.sleep(0)
+    output = CopiedOutput.of(1, "hello")
+    for piece in (
+        CopyPiece("a", "parrot", log=b"one"),
+        CopyPiece("a", "parrot", log=b"two"),
+        CopyPiece("a", "parrot", outputs=(output,)),
+        CopyPiece("a", "parrot", state=b"state", is_last=True),
+    ):
+        both.told(piece)
+
+    copy = await taking
+    assert copy is not None
+    assert (copy.fingerprint, copy.log, copy.state) == ("parrot", [b"one", b"two"], b"state")
+    assert list(copy.outputs) == [output]
+    assert orders[-1] == TakeCopy("a")
+
+
+async def test_whoever_waits_for_a_copy_is_told_when_the_copy_store_ends() -> None:
+    both = copies([])
+    both.told(CopyBegun("a", 1, "parrot"))
+    both.told(StoreCounts(10, 2, 0))
+    taking = asyncio.create_task(both.take("a"))
+    await asyncio.sleep(0)
+
+    both.store_ended()
+
+    assert await taking is None
+    assert (len(both), both.size, both.dropped) == (0, 0, 2)
+
+
+# ---- the process ---------------------------------------------------------------------------------
+
+
+def test_the_process_imports_little() -> None:
+    heavy = {"torch", "numpy", "fastapi", "starlette", "pydantic", "uvicorn", "websockets"}
+    code = f"import parley.gateway.copy_store, sys; print(sorted({heavy} & set(sys.modules)))"
+
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+
+    assert told.stdout.strip() == b"[]"
+
+
+class Worker:
+    """A worker of a gateway as far as copies go; `stored` has the answers."""
+
+    def __init__(self, gateway: RunningGateway, trust: GatewayTrust | None = None) -> None:
+        self.runtime = gateway.runtime
+        self.stored: list[CopyStored] = []
+        self.moves = 0
+        url = trust.url if trust is not None else gateway.url
+        self.link = ControlLink(self, gateway_url=url, trust=trust)
+        self.lease_id = ""
+
+    def hello(self) -> Hello:
+        return Hello("w", "http://127.0.0.1:1", 1, "parrot", "cpu", "0", 1, dials_copy_store=True)
+
+    def heartbeat(self) -> Heartbeat:
+        return Heartbeat("idle", 1, 0, 0.0, 0)
+
+    def living(self) -> list[SessionPhase]:
+        return []
+
+    def copy_stored(self, stored: CopyStored) -> None:
+        self.stored.append(stored)
+
+    def gateway_moved(self) -> None:
+        self.moves += 1
+
+    def stop_turn(self, order: StopTurn) -> bool:
+        return False
+
+    def end_session(self, order: EndSession) -> bool:
+        return False
+
+    def hand_over(self, order: HandOver) -> None:
+        """Nothing is."""
+
+    def announce_end(self, time_left_s: float) -> None:
+        """Nobody is told."""
+
+    def change_limits(self, limits: Mapping[str, Any]) -> None:
+        """None are known."""
+
+    def leave(self, grace_s: float) -> None:
+        """It stays."""
+
+    async def begin(self) -> None:
+        """Have a session of which a part is kept at the gateway, so that the copy store is
+        started."""
+        await until(lambda: self.link.is_connected and len(self.runtime.worker_pool))
+        lease = self.runtime.worker_pool.lease(Kind.AUDIO_DUPLEX, "s")
+        assert lease is not None
+        self.lease_id = lease.lease_id
+        await self.send(part(1, b"first"))
+
+    async def send(self, sent: CopyPart) -> CopyStored:
+        """Send a part; how it was answered."""
+        count = len(self.stored)
+        self.link.send_part(msgspec.structs.replace(sent, lease_id=self.lease_id))
+        await until(lambda: len(self.stored) > count)
+        return self.stored[-1]
+
+    @property
+    def is_at_store(self) -> bool:
+        return self.link._copy_link.is_connected
+
+
+async def until(what: Callable[[], object]) -> None:
+    async with asyncio.timeout(HANG_S):
+        while not what():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+
+@contextlib.asynccontextmanager
+async def a_worker(
+    gateway: RunningGateway, trust: GatewayTrust | None = None
+) -> AsyncIterator[Worker]:
+    worker = Worker(gateway, trust)
+    running = asyncio.create_task(worker.link.run())
+    try:
+        await worker.begin()
+        yield worker
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_parts_go_to_the_copy_store_and_the_gateway_takes_them_back() -> None:
+    async with running_gateway() as gateway, a_worker(gateway) as worker:
+        await until(lambda: worker.is_at_store)
+        moves = worker.moves
+        big = bytes(range(256)) * 8000
+
+        assert await worker.send(part(1, big, series=2)) == CopyStored(worker.lease_id, 1, series=2)
+        assert (await worker.send(part(2, b"more", series=2))).number == 2
+
+        copy = await gateway.runtime.copies.take(worker.lease_id)
+        assert copy is not None
+        assert b"".join(copy.log) == big + b"more"
+        assert copy.state == b"state"
+        assert moves == worker.moves
+        assert gateway.runtime.metrics.page().count(b"\nparley_copy_store_up 1.0") == 1
+
+
+async def test_without_a_session_to_keep_there_is_no_process() -> None:
+    async with running_gateway() as gateway:
+        runtime = gateway.runtime
+        worker = Worker(gateway)
+        running = asyncio.create_task(worker.link.run())
+        await until(lambda: worker.link.is_connected and len(runtime.worker_pool))
+
+        assert runtime.copy_store.pid is None
+
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_copy_store_that_is_killed_is_started_again_and_takes_everything_anew() -> None:
+    async with running_gateway() as gateway, a_worker(gateway) as worker:
+        store = gateway.runtime.copy_store
+        await until(lambda: worker.is_at_store)
+        await worker.send(part(1, b"one", series=2))
+        moves, pid = worker.moves, store.pid
+        assert pid is not None
+
+        os.kill(pid, signal.SIGKILL)
+        await until(lambda: not worker.is_at_store)
+        assert worker.moves > moves
+        assert (await worker.send(part(1, b"one by the gateway", series=3))).is_kept
+        await until(lambda: worker.is_at_store)
+        assert (await worker.send(part(1, b"one again", series=4))).is_kept
+
+        assert store.starts == 2
+        assert store.pid != pid
+        copy = await gateway.runtime.copies.take(worker.lease_id)
+        assert copy is not None
+        assert copy.log == [b"one again"]
+
+
+async def test_where_the_copy_store_cannot_be_reached_parts_go_by_the_control_connection(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("parley.worker.copy_link.FIRST_RETRY_S", 0.01)
+    async with running_gateway() as gateway:
+        with socket.socket() as taken:
+            # Bound, and nobody listens.
+            taken.bind(("127.0.0.1", 0))
+            nowhere = CopyStoreAt(taken.getsockname()[1], "token", is_local=True)
+            monkeypatch.setattr(gateway.runtime.copy_store, "address", lambda is_local: nowhere)
+            async with a_worker(gateway) as worker:
+                await until(lambda: gateway.runtime.copy_store.is_up)
+                await asyncio.sleep(0.1)
+
+                assert (await worker.send(part(2, b"more"))).is_kept
+
+                copy = await gateway.runtime.copies.take(worker.lease_id)
+    assert copy is not None
+    assert b"".join(copy.log) == b"firstmore"
+    said = [
+        line for line in capsys.readouterr().out.splitlines() if "copy store unreachable" in line
+    ]
+    assert len(said) == 1
+
+
+async def test_whoever_does_not_know_the_token_is_refused_on_both_sides() -> None:
+    stored: list[CopyStored] = []
+    async with running_gateway() as gateway, a_worker(gateway) as worker:
+        await until(lambda: worker.is_at_store)
+        right = gateway.runtime.copy_store.address(is_local=True)
+        assert right is not None
+
+        # A worker with another token does not believe the store.
+        link = CopyLink(stored=stored.append, moved=lambda: None)
+        link.use(msgspec.structs.replace(right, token="wrong"), "", None)
+        await until(lambda: link._has_complained)
+        assert not link.is_connected
+        link.close()
+
+        # Somebody who goes on regardless is not believed.
+        reader, writer = await asyncio.open_connection("127.0.0.1", right.port)
+        writer.write(framed(CopyHello(bytes(32))) + framed(CopyProof(bytes(32))) + framed(part(1)))
+        with contextlib.suppress(ConnectionError):
+            async with asyncio.timeout(HANG_S):
+                await reader.read()
+        writer.close()
+
+        # Nor is who says too much before.
+        reader, writer = await asyncio.open_connection("127.0.0.1", right.port)
+        writer.write((1 << 30).to_bytes(4, "big"))
+        with contextlib.suppress(ConnectionError):
+            async with asyncio.timeout(HANG_S):
+                assert await reader.read() == b""
+        writer.close()
+        await until(lambda: gateway.runtime.copies._counts.refused == 3)
+
+        assert (await worker.send(part(1, b"still here", series=2))).is_kept
+
+
+async def test_a_worker_of_another_machine_comes_by_tls_with_the_gateways_certificate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    tls = {"http": False, "ssl_certfile": certificate, "ssl_keyfile": key, "copies_port": port}
+    monkeypatch.setattr(worker_control, "_is_local", lambda websocket: False)
+    async with running_gateway(gateway=tls) as gateway:
+        url = f"https://127.0.0.1:{gateway.gateway.port}"
+        trust = GatewayTrust(url, ca=certificate)
+        async with a_worker(gateway, trust) as worker:
+            await until(lambda: worker.is_at_store)
+
+            assert (await worker.send(part(1, b"one", series=2))).is_kept
+            assert gateway.runtime.copy_store.address(is_local=False) == CopyStoreAt(
+                port, gateway.runtime.copy_store._token, is_local=False
+            )
+            # Never in clear text.
+            with socket.create_connection(("127.0.0.1", port), timeout=HANG_S) as plain:
+                plain.sendall(framed(CopyHello(bytes(32))))
+                assert b"copy" not in plain.recv(100)
+
+
+async def test_without_tls_nothing_goes_to_another_machine() -> None:
+    link = CopyLink(stored=lambda stored: None, moved=lambda: None)
+
+    link.use(CopyStoreAt(9, "token", is_local=False), "gateway.example", None)
+    await until(lambda: link._has_complained)
+
+    assert not link.is_connected
+    link.close()
