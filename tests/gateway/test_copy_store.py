@@ -46,12 +46,12 @@ from parley.protocol.copies import (
     CopyPiece,
     CopyProof,
     DropCopy,
-    Frames,
     FromStore,
+    MessageSplitter,
+    MessageTooLarge,
     ServeCopies,
     StoreCounts,
     TakeCopy,
-    TooLarge,
     ToStore,
     framed,
 )
@@ -72,21 +72,21 @@ def part(number: int, log: bytes = b"", *, lease: str = "a", series: int = 1) ->
 def test_messages_come_out_as_they_went_in_however_they_are_cut(
     messages: list[bytes], cuts: list[int]
 ) -> None:
-    frames, got = Frames(40), []
+    splitter, got = MessageSplitter(40), []
     data = b"".join(len(each).to_bytes(4, "big") + each for each in messages)
     sizes = itertools.chain(cuts, itertools.repeat(7))
 
     while data:
         size = next(sizes)
-        got += [bytes(each) for each in frames.feed(data[:size])]
+        got += [bytes(each) for each in splitter.feed(data[:size])]
         data = data[size:]
 
     assert got == messages
 
 
 def test_a_message_above_the_limit_is_refused_by_its_length() -> None:
-    with pytest.raises(TooLarge, match="41 bytes of 40"):
-        list(Frames(40).feed((41).to_bytes(4, "big")))
+    with pytest.raises(MessageTooLarge, match="41 bytes of 40"):
+        list(MessageSplitter(40).feed((41).to_bytes(4, "big")))
 
 
 class FakeWorker:
@@ -222,6 +222,23 @@ async def test_a_copy_of_a_session_that_is_not_ours_is_dropped() -> None:
 
     assert orders == [DropCopy("b", 1)]
     assert both.fingerprint("b") is None
+
+
+async def test_what_no_session_needs_any_more_is_swept() -> None:
+    ours, orders = {"a", "b"}, list[ToStore]()
+    both = Copies(session_bytes=1000, total_bytes=1000, is_ours=lambda each: each in ours)
+    both.to_store.listen(orders.append)
+    both.store(part(1, b"here", lease="a"))
+    both.told(CopyBegun("b", 1, "parrot"))
+    both.sweep()
+    ours.clear()
+
+    both.sweep()
+    assert len(both) == 2
+    both.sweep()
+
+    assert len(both) == 0
+    assert orders == [AcceptCopy("b", 1), DropCopy("b", 1)]
 
 
 async def test_a_copy_comes_in_pieces() -> None:

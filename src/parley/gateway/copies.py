@@ -62,6 +62,7 @@ class Copies:
         self._there: dict[str, _There] = {}
         self._taking: dict[str, _Taking] = {}
         self._is_ours = is_ours
+        self._strays: set[str] = set()
         self._counts = StoreCounts(0, 0, 0)
         self._dropped_before = 0
         self.to_store: Signal[ToStore] = Signal()
@@ -118,6 +119,18 @@ class Copies:
         """It is of no use any more."""
         self._here.drop(lease_id)
         self._drop_there(lease_id)
+
+    def sweep(self) -> None:
+        """Drop those of sessions that were not ours the last time either: whose worker left without
+        a word of them. Once may be because somebody is about to take it."""
+        strays = {
+            lease_id
+            for lease_id in (*self._here.lease_ids, *self._there)
+            if not self._is_ours(lease_id)
+        }
+        for lease_id in strays & self._strays:
+            self.drop(lease_id)
+        self._strays = strays
 
     def change_bounds(self, *, session_bytes: int, total_bytes: int) -> None:
         """What copies may take from here on."""

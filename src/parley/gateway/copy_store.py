@@ -38,14 +38,14 @@ from parley.protocol.copies import (
     CopyProof,
     CopyWelcome,
     DropCopy,
-    Frames,
     FromStore,
+    MessageSplitter,
+    MessageTooLarge,
     ReloadCertificate,
     ServeCopies,
     StoreCounts,
     StoreReady,
     TakeCopy,
-    TooLarge,
     ToStore,
     framed,
     is_proof,
@@ -172,7 +172,7 @@ class WorkerConnection(asyncio.Protocol):
 
     def __init__(self, store: CopyStore) -> None:
         self._store = store
-        self._frames = Frames(GREETING_LIMIT_BYTES)
+        self._splitter = MessageSplitter(GREETING_LIMIT_BYTES)
         self._transport: asyncio.Transport | None = None
         self._late: asyncio.TimerHandle | None = None
         self._challenge = b""
@@ -189,12 +189,12 @@ class WorkerConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         try:
-            for message in self._frames.feed(data):
+            for message in self._splitter.feed(data):
                 if self._is_known:
                     self._store.take_in(_part.decode(message), self)
                 else:
                     self._greet(message)
-        except (msgspec.MsgspecError, TooLarge):
+        except (msgspec.MsgspecError, MessageTooLarge):
             self._refuse()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -218,7 +218,7 @@ class WorkerConnection(asyncio.Protocol):
         elif is_proof(_proof.decode(message).proof, proof_of_worker(token, self._challenge)):
             self._is_known = True
             self._store.strangers -= 1
-            self._frames.limit_bytes = PART_LIMIT_BYTES
+            self._splitter.limit_bytes = PART_LIMIT_BYTES
             if self._late is not None:
                 self._late.cancel()
             self.answer(CopyWelcome())
@@ -280,10 +280,10 @@ async def serve() -> None:
 
 
 async def _orders(reader: asyncio.StreamReader) -> Any:
-    frames = Frames(ORDER_LIMIT_BYTES)
+    splitter = MessageSplitter(ORDER_LIMIT_BYTES)
     while data := await reader.read(1 << 16):
-        for frame in frames.feed(data):
-            yield _order.decode(frame)
+        for each in splitter.feed(data):
+            yield _order.decode(each)
 
 
 async def _count(store: CopyStore, tell: Callable[[FromStore], None]) -> None:

@@ -20,13 +20,13 @@ from parley.gateway.copies import Copies
 from parley.gateway.signals import Signal
 from parley.protocol.control import CopyStoreAt
 from parley.protocol.copies import (
-    Frames,
     FromStore,
+    MessageSplitter,
+    MessageTooLarge,
     ReloadCertificate,
     ServeCopies,
     StoreCounts,
     StoreReady,
-    TooLarge,
     ToStore,
     framed,
 )
@@ -136,7 +136,7 @@ class CopyStoreProcess:
 
     async def _listen(self, process: Process) -> str:
         assert process.stdout is not None
-        frames = Frames(MESSAGE_LIMIT_BYTES)
+        splitter = MessageSplitter(MESSAGE_LIMIT_BYTES)
         missed = 0
         while True:
             try:
@@ -152,9 +152,9 @@ class CopyStoreProcess:
                 return f"exit {await process.wait()}"
             missed = 0
             try:
-                for frame in frames.feed(data):
-                    self._heard(_decoder.decode(frame), process.pid)
-            except (msgspec.MsgspecError, TooLarge) as error:
+                for each in splitter.feed(data):
+                    self._heard(_decoder.decode(each), process.pid)
+            except (msgspec.MsgspecError, MessageTooLarge) as error:
                 return f"nonsense: {error}"
 
     def _heard(self, message: FromStore, pid: int) -> None:

@@ -62,6 +62,7 @@ from parley.transport import (
 )
 
 SWEEP_EVERY_S: Final = 1.0
+SWEEP_COPIES_EVERY_S: Final = 30.0
 FORGIVEN_S: Final = 0.5
 """When the sweep itself is later than this, the silence of others is not held against them."""
 SHUTDOWN_S: Final = 20.0
@@ -158,7 +159,7 @@ class GatewayRuntime:
         bounds = _copy_bounds(limits)
         self.copies = Copies(
             **bounds,
-            is_ours=lambda lease_id: any(lease_id in each.leases for each in self.worker_pool),
+            is_ours=self.worker_pool.holds,
         )
         gateway = settings.gateway
         self.copy_store = CopyStoreProcess(
@@ -320,6 +321,7 @@ class GatewayRuntime:
                 "recordings of other hosts": self.handover.run,
                 "worker probe": self.worker_control.probe_forever,
                 "copy store": self.copy_store.run,
+                "copies": self._sweep_copies,
             }
             watch = [
                 tasks.create_task(self.supervisor.keep(name, work), name=name)
@@ -390,6 +392,11 @@ class GatewayRuntime:
         finally:
             stop()
         log.info("drained", left=len(self.worker_pool.leases))
+
+    async def _sweep_copies(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_COPIES_EVERY_S)
+            self.copies.sweep()
 
     async def _sweep(self) -> None:
         while True:

@@ -65,6 +65,11 @@ class SessionCopies:
         self.dropped = 0
         """How many were given up because they took too much."""
 
+    @property
+    def lease_ids(self) -> tuple[str, ...]:
+        """Of all that are kept, oldest first."""
+        return tuple(self._copies)
+
     def __len__(self) -> int:
         return len(self._copies)
 

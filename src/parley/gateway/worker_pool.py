@@ -365,6 +365,11 @@ class WorkerPool:
         # Whoever learned of it may hold it now.
         return worker.leases.get(lease.lease_id, lease)
 
+    def holds(self, lease_id: str) -> bool:
+        """Whether a lease is held, or being closed."""
+        workers = self._workers.values()
+        return any(lease_id in each.leases or lease_id in each.closing for each in workers)
+
     def find_resumable(self, session_id: str) -> Lease | None:
         """The lease of a session that a client may go on with; also one that is being closed, as
         far as we know."""

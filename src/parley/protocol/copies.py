@@ -33,11 +33,11 @@ PART_LIMIT_BYTES: Final = 128 << 20
 """Largest message of a worker: the whole copy of a session may come at once."""
 
 
-class TooLarge(Exception):
+class MessageTooLarge(Exception):
     """A message is larger than whoever sends it may send."""
 
 
-class Frames:
+class MessageSplitter:
     """Bytes in, messages out, in pieces as the network brings them.
 
     Args:
@@ -54,7 +54,7 @@ class Frames:
         """The messages that are complete; each is to be read before the next one is asked for.
 
         Raises:
-            TooLarge: one is larger than the limit.
+            MessageTooLarge: one is larger than the limit.
         """
         source: bytes | bytearray = data
         if self._rest:
@@ -66,7 +66,7 @@ class Frames:
                 while size - at >= LENGTH_BYTES:
                     length = int.from_bytes(view[at : at + LENGTH_BYTES], "big")
                     if length > self.limit_bytes:
-                        raise TooLarge(f"{length} bytes of {self.limit_bytes}")
+                        raise MessageTooLarge(f"{length} bytes of {self.limit_bytes}")
                     end = at + LENGTH_BYTES + length
                     if end > size:
                         self._needed = end - at

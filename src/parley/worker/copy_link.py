@@ -23,8 +23,8 @@ from parley.protocol.copies import (
     CopyHello,
     CopyProof,
     CopyWelcome,
-    Frames,
-    TooLarge,
+    MessageSplitter,
+    MessageTooLarge,
     framed,
     is_proof,
     proof_of_store,
@@ -164,7 +164,7 @@ class _StoreConnection(asyncio.Protocol):
         self.ready: asyncio.Future[None] = self._loop.create_future()
         self._over: asyncio.Future[None] = self._loop.create_future()
         self._transport: asyncio.Transport | None = None
-        self._frames = Frames(ANSWER_LIMIT_BYTES)
+        self._splitter = MessageSplitter(ANSWER_LIMIT_BYTES)
         self._asked = secrets.token_bytes(CHALLENGE_BYTES)
         self._has_proved = False
         self._waiting: dict[str, float] = {}
@@ -177,12 +177,12 @@ class _StoreConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         try:
-            for message in self._frames.feed(data):
+            for message in self._splitter.feed(data):
                 if self.ready.done():
                     self._answered(_stored.decode(message))
                 else:
                     self._greeted(message)
-        except (msgspec.MsgspecError, TooLarge):
+        except (msgspec.MsgspecError, MessageTooLarge):
             self._refuse("It does not speak as a copy store does.")
 
     def connection_lost(self, exc: Exception | None) -> None:

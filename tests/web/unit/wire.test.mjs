@@ -170,11 +170,13 @@ test('a session goes on over another connection: nothing is lost, nothing comes 
 
 test('the server is told now and then what has come', () => {
   const { socket, result } = resumable();
-  for (let seq = 2; seq <= 17; seq++) socket.say(result(seq, 1));
+  for (let seq = 2; seq <= 65; seq++) socket.say(result(seq, 1));
+  socket.say({ ...result(66, 1), text: 'x'.repeat(1.2e6) });
+  socket.say({ ...result(67, 1), text: 'x'.repeat(1.2e6) });
   const acks = socket.sent.filter(({ type }) => type === 'session.ack');
   assert.deepEqual(
     acks.map(({ seq }) => seq),
-    [8, 16],
+    [32, 64, 67],
   );
 });
 

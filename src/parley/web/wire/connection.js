@@ -177,7 +177,7 @@ export class Connection extends EventTarget {
     }
     if (this.phase === 'ended') return;
     if (this.phase === 'returning') return this.#onReturn(message);
-    if (this.#returning && !this.#count(message)) return;
+    if (this.#returning && !this.#count(message, data)) return;
     this.#hasHeard = true;
     // A reason is one for the close that follows it, and not for a later one.
     this.#farewell = {};
@@ -225,9 +225,9 @@ export class Connection extends EventTarget {
 
   // Going on over another connection
 
-  /** @param {any} message @returns {boolean} whether it is news for the dialect */
-  #count(message) {
-    const isNew = this.#returning?.take(message);
+  /** @param {any} message @param {any} data as it came @returns {boolean} whether it is news for the dialect */
+  #count(message, data) {
+    const isNew = this.#returning?.take(message, data.length ?? data.byteLength);
     const ack = this.#returning?.dueAck();
     if (ack) this.#socket?.send(JSON.stringify(ack));
     return Boolean(isNew) && message.type !== 'session.input_ack' && message.type !== 'session.resync_required';

@@ -3,8 +3,9 @@
  * came and of what was sent. Source: docs/protocols/resume.md. Knows nothing of sockets.
  */
 
-/** Messages of the server after which it is told that they have come. */
-const ACK_EVERY = 8;
+/** Messages of the server after which it is told that they have come, or so many characters or bytes of them. */
+const ACK_EVERY = 32;
+const ACK_SIZE = 2e6;
 /** Most that is kept of what the server may not have got, in characters or bytes; the oldest goes first. */
 const UNSURE_LIMIT = 8e6;
 /** Closes after which there is nothing to come back to. */
@@ -18,6 +19,7 @@ export class Returning {
   windowS = 0;
   #seq = 0;
   #acknowledged = 0;
+  #unacknowledgedSize = 0;
   #generation = 0;
   /** What was sent and may not have arrived, oldest first. @type {(string | Uint8Array)[]} */
   #unsure = [];
@@ -50,24 +52,28 @@ export class Returning {
   /**
    * Count a message of the server.
    * @param {any} message
+   * @param {number} [size] of it as it came
    * @returns {boolean} false when it came before
    */
-  take({ seq, received, session_id: id, resume_token: token, resume_window_s: windowS }) {
+  take({ seq, received, session_id: id, resume_token: token, resume_window_s: windowS }, size = 0) {
     while (this.#received < (received ?? 0) && this.#unsure.length > 0) this.#drop();
     if (token) Object.assign(this, { token, windowS, sessionId: id });
     if (!seq) return true;
     if (seq <= this.#seq) return false;
     this.#seq = seq;
+    this.#unacknowledgedSize += size;
     return true;
   }
 
   /** What the server is to be told now of what has come; null: nothing yet. */
   dueAck() {
-    return this.isPossible && this.#seq - this.#acknowledged >= ACK_EVERY ? this.#ack() : null;
+    const isDue = this.#seq - this.#acknowledged >= ACK_EVERY || this.#unacknowledgedSize >= ACK_SIZE;
+    return this.isPossible && isDue ? this.#ack() : null;
   }
 
   #ack() {
     this.#acknowledged = this.#seq;
+    this.#unacknowledgedSize = 0;
     return { type: 'session.ack', seq: this.#seq, generation: this.#generation };
   }
 
