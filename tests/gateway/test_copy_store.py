@@ -309,6 +309,8 @@ class Worker:
     def living(self) -> list[SessionPhase]:
         return []
 
+    is_looked_for = True
+
     def copy_stored(self, stored: CopyStored) -> None:
         self.stored.append(stored)
 

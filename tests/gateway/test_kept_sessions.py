@@ -12,10 +12,10 @@ from websockets.asyncio.client import ClientConnection, connect
 
 from parley.clock import ManualClock
 from parley.gateway.admission import Admission
+from parley.gateway.copies import Copies
 from parley.gateway.eta import EtaTracker
 from parley.gateway.kept_sessions import KeptSessions, NotYetKnown
 from parley.gateway.runtime import GatewayRuntime
-from parley.gateway.session_copies import SessionCopies
 from parley.gateway.worker_pool import WorkerPool
 from parley.protocol.control import (
     RESUME_HEADER,
@@ -50,7 +50,7 @@ class Young:
             worker_pool=self.pool,
             admission=Admission(SecuritySettings(), sessions_per_client=8, own_names=()),
             clock=self.clock,
-            copies=SessionCopies(session_bytes=1, total_bytes=1),
+            copies=Copies(session_bytes=1, total_bytes=1, is_ours=self.pool.holds),
             window_s=WINDOW_S,
             hold_s=0.01,
         )
