@@ -428,6 +428,27 @@ async def test_a_copy_store_that_is_killed_is_started_again_and_takes_everything
         assert copy.log == [b"one again"]
 
 
+async def test_a_copy_store_that_does_not_answer_is_done_without(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("parley.worker.copy_link.SILENCE_S", 0.1)
+    monkeypatch.setattr("parley.worker.copy_link.CHECK_EVERY_S", 0.02)
+    async with running_gateway() as gateway, a_worker(gateway) as worker:
+        await until(lambda: worker.is_at_store)
+        pid = gateway.runtime.copy_store.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            worker.link.send_part(
+                msgspec.structs.replace(part(1, b"one", series=2), lease_id=worker.lease_id)
+            )
+            await until(lambda: not worker.is_at_store)
+
+            assert (await worker.send(part(1, b"one", series=3))).is_kept
+        finally:
+            os.kill(pid, signal.SIGKILL)
+
+
 async def test_where_the_copy_store_cannot_be_reached_parts_go_by_the_control_connection(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -36,7 +36,9 @@ FIRST_RETRY_S: Final = 0.2
 LAST_RETRY_S: Final = 30.0
 SETTLED_S: Final = 10.0
 SILENCE_S: Final = 10.0
-"""A copy store that does not answer for so long is done without."""
+"""A copy store that answers nothing for so long, although it was sent something, is given up."""
+STUCK_S: Final = 60.0
+"""... and so is one that answers others, and one part not."""
 CHECK_EVERY_S: Final = 2.0
 ANSWER_LIMIT_BYTES: Final = 1024
 """Largest message of the copy store."""
@@ -169,6 +171,7 @@ class _StoreConnection(asyncio.Protocol):
         self._has_proved = False
         self._waiting: dict[str, float] = {}
         """When parts were sent that are not answered, by session."""
+        self._answered_s = self._loop.time()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports are not asyncio's.
@@ -205,16 +208,16 @@ class _StoreConnection(asyncio.Protocol):
         """Until it breaks, or the other end answers no more."""
         while not self._over.done():
             await asyncio.wait({self._over}, timeout=CHECK_EVERY_S)
-            now_s = self._loop.time()
-            if any(now_s - sent_s > SILENCE_S for sent_s in self._waiting.values()):
-                _log.warning("copy store does not answer", silent_s=SILENCE_S)
+            if not self._waiting:
+                continue
+            now_s, sent_s = self._loop.time(), min(self._waiting.values())
+            if now_s - max(sent_s, self._answered_s) > SILENCE_S or now_s - sent_s > STUCK_S:
+                _log.warning("copy store does not answer", waited_s=round(now_s - sent_s, 1))
                 return
 
     def _answered(self, stored: CopyStored) -> None:
         self._waiting.pop(stored.lease_id, None)
-        # Whoever answers others is alive: a large copy takes its time.
-        for lease_id in self._waiting:
-            self._waiting[lease_id] = self._loop.time()
+        self._answered_s = self._loop.time()
         self._stored(stored)
 
     def _greeted(self, message: bytes | memoryview) -> None:
