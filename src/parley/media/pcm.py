@@ -97,8 +97,11 @@ def from_float32_bytes(data: bytes, rate_hz: int = INPUT_RATE_HZ) -> Pcm:
             f"Audio must be float32 samples of 4 bytes each, got {len(data)} bytes."
         )
     samples = np.frombuffer(data, dtype="<f4").astype(np.float32)
-    _check_scale(samples)
-    np.clip(samples, -1.0, 1.0, out=samples)
+    # Not so where a sample is not a number either.
+    is_in_scale = samples.min(initial=0.0) >= -1.0 and samples.max(initial=0.0) <= 1.0
+    if not is_in_scale:
+        _check_scale(samples)
+        np.clip(samples, -1.0, 1.0, out=samples)
     return Pcm(samples, rate_hz)
 
 

@@ -21,6 +21,7 @@ Source: docs/understand/interruptions.md.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass
 from typing import Final
@@ -224,9 +225,11 @@ class InterruptionDetector:
 
     def _levels_dbfs(self, halves: npt.NDArray[np.float32]) -> list[float]:
         """The levels of the windows that end with each of `halves`, shape (B, HALF_SAMPLES)."""
-        powers = np.mean(np.square(halves, dtype=np.float64), axis=1)
-        before = np.concatenate([[self._last_power], powers[:-1]])[: len(powers)]
-        if len(powers):
-            self._last_power = float(powers[-1])
-        levels: list[float] = (10 * np.log10(np.maximum((before + powers) / 2, 1e-12))).tolist()
+        # float64: the square of a sample beyond full scale must not overflow.
+        energies = np.einsum("bs,bs->b", halves, halves, dtype=np.float64).tolist()
+        levels: list[float] = []
+        for energy in energies:
+            power = energy / HALF_SAMPLES
+            levels.append(10 * math.log10(max((self._last_power + power) / 2, 1e-12)))
+            self._last_power = power
         return levels
