@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from schemathesis import Case, GenerationMode
 from schemathesis.checks import CHECKS, load_all_checks
 from schemathesis.core.result import Ok
+from tests.support.long import times
 from tests.support.recordings import recorded
 from tests.support.sounds import speak
 from tests.support.stack import running_stack
@@ -30,7 +31,7 @@ from parley.protocol.codec import to_base64
 
 pytestmark = pytest.mark.slow
 
-EXAMPLES: Final = 25
+EXAMPLES: Final = times(15, 25)
 """Per operation and caller, half of them wrong on purpose."""
 
 CHECKED: Final = (

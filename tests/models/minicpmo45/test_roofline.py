@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.support.long import IS_LONG
 from tests.support.small_minicpmo import CONFIG, small_network
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -156,7 +157,16 @@ def test_everything_is_counted_on_tensors_without_memory() -> None:
 
 @pytest.fixture(scope="module")
 def units() -> list[table.Unit]:
-    return [table.unit_of(*case) for case in table.CASES]
+    """Each takes seconds: the largest of each card, or all of the page."""
+    cases = [case for case in table.CASES if IS_LONG or case[2] == 32 or case[1:3] == ("int4", 4)]
+    return [table.unit_of(*case) for case in cases]
+
+
+def columns(text: str) -> dict[str, list[str]]:
+    """The first table by its heads, and the lines after it."""
+    times, _, rest = text.partition("\n\n")
+    rows = [[cell.strip() for cell in row.strip("|").split("|")] for row in times.split("\n")]
+    return {head: cells for head, *cells in zip(*rows, strict=True)} | {"": rest.split("\n")}
 
 
 @pytest.mark.slow
@@ -166,7 +176,8 @@ def test_the_page_prints_the_table_of_the_code_as_it_is(units: list[table.Unit])
     text = table.PAGE.read_text(encoding="utf-8")
     printed = text.split(table.BEGIN)[1].split(table.END)[0]
 
-    assert printed == table.markdown(units)
+    assert columns(table.markdown(units)).items() <= columns(printed).items()
+    assert len(columns(printed)) == len(table.CASES) + 2
     assert "calculated" in printed
     assert "counted" in printed
 
