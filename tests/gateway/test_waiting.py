@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from tests.support.gateways import HELLO, PATHS, end_of, hear, occupied, running_gateway, say
+from tests.support.long import times
 from tests.support.stand_in_worker import StandInWorker
 from websockets.asyncio.client import connect
 
@@ -191,7 +192,7 @@ async def test_cancelling_by_rest_is_explained_to_the_waiting_client():
         )
 
 
-@pytest.mark.parametrize("limit", [20, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("limit", [20, pytest.param(times(300, 1000), marks=pytest.mark.slow)])
 async def test_one_waiter_more_than_the_limit_is_refused_with_1013(limit: int):
     async with (
         running_gateway(

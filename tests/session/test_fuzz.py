@@ -406,7 +406,7 @@ def test_one_worker_lives_through_hundreds_of_random_sessions():
             kept = [each for each in actions if each[0] != "shut down"]
             runner.run(live_in(harness, dialect, kept))
 
-        examples = times(60, 250)
+        examples = times(30, 250)
         many = settings(
             max_examples=examples,
             deadline=None,
