@@ -121,7 +121,8 @@ class ModelSettings(Part):
         ge=5,
         le=25,
         description="Speech tokens, 40 ms each, that the first window of a spoken answer turns "
-        "into sound; fewer are heard sooner and sound a little different from the reference's.",
+        "into sound; fewer are heard sooner. With the classic vocoder the samples are no longer "
+        "the reference's.",
     )
     compile: bool = Field(
         True,

@@ -70,11 +70,11 @@ def turns_with_first_windows(first_tokens: int, *, is_causal: bool) -> list[list
 
 @pytest.mark.parametrize("first_tokens", [5, 10, 20])
 def test_shorter_first_window_is_the_same_sound_sooner(first_tokens: int) -> None:
-    """Of the causal vocoder, within less than the goldens of whole waves allow."""
+    """Of the causal vocoder, as close as the golden vectors ask."""
     wanted, found = map(np.concatenate, turns_with_first_windows(first_tokens, is_causal=True))
 
     assert np.abs(wanted).max() > 0.05
-    np.testing.assert_allclose(found, wanted, atol=0.002)
+    np.testing.assert_allclose(found, wanted, atol=1e-3)
 
 
 def band_levels_db(wave: Wave) -> Wave:

@@ -50,7 +50,7 @@ class TurnBuffer:
 
     Args:
         first_tokens: that the first window of a turn turns into sound; less than `WINDOW_TOKENS`
-            is heard sooner, and no longer what the reference makes of it.
+            is heard sooner. What stays the same: docs/understand/minicpmo45.md.
     """
 
     def __init__(self, first_tokens: int = WINDOW_TOKENS) -> None:
