@@ -12,8 +12,6 @@ Source: half-duplex API; service.md 4.3; sessions.md 3.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
-import itertools
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,6 +34,7 @@ from parley.media.pcm import INPUT_RATE_HZ, Pcm
 from parley.protocol.kinds import Phase
 from parley.protocol.values import FRAMES_LIMIT, Generation
 from parley.session.early import EarlyPrefill
+from parley.session.half_duplex_log import Answered, Asked, Cut, TurnRedo, without_old_sound
 from parley.session.interruption import Interruptions
 from parley.session.listening import ColdStart, SoundQueue, find
 from parley.session.opened import Voices, no_voices, open_system, open_turn, open_voice
@@ -76,41 +75,6 @@ class TurnLimits:
     session_s: float
     voice_s: float
     guard_s: float
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Asked:
-    """A turn of the user, in the log of a session."""
-
-    pcm: Pcm
-    text: str
-    pictures: tuple[bytes, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """What came of it, in the log of a session.
-
-    Args:
-        is_heard: whether the context holds the user's turn.
-        said: what it holds of the answer.
-        is_whole: whether that is all that the model had to say.
-        taken_in, chosen: what the model decided about the turn and its answer, where it can be told
-            again; None: it decides once more, from the same seed, and has to come to the same.
-    """
-
-    is_heard: bool
-    said: str
-    is_whole: bool
-    taken_in: object = None
-    chosen: object = None
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """Somebody interrupted the answer, in the log of a session: the context holds only `heard`."""
-
-    heard: str
 
 
 class HalfDuplexRunner:
@@ -375,57 +339,17 @@ class HalfDuplexRunner:
         self._idle_since_s = now_s - remembered["idle_ago_s"]
         if self._session.deadlines.get("guard") is None:
             self._guard_over.set()
-        for entry in turns:
-            await self._redo(entry)
-        if any(isinstance(entry, Answered) and entry.chosen is not None for entry in turns):
-            await self._view.catch_up()
+        session_id = self._session.session_id
+        redo = TurnRedo(self._view, session_id, self._generation, speaks=self._speaks)
+        await redo.all(turns)
         if told is not None and (told["text"] or told["audio_ms"] or not told["is_open"]):
             self._was_broken_off = not self._interruptions.is_armed
-            await self._redo(Answered(is_heard=True, said=told["text"], is_whole=False))
+            await redo.entry(Answered(is_heard=True, said=told["text"], is_whole=False))
+        self._asked = redo.asked
 
     def without_old_sound(self, log: Sequence[Any]) -> list[Any]:
         """See `RebuildableRunner`."""
-        light = list(log)
-        for at, (asked, answered) in enumerate(itertools.pairwise(log)):
-            is_known = isinstance(answered, Answered) and answered.taken_in is not None
-            if isinstance(asked, Asked) and is_known:
-                light[at] = dataclasses.replace(asked, pcm=asked.pcm.silenced())
-        return light
-
-    async def _redo(self, entry: Asked | Answered | Cut) -> None:
-        """Bring the context to where it was after an entry of the log."""
-        view, session_id = self._view, self._session.session_id
-        asked = self._asked
-        match entry:
-            case Asked():
-                self._asked = entry
-            case Answered() if asked is not None:
-                self._asked = None
-                if not entry.is_heard:
-                    return
-                message = await open_turn(asked.pcm, asked.text, asked.pictures)
-                await view.prefill(TurnRequest(session_id, (message,)), again=entry.taken_in)
-                if entry.said or entry.is_whole or entry.chosen is not None:
-                    await self._say_again(entry)
-            case Cut(heard):
-                await view.cut_answer(heard)
-                view.clear_rollback_point()
-
-    async def _say_again(self, answered: Answered) -> None:
-        view, generation = self._view, self._generation
-        is_decided = answered.is_whole or answered.chosen is not None
-        if not is_decided:
-            generation = dataclasses.replace(generation, say=answered.said)
-        stream = view.generate(
-            self._session.session_id,
-            generation,
-            generate_audio=is_decided and self._speaks,
-            again=answered.chosen,
-        )
-        async for _ in stream:
-            pass
-        if view.decoded is None or view.decoded.text != answered.said:
-            raise InferenceFailed("The model answers otherwise than it did.")
+        return without_old_sound(log)
 
     async def _finish_broken_off(self) -> None:
         """The answer that was being made when another worker ended: begun anew where the client
