@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import uvloop
 from tests.support.patience import HANG_S
 from tests.support.sockets import FakeSocket
 
@@ -338,8 +339,15 @@ class KeepsAtOnce:
         )
 
 
-async def test_what_is_told_does_not_wait_for_a_copy_of_what_need_not_be_told(monkeypatch):
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_what_is_told_does_not_wait_for_a_copy_of_what_need_not_be_told(loop, monkeypatch):
+    """Also on the loop that workers run on, whose handles are of types of their own."""
     monkeypatch.setattr(copy_feed, "QUIET_S", 3600.0)
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(_tell_what_cannot_wait())
+
+
+async def _tell_what_cannot_wait() -> None:
     gateway = KeepsAtOnce()
     context = CopyContext(gateway, "same", 1 << 20)
     gateway.copy = copy = SessionCopy("lease", context, lambda: "setup")

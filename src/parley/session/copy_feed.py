@@ -54,6 +54,9 @@ class CopyFeed:
         self._journal: ResumeJournal | None = None
         self._loop = asyncio.get_running_loop()
         self._copying: asyncio.Handle | None = None
+        self._is_put_off = False
+        """Whether `_copying` waits for a moment. Loops other than asyncio's own have handles of
+        other types, so that the handle does not tell."""
         self._copied_s = clock.monotonic()
         self._arrived = asyncio.Event()
         self.handled = 0
@@ -158,11 +161,12 @@ class CopyFeed:
         if not self.is_waited_for:
             return
         if self._copying is not None:
-            if delay_s or not isinstance(self._copying, asyncio.TimerHandle):
+            if delay_s or not self._is_put_off:
                 return
             # What is told now does not wait until the quiet is over.
             self._copying.cancel()
         loop = self._loop
+        self._is_put_off = delay_s > 0
         self._copying = (
             loop.call_later(delay_s, self._send) if delay_s else loop.call_soon(self._send)
         )
