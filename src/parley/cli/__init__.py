@@ -20,6 +20,7 @@ import typer
 
 from parley import __version__
 from parley.cli.colour import say
+from parley.cli.importing import importing
 from parley.errors import BadInput, ParleyError, SetupError, Unauthorized
 from parley.installation import extra_for, install_command
 
@@ -154,7 +155,8 @@ def _add(app: typer.Typer, verb: Verb) -> None:
             "work here.",
         )
     try:
-        module = importlib.import_module(verb.module)
+        with importing():
+            module = importlib.import_module(verb.module)
     except ModuleNotFoundError as error:
         raise _without(error) from error
     inner = getattr(module, "app", None)

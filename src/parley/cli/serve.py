@@ -13,6 +13,7 @@ import uvloop
 from parley import logs, models
 from parley.cli import flags
 from parley.cli.announce import announce
+from parley.cli.importing import importing
 from parley.errors import SetupError
 from parley.executor.local import end_unused, prepare_worker
 from parley.settings import Settings, load
@@ -99,7 +100,8 @@ async def _run(settings: Settings, began_at: float, read: Callable[[], Settings]
     if settings.executor == "local" and is_small:
         prepared = await prepare_worker("parley.cli.worker", "parley.models.cascade")
     try:
-        from parley.cli.serving import Serve
+        with importing():
+            from parley.cli.serving import Serve
 
         await Serve(settings, began_at=began_at, prepared=prepared, read=read).run()
     finally:
