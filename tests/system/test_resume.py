@@ -262,6 +262,8 @@ async def test_an_openai_client_may_ask_in_the_middle_of_a_conversation(
     client.cut()
     await gateways.until(lambda: len(server.runtime.kept_sessions) == 1)
     lease = server.runtime.worker_pool.leases[0]
+    # The worker hears of the cut from the gateway, and tells it how long it waits.
+    await gateways.until(lambda: lease.resume is not None and lease.resume.left_s is not None)
     assert lease.resume is not None
     assert lease.resume.left_s is not None
     waits_s = lease.resume.left_s
