@@ -122,6 +122,8 @@ class CopyStoreProcess:
             stdin=PIPE,
             stdout=PIPE,
             limit=READ_BYTES,
+            # Ctrl-C is for us, also before it has said that it does not heed it.
+            start_new_session=True,
         )
         self._process = process
         self.starts += 1
