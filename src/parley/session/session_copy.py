@@ -19,9 +19,9 @@ from parley.session.journal import JournalEntry
 QUIET_S: Final = 1.0
 """Where there is nothing to tell, the state is brought up to date no more often than this."""
 
-LIGHTEN_BYTES: Final = 4 << 20
+LIGHTEN_BYTES: Final = 2 << 20
 LIGHTEN_GROWTH: Final = 2
-"""A log of this size (two minutes of sound at 16 kHz) is relieved of sound that nobody needs any
+"""A log of this size (a minute of sound at 16 kHz) is relieved of sound that nobody needs any
 more, and again when it is so many times as large as it was then."""
 
 _log = logs.get(__name__)
