@@ -1443,7 +1443,7 @@ if (!findBrowser()) {
 }
 Object.assign(scenarios, callScenarios, extraScenarios, firefoxScenarios, lineScenarios);
 /** Scenarios whose pages move, and are heard and seen as well for it. */
-const MOVING = new Set(['half_duplex', 'duplex_gapless', 'omni']);
+const MOVING = new Set(['half_duplex', 'duplex_gapless', 'mixed', 'omni']);
 /** Scenarios that look at what the server recorded. */
 const RENDERED = new Set(['look_again', 'below_a_path', 'firefox_call']);
 const unknown = wanted.filter((name) => !(name in scenarios));
