@@ -58,7 +58,9 @@ def test_what_is_only_somewhat_alike_is_an_echo_where_one_is_to_be_expected():
 
     assert played.is_heard_in(somewhat, 101.8)
     assert not played.is_heard_in(somewhat, 104.5)
-    # One that is sure tells where they come from.
+    # Two that are sure tell where they come from.
+    assert played.is_heard_in(heard(talk, 0.9), 103.9)
+    assert not played.is_heard_in(somewhat, 104.5)
     assert played.is_heard_in(heard(talk, 1.0), 104.0)
     assert played.is_heard_in(somewhat, 104.5)
     assert not played.is_heard_in(somewhat, 105.0)

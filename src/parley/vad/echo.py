@@ -77,7 +77,9 @@ class PlayedSound:
         self._is_told = False
         """Whether the client says what it has played."""
         self._delay_s: float | None = None
-        """Of an echo that came when none was to be expected."""
+        """Of echoes that come when none is to be expected: heard twice."""
+        self._once_s: float | None = None
+        """Of the last such echo."""
 
     def play(self, pcm: Pcm, starts_s: float) -> None:
         """The next sound, of any rate; its first sample is played at `starts_s`."""
@@ -130,7 +132,9 @@ class PlayedSound:
         alike, delay_s = self._search(sound, at_s, -EARLY_S, ECHO_S)
         if alike < SURELY_ALIKE:
             return False
-        self._delay_s = delay_s
+        if self._once_s is not None and abs(delay_s - self._once_s) <= NEAR_S:
+            self._delay_s = delay_s
+        self._once_s = delay_s
         return True
 
     def _search(
