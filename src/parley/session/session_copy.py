@@ -20,9 +20,11 @@ QUIET_S: Final = 1.0
 """Where there is nothing to tell, the state is brought up to date no more often than this."""
 
 LIGHTEN_BYTES: Final = 2 << 20
-LIGHTEN_GROWTH: Final = 2
+LIGHTEN_GROWTH: Final = 1.25
 """A log of this size (a minute of sound at 16 kHz) is relieved of sound that nobody needs any
-more, and again when it is so many times as large as it was then."""
+more, and again when it is so much larger, and so many times as large, as it was then."""
+LIGHTEN_TAIL: Final = 64
+"""So many of the newest entries are looked at again the next time."""
 
 _log = logs.get(__name__)
 
@@ -99,6 +101,8 @@ class SessionCopy:
     _pending: list[bytes] = field(default_factory=list)
     _kept: list[bytes] = field(default_factory=list)
     _kept_bytes: int = 0
+    _light: int = 1
+    """So many entries, the head the first of them, are not looked at again."""
     _lighten_at: int = field(default_factory=lambda: LIGHTEN_BYTES)
     _taken_seq: int = 0
     _under_way: _UnderWay | None = None
@@ -116,22 +120,24 @@ class SessionCopy:
             self.give_up("too large")
 
     def _add(self, entry: Any) -> None:
-        data = state_codec.encode(entry)
-        # A length in front: pieces of a log are joined.
-        self._pending.append(len(data).to_bytes(4, "big") + data)
-        self._kept_bytes += len(data) + 4
+        data = _framed(state_codec.encode(entry))
+        self._pending.append(data)
+        self._kept_bytes += len(data)
 
     def _shed(self) -> None:
         """Relieve the log of what is not needed any more. The gateway is sent it anew."""
         before = self._kept_bytes
-        pending = len(entries(self._pending))
-        head, *rest = entries((*self._kept, *self._pending))
-        self._kept, self._pending, self._kept_bytes = [], [], 0
-        for entry in (head, *self.lighten(rest)):
-            self._add(entry)
-        self._kept = self._pending[: len(self._pending) - pending]
-        self._pending = self._pending[len(self._kept) :]
-        self._lighten_at = max(LIGHTEN_BYTES, LIGHTEN_GROWTH * self._kept_bytes)
+        pending = len(_split(self._pending))
+        log = _split((*self._kept, *self._pending))
+        tail = [state_codec.decode(each) for each in log[self._light :]]
+        log[self._light :] = [state_codec.encode(each) for each in self.lighten(tail)]
+        self._light = max(self._light, len(log) - LIGHTEN_TAIL)
+        whole = [_framed(each) for each in log]
+        count = len(whole) - pending
+        self._kept, self._pending = whole[:count], whole[count:]
+        self._kept_bytes = sum(map(len, whole))
+        room = max(LIGHTEN_BYTES, LIGHTEN_GROWTH * self._kept_bytes - self._kept_bytes)
+        self._lighten_at = self._kept_bytes + round(room)
         if self._kept_bytes < before:
             self._number = 0
         _log.info("copy of the session relieved", bytes=self._kept_bytes, before=before)
@@ -247,10 +253,19 @@ def entries(log: Iterable[bytes]) -> list[Any]:
     Raises:
         InvalidPayload: it cannot be read.
     """
-    data = memoryview(b"".join(log))
-    found, at = [], 0
+    return [state_codec.decode(each) for each in _split(log)]
+
+
+def _framed(entry: bytes) -> bytes:
+    """With its length in front: pieces of a log are joined."""
+    return len(entry).to_bytes(4, "big") + entry
+
+
+def _split(log: Iterable[bytes]) -> list[bytes]:
+    """Entries, still encoded."""
+    data, found, at = b"".join(log), [], 0
     while at < len(data):
         size = int.from_bytes(data[at : at + 4], "big")
-        found.append(state_codec.decode(bytes(data[at + 4 : at + 4 + size])))
+        found.append(data[at + 4 : at + 4 + size])
         at += 4 + size
     return found
