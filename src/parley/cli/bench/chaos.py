@@ -379,7 +379,10 @@ class _Chaos:
         kind, since_s = "cut", lost_s
         if outage is not None:
             kind = outage.kind
-            ended_s = lost_s if outage.ended_s is None else outage.ended_s
+            ended_s = outage.ended_s
+            if ended_s is None:
+                # Who is back before this bench knows of the next gateway has found it at once.
+                ended_s = now_s if "gateway" in kind else lost_s
             # Another worker may be there before the client learns that its own one is gone.
             is_lost = kind == "worker" and not network.is_explained
             since_s = ended_s if is_lost else max(lost_s, ended_s)
