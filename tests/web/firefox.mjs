@@ -18,6 +18,8 @@ const PLACES = [process.env.FIREFOX, '/usr/bin/firefox-esr', '/usr/bin/firefox']
 export const findFirefox = () => PLACES.find((place) => place && existsSync(place));
 
 const PREFERENCES = {
+  // Nothing is drawn sixty times a second then.
+  'ui.prefersReducedMotion': 1,
   'media.navigator.streams.fake': true,
   'media.navigator.permission.disabled': true,
   'media.autoplay.default': 0,
