@@ -15,9 +15,10 @@ export class Returning {
     /**
      * Count a message of the server.
      * @param {any} message
+     * @param {number} [size] of it as it came
      * @returns {boolean} false when it came before
      */
-    take({ seq, received, session_id: id, resume_token: token, resume_window_s: windowS }: any): boolean;
+    take({ seq, received, session_id: id, resume_token: token, resume_window_s: windowS }: any, size?: number): boolean;
     /** What the server is to be told now of what has come; null: nothing yet. */
     dueAck(): {
         type: string;
