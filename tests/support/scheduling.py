@@ -74,7 +74,7 @@ def _file(nodeid: str) -> str:
     return nodeid.partition("::")[0]
 
 
-class Scheduler(LoadScopeScheduling):
+class Scheduler(LoadScopeScheduling):  # type: ignore[misc]
     """See the module's text."""
 
     def __init__(self, config: pytest.Config, log: Any = None) -> None:
