@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from typer.testing import CliRunner
 
-from parley.cli.bench import app, gpu
+from parley.cli.bench import app, gpu, gpu_goldens
 from parley.cli.bench.gpu_plan import GpuPlan, TimeBudget, plan_of_flags, read_plan
 from parley.errors import SetupError
 from parley.models.minicpmo45 import loading, trial
@@ -92,6 +92,32 @@ def test_a_part_that_computes_something_else_is_out_of_tolerance(
 
 def test_what_is_no_number_is_out_of_tolerance() -> None:
     assert judged("x", float("nan"), 1.0, "nobody").verdict == "out of tolerance"
+
+
+@pytest.mark.slow
+def test_the_golden_vectors_are_tried_in_the_precision_that_serves() -> None:
+    cpu = torch.device("cpu")
+
+    check = gpu_goldens.tried(cpu, torch.bfloat16, small_caches=True, only="llm/forward")
+
+    assert check.verdict == "ok", check.facts
+    assert check.facts.startswith("llm ")
+
+
+def test_a_section_that_moves_too_far_is_out_of_tolerance() -> None:
+    section = {"distance": 0.5, "at": "key0", "tokens": 9, "changed": 3, "problems": ["key0: off"]}
+
+    check = gpu_goldens._check("golden vectors in bfloat16", {"llm": section})
+
+    assert check.verdict == "out of tolerance"
+    assert "3 of 9 tokens" in check.facts
+    assert "key0: off" in check.facts
+
+
+def test_without_a_card_the_golden_vectors_are_not_run() -> None:
+    check = gpu_goldens.goldens(torch.device("cpu"), torch.bfloat16, small_caches=False)
+
+    assert check.verdict == "not run"
 
 
 def test_a_report_says_what_is_wrong_and_whom_it_hurts() -> None:

@@ -1,36 +1,24 @@
 """Runs every case of a folder of vectors and says what differs.
 
-A section is a module `tests.golden.section_<name>` with `run(case, check)`; it may raise `Skipped`
-with a reason. A section without a module is a failure, not a skip.
+In another precision than the vectors were made in (`--caches`, `--dtype`) it says how far every
+section moves, and holds that to stated tolerances (`drift.py`).
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
-import importlib.util
 import sys
 import time
 import traceback
-from collections.abc import Callable
 from pathlib import Path
 
+import torch
 from tests.golden import tiny
 from tests.golden.case import Case, Checker, Skipped, find_cases
+from tests.golden.drift import report
+from tests.golden.sections import handler
 
 DATA = Path(__file__).parent / "data"
-
-Handler = Callable[[Case, Checker], None]
-
-
-def handler(section: str) -> Handler | None:
-    """The module that knows a section."""
-    name = f"tests.golden.section_{section}"
-    if importlib.util.find_spec(name) is None:
-        return None
-    module = importlib.import_module(name)
-    found: Handler = module.run
-    return found
 
 
 def judge(case: Case) -> Checker:
@@ -56,13 +44,22 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--cases", type=Path, default=DATA, help="folder of vectors")
     parser.add_argument("--only", default="", help="only cases whose title contains this")
     parser.add_argument("--tokenizer", type=Path, default=None, help="folder of tokenizer files")
+    parser.add_argument("--caches", choices=("plain", "int8"), default="plain")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N")
+    parser.add_argument("--out", type=Path, default=None, help="JSON of another precision's run")
     chosen = parser.parse_args(arguments)
+    tiny.PRECISION = tiny.Precision(
+        getattr(torch, chosen.dtype), chosen.caches == "int8", chosen.device
+    )
     if chosen.tokenizer is not None:
         tiny.TOKENIZER = chosen.tokenizer
     cases = [case for case in find_cases(chosen.cases) if chosen.only in case.title]
     if not cases:
         print(f"no cases in {chosen.cases}")
         return 2
+    if not tiny.PRECISION.is_recorded:
+        return report(cases, tiny.PRECISION, chosen.out)
     counts = {"ok": 0, "FAIL": 0, "skip": 0}
     for case in cases:
         began = time.monotonic()

@@ -88,8 +88,9 @@ def _live(case: Case, check: Checker) -> None:
         heads=encoder.heads,
         capacity=encoder.positions,
         head_dim=encoder.head_dim,
-        dtype=torch.float32,
-        device=torch.device("cpu"),
+        dtype=encoder.conv1.weight.dtype,
+        device=encoder.conv1.weight.device,
+        is_eight_bit=tiny.PRECISION.has_small_caches,
     )
     options = live_options(given)
     stream = push_all(

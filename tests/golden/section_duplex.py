@@ -194,10 +194,10 @@ class Session:
             "kv_cache_length": self.model.context.lengths[ROW],
             "needs_finalize": unsettled is not None,
         }
+        self.steps(what, number, want["steps"])
         for key, value in got.items():
             if key in want:
                 self.check.equal(f"{what} {key}", value, want[key])
-        self.steps(what, number, want["steps"])
         self.speech(what, number, want, job)
 
     def steps(self, what: str, number: int, wanted: list[dict[str, Any]]) -> None:

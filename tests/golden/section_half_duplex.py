@@ -112,8 +112,8 @@ class Session:
             self.model.step(job.stage, [job])
             pieces += job.take_pieces()
         self.model.tokenizer = words
-        self.calls(what, step)
         self.chunks(what, step["chunks"])
+        self.calls(what, step)
         if args["generate_audio"]:
             yielded = [
                 {"wave_samples": 0 if p.pcm is None else len(p.pcm), "text": p.text} for p in pieces

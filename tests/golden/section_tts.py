@@ -59,9 +59,13 @@ def _handler(name: str) -> Handler:
     raise ValueError(f"nothing here knows the case {name!r}")
 
 
-@lru_cache(maxsize=2)
 def decoder(root: Path) -> MiniCPMTTS:
     """The tiny decoder of a folder's `config.json`, with rule-made weights and one slot."""
+    return _decoder(root, tiny.PRECISION)
+
+
+@lru_cache(maxsize=2)
+def _decoder(root: Path, precision: tiny.Precision) -> MiniCPMTTS:
     raw = json.loads((root / "config.json").read_text(encoding="utf-8"))
     tts = MiniCPMTTS(SpeechConfig.from_json(raw["tts_config"], llm_width=raw["hidden_size"]))
     tts.load_state_dict(
@@ -70,8 +74,9 @@ def decoder(root: Path) -> MiniCPMTTS:
             for name, tensor in tts.state_dict().items()
         }
     )
-    tts.rebuild_buffers()
-    tts.allocate(1)
+    tts.to(device=precision.device, dtype=precision.dtype)
+    tts.rebuild_buffers(torch.device(precision.device))
+    tts.allocate(1, is_eight_bit=precision.has_small_caches)
     return tts
 
 

@@ -174,17 +174,18 @@ class Recorder(ModelObserver):
 def cache_sums(model: MiniCPMO45, row: int, length: int) -> dict[str, float]:
     """Sums over a row's cache, as the vectors hold them."""
     cache = model.context
-    first = cache.keys[0, row, :, :length].double().sum()
-    last = cache.keys[-1, row, :, :length].double().sum()
-    values = cache.values[-1, row, :, :length].double().sum()
-    return {"k0_sum": float(first), "k_last_sum": float(last), "v_last_sum": float(values)}
+    first, _ = cache.view(0, row, length)
+    last, values = cache.view(cache.layers - 1, row, length)
+    found = {"k0_sum": first, "k_last_sum": last, "v_last_sum": values}
+    return {name: float(tensor.double().sum()) for name, tensor in found.items()}
 
 
 def build(case: Case, *, behaviour: Behaviour | None = None) -> tuple[MiniCPMO45, Recorder]:
     """A model with two rows, and what watches it."""
     network = tiny.network(case.folder)
     decoder = cast(MiniCPMTTS, network.tts)
-    decoder.allocate(2)
+    has_small_caches = tiny.PRECISION.has_small_caches
+    decoder.allocate(2, is_eight_bit=has_small_caches)
     sampling = SpeechSampling(is_greedy=True)
     config = tiny.config(case.folder)
     positions = int(config.language.max_position_embeddings) - ANSWER_RESERVE
@@ -197,6 +198,7 @@ def build(case: Case, *, behaviour: Behaviour | None = None) -> tuple[MiniCPMO45
         speech_output=SpeechOutput(decoder, SilentVocoder(), sampling),
         behaviour=behaviour or Behaviour.reference(),
         prefill_piece_tokens=1_000_000,
+        has_small_caches=has_small_caches,
     )
     recorder = Recorder(model=model)
     model.observer = recorder

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -23,6 +24,27 @@ from parley.models.minicpmo45.config import MiniCPMOConfig, make_config
 from parley.models.minicpmo45.tokenizer import CheckpointTokenizer, Tokenizer
 from parley.models.minicpmo45.vision_encoder.network import PictureEncoder
 
+
+@dataclass(frozen=True)
+class Precision:
+    """How the model keeps its numbers.
+
+    Args:
+        has_small_caches: what conversations remember is kept in 8 bits.
+    """
+
+    dtype: torch.dtype = torch.float32
+    has_small_caches: bool = False
+    device: str = "cpu"
+
+    @property
+    def is_recorded(self) -> bool:
+        """As it was when the vectors were made: they hold within their own tolerance."""
+        return self.dtype is torch.float32 and not self.has_small_caches
+
+
+PRECISION = Precision()
+
 TOKENIZER = Path(__file__).parents[3] / "shared" / "tokenizer"
 """Where the model's own tokenizer files may lie next to the repository."""
 
@@ -32,26 +54,29 @@ def config(folder: Path) -> MiniCPMOConfig:
     return make_config(json.loads((folder / "config.json").read_text(encoding="utf-8")))
 
 
-@cache
 def network(folder: Path) -> weights.Network:
-    """All weights of the tiny model, float32, CPU."""
+    """All weights of the tiny model, in the precision and on the device asked for."""
+    return _network(folder, PRECISION.dtype, PRECISION.device)
+
+
+@cache
+def _network(folder: Path, dtype: torch.dtype, device: str) -> weights.Network:
     built = weights.build(config(folder))
 
     def tensors() -> Iterator[tuple[str, Tensor]]:
         for name, shape in weights.shapes_of(built).items():
-            yield name, torch.from_numpy(np.ascontiguousarray(rule_weights.weight(name, shape)))
+            made = np.ascontiguousarray(rule_weights.weight(name, shape))
+            yield name, torch.from_numpy(made).to(device, dtype)
 
-    weights.fill(built, tensors(), torch.device("cpu"))
+    weights.fill(built, tensors(), torch.device(device))
     return built
 
 
-@cache
 def picture_encoder(folder: Path) -> PictureEncoder:
     net = network(folder)
     return PictureEncoder(net.vpm, net.resampler, batch=config(folder).vision_batch)
 
 
-@cache
 def sound_encoder(folder: Path) -> SoundEncoder:
     settings = config(folder)
     net = network(folder)

@@ -143,7 +143,8 @@ def test_conversations_with_graphs_say_what_they_say_without():
     captured = small_model(slots=3, tape=tape)
     captured.warm_up()
     assert captured.graphs.refusals == {}
-    assert set(captured.graphs.counts) == {"decode", "speech", "flow", "vocoder"}
+    kinds = {"decode", "speech", "flow", "vocoder", "sound", "picture"}
+    assert set(captured.graphs.counts) == kinds
     style = Style(max_new_tokens=12)
     parts = [(style.chat, style.turns, style.units)[row % 3](seed=20 + row) for row in range(3)]
     delays = {row: 5 * row for row in range(3)}

@@ -17,6 +17,7 @@ BENCHES: Final = {
     "session": "What the whole stack adds around a model that answers at once.",
     "model": "How many conversations a device carries.",
     "gpu": "Everything about the full-size model that only a GPU can show.",
+    "engine": "What the engine thread waits for while sessions talk beside it.",
     "units": "Whether an hour of units stays as fast and as small as its first minute.",
     "load": "What many conversations at once notice of a server that runs, anywhere.",
     "duplex": "Whether a server is good to talk to: takeover, latency, interruptions, noise.",

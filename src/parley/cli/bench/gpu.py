@@ -22,6 +22,7 @@ import torch
 import typer
 
 from parley.cli.bench import model as bench_model
+from parley.cli.bench.gpu_goldens import goldens
 from parley.cli.bench.gpu_plan import GpuPlan, GpuRun, TimeBudget, plan_of_flags, read_plan
 from parley.cli.bench.model import ModelReport, made_up_speech, make_talkative
 from parley.clock import SystemClock
@@ -167,6 +168,8 @@ def _part_checks(settings: ModelSettings, sizes: Sizes, place: torch.device) -> 
     yield from trial.parts(sizes, place, dtype)
     yield from trial.voice(sizes, place, torch.bfloat16 if is_short else torch.float32)
     yield trial.int4(place, dtype)
+    for has_small_caches in (False, True):
+        yield goldens(place, dtype, small_caches=has_small_caches)
 
 
 @contextmanager

@@ -36,7 +36,7 @@ START_LIMIT_S = 60.0
 
 _VOICE = made_up_speech(1)
 _SILENCE = Pcm.silence(INPUT_RATE_HZ, INPUT_RATE_HZ)
-_READY = re.compile(r"ready after .*?: (https?://\S+)")
+_READY = re.compile(r"ready(?: after .*?)?: (https?://\S+)")
 
 
 def session(
@@ -126,37 +126,51 @@ async def server(
     Args:
         recording: whether it keeps what is said; clients may decline where their dialect can.
     """
+    words = ("serve", "--model", model, "--slots", str(slots), "--workers", "1")
     with tempfile.TemporaryDirectory(prefix="parley-bench-") as folder:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "parley", "serve", "--http", "--host", "127.0.0.1"),
-            *("--port", "0", "--model", model, "--slots", str(slots), "--workers", "1"),
-            *("--log-level", "warning", "--log-format", "text"),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            env=os.environ
-            | {
-                "PARLEY_STORAGE__DATA_DIR": str(Path(folder) / "data"),
-                "PARLEY_STORAGE__RECORDING": str(recording).lower(),
-            },
-        )
-        reading: asyncio.Task[None] | None = None
-        try:
-            assert process.stdout is not None
-            url = await _url_of(process.stdout)
-            # Somebody has to read on, or the server blocks once the pipe is full.
-            reading = asyncio.create_task(_drain(process.stdout), name="server output")
+        async with running(*words, data_dir=Path(folder) / "data", recording=recording) as url:
             yield url
-        finally:
-            if process.returncode is None:
-                process.terminate()
-            try:
-                async with asyncio.timeout(START_LIMIT_S):
-                    await process.wait()
-            except TimeoutError:
-                process.kill()
+
+
+@contextlib.asynccontextmanager
+async def running(
+    *words: str, data_dir: Path, recording: bool = True, **variables: str
+) -> AsyncIterator[str]:
+    """A process that serves clients on a free port: `words` begin with `serve` or `gateway`.
+
+    Args:
+        variables: settings as environment variables.
+    """
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "parley", *words, "--http", "--host", "127.0.0.1"),
+        *("--port", "0", "--log-level", "warning", "--log-format", "text"),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        env=os.environ
+        | {
+            "PARLEY_STORAGE__DATA_DIR": str(data_dir),
+            "PARLEY_STORAGE__RECORDING": str(recording).lower(),
+        }
+        | variables,
+    )
+    reading: asyncio.Task[None] | None = None
+    try:
+        assert process.stdout is not None
+        url = await _url_of(process.stdout)
+        # Somebody has to read on, or the server blocks once the pipe is full.
+        reading = asyncio.create_task(_drain(process.stdout), name="server output")
+        yield url
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        try:
+            async with asyncio.timeout(START_LIMIT_S):
                 await process.wait()
-            if reading is not None:
-                await reading
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+        if reading is not None:
+            await reading
 
 
 async def _url_of(output: asyncio.StreamReader) -> str:

@@ -39,6 +39,7 @@ from parley.engine.work import (
 )
 from parley.errors import BadInput, InferenceFailed, InvalidRequest, VoiceUnavailable
 from parley.media.pcm import Pcm
+from parley.models.minicpmo45.audio_encoder.live_steps import LiveSteps
 from parley.models.minicpmo45.audio_encoder.mel import LiveMel, LiveMelOptions, MelExtractor
 from parley.models.minicpmo45.audio_encoder.network import SoundEncoder
 from parley.models.minicpmo45.config import MiniCPMOConfig
@@ -57,7 +58,7 @@ from parley.models.minicpmo45.llm.steps import LanguageSteps
 from parley.models.minicpmo45.quantize import stored_bytes
 from parley.models.minicpmo45.runtime.caches import SlotCache
 from parley.models.minicpmo45.runtime.graphs import GraphRunner
-from parley.models.minicpmo45.stages.encode import encode
+from parley.models.minicpmo45.stages.encode import capture_encoders, encode
 from parley.models.minicpmo45.stages.eviction import slide_turns
 from parley.models.minicpmo45.stages.language import (
     DecodingJob,
@@ -158,8 +159,9 @@ class MiniCPMO45:
             pool_step=config.pool_step,
             chunk_frames=config.audio_chunk_frames,
         )
+        self.live_steps = LiveSteps(encoder, self.audio_cache, self.graphs)
         self.picture_encoder = PictureEncoder(
-            network.vpm, network.resampler, batch=config.vision_batch
+            network.vpm, network.resampler, batch=config.vision_batch, graphs=self.graphs
         )
         self.chooser: Choosing = Chooser(tokenizer, int(config.language.vocab_size), llm.device)
         self.turn_mel = LiveMelOptions(redundancy_frames=0)
@@ -296,8 +298,6 @@ class MiniCPMO45:
         except torch.AcceleratorError as error:
             raise DeviceFault(str(error)) from error
 
-    # Windows.
-
     # Marks.
 
     def mark(self, row: int) -> Checkpoint:
@@ -337,6 +337,7 @@ class MiniCPMO45:
             self.steps.capture()
             if self.speech_output is not None:
                 self.speech_output.capture()
+            capture_encoders(self)
         speaks = self.has_default_voice
         if speaks:
             try:
@@ -385,6 +386,7 @@ class MiniCPMO45:
             "audio_cache",
             "rope",
             "sound_encoder",
+            "live_steps",
             "picture_encoder",
             "chooser",
             "speech_output",

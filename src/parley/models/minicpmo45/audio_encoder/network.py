@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +32,9 @@ from parley.models.minicpmo45.runtime import slot_attention
 from parley.models.minicpmo45.runtime.attention import FusedAttention
 from parley.models.minicpmo45.runtime.caches import Even, SlotCache, Span
 from parley.models.minicpmo45.runtime.graphs import power
+
+if TYPE_CHECKING:
+    from parley.models.minicpmo45.audio_encoder.live_steps import LiveSteps
 
 _ATTENTION = FusedAttention()
 
@@ -91,7 +94,13 @@ class AudioEncoder(nn.Module):
         return out
 
     def live(
-        self, mel: Tensor, rows: Sequence[int], cache: SlotCache, *, trim: tuple[int, int]
+        self,
+        mel: Tensor,
+        rows: Sequence[int],
+        cache: SlotCache,
+        *,
+        trim: tuple[int, int],
+        steps: LiveSteps | None = None,
     ) -> tuple[Tensor, list[Span]]:
         """Encode the next chunk of several streams, (N, M, F) to (N, C, Da), extending their cache.
 
@@ -101,13 +110,16 @@ class AudioEncoder(nn.Module):
         Args:
             rows: cache row of each stream.
             trim: encoder frames to cut off left and right after the convolutions.
+            steps: runs chunks by graphs; None: as they are.
         """
-        x = self.front(mel)
+        frames = encoder_frames(mel.shape[2])
         left, right = trim
-        right = 0 if left + right >= x.shape[1] else right
-        x = x[:, left : x.shape[1] - right]
-        count = x.shape[1]
+        right = 0 if left + right >= frames else right
+        count = frames - left - right
         spans = [Span(row, cache.lengths[row], count) for row in rows]
+        if steps is not None and steps.takes(count):
+            return steps.run(mel, spans, (left, frames - right)), spans
+        x = self.front(mel)[:, left : frames - right]
         last = self.positions - 1
         places = torch.tensor(
             [[min(span.start + step, last) for step in range(count)] for span in spans]
@@ -115,7 +127,7 @@ class AudioEncoder(nn.Module):
         x = x + self.embed_positions(places.to(x.device))
         batch = self._batch(spans, cache) if self.reads_in_place else None
         for index, layer in enumerate(self.layers):
-            x = self._live_layer(index, layer, x, spans, cache, batch)
+            x = self.live_layer(index, layer, x, spans, cache, batch)
         return self.layer_norm(x), spans
 
     def _batch(self, spans: Sequence[Span], cache: SlotCache) -> Even | None:
@@ -131,7 +143,7 @@ class AudioEncoder(nn.Module):
         reads = min(power(max(span.end for span in spans)), cache.capacity)
         return Even(rows, positions, last, reads, numbers=rows, first=torch.zeros_like(rows))
 
-    def _live_layer(
+    def live_layer(
         self,
         index: int,
         layer: Any,
@@ -150,7 +162,7 @@ class AudioEncoder(nn.Module):
         keys = split(attention.k_proj(normed))
         values = split(attention.v_proj(normed))
         if batch is not None:
-            heard = _together(index, query, keys, values, batch, cache)
+            heard = self._together(index, query, keys, values, batch, cache)
         else:
             heard = torch.empty_like(query)
             for place, span in enumerate(spans):
@@ -162,25 +174,27 @@ class AudioEncoder(nn.Module):
         out: Tensor = x + layer.fc2(layer.activation_fn(hidden))
         return out
 
-
-def _together(
-    index: int, query: Tensor, keys: Tensor, values: Tensor, batch: Even, cache: SlotCache
-) -> Tensor:
-    """What all rows hear, shapes (N, heads, C, D), by one launch over the slots."""
-    cache.write_even(index, batch, keys.transpose(1, 2), values.transpose(1, 2))
-    assert batch.numbers is not None
-    assert batch.first is not None
-    heard = slot_attention.attend(
-        query.transpose(1, 2),
-        cache.keys[index],
-        cache.values[index],
-        batch.numbers,
-        first=batch.first,
-        last=batch.turns,
-        reads=batch.reads,
-        scales=cache.scales(index),
-    )
-    return heard.transpose(1, 2)
+    def _together(
+        self, index: int, query: Tensor, keys: Tensor, values: Tensor, batch: Even, cache: SlotCache
+    ) -> Tensor:
+        """What all rows hear, shapes (N, heads, C, D), by one launch over the slots."""
+        cache.write_even(index, batch, keys.transpose(1, 2), values.transpose(1, 2))
+        asked = query.transpose(1, 2)
+        if not self.reads_in_place:
+            return _ATTENTION.even(index, asked, batch, cache).transpose(1, 2)
+        assert batch.numbers is not None
+        assert batch.first is not None
+        heard = slot_attention.attend(
+            asked,
+            cache.keys[index],
+            cache.values[index],
+            batch.numbers,
+            first=batch.first,
+            last=batch.turns,
+            reads=batch.reads,
+            scales=cache.scales(index),
+        )
+        return heard.transpose(1, 2)
 
 
 def _whole_mask(lengths: Sequence[int], x: Tensor, chunk_frames: int) -> Tensor | None:
@@ -298,6 +312,7 @@ class SoundEncoder:
         *,
         prefixes: Sequence[int],
         suffixes: Sequence[int],
+        steps: LiveSteps | None = None,
     ) -> tuple[list[Tensor], list[Span]]:
         """Tokens (n, H) of the next chunk of several live streams.
 
@@ -306,6 +321,7 @@ class SoundEncoder:
 
         Args:
             prefixes, suffixes: redundant mel frames at the left and right of each chunk.
+            steps: as in `AudioEncoder.live`.
         """
         tokens: dict[int, Tensor] = {}
         spans: list[Span] = []
@@ -319,6 +335,7 @@ class SoundEncoder:
                 [rows[index] for index in members],
                 cache,
                 trim=(math.ceil(prefix / 2), math.ceil(suffix / 2)),
+                steps=steps,
             )
             spans += taken
             pooled = self.pool(states)

@@ -25,7 +25,7 @@ class Parts(Protocol):
 
     Args:
         context: caches of the language model; `audio_cache`: of the audio encoder.
-        turn_mel: how live sound of a turn becomes frames.
+        turn_mel, unit_mel: how live sound of a turn, and of units, becomes frames.
         speech_output: None for a text-only model.
     """
 
@@ -36,6 +36,7 @@ class Parts(Protocol):
     context: SlotCache
     audio_cache: SlotCache
     turn_mel: LiveMelOptions
+    unit_mel: LiveMelOptions
     speech_output: SpeechOutput | None
 
     @property

@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from parley.engine.work import Stage
 from parley.models.minicpmo45 import weights
+from parley.models.minicpmo45.audio_encoder.live_steps import LiveSteps
 from parley.models.minicpmo45.audio_encoder.mel import RATE_HZ, LiveMel, MelExtractor
 from parley.models.minicpmo45.audio_encoder.network import SoundEncoder
 from parley.models.minicpmo45.checkpoint import LAYERS
@@ -226,12 +227,13 @@ class PaperModel:
             pixels = np.zeros((*CAMERA, 3), np.uint8)
             pieces = cut(pixels, 1, self.config.slices)
         batch = self.config.vision_batch
-        encoder = PictureEncoder(self.network.vpm, self.network.resampler, batch=batch)
+        encoder = PictureEncoder(
+            self.network.vpm, self.network.resampler, batch=batch, graphs=self.graphs
+        )
         with unseen():
             # Positions are worked out with the first picture of a size and kept.
             encoder.resampler(encoder.features(pieces.patches, pieces.sizes), pieces.sizes)
-        patches, sizes = list(pieces.patches) * rows, list(pieces.sizes) * rows
-        return encoder.resampler(encoder.features(patches, sizes), sizes)
+        return encoder.tokens(list(pieces.patches) * rows, pieces.sizes[0])
 
     def hear(self, rows: int) -> object:
         """Everybody says something for a second."""
@@ -253,7 +255,12 @@ class PaperModel:
         margins = [margin] * rows
         every = list(range(rows))
         return encoder.hear_live(
-            [frames] * rows, every, self.sounds, prefixes=margins, suffixes=margins
+            [frames] * rows,
+            every,
+            self.sounds,
+            prefixes=margins,
+            suffixes=margins,
+            steps=LiveSteps(self.network.apm, self.sounds, self.graphs),
         )
 
     def prefill(self, rows: int) -> object:

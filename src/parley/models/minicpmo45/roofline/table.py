@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from parley.models.minicpmo45.quantize import Kind
-from parley.models.minicpmo45.roofline.meter import Count
+from parley.models.minicpmo45.roofline.meter import Count, Op
 from parley.models.minicpmo45.roofline.steps import PaperModel, StepKind
 
 
@@ -105,12 +105,14 @@ def step_seconds(step: StepKind, card: Card) -> float:
 
 
 def _seconds(count: Count, card: Card, least_s: float) -> float:
-    total = 0.0
-    for op in count.ops:
-        products = PRODUCT_SHARE * (card.wide_flops if op.is_wide else card.half_flops)
-        moved_s = op.nbytes / (MEMORY_SHARE * card.bytes_per_s)
-        total += max(moved_s, op.flops / products, op.kernels * least_s)
-    return total
+    return sum(kernel_seconds(op, card, least_s) for op in count.ops)
+
+
+def kernel_seconds(op: Op, card: Card, least_s: float) -> float:
+    """All kernels of an operator on a card, none of which takes less than `least_s`."""
+    products = PRODUCT_SHARE * (card.wide_flops if op.is_wide else card.half_flops)
+    moved_s = op.nbytes / (MEMORY_SHARE * card.bytes_per_s)
+    return max(moved_s, op.flops / products, op.kernels * least_s)
 
 
 def unit_of(card: Card, kind: Kind, rows: int, context_tokens: int, has_small_caches: bool) -> Unit:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -16,7 +17,22 @@ from parley.models.minicpmo45.conversation.prefill import (
 )
 from parley.models.minicpmo45.runtime.caches import Span
 from parley.models.minicpmo45.stages.parts import StepParts
-from parley.models.minicpmo45.vision_encoder.pictures import Pieces
+from parley.models.minicpmo45.vision_encoder.pictures import Pieces, fitting_size
+
+CAMERAS: Final = ((1280, 720), (640, 480), (720, 1280), (480, 640))
+"""Width and height of video frames whose steps are captured; only their ratio counts."""
+
+
+def capture_encoders(model: StepParts) -> None:
+    """Capture what a unit shows and says, in the shapes that units have."""
+    rules = model.config.slices
+    sizes = [fitting_size(*camera, rules, enlarge=True) for camera in CAMERAS]
+    model.picture_encoder.capture(
+        (height // rules.patch, width // rules.patch) for width, height in sizes
+    )
+    options = model.unit_mel
+    trim = math.ceil(options.redundancy_frames / 2)
+    model.live_steps.capture(options.core_frames + 2 * options.redundancy_frames, (trim, trim))
 
 
 def encode(model: StepParts, jobs: Sequence[PrefillJob]) -> None:
@@ -59,8 +75,7 @@ def look(
     tokens: dict[tuple[int, int], Tensor] = {}
     for size, members in groups.items():
         patches = [flat[number].patches[place] for number, place in members]
-        sizes = [size] * len(members)
-        out = model.picture_encoder.resampler(model.picture_encoder.features(patches, sizes), sizes)
+        out = model.picture_encoder.tokens(patches, size)
         tokens.update(zip(members, out, strict=True))
     whole = iter(
         torch.stack([tokens[number, place] for place in range(picture.count)])
@@ -95,7 +110,12 @@ def listen(
             conversation.restart_audio(model.audio_cache)
     rows = [job.row for job in jobs]
     tokens, spans = model.sound_encoder.hear_live(
-        mels, rows, model.audio_cache, prefixes=prefixes, suffixes=suffixes
+        mels,
+        rows,
+        model.audio_cache,
+        prefixes=prefixes,
+        suffixes=suffixes,
+        steps=model.live_steps,
     )
     by_row = {span.row: span for span in spans}
     return {

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from parley.models.minicpmo45.audio_encoder.live_steps import LiveSteps
 from parley.models.minicpmo45.audio_encoder.mel import MelExtractor
 from parley.models.minicpmo45.audio_encoder.network import SoundEncoder
 from parley.models.minicpmo45.conversation.parts import Parts
@@ -37,6 +38,7 @@ class StepParts(Parts, Protocol):
     chooser: Choosing
     extractor: MelExtractor
     sound_encoder: SoundEncoder
+    live_steps: LiveSteps
     picture_encoder: PictureEncoder
     media: MediaThreads
     marker_ids: list[int]

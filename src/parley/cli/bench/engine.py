@@ -1,0 +1,224 @@
+"""`parley bench engine`: what the engine thread waits for while sessions talk beside it.
+
+Engine and sessions share a process, and so the interpreter's lock. Here a worker runs in this
+process as it does in production, with a gateway and clients in others; its model launches as much
+as the published one on an H200 (`paced_model.py`), and the engine thread's time is taken apart: a
+command's wait for the thread, and what the thread spends in a step without running, without waiting
+for a core and without waiting for the device. First without sessions, driven in this process, then
+with them. Needs /proc (Linux).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+import uvloop
+
+from parley import logs
+from parley.cli.bench import model as bench_model
+from parley.cli.bench.figures import Figures
+from parley.cli.bench.paced_model import Costs, PacedModel, Timings, paper_costs
+from parley.cli.bench.session import running
+from parley.errors import SetupError
+from parley.settings import load
+from parley.worker.main import WorkerProcess
+
+START_S: Final = 90.0
+"""Until worker and clients have to be ready."""
+
+TICK_S: Final = 0.01
+"""How often the event loop is asked how late it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFigures:
+    """Of one run. All but `units` are durations.
+
+    Args:
+        wait: from a command's being ready to its being started by the engine thread.
+        step_lock: what a step lost to the interpreter's lock, an upper bound.
+        second_lock: what the engine lost to it of each second: waits and steps together.
+        second_idle: how long the device had nothing to do in steps of each second.
+        second_busy: what the steps of each second took.
+        loop_late: how late the event loop was.
+        steps: how many were measured.
+    """
+
+    wait: Figures
+    step_lock: Figures
+    second_lock: Figures
+    second_idle: Figures
+    second_busy: Figures
+    loop_late: Figures
+    steps: int
+
+    @classmethod
+    def of(cls, timings: Timings, late_s: Iterable[float]) -> EngineFigures:
+        steps, waits = timings.steps, timings.waits_s
+        return cls(
+            wait=_figures(waited_s for _, waited_s in waits),
+            step_lock=_figures(step.lock_s for step in steps),
+            second_lock=_by_second([*waits, *((step.ended_s, step.lock_s) for step in steps)]),
+            second_idle=_by_second([(step.ended_s, step.idle_s) for step in steps]),
+            second_busy=_by_second([(step.ended_s, step.took_s) for step in steps]),
+            loop_late=_figures(late_s),
+            steps=len(steps),
+        )
+
+
+def engine(
+    sessions: Annotated[int, typer.Option(min=1, max=64, help="Conversations at once.")] = 32,
+    seconds: Annotated[int, typer.Option(min=2, max=600, help="How long they talk.")] = 30,
+    switch_interval_ms: Annotated[
+        float | None,
+        typer.Option(min=0.001, max=100, help="Python's switch interval; default: its own, 5."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """What the engine thread waits for while sessions talk beside it."""
+    logs.configure(level="warning", style="text")
+    with _switching_every(switch_interval_ms):
+        found = measure(paper_costs(sessions), sessions, seconds)
+    if as_json:
+        typer.echo(json.dumps({name: dataclasses.asdict(one) for name, one in found.items()}))
+        return
+    for name, one in found.items():
+        typer.echo(f"{name}: {one.steps} steps")
+        typer.echo(f"  command ready to running          {one.wait}")
+        typer.echo(f"  step without lock or core         {one.step_lock}")
+        typer.echo(f"  lost of a second                  {one.second_lock}")
+        typer.echo(f"  device without work, of a second  {one.second_idle}")
+        typer.echo(f"  stepping, of a second             {one.second_busy}")
+        typer.echo(f"  event loop late                   {one.loop_late}")
+
+
+def measure(costs: Costs, sessions: int, seconds: int) -> dict[str, EngineFigures]:
+    """Without and with traffic, by name."""
+    return {
+        "no sessions": uvloop.run(_alone(PacedModel(sessions, costs), seconds)),
+        f"{sessions} sessions": uvloop.run(_beside(PacedModel(sessions, costs), seconds)),
+    }
+
+
+@contextlib.contextmanager
+def _switching_every(interval_ms: float | None) -> Iterator[None]:
+    before_s = sys.getswitchinterval()
+    if interval_ms is not None:
+        sys.setswitchinterval(interval_ms / 1000)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before_s)
+
+
+async def _alone(model: PacedModel, seconds: int) -> EngineFigures:
+    """As many conversations driven in this process, without sockets, messages and recordings."""
+    async with _late() as late_s:
+        await bench_model.measure(model, units=seconds)
+    return EngineFigures.of(model.take_timings(), late_s)
+
+
+async def _beside(model: PacedModel, seconds: int) -> EngineFigures:
+    """A worker in this process, and clients that talk to it through a gateway."""
+    with tempfile.TemporaryDirectory(prefix="parley-bench-") as folder:
+        data_dir = Path(folder) / "data"
+        limit = {"PARLEY_LIMITS__SESSIONS_PER_CLIENT": str(2 * model.rows)}
+        async with (
+            running("gateway", data_dir=data_dir, **limit) as url,
+            _worker(url, data_dir, model),
+            _clients(url, model.rows, seconds) as clients,
+            _late() as late_s,
+        ):
+            assert clients.stdout is not None
+            model.take_timings()
+            answers = int(await clients.stdout.readline() or 0)
+            timings = model.take_timings()
+        if not answers:
+            raise SetupError("Nobody was answered.", hint="The lines above say why.")
+    return EngineFigures.of(timings, late_s)
+
+
+@contextlib.asynccontextmanager
+async def _worker(url: str, data_dir: Path, model: PacedModel) -> AsyncIterator[None]:
+    flags = {"worker.gateway_url": url, "storage.data_dir": data_dir, "worker.http": True}
+    worker = WorkerProcess(load(None, flags), load_model=lambda: model)
+    working = asyncio.create_task(worker.run(), name="worker")
+    try:
+        async with asyncio.timeout(START_S):
+            while not working.done() and (worker.host is None or not worker.host.free_slots):
+                await asyncio.wait({working}, timeout=TICK_S)
+        if working.done():
+            raise SetupError("The worker ended before it was ready.")
+        yield
+    finally:
+        worker.stop_now()
+        await working
+
+
+@contextlib.asynccontextmanager
+async def _clients(
+    url: str, sessions: int, seconds: int
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Clients in a process of their own, once all conversations have begun."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "parley.cli.bench.engine_clients"),
+        *(url, str(sessions), str(seconds)),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    try:
+        assert process.stdout is not None
+        async with asyncio.timeout(START_S):
+            if await process.stdout.readline() != b"ready\n":
+                raise SetupError("The clients did not begin.", hint="The lines above say why.")
+        yield process
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
+            await process.wait()
+
+
+@contextlib.asynccontextmanager
+async def _late() -> AsyncIterator[list[float]]:
+    """How late the event loop is, asked again and again, in seconds."""
+    late_s: list[float] = []
+
+    async def ask() -> None:
+        while True:
+            due_s = time.perf_counter() + TICK_S
+            await asyncio.sleep(TICK_S)
+            late_s.append(max(0.0, time.perf_counter() - due_s))
+
+    asking = asyncio.create_task(ask(), name="lateness")
+    try:
+        yield late_s
+    finally:
+        asking.cancel()
+
+
+def _figures(durations_s: Iterable[float]) -> Figures:
+    return Figures.of([1000 * duration_s for duration_s in durations_s])
+
+
+def _by_second(found: Iterable[tuple[float, float]]) -> Figures:
+    """Sums of each whole second in which anything was found."""
+    sums_s: dict[int, float] = {}
+    for when_s, duration_s in found:
+        second = int(when_s)
+        sums_s[second] = sums_s.get(second, 0.0) + duration_s
+    return _figures(sums_s.values())
+
+
+__all__ = ["EngineFigures", "engine", "measure"]

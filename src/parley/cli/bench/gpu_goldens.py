@@ -1,0 +1,91 @@
+"""The golden vectors of the repository on a card, as a part of `parley bench gpu`.
+
+They are no part of an installed package, so this needs a checkout, and the packages of its tests.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from parley.models.minicpmo45.trial import Check, judged, not_run
+
+ROOT: Final = Path(__file__).resolve().parents[4]
+"""Of a checkout."""
+
+LIMIT_S: Final = 300.0
+
+HURTS: Final = "whoever talks to it: rounding changes what is said more often than it should"
+
+
+def goldens(place: torch.device, dtype: torch.dtype, *, small_caches: bool) -> Check:
+    """All vectors on a card, in the precision that serves."""
+    name = _name(dtype, small_caches)
+    if place.type != "cuda":
+        return not_run(name, "without a card: python -m tests.golden --dtype bfloat16", HURTS)
+    return tried(place, dtype, small_caches=small_caches)
+
+
+def _name(dtype: torch.dtype, small_caches: bool) -> str:
+    return f"golden vectors in {_short(dtype)}{', caches in 8 bits' if small_caches else ''}"
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def tried(place: torch.device, dtype: torch.dtype, *, small_caches: bool, only: str = "") -> Check:
+    """Vectors in another precision than they were recorded in.
+
+    Args:
+        small_caches: contexts in 8 bits.
+        only: cases whose title contains this; "" takes all.
+    """
+    name = _name(dtype, small_caches)
+    if not (ROOT / "tests" / "golden" / "runner.py").is_file():
+        return not_run(name, "needs a checkout of the repository", HURTS)
+    with tempfile.TemporaryDirectory(prefix="parley-bench-") as folder:
+        out = Path(folder) / "goldens.json"
+        words = [
+            "--dtype",
+            _short(dtype),
+            "--device",
+            str(place),
+            "--out",
+            str(out),
+            "--only",
+            only,
+        ]
+        words += ["--caches", "int8"] if small_caches else []
+        try:
+            ran = subprocess.run(
+                [sys.executable, "-m", "tests.golden", *words],
+                cwd=ROOT,
+                capture_output=True,
+                text=True,
+                timeout=LIMIT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return not_run(name, f"not done within {LIMIT_S:g} s", HURTS)
+        if not out.is_file():
+            last = ran.stderr.strip().splitlines() or ["no words"]
+            return not_run(name, last[-1][:300], HURTS)
+        found: dict[str, dict[str, Any]] = json.loads(out.read_text(encoding="utf-8"))
+    return _check(name, found)
+
+
+def _check(name: str, found: dict[str, dict[str, Any]]) -> Check:
+    """One verdict of all sections: how many do not keep their limits."""
+    facts = "; ".join(
+        f"{section} {one['distance']:.2e} ({one['at']}), {one['changed']} of {one['tokens']} tokens"
+        for section, one in found.items()
+    )
+    broken = [text for one in found.values() for text in one["problems"]]
+    return judged(name, float(len(broken)), 0.0, HURTS, "; ".join([facts, *broken]))

@@ -1,0 +1,301 @@
+"""A model for `parley bench engine`: the parrot's answers at the cost of the full-size model.
+
+Each step launches as many small operators as the roofline counts for the published model, and a
+stand-in for an asynchronous device, one number, says when their kernels would have been done; the
+step ends with waiting for it, as a step on a GPU does. The operators are torch's, so the
+interpreter's lock is let go and taken again with each, as it is when kernels are launched.
+
+All times are seconds of `time.perf_counter` unless they say otherwise.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import torch
+
+from parley.engine.model import Job, Memory, ModelSpec
+from parley.engine.work import Checkpoint, OutputPiece, Result, Stage, StepUnit, Work
+from parley.errors import SetupError
+from parley.models.minicpmo45.roofline.meter import Count
+from parley.models.minicpmo45.roofline.steps import PaperModel, StepKind
+from parley.models.minicpmo45.roofline.table import (
+    COPY_S,
+    GRAPH_KERNEL_S,
+    H200,
+    kernel_seconds,
+)
+from parley.models.parrot import Parrot
+
+STAGES: Final[Mapping[Stage, tuple[str, ...]]] = {
+    Stage.ENCODE: ("picture", "sound"),
+    Stage.PREFILL: ("prefill",),
+    Stage.DECODE: ("choose", "decode"),
+    Stage.SPEECH: ("speech, next 5",),
+    Stage.VOCODE: ("flow", "vocoder"),
+    Stage.FINALIZE: ("finalize",),
+}
+"""Steps of the roofline that one step of a stage takes."""
+
+TOKENS: Final = 18
+"""Text tokens of a unit that speaks, besides the one that decides it."""
+
+LOOKS: Final = 5
+"""Steps of the speech decoder in such a unit."""
+
+OPERATOR_NUMBERS: Final = 16_384
+"""Numbers in an operator's tensors: as many as take it about as long as a launch takes a driver."""
+
+Launches = Sequence[float]
+"""How long the device is busy with each launch of a step."""
+
+Costs = Mapping[int, Mapping[Stage, Launches]]
+"""By the most rows that a step may have."""
+
+
+def paper_costs(rows: int, context_tokens: int = 8192) -> Costs:
+    """Those of the published model in bfloat16 on an H200, for steps of 1, 2, 4, … rows.
+    **Calculated.**"""
+    model = PaperModel(slots=rows, context_tokens=context_tokens)
+    counts = [1]
+    while counts[-1] < rows:
+        counts.append(min(rows, 2 * counts[-1]))
+    return {count: _stages(model.unit(count)) for count in counts}
+
+
+def _stages(steps: Sequence[StepKind]) -> dict[Stage, Launches]:
+    by_name = {step.name: step for step in steps}
+    return {
+        stage: [time_s for name in names for time_s in _launches(by_name[name])]
+        for stage, names in STAGES.items()
+    }
+
+
+def _launches(step: StepKind) -> list[float]:
+    copies = [COPY_S] * step.eager.copies
+    graph_s = sum(_kernels(step.captured))
+    return [*copies, *_kernels(step.eager), *([graph_s] if graph_s else [])]
+
+
+def _kernels(count: Count) -> list[float]:
+    return [
+        kernel_seconds(op, H200, GRAPH_KERNEL_S) / op.kernels
+        for op in count.ops
+        for _ in range(op.kernels)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class TimedStep:
+    """One step on the engine thread.
+
+    Args:
+        ended_s: when.
+        took_s: by the clock.
+        device_s: how long the device needs for it when nothing keeps it waiting.
+        idle_s: how long the device had nothing to do in it, because the host had launched nothing.
+        lock_s: how long the thread neither ran, nor waited for a core, nor for the device: what is
+            left is waiting for the interpreter's lock.
+    """
+
+    stage: Stage
+    rows: int
+    ended_s: float
+    took_s: float
+    device_s: float
+    idle_s: float
+    lock_s: float
+
+
+@dataclass(slots=True)
+class Timings:
+    """What was seen of the engine thread.
+
+    Args:
+        waits_s: (when, how long) from a command's being ready, which is when it was submitted or
+            when the thread finished what it did then, to its being started.
+    """
+
+    steps: list[TimedStep] = field(default_factory=list)
+    waits_s: list[tuple[float, float]] = field(default_factory=list)
+
+
+class ThreadTimes:
+    """How long the calling thread has run, and how long it has waited for a core.
+
+    Raises:
+        SetupError: the system does not tell.
+    """
+
+    def __init__(self) -> None:
+        try:
+            self._file = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
+        except OSError:
+            raise SetupError("This bench needs /proc with schedstat, i.e. Linux.") from None
+
+    def read(self) -> float:
+        """Seconds."""
+        queued_ns = int(os.pread(self._file, 64, 0).split()[1])
+        return time.thread_time() + queued_ns / 1e9
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+class PacedModel:
+    """A parrot whose steps cost what `costs` says.
+
+    Args:
+        costs: steps with more rows than any listed cost what the largest listed do.
+    """
+
+    def __init__(self, rows: int, costs: Costs) -> None:
+        self._parrot = Parrot(rows)
+        self._costs = dict(sorted(costs.items()))
+        self._numbers = torch.ones(OPERATOR_NUMBERS)
+        self._sums = torch.empty(OPERATOR_NUMBERS)
+        self._submitted: dict[int, float] = {}
+        self._free_s = 0.0
+        self._times: ThreadTimes | None = None
+        self._lock = threading.Lock()
+        self._timings = Timings()
+
+    def take_timings(self) -> Timings:
+        """What was seen since the last call; any thread."""
+        with self._lock:
+            timings, self._timings = self._timings, Timings()
+        return timings
+
+    # The contract.
+
+    @property
+    def spec(self) -> ModelSpec:
+        return self._parrot.spec
+
+    @property
+    def rows(self) -> int:
+        return self._parrot.rows
+
+    def prepare_ahead(self, work: Work) -> None:
+        """A command was submitted."""
+        self._submitted[id(work)] = time.perf_counter()
+
+    def start(self, row: int, work: Work) -> Job:
+        submitted_s = self._submitted.pop(id(work), None)
+        now_s = time.perf_counter()
+        if submitted_s is not None:
+            with self._lock:
+                waited_s = now_s - max(submitted_s, self._free_s)
+                self._timings.waits_s.append((now_s, waited_s))
+        job = PacedJob(self._parrot.start(row, work), is_unit=isinstance(work, StepUnit))
+        self._free_s = time.perf_counter()
+        return job
+
+    def step(self, stage: Stage, jobs: Sequence[Job]) -> None:
+        if self._times is None:
+            self._times = ThreadTimes()
+        begun_s, ran_s = time.perf_counter(), self._times.read()
+        launches = self._launches(stage, len(jobs))
+        idle_s, slept_s = self._launch(launches)
+        own = [job for job in jobs if isinstance(job, PacedJob)]
+        due = [job.inner for job in own if not job.take_extra()]
+        if due:
+            self._parrot.step(stage, due)
+        spent_s = self._times.read() - ran_s
+        ended_s = time.perf_counter()
+        took_s = ended_s - begun_s
+        lock_s = max(0.0, took_s - spent_s - slept_s)
+        step = TimedStep(stage, len(jobs), ended_s, took_s, sum(launches), idle_s, lock_s)
+        with self._lock:
+            self._timings.steps.append(step)
+        self._free_s = time.perf_counter()
+
+    def mark(self, row: int) -> Checkpoint:
+        return self._parrot.mark(row)
+
+    def can_roll_back(self, mark: Checkpoint) -> bool:
+        return self._parrot.can_roll_back(mark)
+
+    def roll_back(self, mark: Checkpoint) -> None:
+        self._parrot.roll_back(mark)
+
+    def context_tokens(self, row: int) -> int:
+        return self._parrot.context_tokens(row)
+
+    def close(self, row: int) -> None:
+        self._parrot.close(row)
+
+    def warm_up(self) -> None:
+        self._parrot.warm_up()
+
+    def memory(self) -> Memory:
+        return self._parrot.memory()
+
+    def unload(self) -> None:
+        if self._times is not None:
+            self._times.close()
+            self._times = None
+        self._parrot.unload()
+
+    def _launches(self, stage: Stage, rows: int) -> Launches:
+        for most, stages in self._costs.items():
+            if rows <= most:
+                return stages[stage]
+        return self._costs[max(self._costs)][stage]
+
+    def _launch(self, launches: Launches) -> tuple[float, float]:
+        """Launch everything, and wait for it; returns how long the device was idle, and how long
+        the wait was to be."""
+        free_s, idle_s = time.perf_counter(), 0.0
+        for busy_s in launches:
+            torch.add(self._numbers, 1.0, out=self._sums)
+            now_s = time.perf_counter()
+            if now_s > free_s:
+                idle_s += now_s - free_s
+                free_s = now_s
+            free_s += busy_s
+        wait_s = max(0.0, free_s - time.perf_counter())
+        if wait_s:
+            time.sleep(wait_s)
+        return idle_s, wait_s
+
+
+class PacedJob:
+    """A piece of the parrot's work; a unit takes as many steps as one that speaks."""
+
+    def __init__(self, inner: Job, *, is_unit: bool) -> None:
+        self.inner = inner
+        extra = [Stage.DECODE] * TOKENS + [Stage.SPEECH] * LOOKS
+        self._extra = deque(extra if is_unit and inner.stage is Stage.DECODE else ())
+
+    @property
+    def row(self) -> int:
+        return self.inner.row
+
+    @property
+    def stage(self) -> Stage | None:
+        return self._extra[0] if self._extra else self.inner.stage
+
+    @property
+    def result(self) -> Result | None:
+        return None if self._extra else self.inner.result
+
+    def take_extra(self) -> bool:
+        """Whether this step is one that the parrot knows nothing of."""
+        if not self._extra:
+            return False
+        self._extra.popleft()
+        return True
+
+    def take_pieces(self) -> list[OutputPiece]:
+        return self.inner.take_pieces()
+
+    def cancel(self) -> None:
+        self._extra.clear()
+        self.inner.cancel()

@@ -1,0 +1,105 @@
+"""The live step of the audio encoder as captured graphs.
+
+A second of sound is some four hundred small kernels, however many rows speak: launching them takes
+longer than they do. Here a chunk's rows, and how much each remembers, are a table on the device, so
+one graph serves all chunks of a shape. Rows are rounded up to powers of two, and so are the columns
+that are read.
+
+Shapes as in `network.py`; `C` encoder frames that are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from parley.models.minicpmo45.audio_encoder.mel import encoder_frames
+from parley.models.minicpmo45.runtime import slot_attention
+from parley.models.minicpmo45.runtime.attention import FusedAttention
+from parley.models.minicpmo45.runtime.caches import Even, SlotCache, Span
+from parley.models.minicpmo45.runtime.graphs import GraphRunner, bucket, buckets, power, reaches
+
+if TYPE_CHECKING:
+    from parley.models.minicpmo45.audio_encoder.network import AudioEncoder
+
+_ATTENTION: Final = FusedAttention()
+
+LEAST_COLUMNS: Final = 256
+"""No step reads fewer columns, which are five seconds."""
+
+
+class LiveSteps:
+    """Live chunks over one cache, by graphs where they are captured."""
+
+    def __init__(self, encoder: AudioEncoder, cache: SlotCache, graphs: GraphRunner) -> None:
+        self._encoder = encoder
+        self._cache = cache
+        self._graphs = graphs
+
+    def takes(self, count: int) -> bool:
+        """Whether chunks of so many kept frames are run here."""
+        encoder = self._encoder
+        if not self._graphs.is_active or count > slot_attention.MOST_QUERIES:
+            return False
+        return not encoder.reads_in_place or slot_attention.fits(count, encoder.head_dim)
+
+    def run(self, mel: Tensor, spans: Sequence[Span], kept: tuple[int, int]) -> Tensor:
+        """States (N, C, Da) of a chunk (N, M, F); the cache is extended, its lengths are not.
+
+        Args:
+            kept: the first frame that is kept after the convolutions, and the one behind the last.
+        """
+        size = bucket(len(spans), self._cache.rows)
+        reads = min(power(max(LEAST_COLUMNS, *(s.end for s in spans))), self._cache.capacity)
+        table = [[span.row, span.start, span.end] for span in spans]
+        padding = size - len(spans)
+        rows = torch.tensor(table + [self._nobody] * padding)
+        return self._step(F.pad(mel, (0, 0, 0, 0, 0, padding)), rows, kept, reads)[: len(spans)]
+
+    def capture(self, frames: int, trim: tuple[int, int]) -> None:
+        """Capture chunks of `frames` mel frames, for every number of rows; nobody's sound changes.
+
+        Args:
+            trim: encoder frames that are cut off left and right.
+        """
+        if not self._graphs.is_active:
+            return
+        cache, bins = self._cache, self._encoder.conv1.in_channels
+        kept = (trim[0], encoder_frames(frames) - trim[1])
+        for reads in reversed(reaches(LEAST_COLUMNS, cache.capacity)):
+            for size in reversed(buckets(cache.rows, cache.rows)):
+                rows = torch.tensor([self._nobody] * size)
+                self._step(torch.zeros(size, bins, frames), rows, kept, reads)
+
+    @property
+    def _nobody(self) -> list[int]:
+        """A line of the table for padding: it writes to the spare column and hears the first."""
+        return [0, self._cache.capacity, 1]
+
+    def _step(self, mel: Tensor, table: Tensor, kept: tuple[int, int], reads: int) -> Tensor:
+        """One chunk of every line of a table (N, 3): row, where it begins, where it ends."""
+        encoder, cache = self._encoder, self._cache
+
+        def run(mel: Tensor, table: Tensor) -> tuple[Tensor, ...]:
+            x = encoder.front(mel)[:, kept[0] : kept[1]]
+            rows, starts, ends = table.T.contiguous().unbind()
+            places = starts[:, None] + torch.arange(x.shape[1], device=table.device)
+            x = x + encoder.embed_positions(places.clamp(max=encoder.positions - 1))
+            # Every new frame sees its whole chunk, so all of a row end where the row ends.
+            last = (ends[:, None] - 1).expand(-1, x.shape[1]).contiguous()
+            columns = places.clamp(max=cache.capacity)
+            first = torch.zeros_like(rows)
+            batch = Even(rows, columns, last, reads, numbers=rows, first=first)
+            if not encoder.reads_in_place:
+                batch = _ATTENTION.prepared(batch, cache, 1)
+            for index, layer in enumerate(encoder.layers):
+                x = encoder.live_layer(index, layer, x, (), cache, batch)
+            return (encoder.layer_norm(x),)
+
+        shape = (int(mel.shape[0]), int(mel.shape[2]), kept, reads)
+        (states,) = self._graphs.run("sound", shape, run, [mel, table])
+        return states

@@ -1,0 +1,125 @@
+"""`parley bench engine` at a small size: it runs, and sees waiting for the interpreter's lock."""
+
+import sys
+import threading
+import time
+
+import pytest
+
+from parley.cli.bench import engine
+from parley.cli.bench.paced_model import LOOKS, TOKENS, PacedModel, Timings, paper_costs
+from parley.engine.segments import Audio, Mark, Marker
+from parley.engine.work import Prefill, Stage, StartSession, StepUnit
+from parley.media.pcm import Pcm
+from parley.protocol.values import DuplexConfig
+
+QUICK = {2: dict.fromkeys(Stage, (1e-5, 1e-5, 1e-4))}
+
+
+def done(model, work):
+    """Do a piece of work to its end; returns the stages it went through."""
+    job, stages = model.start(0, work), []
+    while job.stage is not None:
+        stages.append(job.stage)
+        model.step(job.stage, [job])
+    assert job.result is not None
+    return stages
+
+
+def begun(costs=QUICK):
+    model = PacedModel(1, costs)
+    done(model, StartSession("duplex", duplex=DuplexConfig(force_listen_count=0)))
+    done(model, Prefill((Marker(Mark.UNIT), Audio(Pcm.silence(16000, 16000), "live"))))
+    model.take_timings()
+    return model
+
+
+def test_a_unit_takes_the_steps_of_one_that_speaks():
+    stages = done(begun(), StepUnit())
+
+    assert stages.count(Stage.DECODE) == TOKENS + 1
+    assert stages.count(Stage.SPEECH) == LOOKS
+
+
+def test_a_step_waits_for_the_device_that_it_gave_work():
+    model = begun({1: dict.fromkeys(Stage, (0.001, 0.02))})
+
+    done(model, StepUnit())
+
+    for step in model.take_timings().steps:
+        assert step.device_s == pytest.approx(0.021)
+        assert step.took_s >= 0.021
+        assert step.idle_s < step.took_s
+
+
+def test_the_lock_that_another_thread_holds_is_seen():
+    model = begun({1: dict.fromkeys(Stage, (0.02,))})
+    is_over = False
+
+    def compute():
+        while not is_over:
+            pass
+
+    before_s = sys.getswitchinterval()
+    other = threading.Thread(target=compute)
+    try:
+        other.start()
+        # Whoever wants the lock asks for it after this, and sooner it is not let go.
+        sys.setswitchinterval(0.05)
+        job = model.start(0, StepUnit())
+        for _ in range(3):
+            model.step(job.stage, [job])
+    finally:
+        is_over = True
+        sys.setswitchinterval(before_s)
+        other.join()
+
+    assert max(step.lock_s for step in model.take_timings().steps) > 0.03
+
+
+def test_a_command_waits_from_when_it_could_have_begun():
+    model = begun()
+    work = StepUnit()
+    model.prepare_ahead(work)
+    time.sleep(0.02)
+
+    model.start(0, work)
+
+    ((_, waited_s),) = model.take_timings().waits_s
+    assert waited_s >= 0.02
+
+
+def test_what_is_lost_is_summed_up_by_second():
+    timings = Timings(waits_s=[(10.1, 0.001), (10.9, 0.002), (12.0, 0.004)])
+
+    found = engine.EngineFigures.of(timings, [])
+
+    assert (found.second_lock.count, found.second_lock.p50_ms, found.second_lock.max_ms) == (
+        2,
+        pytest.approx(3),
+        pytest.approx(4),
+    )
+
+
+def test_costs_on_paper_have_every_launch_of_the_counted_steps():
+    costs = paper_costs(1, 256)
+
+    launched = {stage: len(times_s) for stage, times_s in costs[1].items()}
+
+    assert set(costs[1]) == {Stage.ENCODE, Stage.PREFILL, Stage.DECODE, Stage.SPEECH,
+                             Stage.VOCODE, Stage.FINALIZE}  # fmt: skip
+    assert launched[Stage.PREFILL] > 36 * 10
+    # A graph is one launch.
+    assert launched[Stage.DECODE] < 200
+    assert all(time_s > 0 for times_s in costs[1].values() for time_s in times_s)
+
+
+@pytest.mark.slow
+def test_sessions_talk_beside_it():
+    found = engine.measure(QUICK, 2, 2)
+
+    alone, beside = found["no sessions"], found["2 sessions"]
+    assert alone.steps > 0
+    assert beside.steps > 0
+    assert beside.wait.count > 0
+    assert beside.loop_late.count > 0
