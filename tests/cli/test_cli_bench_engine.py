@@ -92,7 +92,7 @@ def test_a_command_waits_from_when_it_could_have_begun():
 def test_what_is_lost_is_summed_up_by_second():
     timings = Timings(waits_s=[(10.1, 0.001), (10.9, 0.002), (12.0, 0.004)])
 
-    found = engine.EngineFigures.of(timings, [])
+    found = engine.EngineFigures.of(timings, [], 0.5)
 
     assert (found.second_lock.count, found.second_lock.p50_ms, found.second_lock.max_ms) == (
         2,

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import time
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -97,7 +99,7 @@ class Limits:
 
     Args:
         distance: relative, of any array.
-        changed: share of the chosen tokens.
+        changed: share of the chosen tokens of all sections together.
     """
 
     distance: float
@@ -105,10 +107,11 @@ class Limits:
 
 
 LIMITS = {
-    "int8": Limits(1.0, 1.0),
-    "bfloat16": Limits(1.0, 1.0),
-    "bfloat16, int8": Limits(1.0, 1.0),
+    "int8": Limits(0.02, 0.02),
+    "bfloat16": Limits(0.08, 0.06),
+    "bfloat16, int8": Limits(0.08, 0.06),
 }
+"""About twice what was measured on a CPU (docs/log.md)."""
 
 
 def name_of(precision: Precision) -> str:
@@ -159,11 +162,14 @@ def problems(drift: Drift, limits: Limits) -> list[str]:
     found = list(drift.differences)
     if not drift.distance <= limits.distance:
         found.append(f"{drift.at}: off by {drift.distance:.3g}, at most {limits.distance:g}")
-    if drift.changed > limits.changed * drift.tokens:
-        found.append(
-            f"{drift.changed} of {drift.tokens} tokens changed, at most {limits.changed:.1%}"
-        )
     return found
+
+
+def too_many_changed(drift: Drift, limits: Limits) -> list[str]:
+    """Whether more tokens changed than may; one of a few says nothing."""
+    if drift.changed <= max(1.0, limits.changed * drift.tokens):
+        return []
+    return [f"{drift.changed} of {drift.tokens} tokens changed, at most {limits.changed:.1%}"]
 
 
 def report(cases: Sequence[Case], precision: Precision, out: Path | None = None) -> int:
@@ -183,6 +189,9 @@ def report(cases: Sequence[Case], precision: Precision, out: Path | None = None)
         except Skipped as reason:
             print(f"skip  {case.title:48} {reason}", flush=True)
             continue
+        except Exception as error:
+            traceback.print_exc(file=sys.stderr)
+            drift = Drift(differences=[f"{case.name}: {type(error).__name__}: {error}"])
         by_section.setdefault(case.section, []).append(drift)
         end = f"; another from {drift.ends[0]} on" if drift.ends else ""
         took_s = time.monotonic() - began
@@ -193,6 +202,9 @@ def report(cases: Sequence[Case], precision: Precision, out: Path | None = None)
         )
     found = {section: joined(drifts) for section, drifts in by_section.items()}
     failures = {section: problems(drift, limits) for section, drift in found.items()}
+    if found:
+        found["all"] = joined(list(found.values()))
+        failures["all"] = too_many_changed(found["all"], limits)
     print(f"\n| {name_of(precision)} | largest relative distance | of | tokens changed |")
     print("|---|---|---|---|")
     for section, one in found.items():

@@ -99,7 +99,7 @@ def greedy(
     states: list[Tensor] = []
     margins: list[float] = []
     while True:
-        weighed = chooser.weigh(logits[None], [Ask(rule, ids, 0, 0)])[0]
+        weighed = chooser.weigh(logits[None].float(), [Ask(rule, ids, 0, 0)])[0]
         if len(ids) < least:
             weighed[list(ends)] = -torch.inf
         first, second = weighed.topk(2).values.tolist()

@@ -139,7 +139,7 @@ def _utterance(case: Case, check: Checker) -> None:
     folder, suffix = case.folder / case.section, case.name.removeprefix("generate")
     named = folder / f"condition{suffix}.npz"
     with np.load(named if named.is_file() else folder / "condition.npz") as stored:
-        rows = torch.from_numpy(stored["condition_normalized"])
+        rows = torch.from_numpy(stored["condition_normalized"]).to(tts.audio_bos)
     settings = case.json["settings"]
     speech = WholeUtterance(tts, tts.open(0, 0), greedy(settings))
     block = speech.begin(rows, min_new=settings["min_new_token"], max_new=settings["max_new_token"])

@@ -7,7 +7,16 @@ import pytest
 import torch
 from tests.golden import drift, tiny
 from tests.golden.case import Case
-from tests.golden.drift import LIMITS, Diverged, Drift, Limits, concerns, measure, problems
+from tests.golden.drift import (
+    LIMITS,
+    Diverged,
+    Drift,
+    Limits,
+    concerns,
+    measure,
+    problems,
+    too_many_changed,
+)
 from tests.golden.runner import DATA
 
 INT8 = tiny.Precision(has_small_caches=True)
@@ -75,8 +84,10 @@ def test_what_is_not_a_number_is_further_than_any_limit() -> None:
 def test_limits_are_held() -> None:
     found = Drift(distance=0.2, at="x", tokens=100, changed=3)
 
-    assert problems(found, Limits(0.3, 0.03)) == []
-    assert len(problems(found, Limits(0.1, 0.02))) == 2
+    assert problems(found, Limits(0.3, 0.0)) == []
+    assert len(problems(found, Limits(0.1, 0.0))) == 1
+    assert too_many_changed(found, Limits(0.0, 0.03)) == []
+    assert len(too_many_changed(found, Limits(0.0, 0.02))) == 1
 
 
 def test_cases_without_a_cache_show_nothing_of_caches() -> None:

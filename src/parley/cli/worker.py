@@ -19,7 +19,7 @@ from parley.cli import flags
 from parley.cli.signals import ending_on_signals
 from parley.executor.child import is_supervised
 from parley.settings import Settings, load
-from parley.worker.main import RESTART, WorkerProcess
+from parley.worker.main import RESTART, SWITCH_INTERVAL_S, WorkerProcess
 
 EXIT_LIMIT_S: Final = 10.0
 """How long the interpreter may take to end after a failure."""
@@ -103,6 +103,7 @@ def worker(
     )
     settings = read()
     logs.configure(level=settings.log.level, style=settings.log.format)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     code = uvloop.run(_run(settings, read))
     if code == RESTART:
         if not is_supervised():

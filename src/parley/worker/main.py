@@ -77,6 +77,12 @@ LEAVE_GRACE_S: Final = 10.0
 FIRST_PORT: Final = 8007
 """Where the first worker of a machine listens when other machines can reach it."""
 
+SWITCH_INTERVAL_S: Final = 0.00005
+"""How long a thread of a worker keeps the interpreter's lock while another waits for it. The
+engine thread lets it go with every operator and every wait for the device, and then waits for
+whoever reads messages. Python's own 5 ms cost it several times as much. Source: `parley bench
+engine`, docs/log.md."""
+
 STEP_LIMIT_S: Final = 60.0
 CPU_STEP_LIMIT_S: Final = 600.0
 """A long prompt of a large model takes minutes on a CPU."""

@@ -32,7 +32,7 @@ from parley.cli.bench.paced_model import Costs, PacedModel, Timings, paper_costs
 from parley.cli.bench.session import running
 from parley.errors import SetupError
 from parley.settings import load
-from parley.worker.main import WorkerProcess
+from parley.worker.main import SWITCH_INTERVAL_S, WorkerProcess
 
 START_S: Final = 90.0
 """Until worker and clients have to be ready."""
@@ -52,6 +52,7 @@ class EngineFigures:
         second_idle: how long the device had nothing to do in steps of each second.
         second_busy: what the steps of each second took.
         loop_late: how late the event loop was.
+        cpu: what the process computed, in seconds of each second.
         steps: how many were measured.
     """
 
@@ -61,10 +62,11 @@ class EngineFigures:
     second_idle: Figures
     second_busy: Figures
     loop_late: Figures
+    cpu: float
     steps: int
 
     @classmethod
-    def of(cls, timings: Timings, late_s: Iterable[float]) -> EngineFigures:
+    def of(cls, timings: Timings, late_s: Iterable[float], cpu: float) -> EngineFigures:
         steps, waits = timings.steps, timings.waits_s
         return cls(
             wait=_figures(waited_s for _, waited_s in waits),
@@ -73,6 +75,7 @@ class EngineFigures:
             second_idle=_by_second([(step.ended_s, step.idle_s) for step in steps]),
             second_busy=_by_second([(step.ended_s, step.took_s) for step in steps]),
             loop_late=_figures(late_s),
+            cpu=cpu,
             steps=len(steps),
         )
 
@@ -82,7 +85,7 @@ def engine(
     seconds: Annotated[int, typer.Option(min=2, max=600, help="How long they talk.")] = 30,
     switch_interval_ms: Annotated[
         float | None,
-        typer.Option(min=0.001, max=100, help="Python's switch interval; default: its own, 5."),
+        typer.Option(min=0.001, max=100, help="Python's switch interval; default: a worker's."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
@@ -94,7 +97,7 @@ def engine(
         typer.echo(json.dumps({name: dataclasses.asdict(one) for name, one in found.items()}))
         return
     for name, one in found.items():
-        typer.echo(f"{name}: {one.steps} steps")
+        typer.echo(f"{name}: {one.steps} steps, {one.cpu:.2f} cores")
         typer.echo(f"  command ready to running          {one.wait}")
         typer.echo(f"  step without lock or core         {one.step_lock}")
         typer.echo(f"  lost of a second                  {one.second_lock}")
@@ -114,8 +117,7 @@ def measure(costs: Costs, sessions: int, seconds: int) -> dict[str, EngineFigure
 @contextlib.contextmanager
 def _switching_every(interval_ms: float | None) -> Iterator[None]:
     before_s = sys.getswitchinterval()
-    if interval_ms is not None:
-        sys.setswitchinterval(interval_ms / 1000)
+    sys.setswitchinterval(SWITCH_INTERVAL_S if interval_ms is None else interval_ms / 1000)
     try:
         yield
     finally:
@@ -124,9 +126,10 @@ def _switching_every(interval_ms: float | None) -> Iterator[None]:
 
 async def _alone(model: PacedModel, seconds: int) -> EngineFigures:
     """As many conversations driven in this process, without sockets, messages and recordings."""
+    before = _spent()
     async with _late() as late_s:
         await bench_model.measure(model, units=seconds)
-    return EngineFigures.of(model.take_timings(), late_s)
+    return EngineFigures.of(model.take_timings(), late_s, _cores_since(before))
 
 
 async def _beside(model: PacedModel, seconds: int) -> EngineFigures:
@@ -135,18 +138,29 @@ async def _beside(model: PacedModel, seconds: int) -> EngineFigures:
         data_dir = Path(folder) / "data"
         limit = {"PARLEY_LIMITS__SESSIONS_PER_CLIENT": str(2 * model.rows)}
         async with (
-            running("gateway", data_dir=data_dir, **limit) as url,
+            running("gateway", data_dir=data_dir, variables=limit) as url,
             _worker(url, data_dir, model),
             _clients(url, model.rows, seconds) as clients,
             _late() as late_s,
         ):
             assert clients.stdout is not None
             model.take_timings()
+            before = _spent()
             answers = int(await clients.stdout.readline() or 0)
-            timings = model.take_timings()
+            timings, cores = model.take_timings(), _cores_since(before)
         if not answers:
             raise SetupError("Nobody was answered.", hint="The lines above say why.")
-    return EngineFigures.of(timings, late_s)
+    return EngineFigures.of(timings, late_s, cores)
+
+
+def _spent() -> tuple[float, float]:
+    """By the clock and by this process's processors."""
+    return time.perf_counter(), time.process_time()
+
+
+def _cores_since(before: tuple[float, float]) -> float:
+    now_s, cpu_s = _spent()
+    return (cpu_s - before[1]) / (now_s - before[0])
 
 
 @contextlib.asynccontextmanager

@@ -16,7 +16,7 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -134,7 +134,10 @@ async def server(
 
 @contextlib.asynccontextmanager
 async def running(
-    *words: str, data_dir: Path, recording: bool = True, **variables: str
+    *words: str,
+    data_dir: Path,
+    recording: bool = True,
+    variables: Mapping[str, str] | None = None,
 ) -> AsyncIterator[str]:
     """A process that serves clients on a free port: `words` begin with `serve` or `gateway`.
 
@@ -151,7 +154,7 @@ async def running(
             "PARLEY_STORAGE__DATA_DIR": str(data_dir),
             "PARLEY_STORAGE__RECORDING": str(recording).lower(),
         }
-        | variables,
+        | dict(variables or {}),
     )
     reading: asyncio.Task[None] | None = None
     try:

@@ -82,8 +82,9 @@ class VisionTower(nn.Module):
         weight = self.embeddings.patch_embedding.weight
         patches = self.embeddings.patch_embedding(pixels.to(weight.dtype))
         patches = patches.flatten(2).transpose(1, 2)
-        if len(set(sizes)) == 1:
-            ids = self._places(sizes[0], patches.device)
+        rows, columns = sizes[0]
+        if len(set(sizes)) == 1 and patches.shape[1] == rows * columns:
+            ids = self._places((rows, columns), patches.device)
         else:
             # Padded places get id 0; they are masked later.
             ids = torch.zeros(patches.shape[:2], dtype=torch.int64)
