@@ -26,7 +26,6 @@ from torch import Tensor
 
 from parley.models.minicpmo45.runtime.graphs import GraphRunner
 from parley.models.minicpmo45.token2wav.conformer import LOOK_AHEAD
-from parley.models.minicpmo45.token2wav.convolution import FrameProduct
 from parley.models.minicpmo45.token2wav.flow import Flow
 from parley.models.minicpmo45.token2wav.flow_memory import (
     FlowMark,
@@ -115,9 +114,6 @@ class Token2Wav:
         self.is_causal = isinstance(vocoder, CausalVocoder)
         self.trim = Trim.EVEN if self.is_causal else Trim.PUBLISHED
         self.prompt_frames = prompt_frames
-        for module in flow.modules():
-            if isinstance(module, FrameProduct):
-                module.pair()
         self.schedule = flow.schedule(steps)
         self.memory = memory_for_prompts(
             flow, slots, steps=steps, prompt_frames=prompt_frames, history=history
