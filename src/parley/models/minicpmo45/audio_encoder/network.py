@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -33,10 +33,19 @@ from parley.models.minicpmo45.runtime.attention import FusedAttention
 from parley.models.minicpmo45.runtime.caches import Even, SlotCache, Span
 from parley.models.minicpmo45.runtime.graphs import power
 
-if TYPE_CHECKING:
-    from parley.models.minicpmo45.audio_encoder.live_steps import LiveSteps
-
 _ATTENTION = FusedAttention()
+
+
+class CapturedSteps(Protocol):
+    """Live chunks as captured graphs: `live_steps.LiveSteps`."""
+
+    def takes(self, count: int) -> bool:
+        """Whether chunks of so many kept frames are run here."""
+        ...
+
+    def run(self, mel: Tensor, spans: Sequence[Span], kept: tuple[int, int]) -> Tensor:
+        """States (N, C, Da) of a chunk (N, M, F)."""
+        ...
 
 
 class AudioEncoder(nn.Module):
@@ -100,7 +109,7 @@ class AudioEncoder(nn.Module):
         cache: SlotCache,
         *,
         trim: tuple[int, int],
-        steps: LiveSteps | None = None,
+        steps: CapturedSteps | None = None,
     ) -> tuple[Tensor, list[Span]]:
         """Encode the next chunk of several streams, (N, M, F) to (N, C, Da), extending their cache.
 
@@ -312,7 +321,7 @@ class SoundEncoder:
         *,
         prefixes: Sequence[int],
         suffixes: Sequence[int],
-        steps: LiveSteps | None = None,
+        steps: CapturedSteps | None = None,
     ) -> tuple[list[Tensor], list[Span]]:
         """Tokens (n, H) of the next chunk of several live streams.
 
