@@ -4,10 +4,9 @@ SHELL := /bin/bash
 PY := .venv/bin/python
 PYTHON ?= python3
 ARGS ?=
-# Test processes at a time; 0 runs everything in one, as a debugger wants it. Tests of servers and browsers
-# wait most of their time: four processes per core, eight at most, use a machine whole (tests/support/scheduling.py).
-# Each takes 0.5 to 2 GB.
-JOBS ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$((cores < 2 ? 4 : 8)))
+# Test processes at a time; 0 runs everything in one, as a debugger wants it. One per core computes, another one
+# waits for servers and browsers (tests/support/scheduling.py): with more, conversations starve. Each takes 0.5 to 2 GB.
+JOBS ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$((cores < 2 ? 2 : cores < 4 ? 2 * cores : 8)))
 # Several test processes with several threads each would fight for the cores. Byte code is kept even where
 # the environment forbids it: without it each of the hundreds of processes that tests start compiles everything.
 TEST_ENV := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=

@@ -191,8 +191,10 @@ def test_only_so_many_children_and_they_take_turns(bomb):
         with ThreadPoolExecutor() as pool:
             job = pool.submit(decoder.image, bomb, keep_pixels=1_000_000)
             _until_busy(child)
+            child.suspend()
             with pytest.raises(ServiceUnavailable, match="Too much else is being decoded"):
                 decoder.image(photo(HEAVY))
+            child.resume()
             assert job.result() is not None
     finally:
         decoder.close()

@@ -66,8 +66,8 @@ def computes(worker_id: str, processes: int) -> bool:
 
 
 def is_computing(nodeid: str) -> bool:
-    """Whether a test computes."""
-    return nodeid.startswith(COMPUTING) or TOGETHER.get(_file(nodeid)) == "checkpoint"
+    """Whether a test computes, and may do so at a lower priority than conversations."""
+    return nodeid.startswith(COMPUTING) and _file(nodeid) not in TOGETHER
 
 
 def _file(nodeid: str) -> str:
