@@ -63,8 +63,18 @@ def plain(part):
     return part.samples if isinstance(part, Pcm) else part
 
 
+OTHERS = set()
+"""Processes of decoders that other tests in this process have used and not closed."""
+
+
+@pytest.fixture(autouse=True)
+def _others():
+    OTHERS.clear()
+    OTHERS.update(each.pid for each in children_of())
+
+
 def children_of(pid=None):
-    found = psutil.Process(pid).children()
+    found = [each for each in psutil.Process(pid).children() if each.pid not in OTHERS]
     return [each for each in found if "parley.media.decoder_child" in " ".join(each.cmdline())]
 
 
