@@ -70,7 +70,8 @@ def test_the_largest_distance_is_kept_and_what_it_is_of() -> None:
     found.close("b", np.array([3.0, 4.5]), np.array([3.0, 4.0]))
     found.close("c", np.array([100.0]), np.array([101.0]))
 
-    assert (found.distance, found.at) == (pytest.approx(0.1), "b")
+    assert found.distance == pytest.approx(0.1)
+    assert found.at == "b"
 
 
 def test_what_is_not_a_number_is_further_than_any_limit() -> None:

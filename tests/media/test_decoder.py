@@ -63,7 +63,7 @@ def plain(part):
     return part.samples if isinstance(part, Pcm) else part
 
 
-OTHERS = set()
+OTHERS: set[int] = set()
 """Processes of decoders that other tests in this process have used and not closed."""
 
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import numpy as np
 from tests.support import noises
+from tests.support.dialects import DialectName
 from tests.support.patience import HANG_S
 from tests.support.sessions import Talk, WorkerHarness, pcm64
 
@@ -96,7 +97,7 @@ class PacedCall:
         if dialect not in OWN:
             talker = TALKERS[dialect]("http://test", {}, BARGE_IN)
             talk = harness.begin(dialect, kind=KINDS.get(dialect, "audio_duplex"))
-            talker._socket = _Socket(talk)
+            talker._socket = cast(Any, _Socket(talk))
             if dialect == "minicpmo_v2":
                 # The gateway says so.
                 talk.socket.sent.append({"type": "session.queue_done"})
@@ -106,9 +107,9 @@ class PacedCall:
             return call
         asked = {"interruption": msgspec.to_builtins(BARGE_IN)}
         if dialect == "half_duplex":
-            talk = await harness.ready(dialect, config=asked)
+            talk = await harness.ready("half_duplex", config=asked)
         else:
-            talk = await harness.ready(dialect, "adx_1", **asked)
+            talk = await harness.ready(cast(DialectName, dialect), "adx_1", **asked)
         call = cls(harness, talk, lambda pcm: {}, _translate)
         call._append = call._append_realtime if dialect == "realtime" else call._append_chunk
         return call

@@ -313,7 +313,12 @@ async def test_an_ended_session_can_be_asked_for_its_last_words_all_the_time():
 
         host.report = ask
         talk.socket.hang_up()
-        await _until(lambda: host.living()[0].resume.left_s is not None)
+
+        def is_waiting() -> bool:
+            (phase,) = host.living()
+            return phase.resume is not None and phase.resume.left_s is not None
+
+        await _until(is_waiting)
         assert host.end_session(EndSession(talk.lease.lease_id, "stopped"))
         await talk.over()
 

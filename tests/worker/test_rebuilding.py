@@ -37,7 +37,7 @@ from parley.recording.layout import Folder, RecordingFolders
 from parley.recording.lines import AnswerLine, HeadLine, TurnLine, UnitLine
 from parley.session import session_copy, state_codec
 from parley.session.duplex import Decided
-from parley.session.half_duplex import Asked
+from parley.session.half_duplex_log import Asked
 from parley.worker.lease import LeasedSlot
 from parley.worker.recording import Recordings
 
