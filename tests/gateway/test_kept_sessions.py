@@ -16,10 +16,12 @@ from parley.gateway.copies import Copies
 from parley.gateway.eta import EtaTracker
 from parley.gateway.kept_sessions import KeptSessions, NotYetKnown
 from parley.gateway.runtime import GatewayRuntime
-from parley.gateway.worker_pool import WorkerPool
+from parley.gateway.session_copies import KeptCopy
+from parley.gateway.worker_pool import Lease, WorkerPool
 from parley.protocol.control import (
     RESUME_HEADER,
     SESSION_HEADER,
+    CopyPart,
     Heartbeat,
     Hello,
     ResumeState,
@@ -36,8 +38,8 @@ def of_session(phase: Phase, lease_id: str = "lease") -> SessionPhase:
     return SessionPhase(lease_id, "call", Kind.AUDIO_DUPLEX, phase, was_ready=True, resume=resume)
 
 
-def hello(*sessions: SessionPhase) -> Hello:
-    return Hello("w", "http://127.0.0.1:1", 2, "parrot", "cpu", "1", 7, sessions=sessions)
+def hello(*sessions: SessionPhase, worker_id: str = "w") -> Hello:
+    return Hello(worker_id, "http://127.0.0.1:1", 2, "parrot", "cpu", "1", 7, sessions=sessions)
 
 
 class Young:
@@ -46,11 +48,12 @@ class Young:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.pool = WorkerPool(self.clock, EtaTracker(EtaSettings()))
+        self.copies = Copies(session_bytes=99, total_bytes=99, is_ours=self.pool.holds)
         self.kept = KeptSessions(
             worker_pool=self.pool,
             admission=Admission(SecuritySettings(), sessions_per_client=8, own_names=()),
             clock=self.clock,
-            copies=Copies(session_bytes=1, total_bytes=1, is_ours=self.pool.holds),
+            copies=self.copies,
             window_s=WINDOW_S,
             hold_s=0.01,
         )
@@ -103,6 +106,33 @@ async def test_a_session_of_which_its_worker_says_nothing_more_gives_its_slot_ba
     gateway.pool.heard(worker, Heartbeat("idle", 2, 0, 0.0, 0))
 
     assert (len(gateway.kept), gateway.free_slots()) == (0, 2)
+
+
+async def test_a_worker_that_is_lost_before_it_has_begun_a_copy_of_what_it_rebuilt() -> None:
+    gateway = Young()
+    first = gateway.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
+    gateway.copies.store(CopyPart("lease", 1, fingerprint="m", log=b"said", state=b"now"))
+    rebuilt: list[tuple[list[bytes], bytes]] = []
+
+    async def rebuild(lost: Lease, copy: KeptCopy) -> Lease:
+        rebuilt.append((copy.log, copy.state))
+        lease = gateway.pool.lease(Kind.AUDIO_DUPLEX, "call")
+        assert lease is not None
+        lease.resume = lost.resume
+        return lease.transfer()
+
+    gateway.kept.rebuild = rebuild
+    others = [hello(worker_id=name) for name in ("v", "u")]
+    for lost, other in zip((first.worker_id, "v"), others, strict=True):
+        gateway.pool.welcome(other, object())
+        worker = gateway.pool.find(lost)
+        assert worker is not None
+        gateway.pool.disconnected(worker)
+        gateway.pool.gone(worker)
+        assert await gateway.kept.find("call") is not None
+
+    assert rebuilt == [([b"said"], b"now")] * 2
+    assert gateway.kept.why_lost("call", None) is None
 
 
 # ---- over real sockets ---------------------------------------------------------------------

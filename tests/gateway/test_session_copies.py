@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 import pytest
@@ -57,6 +58,18 @@ def test_beyond_the_limit_of_all_the_oldest_goes() -> None:
     assert not copies.store(part("old", 2, b"more"))
     assert copies.store(part("new", 2, b"more"))
     assert (len(copies), copies.size, copies.dropped) == (1, 84, 1)
+
+
+def test_a_whole_copy_is_kept_within_the_limits_and_replaced_by_a_first_part() -> None:
+    copies = SessionCopies(session_bytes=100, total_bytes=150)
+    copies.keep("a", KeptCopy("m", log=[b"x" * 40], state=b"s" * 10, outputs=deque([output(1)])))
+    assert copies.size == 60
+
+    copies.store(part("a", 1, b"y" * 5))
+    assert copies.size == 5
+    copies.keep("b", KeptCopy("m", log=[b"x" * 101]))
+
+    assert (copies.find("b"), copies.size, copies.dropped) == (None, 5, 1)
 
 
 def test_a_copy_that_begins_anew_replaces_what_was_there() -> None:

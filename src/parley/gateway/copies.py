@@ -115,6 +115,13 @@ class Copies:
         finally:
             del self._taking[lease_id]
 
+    def keep(self, lease_id: str, copy: KeptCopy) -> None:
+        """Keep what a session was rebuilt from, until its worker begins a copy: that worker may be
+        lost before it does."""
+        if self.fingerprint(lease_id) is None:
+            copy.series = 0
+            self._here.keep(lease_id, copy)
+
     def drop(self, lease_id: str) -> None:
         """It is of no use any more."""
         self._here.drop(lease_id)

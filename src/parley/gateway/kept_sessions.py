@@ -191,6 +191,7 @@ class KeptSessions:
             _remember(self._lost, lease.session_id, (lease, str(error)))
             kept.held.close()
         else:
+            self._copies.keep(taken.lease_id, copy)
             self.keep(taken, kept.held)
         finally:
             del self._rebuilding[lease.session_id]

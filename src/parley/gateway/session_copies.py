@@ -85,11 +85,17 @@ class SessionCopies:
         before = copy.size
         copy.add(part)
         self.size += copy.size - before
-        if copy.size > self.session_bytes:
-            self._give_up(lease_id)
-        while self.size > self.total_bytes:
-            self._give_up(next(iter(self._copies)))
+        self._bound(lease_id)
         return lease_id in self._copies
+
+    def keep(self, lease_id: str, copy: KeptCopy) -> None:
+        """Keep a whole copy, until a part that is the first one comes."""
+        self.drop(lease_id)
+        outputs = sum(len(output.data) for output in copy.outputs)
+        copy.size = sum(map(len, copy.log)) + len(copy.state) + outputs
+        self._copies[lease_id] = copy
+        self.size += copy.size
+        self._bound(lease_id)
 
     def find(self, lease_id: str) -> KeptCopy | None:
         """The copy of a session."""
@@ -100,6 +106,12 @@ class SessionCopies:
         copy = self._copies.pop(lease_id, None)
         if copy is not None:
             self.size -= copy.size
+
+    def _bound(self, lease_id: str) -> None:
+        if self._copies[lease_id].size > self.session_bytes:
+            self._give_up(lease_id)
+        while self.size > self.total_bytes:
+            self._give_up(next(iter(self._copies)))
 
     def _give_up(self, lease_id: str) -> None:
         self.drop(lease_id)
