@@ -516,7 +516,7 @@ async def test_a_worker_of_another_machine_comes_by_tls_with_the_gateways_certif
         port = probe.getsockname()[1]
     certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     tls = {"http": False, "ssl_certfile": certificate, "ssl_keyfile": key, "copies_port": port}
-    monkeypatch.setattr(worker_control, "_is_local", lambda websocket: False)
+    monkeypatch.setattr(worker_control, "is_local", lambda peer, headers: False)
     async with running_gateway(gateway=tls) as gateway:
         url = f"https://127.0.0.1:{gateway.gateway.port}"
         trust = GatewayTrust(url, ca=certificate)

@@ -224,7 +224,7 @@ class Admission:
         if secret:
             if not hmac.compare_digest(headers.get(SECRET_HEADER, "").encode(), secret.encode()):
                 raise Unauthorized("The worker secret does not match.")
-        elif not is_loopback(peer) or any(name in headers for name in FORWARDED_HEADERS):
+        elif not is_local(peer, headers):
             raise Unauthorized("Workers on other hosts need a shared secret.")
 
     def check_worker_url(self, url: str) -> None:
@@ -241,6 +241,11 @@ def is_loopback(address: str | None) -> bool:
         return False
     mapped = getattr(parsed, "ipv4_mapped", None)
     return bool((mapped or parsed).is_loopback)
+
+
+def is_local(peer: str | None, headers: Mapping[str, str]) -> bool:
+    """Whether who asks is on this machine; what a proxy on it brings may be from anywhere."""
+    return is_loopback(peer) and not any(name in headers for name in FORWARDED_HEADERS)
 
 
 def is_private_name(name: str) -> bool:

@@ -15,7 +15,7 @@ from starlette.websockets import WebSocket
 
 from parley import __version__, logs
 from parley.errors import ParleyError, ServiceUnavailable, Unauthorized
-from parley.gateway.admission import FORWARDED_HEADERS, Admission, is_loopback, names_loopback
+from parley.gateway.admission import Admission, is_local, names_loopback
 from parley.gateway.copies import Copies
 from parley.gateway.copy_store_process import CopyStoreProcess
 from parley.gateway.metrics import Metrics
@@ -90,11 +90,11 @@ class WorkerControl:
         connection.set_message_limit(MESSAGE_LIMIT_BYTES)
         worker: Worker | None = None
         try:
-            self._admission.check_worker(
-                websocket.client.host if websocket.client else None, websocket.headers
-            )
+            peer = websocket.client.host if websocket.client else None
+            self._admission.check_worker(peer, websocket.headers)
             hello = await self._hello(connection)
-            worker = self._welcome(hello, connection, is_local=_is_local(websocket))
+            is_near = is_local(peer, websocket.headers)
+            worker = self._welcome(hello, connection, is_local=is_near)
             connection.set_message_limit(COPY_LIMIT_BYTES)
             while self._worker_pool.knows(worker):
                 message = await connection.receive()
@@ -304,12 +304,6 @@ class WorkerControl:
     def _send(self, worker: Worker, message: ToWorker) -> None:
         connection: Connection = worker.connection
         connection.send_text(msgspec.json.encode(message))
-
-
-def _is_local(websocket: WebSocket) -> bool:
-    """Whether a worker runs on this machine; what a proxy on it brings may be from anywhere."""
-    peer = websocket.client.host if websocket.client else None
-    return is_loopback(peer) and not any(name in websocket.headers for name in FORWARDED_HEADERS)
 
 
 @functools.cache

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from parley.dialects.events import Content, HalfDuplexSetup, ResponseRequested
-from parley.errors import InferenceFailed
 from parley.media.pcm import Pcm
 from parley.protocol.content import Message
 from parley.protocol.values import Generation
+from parley.session.answer_again import answer_again
 from parley.session.item_context import ItemContext
 from parley.session.items import ConversationItem, ItemList
 from parley.views.half_duplex import HalfDuplexView
@@ -203,24 +203,19 @@ class ConversationRedo:
 
     async def _answer(self, begun: Begun, answered: AnswerMade) -> None:
         self.is_filled = False
-        generation = generation_of(begun.setup, begun.request)
-        is_decided = answered.is_whole or answered.chosen is not None
-        if not is_decided:
-            if not answered.said:
-                self._context.invalidate()
-                return
-            generation = replace(generation, say=answered.said)
+        if not (answered.said or answered.is_whole or answered.chosen is not None):
+            self._context.invalidate()
+            return
         self._has_chosen |= answered.chosen is not None
-        stream = self._view.generate(
+        await answer_again(
+            self._view,
             self._session_id,
-            generation,
-            generate_audio=is_decided and begun.is_spoken,
-            again=answered.chosen,
+            generation_of(begun.setup, begun.request),
+            said=answered.said,
+            is_whole=answered.is_whole,
+            chosen=answered.chosen,
+            speaks=begun.is_spoken,
         )
-        async for _ in stream:
-            pass
-        if self._view.decoded is None or self._view.decoded.text != answered.said:
-            raise InferenceFailed("The model answers otherwise than it did.")
 
     def _tell(self, told: AnswerTold) -> None:
         if told.is_apart:

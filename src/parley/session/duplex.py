@@ -574,8 +574,11 @@ class DuplexRunner:
         self._unit = None
         # What failed is said again with the next unit.
         del self._written[: len(written)]
-        decided = Decided(heard, result.is_listen, result.text, result.chosen, result.needs_sound_s)
-        self._session.log(lambda: decided)
+        self._session.log(
+            lambda: Decided(
+                heard, result.is_listen, result.text, result.chosen, result.needs_sound_s
+            )
+        )
         if result.heard:
             self._session.emit(UserTranscribed(done.index, result.heard))
         self._session.emit(done)

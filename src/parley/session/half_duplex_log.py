@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from parley.errors import InferenceFailed
 from parley.media.pcm import Pcm
 from parley.protocol.values import Generation
+from parley.session.answer_again import answer_again
 from parley.session.opened import open_turn
 from parley.views.half_duplex import HalfDuplexView, TurnRequest
 
@@ -102,23 +102,15 @@ class TurnRedo:
                 request = TurnRequest(self._session_id, (message,))
                 await view.prefill(request, again=entry.taken_in)
                 if entry.said or entry.is_whole or entry.chosen is not None:
-                    await self._say_again(entry)
+                    await answer_again(
+                        view,
+                        self._session_id,
+                        self._generation,
+                        said=entry.said,
+                        is_whole=entry.is_whole,
+                        chosen=entry.chosen,
+                        speaks=self._speaks,
+                    )
             case Cut(heard):
                 await view.cut_answer(heard)
                 view.clear_rollback_point()
-
-    async def _say_again(self, answered: Answered) -> None:
-        generation = self._generation
-        is_decided = answered.is_whole or answered.chosen is not None
-        if not is_decided:
-            generation = replace(generation, say=answered.said)
-        stream = self._view.generate(
-            self._session_id,
-            generation,
-            generate_audio=is_decided and self._speaks,
-            again=answered.chosen,
-        )
-        async for _ in stream:
-            pass
-        if self._view.decoded is None or self._view.decoded.text != answered.said:
-            raise InferenceFailed("The model answers otherwise than it did.")

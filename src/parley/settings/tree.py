@@ -502,20 +502,6 @@ class WorkerSettings(Part):
     advertise_url: str | None = Field(
         None, description="Address at which the gateway reaches this worker, if not host:port."
     )
-    copy_store: bool = Field(
-        True,
-        description="Keep the copies of sessions in a process of their own, which is started with "
-        "the first session whose client asks for resuming; off: in the gateway's, whose processor "
-        "time for such sessions doubles.",
-    )
-    copies_port: int | None = Field(
-        None,
-        ge=1,
-        le=65535,
-        description="Port on which workers of other machines bring the copies of sessions, with "
-        "TLS and the gateway's certificate; it need not be open to anybody else. Unset, or with "
-        "http: they bring them on their control connections. Workers of this machine need none.",
-    )
     drain_timeout_s: float = Field(
         0.0,
         ge=0,
