@@ -64,6 +64,7 @@ class ChaosReport:
         gateway_kills, worker_kills: those that a conversation met: it lost its connection by it,
             or ended.
         vain_kills: of servers with which nobody was talking.
+        store_kills: of the process that holds the copies of sessions.
         not_done: cuts, kills and freezes for which there was no time.
         spread: cuts by dialect.
     """
@@ -75,6 +76,7 @@ class ChaosReport:
     worker_kills: int = 0
     vain_kills: int = 0
     freezes: int = 0
+    store_kills: int = 0
     lost: int = 0
     twice: int = 0
     different: int = 0
@@ -111,6 +113,7 @@ class ChaosPlan:
     gateway_kills: int
     worker_kills: int
     freezes: int
+    store_kills: int
     at_once: int
     seed: int
     limit_s: float = 36_000.0
@@ -125,6 +128,9 @@ def chaos(
     worker_kills: Annotated[int, typer.Option(min=0, help="Workers killed.")] = 0,
     freezes: Annotated[
         int, typer.Option(min=0, help="Gateways and workers stopped for up to 2 s.")
+    ] = 0,
+    store_kills: Annotated[
+        int, typer.Option(min=0, help="Copy stores killed (they hold sessions' copies).")
     ] = 0,
     at_once: Annotated[int, typer.Option(min=1, max=64, help="Conversations at once.")] = 4,
     dialect: Annotated[str, typer.Option(help=f"{', '.join(TALKS)} or all.")] = "all",
@@ -148,7 +154,7 @@ def chaos(
     if logs is not None:
         logs.mkdir(parents=True, exist_ok=True)
     plan = ChaosPlan(
-        *(names, model, cuts, gateway_kills, worker_kills, freezes, at_once, seed),
+        *(names, model, cuts, gateway_kills, worker_kills, freezes, store_kills, at_once, seed),
         limit_s=60 * minutes,
         workers=workers,
         logs=logs,
@@ -215,9 +221,9 @@ class _Chaos:
                 tasks.create_task(self._converse(numbers))
         self._count_met()
         report.slots_leaked = await self._servers.leaked(WINDOW_S)
-        asked = plan.cuts + plan.gateway_kills + plan.worker_kills + plan.freezes
+        asked = plan.cuts + plan.gateway_kills + plan.worker_kills + plan.freezes + plan.store_kills
         done = min(plan.cuts, report.cuts) + report.gateway_kills + report.worker_kills
-        report.not_done = asked - done - report.freezes
+        report.not_done = asked - done - report.freezes - report.store_kills
         return report
 
     @property
@@ -235,7 +241,7 @@ class _Chaos:
         nobody met it."""
         plan, report = self._plan, self.report
         kinds = ["gateway"] * plan.gateway_kills + ["worker"] * plan.worker_kills
-        kinds += ["freeze"] * plan.freezes
+        kinds += ["freeze"] * plan.freezes + ["copy store"] * plan.store_kills
         self._dice.shuffle(kinds)
         self._is_disaster_left = bool(kinds)
         while kinds and self._has_time:
@@ -255,6 +261,8 @@ class _Chaos:
                 await servers.replace_gateway(delay_s)
             case "worker":
                 await servers.replace_worker(delay_s)
+            case "copy store":
+                self.report.store_kills += await servers.replace_copy_store(delay_s)
             case _:
                 await asyncio.sleep(delay_s)
                 victim = dice.choice(("gateway", "worker"))
@@ -409,7 +417,8 @@ def _print(report: ChaosReport, *, as_json: bool) -> None:
     typer.echo(
         f"{report.conversations} conversations, {report.cuts} cuts ({report.half_open} half-open), "
         f"{report.gateway_kills} gateways and {report.worker_kills} workers killed in "
-        f"conversations ({report.vain_kills} besides), {report.freezes} frozen"
+        f"conversations ({report.vain_kills} besides), {report.freezes} frozen, "
+        f"{report.store_kills} copy stores killed"
     )
     typer.echo("cuts by dialect: " + ", ".join(f"{n} {c}" for n, c in report.spread.items()))
     typer.echo(

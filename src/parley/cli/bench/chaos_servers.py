@@ -19,12 +19,15 @@ from typing import Any, Final
 
 import httpx
 
+from parley.cli.bench.processes import child_pid
 from parley.errors import SetupError
 
 START_S: Final = 120.0
 """How long servers may take to begin, and slots to become free."""
 BUSY_S: Final = 10.0
 """How long a worker that is to be killed may take to get a session."""
+FILLED_S: Final = 2.0
+"""After that a copy store that has just begun has the copies of all sessions again."""
 TO_SPARE: Final = 2
 """Workers of which one may be killed: the other one takes its sessions."""
 
@@ -165,6 +168,27 @@ class Servers:
             await self.until_workers(min(self._count, TO_SPARE))
             if self._count == 1:
                 self._back(number)
+
+    async def replace_copy_store(self, delay_s: float) -> bool:
+        """Kill the process that holds the copies of sessions, a moment after there are some.
+        Returns when workers have brought another one their copies; False: there was none."""
+        async with self._one_at_a_time:
+            await self._until_busy()
+            await asyncio.sleep(delay_s)
+            victim = self._copy_store_pid()
+            if victim is None:
+                return False
+            os.kill(victim, signal.SIGKILL)
+
+            async def is_another() -> bool:
+                return self._copy_store_pid() not in (victim, None)
+
+            await self._until(is_another)
+            await asyncio.sleep(FILLED_S)
+            return True
+
+    def _copy_store_pid(self) -> int | None:
+        return child_pid(self.gateway_pid, "parley.gateway.copy_store")
 
     async def freeze(self, kind: str, seconds: float) -> None:
         """Stop a process for so long (SIGSTOP); then it goes on."""
