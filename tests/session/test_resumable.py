@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -329,9 +330,11 @@ class KeepsAtOnce:
 
     def __init__(self) -> None:
         self.copy: SessionCopy | None = None
+        self.parts: list[CopyPart] = []
 
     def send(self, part: CopyPart) -> None:
         assert self.copy is not None
+        self.parts.append(part)
         if self.late:
             return
         asyncio.get_running_loop().call_soon(
@@ -347,7 +350,9 @@ def test_what_is_told_does_not_wait_for_a_copy_of_what_need_not_be_told(loop, mo
         runner.run(_tell_what_cannot_wait())
 
 
-async def _tell_what_cannot_wait() -> None:
+@contextlib.asynccontextmanager
+async def copied() -> AsyncIterator[tuple[Bench, SessionCopy, KeepsAtOnce]]:
+    """A session with a copy that has begun."""
     gateway = KeepsAtOnce()
     context = CopyContext(gateway, "same", 1 << 20)
     gateway.copy = copy = SessionCopy("lease", context, lambda: "setup")
@@ -357,6 +362,14 @@ async def _tell_what_cannot_wait() -> None:
         bench.socket.enable()
         bench.socket.log(lambda: "prepared")
         await bench.ready()
+        yield bench, copy, gateway
+    finally:
+        bench.socket.end()
+        await asyncio.gather(*bench.tasks, return_exceptions=True)
+
+
+async def _tell_what_cannot_wait() -> None:
+    async with copied() as (bench, copy, _):
         for _ in range(2 * INPUT_ACK_EVERY):
             bench.first.say({"type": "sound"})
             await bench.socket.receive()
@@ -365,29 +378,17 @@ async def _tell_what_cannot_wait() -> None:
         await bench.socket.send(message("stop"))
 
         assert (await bench.first.until("said"))["text"] == "stop"
-    finally:
-        bench.socket.end()
 
 
 async def test_a_token_that_is_not_in_the_copy_is_not_told(monkeypatch):
     monkeypatch.setattr(copy_feed, "COPY_S", 0.05)
-    gateway = KeepsAtOnce()
-    context = CopyContext(gateway, "same", 1 << 20)
-    gateway.copy = copy = SessionCopy("lease", context, lambda: "setup")
-    bench = Bench(copy=copy)
-    bench.socket.remember = dict
-    try:
-        bench.socket.enable()
-        bench.socket.log(lambda: "prepared")
-        await bench.ready()
+    async with copied() as (bench, copy, gateway):
         token = bench.token
         gateway.late = True
 
         early = FakeSocket()
         await bench.socket.attach(early, hash_of(token), 1)
-        async with asyncio.timeout(HANG_S):
-            while early.closed is None:  # noqa: ASYNC110
-                await asyncio.sleep(0)
+        await until(lambda: early.closed is not None)
         gateway.late = False
         copy.moved()
         later = await bench.come_back(1, token)
@@ -395,6 +396,30 @@ async def test_a_token_that_is_not_in_the_copy_is_not_told(monkeypatch):
         assert (early.sent, early.closed) == ([], (CUT_CODE, "try again"))
         assert later.closed is None
         assert bench.token != token
-    finally:
-        bench.socket.end()
-        await asyncio.gather(*bench.tasks, return_exceptions=True)
+
+
+async def test_a_session_that_says_nothing_is_copied_to_the_next_gateway():
+    """It has told its client everything, and so has nothing to wait for."""
+    async with copied() as (bench, copy, gateway):
+        await bench.socket.send(message("a"))
+        await bench.first.until("said")
+        await until(lambda: not copy.is_waiting)
+        before = len(gateway.parts)
+
+        gateway.is_open = False
+        copy.moved()
+        await asyncio.sleep(0)
+        gateway.is_open = True
+        copy.moved()
+        await until(lambda: len(gateway.parts) > before)
+
+        part = gateway.parts[before]
+        assert (part.number, part.series) == (1, gateway.parts[before - 1].series + 1)
+        assert part.log == b"".join(each.log for each in gateway.parts[:before])
+        assert part.state
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(HANG_S):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0)

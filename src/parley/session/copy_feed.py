@@ -79,8 +79,7 @@ class CopyFeed:
         copy, journal = self._copy, self._journal
         if copy is None or journal is None or not copy.is_waited_for:
             return False
-        is_told = journal.last_seq <= copy.released_seq
-        return is_told and not self.is_changed and not copy.is_waiting
+        return journal.last_seq <= copy.released_seq and self._has_state(copy)
 
     def safe(self, received: int) -> int:
         """Of so many messages that were received, those that are in the copy."""
@@ -148,7 +147,7 @@ class CopyFeed:
         try:
             async with asyncio.timeout(COPY_S):
                 while self._copy is not None and self._copy.is_waited_for:
-                    if not self.is_changed and not self._copy.is_waiting:
+                    if self._has_state(self._copy):
                         return
                     self.send_soon()
                     self._arrived.clear()
@@ -173,6 +172,10 @@ class CopyFeed:
 
     # ---- inside ----------------------------------------------------------------------------
 
+    def _has_state(self, copy: SessionCopy) -> bool:
+        """Whether everything besides messages has arrived."""
+        return not (self.is_changed or copy.is_waiting or copy.begins_anew)
+
     def _send(self) -> None:
         """Send the gateway what it has not got, unless something is under way."""
         self._copying = None
@@ -180,8 +183,8 @@ class CopyFeed:
         if copy is None or journal is None or copy.is_waiting or not copy.is_waited_for:
             return
         now_s = self._clock.monotonic()
-        is_told = journal.last_seq > copy.released_seq or self.is_changed
-        if not is_told:
+        is_due = journal.last_seq > copy.released_seq or self.is_changed or copy.begins_anew
+        if not is_due:
             if self.handled - copy.taken_received < INPUT_ACK_EVERY:
                 return
             if now_s - self._copied_s < QUIET_S:

@@ -172,6 +172,12 @@ class SessionCopy:
         return self._under_way is not None
 
     @property
+    def begins_anew(self) -> bool:
+        """Whether the next part is the first of a series: nothing is there yet, or what is there is
+        to be replaced."""
+        return self._number == 0
+
+    @property
     def is_waited_for(self) -> bool:
         """Whether what the client is told waits for the gateway."""
         return self.is_on and self.context.channel.is_open
