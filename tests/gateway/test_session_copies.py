@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from typing import Any
 
+import msgspec
 import pytest
+from starlette.websockets import WebSocket
 from tests.support.gateways import running_gateway
 from tests.support.stand_in_worker import StandInWorker
 
 from parley.gateway.kept_sessions import NotRebuilt
 from parley.gateway.session_copies import KeptCopy, SessionCopies
-from parley.protocol.control import CopiedOutput, CopyPart, Hello, ResumeState
+from parley.protocol.control import CopiedOutput, CopyPart, Hello, RebuildResult, ResumeState
 from parley.protocol.kinds import Kind
 
 
@@ -101,6 +104,52 @@ async def test_another_model_or_version_is_refused_with_its_reason() -> None:
         assert 'parley_sessions_rebuilt_total{outcome="lost"} 1.0' in (
             runtime.metrics.page().decode()
         )
+
+
+class Rebuilder(StandInWorker):
+    """Rebuilds a session without a question, or dies of it while there is one of `deaths`."""
+
+    deaths: list[str]
+
+    async def _answer(self, socket: WebSocket, dialect: str, session_id: str, message: Any) -> bool:
+        if not isinstance(message, bytes):
+            return await super()._answer(socket, dialect, session_id, message)
+        if self.deaths:
+            self.deaths.pop()
+            self.kill()
+            return True
+        await socket.send_text(msgspec.json.encode(RebuildResult()).decode())
+        return False
+
+
+@pytest.mark.parametrize("dying", [1, 2])
+async def test_a_session_whose_second_worker_dies_too_is_tried_once_more(dying: int) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        gateway = await stack.enter_async_context(running_gateway())
+        first = await stack.enter_async_context(StandInWorker(gateway.url, name="first"))
+        pool = gateway.runtime.worker_pool
+        lost = pool.lease(Kind.AUDIO_DUPLEX, "s")
+        assert lost is not None
+        lost.resume = ResumeState("duplex", left_s=None, note="")
+        copy = KeptCopy(lost.worker.hello.fingerprint, log=[b"said"])
+        first.kill()
+        deaths = ["death"] * dying
+        workers = [Rebuilder(gateway.url, name=f"worker {number}") for number in range(3)]
+        for worker in workers:
+            worker.deaths = deaths
+            await stack.enter_async_context(worker)
+        rebuild = gateway.runtime.kept_sessions.rebuild
+        assert rebuild is not None
+
+        if dying == 1:
+            taken = await rebuild(lost, copy)
+            assert taken.session_id == "s"
+            taken.release()
+        else:
+            with pytest.raises(NotRebuilt, match="worker"):
+                await rebuild(lost, copy)
+        assert sum(worker.is_dead for worker in workers) == dying
+        lost.release()
 
 
 def test_a_fingerprint_tells_what_must_be_alike() -> None:

@@ -85,6 +85,8 @@ class StandInWorker:
         self._tasks: list[asyncio.Task[Any]] = []
         self._control: websockets.ClientConnection | None = None
         self._is_silent = False
+        self.is_dead = False
+        """Whether it was killed."""
         self._busy = 0
 
     async def __aenter__(self) -> StandInWorker:

@@ -36,6 +36,9 @@ PIECE_BYTES: Final = 4 << 20
 ANSWER_S: Final = 150.0
 """How long a worker may take to do everything again."""
 
+BROKEN_OFF: Final = 1006
+"""Close code of a connection that nobody closed. Source: RFC 6455, section 7.1.5."""
+
 log = logs.get(__name__)
 _result = msgspec.json.Decoder(RebuildResult)
 
@@ -125,7 +128,8 @@ class Rebuilding:
     async def _move(
         self, lost: Lease, lease: Lease, resume: ResumeState, copy: KeptCopy, ticket: Ticket
     ) -> bool:
-        """Bring the copy to the lease's worker; False: another one is to be tried.
+        """Bring the copy to the lease's worker; False: another one is to be tried, or the ticket
+        is refused.
 
         Raises:
             NotRebuilt: the worker cannot go on with it.
@@ -151,7 +155,14 @@ class Rebuilding:
                 else:
                     self._dispatcher.worker_failed(ticket)
                 return False
-            result = await self._answer(connection, copy)
+            try:
+                result = await self._answer(connection, copy)
+            except ConnectionClosed as error:
+                if error.closure.code != BROKEN_OFF:
+                    raise NotRebuilt("The second worker closed the connection.") from None
+                # Once more, not for ever: it may be this session that no worker survives.
+                self._dispatcher.worker_failed(ticket)
+                return False
         if result.problem:
             raise NotRebuilt(result.problem)
         note = msgspec.json.encode(LeaseNote(lost.address, lost.key_id, lost.granted_time)).decode()
@@ -160,14 +171,18 @@ class Rebuilding:
         return True
 
     async def _answer(self, connection: ClientConnection, copy: KeptCopy) -> RebuildResult:
+        """What becomes of the copy at a worker.
+
+        Raises:
+            ConnectionClosed: it is gone.
+            NotRebuilt: it takes too long, or makes no sense.
+        """
         try:
             async with asyncio.timeout(ANSWER_S):
                 for part in _parts(copy):
                     await connection.room()
                     connection.send_binary(msgspec.msgpack.encode(part))
                 return _result.decode((await connection.receive()).payload())
-        except ConnectionClosed:
-            raise NotRebuilt("The second worker was lost, too.") from None
         except TimeoutError:
             raise NotRebuilt("The worker took too long.") from None
         except (msgspec.MsgspecError, ParleyError) as error:
