@@ -15,28 +15,37 @@ import ssl
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
-
-OUR_NAME: Final = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "parley")])
-"""Whom our certificates are for and by."""
+if TYPE_CHECKING:
+    from cryptography import x509
 
 _PEM = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----\n?", re.DOTALL)
 _HEX_CHARS: Final = 64
 
 
+def our_name() -> x509.Name:
+    """Whom our certificates are for and by."""
+    from cryptography import x509
+    from cryptography.x509.oid import NameOID
+
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "parley")])
+
+
 def make_pair(names: Sequence[x509.GeneralName], valid_days: int) -> tuple[bytes, bytes]:
     """A new self-signed certificate and its private key, both PEM."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import ExtendedKeyUsageOID
+
+    name = our_name()
     private = ec.generate_private_key(ec.SECP256R1())
     now = datetime.datetime.now(datetime.UTC)
     certificate = (
         x509.CertificateBuilder()
-        .subject_name(OUR_NAME)
-        .issuer_name(OUR_NAME)
+        .subject_name(name)
+        .issuer_name(name)
         .public_key(private.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(hours=1))
@@ -60,6 +69,8 @@ def make_pair(names: Sequence[x509.GeneralName], valid_days: int) -> tuple[bytes
 
 def _signs_handshakes() -> x509.KeyUsage:
     """What a server's ECDSA key is for, and nothing else."""
+    from cryptography import x509
+
     return x509.KeyUsage(
         digital_signature=True,
         content_commitment=False,
@@ -84,6 +95,8 @@ class ServerPair:
     """Nobody but the one peer who is sent it ever sees it, and a worker may run for years."""
 
     def __init__(self) -> None:
+        from cryptography import x509
+
         names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
         certificate, self._key = make_pair(names, self.VALID_DAYS)
         self.pem = certificate.decode()
@@ -153,6 +166,8 @@ def trust_file(path: Path) -> ssl.SSLContext:
         OSError: it cannot be read.
         ValueError: it holds no certificate.
     """
+    from cryptography import x509
+
     found = _PEM.findall(path.read_text(encoding="ascii", errors="replace"))
     if not found:
         raise ValueError("There is no certificate in it.")
@@ -162,6 +177,8 @@ def trust_file(path: Path) -> ssl.SSLContext:
 
 
 def _is_authority(certificate: x509.Certificate) -> bool:
+    from cryptography import x509
+
     try:
         return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     except x509.ExtensionNotFound:

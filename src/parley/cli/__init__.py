@@ -20,8 +20,8 @@ import typer
 
 from parley import __version__
 from parley.cli.colour import say
-from parley.cli.importing import importing
 from parley.errors import BadInput, ParleyError, SetupError, Unauthorized
+from parley.importing import importing
 from parley.installation import extra_for, install_command
 
 EXIT_RUNTIME: Final = 1
@@ -155,7 +155,7 @@ def _add(app: typer.Typer, verb: Verb) -> None:
             "work here.",
         )
     try:
-        with importing():
+        with importing(plain=verb.panel == SERVER):
             module = importlib.import_module(verb.module)
     except ModuleNotFoundError as error:
         raise _without(error) from error

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from rich.console import Console
-from rich.text import Text
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 
 def say(line: str, colour: str, *, err: bool = False) -> None:
     """Write a line to standard output, or to standard error."""
+    from rich.text import Text
+
     paint(Text(line, style=colour), err=err)
 
 
 def paint(text: Text, *, err: bool = False) -> None:
     """Write a line of several colours. Never wrapped: it may be copied and searched."""
+    from rich.console import Console
+
     Console(stderr=err, highlight=False, soft_wrap=True).print(text)

@@ -13,9 +13,9 @@ import uvloop
 from parley import logs, models
 from parley.cli import flags
 from parley.cli.announce import announce
-from parley.cli.importing import importing
 from parley.errors import SetupError
 from parley.executor.local import end_unused, prepare_worker
+from parley.importing import importing
 from parley.settings import Settings, load
 
 
@@ -100,7 +100,7 @@ async def _run(settings: Settings, began_at: float, read: Callable[[], Settings]
     if settings.executor == "local" and is_small:
         prepared = await prepare_worker("parley.cli.worker", "parley.models.cascade")
     try:
-        with importing():
+        with importing(plain=True):
             from parley.cli.serving import Serve
 
         await Serve(settings, began_at=began_at, prepared=prepared, read=read).run()

@@ -21,6 +21,8 @@ import threading
 import time
 from typing import Final
 
+from parley.importing import importing
+
 CHECK_EVERY_S: Final = 1.0
 GRACE_S: Final = 15.0
 """How long it may take to finish its sessions once the parent is gone."""
@@ -59,10 +61,11 @@ def _watch(parent: int) -> None:
 
 def prepare(modules: str) -> None:
     """Import modules, then wait to be told the environment; ends the process if nobody tells it."""
-    for module in modules.split(","):
-        # Whoever needs it imports it again, and says what is missing.
-        with contextlib.suppress(Exception):
-            importlib.import_module(module)
+    with importing(plain=True):
+        for module in modules.split(","):
+            # Whoever needs it imports it again, and says what is missing.
+            with contextlib.suppress(Exception):
+                importlib.import_module(module)
     told = sys.stdin.readline()
     if not told:
         sys.exit(0)

@@ -16,14 +16,14 @@ import secrets
 import socket
 import ssl
 from pathlib import Path
-from typing import Final
-
-from cryptography import x509
-from cryptography.hazmat.primitives import serialization
+from typing import TYPE_CHECKING, Final
 
 from parley import logs
-from parley.certificates import OUR_NAME, fingerprint, make_pair, trust_exactly
+from parley.certificates import fingerprint, make_pair, our_name, trust_exactly
 from parley.errors import SetupError
+
+if TYPE_CHECKING:
+    from cryptography import x509
 
 VALID_DAYS: Final = 397
 """Longer-lived server certificates are refused by some browsers."""
@@ -65,6 +65,9 @@ def ensure_certificate(cert: Path, key: Path) -> str | None:
 
 def _faults(cert: Path, key: Path) -> str | None:
     """Why a pair has to be made anew. Somebody else's is never touched, only warned about."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import serialization
+
     try:
         parsed = x509.load_pem_x509_certificate(cert.read_bytes())
         private = serialization.load_pem_private_key(key.read_bytes(), None)
@@ -73,7 +76,7 @@ def _faults(cert: Path, key: Path) -> str | None:
         return None
     left = parsed.not_valid_after_utc - datetime.datetime.now(datetime.UTC)
     expires = f"it expires on {parsed.not_valid_after_utc:%Y-%m-%d}"
-    if not parsed.issuer == parsed.subject == OUR_NAME:
+    if not parsed.issuer == parsed.subject == our_name():
         if left < datetime.timedelta(days=RENEW_DAYS):
             log.warning("certificate must be renewed", file=str(cert), why=expires)
         return None
@@ -104,6 +107,8 @@ def _check_key(key: Path) -> None:
 
 def local_names() -> list[x509.GeneralName]:
     """What clients may call this machine: localhost, its host name, its addresses."""
+    from cryptography import x509
+
     hostname = socket.gethostname()
     names = dict.fromkeys(["localhost", hostname, socket.getfqdn()])
     addresses = dict.fromkeys(["127.0.0.1", "::1", *_addresses(hostname)])
@@ -116,6 +121,8 @@ def own_names(cert: Path | None) -> set[str]:
     server."""
     names = {socket.gethostname().lower()}
     if cert is not None and cert.is_file():
+        from cryptography import x509
+
         with contextlib.suppress(ValueError, x509.ExtensionNotFound):
             parsed = x509.load_pem_x509_certificate(cert.read_bytes())
             found = parsed.extensions.get_extension_for_class(x509.SubjectAlternativeName).value

@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
 from parley import logs
 from parley.errors import BadInput
 from parley.library.voices import RegisteredVoice, read_voice
@@ -143,6 +141,8 @@ def duration_s(path: Path) -> float | None:
 
 
 def _parse(path: Path, root: Path) -> Preset:
+    import yaml  # files of presets are read when somebody asks for them
+
     try:
         facts = yaml.safe_load(path.read_text(encoding="utf-8"))
     except yaml.YAMLError as error:

@@ -14,11 +14,10 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import av
 import numpy as np
 import numpy.typing as npt
-from av.audio.resampler import AudioResampler
 from PIL import Image
 
 from parley.errors import InvalidPayload, TooLarge
@@ -26,6 +25,9 @@ from parley.media.container import open_container
 from parley.media.image import LIMIT_PIXELS, Pixels
 from parley.media.pcm import INPUT_RATE_HZ, Pcm
 from parley.media.room import ContextRoom
+
+if TYPE_CHECKING:
+    import av
 
 MAX_FRAMES = 64
 """Frames taken from one clip. Source: model.md 10.3."""
@@ -108,6 +110,8 @@ def decode_video(
         TooLarge: beyond one of the limits.
         ContextFull: more pictures than `room` has tokens for.
     """
+    import av
+
     limits = limits or VideoLimits()
     if len(data) > limits.bytes:
         raise TooLarge("The video", len(data), limits.bytes)
@@ -341,6 +345,8 @@ def _rotation(frame: av.VideoFrame) -> int:
 
 def _decode_sound(data: bytes, limits: VideoLimits) -> npt.NDArray[np.float32] | None:
     """Samples at 16 kHz from the clip's start, shape (N,); None when there is no sound track."""
+    from av.audio.resampler import AudioResampler
+
     with open_container(data) as container:
         if not container.streams.audio:
             return None
