@@ -49,8 +49,14 @@ TOGETHER: Final = {
 
 BROWSERS: Final = "tests/web/test_browser.py::"
 LANES: Final = 3
-"""Browsers at a time: calls mostly wait for sound, but more would starve each other on a small
-machine."""
+"""Browsers at a time, each with a server, that all scenarios of a lane share: calls mostly wait for
+sound, but more would starve each other on a small machine."""
+LANE_OF: Final = {
+    "test_recorded_in_a_browser": 0,
+    "test_in_firefox": 1,
+    "test_the_shipped_model_answers_in_a_browser": 2,
+}
+"""Lanes of browser tests that need a server of their own; the others are dealt out in turn."""
 
 
 def wall_seconds() -> dict[str, float]:
@@ -85,7 +91,9 @@ class Scheduler(LoadScopeScheduling):  # type: ignore[misc]
     def _split_scope(self, nodeid: str) -> str:
         file = _file(nodeid)
         if nodeid.startswith(BROWSERS) and nodeid.endswith("]"):
-            return self._lanes.setdefault(nodeid, f"browser {len(self._lanes) % LANES}")
+            test = nodeid.removeprefix(BROWSERS).partition("[")[0]
+            lane = LANE_OF.get(test, len(self._lanes) % LANES)
+            return self._lanes.setdefault(nodeid, f"browser {lane}")
         return TOGETHER.get(file) or (file if is_computing(nodeid) else nodeid)
 
     def _assign_work_unit(self, node: Any) -> None:

@@ -1,10 +1,13 @@
 /**
  * Conversations in a real browser against a real server.
  *
- *     node tests/web/browser.mjs --wav speech.wav [--python .venv/bin/python] [--model parrot] [scenario …]
+ *     node tests/web/browser.mjs --wav speech.wav [--python .venv/bin/python] [--model parrot] scenario …
  *
  * Starts the server with one slot, so that two people have to queue. Prints one line
  * per scenario; exit status 1 when one failed, 77 when there is no browser here.
+ *
+ * Without scenarios they are read from standard input, one line of JSON each, `{"name": "chat", "model": "parrot"}`;
+ * after what is printed of it comes a line `= ok`, `= failed` or `= skipped`.
  */
 
 import assert from 'node:assert/strict';
@@ -12,6 +15,7 @@ import { execFile } from 'node:child_process';
 import { mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { createInterface } from 'node:readline';
 import { parseArgs, promisify } from 'node:util';
 
 import { envelope, floats } from './support/sound.mjs';
@@ -44,9 +48,10 @@ import { callScenarios } from './calls.mjs';
 import { findFirefox, firefoxScenarios } from './firefox.mjs';
 import { extraScenarios } from './extras.mjs';
 import { lineScenarios } from './lines.mjs';
-import { findBrowser, launch, openContext, openStill } from './support/browser.mjs';
+import { allow, findBrowser, launch, openStill } from './support/browser.mjs';
 import { startBelow } from './support/proxy.mjs';
 import { startServer } from './support/server.mjs';
+import { Stage } from './support/stage.mjs';
 import { mockRecording } from './support/recording.mjs';
 
 const { values: flags, positionals: wanted } = parseArgs({
@@ -54,7 +59,6 @@ const { values: flags, positionals: wanted } = parseArgs({
     wav: { type: 'string' },
     python: { type: 'string', default: '.venv/bin/python' },
     model: { type: 'string', default: 'parrot' },
-    verbose: { type: 'boolean' },
   },
   allowPositionals: true,
 });
@@ -432,9 +436,8 @@ const scenarios = {
     return `estimate fell from ${first} s`;
   },
 
-  async permission_denied({ browser, base }) {
-    const { context, errors } = await openStill(browser, base, { permissions: [] });
-    const page = await context.newPage();
+  async permission_denied({ page, context, base }) {
+    await allow(context, base, []);
     const wire = wiretap(page);
     await page.goto('/half_duplex');
     await mainButton(page).click();
@@ -442,8 +445,6 @@ const scenarios = {
     assert.ok(await page.getByText('Click the icon to the left of the address bar').isVisible());
     assert.equal(wire.urls.length, 0, 'no place is taken');
     assert.equal(await page.locator('main').getAttribute('data-phase'), 'idle');
-    assert.deepEqual(errors, []);
-    await context.close();
   },
 
   async no_microphone({ base }) {
@@ -595,9 +596,8 @@ const scenarios = {
     await page.getByText('Saved').waitFor();
   },
 
-  async recording_coming({ browser, base }) {
-    const { context, errors } = await openStill(browser, base, { expected: [/503/] });
-    const page = await context.newPage();
+  async recording_coming({ page, expected }) {
+    expected.push(/503/);
     await mockRecording(page);
     let isHere = false;
     let asked = 0;
@@ -612,8 +612,6 @@ const scenarios = {
     await page.getByText('This recording is on its way.').waitFor();
     isHere = true;
     await page.locator('.said .line').first().waitFor();
-    assert.deepEqual(errors, []);
-    await context.close();
   },
 
   async look_again({ page, context }) {
@@ -1443,42 +1441,43 @@ if (!findBrowser()) {
 }
 Object.assign(scenarios, callScenarios, extraScenarios, firefoxScenarios, lineScenarios);
 /** Scenarios whose pages move, and are heard and seen as well for it. */
-const MOVING = new Set(['half_duplex', 'duplex_gapless', 'mixed', 'omni']);
+const MOVING = new Set(['duplex_gapless', 'omni']);
 /** Scenarios that look at what the server recorded. */
-const RENDERED = new Set(['look_again', 'below_a_path', 'firefox_call']);
-const unknown = wanted.filter((name) => !(name in scenarios));
-if (unknown.length > 0) throw new Error(`no such scenario: ${unknown}`);
-const names = wanted.length > 0 ? wanted : Object.keys(scenarios);
-const replays = names.some((name) => RENDERED.has(name));
-const server = await startServer(flags.python, { model: flags.model, slots: 1, replays });
-const browser = await launch({ wav: flags.wav });
-let failures = 0;
-for (const name of names) {
-  if (name.startsWith('firefox') && !findFirefox()) {
+const RENDERED = new Set(['look_again', 'below_a_path', 'firefox']);
+
+const stage = new Stage({ python: flags.python, wav: flags.wav });
+
+/** @param {string} name @param {string} model @returns {Promise<'ok' | 'failed' | 'skipped'>} */
+async function perform(name, model) {
+  if (!(name in scenarios)) throw new Error(`no such scenario: ${name}`);
+  if (name in firefoxScenarios && !findFirefox()) {
     console.log(`skip ${name}: no Firefox here (apt-get install firefox-esr)`);
-    continue;
+    return 'skipped';
   }
   const from = Date.now();
-  const open = MOVING.has(name) ? openContext : openStill;
-  const { context, errors } = await open(browser, server.base);
   try {
-    const said = await scenarios[name]({
-      page: await context.newPage(),
-      context,
-      browser,
-      base: server.base,
-      wav: flags.wav,
-      python: flags.python,
-    });
-    assert.deepEqual(errors, [], 'the console is clean');
+    await stage.serve(model, { replays: RENDERED.has(name) });
+    const said =
+      name in firefoxScenarios
+        ? await scenarios[name]({ base: stage.base })
+        : await stage.play(scenarios[name], { isMoving: MOVING.has(name) });
     console.log(`ok   ${name} (${((Date.now() - from) / 1000).toFixed(1)} s)${said ? `: ${said}` : ''}`);
+    return 'ok';
   } catch (error) {
-    failures++;
     console.log(`FAIL ${name}: ${error.stack ?? error}`);
-    for (const line of errors) console.log(`     ${line}`);
+    // Whatever it has left behind is nobody else's.
+    await stage.close();
+    return 'failed';
   }
-  await context.close();
 }
-await browser.close();
-await server.stop();
+
+let failures = 0;
+for (const name of wanted) failures += Number((await perform(name, flags.model)) === 'failed');
+if (wanted.length === 0) {
+  for await (const line of createInterface({ input: process.stdin })) {
+    const { name, model } = JSON.parse(line);
+    console.log(`= ${await perform(name, model)}`);
+  }
+}
+await stage.close();
 process.exit(failures ? 1 : 0);

@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 
-import { openStill } from './support/browser.mjs';
+import { allow } from './support/browser.mjs';
 import { activity, eventually, hangUp, mainButton, openGroup, phase, wiretap } from './support/page.mjs';
 
 /** A server made up by the test that listens and says what else it takes in a call. @param {string[]} accepts */
@@ -216,9 +216,8 @@ export const extraScenarios = {
     await hangUp(page);
   },
 
-  async without_camera({ browser, base }) {
-    const { context, errors } = await openStill(browser, base, { permissions: ['microphone'] });
-    const page = await context.newPage();
+  async without_camera({ page, context, base }) {
+    await allow(context, base, ['microphone']);
     const wire = wiretap(page);
     await page.goto('/omni');
     await page.getByRole('button', { name: 'Talk without a camera' }).click();
@@ -227,8 +226,6 @@ export const extraScenarios = {
     assert.ok(wire.sent.every(({ message }) => !message.video_frames?.length));
     await page.getByText('No camera. Tap to turn it on').waitFor();
     await hangUp(page);
-    assert.deepEqual(errors, []);
-    await context.close();
   },
 
   async scenes({ page }) {

@@ -100,92 +100,83 @@ const messages = (page) =>
   page.evaluate(() => [...document.querySelectorAll('p-events li b')].map((node) => node.textContent));
 
 export const firefoxScenarios = {
-  async firefox_call({ base }) {
+  /** A voice call and its replay, a video call, a call in turns, and a chat: Firefox starts once. */
+  async firefox({ base }) {
     const { browser, page, errors } = await open(base);
     try {
-      if (!(await processesSound(page))) return SOUNDLESS;
-      await page.goto('/audio_duplex');
-      await page.evaluate(async () => {
-        const rig = (
-          await import(document.querySelector('script[src]').src.replace(/pages\/.*/, 'audio/rig.js'))
-        ).theRig();
-        globalThis.__loudest = 0;
-        rig.addEventListener('level', ({ detail }) => {
-          globalThis.__loudest = Math.max(globalThis.__loudest, detail.rms);
-        });
-      });
-      await mainButton(page).click();
-      await phase(page, 'live');
-      await until(page, () => globalThis.__loudest > 0.01);
-      await until(
-        page,
-        () =>
-          [...document.querySelectorAll('p-events li b')].filter((node) => /listen|delta/.test(node.textContent))
-            .length > 3,
-      );
-      await page.keyboard.press('Space');
-      await page.locator('.dock [aria-label^="Unmute"]').waitFor();
-      assert.equal(await page.locator('main').getAttribute('data-phase'), 'live', 'Space mutes here too');
-      await page.keyboard.press('Space');
-      await page.getByRole('button', { name: 'Pause' }).click();
-      await phase(page, 'paused');
-      await page.getByRole('button', { name: 'Go on' }).click();
-      await phase(page, 'live');
-      await hangUp(page);
-      await eventually(async () => (await messages(page)).includes('session.closed'), 'session.closed');
-      const seen = await messages(page);
-      assert.ok(seen.includes('session.created'), seen.join(' '));
-      const replay = await page.getByRole('link', { name: 'View recording' }).getAttribute('href');
-      await page.goto(replay);
-      await page.locator('.units summary').waitFor();
+      const hasSound = await processesSound(page);
+      const said = hasSound ? await voiceCall(page) : SOUNDLESS;
+      if (hasSound) await videoAndTurns(page);
+      await chat(page);
       assert.deepEqual(errors, []);
-      return `${seen.length} messages`;
-    } finally {
-      await browser.close();
-    }
-  },
-
-  async firefox_video_and_turns({ base }) {
-    const { browser, page, errors } = await open(base);
-    try {
-      if (!(await processesSound(page))) return SOUNDLESS;
-      await page.goto('/omni');
-      await mainButton(page).click();
-      await phase(page, 'live');
-      await until(page, () => document.querySelector('video').videoWidth > 0);
-      await until(page, () =>
-        [...document.querySelectorAll('p-events li')].some((row) => row.textContent.includes('video_frames')),
-      );
-      await hangUp(page);
-      await page.goto('/half_duplex');
-      await mainButton(page).click();
-      await activity(page, 'listening');
-      await hangUp(page);
-      assert.deepEqual(errors, []);
-    } finally {
-      await browser.close();
-    }
-  },
-
-  async firefox_chat({ base }) {
-    const { browser, page, errors } = await open(base);
-    try {
-      await page.goto('/turnbased');
-      await page.locator('.compose textarea').fill('Hello there');
-      await page.keyboard.press('Enter');
-      await until(page, () =>
-        (document.querySelector('.message.assistant .body')?.textContent ?? '').includes('Hello'),
-      );
-      await until(page, () => document.querySelector('.messages + [role=log]')?.textContent.length > 3);
-      await page.reload();
-      await page
-        .getByRole('button', { name: /^Hello there/ })
-        .first()
-        .click();
-      await until(page, () => document.querySelectorAll('.message').length === 2);
-      assert.deepEqual(errors, []);
+      return said;
     } finally {
       await browser.close();
     }
   },
 };
+
+async function voiceCall(page) {
+  await page.goto('/audio_duplex');
+  await page.evaluate(async () => {
+    const rig = (await import(document.querySelector('script[src]').src.replace(/pages\/.*/, 'audio/rig.js'))).theRig();
+    globalThis.__loudest = 0;
+    rig.addEventListener('level', ({ detail }) => {
+      globalThis.__loudest = Math.max(globalThis.__loudest, detail.rms);
+    });
+  });
+  await mainButton(page).click();
+  await phase(page, 'live');
+  await until(page, () => globalThis.__loudest > 0.01);
+  await until(
+    page,
+    () =>
+      [...document.querySelectorAll('p-events li b')].filter((node) => /listen|delta/.test(node.textContent)).length >
+      3,
+  );
+  await page.keyboard.press('Space');
+  await page.locator('.dock [aria-label^="Unmute"]').waitFor();
+  assert.equal(await page.locator('main').getAttribute('data-phase'), 'live', 'Space mutes here too');
+  await page.keyboard.press('Space');
+  await page.getByRole('button', { name: 'Pause' }).click();
+  await phase(page, 'paused');
+  await page.getByRole('button', { name: 'Go on' }).click();
+  await phase(page, 'live');
+  await hangUp(page);
+  await eventually(async () => (await messages(page)).includes('session.closed'), 'session.closed');
+  const seen = await messages(page);
+  assert.ok(seen.includes('session.created'), seen.join(' '));
+  const replay = await page.getByRole('link', { name: 'View recording' }).getAttribute('href');
+  await page.goto(replay);
+  await page.locator('.units summary').waitFor();
+  return `${seen.length} messages`;
+}
+
+async function videoAndTurns(page) {
+  await page.goto('/omni');
+  await mainButton(page).click();
+  await phase(page, 'live');
+  await until(page, () => document.querySelector('video').videoWidth > 0);
+  await until(page, () =>
+    [...document.querySelectorAll('p-events li')].some((row) => row.textContent.includes('video_frames')),
+  );
+  await hangUp(page);
+  await page.goto('/half_duplex');
+  await mainButton(page).click();
+  await activity(page, 'listening');
+  await hangUp(page);
+}
+
+async function chat(page) {
+  await page.goto('/turnbased');
+  await page.locator('.compose textarea').fill('Hello there');
+  await page.keyboard.press('Enter');
+  await until(page, () => (document.querySelector('.message.assistant .body')?.textContent ?? '').includes('Hello'));
+  await until(page, () => document.querySelector('.messages + [role=log]')?.textContent.length > 3);
+  await page.reload();
+  await page
+    .getByRole('button', { name: /^Hello there/ })
+    .first()
+    .click();
+  await until(page, () => document.querySelectorAll('.message').length === 2);
+}

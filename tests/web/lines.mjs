@@ -191,9 +191,8 @@ export const lineScenarios = {
     await context.close();
   },
 
-  async walk({ browser, base }) {
+  async walk({ context }) {
     // Everything that can be pressed is reached by Tab alone, in order, shows that it is, and has a name.
-    const { context, errors } = await openStill(browser, base);
     const counts = [];
     for (const path of PAGES) {
       const page = await context.newPage();
@@ -232,8 +231,6 @@ export const lineScenarios = {
       counts.push(`${path} ${seen.size}`);
       await page.close();
     }
-    assert.deepEqual(errors, []);
-    await context.close();
     return counts.join(', ');
   },
 };

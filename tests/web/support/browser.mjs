@@ -31,6 +31,8 @@ export async function launch({ wav, film, fps = 5, devices = true, elsewhere } =
       '--disable-gpu',
       '--disable-quic',
       '--no-first-run',
+      // Pages of one scenario after the other in one process, which has the scripts compiled.
+      '--renderer-process-limit=1',
       '--disable-background-networking',
       '--disable-component-update',
       '--disable-sync',
@@ -60,6 +62,14 @@ export function openStill(browser, base, how = {}) {
   return openContext(browser, base, { ...how, options: { reducedMotion: 'reduce', ...how.options } });
 }
 
+const DEVICES = ['microphone', 'camera'];
+
+/** What pages of `base` may use, and nothing else. @param {import('playwright-core').BrowserContext} context @param {string} base */
+export async function allow(context, base, permissions = DEVICES) {
+  await context.clearPermissions();
+  await context.grantPermissions(permissions, { origin: base });
+}
+
 /**
  * @param {import('playwright-core').Browser} browser
  * @param {string} base
@@ -68,10 +78,10 @@ export function openStill(browser, base, how = {}) {
 export async function openContext(
   browser,
   base,
-  { permissions = ['microphone', 'camera'], options = {}, expected = [], isNew = false } = {},
+  { permissions = DEVICES, options = {}, expected = [], isNew = false } = {},
 ) {
   const context = await browser.newContext({ baseURL: base, locale: 'en-GB', ...options });
-  await context.grantPermissions(permissions, { origin: base });
+  await allow(context, base, permissions);
   // Somebody who has been here before; who is new is asked first.
   if (!isNew) {
     await context.addInitScript(() => {

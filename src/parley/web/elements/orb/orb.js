@@ -8,6 +8,9 @@
 
 const POINTS = 90;
 
+/** Between two pictures, less the wait for the screen: 30 a second, as smooth as 60 for what moves so slowly. */
+const REST_MS = 25;
+
 /** How each state moves: pace, how far shapes wander, size. @type {Record<string, {pace: number, sway: number, size: number}>} */
 const MOODS = {
   idle: { pace: 0.25, sway: 0.03, size: 0.8 },
@@ -23,6 +26,8 @@ const MOODS = {
 export class Orb extends HTMLElement {
   #canvas = document.createElement('canvas');
   #frame = 0;
+  /** @type {ReturnType<typeof setTimeout> | undefined} */
+  #rest;
   #time = Math.random() * 100;
   #last = 0;
   #level = 0;
@@ -75,6 +80,7 @@ export class Orb extends HTMLElement {
 
   disconnectedCallback() {
     cancelAnimationFrame(this.#frame);
+    clearTimeout(this.#rest);
     this.#watch?.disconnect();
     document.removeEventListener('themechange', this.#restyle);
     this.#canvas.remove();
@@ -100,7 +106,9 @@ export class Orb extends HTMLElement {
     this.#colour = this.#colour.map((value, i) => ease(value, this.#aim[i], 5));
     this.#time += passed * this.#pace;
     this.#draw();
-    this.#frame = requestAnimationFrame(this.#tick);
+    this.#rest = setTimeout(() => {
+      this.#frame = requestAnimationFrame(this.#tick);
+    }, REST_MS);
   };
 
   #draw() {

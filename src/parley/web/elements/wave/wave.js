@@ -1,9 +1,12 @@
 /**
  * <p-wave>: the last seconds of both voices, the person above the line, the assistant below.
- * `note(mic, voice)`, levels from 0 to 1, about 20 times a second.
+ * `note(mic, voice)`, levels from 0 to 1, about 20 times a second; it is drawn as often, and once a second for those
+ * who asked for little motion.
  */
 
 const KEEP = 120;
+const BAR_MS = 48;
+const STILL_MS = 1000;
 
 export class Wave extends HTMLElement {
   #canvas = document.createElement('canvas');
@@ -13,10 +16,13 @@ export class Wave extends HTMLElement {
   #watch = null;
   #due = 0;
   #lastAt = 0;
+  #drawnAt = 0;
+  #everyMs = 0;
 
   connectedCallback() {
     this.setAttribute('aria-hidden', 'true');
     this.append(this.#canvas);
+    this.#everyMs = matchMedia('(prefers-reduced-motion: reduce)').matches ? STILL_MS : 0;
     this.#watch = new ResizeObserver(() => {
       const ratio = Math.min(2, devicePixelRatio || 1);
       this.#canvas.width = Math.round(this.clientWidth * ratio);
@@ -37,14 +43,16 @@ export class Wave extends HTMLElement {
     // Both sides report at their own pace; one bar per 50 ms holds the louder of each.
     const now = performance.now();
     const last = this.#bars.at(-1);
-    if (last && now - this.#lastAt < 48) {
+    if (last && now - this.#lastAt < BAR_MS) {
       last[0] = Math.max(last[0], mic);
       last[1] = Math.max(last[1], voice);
-    } else {
-      this.#lastAt = now;
-      this.#bars.push([mic, voice]);
-      if (this.#bars.length > KEEP) this.#bars.shift();
+      return;
     }
+    this.#lastAt = now;
+    this.#bars.push([mic, voice]);
+    if (this.#bars.length > KEEP) this.#bars.shift();
+    if (now - this.#drawnAt < this.#everyMs) return;
+    this.#drawnAt = now;
     cancelAnimationFrame(this.#due);
     this.#due = requestAnimationFrame(() => this.#draw());
   }
@@ -64,14 +72,13 @@ export class Wave extends HTMLElement {
     pen.clearRect(0, 0, width, height);
     pen.fillStyle = style.borderTopColor;
     pen.fillRect(0, middle - 0.5, width, 1);
-    this.#bars.forEach(([mic, voice], i) => {
-      const x = width - (this.#bars.length - i) * step;
-      const tall = (/** @type {number} */ level) => Math.min(1, Math.sqrt(level) * 1.3) * (middle - 2);
-      pen.fillStyle = style.color;
-      pen.fillRect(x, middle - tall(mic), Math.max(1, step * 0.62), tall(mic));
-      pen.fillStyle = style.outlineColor;
-      pen.fillRect(x, middle, Math.max(1, step * 0.62), tall(voice));
-    });
+    const wide = Math.max(1, step * 0.62);
+    const tall = (/** @type {number} */ level) => Math.min(1, Math.sqrt(level) * 1.3) * (middle - 2);
+    const x = (/** @type {number} */ i) => width - (this.#bars.length - i) * step;
+    pen.fillStyle = style.color;
+    for (const [i, [mic]] of this.#bars.entries()) pen.fillRect(x(i), middle - tall(mic), wide, tall(mic));
+    pen.fillStyle = style.outlineColor;
+    for (const [i, [, voice]] of this.#bars.entries()) pen.fillRect(x(i), middle, wide, tall(voice));
   }
 }
 

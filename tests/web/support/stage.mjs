@@ -1,0 +1,110 @@
+/** The server and the browser that scenarios share, one scenario after the other. */
+
+import assert from 'node:assert/strict';
+
+import { allow, launch, openContext, openStill } from './browser.mjs';
+import { eventually } from './page.mjs';
+import { startServer } from './server.mjs';
+
+/**
+ * A context that scenarios have one after the other: the browser keeps what it has loaded and compiled, and nothing
+ * that a page has stored. Loading everything anew costs more of a processor than most scenarios.
+ */
+class SharedContext {
+  #opened;
+  #base;
+  #page;
+
+  /** @param {import('playwright-core').Browser} browser @param {string} base */
+  static async open(browser, base) {
+    const shared = new SharedContext();
+    shared.#base = base;
+    shared.#opened = await openStill(browser, base);
+    shared.#page = await shared.#opened.context.newPage();
+    return shared;
+  }
+
+  lend() {
+    return { ...this.#opened, page: this.#page };
+  }
+
+  async takeBack() {
+    const { context, errors, expected } = this.#opened;
+    const before = context.pages();
+    // The next page comes first: a browser without one ends the process that has everything compiled.
+    this.#page = await context.newPage();
+    await Promise.all(before.map((page) => page.close()));
+    const session = await context.newCDPSession(this.#page);
+    const storageTypes = 'cookies,local_storage,indexeddb,cache_storage';
+    await session.send('Storage.clearDataForOrigin', { origin: this.#base, storageTypes });
+    await session.detach();
+    await allow(context, this.#base);
+    errors.length = expected.length = 0;
+  }
+}
+
+export class Stage {
+  #how;
+  #kind = '';
+  /** @type {Awaited<ReturnType<typeof startServer>> | undefined} */
+  #server;
+  /** @type {import('playwright-core').Browser | undefined} */
+  #browser;
+  /** @type {SharedContext | undefined} */
+  #shared;
+
+  /** @param {{python: string, wav: string}} how */
+  constructor(how) {
+    this.#how = how;
+  }
+
+  get base() {
+    return /** @type {NonNullable<typeof this.#server>} */ (this.#server).base;
+  }
+
+  /** A server of that kind, with a free slot: another than the one that runs only where it has to be. */
+  async serve(model, { replays }) {
+    const kind = `${model} ${replays}`;
+    if (kind !== this.#kind) {
+      await this.close();
+      this.#server = await startServer(this.#how.python, { model, slots: 1, replays });
+      this.#kind = kind;
+    }
+    const idle = async () => (await (await fetch(`${this.base}/status`)).json()).idle_workers;
+    await eventually(async () => (await idle()) === 1, 'the slot of the scenario before');
+  }
+
+  /**
+   * @param {(how: object) => Promise<unknown>} scenario
+   * @param {{isMoving: boolean}} how whether its page moves: in a context of its own
+   */
+  async play(scenario, { isMoving }) {
+    const { base } = this;
+    this.#browser ??= await launch({ wav: this.#how.wav });
+    this.#shared ??= await SharedContext.open(this.#browser, base);
+    const opened = isMoving ? await openMoving(this.#browser, base) : this.#shared.lend();
+    try {
+      const said = await scenario({ ...this.#how, base, browser: this.#browser, ...opened });
+      assert.deepEqual(opened.errors, [], 'the console is clean');
+      if (isMoving) await opened.context.close();
+      else await this.#shared.takeBack();
+      return said;
+    } catch (error) {
+      error.stack += opened.errors.map((line) => `\n     ${line}`).join('');
+      throw error;
+    }
+  }
+
+  async close() {
+    await this.#browser?.close();
+    await this.#server?.stop();
+    this.#kind = '';
+    this.#server = this.#browser = this.#shared = undefined;
+  }
+}
+
+/** @param {import('playwright-core').Browser} browser @param {string} base */
+async function openMoving(browser, base) {
+  const opened = await openContext(browser, base);
+  return { ...opened, page: await opened.context.newPage() };
+}
