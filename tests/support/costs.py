@@ -1,9 +1,9 @@
 """What each test costs in CPU seconds, as a pytest plugin: wall time says little on a busy machine.
 
 `python -m pytest -p tests.support.costs --costs costs.tsv` writes one line per test: seconds of CPU
-of its own process and of the child processes that ended meanwhile (set-up, test and tear-down
-together), seconds of wall time, name. A fixture shared by several tests counts for the test that
-makes it and the one after which it ends.
+of its own process and of what it has started, ended or not (set-up, test and tear-down together),
+seconds of wall time, name. A fixture shared by several tests counts for the test that makes it and
+the one after which it ends.
 """
 
 from __future__ import annotations
@@ -34,4 +34,24 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 def _cpu_seconds() -> float:
     times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
+    own = times.user + times.system + times.children_user + times.children_system
+    return own + sum(_of_descendants(os.getpid(), _processes()))
+
+
+def _processes() -> dict[int, list[tuple[int, float]]]:
+    """Id and CPU seconds (with those of children it has waited for) of every process, by parent."""
+    found: dict[int, list[tuple[int, float]]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        seconds = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+        found.setdefault(int(fields[1]), []).append((int(path.parent.name), seconds))
+    return found
+
+
+def _of_descendants(parent: int, processes: dict[int, list[tuple[int, float]]]) -> Iterator[float]:
+    for child, seconds in processes.get(parent, []):
+        yield seconds
+        yield from _of_descendants(child, processes)

@@ -12,9 +12,7 @@
 
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
-import { mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { readFileSync } from 'node:fs';
 import { createInterface } from 'node:readline';
 import { parseArgs, promisify } from 'node:util';
 
@@ -37,6 +35,7 @@ import {
   phase,
   activity,
   mainButton,
+  silentMicrophone,
   hangUp,
   openGroup,
   tone,
@@ -48,6 +47,7 @@ import { callScenarios } from './calls.mjs';
 import { findFirefox, firefoxScenarios } from './firefox.mjs';
 import { extraScenarios } from './extras.mjs';
 import { lineScenarios } from './lines.mjs';
+import { pageScenarios } from './pages.mjs';
 import { allow, findBrowser, launch, openStill } from './support/browser.mjs';
 import { startBelow } from './support/proxy.mjs';
 import { startServer } from './support/server.mjs';
@@ -62,8 +62,6 @@ const { values: flags, positionals: wanted } = parseArgs({
   },
   allowPositionals: true,
 });
-
-const axeSource = readFileSync(new URL('../../node_modules/axe-core/axe.min.js', import.meta.url), 'utf8');
 
 /** In the middle of a mixed call: the mixer moves, shows levels, and its sliders are heard at once. */
 async function tryMixer(page, units) {
@@ -470,27 +468,20 @@ const scenarios = {
     assert.ok((await page.getByText(/Open https:/).textContent()).includes('/audio_duplex'));
   },
 
-  async restart({ browser }) {
-    let server = await startServer(flags.python, { slots: 1 });
-    try {
-      const { context } = await openStill(browser, server.base, { expected: [/.*/] });
-      const page = await context.newPage();
-      await page.goto('/half_duplex');
-      await mainButton(page).click();
-      await phase(page, 'live');
-      await server.stop();
-      await phase(page, 'ended');
-      const notice = await page.locator('.notices .notice strong').first().textContent();
-      assert.equal(notice, 'The server is being restarted.');
-      server = await startServer(flags.python, { slots: 1, port: server.port });
-      await page.locator('.notices').getByRole('button', { name: 'Call again' }).click();
-      await phase(page, 'live');
-      await hangUp(page);
-      await context.close();
-      return notice;
-    } finally {
-      await server.stop();
-    }
+  async restart({ page, expected, restarted }) {
+    expected.push(/.*/);
+    await page.goto('/half_duplex');
+    await mainButton(page).click();
+    await phase(page, 'live');
+    const again = await restarted();
+    await phase(page, 'ended');
+    const notice = await page.locator('.notices .notice strong').first().textContent();
+    assert.equal(notice, 'The server is being restarted.');
+    await again();
+    await page.locator('.notices').getByRole('button', { name: 'Call again' }).click();
+    await phase(page, 'live');
+    await hangUp(page);
+    return notice;
   },
 
   async keys({ browser }) {
@@ -675,24 +666,6 @@ const scenarios = {
     await field.fill('Hello there');
     await field.press('Enter');
     await until(page, () => (document.querySelector('p-transcript .assistant')?.textContent ?? '').length > 3);
-  },
-
-  async file_mode({ page }) {
-    const wire = wiretap(page);
-    await page.goto('/audio_duplex');
-    await page.getByRole('tab', { name: 'Settings' }).click();
-    await page.getByText('Live or from a file').click();
-    await page.locator('p-source select').first().selectOption('file');
-    await page.locator('p-source input[type=file]').setInputFiles(flags.wav);
-    await page.getByText(/LUFS/).first().waitFor();
-    await mainButton(page).click();
-    await phase(page, 'live');
-    await wire.sends(3, ({ type }) => type === 'input_audio_buffer.append');
-    await hangUp(page);
-    const loud = wire.sent.filter(
-      ({ message }) => message.audio && floats(message.audio).some((value) => Math.abs(value) > 0.01),
-    );
-    assert.ok(loud.length > 0);
   },
 
   async voice_upload({ page }) {
@@ -990,43 +963,33 @@ const scenarios = {
     return `silent ${silentAfterMs} ms after it was noticed`;
   },
 
-  async given_back({ page, context, base }) {
+  async given_back({ page, context }) {
     // Nobody looks and nobody speaks when the turn comes: 20 seconds, then the next one has it.
-    const quiet = join(mkdtempSync(join(tmpdir(), 'parley-quiet-')), 'quiet.wav');
-    writeFileSync(quiet, tone(100, 2, 0));
-    const browser = await launch({ wav: quiet });
-    try {
-      await page.goto('/audio_duplex');
-      await mainButton(page).click();
-      await phase(page, 'live');
-      const { context: away, errors } = await openStill(browser, base);
-      const second = await away.newPage();
-      await second.addInitScript(() =>
-        Object.defineProperty(Document.prototype, 'hidden', { get: () => globalThis.__away ?? false }),
-      );
-      await second.goto('/audio_duplex');
-      await mainButton(second).click();
-      await phase(second, 'queued');
-      await second.evaluate(() => (globalThis.__away = true));
-      await hangUp(page);
-      await phase(second, 'live');
-      const from = Date.now();
-      const third = await context.newPage();
-      await third.goto('/half_duplex');
-      await mainButton(third).click();
-      await phase(third, 'queued');
-      await phase(second, 'ended');
-      const waitedS = (Date.now() - from) / 1000;
-      assert.ok(waitedS > 15, `after ${waitedS} s`);
-      assert.ok(await second.getByText('Your turn came while you were away').isVisible());
-      await phase(third, 'live');
-      await hangUp(third);
-      assert.deepEqual(errors, []);
-      await away.close();
-      return `after ${waitedS.toFixed(1)} s`;
-    } finally {
-      await browser.close();
-    }
+    await page.goto('/audio_duplex');
+    await mainButton(page).click();
+    await phase(page, 'live');
+    const second = await context.newPage();
+    await silentMicrophone(second);
+    await second.addInitScript(() =>
+      Object.defineProperty(Document.prototype, 'hidden', { get: () => globalThis.__away ?? false }),
+    );
+    await second.goto('/audio_duplex');
+    await mainButton(second).click();
+    await phase(second, 'queued');
+    await second.evaluate(() => (globalThis.__away = true));
+    await hangUp(page);
+    await phase(second, 'live');
+    const from = Date.now();
+    await page.goto('/half_duplex');
+    await mainButton(page).click();
+    await phase(page, 'queued');
+    await phase(second, 'ended');
+    const waitedS = (Date.now() - from) / 1000;
+    assert.ok(waitedS > 15, `after ${waitedS} s`);
+    assert.ok(await second.getByText('Your turn came while you were away').isVisible());
+    await phase(page, 'live');
+    await hangUp(page);
+    return `after ${waitedS.toFixed(1)} s`;
   },
 
   async operations({ page, context }) {
@@ -1210,67 +1173,10 @@ const scenarios = {
     assert.ok(instructions[1].startsWith(instructions[0]) && instructions[1].includes('The capital is Vientiane.'));
   },
 
-  async accessible({ browser, base }) {
-    const found = [];
-    for (const [colorScheme, viewport] of [
-      ['light', { width: 1280, height: 800 }],
-      ['dark', { width: 390, height: 844 }],
-    ]) {
-      const { context, errors } = await openStill(browser, base, {
-        options: { colorScheme, viewport },
-      });
-      for (const path of [
-        '/',
-        '/privacy',
-        '/about',
-        '/recordings',
-        '/turnbased',
-        '/half_duplex',
-        '/audio_duplex',
-        '/omni',
-        '/realtime',
-        '/admin',
-        '/s/demo_recording',
-      ]) {
-        const page = await context.newPage();
-        if (path.startsWith('/s/')) await mockRecording(page);
-        await page.goto(path);
-        await page.waitForLoadState('networkidle');
-        // Open what is folded, so that it is looked at too.
-        await page.evaluate(() => {
-          for (const node of document.querySelectorAll('details')) node.open = true;
-        });
-        if (['/half_duplex', '/audio_duplex', '/omni'].includes(path)) {
-          if (colorScheme === 'dark') await page.getByRole('button', { name: 'Settings' }).click();
-          else await page.getByRole('tab', { name: 'Settings' }).click();
-          await page.waitForTimeout(350);
-        }
-        const wider = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
-        if (wider > 0) found.push(`${colorScheme} ${path} is ${wider} pixels wider than the screen`);
-        // Through the debugger: the page's own policy forbids scripts from elsewhere, as it should.
-        const session = await context.newCDPSession(page);
-        await session.send('Runtime.evaluate', { expression: axeSource });
-        const { result } = await session.send('Runtime.evaluate', {
-          expression:
-            'axe.run().then(({violations}) => JSON.stringify(violations.map(({id, nodes}) => [id, nodes.slice(0, 4).map((node) => node.target.join(" ") + " " + node.failureSummary)])))',
-          awaitPromise: true,
-          returnByValue: true,
-        });
-        for (const [id, nodes] of JSON.parse(result.value))
-          found.push(`${colorScheme} ${path}: ${id}: ${nodes.join(' | ')}`);
-        await page.close();
-      }
-      found.push(...errors);
-      await context.close();
-    }
-    assert.deepEqual(found, []);
-  },
-
-  async weight({ browser, base }) {
-    // What travels, headers and packing included, with nothing in the cache.
+  async weight({ context }) {
+    // What travels, headers and packing included; pages whose requests are looked at use no cache.
     const weights = {};
     for (const path of ['/', '/turnbased', '/half_duplex', '/audio_duplex', '/omni', '/realtime', '/admin']) {
-      const { context, errors } = await openStill(browser, base);
       const page = await context.newPage();
       const session = await context.newCDPSession(page);
       await session.send('Network.enable');
@@ -1298,8 +1204,7 @@ const scenarios = {
       assert.equal((await (await packed).allHeaders())['content-encoding'], 'gzip');
       weights[path] = `${first} of ${Math.round(bytes / 1024)}`;
       assert.ok(bytes > 10 * 1024 && bytes < 300 * 1024, `${path} loads ${bytes} bytes`);
-      assert.deepEqual(errors, []);
-      await context.close();
+      await page.close();
     }
     return Object.entries(weights)
       .map(([path, kb]) => `${path} ${kb} KB`)
@@ -1329,30 +1234,6 @@ const scenarios = {
     );
     await page.reload();
     await page.getByText('开始说话').waitFor();
-  },
-
-  async recording({ page }) {
-    await page.goto('/audio_duplex');
-    await page.evaluate(() =>
-      localStorage.setItem('parley.settings.audio_duplex', JSON.stringify({ recordHere: true })),
-    );
-    await page.reload();
-    await mainButton(page).click();
-    await activity(page, 'speaking');
-    await activity(page, 'listening');
-    await hangUp(page);
-    const saving = page.waitForEvent('download');
-    await page.getByRole('button', { name: 'Save the recording' }).click();
-    const wav = readFileSync(await (await saving).path());
-    assert.equal(wav.readUInt16LE(22), 2);
-    assert.equal(wav.readUInt32LE(24), 16000);
-    const side = (which) => {
-      let loud = 0;
-      for (let at = 44 + which * 2; at < wav.length; at += 4) loud = Math.max(loud, Math.abs(wav.readInt16LE(at)));
-      return loud / 32768;
-    };
-    assert.ok(side(0) > 0.05 && side(1) > 0.05, `left ${side(0)}, right ${side(1)}`);
-    return `${((wav.length - 44) / 64000).toFixed(1)} s`;
   },
 
   async keyboard({ page }) {
@@ -1439,7 +1320,7 @@ if (!findBrowser()) {
   console.log('skipped: no Chromium here (apt-get install chromium)');
   process.exit(77);
 }
-Object.assign(scenarios, callScenarios, extraScenarios, firefoxScenarios, lineScenarios);
+Object.assign(scenarios, callScenarios, extraScenarios, firefoxScenarios, lineScenarios, pageScenarios);
 /** Scenarios whose pages move, and are heard and seen as well for it. */
 const MOVING = new Set(['duplex_gapless', 'omni']);
 /** Scenarios that look at what the server recorded. */

@@ -4,11 +4,9 @@
  */
 
 import assert from 'node:assert/strict';
-import { mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { readFileSync } from 'node:fs';
 
-import { launch, openStill } from './support/browser.mjs';
+import { openStill } from './support/browser.mjs';
 import {
   activity,
   eventually,
@@ -18,8 +16,8 @@ import {
   mainButton,
   openGroup,
   phase,
+  steadyMicrophone,
   tap,
-  tone,
   until,
   wiretap,
 } from './support/page.mjs';
@@ -92,6 +90,8 @@ async function recordedSides(page) {
   const saving = page.waitForEvent('download');
   await page.getByRole('button', { name: 'Save the recording' }).click();
   const wav = readFileSync(await (await saving).path());
+  assert.equal(wav.readUInt16LE(22), 2);
+  assert.equal(wav.readUInt32LE(24), 16000);
   const sides = [[], []];
   for (let at = 44; at + 3 < wav.length; at += 4) {
     sides[0].push(wav.readInt16LE(at) / 32768);
@@ -251,40 +251,32 @@ export const callScenarios = {
     await page.locator('dialog.large img').waitFor();
   },
 
-  async w4_muted_is_not_recorded({ base }) {
+  async w4_muted_is_not_recorded({ page }) {
     // A microphone that is never silent by itself, and nothing that would take a steady tone for noise.
-    const steady = join(mkdtempSync(join(tmpdir(), 'parley-steady-')), 'steady.wav');
-    writeFileSync(steady, tone(300, 4));
-    const browser = await launch({ wav: steady });
-    try {
-      const { context, errors } = await openStill(browser, base);
-      const page = await context.newPage();
-      await setting(page, 'audio_duplex', { recordHere: true, studio: true });
-      await madeUp(page);
-      await page.goto('/audio_duplex');
-      await tap(page);
-      await mainButton(page).click();
-      await phase(page, 'live');
-      await hearOn(page, 2);
-      await page.keyboard.press('m');
-      await hearOn(page, 4);
-      await page.keyboard.press('m');
-      await hearOn(page, 3);
-      await hangUp(page);
-      const [left] = await recordedSides(page);
-      const quiet = longestQuiet(left) / 16000;
-      assert.ok(quiet > 3, `muted for 4 s, of which ${quiet} s are silent in the recording`);
-      assert.ok(peak(left.slice(-16000)) > 0.05, `and heard after that: ${left.length / 16000} s, ${peak(left)}`);
-      assert.deepEqual(errors, []);
-      return `${quiet.toFixed(1)} s of silence`;
-    } finally {
-      await browser.close();
-    }
+    await steadyMicrophone(page, 300);
+    await setting(page, 'audio_duplex', { recordHere: true, studio: true });
+    await madeUp(page);
+    await page.goto('/audio_duplex');
+    await tap(page);
+    await mainButton(page).click();
+    await phase(page, 'live');
+    await hearOn(page, 2);
+    await page.keyboard.press('m');
+    await hearOn(page, 4);
+    await page.keyboard.press('m');
+    await hearOn(page, 3);
+    await hangUp(page);
+    const [left] = await recordedSides(page);
+    const quiet = longestQuiet(left) / 16000;
+    assert.ok(quiet > 3, `muted for 4 s, of which ${quiet} s are silent in the recording`);
+    assert.ok(peak(left.slice(-16000)) > 0.05, `and heard after that: ${left.length / 16000} s, ${peak(left)}`);
+    return `${quiet.toFixed(1)} s of silence`;
   },
 
   async w15_another_microphone({ page }) {
+    // Recorded here, both sides, and whichever microphone it is.
     await setting(page, 'audio_duplex', { recordHere: true });
-    await madeUp(page);
+    await madeUp(page, { onUnit: (say, count) => say(count === 2 ? speaking('Hello. ', true) : listening) });
     await page.goto('/audio_duplex');
     await tap(page);
     await mainButton(page).click();
@@ -293,8 +285,10 @@ export const callScenarios = {
     await page.locator('p-devices select').first().dispatchEvent('change');
     await hearOn(page, 8);
     await hangUp(page);
-    const [left] = await recordedSides(page);
+    const [left, right] = await recordedSides(page);
     assert.ok(peak(left.slice(16000)) > 0.05, 'the person is still in the recording');
+    assert.ok(peak(right) > 0.05, 'and so is the assistant');
+    return `${(left.length / 16000).toFixed(1)} s`;
   },
 
   async w6_network_cut({ browser, base }) {

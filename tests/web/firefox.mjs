@@ -20,6 +20,11 @@ export const findFirefox = () => PLACES.find((place) => place && existsSync(plac
 const PREFERENCES = {
   // Nothing is drawn sixty times a second then.
   'ui.prefersReducedMotion': 1,
+  'layout.frame_rate': 15,
+  // One process for pages, and none that waits for the next.
+  'fission.autostart': false,
+  'dom.ipc.processCount': 1,
+  'dom.ipc.processPrelaunch.enabled': false,
   'media.navigator.streams.fake': true,
   'media.navigator.permission.disabled': true,
   'media.autoplay.default': 0,

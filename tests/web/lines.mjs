@@ -1,30 +1,14 @@
-/** What the best machine does not show: slow lines, slow processors, long words, and no mouse at all. */
+/** What the best machine does not show: slow lines, slow processors, and proxies. */
 
 import assert from 'node:assert/strict';
 
-import { launch, openContext, openStill } from './support/browser.mjs';
+import { openContext, openStill } from './support/browser.mjs';
 import { activity, hangUp, heard, hearOn, mainButton, phase, tap, until, wiretap } from './support/page.mjs';
 import { startBelow, startProxy } from './support/proxy.mjs';
-import { mockRecording } from './support/recording.mjs';
-import { startServer } from './support/server.mjs';
 import { compareSound, envelope } from './support/sound.mjs';
 
 /** 200 ms there and back, one packet in a hundred lost, 1 Mbit/s. */
 const LINE = { delayMs: 100, bytesPerS: 125_000, loss: 0.01 };
-const PAGES = [
-  '/',
-  '/turnbased',
-  '/half_duplex',
-  '/audio_duplex',
-  '/omni',
-  '/realtime',
-  '/recordings',
-  '/privacy',
-  '/about',
-  '/admin',
-  '/s/demo_recording',
-];
-
 export const lineScenarios = {
   async slow_line({ browser, base }) {
     const proxy = await startProxy(Number(new URL(base).port), LINE);
@@ -54,14 +38,10 @@ export const lineScenarios = {
     }
   },
 
-  async small_sound({ wav, python }) {
+  async small_sound({ browser, elsewhere }) {
     // A server of another name is another machine to the page: sound crosses as 16-bit samples.
-    const env = { PARLEY_SECURITY__ALLOWED_HOSTS: 'parley.test' };
-    const server = await startServer(python, { env });
-    const elsewhere = `http://parley.test:${server.port}`;
-    const browser = await launch({ wav, elsewhere });
+    const { context, errors } = await openStill(browser, elsewhere);
     try {
-      const { context, errors } = await openStill(browser, elsewhere);
       const page = await context.newPage();
       const wire = wiretap(page);
       await page.goto('/audio_duplex');
@@ -89,8 +69,7 @@ export const lineScenarios = {
       const published = Math.ceil((16_000 * 4) / 3) * 4;
       return `${Math.round((100 * units[0].bytes) / published)} % of the bytes of a published unit, likeness ${likeness.toFixed(3)}`;
     } finally {
-      await browser.close();
-      await server.stop();
+      await context.close();
     }
   },
 
@@ -156,103 +135,4 @@ export const lineScenarios = {
     await context.close();
     return `button after ${Math.round(readyMs)} ms, gaps ${gaps.trim()}`;
   },
-
-  async stress({ browser, base }) {
-    // Every word a third longer, as in languages that compound theirs, on the narrowest of phones.
-    const options = { viewport: { width: 360, height: 740 }, hasTouch: true, isMobile: true };
-    const { context, errors } = await openStill(browser, base, { options });
-    await context.route(/\/words\/en\.js$/, async (route) => {
-      const response = await route.fetch();
-      const longer = (text) =>
-        text.replace(/(?<![{\w])[A-Za-z]{4,}(?![}\w])/g, (word) => word + word.slice(-Math.ceil(word.length / 3)));
-      const body = (await response.text()).replace(
-        /(^\s*'[\w.]+':\s*')((?:[^'\\]|\\.)*)/gm,
-        (_, key, text) => key + longer(text),
-      );
-      await route.fulfill({ response, body });
-    });
-    const wide = [];
-    for (const path of PAGES) {
-      const page = await context.newPage();
-      if (path.startsWith('/s/')) await mockRecording(page);
-      await page.goto(path);
-      await page.waitForLoadState('networkidle');
-      for (const open of await page.locator('.dock [aria-expanded]').all()) {
-        await open.click();
-        await page.waitForTimeout(350);
-        wide.push(...(await overflowing(page, path)));
-        await page.keyboard.press('Escape');
-      }
-      wide.push(...(await overflowing(page, path)));
-      await page.close();
-    }
-    assert.deepEqual([...new Set(wide)], []);
-    assert.deepEqual(errors, []);
-    await context.close();
-  },
-
-  async walk({ context }) {
-    // Everything that can be pressed is reached by Tab alone, in order, shows that it is, and has a name.
-    const counts = [];
-    for (const path of PAGES) {
-      const page = await context.newPage();
-      if (path.startsWith('/s/')) await mockRecording(page);
-      await page.goto(path);
-      await page.waitForLoadState('networkidle');
-      const wanted = await page.evaluate(() => {
-        const all = [...document.querySelectorAll('a[href], button, input, select, textarea, summary, [tabindex="0"]')];
-        const open = all.filter(
-          (node) => node.checkVisibility({ visibilityProperty: true }) && !node.disabled && node.tabIndex >= 0,
-        );
-        for (const [i, node] of open.entries()) node.dataset.walk = String(i);
-        return open.length;
-      });
-      const seen = new Set();
-      for (let i = 0; i < wanted + 5; i++) {
-        await page.keyboard.press('Tab');
-        const here = await page.evaluate(() => {
-          const node = document.activeElement;
-          if (!node || node === document.body) return null;
-          const style = getComputedStyle(node);
-          const isShown =
-            style.outlineStyle !== 'none' ||
-            // The browser's own player shows inside itself which of its buttons has the focus.
-            node.matches('audio[controls], video[controls]') ||
-            node.closest(':focus-within')?.matches('.compose, .writing') ||
-            getComputedStyle(node.closest('form') ?? node).outlineStyle !== 'none';
-          return { id: node.dataset.walk ?? '', isShown, what: node.outerHTML.slice(0, 90) };
-        });
-        if (!here) break;
-        assert.ok(here.isShown, `${path}: the focus is not seen on ${here.what}`);
-        seen.add(here.id);
-      }
-      seen.delete('');
-      assert.ok(seen.size >= wanted - 1, `${path}: ${seen.size} of ${wanted} are reached`);
-      counts.push(`${path} ${seen.size}`);
-      await page.close();
-    }
-    return counts.join(', ');
-  },
 };
-
-/** What sticks out of the screen, where nothing scrolls it. */
-async function overflowing(page, path) {
-  return await page.evaluate((where) => {
-    const found = [];
-    if (document.documentElement.scrollWidth > innerWidth)
-      found.push(`${where}: the page is ${document.documentElement.scrollWidth} wide`);
-    for (const node of document.querySelectorAll('button, a, p, h1, h2, strong, label, .chip, li')) {
-      if (
-        !node.checkVisibility({ visibilityProperty: true }) ||
-        node.closest('.visually-hidden, .scroll-x, .skip, .toasts, .tabs')
-      )
-        continue;
-      const { left, right, width } = node.getBoundingClientRect();
-      if (width > 0 && (right > innerWidth + 1 || left < -1))
-        found.push(
-          `${where}: ${node.tagName} “${(node.textContent ?? '').trim().slice(0, 40)}” ${Math.round(left)}–${Math.round(right)}`,
-        );
-    }
-    return found;
-  }, path);
-}

@@ -236,6 +236,23 @@ export async function openGroup(page, name) {
   await page.locator('summary', { hasText: name }).click();
 }
 
+/** A microphone of which nothing is heard, or a tone that never ends: for what the browser's own does not play. */
+export const silentMicrophone = (page) => steadyMicrophone(page, 0);
+
+/** @param {number} hz of the tone; 0 for silence */
+export async function steadyMicrophone(page, hz) {
+  await page.addInitScript((frequency) => {
+    navigator.mediaDevices.getUserMedia = async () => {
+      const context = new AudioContext();
+      const outlet = context.createMediaStreamDestination();
+      const tone = new OscillatorNode(context, { frequency });
+      tone.connect(new GainNode(context, { gain: frequency ? 0.3 : 0 })).connect(outlet);
+      tone.start();
+      return outlet.stream;
+    };
+  }, hz);
+}
+
 /** A WAV file with a tone. */
 export function tone(hz, seconds, size = 0.3) {
   return Buffer.from(

@@ -6,6 +6,9 @@ import { allow, launch, openContext, openStill } from './browser.mjs';
 import { eventually } from './page.mjs';
 import { startServer } from './server.mjs';
 
+/** The server's other name, which pages take for another machine's. */
+const ELSEWHERE = 'parley.test';
+
 /**
  * A context that scenarios have one after the other: the browser keeps what it has loaded and compiled, and nothing
  * that a page has stored. Loading everything anew costs more of a processor than most scenarios.
@@ -46,6 +49,7 @@ class SharedContext {
 export class Stage {
   #how;
   #kind = '';
+  #options = {};
   /** @type {Awaited<ReturnType<typeof startServer>> | undefined} */
   #server;
   /** @type {import('playwright-core').Browser | undefined} */
@@ -67,7 +71,8 @@ export class Stage {
     const kind = `${model} ${replays}`;
     if (kind !== this.#kind) {
       await this.close();
-      this.#server = await startServer(this.#how.python, { model, slots: 1, replays });
+      this.#options = { model, slots: 1, replays, env: { PARLEY_SECURITY__ALLOWED_HOSTS: ELSEWHERE } };
+      this.#server = await startServer(this.#how.python, this.#options);
       this.#kind = kind;
     }
     const idle = async () => (await (await fetch(`${this.base}/status`)).json()).idle_workers;
@@ -80,11 +85,13 @@ export class Stage {
    */
   async play(scenario, { isMoving }) {
     const { base } = this;
-    this.#browser ??= await launch({ wav: this.#how.wav });
+    const elsewhere = `http://${ELSEWHERE}:${new URL(base).port}`;
+    this.#browser ??= await launch({ wav: this.#how.wav, elsewhere });
     this.#shared ??= await SharedContext.open(this.#browser, base);
     const opened = isMoving ? await openMoving(this.#browser, base) : this.#shared.lend();
     try {
-      const said = await scenario({ ...this.#how, base, browser: this.#browser, ...opened });
+      const restarted = () => this.#restarted();
+      const said = await scenario({ ...this.#how, base, browser: this.#browser, elsewhere, restarted, ...opened });
       assert.deepEqual(opened.errors, [], 'the console is clean');
       if (isMoving) await opened.context.close();
       else await this.#shared.takeBack();
@@ -93,6 +100,15 @@ export class Stage {
       error.stack += opened.errors.map((line) => `\n     ${line}`).join('');
       throw error;
     }
+  }
+
+  /** The server ends; what is returned starts it again, at the same port. */
+  async #restarted() {
+    const { port, stop } = /** @type {Awaited<ReturnType<typeof startServer>>} */ (this.#server);
+    await stop();
+    return async () => {
+      this.#server = await startServer(this.#how.python, { ...this.#options, port });
+    };
   }
 
   async close() {

@@ -1,0 +1,169 @@
+/**
+ * Every page, once on a desk and once on a phone: whether it fits, what axe-core finds, and whether the keyboard
+ * reaches all of it.
+ */
+
+import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
+
+import { openStill } from './support/browser.mjs';
+import { mockRecording } from './support/recording.mjs';
+
+const PAGES = [
+  '/',
+  '/turnbased',
+  '/half_duplex',
+  '/audio_duplex',
+  '/omni',
+  '/realtime',
+  '/recordings',
+  '/privacy',
+  '/about',
+  '/admin',
+  '/s/demo_recording',
+];
+
+const axeSource = readFileSync(new URL('../../node_modules/axe-core/axe.min.js', import.meta.url), 'utf8');
+
+export const pageScenarios = {
+  async every_page_on_a_desk({ page: first, context }) {
+    const found = [];
+    const counts = [];
+    let page = first;
+    for (const path of PAGES) {
+      if (path.startsWith('/s/')) {
+        // Not the page of the others: what is made up for it keeps the browser from using its cache.
+        page = await context.newPage();
+        await mockRecording(page);
+      }
+      await page.setViewportSize({ width: 1280, height: 800 });
+      await page.goto(path);
+      await page.waitForLoadState('networkidle');
+      const { seen, faults } = await walk(page);
+      counts.push(`${path} ${seen}`);
+      found.push(...faults.map((fault) => `${path}: ${fault}`));
+      await unfold(page);
+      if (['/half_duplex', '/audio_duplex', '/omni'].includes(path)) {
+        await page.getByRole('tab', { name: 'Settings' }).click();
+      }
+      found.push(...(await overflowing(page, path)), ...(await findings(page, path)));
+    }
+    assert.deepEqual(found, []);
+    return counts.join(', ');
+  },
+
+  async every_page_on_a_phone({ browser, base }) {
+    // Every word a third longer, as in languages that compound theirs, on the narrowest of phones.
+    const { context, errors } = await openStill(browser, base, {
+      options: { viewport: { width: 360, height: 740 }, hasTouch: true, isMobile: true, colorScheme: 'dark' },
+    });
+    const page = await context.newPage();
+    await page.route(/\/words\/en\.js$/, async (route) => {
+      const response = await route.fetch();
+      const longer = (text) =>
+        text.replace(/(?<![{\w])[A-Za-z]{4,}(?![}\w])/g, (word) => word + word.slice(-Math.ceil(word.length / 3)));
+      const body = (await response.text()).replace(
+        /(^\s*'[\w.]+':\s*')((?:[^'\\]|\\.)*)/gm,
+        (_, key, text) => key + longer(text),
+      );
+      await route.fulfill({ response, body });
+    });
+    await mockRecording(page);
+    const found = [];
+    for (const path of PAGES) {
+      await page.goto(path);
+      await page.waitForLoadState('networkidle');
+      found.push(...(await overflowing(page, path)));
+      for (const open of await page.locator('.dock [aria-expanded]').all()) {
+        await open.click();
+        found.push(...(await overflowing(page, path)));
+        await page.keyboard.press('Escape');
+      }
+      await unfold(page);
+      // Sheets open over a call: the last of them is looked at, too.
+      const sheet = page.locator('.dock [aria-expanded]').last();
+      if ((await sheet.count()) > 0) await sheet.click();
+      found.push(...(await overflowing(page, path)), ...(await findings(page, path)));
+    }
+    assert.deepEqual([...new Set(found)], []);
+    assert.deepEqual(errors, []);
+    await context.close();
+  },
+};
+
+/** Open what is folded, so that it is looked at too. */
+const unfold = (page) =>
+  page.evaluate(() => {
+    for (const node of document.querySelectorAll('details')) node.open = true;
+  });
+
+/** What axe-core finds. Through the debugger: the page's own policy forbids scripts from elsewhere, as it should. */
+async function findings(page, path) {
+  const session = await page.context().newCDPSession(page);
+  await session.send('Runtime.evaluate', { expression: axeSource });
+  const { result } = await session.send('Runtime.evaluate', {
+    expression:
+      'axe.run({resultTypes: ["violations"]}).then(({violations}) => JSON.stringify(violations.map(({id, nodes}) => [id, nodes.slice(0, 4).map((node) => node.target.join(" ") + " " + node.failureSummary)])))',
+    awaitPromise: true,
+    returnByValue: true,
+  });
+  await session.detach();
+  return JSON.parse(result.value).map(([id, nodes]) => `${path}: ${id}: ${nodes.join(' | ')}`);
+}
+
+/** Everything that can be pressed is reached by Tab alone, in order, shows that it is, and has a name. */
+async function walk(page) {
+  const wanted = await page.evaluate(() => {
+    const all = [...document.querySelectorAll('a[href], button, input, select, textarea, summary, [tabindex="0"]')];
+    const open = all.filter(
+      (node) => node.checkVisibility({ visibilityProperty: true }) && !node.disabled && node.tabIndex >= 0,
+    );
+    for (const [i, node] of open.entries()) node.dataset.walk = String(i);
+    return open.length;
+  });
+  const faults = [];
+  const seen = new Set();
+  for (let i = 0; i < wanted + 5; i++) {
+    await page.keyboard.press('Tab');
+    const here = await page.evaluate(() => {
+      const node = document.activeElement;
+      if (!node || node === document.body) return null;
+      const style = getComputedStyle(node);
+      const isShown =
+        style.outlineStyle !== 'none' ||
+        // The browser's own player shows inside itself which of its buttons has the focus.
+        node.matches('audio[controls], video[controls]') ||
+        node.closest(':focus-within')?.matches('.compose, .writing') ||
+        getComputedStyle(node.closest('form') ?? node).outlineStyle !== 'none';
+      return { id: node.dataset.walk ?? '', isShown, what: node.outerHTML.slice(0, 90) };
+    });
+    if (!here) break;
+    if (!here.isShown) faults.push(`the focus is not seen on ${here.what}`);
+    seen.add(here.id);
+  }
+  seen.delete('');
+  if (seen.size < wanted - 1) faults.push(`${seen.size} of ${wanted} are reached`);
+  return { seen: seen.size, faults };
+}
+
+/** What sticks out of the screen, where nothing scrolls it. */
+async function overflowing(page, path) {
+  return await page.evaluate((where) => {
+    const found = [];
+    if (document.documentElement.scrollWidth > innerWidth)
+      found.push(`${where}: the page is ${document.documentElement.scrollWidth} wide`);
+    for (const node of document.querySelectorAll('button, a, p, h1, h2, strong, label, .chip, li')) {
+      if (
+        !node.checkVisibility({ visibilityProperty: true }) ||
+        node.closest('.visually-hidden, .scroll-x, .skip, .toasts, .tabs')
+      )
+        continue;
+      const { left, right, width } = node.getBoundingClientRect();
+      if (width > 0 && (right > innerWidth + 1 || left < -1))
+        found.push(
+          `${where}: ${node.tagName} “${(node.textContent ?? '').trim().slice(0, 40)}” ${Math.round(left)}–${Math.round(right)}`,
+        );
+    }
+    return found;
+  }, path);
+}
