@@ -24,7 +24,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     cpu, wall = _cpu_seconds(), time.monotonic()
     result = yield
-    cpu, wall = _cpu_seconds() - cpu, time.monotonic() - wall
+    # What ended without being waited for is lost.
+    cpu, wall = max(0.0, _cpu_seconds() - cpu), time.monotonic() - wall
     path = item.config.getoption("--costs")
     if path is not None:
         with path.open("a", encoding="utf-8") as file:
