@@ -112,13 +112,26 @@ class PlayedSound:
 
     def is_heard_in(self, heard: Sequence[Samples], at_s: float) -> bool:
         """Whether the microphone's last windows, 16 kHz, the last of which ended at `at_s`, are an
-        echo."""
+        echo. Learns when echoes are to be expected."""
+        is_echo, delay_s = self._find(heard, at_s)
+        if delay_s is not None:
+            if self._once_s is not None and abs(delay_s - self._once_s) <= NEAR_S:
+                self._delay_s = delay_s
+            self._once_s = delay_s
+        return is_echo
+
+    def is_like(self, heard: Sequence[Samples], at_s: float) -> bool:
+        """The same, of what `is_heard_in` will be asked about too: learns nothing."""
+        return self._find(heard, at_s)[0]
+
+    def _find(self, heard: Sequence[Samples], at_s: float) -> tuple[bool, float | None]:
+        """Whether it is an echo, and the delay of one that was not to be expected."""
         seconds = sum(map(len, heard)) / RATE_HZ
         longest_s = DELAY_S if self._is_told else ECHO_S
         while self._pieces and self._pieces[0].ends_s <= at_s - longest_s - seconds:
             self._drop()
         if not self._pieces:
-            return False
+            return False, None
         sound = resample(Pcm(np.concatenate(heard), RATE_HZ), ECHO_RATE_HZ).samples
         expected = [(-NEAR_S, DELAY_S)]
         if self._delay_s is not None:
@@ -126,16 +139,13 @@ class PlayedSound:
         for least_s, most_s in expected:
             alike, _ = self._search(sound, at_s, least_s, most_s)
             if alike >= ECHO_ALIKE:
-                return True
+                return True, None
         if self._is_told:
-            return False
+            return False, None
         alike, delay_s = self._search(sound, at_s, -EARLY_S, ECHO_S)
         if alike < SURELY_ALIKE:
-            return False
-        if self._once_s is not None and abs(delay_s - self._once_s) <= NEAR_S:
-            self._delay_s = delay_s
-        self._once_s = delay_s
-        return True
+            return False, None
+        return True, delay_s
 
     def _search(
         self, sound: Samples, at_s: float, least_s: float, most_s: float

@@ -6,7 +6,9 @@ the second it was a cough, an acknowledgement or the assistant's own echo. A pur
 knows neither clocks nor sockets. Times are monotonic seconds.
 
 Sound is looked at in windows of 1024 samples (64 ms), as in `utterance.py`, but every half of one,
-each window overlapping the last: who interrupts is not kept waiting for the end of a window.
+each window overlapping the last: who interrupts is not kept waiting for the end of a window. Nor
+for the end of a half: until something is suspected, the newest half is also heard where sound ends
+between two, and then the detector is put back.
 
 - A window counts as speech when the detector is sure enough of its second half and the sound
   stands out of the noise of the room, which is learnt from the quieter windows of the last seconds:
@@ -31,7 +33,16 @@ import numpy.typing as npt
 
 from parley.media.pcm import Pcm, Samples
 from parley.protocol.values import InterruptionOptions
-from parley.vad.base import HALF_SAMPLES, RATE_HZ, Detector, heard_in
+from parley.vad.base import (
+    HALF_SAMPLES,
+    RATE_HZ,
+    WINDOW_SAMPLES,
+    Detector,
+    Remembering,
+    heard_in,
+    restore,
+    snapshot,
+)
 from parley.vad.echo import PlayedSound
 
 BACKCHANNEL_MS: Final = 800
@@ -58,7 +69,7 @@ NOISE_LEAST_S: Final = 0.5
 COMPARED_HALVES: Final = 12
 """384 ms: what is looked for in what was played."""
 
-_HALF_MS: Final = 1000 * HALF_SAMPLES // RATE_HZ
+_SAMPLES_PER_MS: Final = RATE_HZ // 1000
 _HALVES_PER_S: Final = RATE_HZ / HALF_SAMPLES
 
 
@@ -94,10 +105,13 @@ class InterruptionDetector:
         self._detector = detector
         # The default sensitivity, a half, is the threshold at which Silero balances its errors.
         self._threshold = 0.95 - 0.9 * options.sensitivity
-        self._least_ms = options.min_speech_ms
-        self._most_ms = options.min_speech_ms
+        most_ms = options.min_speech_ms
         if options.backchannel == "ignore":
-            self._most_ms = max(self._most_ms, BACKCHANNEL_MS)
+            most_ms = max(most_ms, BACKCHANNEL_MS)
+        self._least = options.min_speech_ms * _SAMPLES_PER_MS
+        """Samples of speech that make a suspicion."""
+        self._most = most_ms * _SAMPLES_PER_MS
+        """... and an interruption."""
         self._levels: deque[float] = deque(maxlen=round(NOISE_S * _HALVES_PER_S))
         self._played = PlayedSound()
         self._heard: deque[Samples] = deque(maxlen=COMPARED_HALVES)
@@ -105,11 +119,14 @@ class InterruptionDetector:
         self._is_sure = False
         """Whether the next half is as `_was_echo` says."""
         self._rest: Samples = np.empty(0, np.float32)
+        self._counted = 0
+        """Samples of `_rest` that were speech and are in `_spoken` already."""
         self._position = 0
         self._last_power = 0.0
         self._began: int | None = None
-        self._spoken_ms = 0
-        self._pause_ms = 0
+        self._spoken = 0
+        self._pause = 0
+        """Samples of speech since it began, and since then without any."""
         self._is_suspected = False
         self._is_interrupted = False
 
@@ -160,6 +177,8 @@ class InterruptionDetector:
             ends_s += HALF_SAMPLES / RATE_HZ
             self._hear(half, probability, ends_s, events)
         self._rest = samples[whole:].copy()
+        if len(self._rest) and not self._is_suspected:
+            self._hear_newest(at_s, events)
         return events
 
     def _hear(
@@ -168,18 +187,13 @@ class InterruptionDetector:
         (level,) = self._levels_dbfs(half[np.newaxis])
         self._heard.append(half)
         self._position += HALF_SAMPLES
+        counted, self._counted = self._counted, 0
         is_speech = probability >= self._threshold and self._stands_out(level)
         if is_speech and not self._is_echo(ends_s):
-            if self._began is None:
-                self._began = self._position - HALF_SAMPLES
-                self._pause_ms = _HALF_MS
-            # The window of this half also holds the one before.
-            self._spoken_ms += _HALF_MS + min(self._pause_ms, _HALF_MS)
-            self._pause_ms = 0
-            self._follow(self._began, events)
+            self._speak(self._position - HALF_SAMPLES, HALF_SAMPLES - counted, events)
         elif self._began is not None:
-            self._pause_ms += _HALF_MS
-            if self._pause_ms >= PAUSE_MS:
+            self._pause += HALF_SAMPLES
+            if self._pause >= PAUSE_MS * _SAMPLES_PER_MS:
                 if self._is_suspected:
                     events.append(SpeechOver(self._position))
                 self._forget_speech()
@@ -187,18 +201,48 @@ class InterruptionDetector:
             self._was_echo = self._is_sure = False
         self._levels.append(level)
 
+    def _hear_newest(self, ends_s: float, events: list[InterruptionEvent]) -> None:
+        """Hear the newest half, which ends with `_rest`; the detector will hear that again when
+        its half is whole."""
+        detector, rest = self._detector, len(self._rest)
+        if not self._heard or not isinstance(detector, Remembering):
+            return
+        heard = np.concatenate([*self._heard, self._rest])[-COMPARED_HALVES * HALF_SAMPLES :]
+        if not self._stands_out(_dbfs(_power(heard[-WINDOW_SAMPLES:]))):
+            return
+        kept = snapshot(detector)
+        (probability,) = detector.probabilities(heard[np.newaxis, -HALF_SAMPLES:])
+        restore(detector, kept)
+        if probability < self._threshold:
+            return
+        if self._was_echo if self._is_sure else self._played.is_like([heard], ends_s):
+            return
+        fresh = HALF_SAMPLES if self._began is None else rest - self._counted
+        self._counted = rest
+        self._speak(self._position + rest - HALF_SAMPLES, fresh, events)
+
+    def _speak(self, at_sample: int, fresh: int, events: list[InterruptionEvent]) -> None:
+        """So many more samples are speech, heard in a half that begins at `at_sample`."""
+        if self._began is None:
+            self._began = at_sample
+            self._pause = HALF_SAMPLES
+        # The window of this half also holds the one before.
+        self._spoken += fresh + min(self._pause, HALF_SAMPLES)
+        self._pause = 0
+        self._follow(self._began, events)
+
     def _follow(self, began: int, events: list[InterruptionEvent]) -> None:
         """What so much speech amounts to."""
-        if not self._is_suspected and self._spoken_ms >= self._least_ms:
+        if not self._is_suspected and self._spoken >= self._least:
             self._is_suspected = True
             events.append(SpeechSuspected(began))
-        if not self._is_interrupted and self._spoken_ms >= self._most_ms:
+        if not self._is_interrupted and self._spoken >= self._most:
             self._is_interrupted = True
             events.append(Interrupted(began))
 
     def _forget_speech(self) -> None:
         self._began = None
-        self._spoken_ms = self._pause_ms = 0
+        self._spoken = self._pause = self._counted = 0
         self._is_suspected = self._is_interrupted = False
 
     def _stands_out(self, level: float) -> bool:
@@ -225,11 +269,18 @@ class InterruptionDetector:
 
     def _levels_dbfs(self, halves: npt.NDArray[np.float32]) -> list[float]:
         """The levels of the windows that end with each of `halves`, shape (B, HALF_SAMPLES)."""
-        # float64: the square of a sample beyond full scale must not overflow.
-        energies = np.einsum("bs,bs->b", halves, halves, dtype=np.float64).tolist()
         levels: list[float] = []
-        for energy in energies:
-            power = energy / HALF_SAMPLES
-            levels.append(10 * math.log10(max((self._last_power + power) / 2, 1e-12)))
+        for half in halves:
+            power = _power(half)
+            levels.append(_dbfs((self._last_power + power) / 2))
             self._last_power = power
         return levels
+
+
+def _power(samples: Samples) -> float:
+    # float64: the square of a sample beyond full scale must not overflow.
+    return float(np.einsum("s,s->", samples, samples, dtype=np.float64)) / len(samples)
+
+
+def _dbfs(power: float) -> float:
+    return 10 * math.log10(max(power, 1e-12))
