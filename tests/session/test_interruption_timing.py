@@ -20,6 +20,8 @@ from parley.media.pcm import Samples
 from parley.vad.silero import SileroModel
 
 COUNT = 20
+MOST_MS = 160
+"""95th percentile: a chunk and the beginning of a voice. 40 ms are left for everything else."""
 INTO_CHUNKS = 5
 """An answer is heard for half a second before somebody speaks."""
 
@@ -35,9 +37,7 @@ def words() -> tuple[Samples, ...]:
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-async def test_whoever_speaks_over_an_answer_silences_it_within_two_tenths_of_a_second(
-    dialect, words
-):
+async def test_whoever_speaks_over_an_answer_silences_it_at_once(dialect, words):
     delays_ms: list[float] = []
     async with worker_harness(
         clock=ManualClock(1000.0), detectors=SileroModel(), context_tokens=1_000_000
@@ -55,5 +55,5 @@ async def test_whoever_speaks_over_an_answer_silences_it_within_two_tenths_of_a_
             assert abs(call.heard_ms - call.played_ms) < 20
 
         assert call.late_samples == 0
-        assert sorted(delays_ms)[math.ceil(0.95 * COUNT) - 1] <= 200, sorted(delays_ms)
-        assert np.median(delays_ms) <= 150, sorted(delays_ms)
+        assert sorted(delays_ms)[math.ceil(0.95 * COUNT) - 1] <= MOST_MS, sorted(delays_ms)
+        assert np.median(delays_ms) <= 120, sorted(delays_ms)

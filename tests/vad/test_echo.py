@@ -105,3 +105,42 @@ def test_what_is_remembered_is_bounded():
         played.play(Pcm.silence(INPUT_RATE_HZ, INPUT_RATE_HZ), float(second))
 
     assert sum(len(piece.samples) for piece in played._pieces) <= WAITING_S * 4000
+
+
+def listen_quietly(
+    played: PlayedSound, start_s: float, end_s: float, *, loud: bool = False
+) -> None:
+    for index in range(round((end_s - start_s) / 0.032)):
+        starts_s = start_s + 0.032 * index
+        played.hear(loud, starts_s, starts_s + 0.032)
+
+
+def test_where_nothing_was_heard_of_what_was_played_only_a_sure_echo_is_one():
+    talk = noises.talk(8.0)
+    played = PlayedSound()
+    played.play(noises.pcm(talk), 100.0)
+    somewhat, copy = blurred(talk, 1.5, 0.4), heard(talk, 1.5)
+
+    listen_quietly(played, 100.1, 101.8)
+    assert not played.is_heard_in(somewhat, 101.8)
+    assert played.is_heard_in(copy, 101.8)
+
+    # Somebody speaks, which is no echo: nothing has changed.
+    listen_quietly(played, 101.8, 101.9, loud=True)
+    played.hear_somebody()
+    listen_quietly(played, 101.9, 102.1)
+    assert not played.is_heard_in(blurred(talk, 1.8, 0.4), 102.1)
+
+    # The loudspeaker is turned on.
+    listen_quietly(played, 102.1, 102.6, loud=True)
+    assert played.is_heard_in(blurred(talk, 2.3, 0.4), 102.6)
+
+
+def test_what_is_not_heard_while_nothing_is_played_says_nothing_about_echoes():
+    talk = noises.talk(2.0)
+    played = PlayedSound()
+    listen_quietly(played, 95.0, 100.0)
+    played.play(noises.pcm(talk), 100.0)
+    listen_quietly(played, 100.0, 100.5)
+
+    assert played.is_heard_in(blurred(talk, 0.5, 0.4), 100.5)

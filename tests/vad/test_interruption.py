@@ -115,6 +115,37 @@ def test_half_a_window_of_speech_is_enough_to_be_heard():
     assert events == [SpeechSuspected(15 * 1024), Interrupted(15 * 1024)]
 
 
+def test_speech_is_heard_before_its_half_window_is_whole(silero):
+    words = noises.spoken("No, not that.", "en-us")
+    heard = np.concatenate([noises.room(1.0), words])
+    # Of the half that ends at 16384, five sixths are there.
+    end = 16_300
+    detector = InterruptionDetector(silero(), HEED_FAST)
+
+    events = detector.feed(Pcm(heard[:end], INPUT_RATE_HZ), 1.0)
+
+    assert events == [SpeechSuspected(end - 512), Interrupted(end - 512)]
+    # What follows is the same speech.
+    assert detector.feed(Pcm(heard[end : end + 3200], INPUT_RATE_HZ), 1.2) == []
+
+
+@pytest.mark.parametrize("size", [320, 700, 1600])
+def test_what_is_heard_before_its_half_is_whole_leaves_the_detector_as_it_was(silero, size):
+    heard = np.concatenate([noises.room(1.0), 0.02 * noises.talk(2.0)]).astype(np.float32)
+    whole = len(heard) - len(heard) % 512
+    pieces, alone = silero(), silero()
+    detector = InterruptionDetector(pieces, InterruptionOptions(mode="stop", min_speech_ms=2000))
+
+    for start in range(0, whole, size):
+        detector.feed(Pcm(heard[start : min(whole, start + size)], INPUT_RATE_HZ), 0.0)
+    for start in range(0, whole, 16_384):
+        alone.probabilities(heard[start : min(whole, start + 16_384)].reshape(-1, 512))
+
+    (state, context), (expected, expected_context) = pieces.snapshot(), alone.snapshot()
+    np.testing.assert_allclose(state[0], expected[0], atol=1e-5)
+    np.testing.assert_array_equal(context, expected_context)
+
+
 def test_a_voice_is_no_echo_of_what_was_played_long_ago(silero):
     words = noises.talk(2.0)
     detector = InterruptionDetector(silero(), HEED_FAST)

@@ -1,7 +1,8 @@
 """The microphone while the assistant is heard: who may interrupt, and what has been heard so far.
 
 A runner hands over what the client sends (`hear`) and what it is sent (`say`); the detector works
-in a thread, in order, and what it finds is acted upon on the event loop. One policy for every
+through it in order, short pieces on the event loop and long ones in a thread, and what it finds is
+acted upon on the event loop. One policy for every
 runner and dialect: `InterruptionOptions`, followed by `Interruptions`.
 """
 
@@ -10,12 +11,14 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from parley import logs
 from parley.dialects.events import InterruptionChanged
 from parley.media.pcm import Pcm
 from parley.protocol.values import InterruptionOptions, InterruptionState, PlaybackReport
+from parley.session.listening import AT_ONCE_SAMPLES
 from parley.session.playback import Playback
 from parley.session.session import Session
 from parley.vad import DetectorFactory
@@ -33,7 +36,24 @@ PRE_ROLL_S: Final = 0.3
 WAITING_S: Final = 30.0
 """Sound that may wait for the detector; beyond it the oldest is dropped."""
 
+PLAYED_S: Final = 2.0
+"""Sound of the assistant of at most this length is taken on the event loop: half a millisecond."""
+
 _log = logs.get(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What the detector is to do.
+
+    Args:
+        heard_s: of the client's sound in it.
+        takes_long: too long for the event loop.
+    """
+
+    do: Callable[[], list[InterruptionEvent] | None]
+    heard_s: float
+    takes_long: bool
 
 
 class InterruptionWatch:
@@ -52,8 +72,7 @@ class InterruptionWatch:
         self.options = options
         self._detector = InterruptionDetector(detectors(), options)
         self._tell = tell
-        self._waiting: deque[tuple[Callable[[], list[InterruptionEvent] | None], float]] = deque()
-        """What the detector is to do, and the seconds of the client's sound in it."""
+        self._waiting: deque[_Work] = deque()
         self._waiting_s = 0.0
         self._heard: deque[Pcm] = deque()
         self._heard_s = 0.0
@@ -66,7 +85,7 @@ class InterruptionWatch:
     def play(self, pcm: Pcm, starts_s: float) -> None:
         """The assistant's sound as it is sent, and when it is played (monotonic seconds); its echo
         is no interruption."""
-        self._put(lambda: self._detector.play(pcm, starts_s))
+        self._put(lambda: self._detector.play(pcm, starts_s), takes_long=pcm.duration_s > PLAYED_S)
 
     def cut(self, at_s: float) -> None:
         """The client plays nothing more of what it was sent."""
@@ -79,24 +98,30 @@ class InterruptionWatch:
     def hear(self, pcm: Pcm, at_s: float) -> None:
         """The client's sound while the assistant is heard: 16 kHz, of any length; its last sample
         came at `at_s`."""
-        self._put(lambda: self._hear(pcm, at_s), pcm.duration_s)
+        takes_long = len(pcm) > AT_ONCE_SAMPLES
+        self._put(lambda: self._hear(pcm, at_s), pcm.duration_s, takes_long=takes_long)
 
     def learn(self, pcm: Pcm) -> None:
         """The client's sound while the assistant is silent; says how loud the room is."""
         if not self._idle.is_set():
-            self._put(lambda: self._detector.learn(pcm), pcm.duration_s)
+            takes_long = len(pcm) > AT_ONCE_SAMPLES
+            self._put(lambda: self._detector.learn(pcm), pcm.duration_s, takes_long=takes_long)
             return
         # Nothing is before it, and a level takes less time than the way to a thread.
         for event in self._detector.learn(pcm):
             self._follow(event)
 
     def _put(
-        self, take: Callable[[], list[InterruptionEvent] | None], heard_s: float = 0.0
+        self,
+        take: Callable[[], list[InterruptionEvent] | None],
+        heard_s: float = 0.0,
+        *,
+        takes_long: bool = False,
     ) -> None:
-        self._waiting.append((take, heard_s))
+        self._waiting.append(_Work(take, heard_s, takes_long))
         self._waiting_s += heard_s
         while self._waiting_s > WAITING_S and len(self._waiting) > 1:
-            self._waiting_s -= self._waiting.popleft()[1]
+            self._waiting_s -= self._waiting.popleft().heard_s
         self._idle.clear()
         self._changed.set()
 
@@ -105,16 +130,19 @@ class InterruptionWatch:
         while True:
             self._changed.clear()
             while self._waiting:
-                take, heard_s = self._waiting.popleft()
-                self._waiting_s -= heard_s
+                work = self._waiting.popleft()
+                self._waiting_s -= work.heard_s
                 try:
-                    events = await asyncio.to_thread(take) or ()
+                    found = await asyncio.to_thread(work.do) if work.takes_long else work.do()
                 except Exception:
                     _log.exception("interruptions are not heard any more")
                     self._idle.set()
                     return
-                for event in events:
+                for event in found or ():
                     self._follow(event)
+                if work.heard_s and self._waiting:
+                    # What has piled up keeps nobody else waiting.
+                    await asyncio.sleep(0)
             self._idle.set()
             await self._changed.wait()
 

@@ -27,6 +27,21 @@ for their first moment."""
 SURELY_ALIKE: Final = 0.85
 """The same at any other time. Two speakers are never as alike as that."""
 
+UNHEARD_HALVES: Final = 32
+"""So many halves of windows, a second, in which sound was played and the microphone heard nothing
+that stands out of the room: it hears no echo, as with headphones, or where the client takes it out.
+One is as likely as at any other time then."""
+
+UNHEARD_SHARE: Final = 1 / 16
+"""At most so many of them stood out."""
+
+PLAYED_DBFS: Final = -45.0
+"""Sound is played from this level on."""
+
+SOON_S: Final = 0.1
+"""The delay for which that is looked at. Where the true one is longer, the beginning of an answer
+seems unheard, not the rest."""
+
 DELAY_S: Final = 0.45
 """So long after it was played an echo is to be expected: network, devices, and the room."""
 
@@ -80,6 +95,9 @@ class PlayedSound:
         """Of echoes that come when none is to be expected: heard twice."""
         self._once_s: float | None = None
         """Of the last such echo."""
+        self._stood_out: deque[bool] = deque(maxlen=UNHEARD_HALVES)
+        """The newest halves of windows in which sound was played: was the microphone louder than
+        the room?"""
 
     def play(self, pcm: Pcm, starts_s: float) -> None:
         """The next sound, of any rate; its first sample is played at `starts_s`."""
@@ -120,6 +138,24 @@ class PlayedSound:
             self._once_s = delay_s
         return is_echo
 
+    def hear(self, stands_out: bool, starts_s: float, ends_s: float) -> None:
+        """Whether the microphone was louder than the room in half a window of that time."""
+        near = [piece.between(starts_s - SOON_S, ends_s - SOON_S) for piece in self._pieces]
+        energy = sum(float(np.dot(part, part)) for part in near if len(part))
+        if energy >= (ends_s - starts_s) * ECHO_RATE_HZ * 10 ** (PLAYED_DBFS / 10):
+            self._stood_out.append(stands_out)
+
+    def hear_somebody(self) -> None:
+        """What stood out until now was no echo."""
+        while self._stood_out and self._stood_out[-1]:
+            self._stood_out.pop()
+
+    @property
+    def _is_unheard(self) -> bool:
+        """Whether the microphone has not heard what was played last."""
+        halves = self._stood_out
+        return len(halves) == UNHEARD_HALVES and sum(halves) <= UNHEARD_SHARE * UNHEARD_HALVES
+
     def is_like(self, heard: Sequence[Samples], at_s: float) -> bool:
         """The same, of what `is_heard_in` will be asked about too: learns nothing."""
         return self._find(heard, at_s)[0]
@@ -136,9 +172,10 @@ class PlayedSound:
         expected = [(-NEAR_S, DELAY_S)]
         if self._delay_s is not None:
             expected.append((self._delay_s - NEAR_S, self._delay_s + NEAR_S))
+        least_alike = SURELY_ALIKE if self._is_unheard else ECHO_ALIKE
         for least_s, most_s in expected:
             alike, _ = self._search(sound, at_s, least_s, most_s)
-            if alike >= ECHO_ALIKE:
+            if alike >= least_alike:
                 return True, None
         if self._is_told:
             return False, None

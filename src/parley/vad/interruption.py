@@ -188,7 +188,10 @@ class InterruptionDetector:
         self._heard.append(half)
         self._position += HALF_SAMPLES
         counted, self._counted = self._counted, 0
-        is_speech = probability >= self._threshold and self._stands_out(level)
+        stands_out = self._stands_out(level)
+        if not self._is_suspected:
+            self._played.hear(stands_out, ends_s - HALF_SAMPLES / RATE_HZ, ends_s)
+        is_speech = stands_out and probability >= self._threshold
         if is_speech and not self._is_echo(ends_s):
             self._speak(self._position - HALF_SAMPLES, HALF_SAMPLES - counted, events)
         elif self._began is not None:
@@ -226,6 +229,7 @@ class InterruptionDetector:
         if self._began is None:
             self._began = at_sample
             self._pause = HALF_SAMPLES
+            self._played.hear_somebody()
         # The window of this half also holds the one before.
         self._spoken += fresh + min(self._pause, HALF_SAMPLES)
         self._pause = 0
@@ -247,10 +251,10 @@ class InterruptionDetector:
 
     def _stands_out(self, level: float) -> bool:
         """Whether a window is louder than the room usually is."""
-        if len(self._levels) < NOISE_LEAST_S * _HALVES_PER_S:
+        if level < LEAST_DBFS or len(self._levels) < NOISE_LEAST_S * _HALVES_PER_S:
             return level >= LEAST_DBFS
         noise = float(np.quantile(self._levels, NOISE_QUANTILE))
-        return level >= max(LEAST_DBFS, noise + ABOVE_NOISE_DB)
+        return level >= noise + ABOVE_NOISE_DB
 
     def _is_echo(self, ends_s: float) -> bool:
         """Whether what was heard last is the assistant's own sound.
