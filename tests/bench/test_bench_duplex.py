@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import time
 from xml.etree import ElementTree
 
 import numpy as np
@@ -123,6 +124,32 @@ async def test_what_is_said_begins_when_it_is_said_whatever_the_chunk():
     assert last_s - first_s == pytest.approx(0.5)
     assert loud[0] == pytest.approx((first_s - begun_s) * INPUT_RATE_HZ, abs=2)
     assert len(loud) == INPUT_RATE_HZ // 2
+
+
+async def test_a_microphone_that_was_kept_waiting_loses_no_time():
+    sent: list[Pcm] = []
+
+    class Listener(HalfDuplexClient):
+        def send_audio(self, pcm: Pcm) -> None:
+            sent.append(pcm)
+
+    client = Listener("http://localhost:1")
+    client.phase = "active"
+    mouth = Mouth(client, 0.02)
+    speaking = asyncio.create_task(mouth.run())
+    await asyncio.sleep(0.05)
+    _, last_s = mouth.say(np.full(INPUT_RATE_HZ // 10, 0.5, np.float32))
+    time.sleep(0.3)  # noqa: ASYNC251
+    loop = asyncio.get_running_loop()
+    while sum(map(len, sent)) * 2 < INPUT_RATE_HZ:  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+    speaking.cancel()
+
+    said = np.concatenate([pcm.samples for pcm in sent])
+    last = np.flatnonzero(np.abs(said) > 0.25)[-1] + 1
+    # The newest chunk ends where the next one begins.
+    assert mouth._begun_s - (len(said) - last) / INPUT_RATE_HZ == pytest.approx(last_s, abs=0.001)
+    assert mouth._begun_s <= loop.time()
 
 
 def test_recordings_of_ones_own(tmp_path):

@@ -21,7 +21,6 @@ from parley.cli.bench.duplex_score import TalkOutcome
 from parley.cli.bench.noises import coughs, music, room
 from parley.cli.bench.talkers import AnyTalker, Told, send
 from parley.client.events import Interruption, Piece, Problem, Speaking, TurnDone
-from parley.client.pace import Pace
 from parley.errors import ParleyError
 from parley.media.pcm import INPUT_RATE_HZ, Pcm, Samples, level_dbfs
 
@@ -129,7 +128,8 @@ class Ear:
 
 
 class Mouth:
-    """Sends sound in real time, a quiet room where nothing is said."""
+    """Sends sound in real time, a quiet room where nothing is said. As a microphone does, it loses
+    no time: what could not be sent when it was due follows at once."""
 
     def __init__(self, client: AnyTalker, chunk_s: float) -> None:
         self._client = client
@@ -139,15 +139,17 @@ class Mouth:
         self._room = room(10.0)
         self._room_at = 0
         self._begun_s = self._loop.time()
+        """When the chunk began that will be sent next."""
 
     async def run(self) -> None:
         """Until cancelled, or the session ends."""
-        pace = Pace(self._size / INPUT_RATE_HZ)
-        await pace.next()
+        chunk_s = self._size / INPUT_RATE_HZ
+        self._begun_s = self._loop.time()
         while self._client.phase == "active":
-            self._begun_s = self._loop.time()
-            await pace.next()
-            await send(self._client, Pcm(self._next(), INPUT_RATE_HZ))
+            await asyncio.sleep(self._begun_s + chunk_s - self._loop.time())
+            chunk = self._next()
+            self._begun_s += chunk_s
+            await send(self._client, Pcm(chunk, INPUT_RATE_HZ))
 
     def say(self, samples: Samples) -> tuple[float, float]:
         """Say something now; the times of its first and of its last sample."""
