@@ -13,13 +13,16 @@ sampling would not survive rounding.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Final
 
 import numpy as np
 import pytest
 from tests.contracts.conversations import (
     Cast,
+    Outcome,
     Style,
     assert_same,
     closing,
@@ -49,6 +52,9 @@ from parley.engine.work import (
 )
 from parley.errors import BadInput, ContextFull
 
+NAMES: Final = ("chat", "turns", "units")
+"""The conversations of `Style.conversations`, in its order."""
+
 
 class ModelContract:
     """Inherit, and say how to `make` the model."""
@@ -71,6 +77,20 @@ class ModelContract:
         model = cls.make()
         yield model
         model.unload()
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def alone(cls, model: Model) -> Callable[..., list[Outcome]]:
+        """What comes of a conversation of the style (its name and seed) on a row without company;
+        played once, with all rows closed afterwards. That every time is like the first has a
+        test of its own."""
+
+        @functools.cache
+        def play(name: str, **options: int) -> list[Outcome]:
+            with closing(model):
+                return Cast(model).play(0, getattr(cls.style, name)(**options))
+
+        return play
 
     @pytest.fixture
     def cast(self, model: Model) -> Iterator[Cast]:
@@ -119,8 +139,8 @@ class ModelContract:
         assert model.context_tokens(0) == length
 
     @pytest.mark.parametrize("name", ["chat", "turns", "units"])
-    def test_pieces_join_to_the_result(self, cast, name):
-        for outcome in cast.play(0, self.conversation(name)):
+    def test_pieces_join_to_the_result(self, alone, name):
+        for outcome in alone(name):
             if not isinstance(outcome.result, GenerateResult):
                 assert outcome.pieces == []
                 continue
@@ -174,38 +194,36 @@ class ModelContract:
         for outcome in at_once:
             assert len(outcome.pieces) <= 1
 
-    def test_a_row_in_company_equals_the_row_alone(self, cast):
+    def test_a_row_in_company_equals_the_row_alone(self, alone, cast):
+        together = cast.play_together(dict(enumerate(self.style.conversations())))
+
+        for row, name in enumerate(NAMES):
+            assert_same(alone(name), together[row], self.tolerance)
+
+    def test_a_row_is_like_any_other_and_company_may_come_late(self, alone, cast):
         parts = self.style.conversations()
-        alone = [cast.play(row, works) for row, works in enumerate(parts)]
-
-        together = cast.play_together(dict(enumerate(parts)))
-
-        for row, outcomes in together.items():
-            assert_same(alone[row], outcomes, self.tolerance)
-
-    def test_a_row_is_like_any_other_and_company_may_come_late(self, cast):
-        parts = self.style.conversations()
-        alone = [cast.play(0, works) for works in parts]
 
         together = cast.play_together(
             {(index + 1) % 3: works for index, works in enumerate(parts)}, delays={1: 5, 2: 9}
         )
 
-        for index, outcomes in enumerate(alone):
-            assert_same(outcomes, together[(index + 1) % 3], self.tolerance)
+        for index, name in enumerate(NAMES):
+            assert_same(alone(name), together[(index + 1) % 3], self.tolerance)
 
-    def test_three_alike_with_different_seeds_keep_apart(self, cast):
-        parts = [self.style.units(seed=seed) for seed in (1, 2, 3)]
-        alone = [cast.play(0, works) for works in parts]
+    def test_three_alike_with_different_seeds_keep_apart(self, alone, cast):
+        seeds = (1, 2, 3)
 
-        together = cast.play_together(dict(enumerate(parts)), delays={1: 1, 2: 2})
+        together = cast.play_together(
+            {row: self.style.units(seed=seed) for row, seed in enumerate(seeds)},
+            delays={1: 1, 2: 2},
+        )
 
-        for row, outcomes in enumerate(alone):
-            assert_same(outcomes, together[row], self.tolerance)
+        for row, seed in enumerate(seeds):
+            assert_same(alone("units", seed=seed), together[row], self.tolerance)
 
-    def test_the_same_seed_gives_the_same_conversation(self, cast):
-        for works in self.style.conversations():
-            assert_same(cast.play(0, works), cast.play(0, works), self.tolerance)
+    def test_the_same_seed_gives_the_same_conversation(self, alone, cast):
+        for name, works in zip(NAMES, self.style.conversations(), strict=True):
+            assert_same(alone(name), cast.play(0, works), self.tolerance)
 
     @pytest.mark.parametrize(
         ("name", "cut"),
@@ -243,9 +261,9 @@ class ModelContract:
             assert model.context_tokens(0) == mark.context_tokens == before
             assert_same(first, cast.play(0, works[cut:]), self.tolerance)
 
-    def test_what_was_said_in_between_leaves_no_trace(self, model, cast):
+    def test_what_was_said_in_between_leaves_no_trace(self, model, alone, cast):
         works = self.style.turns()
-        expected = cast.play(0, works)
+        expected = alone("turns")
         cast.play(0, works[:2])
         mark = model.mark(0)
         cast.play(0, [turn("user", Text("Something else entirely.")), self.style.reply()])
@@ -294,17 +312,19 @@ class ModelContract:
 
     # Failures.
 
-    def test_opening_makes_any_row_usable_again(self, cast):
+    def test_opening_makes_any_row_usable_again(self, alone, cast):
         works = self.style.units()
-        expected = cast.play(0, works)
+        expected = {name: alone(name) for name in NAMES}
 
-        for stage, count in cast.stages_of(0, works).items():
+        for number, (stage, count) in enumerate(cast.stages_of(0, works).items()):
             assert cast.play_and_drop(0, works, stage, after=count - 1)
-            assert_same(expected, cast.play(0, works), self.tolerance)
+            # The three ways of talking: in turn, or all three.
+            for name in NAMES if IS_LONG else [NAMES[number % len(NAMES)]]:
+                assert_same(expected[name], cast.play(0, self.conversation(name)), self.tolerance)
 
-    def test_a_dropped_job_harms_its_own_row_only(self, cast, model):
+    def test_a_dropped_job_harms_its_own_row_only(self, model, alone, cast):
         works = self.style.turns()
-        expected = cast.play(1, works)
+        expected = alone("turns")
         cast.play(1, works[:3])
 
         assert cast.play_and_drop(0, works, Stage.DECODE, after=2)
@@ -388,9 +408,9 @@ class ModelContract:
                 model.start(0, wrong)
             assert model.context_tokens(0) == before
 
-    def test_what_does_not_fit_is_refused_and_changes_nothing(self, model, cast):
+    def test_what_does_not_fit_is_refused_and_changes_nothing(self, model, alone, cast):
         works = self.style.turns()
-        expected = cast.play(0, works)
+        expected = alone("turns")
         cast.play(0, works[:3])
         before = model.context_tokens(0)
 
@@ -446,9 +466,11 @@ class ModelContract:
                 assert outcome.result.ending is Ending.LISTEN
                 assert len(outcome.samples) == 0
 
-    def test_what_was_heard_of_a_unit_is_said_again_without_sound_and_ends_the_turn(self, cast):
+    def test_what_was_heard_of_a_unit_is_said_again_without_sound_and_ends_the_turn(
+        self, alone, cast
+    ):
         works = self.style.units()
-        outcomes = cast.play(0, works)
+        outcomes = alone("units")
         spoke = next(
             index
             for index, outcome in enumerate(outcomes)

@@ -44,13 +44,24 @@ CONVERSATIONS = [
 ]
 
 
+@pytest.fixture(scope="module")
+def published():
+    """transformers' tokenizer, which takes half a second to read its files."""
+    from transformers import Qwen2Tokenizer
+
+    return Qwen2Tokenizer.from_pretrained(TOKENIZER)
+
+
+@pytest.fixture(scope="module")
+def words():
+    return CheckpointTokenizer(TOKENIZER)
+
+
 @needs_tokenizer
 @pytest.mark.parametrize("turns", CONVERSATIONS)
 @pytest.mark.parametrize(("thinks", "speaks"), list(itertools.product((False, True), repeat=2)))
-def test_our_template_is_the_tokenizers_own(turns, thinks, speaks):
-    from transformers import Qwen2Tokenizer
-
-    theirs = Qwen2Tokenizer.from_pretrained(TOKENIZER).apply_chat_template(
+def test_our_template_is_the_tokenizers_own(published, turns, thinks, speaks):
+    theirs = published.apply_chat_template(
         [{"role": role, "content": content} for role, content in turns],
         tokenize=False,
         add_generation_prompt=True,
@@ -69,9 +80,7 @@ def test_our_template_is_the_tokenizers_own(turns, thinks, speaks):
 
 
 @needs_tokenizer
-def test_the_tokenizer_is_the_published_one():
-    words = CheckpointTokenizer(TOKENIZER)
-
+def test_the_tokenizer_is_the_published_one(words):
     assert words.size == 151748
     assert (words.ids.unk, words.ids.tts_bos, words.ids.tts_eos) == (128244, 151703, 151704)
     assert len(words.bad_ids) == 6965
@@ -94,9 +103,7 @@ def test_the_tokenizer_is_the_published_one():
 
 
 @needs_tokenizer
-def test_tags_may_be_read_as_words():
-    words = CheckpointTokenizer(TOKENIZER)
-
+def test_tags_may_be_read_as_words(words):
     literal = words.encode("<image>x<|im_end|>", literal=True)
 
     assert not set(literal) & {words.ids.image, words.ids.im_end}
