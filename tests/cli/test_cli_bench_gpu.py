@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.support.fake_streams import FakeStream, Streams
+from tests.support.small_minicpmo import small_model
 from torch import nn
 from typer.testing import CliRunner
 
-from parley.cli.bench import app, gpu, gpu_goldens
+from parley.cli.bench import app, gpu, gpu_goldens, gpu_overlap
 from parley.cli.bench.gpu_plan import GpuPlan, TimeBudget, plan_of_flags, read_plan
 from parley.errors import SetupError
 from parley.models.minicpmo45 import loading, trial
@@ -217,3 +219,33 @@ def test_time_that_loading_took_is_counted() -> None:
     assert not budget.has_room_for(30)
     budget.loading_s = 5.0
     assert budget.has_room_for(30)
+
+
+@pytest.mark.slow
+def test_speech_beside_decoding_is_compared_with_speech_behind_it() -> None:
+    with Streams() as streams:
+        loaded = small_model(slots=2)
+        check = gpu_overlap.compare(loaded, FakeStream(streams), units=1)
+
+    assert streams.problems == []
+    assert check.verdict == "ok", check
+    assert "2 conversations; beside" in check.facts
+    assert "is faster by" in check.facts
+
+
+def test_sound_that_differs_is_out_of_tolerance(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it would where something is read before it is written."""
+    stream = FakeStream(Streams())
+    monkeypatch.setattr(stream, "to_host", torch.zeros_like)
+
+    check = gpu_overlap.compare(small_model(slots=2), stream, units=1)
+
+    assert check.verdict == "out of tolerance"
+    assert "overlap_speech" in check.hurts
+
+
+def test_without_a_gpu_the_streams_are_not_compared() -> None:
+    check = gpu._overlap(SMALL, small_sizes())
+
+    assert check.verdict == "not run"
+    assert "no streams" in check.facts

@@ -24,6 +24,7 @@ from parley.models.minicpmo45.conversation.speech import SpeechOutput
 from parley.models.minicpmo45.conversation.state import Conversation, Group, Unsettled
 from parley.models.minicpmo45.llm.sampling import Choice
 from parley.models.minicpmo45.model import ANSWER_RESERVE, MiniCPMO45
+from parley.models.minicpmo45.runtime.streams import Arrival, SpeechStream
 from parley.models.minicpmo45.token2wav.windows import VocoderWindow, Wave
 from parley.models.minicpmo45.tts.decoder import MiniCPMTTS
 from parley.models.minicpmo45.tts.rows import SpeechBlock
@@ -55,11 +56,12 @@ class SilentVocoder:
     def restart(self, rows: Sequence[int]) -> None:
         pass
 
-    def speak(self, rows: Sequence[int], windows: Sequence[VocoderWindow]) -> list[Wave]:
-        return [
+    def speak(self, rows: Sequence[int], windows: Sequence[VocoderWindow]) -> Arrival[list[Wave]]:
+        waves = [
             np.zeros(960 * (len(window.tokens) - (0 if window.is_last else 3)), np.float32)
             for window in windows
         ]
+        return Arrival(None, lambda: waves)
 
     def capture(self) -> None:
         pass
@@ -71,6 +73,9 @@ class SilentVocoder:
         pass
 
     def close(self, row: int) -> None:
+        pass
+
+    def work_on(self, stream: SpeechStream) -> None:
         pass
 
     def unload(self) -> None:

@@ -21,6 +21,7 @@ from parley.models.minicpmo45.config import MiniCPMOConfig, make_config
 from parley.models.minicpmo45.conversation.speech import SpeechOutput, Streams
 from parley.models.minicpmo45.model import MiniCPMO45
 from parley.models.minicpmo45.runtime.graphs import GraphRunner, Tape
+from parley.models.minicpmo45.runtime.streams import SpeechStream
 from parley.models.minicpmo45.token2wav.voices import VoiceStore
 from parley.models.minicpmo45.tokenizer import SpecialIds
 from parley.models.minicpmo45.tts.decoder import MiniCPMTTS
@@ -140,14 +141,17 @@ def small_network(device: str = "cpu") -> weights.Network:
 
 
 def small_speech_output(
-    network: weights.Network, slots: int, graphs: GraphRunner | None = None
+    network: weights.Network,
+    slots: int,
+    graphs: GraphRunner | None = None,
+    stream: SpeechStream | None = None,
 ) -> SpeechOutput:
     """The real speech decoder and vocoder, tiny, with a voice of noise."""
     decoder = network.tts
     assert isinstance(decoder, MiniCPMTTS)
     decoder.allocate(slots, graphs=graphs)
     vocoder = tiny_token2wav(slots=slots, graphs=graphs, device=decoder.device)
-    return SpeechOutput(decoder, Streams(vocoder, NoiseVoices()))
+    return SpeechOutput(decoder, Streams(vocoder, NoiseVoices()), stream=stream)
 
 
 class NoiseVoices(VoiceStore):
@@ -166,18 +170,20 @@ def small_model(
     has_voice: bool = True,
     tape: Tape | None = None,
     device: str = "cpu",
+    stream: SpeechStream | None = None,
     **options: Any,
 ) -> MiniCPMO45:
     """A model of its own: nothing is shared with other tests.
 
     Args:
         tape: captures steps.
+        stream: what speech is made on; None: the one of everything else.
     """
     network = small_network(device)
     options.setdefault("context_tokens", 7000)
     graphs = None if tape is None else GraphRunner(device, tape)
     options.setdefault("graphs", graphs)
-    speech_output = small_speech_output(network, slots, graphs) if has_voice else None
+    speech_output = small_speech_output(network, slots, graphs, stream) if has_voice else None
     return MiniCPMO45(
         network,
         small_config(),

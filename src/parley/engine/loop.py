@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from parley.clock import Clock
-from parley.engine.model import DeviceFault, Job, Model, PreparesAhead
+from parley.engine.model import DeviceFault, Job, Model, PreparesAhead, RunsBeside
 from parley.engine.scheduler import ReadySlot, plan
 from parley.engine.slots import SlotKey, WorkQueue
 from parley.engine.work import Checkpoint, OutputPiece, Prefill, PrefillResult, Result, Stage, Work
@@ -125,6 +125,7 @@ class EngineLoop:
     ) -> None:
         self._model = model
         self._prepare_ahead = model.prepare_ahead if isinstance(model, PreparesAhead) else None
+        self._is_under_way = model.is_under_way if isinstance(model, RunsBeside) else None
         self._clock = clock
         self._on_fault = on_fault
         self._order: WorkQueue[Request] = WorkQueue(model.rows)
@@ -314,10 +315,18 @@ class EngineLoop:
         ready = []
         for row in range(self._model.rows):
             request = self._order.current(row)
-            if request is not None and request.job is not None and request.job.stage is not None:
-                ready.append(
-                    ReadySlot(row, request.job.stage, self._due_s(request), request.waiting_since_s)
+            if request is None or request.job is None or request.job.stage is None:
+                continue
+            is_under_way = self._is_under_way is not None and self._is_under_way(request.job)
+            ready.append(
+                ReadySlot(
+                    row,
+                    request.job.stage,
+                    self._due_s(request),
+                    request.waiting_since_s,
+                    is_under_way,
                 )
+            )
         return ready
 
     def _due_s(self, request: Request) -> float | None:

@@ -141,6 +141,20 @@ class PreparesAhead(Protocol):
         ...
 
 
+@runtime_checkable
+class RunsBeside(Protocol):
+    """A model some of whose steps go on while later ones are asked for.
+
+    `step` of such a stage asks the device for the work and returns; the job stays at its stage. The
+    next step of that stage with the job in it takes what came of it, and waits for that if need be.
+    Until then only `cancel` and `close` may come for its row.
+    """
+
+    def is_under_way(self, job: Job) -> bool:
+        """Whether a step of the job was asked for and is not complete. Returns at once."""
+        ...
+
+
 class Model(Protocol):
     """See the module's text."""
 

@@ -129,6 +129,12 @@ class ModelSettings(Part):
         description="Capture steps as CUDA graphs on a GPU: slower start, faster units. Steps that "
         "cannot be captured run uncaptured.",
     )
+    overlap_speech: bool = Field(
+        False,
+        description="Make speech on a CUDA stream of its own, beside the decode steps of other "
+        "sessions. Tested on a CPU only: switch it on where `parley bench gpu` shows that it is "
+        "equal and faster. Without effect on a CPU.",
+    )
     quantize: Literal["none", "int8", "int4"] = Field(
         "none",
         description="Quantization of the LLM's weights; int8 runs on a CPU only, where it is "

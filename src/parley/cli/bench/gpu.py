@@ -21,6 +21,7 @@ from typing import Annotated, Any, Final, Literal
 import torch
 import typer
 
+from parley.cli.bench import gpu_overlap
 from parley.cli.bench import model as bench_model
 from parley.cli.bench.gpu_goldens import goldens
 from parley.cli.bench.gpu_plan import GpuPlan, GpuRun, TimeBudget, plan_of_flags, read_plan
@@ -198,6 +199,7 @@ def _one_run(
 ) -> Iterator[Check]:
     """A run's numbers of slots, until one does not load or the time is over."""
     hurts = "whoever wants as many at once"
+    compared = next((count for count in one.slots if count > 1), None) if is_first else None
     for number, count in enumerate(one.slots):
         name = f"{one.name}: units of {count} conversations"
         if not budget.has_room_for(one.units):
@@ -207,6 +209,9 @@ def _one_run(
         here = one.settings(settings).model_copy(update={"slots": count})
         begin_s = time.monotonic()
         try:
+            if count == compared:
+                overlap = _overlap(here, sizes)
+                yield replace(overlap, name=f"{one.name}: {overlap.name}")
             for check in _slots(
                 report, here, sizes, one.units, pace_s, is_first=is_first and number == 0
             ):
@@ -254,6 +259,21 @@ def _slots(
     hurts = f"conversations on a card with {count} at once: they stutter"
     late = measured.late / measured.units
     yield judged(f"units of {count} conversations answered late", late, 0.0, hurts, facts)
+
+
+def _overlap(settings: ModelSettings, sizes: Sizes) -> Check:
+    """Speech on a stream of its own against speech on the one of everything else."""
+    place = choose_device(settings.device)
+    if place.type != "cuda":
+        return not_run(gpu_overlap.NAME, "needs a GPU: a CPU has no streams", gpu_overlap.HURTS)
+    loaded = loading.load(settings.model_copy(update={"overlap_speech": True}), sizes)
+    loaded.warm_up()
+    try:
+        if loaded.speech_output is None or not loaded.has_default_voice:
+            return not_run(gpu_overlap.NAME, "there is no voice", gpu_overlap.HURTS)
+        return gpu_overlap.compare(loaded, loaded.speech_output.stream)
+    finally:
+        loaded.unload()
 
 
 def _captures(

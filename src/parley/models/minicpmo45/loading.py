@@ -23,6 +23,7 @@ from parley.models.minicpmo45.quantize import Kind, checked
 from parley.models.minicpmo45.random_model import ByteTokenizer, Sizes, full_sizes
 from parley.models.minicpmo45.runtime.attention import SlotAttention, make_attention
 from parley.models.minicpmo45.runtime.graphs import CudaTape, GraphRunner
+from parley.models.minicpmo45.runtime.streams import SPEECH_KINDS, OwnStream
 from parley.models.minicpmo45.tokenizer import (
     CheckpointTokenizer,
     Tokenizer,
@@ -80,9 +81,21 @@ def load(settings: ModelSettings, sizes: Sizes | None = None) -> MiniCPMO45:
     slots = fitting_slots(settings, config, folder, network, device, kind)
     rounds = network.llm.dtype is torch.bfloat16
     captures = settings.compile and device.type == "cuda"
-    graphs = GraphRunner(device, CudaTape(device) if captures else None)
+    overlaps = settings.overlap_speech and device.type == "cuda"
+    graphs = GraphRunner(
+        device,
+        CudaTape(device) if captures else None,
+        tapes=dict.fromkeys(SPEECH_KINDS, CudaTape(device)) if captures and overlaps else None,
+    )
     speech_output, problem = make_speech_output(
-        settings, folder, network, slots, graphs, sizes, has_small_caches=has_small_caches
+        settings,
+        folder,
+        network,
+        slots,
+        graphs,
+        sizes,
+        stream=OwnStream(device) if overlaps else None,
+        has_small_caches=has_small_caches,
     )
     if problem is not None:
         log.warning("%s", problem)

@@ -238,6 +238,15 @@ class MiniCPMO45:
             case Finalize():
                 return SettleJob(self, conversation)
 
+    def has_asked(self, job: Job) -> bool:
+        """Whether speech of the job was asked for and not taken."""
+        return isinstance(job, ReplyJob | UnitAnswerJob) and job.under_way is not None
+
+    def is_under_way(self, job: Job) -> bool:
+        """Whether speech of the job is being made beside the steps of others."""
+        under_way = job.under_way if isinstance(job, ReplyJob | UnitAnswerJob) else None
+        return under_way is not None and not under_way.arrival.is_complete
+
     def slide_turns(self, conversation: Conversation) -> None:
         """Apply the turn-based window."""
         slide_turns(self, conversation)
@@ -329,7 +338,7 @@ class MiniCPMO45:
         self.context.truncate(row, 0)
         self.audio_cache.truncate(row, 0)
         if self.speech_output is not None:
-            self.speech_output.vocoder.close(row)
+            self.speech_output.close(row)
 
     def warm_up(self) -> None:
         """Capture what is to be captured, and have one short conversation of each kind in row 0."""

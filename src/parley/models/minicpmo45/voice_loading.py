@@ -17,6 +17,7 @@ from parley.models.minicpmo45.conversation.speech import SpeechOutput, Streams
 from parley.models.minicpmo45.random_model import NoiseVoices, Sizes
 from parley.models.minicpmo45.runtime.attention import SlotAttention
 from parley.models.minicpmo45.runtime.graphs import GraphRunner
+from parley.models.minicpmo45.runtime.streams import SpeechStream
 from parley.models.minicpmo45.token2wav.token2wav import Token2Wav
 from parley.models.minicpmo45.token2wav.vocoder_files import (
     load_token2wav,
@@ -45,11 +46,13 @@ def make_speech_output(
     graphs: GraphRunner,
     sizes: Sizes,
     *,
+    stream: SpeechStream | None = None,
     has_small_caches: bool = False,
 ) -> tuple[SpeechOutput | None, str | None]:
     """What makes speech, and why there is no default voice, each None where there is none.
 
     Args:
+        stream: what speech is made on; None: on the one of everything else.
         has_small_caches: the speech decoder remembers in 8 bits.
     """
     device = network.llm.device
@@ -100,6 +103,7 @@ def make_speech_output(
         decoder,
         Streams(token2wav, voices),
         first_window_tokens=settings.first_window_tokens,
+        stream=stream,
     )
     return speech_output, problem
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-import torch
 from torch import Tensor
 
 from parley.engine.work import Ending, Generate, GenerateResult, OutputPiece, Stage
@@ -18,7 +17,7 @@ from parley.media.pcm import OUTPUT_RATE_HZ, Pcm, join
 from parley.models.minicpmo45.audio_encoder.mel import LiveMel
 from parley.models.minicpmo45.conversation.parts import Parts
 from parley.models.minicpmo45.conversation.prefill import Feed, ModelJob
-from parley.models.minicpmo45.conversation.speech import Windows
+from parley.models.minicpmo45.conversation.speech import UnderWay, Windows
 from parley.models.minicpmo45.conversation.state import Conversation, Group
 from parley.models.minicpmo45.llm.sampling import REPLY_PENALTY_WINDOW, Ask, Choice, reply_rule
 from parley.models.minicpmo45.prompt.layout import answer_prompt
@@ -97,6 +96,7 @@ class ReplyJob(ModelJob):
         self.ending: Ending | None = None
         self.block: SpeechBlock | None = None
         self.windows: Windows | None = None
+        self.under_way: UnderWay | None = None
         self.speech_tokens = 0
         self.is_sound_closed = False
         self.held: list[OutputPiece] = []
@@ -204,8 +204,8 @@ class ReplyJob(ModelJob):
         if self.block is None:
             assert self.group is not None
             assert self.conversation.speech is not None
-            decoder = self.conversation.speech.speech_output.decoder
-            rows = decoder.condition(self.group.ids, torch.stack(list(self.group.hidden)))
+            output = self.conversation.speech.speech_output
+            rows = output.condition(self.group.ids, self.group.hidden)
             self.model.observer.conditioned(self.row, rows, self.group.is_last)
             self.block = self.turn.begin(rows, is_last=self.group.is_last)
         return self.block

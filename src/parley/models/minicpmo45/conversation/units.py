@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from parley.engine.work import Ending, FinalizeResult, GenerateResult, OutputPiece, Stage, StepUnit
 from parley.media.pcm import OUTPUT_RATE_HZ, Pcm
 from parley.models.minicpmo45.conversation.parts import Parts
 from parley.models.minicpmo45.conversation.prefill import Feed, ModelJob
-from parley.models.minicpmo45.conversation.speech import Windows
+from parley.models.minicpmo45.conversation.speech import UnderWay, Windows
 from parley.models.minicpmo45.conversation.state import HISTORY_LIMIT, Conversation, Unsettled
 from parley.models.minicpmo45.llm.sampling import Ask, Choice, unit_rule
 from parley.models.minicpmo45.token2wav.windows import Wave, unit_wave
@@ -61,6 +60,7 @@ class UnitAnswerJob(ModelJob):
         self.speech_tokens = 0
         self.block: SpeechBlock | None = None
         self.windows: Windows | None = None
+        self.under_way: UnderWay | None = None
         self.terminator: int | None = None
         self.again: list[int] | None = None
         """Tokens that are still to be said again."""
@@ -229,8 +229,7 @@ class UnitAnswerJob(ModelJob):
             assert speech is not None
             rows = None
             if self.tokens:
-                states = torch.stack(self.hidden)
-                rows = speech.speech_output.decoder.condition(self.tokens, states, normalize=True)
+                rows = speech.speech_output.condition(self.tokens, self.hidden, normalize=True)
             self.block = speech.units.begin(rows, ends_turn=self.end_of_turn)
             self.model.observer.conditioned(self.row, self.block.condition, self.end_of_turn)
         return self.block

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import torch
 from torch import Tensor
 
 from parley.engine.work import Ending, Generate, Stage
@@ -81,8 +80,8 @@ class WholeReplyJob(ReplyJob):
             decoder = speech.speech_output.decoder
             # Text that would leave no room for its speech is not spoken to its end.
             del self.pending[decoder.capacity // 2 :]
-            states = torch.stack([hidden for _, hidden in self.pending])
-            rows = decoder.condition([token for token, _ in self.pending], states)
+            states = [hidden for _, hidden in self.pending]
+            rows = speech.speech_output.condition([token for token, _ in self.pending], states)
             self.model.observer.conditioned(self.row, rows, True)
             self.utterance = WholeUtterance(decoder, speech.row, speech.sampling)
             self.block = self.utterance.begin(rows)

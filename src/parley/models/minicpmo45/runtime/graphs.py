@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -65,6 +65,8 @@ class CudaTape:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
+        # Work space of libraries belongs to the stream that a graph was captured on, so a tape has
+        # one of its own: graphs of two tapes may run at once.
         self._side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._pool = torch.cuda.graph_pool_handle()
 
@@ -83,7 +85,9 @@ class CudaTape:
     ) -> tuple[Callable[[], None], tuple[Tensor, ...]]:
         graph = torch.cuda.CUDAGraph()
         # Other threads may go on using the device; only this one must not.
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+        with torch.cuda.graph(
+            graph, pool=self._pool, stream=self._side, capture_error_mode="thread_local"
+        ):
             results = step()
         return graph.replay, results
 
@@ -103,6 +107,8 @@ class GraphRunner:
     Args:
         device: where the functions compute; inputs may be on the host.
         tape: None runs everything as it is.
+        tapes: of kinds that are replayed on another stream than the rest. Graphs of one tape share
+            memory, so those that may run at once must have different ones.
     """
 
     def __init__(
@@ -110,10 +116,12 @@ class GraphRunner:
         device: torch.device | str = "cpu",
         tape: Tape | None = None,
         *,
+        tapes: Mapping[str, Tape] | None = None,
         limit: int = GRAPHS_LIMIT,
     ) -> None:
         self._device = torch.device(device)
         self._tape = tape
+        self._tapes = dict(tapes or {})
         self._limit = limit
         self._graphs: dict[tuple[str, Hashable], _Graph] = {}
         self._refused: dict[str, str] = {}
@@ -146,7 +154,7 @@ class GraphRunner:
         Returns:
             Tensors of their own: nothing overwrites them later.
         """
-        tape = self._tape
+        tape = self._tapes.get(kind, self._tape)
         if tape is None:
             return function(*self._moved(inputs))
         graph = self._graphs.get((kind, shape))

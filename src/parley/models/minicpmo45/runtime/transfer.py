@@ -15,6 +15,13 @@ import torch
 from torch import Tensor
 
 
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """A tensor of the host on a device; nobody waits for what was asked of that before."""
+    if device.type == "cuda":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
+
+
 class Upload:
     """Collects numbers; `send` makes them tensors. All words have 32 bits."""
 
@@ -38,9 +45,7 @@ class Upload:
     def send(self, device: torch.device) -> Arrived:
         """The one copy."""
         words = torch.from_numpy(np.concatenate([np.zeros(0, np.int32), *self._parts]))
-        if device.type == "cuda":
-            words = words.pin_memory().to(device, non_blocking=True)
-        return Arrived(words)
+        return Arrived(to_device(words, device))
 
 
 class Arrived:

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from parley.models.minicpmo45.runtime.transfer import to_device
 from parley.models.minicpmo45.token2wav.convolution import FrameProduct
 
 LOOK_AHEAD = 3
@@ -277,7 +278,7 @@ def _through(
         reads = max(counts) if x.device.type == "cpu" else past.shape[-2]
         past = past[..., past.shape[-2] - reads :, :]
         if min(counts) < reads:
-            empty = torch.tensor([reads - count for count in counts], device=x.device)
+            empty = to_device(torch.tensor([reads - count for count in counts]), x.device)
             columns = torch.arange(reads + x.shape[1], device=x.device)
             mask = (columns >= empty[:, None])[:, None, None]
     entries: list[Tensor] = []

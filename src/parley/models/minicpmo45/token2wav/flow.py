@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from parley.models.minicpmo45.runtime.graphs import GraphRunner, bucket, row_counts
+from parley.models.minicpmo45.runtime.transfer import to_device
 from parley.models.minicpmo45.token2wav.conformer import (
     ConformerEncoder,
 )
@@ -112,7 +113,7 @@ class Flow(nn.Module):
 
     def embed(self, tokens: Sequence[Sequence[int]]) -> Tensor:
         """Token embeddings of rows of equal length, shape (R, n, W)."""
-        ids = torch.tensor([list(row) for row in tokens], device=self.device)
+        ids = to_device(torch.tensor([list(row) for row in tokens]), self.device)
         out: Tensor = self.input_embedding(ids)
         return out
 
@@ -318,11 +319,11 @@ class Flow(nn.Module):
         mask = np.zeros((len(slots), reads), bool)
         for row, here in enumerate(used):
             mask[row, here] = True
-        on_device = torch.from_numpy(mask).to(self.device).repeat_interleave(2, dim=0)
+        on_device = to_device(torch.from_numpy(mask), self.device).repeat_interleave(2, dim=0)
         places = Places(
-            slots=torch.tensor(list(slots), device=self.device),
+            slots=to_device(torch.tensor(list(slots)), self.device),
             first_slot=slots[0] if are_neighbours(slots) else None,
-            new=torch.from_numpy(np.stack(new)).to(self.device),
+            new=to_device(torch.from_numpy(np.stack(new)), self.device),
             mask=on_device[:, None, None],
             reads=reads,
             in_place=self.reads_in_place,

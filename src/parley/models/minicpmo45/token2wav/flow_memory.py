@@ -19,6 +19,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from parley.models.minicpmo45.runtime.transfer import to_device
 from parley.models.minicpmo45.token2wav.conformer import (
     LEFT_FRAMES,
     UP_FRAMES,
@@ -262,7 +263,7 @@ class FlowMemory:
         """Return to a mark of this row; it stays valid."""
         for places, keys, values in mark.saved:
             self.before_frames(slot, places, besides=mark)
-            here = torch.from_numpy(places).to(self.keys.device)
+            here = to_device(torch.from_numpy(places), self.keys.device)
             self.keys[:, :, slot][:, :, :, here] = keys
             self.values[:, :, slot][:, :, :, here] = values
         if mark.rest is not None:
@@ -277,7 +278,7 @@ class FlowMemory:
         for mark in list(self._marks[slot]):
             needed = places[:0] if mark is besides else mark.unsaved(places)
             if len(needed):
-                here = torch.from_numpy(needed).to(self.keys.device)
+                here = to_device(torch.from_numpy(needed), self.keys.device)
                 keys, values = self.keys[:, :, slot], self.values[:, :, slot]
                 mark.saved.append((needed, keys[:, :, :, here], values[:, :, :, here]))
 

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from parley.models.minicpmo45.runtime.transfer import to_device
 from parley.models.minicpmo45.token2wav.conformer import (
     AttentionHistory,
     Encoded,
@@ -88,7 +89,7 @@ def _store(cache: Tensor, slot: int, count: int, new: Tensor, kept: Indices) -> 
     columns = cache.shape[4]
     both = torch.cat([cache[:, :, slot, :, columns - count :], new], dim=3)
     if len(kept) < both.shape[3]:
-        both = both[:, :, :, torch.from_numpy(kept).to(cache.device)]
+        both = both[:, :, :, to_device(torch.from_numpy(kept), cache.device)]
     cache[:, :, slot, :, columns - len(kept) :] = both
 
 

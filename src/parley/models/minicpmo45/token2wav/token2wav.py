@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from parley.models.minicpmo45.runtime.graphs import GraphRunner
+from parley.models.minicpmo45.runtime.streams import Arrival, OneStream, SpeechStream
 from parley.models.minicpmo45.token2wav.conformer import LOOK_AHEAD
 from parley.models.minicpmo45.token2wav.flow import Flow
 from parley.models.minicpmo45.token2wav.flow_memory import (
@@ -121,6 +122,8 @@ class Token2Wav:
         vocoder.graphs = graphs or GraphRunner(flow.device)
         vocoder.slots = slots
         flow.serve(self.memory, vocoder.graphs)
+        self.stream: SpeechStream = OneStream()
+        """What every call but `prime` is asked on; whoever calls has entered it."""
         self._turns: list[_Turn | None] = [None] * slots
         self._voices: OrderedDict[str, PrimedVoice] = OrderedDict()
         self._voices_limit = voices
@@ -156,7 +159,7 @@ class Token2Wav:
         if self._side is None:
             return self._primed(pack)
         # What loading and the first rows left on the device is complete before it is read here.
-        self._side.wait_stream(torch.cuda.default_stream(self._side.device))
+        self.stream.comes_before(self._side)
         with torch.cuda.stream(self._side):
             voice = self._primed(pack)
             self._side.synchronize()
@@ -213,7 +216,12 @@ class Token2Wav:
 
     @torch.inference_mode()
     def decode(self, slots: Sequence[int], windows: Sequence[VocoderWindow]) -> list[Wave]:
-        """Sound of one window per slot.
+        """`ask`, and waiting for the sound."""
+        return self.ask(slots, windows).take()
+
+    @torch.inference_mode()
+    def ask(self, slots: Sequence[int], windows: Sequence[VocoderWindow]) -> Arrival[list[Wave]]:
+        """Ask the device for the sound of one window per slot; the slots have moved on then.
 
         Args:
             slots: distinct, each begun and not closed by a last window.
@@ -253,18 +261,16 @@ class Token2Wav:
             sound, rows = self.vocoder.stream(streams, mel, is_last=is_last)
             made.append((members, sound))
             after.update(zip(members, rows, strict=True))
-        # The device is waited for here, once everything has been asked of it.
-        waves: dict[int, Wave] = {}
-        for members, sound in made:
-            waves.update(zip(members, sound.cpu().numpy(), strict=True))
         for step in steps:
             step.commit()
+        led = [
+            self.leads_with_silence and not turn.has_begun and not window.is_last
+            for turn, window in zip(turns, windows, strict=True)
+        ]
         for i, slot in enumerate(slots):
-            window, turn = windows[i], turns[i]
-            if not turn.has_begun and not window.is_last and self.leads_with_silence:
-                waves[i] = np.concatenate([np.zeros(OVERLAP_SAMPLES, np.float32), waves[i]])
-            self._turns[slot] = None if window.is_last else _Turn(after[i], has_begun=True)
-        return [waves[i] for i in range(len(slots))]
+            self._turns[slot] = None if windows[i].is_last else _Turn(after[i], has_begun=True)
+        on_host = [(members, self.stream.to_host(sound)) for members, sound in made]
+        return Arrival(self.stream.record(), lambda: _waves(on_host, led))
 
     @torch.inference_mode()
     def snapshot(self, slot: int) -> Snapshot:
@@ -292,6 +298,15 @@ class Token2Wav:
         strangers = [token for token in window.tokens if not 0 <= token < vocabulary]
         if strangers:
             raise ValueError(f"{strangers[0]} is no speech token; there are {vocabulary}")
+
+
+def _waves(made: Sequence[tuple[list[int], Tensor]], led: Sequence[bool]) -> list[Wave]:
+    """Sounds of groups of rows in the order of rows, behind silence where `led`."""
+    waves: dict[int, Wave] = {}
+    for members, sound in made:
+        waves.update(zip(members, sound.cpu().numpy(), strict=True))
+    silence = np.zeros(OVERLAP_SAMPLES, np.float32)
+    return [np.concatenate([silence, waves[i]]) if led[i] else waves[i] for i in range(len(led))]
 
 
 Key = TypeVar("Key", bound=Hashable)

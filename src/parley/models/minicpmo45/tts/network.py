@@ -25,6 +25,7 @@ from transformers import LlamaConfig
 
 from parley.models.minicpmo45.runtime.caches import rotated
 from parley.models.minicpmo45.runtime.graphs import GraphRunner
+from parley.models.minicpmo45.runtime.transfer import to_device
 from parley.models.minicpmo45.tts.cache import SpeechCache
 from parley.models.minicpmo45.tts.config import SpeechConfig
 from parley.models.minicpmo45.tts.layers import (
@@ -184,7 +185,7 @@ class SpeechNetwork(nn.Module):
             Shape (L, D); no tail rows.
         """
         weight = self.emb_text.weight
-        ids = torch.tensor(list(token_ids), dtype=torch.long, device=weight.device)
+        ids = to_device(torch.tensor(list(token_ids), dtype=torch.long), weight.device)
         projected = self.projector_semantic(hidden.to(weight.device, weight.dtype))
         if self.config.normalizes_projected if normalize is None else normalize:
             projected = F.normalize(projected, p=2.0, dim=-1)
@@ -203,7 +204,7 @@ class SpeechNetwork(nn.Module):
 
     def code_rows(self, tokens: Sequence[int]) -> Tensor:
         """Embeddings of speech tokens, shape (n, D)."""
-        ids = torch.tensor(list(tokens), dtype=torch.long, device=self.device)
+        ids = to_device(torch.tensor(list(tokens), dtype=torch.long), self.device)
         out: Tensor = self.emb_code[0](ids)
         return out
 
@@ -244,7 +245,7 @@ class SpeechNetwork(nn.Module):
     def _keep(self, row: SpeechRow, columns: Tensor) -> None:
         """Move these columns of a row to the front; nothing else survives."""
         self._save(row, 0)
-        columns = columns.to(self.device)
+        columns = to_device(columns, self.device)
         self.cache.keep(row.index, columns)
         row.first, row.length = 0, columns.shape[0]
 

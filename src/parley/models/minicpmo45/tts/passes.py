@@ -18,6 +18,7 @@ through the model's `GraphRunner`. A missing row is filled up by slot 0 writing 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -26,6 +27,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from parley.models.minicpmo45.runtime.graphs import bucket, power, reaches, row_counts
 from parley.models.minicpmo45.runtime.randomness import uniforms
+from parley.models.minicpmo45.runtime.streams import Arrival, SpeechStream
+from parley.models.minicpmo45.runtime.transfer import to_device
 from parley.models.minicpmo45.tts.layers import Pass
 from parley.models.minicpmo45.tts.network import SpeechNetwork
 from parley.models.minicpmo45.tts.plan import Reach, RowPass, planned
@@ -103,7 +106,7 @@ def fed(
     if counts is not None:
         tokens = plan.shape[1]
         ends = [row * tokens + count - 1 for row, count in enumerate(counts)]
-        hidden = hidden[torch.tensor(ends, device=x.device)]
+        hidden = hidden[to_device(torch.tensor(ends), x.device)]
     return hidden, torch.mm(hidden, decoder.head.weight.t()).float()
 
 
@@ -146,7 +149,7 @@ class SpeechPasses:
         self._size = len(said)
         self._lines, self.spoken = _known_to(device, lines, said)
         self.rules = RowRules.of(samplings, decoder.config.codes, device)
-        self.draws = numbers.to(device).unbind()
+        self.draws = to_device(numbers, device).unbind()
         self._plans: list[Pass] = []
         self.drawn: list[Tensor] = []
 
@@ -180,7 +183,7 @@ class SpeechPasses:
             logits[which] = part
             self._tell(which, counts, hidden, part, passes=0)
         free = [block.rule.first_is_free and not block.sampled for block in self.blocks]
-        exempt = torch.tensor([*free, *[False] * (self._size - len(free))]).to(device)
+        exempt = to_device(torch.tensor([*free, *[False] * (self._size - len(free))]), device)
         masks_end = self._lines[4, 0] > 0
         self._arrived(self.spoken.drawn(logits, exempt, masks_end, self.draws[0], self.rules))
 
@@ -237,11 +240,22 @@ class SpeechPasses:
         first = row.first if row.window is None else max(row.first, length - row.window)
         return first, length, row.position + taken
 
-    def commit(self) -> None:
-        """Read the tokens back and make the passes the rows' state."""
+    def made(self, stream: SpeechStream) -> Arrival[list[list[int]]]:
+        """The tokens of every pass, on their way to the host."""
+        drawn = stream.to_host(torch.stack(self.drawn))
+        return Arrival(stream.record(), drawn.tolist)
+
+    def commit(self, drawn: list[list[int]], wanted: Sequence[SpeechBlock] | None = None) -> None:
+        """Make the passes the rows' state.
+
+        Args:
+            drawn: what `made` brought.
+            wanted: some of the step's blocks, each once; None: all.
+        """
         end = self.decoder.config.end_code
-        drawn = torch.stack(self.drawn).tolist()
         for i, block in enumerate(self.blocks):
+            if wanted is not None and not any(block is one for one in wanted):
+                continue
             row, rule = block.row, block.rule
             used = 0
             accepted: list[int] = []
@@ -325,7 +339,7 @@ def _known_to(
     passes, rows, parts = len(lines), len(said), len(RowPass._fields)
     numbers = [line[part] for part in range(parts) for row in lines for line in row]
     numbers += [one for row in said for one in row]
-    table = torch.tensor(numbers).to(device)
+    table = to_device(torch.tensor(numbers), device)
     count = parts * passes * rows
     return table[:count].view(parts, passes, rows), Spoken(table[count:].view(rows, -1))
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from parley.models.minicpmo45.runtime import slot_attention
+from parley.models.minicpmo45.runtime.transfer import to_device
 from parley.models.minicpmo45.tts.layers import Pass
 from parley.models.minicpmo45.tts.network import SpeechNetwork
 
@@ -69,7 +70,7 @@ def planned(
     columns = column[..., None] + steps
     if counts is not None:
         # Padding writes where nobody reads.
-        real = steps < torch.tensor(counts, device=lines.device)[:, None]
+        real = steps < to_device(torch.tensor(counts), lines.device)[:, None]
         columns = torch.where(real, columns, spare)
     # So do rows that ran on behind their end until the cache was full.
     columns = columns.clamp_(max=spare)
