@@ -27,8 +27,13 @@ GIB: Final = 1024**3
 LIBRARIES_BYTES: Final = GIB // 2
 """Workspaces of cuBLAS and cuDNN, and what fragmentation wastes."""
 
-GRAPHS_BYTES: Final = GIB // 4
-"""Inputs and outputs of captured graphs; the space in between is shared."""
+GRAPHS_BYTES: Final = GIB // 8
+"""Captured graphs, whatever the number of slots: those of pictures, and what one needs between its
+inputs and its results. Source: `tests/models/minicpmo45/test_graph_memory.py`, here and below."""
+
+GRAPHS_SLOT_BYTES: Final = 28 * 2**20
+"""Captured graphs per slot: inputs and results of all sizes of batches, which each graph keeps, and
+what the largest needs in between, which all share: a window of the vocoder."""
 
 VISION_BATCH_TOKENS: Final = 16 * 1024
 """Patches that go through the vision encoder together."""

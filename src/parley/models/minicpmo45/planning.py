@@ -23,6 +23,7 @@ from parley.models.minicpmo45.gguf_file import GgufFile
 from parley.models.minicpmo45.memory import (
     GIB,
     GRAPHS_BYTES,
+    GRAPHS_SLOT_BYTES,
     LIBRARIES_BYTES,
     MemoryBudget,
     MemoryPlan,
@@ -243,6 +244,7 @@ def budget_of(
         "context and sound": plan.slot_bytes - speech,
         "speech": speech,
         "choosing a token": choice_bytes(language.vocab_size),
+        "captured graphs of a slot": GRAPHS_SLOT_BYTES if settings.compile else 0,
     }
     if not reads_in_place:
         # One layer's keys and values, copied before they are read.
