@@ -85,6 +85,23 @@ def test_what_a_network_delays_is_not_believed():
     assert heard_ms(playback) == 1910
 
 
+def test_what_was_said_while_sound_was_under_way_does_not_say_when_it_came():
+    clock = ManualClock()
+    playback = Playback(clock)
+    playback.begin()
+    playback.send("One", 1000)
+    clock.advance(0.01)
+    playback.report(told(0, 0))
+    clock.advance(0.1)
+    # It took 90 ms.
+    playback.report(told(1000, 980))
+
+    assert heard_ms(playback) == 20
+    clock.advance(0.1)
+    playback.report(told(1000, 880))
+    assert heard_ms(playback) == 120
+
+
 def test_a_coding_that_adds_some_sound_is_no_matter_in_the_next_answer():
     clock = ManualClock()
     playback = Playback(clock)

@@ -5,6 +5,7 @@ the client says of its loudspeaker. Pure, but for the clock it is given.
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass, replace
 from typing import Final
 
 from parley.clock import Clock
@@ -18,6 +19,25 @@ RECENT_S: Final = 1.0
 
 LATEST_S: Final = 5.0
 """A client cannot play later than this behind what was computed: nobody waits for it any longer."""
+
+
+UNDER_WAY_MS: Final = 5.0
+"""Less than this is what a coding holds back."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What a client said.
+
+    Args:
+        at_s: when.
+        ends_s: when all will have been played, if what was under way came at once.
+        is_whole: nothing was under way.
+    """
+
+    at_s: float
+    ends_s: float
+    is_whole: bool
 
 
 class Playback:
@@ -41,8 +61,8 @@ class Playback:
         """Of that, what the client will never count: a coding may hold some milliseconds back, or
         add some."""
         self._last_sent_s = 0.0
-        self._told: deque[tuple[float, float]] = deque()
-        """What the client said lately: when, and when all will have been played."""
+        self._told: deque[_Told] = deque()
+        """What the client said lately."""
         self._is_cut = False
         self.unheard_chars = 0
         """Of the text of an answer that was cut: what was sent and not heard."""
@@ -63,7 +83,9 @@ class Playback:
             self.ends_s = starts_s + duration_ms / 1000
             self._computed_s = max(self._computed_s, now_s) + duration_ms / 1000
             self._told = deque(
-                (at_s, ends_s + duration_ms / 1000) for at_s, ends_s in self._told if ends_s > now_s
+                replace(told, ends_s=told.ends_s + duration_ms / 1000)
+                for told in self._told
+                if told.ends_s > now_s
             )
         return starts_s
 
@@ -80,10 +102,13 @@ class Playback:
         if now_s - self._last_sent_s >= ARRIVED_S:
             self._lost_ms = self._all_ms - told.received_ms
         under_way_ms = max(0.0, self._all_ms - self._lost_ms - told.received_ms)
-        self._told.append((now_s, now_s + (under_way_ms + told.buffered_ms) / 1000))
-        while now_s - self._told[0][0] > RECENT_S:
+        ends_s = now_s + (under_way_ms + told.buffered_ms) / 1000
+        self._told.append(_Told(now_s, ends_s, under_way_ms < UNDER_WAY_MS))
+        while now_s - self._told[0].at_s > RECENT_S:
             self._told.popleft()
-        ends_s = max(now_s, min(ends_s for _, ends_s in self._told))
+        # Nobody knows when sound comes that is under way: it counts where nothing else is known.
+        known = [one.ends_s for one in self._told if one.is_whole]
+        ends_s = max(now_s, min(known or [one.ends_s for one in self._told]))
         # What is over is over, however long ago.
         before_s = max(self.ends_s, now_s)
         self.ends_s = min(ends_s, max(now_s, self._computed_s + LATEST_S))
