@@ -87,6 +87,14 @@ async function tryMixer(page, units) {
   await eventually(() => toneLevel(units().at(-1), 1000) < before / 2, 'a softer file');
 }
 
+/** The first seconds of a WAV file of 16-bit samples at 16 kHz. @param {Buffer} wav @param {number} seconds */
+function beginning(wav, seconds) {
+  const begun = Buffer.from(wav.subarray(0, 44 + seconds * 32000));
+  begun.writeUInt32LE(begun.length - 8, 4);
+  begun.writeUInt32LE(begun.length - 44, 40);
+  return begun;
+}
+
 const scenarios = {
   async half_duplex({ page }) {
     const wire = wiretap(page);
@@ -150,7 +158,7 @@ const scenarios = {
         );
         document.dispatchEvent(new DragEvent('drop', { dataTransfer: transfer, bubbles: true, cancelable: true }));
       },
-      /** @type {const} */ ([picture, readFileSync(flags.wav).toString('base64')]),
+      /** @type {const} */ ([picture, beginning(readFileSync(flags.wav), 5).toString('base64')]),
     );
     await page.waitForSelector('.attached p-player');
     await tap(page);

@@ -44,12 +44,8 @@ export async function tap(page) {
 }
 
 /** Until the tap has got the sound of so many seconds after this moment (context time). */
-export async function heardUntil(page, at, seconds) {
-  await eventually(
-    async () => (await page.evaluate(() => globalThis.__tap.blocks.at(-1)?.at ?? 0)) > at + seconds,
-    `sound of ${seconds} s`,
-  );
-}
+export const heardUntil = (page, at, seconds) =>
+  until(page, (end) => (globalThis.__tap.blocks.at(-1)?.at ?? 0) > end, { given: at + seconds });
 
 /** Go on listening for so many seconds of sound. */
 export async function hearOn(page, seconds) {
@@ -210,12 +206,28 @@ export function wiretap(page) {
   return wire;
 }
 
-/** Playwright's own waitForFunction compiles text in the page, which the page's policy forbids. */
-export async function until(page, predicate, ms = PATIENCE_MS) {
+/**
+ * Until it is true in the page, which looks itself: a question of ours every few milliseconds would cost more than
+ * most pages do. Playwright's own waitForFunction compiles text later on, which the page's policy forbids.
+ * @param {(given?: any) => unknown} predicate
+ */
+export async function until(page, predicate, { given, ms = PATIENCE_MS } = {}) {
   const end = Date.now() + ms;
-  while (!(await page.evaluate(predicate))) {
+  const look = `(async () => {
+    const isTrue = ${predicate};
+    while (!(await isTrue(${JSON.stringify(given)}))) {
+      if (Date.now() > ${end}) return false;
+      await new Promise((resolve) => setTimeout(resolve, 50));
+    }
+    return true;
+  })()`;
+  for (;;) {
+    const isTrue = await page.evaluate(look).catch((error) => {
+      // The page has gone to another, which is asked then.
+      if (!/context was destroyed|navigat/i.test(error.message)) throw error;
+    });
+    if (isTrue) return;
     if (Date.now() > end) throw new Error(`never true: ${predicate}`);
-    await page.waitForTimeout(40);
   }
 }
 
