@@ -120,7 +120,7 @@ bench: $(STAMP) ## measure; ARGS="relay" or ARGS="session"
 
 web: $(STAMP) ## generate the wire types and JSON Schema
 	@$(PY) -m parley.protocol.export
-	@[ ! -x node_modules/.bin/tsc ] || npm run --silent types
+	@[ ! -e node_modules/typescript/bin/tsc ] || npm run --silent types
 
 # The lock lacks optional packages of the linter for systems that a registry here does not serve; where
 # npm insists on them, the exact versions of package.json are installed without the lock.

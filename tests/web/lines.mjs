@@ -128,7 +128,7 @@ export const lineScenarios = {
     const readyMs = await page.evaluate(() => performance.now());
     await mainButton(page).click();
     await phase(page, 'live');
-    await page.waitForTimeout(5000);
+    await page.waitForTimeout(2500);
     const gaps = await page.locator('p-metrics div', { hasText: /^Gaps/ }).locator('dd').textContent();
     await hangUp(page);
     assert.deepEqual(errors, []);

@@ -32,7 +32,7 @@ def test_node_tests_pass():
 
 @pytest.mark.slow
 def test_types_hold():
-    compiler = ROOT / "node_modules/typescript/bin/tsc"
+    compiler = ROOT / "node_modules/typescript-native/bin/tsc"
     if not compiler.is_file():
         pytest.skip("the browser tools are not installed (npm ci)")
 

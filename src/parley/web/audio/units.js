@@ -9,12 +9,12 @@
 export class UnitGatherer {
   /**
    * @param {number} unitSamples
-   * @param {(unit: Float32Array, final: boolean) => void} onUnit the callee owns the buffer
+   * @param {(unit: Float32Array<ArrayBuffer>, final: boolean) => void} onUnit the callee owns the buffer
    */
   constructor(unitSamples, onUnit) {
     this.onUnit = onUnit;
     this.unitSamples = unitSamples;
-    /** @type {Float32Array[]} */
+    /** @type {Float32Array<ArrayBuffer>[]} */
     this.pool = [];
     this.isRunning = false;
     this.isMuted = false;
@@ -41,7 +41,7 @@ export class UnitGatherer {
     this.filled = 0;
   }
 
-  /** Hand a used buffer back. @param {Float32Array} buffer */
+  /** Hand a used buffer back. @param {Float32Array<ArrayBuffer>} buffer */
   recycle(buffer) {
     if (buffer.length === this.unitSamples && this.pool.length < 4) this.pool.push(buffer);
   }

@@ -199,11 +199,12 @@ export class DuplexCall extends Call {
       if (this.#lastListenAt) this.metrics.firstSpeechMs = this.now() - this.#lastListenAt;
     }
     const { text, audio, isLast } = result;
-    this.captions.add(this.turn, text, audio.length);
-    if (audio.length > 0) this.rig.play(this.turn, audio, isLast);
-    else if (isLast) this.rig.endTurn(this.turn);
+    const { turn } = this;
+    this.captions.add(turn, text, audio.length);
+    if (audio.length > 0) this.rig.play(turn, audio, isLast);
+    else if (isLast) this.rig.endTurn(turn);
     if (isLast) {
-      this.captions.complete(this.turn);
+      this.captions.complete(turn);
       this.#isTurnOpen = false;
     }
     this.#activity('speaking');

@@ -266,7 +266,9 @@ export class Connection extends EventTarget {
     // The server's clock stood still meanwhile.
     this.openedAt += awayMs;
     this.#farewell = {};
-    for (const frame of /** @type {Returning} */ (this.#returning).granted(granted)) socket.send(frame);
+    for (const frame of /** @type {Returning} */ (this.#returning).granted(granted)) {
+      socket.send(/** @type {string | Uint8Array<ArrayBuffer>} */ (frame));
+    }
     this.#enter('ready');
     for (const message of this.#later.splice(0)) this.send(message);
     this.tell('returned', { awayMs });

@@ -10,6 +10,10 @@ const POINTS = 90;
 
 /** Between two pictures, less the wait for the screen: 30 a second, as smooth as 60 for what moves so slowly. */
 const REST_MS = 25;
+/** The same while it breathes only, less than a pixel from one to the next: 15 a second. */
+const CALM_REST_MS = 58;
+/** Slower than this it only breathes. */
+const CALM_PACE = 0.3;
 
 /** How each state moves: pace, how far shapes wander, size. @type {Record<string, {pace: number, sway: number, size: number}>} */
 const MOODS = {
@@ -72,15 +76,14 @@ export class Orb extends HTMLElement {
       this.#canvas.width = Math.round(this.clientWidth * ratio);
       this.#canvas.height = Math.round(this.clientHeight * ratio);
       this.#draw();
+      this.#drawAgain();
     });
     this.#watch.observe(this);
     document.addEventListener('themechange', this.#restyle);
-    if (!this.#isStill) this.#frame = requestAnimationFrame(this.#tick);
   }
 
   disconnectedCallback() {
-    cancelAnimationFrame(this.#frame);
-    clearTimeout(this.#rest);
+    this.#stop();
     this.#watch?.disconnect();
     document.removeEventListener('themechange', this.#restyle);
     this.#canvas.remove();
@@ -106,10 +109,26 @@ export class Orb extends HTMLElement {
     this.#colour = this.#colour.map((value, i) => ease(value, this.#aim[i], 5));
     this.#time += passed * this.#pace;
     this.#draw();
-    this.#rest = setTimeout(() => {
-      this.#frame = requestAnimationFrame(this.#tick);
-    }, REST_MS);
+    this.#drawAgain();
   };
+
+  #stop() {
+    cancelAnimationFrame(this.#frame);
+    clearTimeout(this.#rest);
+  }
+
+  /** Soon, unless it is still or not on show. */
+  #drawAgain() {
+    this.#stop();
+    if (this.#isStill || this.#canvas.width === 0) return;
+    const isCalm = this.#pace < CALM_PACE && this.#wanted < 0.02;
+    this.#rest = setTimeout(
+      () => {
+        this.#frame = requestAnimationFrame(this.#tick);
+      },
+      isCalm ? CALM_REST_MS : REST_MS,
+    );
+  }
 
   #draw() {
     const { width, height } = this.#canvas;
