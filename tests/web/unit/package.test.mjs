@@ -15,8 +15,13 @@ import { join } from 'node:path';
 import { test } from 'node:test';
 
 const root = new URL('../../../', import.meta.url);
-const compiler = new URL('node_modules/typescript/bin/tsc', root).pathname;
-const NEEDS_COMPILER = { skip: existsSync(compiler) ? false : 'the browser tools are not installed (npm ci)' };
+/** What writes the declared types; what checks programs, in a sixth of the time. */
+const [WRITER, CHECKER] = ['typescript', 'typescript-native'].map(
+  (name) => new URL(`node_modules/${name}/bin/tsc`, root).pathname,
+);
+const NEEDS_COMPILER = {
+  skip: [WRITER, CHECKER].every(existsSync) ? false : 'the browser tools are not installed (npm ci)',
+};
 const read = (path) => readFileSync(new URL(path, root), 'utf8');
 
 test('the JavaScript client has the version of the server', () => {
@@ -45,7 +50,8 @@ function folder(t) {
   return made;
 }
 
-function compile(...words) {
+/** @param {string} compiler @param {...string} words */
+function compile(compiler, ...words) {
   const { status, stdout } = spawnSync(process.execPath, [compiler, ...words], { encoding: 'utf8' });
   assert.equal(status, 0, stdout);
 }
@@ -68,7 +74,9 @@ export { some, DuplexTalk };
   );
   for (const how of ['Bundler', 'NodeNext']) {
     compile(
+      CHECKER,
       ...[
+        '--ignoreConfig',
         '--noEmit',
         '--strict',
         '--target',
@@ -85,7 +93,7 @@ export { some, DuplexTalk };
 
 test('the declared types are those of the code: npm run types makes them', NEEDS_COMPILER, (t) => {
   const made = folder(t);
-  compile('-p', new URL('tsconfig.types.json', root).pathname, '--outDir', made);
+  compile(WRITER, '-p', new URL('tsconfig.types.json', root).pathname, '--outDir', made);
   for (const name of readdirSync(made))
     assert.equal(read(`src/parley/web/types/${name}`), readFileSync(join(made, name), 'utf8'), name);
 });
