@@ -14,6 +14,17 @@ from parley import logs
 
 __all__ = ["pytest_configure", "pytest_xdist_make_scheduler"]
 
+# Whoever has not configured the log gets structlog's own, whose tracebacks in colour show all local
+# variables and take seconds where those are networks.
+structlog.configure(
+    processors=[
+        *structlog.get_config()["processors"][:-1],
+        structlog.dev.ConsoleRenderer(
+            colors=False, exception_formatter=structlog.dev.plain_traceback
+        ),
+    ]
+)
+
 WHOLE = frozenset({"deploy", "docs", "executor", "openai", "system", "web"})
 """Folders whose tests start servers, browsers and other people's clients."""
 

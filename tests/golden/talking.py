@@ -6,6 +6,7 @@ made; everything else is the product as it is, with the public implementation's 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from parley.models.minicpmo45.conversation.observer import ModelObserver
 from parley.models.minicpmo45.conversation.prefill import ModelJob
 from parley.models.minicpmo45.conversation.speech import SpeechOutput
 from parley.models.minicpmo45.conversation.state import Conversation, Group, Unsettled
+from parley.models.minicpmo45.llm.network import LanguageModel
 from parley.models.minicpmo45.llm.sampling import Choice
 from parley.models.minicpmo45.model import ANSWER_RESERVE, MiniCPMO45
 from parley.models.minicpmo45.runtime.streams import Arrival, SpeechStream
@@ -90,12 +92,18 @@ class Call:
     embeds: Tensor
     start: int
     hidden: Tensor
-    logits: Tensor
     sums: dict[str, float]
+    llm: LanguageModel
 
     @property
     def end(self) -> int:
         return self.start + int(self.embeds.shape[0])
+
+    @functools.cached_property
+    def logits(self) -> Tensor:
+        """Scores after the last position (V,), float32; reading the head's 150,000 rows is most of
+        what a case costs, so only for what compares them."""
+        return self.llm.logits(self.hidden[-1:])[0].float()
 
 
 @dataclass(eq=False)
@@ -140,9 +148,8 @@ class Recorder(ModelObserver):
         assert self.model is not None
         if embeds is None:
             embeds = self.model.network.llm.embed(ids)
-        logits = self.model.network.llm.logits(hidden[-1:])[0].float()
         sums = cache_sums(self.model, row, start + int(embeds.shape[0]))
-        self.calls.append(Call(ids, embeds, start, hidden, logits, sums))
+        self.calls.append(Call(ids, embeds, start, hidden, sums, self.model.network.llm))
 
     def chose(self, row: int, choice: Choice) -> None:
         self.choices.append(choice)
