@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 from tests.support.noises import spoken
+from tests.support.processes import serving
 
 from parley.cli.bench.interruption import Crowd, FenceEar, InterruptionOutcome, as_line
-from parley.cli.bench.session import server
 from parley.cli.bench.talkers import TALKERS, HistoryCut
 from parley.client.events import Interruption, Listening, Piece, Speaking, Thinking
 from parley.media.pcm import OUTPUT_RATE_HZ, Pcm
@@ -107,17 +108,23 @@ def test_a_line_says_what_was_and_what_was_not():
     assert as_line(one).endswith("x: broken")
 
 
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with serving(tmp_path_factory.mktemp("interruption")) as process:
+        yield process.url
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("dialect", ["half_duplex", *TALKERS])
-async def test_answers_of_a_server_are_interrupted(dialect):
+async def test_answers_of_a_server_are_interrupted(url, dialect):
     words = (
         spoken("Tell me a long story about a fox who could not sleep at night, please."),
         spoken("Wait, stop please, I wanted to ask something else.", "en+f3"),
     )
     options = InterruptionOptions(mode="stop", backchannel="heed")
-    async with server(1) as url:
-        outcome = await Crowd(url, {}, dialect, options, words, 0.1).hold(1, 1)
+
+    outcome = await Crowd(url, {}, dialect, options, words, 0.1).hold(1, 1)
 
     assert outcome.failures == []
     assert outcome.late_samples == 0

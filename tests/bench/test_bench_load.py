@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.support.patience import HANG_S
+from tests.support.processes import serving
 
 from parley.cli.bench import load
 from parley.cli.bench.figures import Figures
 from parley.cli.bench.load import Load, LoadReport, judge
-from parley.cli.bench.session import server
 from parley.media import wav
 from parley.media.pcm import INPUT_RATE_HZ
 from parley.media.resample import resample
@@ -19,11 +20,17 @@ from parley.media.resample import resample
 SPEECH = Path(__file__).parents[2] / "examples/questions.wav"
 
 
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with serving(tmp_path_factory.mktemp("load"), "--slots", "2") as process:
+        yield process.url
+
+
 @pytest.mark.slow
-async def test_every_dialect_is_loaded_and_answers_are_counted():
+async def test_every_dialect_is_loaded_and_answers_are_counted(url):
     speech = resample(wav.load(SPEECH), INPUT_RATE_HZ).slice(0, 2 * INPUT_RATE_HZ)
     reports = {}
-    async with server(2) as url, asyncio.timeout(4 * HANG_S):
+    async with asyncio.timeout(4 * HANG_S):
         for dialect in load.RUNS:
             plan = Load(url, {}, 3.0, speech)
             reports[dialect] = await load.run(dialect, plan, 2, 0.0)
@@ -38,10 +45,10 @@ async def test_every_dialect_is_loaded_and_answers_are_counted():
 
 
 @pytest.mark.slow
-async def test_sessions_that_are_refused_are_errors_not_silence():
-    async with server(1) as url:
-        unknown = Load(url, {"token": "pk_nobody"}, 1.0, wav.load(SPEECH))
-        report = await load.run("duplex", unknown, 3, 0.0)
+async def test_sessions_that_are_refused_are_errors_not_silence(url):
+    unknown = Load(url, {"token": "pk_nobody"}, 1.0, wav.load(SPEECH))
+
+    report = await load.run("duplex", unknown, 3, 0.0)
 
     assert report.errors == {"unauthorized": 3}
     assert judge(report, 1000.0, None) == [

@@ -34,6 +34,8 @@ COMPUTING: Final = tuple(
 that its tests share are made once."""
 
 TOGETHER: Final = {
+    "tests/bench/test_bench_interruption.py": "bench interruption",
+    "tests/bench/test_bench_load.py": "bench load",
     "tests/client/test_client_verbs.py": "client verbs",
     "tests/docs/test_printed_samples.py": "printed samples",
     "tests/executor/test_ray.py": "ray",
@@ -42,6 +44,7 @@ TOGETHER: Final = {
     "tests/system/test_media_bombs.py": "media bombs",
     "tests/system/test_minicpmo45.py": "checkpoint",
     "tests/system/test_pocket.py": "pocket",
+    "tests/system/test_two_hosts.py": "two hosts",
     "tests/system/test_words_in_a_call.py": "words in a call",
     "tests/test_wheel.py": "wheel",
 }

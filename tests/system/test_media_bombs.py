@@ -9,7 +9,6 @@ import io
 import json
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import av
@@ -28,9 +27,9 @@ MIB = 1024 * 1024
 GROWTH_BYTES = 300 * MIB
 
 
-@pytest.fixture
-def serve(tmp_path: Path) -> Iterator[tuple[Process, str]]:
-    with serving(tmp_path, "--slots", "3") as process:
+@pytest.fixture(scope="module")
+def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Process, str]]:
+    with serving(tmp_path_factory.mktemp("bombs"), "--slots", "3") as process:
         yield process, process.url.replace("http", "ws", 1)
 
 
@@ -112,11 +111,16 @@ def ask(url: str, content: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ids=["film", "picture", "pictures", "more pixels than a request may have"],
 )
 def test_a_media_bomb_kills_nobody(
-    serve: tuple[Process, str], make: Callable[[], dict[str, Any]], count: int, ending: str
+    serve: tuple[Process, str],
+    request: pytest.FixtureRequest,
+    make: Callable[[], dict[str, Any]],
+    count: int,
+    ending: str,
 ) -> None:
     process, url = serve
     content = [make()] * count
-    with connect(f"{url}/ws/duplex/omni_1?extensions=true") as live:
+    session = f"omni_{request.node.callspec.indices['make']}"
+    with connect(f"{url}/ws/duplex/{session}?extensions=true") as live:
         assert json.loads(live.recv(timeout=HANG_S))["type"] == "queue_done"
         live.send(json.dumps({"type": "prepare"}))
         assert json.loads(live.recv(timeout=HANG_S))["type"] == "prepared"

@@ -164,9 +164,10 @@ async def test_a_voice_that_cannot_be_made_leaves_a_server_that_answers_in_text(
     ):
         worker = (await http.get("/workers")).json()["workers"][0]
         asked = [{"role": "user", "content": "Hello?"}]
-        text = await http.post("/api/chat", json={"messages": asked})
+        few = {"max_new_tokens": 20}
+        text = await http.post("/api/chat", json={"messages": asked, "generation": few})
         async with connect(server.ws("/ws/chat"), max_size=None) as socket:
-            await say(socket, messages=asked, tts={"enabled": True})
+            await say(socket, messages=asked, generation=few, tts={"enabled": True})
             spoken, code = await rest(socket)
 
     assert "Text works without it" in worker["voice_problem"]

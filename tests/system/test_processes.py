@@ -49,7 +49,7 @@ def ending(client: ClientConnection, limit_s: float) -> tuple[list[dict[str, Any
             return messages, client.close_code
 
 
-def test_a_worker_killed_while_idle_is_offline_and_the_next_one_serves(apart: Apart) -> None:
+def test_a_killed_worker_is_told_to_its_client_and_the_next_one_serves(apart: Apart) -> None:
     apart.start_worker().send(signal.SIGKILL)
     apart.until(HANG_S, idle_workers=0)
 
@@ -57,32 +57,34 @@ def test_a_worker_killed_while_idle_is_offline_and_the_next_one_serves(apart: Ap
         queued = hear(client)
         assert queued["type"] == "queued"
         assert queued["estimated_wait_s"] is None
-        apart.start_worker(1)
+        worker = apart.start_worker(1)
         while (message := hear(client))["type"] == "queue_update":
             pass
+        assert message["type"] == "queue_done"
 
-    assert message["type"] == "queue_done"
-
-
-@pytest.mark.parametrize("when", ["assigned", "in session"])
-def test_a_worker_killed_with_a_session_is_told_to_the_client(apart: Apart, when: str) -> None:
-    worker = apart.start_worker()
-    with apart.session("loses") as client:
-        if when == "in session":
-            prepare(client)
-        else:
-            assert hear(client)["type"] == "queue_done"
+        # Its session is assigned and no more.
         worker.send(signal.SIGKILL)
-        messages, code = ending(client, HANG_S)
+        told_of_a_lost_worker(client)
 
+    assert apart.status()["idle_workers"] == 0
+    worker = apart.start_worker(2)
+    with apart.session("in-session") as client:
+        prepare(client)
+        worker.send(signal.SIGKILL)
+        told_of_a_lost_worker(client)
+
+    assert apart.status()["idle_workers"] == 0
+    apart.start_worker(3)
+    with apart.session("goes-on") as client:
+        prepare(client)
+
+
+def told_of_a_lost_worker(client: ClientConnection) -> None:
+    messages, code = ending(client, HANG_S)
     assert [m["type"] for m in messages] == ["error"]
     assert messages[0]["code"] == "worker_lost"
     assert "lost" in messages[0]["error"]
     assert code == 1011
-    assert apart.status()["idle_workers"] == 0
-    apart.start_worker(1)
-    with apart.session("goes-on") as client:
-        prepare(client)
 
 
 def test_a_frozen_worker_is_given_up_and_comes_back_when_it_thaws(apart: Apart) -> None:

@@ -4,6 +4,7 @@ of their own, its self-made certificate between them."""
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import re
 import shlex
@@ -106,11 +107,15 @@ class TwoHosts:
 
 @pytest.fixture
 def hosts(tmp_path: Path) -> Iterator[TwoHosts]:
-    built = TwoHosts(tmp_path)
-    try:
+    with contextlib.closing(TwoHosts(tmp_path)) as built:
         yield built
-    finally:
-        built.close()
+
+
+@pytest.fixture(scope="module")
+def untrusting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoHosts]:
+    """A gateway that no worker joins."""
+    with contextlib.closing(TwoHosts(tmp_path_factory.mktemp("hosts"))) as built:
+        yield built
 
 
 def recorded(hosts: TwoHosts) -> list[str]:
@@ -175,19 +180,24 @@ def test_a_recording_outlives_a_gateway_and_a_worker_that_are_killed(hosts: TwoH
     assert hosts.get(f"/api/sessions/{recording_id}/recording")["session_id"] == recording_id
 
 
-def test_a_worker_with_another_fingerprint_says_what_to_do(hosts: TwoHosts) -> None:
-    line = hosts.start_worker(fingerprint="AB" * 32).line_with("gateway unreachable")
+def test_a_worker_with_another_fingerprint_says_what_to_do(untrusting: TwoHosts) -> None:
+    line = untrusting.start_worker(fingerprint="AB" * 32).line_with("gateway unreachable")
 
     said = json.loads(line)
     assert said["level"] == "warning"
-    assert hosts.fingerprint in said["why"]
+    assert untrusting.fingerprint in said["why"]
     assert "start this worker with the fingerprint" in said["hint"]
-    assert hosts.get("/status")["total_workers"] == 0
+    assert untrusting.get("/status")["total_workers"] == 0
 
 
-def test_a_worker_without_trust_is_told_of_the_fingerprint(hosts: TwoHosts) -> None:
-    worker = hosts.start(
-        hosts.there, "worker", "--gateway", f"wss://127.0.0.1:{hosts.port}", "--model", "parrot"
+def test_a_worker_without_trust_is_told_of_the_fingerprint(untrusting: TwoHosts) -> None:
+    worker = untrusting.start(
+        untrusting.there,
+        "worker",
+        "--gateway",
+        f"wss://127.0.0.1:{untrusting.port}",
+        "--model",
+        "parrot",
     )
 
     said = json.loads(worker.line_with("gateway unreachable"))
