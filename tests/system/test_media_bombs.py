@@ -65,11 +65,12 @@ class Watched:
 
     def __init__(self, process: Process) -> None:
         self.most_bytes = 0
-        self._servers = [
-            each
-            for each in (psutil.Process(process.popen.pid), *process.children)
-            if "decoder_child" not in " ".join(each.cmdline())
+        serve = psutil.Process(process.popen.pid)
+        workers = [
+            each for each in serve.children() if "parley.executor.child" in " ".join(each.cmdline())
         ]
+        assert len(workers) == 1
+        self._servers = [serve, *workers]
         self._before = {each.pid: each.memory_info().rss for each in self._servers}
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch)
