@@ -21,7 +21,7 @@ from parley.models.minicpmo45.config import MiniCPMOConfig, make_config
 from parley.models.minicpmo45.conversation.speech import SpeechOutput, Streams
 from parley.models.minicpmo45.model import MiniCPMO45
 from parley.models.minicpmo45.runtime.graphs import GraphRunner, Tape
-from parley.models.minicpmo45.runtime.streams import SpeechStream
+from parley.models.minicpmo45.runtime.streams import SPEECH_KINDS, SpeechStream
 from parley.models.minicpmo45.token2wav.voices import VoiceStore
 from parley.models.minicpmo45.tokenizer import SpecialIds
 from parley.models.minicpmo45.tts.decoder import MiniCPMTTS
@@ -171,6 +171,7 @@ def small_model(
     tape: Tape | None = None,
     device: str = "cpu",
     stream: SpeechStream | None = None,
+    speech_tape: Tape | None = None,
     **options: Any,
 ) -> MiniCPMO45:
     """A model of its own: nothing is shared with other tests.
@@ -178,10 +179,12 @@ def small_model(
     Args:
         tape: captures steps.
         stream: what speech is made on; None: the one of everything else.
+        speech_tape: captures steps of speech instead of `tape`.
     """
     network = small_network(device)
     options.setdefault("context_tokens", 7000)
-    graphs = None if tape is None else GraphRunner(device, tape)
+    tapes = None if speech_tape is None else dict.fromkeys(SPEECH_KINDS, speech_tape)
+    graphs = None if tape is None else GraphRunner(device, tape, tapes=tapes)
     options.setdefault("graphs", graphs)
     speech_output = small_speech_output(network, slots, graphs, stream) if has_voice else None
     return MiniCPMO45(

@@ -63,8 +63,8 @@ class Peak(TorchDispatchMode):
 def captured(slots: int, context_tokens: int) -> dict[tuple[str, Hashable], tuple[int, int]]:
     """Of every graph: what its inputs and results take, and the most while it runs."""
     sizes = full_sizes()
-    raw = shallow(sizes).config.raw | {"vocab_size": sizes.config.raw["vocab_size"]}
-    config = make_config(dict(raw))
+    raw = dict(shallow(sizes).config.raw) | {"vocab_size": sizes.config.raw["vocab_size"]}
+    config = make_config(raw)
     paper = PaperModel(slots=slots, context_tokens=context_tokens, config=config)
     found: dict[tuple[str, Hashable], tuple[int, int]] = {}
 
@@ -94,7 +94,7 @@ def captured(slots: int, context_tokens: int) -> dict[tuple[str, Hashable], tupl
         picture_encoder=pictures,
         live_steps=sound,
     )
-    capture_encoders(parts)  # type: ignore[arg-type]
+    capture_encoders(parts)
     return found
 
 

@@ -7,7 +7,7 @@ take. What a device makes of them is not tested here.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -145,6 +145,7 @@ class StatesJob:
 
     def __init__(self, model: MiniCPMO45) -> None:
         assert model.speech_output is not None
+        self.made: list[torch.Tensor] = []
         self.output = model.speech_output
 
     def open_block(self) -> SpeechBlock:
@@ -161,9 +162,9 @@ def test_a_condition_waits_for_the_states_that_it_is_made_of(left_out):
     with Streams() as streams, torch.inference_mode():
         assert model.speech_output is not None
         model.speech_output.work_on(FakeStream(streams, left_out=left_out))
-        job: Any = StatesJob(model)
+        job = StatesJob(model)
         job.made = [torch.ones(128) * number for number in range(2)]
-        speak(model, [job])
+        speak(model, [cast(Any, job)])
 
     assert bool(streams.problems) is (left_out == "wait_for_main")
     assert all("on speech reads what main may still write" in one for one in streams.problems)
@@ -253,7 +254,12 @@ def test_an_arrival_is_read_once_and_only_when_it_is_complete():
     reads: list[int] = []
     with Streams() as streams:
         stream = FakeStream(streams, patience=2)
-        arrival = Arrival(stream.record(), lambda: reads.append(1) or len(reads))
+
+        def read() -> int:
+            reads.append(1)
+            return len(reads)
+
+        arrival = Arrival(stream.record(), read)
 
         looks = [arrival.is_complete for _ in range(4)]
 
