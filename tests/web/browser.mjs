@@ -966,6 +966,11 @@ const scenarios = {
       'it was speaking',
     );
     await eventually(() => units.some(({ force_listen: forced }) => forced), 'a unit that asks for silence');
+    const told = units.map(({ playback }) => playback).filter(Boolean);
+    assert.ok(
+      told.some(({ received_ms: came, buffered_ms: left }) => came >= 1000 && left >= 0 && left <= came),
+      `with its sound it says what has come and what is still to be heard: ${JSON.stringify(told)}`,
+    );
     await page.locator('p-transcript .assistant').getByText('(interrupted)').first().waitFor();
     await hangUp(page);
     return `silent ${silentAfterMs} ms after it was noticed`;

@@ -215,7 +215,12 @@ async def test_health_is_there_before_and_after_the_model(monkeypatch):
 
     async with fake_gateway_control() as gateway, httpx.AsyncClient(trust_env=False) as http:
         flags = {"worker.gateway_url": gateway.url, "worker.vad": "energy"}
-        worker = WorkerProcess(load(flags=flags), load_model=slowly)
+        warm: list[int] = []
+        worker = WorkerProcess(
+            load(flags=flags),
+            load_model=slowly,
+            warm=lambda: warm.append(len(gateway.heard)),
+        )
         task = asyncio.create_task(worker.run())
         url = f"http://127.0.0.1:{worker.port}/health"
         early = (await http.get(url)).json()
@@ -226,6 +231,8 @@ async def test_health_is_there_before_and_after_the_model(monkeypatch):
         worker.stop()
 
         assert await task == DONE
+        # Once, before anybody knows of it.
+        assert warm == [0]
         assert early["status"] == "initializing"
         assert early["model_loaded"] is False
         assert late["status"] == "healthy"

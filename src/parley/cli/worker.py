@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import os
 import sys
 import threading
@@ -118,7 +119,9 @@ def worker(
 
 
 async def _run(settings: Settings, read: Callable[[], Settings]) -> int:
-    running = WorkerProcess(settings, leaving=_leave_at_last)
+    # Modules and model stay. Looking through them for garbage stops every conversation for a tenth
+    # of a second.
+    running = WorkerProcess(settings, leaving=_leave_at_last, warm=gc.freeze)
     with ending_on_signals(
         running.stop,
         running.stop_now,

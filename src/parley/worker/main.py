@@ -109,6 +109,7 @@ class WorkerProcess:
         load_model: for tests; the default finds the model by its name.
         leaving: told the exit code as soon as it is known that the worker failed or begins again;
             what follows may hang.
+        warm: called when the model is warm, before the first session.
     """
 
     def __init__(
@@ -118,9 +119,11 @@ class WorkerProcess:
         clock: Clock | None = None,
         load_model: Callable[[], Model] | None = None,
         leaving: Callable[[int], None] = lambda code: None,
+        warm: Callable[[], None] = lambda: None,
     ) -> None:
         self._settings = settings
         self._leaving = leaving
+        self._warm = warm
         self._clock = clock or SystemClock()
         self._load_model = load_model or (lambda: models.load(settings.model))
         self._host: Host | None = None
@@ -234,6 +237,7 @@ class WorkerProcess:
         began_s = time.monotonic()
         await engine.warm_up()
         _log.info("model warm", took_s=_since(began_s))
+        self._warm()
         identity = Identity(
             worker_id=f"worker-{settings.worker.index}-{secrets.token_hex(4)}",
             url=self._url,
