@@ -45,7 +45,6 @@ TOGETHER: Final = {
     "tests/system/test_minicpmo45.py": "checkpoint",
     "tests/system/test_pocket.py": "pocket",
     "tests/system/test_two_hosts.py": "two hosts",
-    "tests/system/test_words_in_a_call.py": "words in a call",
     "tests/test_wheel.py": "wheel",
 }
 """Files whose tests share a server, a cluster, weights or a package, by what is shared."""

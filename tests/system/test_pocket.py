@@ -5,6 +5,7 @@ The questions are spoken by espeak-ng, whose voices had no part in the training.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,8 +17,12 @@ from tests.support.processes import Process, running
 from tests.support.wire import b64, hear, heard, rest, say, sound64
 from websockets.asyncio.client import ClientConnection, connect
 
+from parley.client import DuplexClient, HalfDuplexClient, RealtimeClient
+from parley.client.events import Event, Piece, Speaking, Transcript, TurnDone
 from parley.media.image import encode_jpeg
 from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm, join
+from parley.protocol.half_duplex import Config
+from parley.protocol.values import TurnGeneration
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -230,3 +235,82 @@ async def test_a_unit_that_must_listen_listens(server: str) -> None:
         await call.end()
 
     assert all(unit["is_listen"] and not len(unit["sound"]) for unit in forced)
+
+
+# The Python clients: what is written into a call is answered aloud, what is said is written down.
+
+
+def http(server: str) -> str:
+    return "http" + server.removeprefix("ws")
+
+
+def words_of(events: list[Event]) -> str:
+    return "".join(event.text for event in events if isinstance(event, Piece | Speaking | TurnDone))
+
+
+def is_aloud(events: list[Event]) -> bool:
+    sounds = [event.sound for event in events if isinstance(event, Piece | Speaking)]
+    spoken = join([sound for sound in sounds if sound is not None], OUTPUT_RATE_HZ)
+    return len(spoken) > 0 and is_sound(spoken)
+
+
+async def turn(talk: HalfDuplexClient) -> list[Event]:
+    events: list[Event] = []
+    async with asyncio.timeout(120):
+        async for event in talk:
+            events.append(event)
+            if isinstance(event, TurnDone):
+                break
+    return events
+
+
+async def test_what_is_written_and_said_in_half_duplex_is_answered(server: str) -> None:
+    config = Config(transcribe=True, generation=TurnGeneration(temperature=0))
+    async with HalfDuplexClient(http(server), config=config, record=False) as talk:
+        await talk.ready(timeout_s=60)
+        talk.write("What is the capital of Portugal?")
+        written = await turn(talk)
+        said = asyncio.create_task(talk.say(speech.say("What is the capital of France?", "en-us")))
+        spoken = await turn(talk)
+        await said
+
+    assert "Lisbon" in words_of(written)
+    assert is_aloud(written)
+    assert not any(isinstance(event, Transcript) for event in written)
+    assert is_aloud(spoken)
+    (heard,) = [event.text for event in spoken if isinstance(event, Transcript)]
+    assert "What is the capital" in heard
+
+
+@pytest.mark.parametrize("kind", [DuplexClient, RealtimeClient])
+async def test_what_is_written_and_said_in_a_call_is_answered(
+    server: str, kind: type[DuplexClient] | type[RealtimeClient]
+) -> None:
+    async with kind(http(server), transcribe=True, record=False) as talk:
+        await talk.ready(timeout_s=60)
+        written = await answer(talk, "What is the capital of Portugal?", None)
+        spoken = await answer(talk, "", speech.say("What is the capital of France?", "en-us"))
+
+    assert "Lisbon" in words_of(written)
+    assert is_aloud(written)
+    assert "Paris" in words_of(spoken)
+    (heard,) = [event.text for event in spoken if isinstance(event, Transcript)]
+    # The recogniser is small: one of the short words between may be another.
+    assert "capital" in heard
+    assert "France" in heard
+
+
+async def answer(talk: DuplexClient | RealtimeClient, text: str, pcm: Pcm | None) -> list[Event]:
+    """What comes until the assistant has spoken to its end."""
+    if text:
+        talk.write(text)
+    silence = Pcm.silence(1600, 16_000)
+    saying = asyncio.create_task(talk.say(silence if pcm is None else pcm))
+    events: list[Event] = []
+    async with asyncio.timeout(120):
+        async for event in talk:
+            events.append(event)
+            if isinstance(event, Speaking) and event.end_of_turn:
+                break
+    await saying
+    return events
