@@ -239,6 +239,9 @@ const scenarios = {
     await noteSupply(page);
     await mainButton(page).click();
     await activity(page, 'speaking');
+    // Where answers come late the person would speak again before the end, and lower the voice.
+    const mute = () => page.locator('body').press('m');
+    await mute();
     await activity(page, 'listening');
     await hearOn(page, 0.5);
     let said = await heard(page);
@@ -247,6 +250,9 @@ const scenarios = {
     const isLate = said.gaps > 0 && cameLate(await page.evaluate(() => globalThis.__supply.pieces));
     if (isLate) {
       await holdSupply(page);
+      await mute();
+      await until(page, () => globalThis.__supply.pieces.length > 0);
+      await mute();
       await until(page, () => globalThis.__supply.isOver);
       const pieces = await page.evaluate(() => globalThis.__supply.pieces.map(({ samples }) => samples));
       await hearOn(page, pieces.reduce((sum, samples) => sum + samples, 0) / 24000 + 1);
