@@ -130,7 +130,11 @@ class SessionCopy:
         pending = len(_split(self._pending))
         log = _split((*self._kept, *self._pending))
         tail = [state_codec.decode(each) for each in log[self._light :]]
-        log[self._light :] = [state_codec.encode(each) for each in self.lighten(tail)]
+        # Most of the work, for what is as it was.
+        encoded = {id(each): data for each, data in zip(tail, log[self._light :], strict=True)}
+        log[self._light :] = [
+            encoded.get(id(each)) or state_codec.encode(each) for each in self.lighten(tail)
+        ]
         self._light = max(self._light, len(log) - LIGHTEN_TAIL)
         whole = [_framed(each) for each in log]
         count = len(whole) - pending
