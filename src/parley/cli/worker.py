@@ -20,6 +20,7 @@ from parley.cli import flags
 from parley.cli.signals import ending_on_signals
 from parley.executor.child import is_supervised
 from parley.settings import Settings, load
+from parley.worker.allocator import limit_arenas
 from parley.worker.main import RESTART, SWITCH_INTERVAL_S, WorkerProcess
 
 EXIT_LIMIT_S: Final = 10.0
@@ -105,6 +106,7 @@ def worker(
     settings = read()
     logs.configure(level=settings.log.level, style=settings.log.format)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    limit_arenas()
     code = uvloop.run(_run(settings, read))
     if code == RESTART:
         if not is_supervised():
