@@ -99,7 +99,8 @@ async def test_the_ear_plays_without_gaps_and_stops_where_it_is_cut():
     assert await ear.answer(answer.end_s, now_s) is None
 
 
-async def test_what_is_said_begins_when_it_is_said_whatever_the_chunk():
+def speaker(chunk_s: float) -> tuple[Mouth, list[Pcm]]:
+    """One whose client is in a session, and what that sends."""
     sent: list[Pcm] = []
 
     class Listener(HalfDuplexClient):
@@ -108,7 +109,11 @@ async def test_what_is_said_begins_when_it_is_said_whatever_the_chunk():
 
     client = Listener("http://localhost:1")
     client.phase = "active"
-    mouth = Mouth(client, 0.2)
+    return Mouth(client, chunk_s), sent
+
+
+async def test_what_is_said_begins_when_it_is_said_whatever_the_chunk():
+    mouth, sent = speaker(0.2)
     speaking = asyncio.create_task(mouth.run())
     while not sent:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
@@ -127,15 +132,7 @@ async def test_what_is_said_begins_when_it_is_said_whatever_the_chunk():
 
 
 async def test_a_microphone_that_was_kept_waiting_loses_no_time():
-    sent: list[Pcm] = []
-
-    class Listener(HalfDuplexClient):
-        def send_audio(self, pcm: Pcm) -> None:
-            sent.append(pcm)
-
-    client = Listener("http://localhost:1")
-    client.phase = "active"
-    mouth = Mouth(client, 0.02)
+    mouth, sent = speaker(0.02)
     speaking = asyncio.create_task(mouth.run())
     await asyncio.sleep(0.05)
     _, last_s = mouth.say(np.full(INPUT_RATE_HZ // 10, 0.5, np.float32))

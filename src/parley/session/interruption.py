@@ -2,8 +2,8 @@
 
 A runner hands over what the client sends (`hear`) and what it is sent (`say`); the detector works
 through it in order, short pieces on the event loop and long ones in a thread, and what it finds is
-acted upon on the event loop. One policy for every
-runner and dialect: `InterruptionOptions`, followed by `Interruptions`.
+acted upon on the event loop. One policy for every runner and dialect: `InterruptionOptions`,
+followed by `Interruptions`.
 """
 
 from __future__ import annotations

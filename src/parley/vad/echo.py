@@ -138,6 +138,10 @@ class PlayedSound:
             self._once_s = delay_s
         return is_echo
 
+    def is_like(self, heard: Sequence[Samples], at_s: float) -> bool:
+        """The same, of what `is_heard_in` will be asked about too: learns nothing."""
+        return self._find(heard, at_s)[0]
+
     def hear(self, stands_out: bool, starts_s: float, ends_s: float) -> None:
         """Whether the microphone was louder than the room in half a window of that time."""
         near = [piece.between(starts_s - SOON_S, ends_s - SOON_S) for piece in self._pieces]
@@ -155,10 +159,6 @@ class PlayedSound:
         """Whether the microphone has not heard what was played last."""
         halves = self._stood_out
         return len(halves) == UNHEARD_HALVES and sum(halves) <= UNHEARD_SHARE * UNHEARD_HALVES
-
-    def is_like(self, heard: Sequence[Samples], at_s: float) -> bool:
-        """The same, of what `is_heard_in` will be asked about too: learns nothing."""
-        return self._find(heard, at_s)[0]
 
     def _find(self, heard: Sequence[Samples], at_s: float) -> tuple[bool, float | None]:
         """Whether it is an echo, and the delay of one that was not to be expected."""

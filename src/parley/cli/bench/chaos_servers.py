@@ -187,9 +187,6 @@ class Servers:
             await asyncio.sleep(FILLED_S)
             return True
 
-    def _copy_store_pid(self) -> int | None:
-        return child_pid(self.gateway_pid, "parley.gateway.copy_store")
-
     async def freeze(self, kind: str, seconds: float) -> None:
         """Stop a process for so long (SIGSTOP); then it goes on."""
         async with self._one_at_a_time:
@@ -210,6 +207,9 @@ class Servers:
     def _back(self, number: int) -> None:
         before = self.outages[number]
         self.outages[number] = Outage(before.kind, before.began_s, time.monotonic())
+
+    def _copy_store_pid(self) -> int | None:
+        return child_pid(self.gateway_pid, "parley.gateway.copy_store")
 
     # ---- what is asked of them -------------------------------------------------------------
 
