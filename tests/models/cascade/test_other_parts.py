@@ -20,16 +20,6 @@ from tests.models.cascade.parts import (
     byte_tokenizer,
     result_of,
 )
-from transformers import (
-    LlamaConfig,
-    LlamaForCausalLM,
-    PreTrainedTokenizerFast,
-    WhisperConfig,
-    WhisperFeatureExtractor,
-    WhisperForConditionalGeneration,
-    WhisperProcessor,
-    WhisperTokenizer,
-)
 
 from parley.engine.segments import Text
 from parley.engine.work import Generate, StartSession
@@ -49,6 +39,8 @@ TEMPLATE = (
 @pytest.fixture(scope="module")
 def causal_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A causal language model of random weights, as transformers saves it."""
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
     folder = tmp_path_factory.mktemp("causal")
     words = PreTrainedTokenizerFast(
         tokenizer_object=byte_tokenizer(), eos_token="<|im_end|>", chat_template=TEMPLATE
@@ -117,6 +109,14 @@ def test_a_folder_without_a_model_is_refused(tmp_path: Path):
 
 
 def test_a_whisper_of_transformers_hears(tmp_path: Path):
+    from transformers import (
+        WhisperConfig,
+        WhisperFeatureExtractor,
+        WhisperForConditionalGeneration,
+        WhisperProcessor,
+        WhisperTokenizer,
+    )
+
     letters = {token: index for index, token in enumerate("abcdefghijklmnop")}
     specials = ["<|endoftext|>", "<|startoftranscript|>", "<|notimestamps|>"]
     vocabulary = letters | {token: len(letters) + n for n, token in enumerate(specials)}

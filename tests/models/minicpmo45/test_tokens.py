@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import json
+import random
 
 import pytest
 from tests.contracts.conversations import picture, voice
@@ -10,7 +12,7 @@ from tests.golden.tiny import TOKENIZER
 from tests.support.small_minicpmo import IDS, ByteTokenizer
 
 from parley.engine.segments import Audio, Image, Mark, Marker, Text
-from parley.errors import BadInput
+from parley.errors import BadInput, SetupError
 from parley.models.minicpmo45.audio_encoder.mel import token_count
 from parley.models.minicpmo45.config import SliceRules
 from parley.models.minicpmo45.prompt.inputs import Media, chat_messages
@@ -100,6 +102,61 @@ def test_the_tokenizer_is_the_published_one(words):
     ]
     assert words.encode("</s>") == [522, 82, 29]
     assert words.decode([9707, words.ids.turn_eos], skip_special=True) == "Hello"
+
+
+@needs_tokenizer
+def test_texts_are_cut_as_transformers_cuts_them(published, words):
+    assert words.special_ids == {
+        number for number, token in published.added_tokens_decoder.items() if token.special
+    }
+    chance = random.Random(1)
+    odd = [
+        "hello",
+        "你好",
+        "\u3000",
+        " ",
+        "  ",
+        "\n",
+        "\r\n",
+        "é",
+        "e\u0301",
+        "1234",
+        "!?",
+        "I'm",
+        "🙂",
+    ]
+    odd += ["don’t", "\u200b", "\x00", "\ufffd", "<", "|>", "</s>"]
+    odd += [str(token) for token in published.added_tokens_decoder.values()]
+    for _ in range(300):
+        text = "".join(chance.choices(odd, k=chance.randrange(1, 12)))
+        for literal in (False, True):
+            theirs = published(text, add_special_tokens=False, split_special_tokens=literal)
+            ids = words.encode(text, literal=literal)
+            assert ids == theirs["input_ids"], text
+            for skips in (False, True):
+                found = words.decode(ids, skip_special=skips)
+                assert found == published.decode(ids, skip_special_tokens=skips)
+
+
+@needs_tokenizer
+def test_files_that_number_a_token_differently_are_refused(tmp_path):
+    for name in ("vocab.json", "merges.txt"):
+        (tmp_path / name).symlink_to(TOKENIZER / name)
+    settings = json.loads((TOKENIZER / "tokenizer_config.json").read_text())
+    del settings["added_tokens_decoder"]["151669"]
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+
+    with pytest.raises(SetupError, match="numbers </image>"):
+        CheckpointTokenizer(tmp_path)
+
+
+def test_a_broken_tokenizer_is_named(tmp_path):
+    for name in ("vocab.json", "merges.txt", "tokenizer_config.json"):
+        (tmp_path / name).write_text("{}")
+    (tmp_path / "vocab.json").write_text("no json")
+
+    with pytest.raises(SetupError, match="cannot be read"):
+        CheckpointTokenizer(tmp_path)
 
 
 @needs_tokenizer

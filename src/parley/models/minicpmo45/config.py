@@ -16,8 +16,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from transformers import Qwen3Config, SiglipVisionConfig, WhisperConfig
-
 from parley.errors import SetupError
 
 _FULL_SIZE: dict[str, Any] = {
@@ -91,12 +89,58 @@ class SliceRules:
     use_image_id: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class LanguageConfig:
+    """Sizes of the language model. Field names are those of the file, here and in the others."""
+
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    hidden_act: str
+    max_position_embeddings: int
+    rms_norm_eps: float
+    attention_bias: bool
+    rope_theta: float
+
+
+@dataclass(frozen=True, slots=True)
+class VisionConfig:
+    """Sizes of the vision encoder."""
+
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_channels: int
+    image_size: int
+    patch_size: int
+    hidden_act: str
+    layer_norm_eps: float
+
+
+@dataclass(frozen=True, slots=True)
+class AudioConfig:
+    """Sizes of the audio encoder."""
+
+    d_model: int
+    encoder_layers: int
+    encoder_attention_heads: int
+    encoder_ffn_dim: int
+    num_mel_bins: int
+    max_source_positions: int
+    activation_function: str
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class MiniCPMOConfig:
     """Everything about sizes and behaviour that the checkpoint decides.
 
     Args:
-        language, vision, audio: the `transformers` configurations the parts are built from.
+        language, vision, audio: what the parts are built from.
         tts: the raw `tts_config` object; the speech decoder reads its own fields.
         query_num: tokens per image piece.
         vision_batch: pieces per forward of the vision tower; also decides padding.
@@ -107,9 +151,9 @@ class MiniCPMOConfig:
         raw: the file as read.
     """
 
-    language: Qwen3Config
-    vision: SiglipVisionConfig
-    audio: WhisperConfig
+    language: LanguageConfig
+    vision: VisionConfig
+    audio: AudioConfig
     tts: Mapping[str, Any]
     query_num: int = 64
     vision_batch: int = 16
@@ -128,8 +172,8 @@ class MiniCPMOConfig:
 
     @property
     def rope_base(self) -> float:
-        """Base of the rotary frequencies; `transformers` 5 keeps it in `rope_parameters`."""
-        return float(self.language.rope_parameters["rope_theta"])
+        """Base of the rotary frequencies."""
+        return self.language.rope_theta
 
     @property
     def head_dim(self) -> int:
@@ -219,7 +263,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def _language(raw: Mapping[str, Any]) -> Qwen3Config:
+def _language(raw: Mapping[str, Any]) -> LanguageConfig:
     scaling = raw.get("rope_scaling")
     rope = dict(raw.get("rope_parameters") or {})
     kind = rope.get("rope_type") or (scaling or {}).get("rope_type", "default")
@@ -232,7 +276,7 @@ def _language(raw: Mapping[str, Any]) -> Qwen3Config:
         raise SetupError("config.json switches sliding-window attention on; it is not supported.")
     heads = int(raw["num_attention_heads"])
     width = int(raw["hidden_size"])
-    return Qwen3Config(
+    return LanguageConfig(
         vocab_size=int(raw["vocab_size"]),
         hidden_size=width,
         intermediate_size=int(raw["intermediate_size"]),
@@ -244,13 +288,12 @@ def _language(raw: Mapping[str, Any]) -> Qwen3Config:
         max_position_embeddings=int(raw.get("max_position_embeddings", 40960)),
         rms_norm_eps=float(raw.get("rms_norm_eps", 1e-6)),
         attention_bias=bool(raw.get("attention_bias", False)),
-        tie_word_embeddings=False,
-        rope_parameters={"rope_type": "default", "rope_theta": float(base)},
+        rope_theta=float(base),
     )
 
 
-def _vision(raw: Mapping[str, Any]) -> SiglipVisionConfig:
-    return SiglipVisionConfig(
+def _vision(raw: Mapping[str, Any]) -> VisionConfig:
+    return VisionConfig(
         hidden_size=int(raw["hidden_size"]),
         intermediate_size=int(raw["intermediate_size"]),
         num_hidden_layers=int(raw["num_hidden_layers"]),
@@ -260,13 +303,11 @@ def _vision(raw: Mapping[str, Any]) -> SiglipVisionConfig:
         patch_size=int(raw.get("patch_size", 14)),
         hidden_act=raw.get("hidden_act", "gelu_pytorch_tanh"),
         layer_norm_eps=float(raw.get("layer_norm_eps", 1e-6)),
-        attention_dropout=0.0,
-        attn_implementation="sdpa",
     )
 
 
-def _audio(raw: Mapping[str, Any]) -> WhisperConfig:
-    return WhisperConfig(
+def _audio(raw: Mapping[str, Any]) -> AudioConfig:
+    return AudioConfig(
         d_model=int(raw["d_model"]),
         encoder_layers=int(raw["encoder_layers"]),
         encoder_attention_heads=int(raw["encoder_attention_heads"]),
@@ -274,10 +315,6 @@ def _audio(raw: Mapping[str, Any]) -> WhisperConfig:
         num_mel_bins=int(raw.get("num_mel_bins", 80)),
         max_source_positions=int(raw.get("max_source_positions", 1500)),
         activation_function=raw.get("activation_function", "gelu"),
-        dropout=0.0,
-        attention_dropout=0.0,
-        activation_dropout=0.0,
-        attn_implementation="sdpa",
     )
 
 

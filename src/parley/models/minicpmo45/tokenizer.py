@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
+
+import tokenizers
+from tokenizers import AddedToken, Regex, decoders, normalizers, pre_tokenizers
+from tokenizers.models import BPE
 
 from parley.errors import SetupError
 
@@ -136,57 +140,78 @@ def readable(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
     return tokenizer.decode([one for one in ids if one not in layout], skip_special=True)
 
 
+_WORDS: Final = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|"
+    r"\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+"""What a text is cut into before its bytes are paired. Source: model.md 3."""
+
+
 class CheckpointTokenizer:
     """`Tokenizer` from a checkpoint folder's tokenizer files."""
 
     def __init__(self, folder: Path) -> None:
-        from transformers import Qwen2Tokenizer
-        from transformers import logging as transformers_logging
-
         settings = folder / "tokenizer_config.json"
-        absent = [
-            file.name
-            for file in (settings, folder / "vocab.json", folder / "merges.txt")
-            if not file.is_file()
-        ]
+        vocabulary, merges = folder / "vocab.json", folder / "merges.txt"
+        absent = [file.name for file in (settings, vocabulary, merges) if not file.is_file()]
         if absent:
             raise SetupError(
                 f"{folder} lacks the tokenizer files {', '.join(absent)}.",
                 hint="They are part of the checkpoint's repository.",
             )
-        # The class name in the file belongs to remote code; the files are Qwen2's.
-        level = transformers_logging.get_verbosity()
-        transformers_logging.set_verbosity_error()
         try:
-            self._tokenizer = Qwen2Tokenizer.from_pretrained(folder)
-        finally:
-            transformers_logging.set_verbosity(level)
-        raw = json.loads(settings.read_text(encoding="utf-8"))
-        self.bad_ids = tuple(int(token) for token in raw.get("bad_token_ids", ()))
-        entries = self._tokenizer.get_vocab()
-        lost = [text for text in TOKEN_TEXTS.values() if text not in entries]
+            raw = json.loads(settings.read_text(encoding="utf-8"))
+            added = [
+                (int(number), AddedToken(**token))
+                for number, token in raw.get("added_tokens_decoder", {}).items()
+            ]
+            pairs = BPE.from_file(str(vocabulary), str(merges))
+        except Exception as error:  # `tokenizers` raises no class of its own
+            raise SetupError(f"The tokenizer in {folder} cannot be read: {error}") from error
+        added.sort(key=lambda entry: entry[0])
+        self._tokenizer = _tokenizer(pairs, [token for _, token in added])
+        self._literal = _tokenizer(pairs, [token for _, token in added])
+        self._literal.encode_special_tokens = True
+        moved = [str(token) for number, token in added if self._id(str(token)) != number]
+        if moved:
+            raise SetupError(f"The tokenizer numbers {', '.join(moved)} as its files do not.")
+        layout = {name: self._id(text) for name, text in TOKEN_TEXTS.items()}
+        known = {name: number for name, number in layout.items() if number is not None}
+        lost = [TOKEN_TEXTS[name] for name in layout if name not in known]
         if lost:
             raise SetupError(f"The tokenizer does not know {', '.join(lost)}.")
-        self.ids = SpecialIds(
-            **{entry.name: entries[TOKEN_TEXTS[entry.name]] for entry in fields(SpecialIds)}
-        )
+        self.bad_ids = tuple(int(token) for token in raw.get("bad_token_ids", ()))
+        self.ids = SpecialIds(**known)
+        symbols = [self._id(symbol) for symbol in SPOKEN_FORBIDDEN]
         self.forbidden_symbols = tuple(
-            sorted({entries.get(symbol, self.ids.unk) for symbol in SPOKEN_FORBIDDEN})
+            sorted({self.ids.unk if number is None else number for number in symbols})
         )
-        added = self._tokenizer.added_tokens_decoder
-        self.special_ids = frozenset(token for token, entry in added.items() if entry.special)
-        self.size = len(self._tokenizer)
+        self.special_ids = frozenset(number for number, token in added if token.special)
+        self.size = self._tokenizer.get_vocab_size()
+
+    def _id(self, token: str) -> int | None:
+        found: int | None = self._tokenizer.token_to_id(token)
+        return found
 
     def encode(self, text: str, *, literal: bool = False) -> list[int]:
-        if not text:
-            return []
-        found = self._tokenizer(
-            text, add_special_tokens=False, split_special_tokens=literal, verbose=False
-        )
-        return list(found["input_ids"])
+        tokenizer = self._literal if literal else self._tokenizer
+        return list(tokenizer.encode(text, add_special_tokens=False).ids)
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = False) -> str:
-        out: str = self._tokenizer.decode(
-            list(ids), skip_special_tokens=skip_special, clean_up_tokenization_spaces=False
-        )
+        out: str = self._tokenizer.decode(list(ids), skip_special_tokens=skip_special)
         return out
+
+
+def _tokenizer(pairs: BPE, added: list[AddedToken]) -> tokenizers.Tokenizer:
+    """Qwen2's tokenizer; `pairs` is shared, not copied."""
+    made = tokenizers.Tokenizer(pairs)
+    made.normalizer = normalizers.NFC()
+    made.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(_WORDS), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    made.decoder = decoders.ByteLevel()
+    made.add_tokens(added)
+    return made

@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from transformers.audio_utils import mel_filter_bank
+
+from parley.models.minicpmo45.runtime.mel_filters import mel_filters
 
 Samples = npt.NDArray[np.float32]
 Floor = Literal["dynamic", "fixed"]
@@ -46,17 +47,9 @@ class MelExtractor:
     """Whisper's log-mel features, without hidden state."""
 
     def __init__(self, bins: int = 80) -> None:
-        filters = mel_filter_bank(
-            num_frequency_bins=1 + N_FFT // 2,
-            num_mel_filters=bins,
-            min_frequency=0.0,
-            max_frequency=RATE_HZ / 2,
-            sampling_rate=RATE_HZ,
-            norm="slaney",
-            mel_scale="slaney",
-        )
+        filters = mel_filters(bins, N_FFT, RATE_HZ, RATE_HZ / 2)
         self.bins = bins
-        self._filters = torch.from_numpy(filters.T.copy()).float()
+        self._filters = torch.from_numpy(filters).float()
         self._window = torch.hann_window(N_FFT)
 
     def log_mel(self, samples: Samples) -> Tensor:

@@ -2,8 +2,8 @@
 
 Three ways of encoding exist, and the same sound gives different numbers in each: whole clips with a
 one-second chunk mask (chat, reference voice), whole clips with full attention (a finished user
-turn), and a live stream with cached keys and values (duplex). Composed on `transformers`' Whisper
-encoder layers; `WhisperEncoder.forward` itself insists on 30 s, ignores masks and has no cache.
+turn), and a live stream with cached keys and values (duplex). The layers are
+Whisper's (`layers.py`); Whisper itself insists on 30 s, and has neither masks nor a cache.
 
 Shapes: `N` pieces, `M` mel bins, `F` mel frames (100 per second), `C` encoder frames (50 per
 second), `Da` encoder width, `H` width of the language model. Source: model.md 7.
@@ -18,9 +18,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import WhisperConfig
-from transformers.models.whisper.modeling_whisper import WhisperEncoderLayer
 
+from parley.models.minicpmo45.audio_encoder.layers import AudioLayer
 from parley.models.minicpmo45.audio_encoder.mel import (
     PIECE_SAMPLES,
     Floor,
@@ -28,6 +27,7 @@ from parley.models.minicpmo45.audio_encoder.mel import (
     Samples,
     encoder_frames,
 )
+from parley.models.minicpmo45.config import AudioConfig
 from parley.models.minicpmo45.runtime import slot_attention
 from parley.models.minicpmo45.runtime.attention import FusedAttention
 from parley.models.minicpmo45.runtime.caches import Even, SlotCache, Span
@@ -51,15 +51,13 @@ class CapturedSteps(Protocol):
 class AudioEncoder(nn.Module):
     """Whisper's encoder with masks and a cache. Parameter names are those below `apm.`."""
 
-    def __init__(self, config: WhisperConfig) -> None:
+    def __init__(self, config: AudioConfig) -> None:
         super().__init__()
         width = config.d_model
         self.conv1 = nn.Conv1d(config.num_mel_bins, width, kernel_size=3, padding=1)
         self.conv2 = nn.Conv1d(width, width, kernel_size=3, stride=2, padding=1)
         self.embed_positions = nn.Embedding(config.max_source_positions, width)
-        self.layers = nn.ModuleList(
-            [WhisperEncoderLayer(config) for _ in range(config.encoder_layers)]
-        )
+        self.layers = nn.ModuleList([AudioLayer(config) for _ in range(config.encoder_layers)])
         self.layer_norm = nn.LayerNorm(width)
         self.heads = config.encoder_attention_heads
         self.head_dim = width // config.encoder_attention_heads
@@ -163,13 +161,9 @@ class AudioEncoder(nn.Module):
     ) -> Tensor:
         attention = layer.self_attn
         normed = layer.self_attn_layer_norm(x)
-
-        def split(projected: Tensor) -> Tensor:
-            return projected.view(*projected.shape[:2], self.heads, self.head_dim).transpose(1, 2)
-
-        query = split(attention.q_proj(normed))
-        keys = split(attention.k_proj(normed))
-        values = split(attention.v_proj(normed))
+        query = attention.split(attention.q_proj(normed))
+        keys = attention.split(attention.k_proj(normed))
+        values = attention.split(attention.v_proj(normed))
         if batch is not None:
             heard = self._together(index, query, keys, values, batch, cache)
         else:
@@ -178,9 +172,7 @@ class AudioEncoder(nn.Module):
                 cache.write(index, span, keys[place], values[place])
                 seen = cache.view(index, span.row, span.end)
                 heard[place] = _ATTENTION.one(query[place], *seen, start=None)
-        x = x + attention.out_proj(heard.transpose(1, 2).reshape(*x.shape))
-        hidden = layer.fc1(layer.final_layer_norm(x))
-        out: Tensor = x + layer.fc2(layer.activation_fn(hidden))
+        out: Tensor = layer.think(x + attention.out_proj(heard.transpose(1, 2).reshape(*x.shape)))
         return out
 
     def _together(

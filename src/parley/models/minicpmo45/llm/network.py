@@ -1,6 +1,6 @@
 """The language model: Qwen3 over slot caches.
 
-Weights, norms and MLPs are `transformers`' Qwen3; attention runs over the preallocated caches of
+Weights, norms and MLPs are Qwen3's (`layers.py`); attention runs over the preallocated caches of
 `caches.SlotCache`. We differ from `Qwen3ForCausalLM` in that one forward takes a *packed* sequence:
 new positions of several rows, any number of each, one after the other. Prefill of ragged lengths
 and decode of a few rows are the same call, and rows that are not in it are not touched.
@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import Qwen3Config
-from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 
+from parley.models.minicpmo45.config import LanguageConfig
+from parley.models.minicpmo45.llm.layers import LanguageLayer
 from parley.models.minicpmo45.runtime.attention import AttentionMethod, FusedAttention
 from parley.models.minicpmo45.runtime.caches import Even, RopeTable, SlotCache, Span, rotated
 from parley.models.minicpmo45.runtime.norm import RmsNorm
@@ -33,31 +33,19 @@ class Probe:
 
 
 class _Body(nn.Module):
-    def __init__(self, config: Qwen3Config) -> None:
+    def __init__(self, config: LanguageConfig) -> None:
         super().__init__()
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(
-            [_layer(config, index) for index in range(config.num_hidden_layers)]
+            [LanguageLayer(config) for _ in range(config.num_hidden_layers)]
         )
         self.norm = RmsNorm(config.hidden_size, config.rms_norm_eps)
-
-
-def _layer(config: Qwen3Config, index: int) -> nn.Module:
-    """The library's layer, with our norms."""
-    layer: nn.Module = Qwen3DecoderLayer(config, index)
-    attention: Any = layer.self_attn
-    eps = config.rms_norm_eps
-    layer.input_layernorm = RmsNorm(config.hidden_size, eps)
-    layer.post_attention_layernorm = RmsNorm(config.hidden_size, eps)
-    attention.q_norm = RmsNorm(config.head_dim, eps)
-    attention.k_norm = RmsNorm(config.head_dim, eps)
-    return layer
 
 
 class LanguageModel(nn.Module):
     """Parameter names are those below `llm.`. `attention` is the kernel in force."""
 
-    def __init__(self, config: Qwen3Config) -> None:
+    def __init__(self, config: LanguageConfig) -> None:
         super().__init__()
         self.config = config
         self.attention: AttentionMethod = FusedAttention()
@@ -90,7 +78,7 @@ class LanguageModel(nn.Module):
         """Rotary tables for `positions` positions."""
         return RopeTable(
             head_dim=self.config.head_dim,
-            base=float(self.config.rope_parameters["rope_theta"]),
+            base=self.config.rope_theta,
             positions=positions,
             device=self.device,
             rounds=rounds,

@@ -3,10 +3,10 @@
 Letters: `S` slots, `R` rows that share a pass, `T` tokens fed in one pass, `C` cache columns per
 slot, `D` width, `H` heads.
 
-How it differs from `transformers`' Llama, from which the configuration is taken: attention works on
-preallocated slot caches in which every row has its own first and next column, and positions are
-given explicitly, because a window forgets columns without renumbering. Projections of the same
-input are one product (`joined`), and keys and values of a column lie side by side: one write.
+How it differs from `transformers`' Llama: attention works on preallocated slot caches in which
+every row has its own first and next column, and positions are given explicitly, because a window
+forgets columns without renumbering. Projections of the same input are one product (`joined`), and
+keys and values of a column lie side by side: one write.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import LlamaConfig
-from transformers.activations import ACT2FN
 
 from parley.models.minicpmo45.runtime import slot_attention
+from parley.models.minicpmo45.runtime.activations import activation
 from parley.models.minicpmo45.runtime.caches import rotated
 from parley.models.minicpmo45.runtime.norm import RmsNorm
 from parley.models.minicpmo45.tts.cache import LayerCache, SpeechCache
+from parley.models.minicpmo45.tts.config import SpeechConfig
 
 
 class SpeechProjector(nn.Module):
@@ -54,17 +54,17 @@ class CausalAttention(nn.Module):
     matrix: Tensor
     """Of queries, keys and values, inputs first."""
 
-    def __init__(self, config: LlamaConfig) -> None:
+    def __init__(self, config: SpeechConfig) -> None:
         super().__init__()
-        self.heads = config.num_attention_heads
-        self.kv_heads = config.num_key_value_heads
-        self.head_width = config.hidden_size // config.num_attention_heads
+        self.heads = config.heads
+        self.kv_heads = config.kv_heads
+        self.head_width = config.head_width
         inner = self.heads * self.head_width
         kv_inner = self.kv_heads * self.head_width
-        self.q_proj = nn.Linear(config.hidden_size, inner, bias=False)
-        self.k_proj = nn.Linear(config.hidden_size, kv_inner, bias=False)
-        self.v_proj = nn.Linear(config.hidden_size, kv_inner, bias=False)
-        self.o_proj = nn.Linear(inner, config.hidden_size, bias=False)
+        self.q_proj = nn.Linear(config.width, inner, bias=False)
+        self.k_proj = nn.Linear(config.width, kv_inner, bias=False)
+        self.v_proj = nn.Linear(config.width, kv_inner, bias=False)
+        self.o_proj = nn.Linear(inner, config.width, bias=False)
         self.register_buffer("matrix", torch.empty(0), persistent=False)
 
     def join(self) -> None:
@@ -110,13 +110,13 @@ class SpeechMlp(nn.Module):
     matrix: Tensor
     """Of gates and values, inputs first."""
 
-    def __init__(self, config: LlamaConfig) -> None:
+    def __init__(self, config: SpeechConfig) -> None:
         super().__init__()
-        wide = config.intermediate_size
-        self.gate_proj = nn.Linear(config.hidden_size, wide, bias=False)
-        self.up_proj = nn.Linear(config.hidden_size, wide, bias=False)
-        self.down_proj = nn.Linear(wide, config.hidden_size, bias=False)
-        self.activation = ACT2FN[config.hidden_act]
+        wide = config.inner_width
+        self.gate_proj = nn.Linear(config.width, wide, bias=False)
+        self.up_proj = nn.Linear(config.width, wide, bias=False)
+        self.down_proj = nn.Linear(wide, config.width, bias=False)
+        self.activation = activation(config.hidden_act)
         self.register_buffer("matrix", torch.empty(0), persistent=False)
 
     def join(self) -> None:
@@ -133,12 +133,12 @@ class SpeechMlp(nn.Module):
 class SpeechLayer(nn.Module):
     """One Llama layer over slot caches."""
 
-    def __init__(self, config: LlamaConfig) -> None:
+    def __init__(self, config: SpeechConfig) -> None:
         super().__init__()
         self.self_attn = CausalAttention(config)
         self.mlp = SpeechMlp(config)
-        self.input_layernorm = RmsNorm(config.hidden_size, config.rms_norm_eps)
-        self.post_attention_layernorm = RmsNorm(config.hidden_size, config.rms_norm_eps)
+        self.input_layernorm = RmsNorm(config.width, config.rms_eps)
+        self.post_attention_layernorm = RmsNorm(config.width, config.rms_eps)
 
     def forward(self, x: Tensor, plan: Pass, cache: LayerCache) -> Tensor:
         x = self.self_attn(self.input_layernorm(x), x, plan, cache)
@@ -149,10 +149,10 @@ class SpeechLayer(nn.Module):
 class SpeechBackbone(nn.Module):
     """The layers and the final norm."""
 
-    def __init__(self, config: LlamaConfig) -> None:
+    def __init__(self, config: SpeechConfig) -> None:
         super().__init__()
-        self.layers = nn.ModuleList([SpeechLayer(config) for _ in range(config.num_hidden_layers)])
-        self.norm = RmsNorm(config.hidden_size, config.rms_norm_eps)
+        self.layers = nn.ModuleList([SpeechLayer(config) for _ in range(config.layers)])
+        self.norm = RmsNorm(config.width, config.rms_eps)
 
     def forward(self, x: Tensor, plan: Pass, cache: SpeechCache) -> Tensor:
         """Final states of new tokens; both of shape (R T, D)."""

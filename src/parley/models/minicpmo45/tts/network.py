@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.parametrizations import weight_norm
 from torch.nn.utils.parametrize import remove_parametrizations
-from transformers import LlamaConfig
 
 from parley.models.minicpmo45.runtime.caches import rotated
 from parley.models.minicpmo45.runtime.graphs import GraphRunner
@@ -53,20 +52,10 @@ class SpeechNetwork(nn.Module):
     def __init__(self, config: SpeechConfig) -> None:
         super().__init__()
         self.config = config
-        llama = LlamaConfig(
-            hidden_size=config.width,
-            intermediate_size=config.inner_width,
-            num_hidden_layers=config.layers,
-            num_attention_heads=config.heads,
-            num_key_value_heads=config.kv_heads,
-            hidden_act=config.hidden_act,
-            rms_norm_eps=config.rms_eps,
-            vocab_size=8,
-        )
         self.emb_text = nn.Embedding(config.text_rows, config.width)
         self.emb_code = nn.ModuleList([nn.Embedding(config.codes, config.width)])
         self.projector_semantic = SpeechProjector(config.llm_width, config.width)
-        self.model = SpeechBackbone(llama)
+        self.model = SpeechBackbone(config)
         self.head_code = nn.ModuleList(
             [weight_norm(nn.Linear(config.width, config.codes, bias=False), dim=0)]
         )

@@ -1,6 +1,6 @@
 """The vision encoder: patches to features, features to context tokens.
 
-Composed on the layers of `transformers`' SigLIP. We differ from `SiglipVisionModel` in the position
+The layers are SigLIP's (`layers.py`). We differ from `SiglipVisionModel` in the position
 embedding (NaViT style: the table is read at the place a patch has relative to the whole picture),
 in the absence of a pooling head, and in the resampler, a perceiver that turns any number of patches
 into `query_num` tokens.
@@ -20,10 +20,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import SiglipVisionConfig
-from transformers.models.siglip.modeling_siglip import SiglipEncoderLayer
 
+from parley.models.minicpmo45.config import VisionConfig
 from parley.models.minicpmo45.runtime.graphs import GraphRunner
+from parley.models.minicpmo45.vision_encoder.layers import VisionLayer
 from parley.models.minicpmo45.vision_encoder.pictures import Pieces
 
 CAPTURED_PIECES: Final = 2
@@ -51,7 +51,7 @@ def patch_positions(rows: int, columns: int, table_side: int) -> Tensor:
 class _Embeddings(nn.Module):
     """Patch projection plus the position table; the lookup happens in `VisionTower`."""
 
-    def __init__(self, config: SiglipVisionConfig) -> None:
+    def __init__(self, config: VisionConfig) -> None:
         super().__init__()
         side = config.patch_size
         self.patch_embedding = nn.Conv2d(
@@ -61,15 +61,15 @@ class _Embeddings(nn.Module):
 
 
 class _Encoder(nn.Module):
-    def __init__(self, config: SiglipVisionConfig, layers: int) -> None:
+    def __init__(self, config: VisionConfig, layers: int) -> None:
         super().__init__()
-        self.layers = nn.ModuleList([SiglipEncoderLayer(config) for _ in range(layers)])
+        self.layers = nn.ModuleList([VisionLayer(config) for _ in range(layers)])
 
 
 class VisionTower(nn.Module):
     """Patches to features. Parameter names are the checkpoint's below `vpm.`."""
 
-    def __init__(self, config: SiglipVisionConfig, *, drop_last_layer: bool = False) -> None:
+    def __init__(self, config: VisionConfig, *, drop_last_layer: bool = False) -> None:
         super().__init__()
         self.embeddings = _Embeddings(config)
         self.encoder = _Encoder(config, config.num_hidden_layers - int(drop_last_layer))
