@@ -1,7 +1,7 @@
 """Which test process runs which test: a scheduler of pytest-xdist (`--dist loadgroup`).
 
 Some tests compute. Others wait most of their time, for servers that start, sound that plays, time
-that passes. One process per core begins with tests that compute, at a lower priority; the others
+that passes. One process in four begins with tests that compute, at a lower priority; the others
 with those that wait, so the processors are never idle and seldom keep a conversation waiting.
 Whoever is done helps the others. The longest begin (`tests/costs.tsv`), because a long one that
 begins last is waited for.
@@ -69,7 +69,7 @@ def wall_seconds() -> dict[str, float]:
 
 def computes(worker_id: str, processes: int) -> bool:
     """Whether a process (`gw0`, `gw1`, …) begins with tests that compute."""
-    computing = max(1, min(os.cpu_count() or 1, processes // 2))
+    computing = max(1, processes // 4)
     return int(worker_id.removeprefix("gw")) % processes < computing
 
 
