@@ -15,7 +15,7 @@ from parley.cli.bench.chaos_servers import Outage, Servers
 from parley.cli.bench.chaos_talks import is_right_but_cut
 from parley.media.pcm import INPUT_RATE_HZ, Pcm
 
-PLAN = ChaosPlan(("duplex",), "parrot", 1, 0, 0, 0, 0, 1, 1)
+PLAN = ChaosPlan(("duplex",), "parrot", 1, 0, 0, 0, 0, 0, 1, 1)
 
 
 def made() -> chaos._Chaos:
@@ -26,7 +26,7 @@ def made() -> chaos._Chaos:
 async def test_conversations_are_cut_and_nothing_is_lost() -> None:
     """Those that the bench speaks itself; tests/system/test_resume.py tries the SDK."""
     names = ("minicpmo_v2", "openai_live", "openai_realtime")
-    report = await chaos.run(ChaosPlan(names, "parrot", 4, 0, 0, 1, 1, at_once=2, seed=1))
+    report = await chaos.run(ChaosPlan(names, "parrot", 4, 0, 0, 1, 1, 0, at_once=2, seed=1))
 
     assert report.examples == []
     assert report.faults() == []

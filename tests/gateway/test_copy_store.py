@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,6 +26,9 @@ from tests.support.patience import HANG_S
 from parley.gateway import worker_control
 from parley.gateway.copies import Copies
 from parley.gateway.copy_store import CopyStore
+from parley.gateway.copy_store_process import FILE, CopyStoreProcess
+from parley.gateway.lost_session import LostSession
+from parley.gateway.session_copies import KeptCopy
 from parley.protocol.control import (
     CopiedOutput,
     CopyPart,
@@ -41,15 +45,19 @@ from parley.protocol.copies import (
     AcceptCopy,
     ChangeBounds,
     CopyBegun,
+    CopyChallenge,
     CopyGivenUp,
     CopyHello,
+    CopyKept,
     CopyPiece,
     CopyProof,
     DropCopy,
     FromStore,
     MessageSplitter,
     MessageTooLarge,
+    MoveCopy,
     ServeCopies,
+    StoreAt,
     StoreCounts,
     TakeCopy,
     ToStore,
@@ -103,8 +111,8 @@ class Bench:
     def __init__(self, *, session_bytes: int = 100, total_bytes: int = 1000) -> None:
         self.told: list[FromStore] = []
         self.worker = FakeWorker()
-        settings = ServeCopies(session_bytes, total_bytes, token="t")
-        self.store = CopyStore(settings, self.told.append)
+        self.store = CopyStore(self.told.append)
+        self.store.obey(ServeCopies(session_bytes, total_bytes))
 
     def send(self, sent: CopyPart) -> list[CopyStored]:
         """What is answered."""
@@ -127,6 +135,9 @@ def test_the_first_part_is_answered_when_the_gateway_knows_the_session() -> None
     assert bench.worker.answers == [CopyStored("a", 1, series=1)]
     assert bench.send(part(2, b"two")) == [CopyStored("a", 2, series=1)]
     assert b"".join(piece.log for piece in bench.take()) == b"onetwo"
+    # The gateway may die with it, before another worker has it.
+    assert b"".join(piece.log for piece in bench.take()) == b"onetwo"
+    bench.store.obey(DropCopy("a", 1))
     assert bench.store.counts.size == 0
 
 
@@ -155,6 +166,45 @@ def test_an_order_about_an_earlier_series_does_not_touch_the_later_one() -> None
 
     assert bench.worker.answers == [CopyStored("a", 1, series=2)]
     assert [piece.log for piece in bench.take() if piece.log] == [b"two"]
+
+
+def test_a_session_that_goes_on_keeps_its_copy_until_its_worker_begins_one() -> None:
+    bench = Bench()
+    bench.send(part(1, b"one"))
+    bench.store.obey(AcceptCopy("a", 1, b"first"))
+
+    bench.store.obey(MoveCopy("a", "b", b"second"))
+    assert list(bench.store.kept()) == [CopyKept("b", 0, "parrot", b"second")]
+    assert [piece.log for piece in bench.take("b") if piece.log] == [b"one"]
+    bench.send(part(1, b"anew", lease="b"))
+    bench.store.obey(AcceptCopy("b", 1, b"second"))
+    bench.store.obey(MoveCopy("a", "b", b"late"))
+
+    assert [piece.log for piece in bench.take("b") if piece.log] == [b"anew"]
+    assert list(bench.store.kept()) == [CopyKept("b", 1, "parrot", b"second")]
+
+
+def test_the_next_gateway_is_told_what_the_one_before_accepted() -> None:
+    bench = Bench()
+    for lease in ("again", "accepted", "asked"):
+        bench.send(part(1, b"one", lease=lease))
+    bench.store.obey(AcceptCopy("again", 1, b"about"))
+    bench.store.obey(AcceptCopy("accepted", 1, b"about"))
+    # A later series has taken the place of the one that was accepted.
+    bench.send(part(1, b"two", lease="again", series=2))
+    bench.worker.answers.clear()
+
+    bench.store.gateway_left()
+
+    assert list(bench.store.kept()) == [
+        CopyKept("again", 2, "parrot", b"about"),
+        CopyKept("accepted", 1, "parrot", b"about"),
+    ]
+    assert bench.worker.answers == [
+        CopyStored("again", 0, series=2),
+        CopyStored("asked", 0, series=1),
+    ]
+    assert len(bench.store) == 2
 
 
 def test_what_takes_too_much_is_given_up_and_told() -> None:
@@ -191,7 +241,11 @@ def test_bounds_may_change() -> None:
 
 
 def copies(orders: list[ToStore]) -> Copies:
-    made = Copies(session_bytes=1000, total_bytes=1000, is_ours=lambda lease_id: lease_id == "a")
+    made = Copies(
+        session_bytes=1000,
+        total_bytes=1000,
+        about=lambda lease_id: b"about a" if lease_id == "a" else None,
+    )
     made.to_store.listen(orders.append)
     return made
 
@@ -207,10 +261,11 @@ async def test_of_two_ways_the_later_series_counts() -> None:
     assert both.store(part(1, b"back", series=3))
     both.told(CopyBegun("a", 2, "parrot"))
 
-    assert orders == [AcceptCopy("a", 2), DropCopy("a", 2), DropCopy("a", 2)]
+    assert orders == [AcceptCopy("a", 2, b"about a"), DropCopy("a", 2), DropCopy("a", 2)]
     copy = await both.take("a")
     assert copy is not None
     assert copy.log == [b"back"]
+    both.drop("a")
     assert both.fingerprint("a") is None
 
 
@@ -226,7 +281,9 @@ async def test_a_copy_of_a_session_that_is_not_ours_is_dropped() -> None:
 
 async def test_what_no_session_needs_any_more_is_swept() -> None:
     ours, orders = {"a", "b"}, list[ToStore]()
-    both = Copies(session_bytes=1000, total_bytes=1000, is_ours=lambda each: each in ours)
+    both = Copies(
+        session_bytes=1000, total_bytes=1000, about=lambda each: b"" if each in ours else None
+    )
     both.to_store.listen(orders.append)
     both.store(part(1, b"here", lease="a"))
     both.told(CopyBegun("b", 1, "parrot"))
@@ -262,6 +319,39 @@ async def test_a_copy_comes_in_pieces() -> None:
     assert (copy.fingerprint, copy.log, copy.state) == ("parrot", [b"one", b"two"], b"state")
     assert list(copy.outputs) == [output]
     assert orders[-1] == TakeCopy("a")
+
+
+async def test_a_copy_is_kept_where_it_is_until_another_worker_has_it() -> None:
+    orders: list[ToStore] = []
+    both = copies(orders)
+    both.told(CopyKept("old", 3, "parrot", b"about old"))
+    taken = KeptCopy("parrot", log=[b"said"])
+
+    both.move("old", "a", taken)
+    assert (both.fingerprint("old"), both.fingerprint("a")) == (None, "parrot")
+    both.told(CopyBegun("a", 1, "parrot"))
+    both.drop("a")
+
+    assert orders == [
+        MoveCopy("old", "a", b"about a"),
+        AcceptCopy("a", 1, b"about a"),
+        DropCopy("a", 1),
+    ]
+
+
+async def test_a_copy_of_which_a_worker_that_has_just_gone_began_a_later_series() -> None:
+    ours, orders = {"a"}, list[ToStore]()
+    both = Copies(
+        session_bytes=1000, total_bytes=1000, about=lambda each: b"x" if each in ours else None
+    )
+    both.to_store.listen(orders.append)
+    both.told(CopyBegun("a", 1, "parrot"))
+    ours.clear()
+
+    both.told(CopyBegun("a", 2, "parrot"))
+
+    assert orders == [AcceptCopy("a", 1, b"x"), AcceptCopy("a", 2)]
+    assert both.fingerprint("a") == "parrot"
 
 
 async def test_whoever_waits_for_a_copy_is_told_when_the_copy_store_ends() -> None:
@@ -428,6 +518,92 @@ async def test_a_copy_store_that_is_killed_is_started_again_and_takes_everything
         assert copy.log == [b"one again"]
 
 
+async def test_the_next_gateway_finds_the_copy_store_and_what_is_in_it(tmp_path: Path) -> None:
+    storage = {"data_dir": tmp_path}
+    async with running_gateway(storage=storage) as gateway, a_worker(gateway) as worker:
+        await until(lambda: worker.is_at_store)
+        await worker.send(part(1, b"one", series=2))
+        before, lease_id = gateway.runtime.copy_store.pid, worker.lease_id
+        file = tmp_path / FILE
+        assert file.stat().st_mode & 0o777 == 0o600
+        gateway.runtime.copy_store.leave()
+    assert file.exists()
+
+    found: list[bytes] = []
+    async with running_gateway(storage=storage) as gateway:
+        runtime = gateway.runtime
+        runtime.copies.left_behind.listen(found.append)
+        await until(lambda: runtime.copy_store.is_up)
+
+        assert (runtime.copy_store.pid, runtime.copy_store.starts) == (before, 0)
+        assert [LostSession.read(each).session_id for each in found] == ["s"]
+        copy = await runtime.copies.take(lease_id)
+        assert copy is not None
+        assert (copy.log, copy.state) == ([b"one"], b"state")
+    assert before is not None
+    await until(lambda: has_ended(before))
+    assert not file.exists()
+
+
+async def test_a_gateway_that_comes_later_takes_the_copy_store_over(tmp_path: Path) -> None:
+    storage = {"data_dir": tmp_path}
+    async with running_gateway(storage=storage) as gateway, a_worker(gateway) as worker:
+        await until(lambda: worker.is_at_store)
+        pid = gateway.runtime.copy_store.pid
+        assert pid is not None
+        later = Copies(session_bytes=9, total_bytes=9, about=lambda each: None)
+        process = CopyStoreProcess(ServeCopies(9, 9, waits_s=0.1), later, folder=tmp_path)
+        running = asyncio.create_task(process.run())
+        await until(lambda: process.is_up)
+
+        await until(lambda: not gateway.runtime.copy_store.is_up)
+        assert (process.pid, gateway.runtime.copy_store.starts) == (pid, 1)
+        assert (await worker.send(part(1, b"by the gateway", series=9))).is_kept
+
+        # Nobody comes after it.
+        process.leave()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await until(lambda: has_ended(pid))
+
+
+def has_ended(pid: int) -> bool:
+    """Also as a child of this process for which nobody waits."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+async def test_something_else_that_listens_there_is_left_alone(tmp_path: Path) -> None:
+    heard: list[bytes] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heard.append(await reader.read(100))
+        writer.write(framed(CopyChallenge(bytes(32), bytes(32))))
+        heard.append(await reader.read(100))
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as other:
+        port = other.sockets[0].getsockname()[1]
+        secret = "only a copy store and its gateways know this"
+        at = StoreAt(port, os.getpid(), token="t", secret=secret)
+        (tmp_path / FILE).write_bytes(msgspec.json.encode(at))
+        copies_of_it = copies([])
+        process = CopyStoreProcess(ServeCopies(9, 9), copies_of_it, folder=tmp_path)
+        running = asyncio.create_task(process.run())
+        await until(lambda: len(heard) == 2)
+
+        assert heard[1] == b""
+        assert secret.encode() not in heard[0]
+        process.want()
+        await until(lambda: process.is_up)
+        assert process.starts == 1
+
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
 async def test_a_copy_store_that_does_not_answer_is_done_without(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -525,12 +701,19 @@ async def test_a_worker_of_another_machine_comes_by_tls_with_the_gateways_certif
 
             assert (await worker.send(part(1, b"one", series=2))).is_kept
             assert gateway.runtime.copy_store.address(is_local=False) == CopyStoreAt(
-                port, gateway.runtime.copy_store._token, is_local=False
+                port, told_token(gateway), is_local=False
             )
             # Never in clear text.
             with socket.create_connection(("127.0.0.1", port), timeout=HANG_S) as plain:
                 plain.sendall(framed(CopyHello(bytes(32))))
                 assert b"copy" not in plain.recv(100)
+
+
+def told_token(gateway: RunningGateway) -> str:
+    """What workers of this machine are told."""
+    address = gateway.runtime.copy_store.address(is_local=True)
+    assert address is not None
+    return address.token
 
 
 async def test_without_tls_nothing_goes_to_another_machine() -> None:

@@ -15,6 +15,8 @@ from parley.gateway.admission import Admission
 from parley.gateway.copies import Copies
 from parley.gateway.eta import EtaTracker
 from parley.gateway.kept_sessions import KeptSessions, NotYetKnown
+from parley.gateway.left_behind import LeftBehind
+from parley.gateway.lost_session import LostSession
 from parley.gateway.runtime import GatewayRuntime
 from parley.gateway.session_copies import KeptCopy
 from parley.gateway.worker_pool import Lease, WorkerPool
@@ -27,6 +29,7 @@ from parley.protocol.control import (
     ResumeState,
     SessionPhase,
 )
+from parley.protocol.copies import CopyKept, CopyPiece, DropCopy, MoveCopy, TakeCopy, ToStore
 from parley.protocol.kinds import Kind, Phase
 from parley.settings import EtaSettings, SecuritySettings
 
@@ -48,15 +51,52 @@ class Young:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.pool = WorkerPool(self.clock, EtaTracker(EtaSettings()))
-        self.copies = Copies(session_bytes=99, total_bytes=99, is_ours=self.pool.holds)
+        self.orders: list[ToStore] = []
+        self.copies = Copies(session_bytes=99, total_bytes=99, about=self._about)
+        self.copies.to_store.listen(self.orders.append)
+        self.gone: set[str] = set()
+        self.left_behind = LeftBehind(
+            worker_pool=self.pool, copies=self.copies, is_gone=self._is_gone
+        )
         self.kept = KeptSessions(
             worker_pool=self.pool,
             admission=Admission(SecuritySettings(), sessions_per_client=8, own_names=()),
             clock=self.clock,
             copies=self.copies,
+            left_behind=self.left_behind,
             window_s=WINDOW_S,
             hold_s=0.01,
         )
+
+    def _about(self, lease_id: str) -> bytes | None:
+        lease = self.pool.find_lease(lease_id)
+        return None if lease is None else LostSession.of(lease).written()
+
+    async def _is_gone(self, url: str) -> bool:
+        return url in self.gone
+
+    def rebuilds(self) -> list[str]:
+        """Leases of sessions that are rebuilt from here on, each at another worker."""
+        rebuilt: list[str] = []
+
+        async def rebuild(lost: LostSession, copy: KeptCopy) -> Lease:
+            rebuilt.append(lost.lease_id)
+            lease = self.pool.lease(lost.kind, lost.session_id)
+            assert lease is not None
+            lease.resume = ResumeState(lost.dialect, left_s=WINDOW_S, note="")
+            return lease.transfer()
+
+        self.kept.rebuild = rebuild
+        return rebuilt
+
+    async def gives_copies(self) -> None:
+        """Give every copy that is asked for, as the copy store does."""
+        while True:
+            taken = [order for order in self.orders if isinstance(order, TakeCopy)]
+            for order in taken:
+                self.orders.remove(order)
+                self.copies.told(CopyPiece(order.lease_id, "m", state=b"now", is_last=True))
+            await asyncio.sleep(0)
 
     def free_slots(self) -> int:
         (worker,) = self.pool
@@ -114,11 +154,11 @@ async def test_a_worker_that_is_lost_before_it_has_begun_a_copy_of_what_it_rebui
     gateway.copies.store(CopyPart("lease", 1, fingerprint="m", log=b"said", state=b"now"))
     rebuilt: list[tuple[list[bytes], bytes]] = []
 
-    async def rebuild(lost: Lease, copy: KeptCopy) -> Lease:
+    async def rebuild(lost: LostSession, copy: KeptCopy) -> Lease:
         rebuilt.append((copy.log, copy.state))
         lease = gateway.pool.lease(Kind.AUDIO_DUPLEX, "call")
         assert lease is not None
-        lease.resume = lost.resume
+        lease.resume = ResumeState(lost.dialect, left_s=WINDOW_S, note="")
         return lease.transfer()
 
     gateway.kept.rebuild = rebuild
@@ -133,6 +173,121 @@ async def test_a_worker_that_is_lost_before_it_has_begun_a_copy_of_what_it_rebui
 
     assert rebuilt == [([b"said"], b"now")] * 2
     assert gateway.kept.why_lost("call", None) is None
+
+
+# ---- what an earlier gateway left behind ---------------------------------------------------
+
+
+def left(lease_id: str = "lease", *, pid: int = 7) -> CopyKept:
+    """The copy of a session of worker `w`, in the copy store."""
+    about = LostSession(
+        *(lease_id, "call", Kind.AUDIO_DUPLEX, "duplex", "w", "http://127.0.0.1:1"),
+        worker_pid=pid,
+        address="127.0.0.1",
+        key_id="key",
+        granted_time=0.0,
+    )
+    return CopyKept(lease_id, 1, "m", about.written())
+
+
+async def test_a_session_whose_worker_brings_it_stays_there() -> None:
+    gateway = Young()
+    rebuilt = gateway.rebuilds()
+    gateway.copies.told(left())
+    with pytest.raises(NotYetKnown):
+        await gateway.kept.find("call")
+
+    gateway.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
+
+    assert await gateway.kept.find("call") is not None
+    assert (rebuilt, gateway.orders) == ([], [])
+    assert gateway.copies.fingerprint("lease") == "m"
+    await gateway.left_behind.close()
+
+
+@pytest.mark.parametrize("is_first", [False, True])
+async def test_a_session_that_its_worker_does_not_know_any_more_has_ended(is_first: bool) -> None:
+    gateway = Young()
+    rebuilt = gateway.rebuilds()
+    if is_first:
+        gateway.pool.welcome(hello(), object())
+    gateway.copies.told(left())
+    if not is_first:
+        gateway.pool.welcome(hello(), object())
+
+    assert gateway.left_behind.find("call") is None
+    assert (rebuilt, gateway.orders) == ([], [DropCopy("lease", 1)])
+    await gateway.left_behind.close()
+
+
+@pytest.mark.parametrize("how", ["its process is gone", "another process has its name", "silent"])
+async def test_a_session_whose_worker_is_gone_too_goes_on_at_another(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateway = Young()
+    rebuilt = gateway.rebuilds()
+    giving = asyncio.create_task(gateway.gives_copies())
+    gateway.pool.welcome(hello(worker_id="v"), object())
+    match how:
+        case "its process is gone":
+            gateway.gone.add("http://127.0.0.1:1")
+        case "silent":
+            monkeypatch.setattr("parley.gateway.left_behind.COMES_S", 0.0)
+    gateway.copies.told(left(pid=6))
+    if how == "another process has its name":
+        gateway.pool.welcome(hello(), object())
+
+    await until(lambda: len(gateway.kept))
+    lease = await gateway.kept.find("call")
+
+    assert lease is not None
+    assert rebuilt == ["lease"]
+    assert gateway.orders == [
+        MoveCopy("lease", lease.lease_id, LostSession.of(lease).written()),
+    ]
+    giving.cancel()
+    await gateway.left_behind.close()
+
+
+async def test_of_a_session_that_had_gone_on_before_the_gateway_ended_the_old_copy_goes() -> None:
+    gateway = Young()
+    rebuilt = gateway.rebuilds()
+
+    gateway.copies.told(left("before"))
+    gateway.pool.welcome(hello(of_session(Phase.ACTIVE, "after"), worker_id="v"), object())
+
+    assert gateway.left_behind.find("call") is None
+    assert (rebuilt, gateway.orders) == ([], [DropCopy("before", 1)])
+    await gateway.left_behind.close()
+
+
+async def test_one_whose_worker_comes_after_all_is_told_to_end_it() -> None:
+    gateway = Young()
+    gateway.rebuilds()
+    giving = asyncio.create_task(gateway.gives_copies())
+    doubled: list[Lease] = []
+    gateway.kept.doubled.listen(doubled.append)
+    gateway.gone.add("http://127.0.0.1:1")
+    gateway.pool.welcome(hello(worker_id="v"), object())
+    gateway.copies.told(left())
+    await until(lambda: len(gateway.kept))
+
+    gateway.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
+
+    assert [lease.lease_id for lease in doubled] == ["lease"]
+    giving.cancel()
+    await gateway.left_behind.close()
+
+
+async def test_what_cannot_be_read_of_an_earlier_gateway_is_no_session() -> None:
+    gateway = Young()
+
+    gateway.copies.told(CopyKept("lease", 1, "m", b"{}"))
+
+    assert gateway.left_behind.find_lease("lease") is None
+    gateway.copies.sweep()
+    gateway.copies.sweep()
+    assert gateway.orders == [DropCopy("lease", 1)]
 
 
 # ---- over real sockets ---------------------------------------------------------------------

@@ -13,8 +13,9 @@ from tests.support.gateways import running_gateway
 from tests.support.stand_in_worker import StandInWorker
 
 from parley.gateway.kept_sessions import NotRebuilt
+from parley.gateway.lost_session import LostSession
 from parley.gateway.session_copies import KeptCopy, SessionCopies
-from parley.protocol.control import CopiedOutput, CopyPart, Hello, RebuildResult, ResumeState
+from parley.protocol.control import CopiedOutput, CopyPart, Hello, RebuildResult
 from parley.protocol.kinds import Kind
 
 
@@ -93,11 +94,11 @@ async def test_another_model_or_version_is_refused_with_its_reason() -> None:
         runtime = gateway.runtime
         lease = runtime.worker_pool.lease(Kind.AUDIO_DUPLEX, "s")
         assert lease is not None
-        lease.resume = ResumeState("duplex", left_s=None, note="")
+        lease.dialect = "duplex"
         assert runtime.kept_sessions.rebuild is not None
 
         with pytest.raises(NotRebuilt, match=r"another model or version \(parley 0, other"):
-            await runtime.kept_sessions.rebuild(lease, KeptCopy("parley 0, other"))
+            await runtime.kept_sessions.rebuild(LostSession.of(lease), KeptCopy("parley 0, other"))
 
         lease.release()
         assert len(runtime.queue) == 0
@@ -128,10 +129,11 @@ async def test_a_session_whose_second_worker_dies_too_is_tried_once_more(dying: 
         gateway = await stack.enter_async_context(running_gateway())
         first = await stack.enter_async_context(StandInWorker(gateway.url, name="first"))
         pool = gateway.runtime.worker_pool
-        lost = pool.lease(Kind.AUDIO_DUPLEX, "s")
-        assert lost is not None
-        lost.resume = ResumeState("duplex", left_s=None, note="")
-        copy = KeptCopy(lost.worker.hello.fingerprint, log=[b"said"])
+        lease = pool.lease(Kind.AUDIO_DUPLEX, "s")
+        assert lease is not None
+        lease.dialect = "duplex"
+        lost = LostSession.of(lease)
+        copy = KeptCopy(lease.worker.hello.fingerprint, log=[b"said"])
         first.kill()
         deaths = ["death"] * dying
         workers = [Rebuilder(gateway.url, name=f"worker {number}") for number in range(3)]
@@ -149,7 +151,7 @@ async def test_a_session_whose_second_worker_dies_too_is_tried_once_more(dying: 
             with pytest.raises(NotRebuilt, match="worker"):
                 await rebuild(lost, copy)
         assert sum(worker.is_dead for worker in workers) == dying
-        lost.release()
+        lease.release()
 
 
 def test_a_fingerprint_tells_what_must_be_alike() -> None:

@@ -1,15 +1,13 @@
-"""The copy store is killed in the middle of a conversation, and then its worker: the conversation
-goes on. It does not outlive its gateway, however that ends."""
+"""The copy store is killed in the middle of a conversation, and then its worker, and then its next
+worker together with the gateway: the conversation goes on."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 from tests.support.apart import Apart
 from tests.support.patience import HANG_S
@@ -70,18 +68,45 @@ async def test_a_copy_store_and_then_a_worker_are_killed(apart: Apart) -> None:
     assert again.pid != store.pid
     await speak(client, 3)
 
-    await asyncio.to_thread(apart.start_worker, 1, *FLAGS)
+    second = await asyncio.to_thread(apart.start_worker, 1, *FLAGS)
     first.send(signal.SIGKILL)
-    for number in (4, 5):
-        await speak(client, number)
+    await speak(client, 4)
+    await asyncio.to_thread(second.line_with, "copy store connected")
+    # In one moment: nobody is left who knows of the session, but the copy store.
+    second.send(signal.SIGKILL)
+    apart.gateway.send(signal.SIGKILL)
+    apart.gateway.popen.wait(HANG_S)
+    apart.gateway = await asyncio.to_thread(apart.start_gateway)
+    await asyncio.to_thread(apart.start_worker, 2, *FLAGS)
+    await speak(client, 5)
     await stop(client)
 
     assert comparable(client.heard) == comparable(whole.heard)
-    assert (client.doubles, client.holes, client.resumes) == (0, 0, 1)
+    assert (client.doubles, client.holes, client.resumes) == (0, 0, 2)
+    assert again.is_running()
+    # A gateway that is told to end leaves nothing behind when it has no session any more.
+    apart.gateway.send(signal.SIGTERM)
+    apart.gateway.popen.wait(HANG_S)
+    again.wait(HANG_S)
+
+
+async def test_a_copy_store_to_which_no_gateway_comes_ends(
+    apart: Apart, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PARLEY_LIMITS__RESUME_WINDOW_S", "1")
+    apart.gateway.end()
+    apart.gateway = await asyncio.to_thread(apart.start_gateway)
+    worker = await asyncio.to_thread(apart.start_worker, 0, *FLAGS)
+    client = await begin(apart, TALKS["duplex"].path())
+    await speak(client, 0)
+    await asyncio.to_thread(worker.line_with, "copy store connected")
+    await speak(client, 1)
+    (store,) = apart.gateway.children
 
     apart.gateway.send(signal.SIGKILL)
-    deadline = time.monotonic() + HANG_S
-    # Nobody may be there to ask what became of it.
-    while again.is_running() and again.status() != psutil.STATUS_ZOMBIE:
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.05)
+    await asyncio.sleep(0.5)
+    assert store.is_running()
+
+    await asyncio.to_thread(store.wait, HANG_S)
+    assert not (apart.folder / "data" / "copy-store.json").exists()
+    await client.close()

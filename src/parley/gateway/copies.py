@@ -20,8 +20,11 @@ from parley.protocol.copies import (
     ChangeBounds,
     CopyBegun,
     CopyGivenUp,
+    CopyKept,
     CopyPiece,
     DropCopy,
+    FromCopies,
+    MoveCopy,
     StoreCounts,
     TakeCopy,
     ToStore,
@@ -52,21 +55,23 @@ class Copies:
 
     Args:
         session_bytes, total_bytes: most that one and all may take, in each of the two places.
-        is_ours: whether a lease is known here.
+        about: what the next gateway has to know of the session of a lease; None: it is not ours.
     """
 
     def __init__(
-        self, *, session_bytes: int, total_bytes: int, is_ours: Callable[[str], bool]
+        self, *, session_bytes: int, total_bytes: int, about: Callable[[str], bytes | None]
     ) -> None:
         self._here = SessionCopies(session_bytes=session_bytes, total_bytes=total_bytes)
         self._there: dict[str, _There] = {}
         self._taking: dict[str, _Taking] = {}
-        self._is_ours = is_ours
+        self._about = about
         self._strays: set[str] = set()
         self._counts = StoreCounts(0, 0, 0)
         self._dropped_before = 0
         self.to_store: Signal[ToStore] = Signal()
         """The copy store is to do something."""
+        self.left_behind: Signal[bytes] = Signal()
+        """A session of an earlier gateway, of which the copy store has a copy; see `AcceptCopy`."""
 
     def __len__(self) -> int:
         return len(self._here) + len(self._there)
@@ -99,10 +104,9 @@ class Copies:
         return None if here is None else here.fingerprint
 
     async def take(self, lease_id: str) -> KeptCopy | None:
-        """The copy of a session, which is kept no more; None: there is none."""
+        """The copy of a session, which stays until it is moved or dropped; None: there is none."""
         here = self._here.find(lease_id)
-        if here is not None or self._there.pop(lease_id, None) is None:
-            self.drop(lease_id)
+        if here is not None or lease_id not in self._there:
             return here
         taking = _Taking(asyncio.get_running_loop().create_future())
         self._taking[lease_id] = taking
@@ -115,12 +119,21 @@ class Copies:
         finally:
             del self._taking[lease_id]
 
-    def keep(self, lease_id: str, copy: KeptCopy) -> None:
-        """Keep what a session was rebuilt from, until its worker begins a copy: that worker may be
-        lost before it does."""
-        if self.fingerprint(lease_id) is None:
+    def move(self, lease_id: str, to: str, copy: KeptCopy) -> None:
+        """A session goes on under another lease, from this copy: keep it there until the worker
+        begins one, because that worker may be lost before it does."""
+        is_there = self._there.pop(lease_id, None) is not None
+        self._here.drop(lease_id)
+        about = self._about(to)
+        if is_there:
+            self.to_store.notify(MoveCopy(lease_id, to, about or b""))
+        if self.fingerprint(to) is not None:
+            return
+        if is_there:
+            self._there[to] = _There(0, copy.fingerprint)
+        else:
             copy.series = 0
-            self._here.keep(lease_id, copy)
+            self._here.keep(to, copy)
 
     def drop(self, lease_id: str) -> None:
         """It is of no use any more."""
@@ -133,7 +146,7 @@ class Copies:
         strays = {
             lease_id
             for lease_id in (*self._here.lease_ids, *self._there)
-            if not self._is_ours(lease_id)
+            if self._about(lease_id) is None
         }
         for lease_id in strays & self._strays:
             self.drop(lease_id)
@@ -151,9 +164,11 @@ class Copies:
 
     # What the copy store tells
 
-    def told(self, message: CopyBegun | CopyGivenUp | CopyPiece | StoreCounts) -> None:
+    def told(self, message: FromCopies) -> None:
         """Something has happened there."""
         match message:
+            case CopyKept():
+                self._found(message)
             case CopyBegun():
                 self._begun(message)
             case CopyGivenUp(lease_id=lease_id, series=series):
@@ -175,14 +190,29 @@ class Copies:
                 taking.done.set_result(None)
 
     def _begun(self, copy: CopyBegun) -> None:
-        here = self._here.find(copy.lease_id)
-        is_outdated = here is not None and here.series > copy.series
-        if is_outdated or not self._is_ours(copy.lease_id):
+        about = self._about(copy.lease_id)
+        # One that was accepted is taken in a moment where its worker has just gone.
+        is_ours = about is not None or copy.lease_id in self._there
+        if is_ours and self._is_later(copy):
+            self._there[copy.lease_id] = _There(copy.series, copy.fingerprint)
+            self.to_store.notify(AcceptCopy(copy.lease_id, copy.series, about or b""))
+        else:
             self.to_store.notify(DropCopy(copy.lease_id, copy.series))
-            return
+
+    def _found(self, copy: CopyKept) -> None:
+        if self._is_later(copy):
+            self._there[copy.lease_id] = _There(copy.series, copy.fingerprint)
+            self.left_behind.notify(copy.about)
+        else:
+            self.to_store.notify(DropCopy(copy.lease_id, copy.series))
+
+    def _is_later(self, copy: CopyBegun | CopyKept) -> bool:
+        """Whether it is later than what is here; then that is dropped."""
+        here = self._here.find(copy.lease_id)
+        if here is not None and here.series > copy.series:
+            return False
         self._here.drop(copy.lease_id)
-        self._there[copy.lease_id] = _There(copy.series, copy.fingerprint)
-        self.to_store.notify(AcceptCopy(copy.lease_id, copy.series))
+        return True
 
     def _came(self, piece: CopyPiece) -> None:
         taking = self._taking.get(piece.lease_id)

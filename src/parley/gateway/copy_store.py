@@ -1,32 +1,36 @@
 """The copy store: a process beside the gateway that holds the copies of running sessions.
 
-`python -m parley.gateway.copy_store`, started by the gateway (`copy_store_process.py`) with its
-settings as the first message on standard input. Workers send parts of copies and are answered here;
-the gateway is told which copies have begun and takes those back that it needs. Ends with its
-standard input. Imports little, because its memory is one more process's. `protocol/copies.py` has
-the messages.
+`python -m parley.gateway.copy_store FILE`, started by a gateway (`copy_store_process.py`). Workers
+send parts of copies and are answered here; the gateway is told which copies have begun and takes
+those back that it needs. Where it listens is in FILE for as long as it runs, so that it outlives
+its gateway: the next one finds it there, and in it the sessions whose workers died meanwhile.
+Imports little, because its memory is one more process's. `protocol/copies.py` has the messages.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import secrets
 import signal
 import ssl
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from pathlib import Path
+from typing import Final, Literal, cast
 
 import msgspec
 import uvloop
 
+from parley.files import replace_whole
 from parley.gateway.session_copies import KeptCopy, SessionCopies
 from parley.protocol.control import CopyPart, CopyStored
 from parley.protocol.copies import (
     CHALLENGE_BYTES,
     GREETING_LIMIT_BYTES,
+    ORDER_LIMIT_BYTES,
     PART_LIMIT_BYTES,
     AcceptCopy,
     ChangeBounds,
@@ -34,33 +38,40 @@ from parley.protocol.copies import (
     CopyChallenge,
     CopyGivenUp,
     CopyHello,
+    CopyKept,
     CopyPiece,
     CopyProof,
     CopyWelcome,
     DropCopy,
+    EndStore,
     FromStore,
     MessageSplitter,
     MessageTooLarge,
+    MoveCopy,
     ReloadCertificate,
     ServeCopies,
+    StoreAt,
     StoreCounts,
     StoreReady,
     TakeCopy,
+    TakenOver,
     ToStore,
     framed,
     is_proof,
+    proof_of_guest,
     proof_of_store,
-    proof_of_worker,
 )
 
 GREETING_S: Final = 5.0
-"""How long somebody who connects may take to prove that it is a worker."""
+"""How long somebody who connects may take to prove who that is."""
+FIRST_GATEWAY_S: Final = 20.0
+"""How long one that was started waits for the gateway that started it."""
 STRANGERS_LIMIT: Final = 64
 """Connections that may be open without having proved anything."""
 COUNT_EVERY_S: Final = 1.0
 PIECE_BYTES: Final = 4 << 20
 """A log is given back in pieces of this size."""
-ORDER_LIMIT_BYTES: Final = 64 << 10
+PRIVATE: Final = 0o600
 
 _hello = msgspec.msgpack.Decoder(CopyHello)
 _proof = msgspec.msgpack.Decoder(CopyProof)
@@ -75,11 +86,13 @@ class _Begun:
     Args:
         asked_by: who waits for the answer to its first part; None: it was accepted.
         is_kept: that answer.
+        about: what the gateway said of its session.
     """
 
     series: int
-    asked_by: WorkerConnection | None
-    is_kept: bool
+    asked_by: Guest | None
+    is_kept: bool = True
+    about: bytes = b""
 
 
 class CopyStore:
@@ -89,31 +102,30 @@ class CopyStore:
         tell: tells the gateway.
     """
 
-    def __init__(self, settings: ServeCopies, tell: Callable[[FromStore], None]) -> None:
+    def __init__(self, tell: Callable[[FromStore], None]) -> None:
         self._tell = tell
-        self.token = settings.token
-        self._copies = SessionCopies(
-            session_bytes=settings.session_bytes,
-            total_bytes=settings.total_bytes,
-            given_up=self._gave_up,
-        )
+        # Whoever sends a copy was told of this store by a gateway, which has said what it may hold.
+        self._copies = SessionCopies(session_bytes=0, total_bytes=0, given_up=self._gave_up)
         self._begun: dict[str, _Begun] = {}
-        self.strangers = 0
-        """Connections that have proved nothing yet."""
         self.refused = 0
+        """Connections that proved nothing."""
+
+    def __len__(self) -> int:
+        return len(self._copies)
 
     @property
     def counts(self) -> StoreCounts:
         """For the gateway's metrics."""
         return StoreCounts(self._copies.size, self._copies.dropped, self.refused)
 
-    def take_in(self, part: CopyPart, worker: WorkerConnection) -> None:
+    def take_in(self, part: CopyPart, worker: Guest) -> None:
         """A part has come."""
         lease_id, begun = part.lease_id, self._begun.get(part.lease_id)
         if part.number == 1 and (begun is None or begun.series < part.series):
             # First of all, because it may be given up at once.
             self._tell(CopyBegun(lease_id, part.series, part.fingerprint))
-            begun = self._begun[lease_id] = _Begun(part.series, worker, is_kept=True)
+            about = b"" if begun is None else begun.about
+            begun = self._begun[lease_id] = _Begun(part.series, worker, about=about)
             self._copies.store(part)
         elif begun is None or begun.series != part.series or begun.asked_by is not None:
             worker.answer(CopyStored(lease_id, 0, series=part.series))
@@ -124,10 +136,11 @@ class CopyStore:
     def obey(self, order: ToStore) -> None:
         """The gateway wants something."""
         match order:
-            case AcceptCopy(lease_id=lease_id, series=series):
+            case AcceptCopy(lease_id=lease_id, series=series, about=about):
                 begun = self._begun.get(lease_id)
                 if begun is not None and begun.series == series and begun.asked_by is not None:
                     worker, begun.asked_by = begun.asked_by, None
+                    begun.about = about or begun.about
                     worker.answer(CopyStored(lease_id, 1, begun.is_kept, series))
             case DropCopy(lease_id=lease_id, series=series):
                 begun = self._begun.get(lease_id)
@@ -136,13 +149,42 @@ class CopyStore:
                     if begun.asked_by is not None:
                         begun.asked_by.answer(CopyStored(lease_id, 0, series=series))
             case TakeCopy(lease_id=lease_id):
-                copy = self._copies.find(lease_id)
-                self._drop(lease_id)
-                for piece in _pieces(lease_id, copy):
+                for piece in _pieces(lease_id, self._copies.find(lease_id)):
                     self._tell(piece)
-            case ChangeBounds(session_bytes=session_bytes, total_bytes=total_bytes):
+            case MoveCopy():
+                self._move(order)
+            case (
+                ServeCopies(session_bytes=session_bytes, total_bytes=total_bytes)
+                | ChangeBounds(session_bytes=session_bytes, total_bytes=total_bytes)
+            ):
                 self._copies.session_bytes = session_bytes
                 self._copies.total_bytes = total_bytes
+
+    def kept(self) -> Iterator[CopyKept]:
+        """Every copy that a gateway accepted."""
+        for lease_id, begun in self._begun.items():
+            copy = self._copies.find(lease_id)
+            if copy is not None and begun.asked_by is None:
+                yield CopyKept(lease_id, begun.series, copy.fingerprint, begun.about)
+
+    def gateway_left(self) -> None:
+        """Nobody will accept what was not accepted; it stays if an earlier series of it was."""
+        for lease_id, begun in list(self._begun.items()):
+            if begun.asked_by is None:
+                continue
+            if not begun.about:
+                self._drop(lease_id)
+            begun.asked_by.answer(CopyStored(lease_id, 0, series=begun.series))
+            begun.asked_by = None
+
+    def _move(self, order: MoveCopy) -> None:
+        copy = self._copies.find(order.lease_id)
+        self._drop(order.lease_id)
+        # Its worker may have begun another one already.
+        if copy is not None and order.to not in self._begun:
+            # Before it is kept, because it may be given up at once.
+            self._begun[order.to] = _Begun(0, asked_by=None, about=order.about)
+            self._copies.keep(order.to, copy)
 
     def _drop(self, lease_id: str) -> None:
         self._begun.pop(lease_id, None)
@@ -167,22 +209,23 @@ def _pieces(lease_id: str, copy: KeptCopy | None) -> Iterator[CopyPiece]:
     yield CopyPiece(lease_id, name, state=copy.state, is_last=True)
 
 
-class WorkerConnection(asyncio.Protocol):
-    """Somebody who says to be a worker."""
+class Guest(asyncio.Protocol):
+    """Somebody who says to be a worker or a gateway."""
 
-    def __init__(self, store: CopyStore) -> None:
-        self._store = store
+    def __init__(self, server: CopyServer) -> None:
+        self._server = server
         self._splitter = MessageSplitter(GREETING_LIMIT_BYTES)
         self._transport: asyncio.Transport | None = None
         self._late: asyncio.TimerHandle | None = None
         self._challenge = b""
-        self._is_known = False
+        self._says_gateway = False
+        self._is: Literal["stranger", "worker", "gateway"] = "stranger"
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports are not asyncio's.
         self._transport = cast(asyncio.Transport, transport)
-        self._store.strangers += 1
-        if self._store.strangers > STRANGERS_LIMIT:
+        self._server.strangers += 1
+        if self._server.strangers > STRANGERS_LIMIT:
             self._refuse()
             return
         self._late = asyncio.get_running_loop().call_later(GREETING_S, self._refuse)
@@ -190,115 +233,227 @@ class WorkerConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         try:
             for message in self._splitter.feed(data):
-                if self._is_known:
-                    self._store.take_in(_part.decode(message), self)
-                else:
-                    self._greet(message)
+                match self._is:
+                    case "stranger":
+                        self._greet(message)
+                    case "worker":
+                        self._server.store.take_in(_part.decode(message), self)
+                    case "gateway":
+                        self._server.order(self, _order.decode(message))
         except (msgspec.MsgspecError, MessageTooLarge):
             self._refuse()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if not self._is_known:
-            self._store.strangers -= 1
+        if self._is == "stranger":
+            self._server.strangers -= 1
         if self._late is not None:
             self._late.cancel()
         self._transport = None
+        self._server.left(self)
 
     def answer(self, message: msgspec.Struct) -> None:
-        """Send it, if the worker is still there."""
+        """Send it, if the other end is still there."""
         if self._transport is not None:
             self._transport.write(framed(message))
 
+    def close(self) -> None:
+        """Close it when everything has been sent."""
+        if self._transport is not None:
+            self._transport.close()
+
     def _greet(self, message: bytes | memoryview) -> None:
-        token = self._store.token
         if not self._challenge:
+            hello = _hello.decode(message)
+            self._says_gateway = hello.is_gateway
             self._challenge = secrets.token_bytes(CHALLENGE_BYTES)
-            proof = proof_of_store(token, _hello.decode(message).challenge)
+            proof = proof_of_store(self._token, hello.challenge)
             self.answer(CopyChallenge(proof, self._challenge))
-        elif is_proof(_proof.decode(message).proof, proof_of_worker(token, self._challenge)):
-            self._is_known = True
-            self._store.strangers -= 1
-            self._splitter.limit_bytes = PART_LIMIT_BYTES
+        elif is_proof(_proof.decode(message).proof, proof_of_guest(self._token, self._challenge)):
+            self._server.strangers -= 1
             if self._late is not None:
                 self._late.cancel()
             self.answer(CopyWelcome())
+            self._is = "gateway" if self._says_gateway else "worker"
+            self._splitter.limit_bytes = (
+                ORDER_LIMIT_BYTES if self._says_gateway else PART_LIMIT_BYTES
+            )
+            if self._says_gateway:
+                self._server.gateway_came(self)
         else:
             self._refuse()
 
+    @property
+    def _token(self) -> str:
+        at = self._server.at
+        return at.secret if self._says_gateway else at.token
+
     def _refuse(self) -> None:
-        self._store.refused += not self._is_known
+        self._server.store.refused += self._is == "stranger"
         if self._transport is not None:
             self._transport.abort()
 
 
-async def serve() -> None:
-    """Until standard input ends."""
-    loop = asyncio.get_running_loop()
-    reader = asyncio.StreamReader()
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    writing, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, sys.stdout)
+class CopyServer:
+    """Where workers and gateways come. Belongs to the event loop.
 
-    def tell(message: FromStore) -> None:
-        writing.write(framed(message))
+    Args:
+        at: its own address and secrets; `port` is of `listener`.
+    """
 
-    orders = _orders(reader)
-    settings = await anext(orders)
-    assert isinstance(settings, ServeCopies)
-    store = CopyStore(settings, tell)
-    async with contextlib.AsyncExitStack() as stack:
+    def __init__(self, at: StoreAt) -> None:
+        self.at = at
+        self.store = CopyStore(self.tell)
+        self.strangers = 0
+        """Connections that have proved nothing yet."""
+        self.over = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._gateway: Guest | None = None
+        self._settings = ServeCopies(0, 0)
+        self._is_asked_to_end = False
+        self._alone = self._loop.call_later(FIRST_GATEWAY_S, self.over.set)
+        self._opening: asyncio.Task[None] | None = None
+        self._tls: ssl.SSLContext | None = None
+        self._remote: asyncio.Server | None = None
+        self._ready = StoreReady()
 
-        async def listen(host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
-            server = await loop.create_server(
-                lambda: WorkerConnection(store),
-                host or None,
-                port,
-                ssl=tls,
-                ssl_handshake_timeout=None if tls is None else GREETING_S,
-            )
-            stack.callback(server.close)
-            return int(server.sockets[0].getsockname()[1])
+    def tell(self, message: FromStore) -> None:
+        """Tell the gateway, if there is one."""
+        if self._gateway is not None:
+            self._gateway.answer(message)
 
-        tls, remote_port, problem = None, 0, ""
-        if settings.port is not None:
-            try:
-                tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-                tls.load_cert_chain(settings.certificate, settings.key)
-                remote_port = await listen(settings.host, settings.port, tls)
-            except (OSError, ssl.SSLError) as error:
-                problem = str(error)
-        tell(StoreReady(await listen("127.0.0.1", 0), remote_port, problem))
-        counting = asyncio.create_task(_count(store, tell))
+    def gateway_came(self, guest: Guest) -> None:
+        """A gateway has proved to be one; whoever was it before is not any more."""
+        before, self._gateway = self._gateway, guest
+        if before is not None:
+            before.answer(TakenOver())
+            before.close()
+        self._alone.cancel()
+        for copy in self.store.kept():
+            guest.answer(copy)
+
+    def left(self, guest: Guest) -> None:
+        """A connection is over. Without a gateway the next one is waited for, where there is
+        something for it."""
+        if guest is not self._gateway:
+            return
+        self._gateway = None
+        self.store.gateway_left()
+        if self._is_asked_to_end or not len(self.store):
+            self.over.set()
+        else:
+            _let_go_of_output()
+            self._alone = self._loop.call_later(self._settings.waits_s, self.over.set)
+
+    def order(self, guest: Guest, order: ToStore) -> None:
+        """A gateway wants something."""
+        if guest is not self._gateway:
+            return
+        match order:
+            case EndStore():
+                self.over.set()
+            case ReloadCertificate():
+                self._load_certificate()
+            case ServeCopies():
+                self._opening = asyncio.create_task(self._serve(order, self._opening))
+        self.store.obey(order)
+
+    def ask_to_end(self) -> None:
+        """A service manager ends everything that a gateway left behind; not before the gateway,
+        which may have sessions to bring to an end."""
+        self._is_asked_to_end = True
+        if self._gateway is None:
+            self.over.set()
+
+    async def _serve(self, settings: ServeCopies, earlier: asyncio.Task[None] | None) -> None:
+        """Be where the gateway wants workers of other machines to come."""
+        if earlier is not None:
+            await asyncio.wait({earlier})
+        before, self._settings = self._settings, settings
+        is_moved = (before.host, before.port) != (settings.host, settings.port)
+        is_moved |= (before.certificate, before.key) != (settings.certificate, settings.key)
+        if is_moved and self._remote is not None:
+            self._remote.close()
+            self._remote = self._tls = None
+        if is_moved or self._ready.problem:
+            self._ready = await self._listen(settings)
+        self.tell(self._ready)
+
+    async def _listen(self, settings: ServeCopies) -> StoreReady:
+        if settings.port is None:
+            return StoreReady()
         try:
-            async for order in orders:
-                if isinstance(order, ReloadCertificate) and tls is not None:
-                    # The gateway has tried them; with others the old ones stay.
-                    with contextlib.suppress(OSError, ssl.SSLError):
-                        tls.load_cert_chain(settings.certificate, settings.key)
-                store.obey(order)
-        finally:
-            counting.cancel()
+            self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            self._tls.load_cert_chain(settings.certificate, settings.key)
+            self._remote = await self._loop.create_server(
+                lambda: Guest(self),
+                settings.host or None,
+                settings.port,
+                ssl=self._tls,
+                ssl_handshake_timeout=GREETING_S,
+            )
+        except (OSError, ssl.SSLError) as error:
+            return StoreReady(problem=str(error))
+        return StoreReady(int(self._remote.sockets[0].getsockname()[1]))
+
+    def _load_certificate(self) -> None:
+        if self._tls is not None:
+            # The gateway has tried them; with others the old ones stay.
+            with contextlib.suppress(OSError, ssl.SSLError):
+                self._tls.load_cert_chain(self._settings.certificate, self._settings.key)
 
 
-async def _orders(reader: asyncio.StreamReader) -> Any:
-    splitter = MessageSplitter(ORDER_LIMIT_BYTES)
-    while data := await reader.read(1 << 16):
-        for each in splitter.feed(data):
-            yield _order.decode(each)
+async def serve(path: Path) -> None:
+    """Until no gateway needs it any more.
+
+    Args:
+        path: of the file that says where it is; there while it runs.
+    """
+    loop = asyncio.get_running_loop()
+    at = StoreAt(0, os.getpid(), secrets.token_urlsafe(32), secrets.token_urlsafe(32))
+    server = CopyServer(at)
+    listener = await loop.create_server(lambda: Guest(server), "127.0.0.1", 0)
+    server.at = at = msgspec.structs.replace(at, port=listener.sockets[0].getsockname()[1])
+    loop.add_signal_handler(signal.SIGTERM, server.ask_to_end)
+    written = msgspec.json.encode(at)
+    replace_whole(path, written, mode=PRIVATE)
+    sys.stdout.buffer.write(written + b"\n")
+    sys.stdout.buffer.flush()
+    sys.stdout.close()
+    counting = asyncio.create_task(_count(server))
+    try:
+        await server.over.wait()
+    finally:
+        counting.cancel()
+        listener.close()
+        _remove(path, written)
 
 
-async def _count(store: CopyStore, tell: Callable[[FromStore], None]) -> None:
+def _let_go_of_output() -> None:
+    """Whoever reads what the gateway writes must not wait for us, now that it has ended."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stderr.fileno())
+    os.close(nowhere)
+
+
+def _remove(path: Path, written: bytes) -> None:
+    """Remove the file, unless another copy store has taken its place."""
+    with contextlib.suppress(OSError):
+        if path.read_bytes() == written:
+            path.unlink()
+
+
+async def _count(server: CopyServer) -> None:
     while True:
-        tell(store.counts)
+        server.tell(server.store.counts)
         await asyncio.sleep(COUNT_EVERY_S)
 
 
 def main() -> None:
     """The process."""
-    # What a terminal or a service manager sends to all processes at once is for the gateway: it may
-    # have sessions to bring to an end, and closes our standard input when it is done.
-    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    # What a terminal sends to all processes at once is for the gateway.
+    for each in (signal.SIGINT, signal.SIGHUP):
         signal.signal(each, signal.SIG_IGN)
-    uvloop.run(serve())
+    uvloop.run(serve(Path(sys.argv[1])))
 
 
 if __name__ == "__main__":

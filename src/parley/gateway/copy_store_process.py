@@ -1,16 +1,20 @@
-"""Starts, watches and ends the copy store, a process beside this one (`copy_store.py`).
+"""Starts, finds, watches and ends the copy store, a process beside this one (`copy_store.py`).
 
 It is started when the first session needs it. When it ends, whatever the reason, it is started
-again, and workers send it their whole logs; until then they bring them here.
+again, and workers send it their whole logs; until then they bring them here. One that an earlier
+gateway left behind is gone on with.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import secrets
+import signal
+import subprocess
 import sys
-from asyncio.subprocess import PIPE, Process
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -20,17 +24,38 @@ from parley.gateway.copies import Copies
 from parley.gateway.signals import Signal
 from parley.protocol.control import CopyStoreAt
 from parley.protocol.copies import (
+    CHALLENGE_BYTES,
+    GREETING_LIMIT_BYTES,
+    LENGTH_BYTES,
+    ChangeBounds,
+    CopyChallenge,
+    CopyHello,
+    CopyProof,
+    CopyWelcome,
+    EndStore,
+    FromCopies,
     FromStore,
     MessageSplitter,
     MessageTooLarge,
     ReloadCertificate,
     ServeCopies,
+    StoreAt,
     StoreCounts,
     StoreReady,
+    TakenOver,
     ToStore,
     framed,
+    is_proof,
+    proof_of_guest,
+    proof_of_store,
 )
 
+FILE: Final = "copy-store.json"
+"""In the gateway's data folder: where the copy store is."""
+LOOPBACK: Final = "127.0.0.1"
+START_S: Final = 20.0
+"""How long it may take to say where it is."""
+GREETING_S: Final = 5.0
 SILENCE_S: Final = 10.0
 """A copy store that says nothing for so long, although it counts every second, is started anew."""
 FIRST_RETRY_S: Final = 0.2
@@ -41,31 +66,44 @@ END_S: Final = 1.0
 READ_BYTES: Final = 1 << 20
 MESSAGE_LIMIT_BYTES: Final = 1 << 28
 """More than the state of any session."""
+ENDED: Final = "its connection broke"
+TAKEN_OVER: Final = "taken over"
 
 log = logs.get(__name__)
 _decoder = msgspec.msgpack.Decoder(FromStore)
+_challenge = msgspec.msgpack.Decoder(CopyChallenge)
+_welcome = msgspec.msgpack.Decoder(CopyWelcome)
+
+
+class NoStore(Exception):
+    """There is no copy store of ours; `args[0]` says why."""
 
 
 class CopyStoreProcess:
     """See the module's text. Belongs to the gateway's event loop.
 
     Args:
-        settings: of the copy store; it gets a token of its own.
+        settings: of the copy store.
         copies: what it holds.
+        folder: the gateway's data folder.
         is_on: whether there may be one.
     """
 
-    def __init__(self, settings: ServeCopies, copies: Copies, *, is_on: bool = True) -> None:
+    def __init__(
+        self, settings: ServeCopies, copies: Copies, *, folder: Path, is_on: bool = True
+    ) -> None:
         self._settings = settings
         self._is_on = is_on
         self._copies = copies
+        self._path = folder / FILE
         self._wanted = asyncio.Event()
-        self._process: Process | None = None
-        self._token = ""
+        self._at: StoreAt | None = None
+        self._writer: asyncio.StreamWriter | None = None
         self._ready: StoreReady | None = None
         self._refused = 0
+        self._is_left = False
         self.starts = 0
-        """How often it was started."""
+        """How often one was started here."""
         self.came: Signal[()] = Signal()
         """It takes copies now."""
         copies.to_store.listen(self._send)
@@ -77,20 +115,24 @@ class CopyStoreProcess:
 
     @property
     def pid(self) -> int | None:
-        """Of the process, while there is one."""
-        return None if self._process is None else self._process.pid
+        """Of the process, while it is connected."""
+        return None if self._at is None else self._at.pid
 
     def want(self) -> None:
         """A session needs it. Safe to repeat."""
         if self._is_on:
             self._wanted.set()
 
+    def leave(self) -> None:
+        """Leave it to the next gateway when this one ends."""
+        self._is_left = True
+
     def address(self, *, is_local: bool) -> CopyStoreAt | None:
         """Where a worker finds it; None: it does not."""
-        if self._ready is None:
+        if self._ready is None or self._at is None:
             return None
-        port = self._ready.local_port if is_local else self._ready.remote_port
-        return CopyStoreAt(port, self._token, is_local) if port else None
+        port = self._at.port if is_local else self._ready.remote_port
+        return CopyStoreAt(port, self._at.token, is_local) if port else None
 
     def reload_certificate(self) -> None:
         """The files have changed."""
@@ -98,99 +140,208 @@ class CopyStoreProcess:
 
     async def run(self) -> None:
         """Keep it running, once it is wanted, until cancelled."""
+        if self._is_on and (found := await asyncio.to_thread(find, self._path.parent)) is not None:
+            await self._attend(found)
         await self._wanted.wait()
         loop, retry_s = asyncio.get_running_loop(), FIRST_RETRY_S
         while True:
             began_s = loop.time()
-            why = "ended"
-            try:
-                why = await self._watch()
-            except OSError as error:
-                why = str(error)
-            lasted_s = loop.time() - began_s
-            retry_s = FIRST_RETRY_S if lasted_s > SETTLED_S else retry_s
-            log.warning("copy store ended", why=why, lasted_s=round(lasted_s, 1), retry_s=retry_s)
+            await self._attend(None)
+            retry_s = FIRST_RETRY_S if loop.time() - began_s > SETTLED_S else retry_s
             await asyncio.sleep(retry_s)
             retry_s = min(2 * retry_s, LAST_RETRY_S)
 
-    async def _watch(self) -> str:
-        """Start it and listen to it until it ends; why it did."""
-        self._token = secrets.token_urlsafe(32)
-        process = await asyncio.create_subprocess_exec(
+    async def _attend(self, found: StoreAt | None) -> None:
+        """Be the gateway of a copy store until it ends.
+
+        Args:
+            found: one that an earlier gateway left behind; None: start one.
+        """
+        loop = asyncio.get_running_loop()
+        began_s, why, process = loop.time(), "", None
+        try:
+            at = found
+            if at is None:
+                process = self._start()
+                at = await _told(process)
+            why = await self._watch(at)
+        except (OSError, NoStore) as error:
+            why = str(error) or type(error).__name__
+        finally:
+            if process is not None and not self._is_left:
+                await asyncio.shield(asyncio.to_thread(_reap, process))
+        lasted_s = round(loop.time() - began_s, 1)
+        if found is not None and not self._wanted.is_set():
+            log.info("no copy store left by an earlier gateway", why=why)
+        elif why == TAKEN_OVER:
+            log.warning("another gateway has the copies of sessions now", lasted_s=lasted_s)
+            # It is the one to which their clients come; another copy store is of no use here.
+            await asyncio.Event().wait()
+        else:
+            log.warning("copy store ended", why=why, lasted_s=lasted_s)
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(
             # -P: a file in the working folder must not stand for a module of its name.
-            *(sys.executable, "-P", "-m", "parley.gateway.copy_store"),
-            stdin=PIPE,
-            stdout=PIPE,
-            limit=READ_BYTES,
+            (sys.executable, "-P", "-m", "parley.gateway.copy_store", str(self._path)),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
             # Ctrl-C is for us, also before it has said that it does not heed it.
             start_new_session=True,
         )
-        self._process = process
         self.starts += 1
+        return process
+
+    async def _watch(self, at: StoreAt) -> str:
+        """Listen to it until it ends; why it did.
+
+        Raises:
+            NoStore: it is none of ours.
+            OSError: it is not there.
+        """
+        reader, writer = await asyncio.open_connection(LOOPBACK, at.port, limit=READ_BYTES)
+        why, is_ours = "", False
         try:
-            self._send(msgspec.structs.replace(self._settings, token=self._token))
-            return await self._listen(process)
+            await _greet(reader, writer, at.secret)
+            is_ours = True
+            self._at, self._writer = at, writer
+            self._wanted.set()
+            self._send(self._settings)
+            why = await self._listen(reader)
+            return why
         finally:
-            self._process = self._ready = None
+            self._at = self._writer = self._ready = None
             self._refused = 0
             self._copies.store_ended()
-            await asyncio.shield(_end(process))
+            is_left = why in (TAKEN_OVER, ENDED) or (not why and self._is_left)
+            if is_ours and not is_left:
+                await asyncio.shield(_end(reader, writer, at.pid))
+            writer.close()
 
-    async def _listen(self, process: Process) -> str:
-        assert process.stdout is not None
+    async def _listen(self, reader: asyncio.StreamReader) -> str:
         splitter = MessageSplitter(MESSAGE_LIMIT_BYTES)
         missed = 0
         while True:
             try:
                 async with asyncio.timeout(SILENCE_S / 2):
-                    data = await process.stdout.read(READ_BYTES)
+                    data = await reader.read(READ_BYTES)
             except TimeoutError:
                 # Once may be because this process itself did not run.
                 missed += 1
                 if missed == 2:
                     return "silent"
                 continue
+            except ConnectionError:
+                return ENDED
             if not data:
-                return f"exit {await process.wait()}"
+                return ENDED
             missed = 0
             try:
                 for each in splitter.feed(data):
-                    self._heard(_decoder.decode(each), process.pid)
+                    message = _decoder.decode(each)
+                    match message:
+                        case TakenOver():
+                            return TAKEN_OVER
+                        case StoreReady():
+                            self._is_ready(message)
+                        case _:
+                            self._heard(message)
             except (msgspec.MsgspecError, MessageTooLarge) as error:
                 return f"nonsense: {error}"
 
-    def _heard(self, message: FromStore, pid: int) -> None:
-        if isinstance(message, StoreReady):
-            self._ready = message
-            log.info("copy store ready", pid=pid, port=message.remote_port or None)
-            if message.problem:
-                log.warning(
-                    "no port for copies of workers on other machines",
-                    why=message.problem,
-                    hint="Choose another gateway.copies_port. They bring their copies on their "
-                    "control connections.",
-                )
-            self.came.notify()
-            return
+    def _is_ready(self, message: StoreReady) -> None:
+        self._ready = message
+        log.info("copy store ready", pid=self.pid, port=message.remote_port or None)
+        if message.problem:
+            log.warning(
+                "no port for copies of workers on other machines",
+                why=message.problem,
+                hint="Choose another gateway.copies_port. They bring their copies on their "
+                "control connections.",
+            )
+        self.came.notify()
+
+    def _heard(self, message: FromCopies) -> None:
         if isinstance(message, StoreCounts) and message.refused > self._refused:
             log.warning("refused at the copy store", connections=message.refused - self._refused)
             self._refused = message.refused
         self._copies.told(message)
 
     def _send(self, order: ToStore) -> None:
-        process = self._process
-        if process is not None and process.stdin is not None and not process.stdin.is_closing():
-            process.stdin.write(framed(order))
+        if isinstance(order, ChangeBounds):
+            bounds = {"session_bytes": order.session_bytes, "total_bytes": order.total_bytes}
+            self._settings = msgspec.structs.replace(self._settings, **bounds)
+        if self._writer is not None and not self._writer.is_closing():
+            self._writer.write(framed(order))
 
 
-async def _end(process: Process) -> None:
-    """Close its standard input, with which it ends; one that does not is killed."""
-    assert process.stdin is not None
-    process.stdin.close()
+def find(folder: Path) -> StoreAt | None:
+    """What a copy store has written into a gateway's data folder; it may have been killed since."""
     try:
-        async with asyncio.timeout(END_S):
-            await process.wait()
-    except TimeoutError:
-        with contextlib.suppress(ProcessLookupError):
+        return msgspec.json.decode((folder / FILE).read_bytes(), type=StoreAt)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+async def _told(process: subprocess.Popen[bytes]) -> StoreAt:
+    """Where a process that was started listens.
+
+    Raises:
+        NoStore: it does not say so.
+    """
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(START_S):
+            line = await asyncio.to_thread(process.stdout.readline)
+        return msgspec.json.decode(line, type=StoreAt)
+    except (TimeoutError, msgspec.MsgspecError):
+        raise NoStore("It does not say where it is.") from None
+
+
+async def _greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: str) -> None:
+    """Prove who we are, to whoever proves to be a copy store of ours.
+
+    Raises:
+        NoStore: it is something else.
+        OSError: it is gone.
+    """
+    asked = secrets.token_bytes(CHALLENGE_BYTES)
+    try:
+        async with asyncio.timeout(GREETING_S):
+            writer.write(framed(CopyHello(asked, is_gateway=True)))
+            theirs = _challenge.decode(await _message(reader))
+            if not is_proof(theirs.proof, proof_of_store(secret, asked)):
+                raise NoStore("What listens there does not know the secret.")
+            writer.write(framed(CopyProof(proof_of_guest(secret, theirs.challenge))))
+            _welcome.decode(await _message(reader))
+    except (msgspec.MsgspecError, EOFError, TimeoutError):
+        raise NoStore("What listens there does not speak as a copy store does.") from None
+
+
+async def _message(reader: asyncio.StreamReader) -> bytes:
+    size = int.from_bytes(await reader.readexactly(LENGTH_BYTES), "big")
+    if size > GREETING_LIMIT_BYTES:
+        raise NoStore("What listens there says too much.")
+    return await reader.readexactly(size)
+
+
+async def _end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, pid: int) -> None:
+    """End the process; one that does not end by itself is killed."""
+    with contextlib.suppress(OSError):
+        writer.write(framed(EndStore()))
+        try:
+            async with asyncio.timeout(END_S):
+                while await reader.read(READ_BYTES):
+                    pass
+        except TimeoutError:
+            # The connection stands, so this is still its number.
+            os.kill(pid, signal.SIGKILL)
+
+
+def _reap(process: subprocess.Popen[bytes]) -> None:
+    """Wait for the end of a process; one that does not end is killed."""
+    with process:
+        try:
+            process.wait(END_S)
+        except subprocess.TimeoutExpired:
             process.kill()
-        await process.wait()

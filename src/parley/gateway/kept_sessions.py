@@ -3,7 +3,7 @@
 Somebody has to hold the lease, the session id and the client's place in the counts while nobody is
 connected: until the client is back, the worker has ended the session, or the worker is gone and no
 other one could go on from the copy. Also holds what a worker brings along that an earlier gateway
-leased.
+leased, and what such a gateway left behind.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from parley.clock import Clock
 from parley.errors import Refused
 from parley.gateway.admission import Admission
 from parley.gateway.copies import Copies
+from parley.gateway.left_behind import LeftBehind
+from parley.gateway.lost_session import LostSession
 from parley.gateway.session_copies import KeptCopy
 from parley.gateway.signals import Signal
 from parley.gateway.worker_pool import Lease, WorkerPool
@@ -69,18 +71,21 @@ class KeptSessions:
         admission: Admission,
         clock: Clock,
         copies: Copies,
+        left_behind: LeftBehind,
         window_s: float,
         hold_s: float = HOLD_S,
     ) -> None:
         self._copies = copies
-        self.rebuild: Callable[[Lease, KeptCopy], Awaitable[Lease]] | None = None
+        self._left_behind = left_behind
+        self.rebuild: Callable[[LostSession, KeptCopy], Awaitable[Lease]] | None = None
         """Goes on with a session of a lost worker at another one; raises `NotRebuilt`."""
         self.doubled: Signal[Lease] = Signal()
         """A worker that was thought lost brings a session with it that goes on elsewhere."""
-        self._rebuilding: dict[str, asyncio.Task[None]] = {}
+        self._rebuilding: dict[str, tuple[LostSession, asyncio.Task[None]]] = {}
+        """By session."""
         self._moved: dict[str, None] = {}
         """Leases whose sessions went on elsewhere, newest last."""
-        self._lost: dict[str, tuple[Lease, str]] = {}
+        self._lost: dict[str, tuple[LostSession, str]] = {}
         """Sessions that were lost with their workers, and why, newest last."""
         self._worker_pool = worker_pool
         self._admission = admission
@@ -91,6 +96,7 @@ class KeptSessions:
         self._ended: dict[str, Lease] = {}
         worker_pool.learned.listen(self._learned)
         worker_pool.ended.listen(self._session_ended)
+        left_behind.lost.listen(self._found_lost)
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -117,6 +123,15 @@ class KeptSessions:
         """Whether there is a copy of a session, should its worker be lost."""
         return self.rebuild is not None and self._copies.fingerprint(lease.lease_id) is not None
 
+    def moved(self, lease_id: str) -> None:
+        """What was under this lease goes on under another one; a worker that brings it ends it."""
+        _remember(self._moved, lease_id, None)
+
+    def find_lost(self, lease_id: str) -> LostSession | None:
+        """One that is being rebuilt, or may have to be, by the lease under which it was lost."""
+        being = (lost for lost, _ in self._rebuilding.values() if lost.lease_id == lease_id)
+        return next(being, None) or self._left_behind.find_lease(lease_id)
+
     def take(self, lease: Lease) -> Lease | None:
         """The lease for a client that has come back, whoever held it; None: the session has
         ended."""
@@ -138,11 +153,12 @@ class KeptSessions:
         try:
             async with asyncio.timeout(self._hold_s):
                 while True:
-                    rebuilding = self._rebuilding.get(session_id)
+                    _, rebuilding = self._rebuilding.get(session_id, (None, None))
                     found = self._worker_pool.find_resumable(session_id)
                     found = found or self._ended.get(session_id)
                     left_s = self._knows_all_at - self._clock.monotonic()
                     is_known = found is not None or session_id in self._lost or left_s <= 0
+                    is_known &= self._left_behind.find(session_id) is None
                     if rebuilding is None and is_known:
                         return found
                     await self._next_change(rebuilding, left_s if left_s > 0 else None)
@@ -151,12 +167,12 @@ class KeptSessions:
 
     def why_lost(self, session_id: str, key_id: str | None) -> str | None:
         """Why a session was lost with its worker, to who showed this key; None: it was not."""
-        lease, why = self._lost.get(session_id, (None, ""))
-        return why if lease is not None and lease.key_id == key_id else None
+        lost, why = self._lost.get(session_id, (None, ""))
+        return why if lost is not None and lost.key_id == key_id else None
 
     async def close(self) -> None:
         """Rebuild nothing any more."""
-        tasks = list(self._rebuilding.values())
+        tasks = [task for _, task in self._rebuilding.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -166,35 +182,44 @@ class KeptSessions:
         if self._kept.pop(lease.lease_id, None) is None:
             return
         lease.release()
-        if not self.can_be_rebuilt(lease) or self.rebuild is None:
-            self._copies.drop(lease.lease_id)
-            _remember(self._lost, lease.session_id, (lease, NOTHING_KEPT))
-            kept.held.close()
+        self._go_on_elsewhere(LostSession.of(lease), kept.held)
+
+    def _found_lost(self, lost: LostSession) -> None:
+        """One that an earlier gateway left behind, and whose worker is gone."""
+        self._go_on_elsewhere(lost, self._admitted(lost))
+
+    def _go_on_elsewhere(self, lost: LostSession, held: ExitStack) -> None:
+        if self.rebuild is None or self._copies.fingerprint(lost.lease_id) is None:
+            self._copies.drop(lost.lease_id)
+            _remember(self._lost, lost.session_id, (lost, NOTHING_KEPT))
+            held.close()
             return
-        _remember(self._moved, lease.lease_id, None)
-        self._rebuilding[lease.session_id] = asyncio.create_task(
-            self._go_on(self.rebuild, kept), name=f"{lease.session_id}:rebuild"
+        self.moved(lost.lease_id)
+        task = asyncio.create_task(
+            self._go_on(self.rebuild, lost, held), name=f"{lost.session_id}:rebuild"
         )
+        self._rebuilding[lost.session_id] = lost, task
 
     async def _go_on(
         self,
-        rebuild: Callable[[Lease, KeptCopy], Awaitable[Lease]],
-        kept: _Kept,
+        rebuild: Callable[[LostSession, KeptCopy], Awaitable[Lease]],
+        lost: LostSession,
+        held: ExitStack,
     ) -> None:
-        lease = kept.lease
         try:
-            copy = await self._copies.take(lease.lease_id)
+            copy = await self._copies.take(lost.lease_id)
             if copy is None:
                 raise NotRebuilt(NOTHING_KEPT)
-            taken = await rebuild(lease, copy)
+            taken = await rebuild(lost, copy)
         except NotRebuilt as error:
-            _remember(self._lost, lease.session_id, (lease, str(error)))
-            kept.held.close()
+            self._copies.drop(lost.lease_id)
+            _remember(self._lost, lost.session_id, (lost, str(error)))
+            held.close()
         else:
-            self._copies.keep(taken.lease_id, copy)
-            self.keep(taken, kept.held)
+            self._copies.move(lost.lease_id, taken.lease_id, copy)
+            self.keep(taken, held)
         finally:
-            del self._rebuilding[lease.session_id]
+            del self._rebuilding[lost.session_id]
 
     async def _next_change(
         self, rebuilding: asyncio.Task[None] | None, limit_s: float | None
@@ -207,7 +232,11 @@ class KeptSessions:
                 came.set_result(None)
 
         pool = self._worker_pool
-        stops = (pool.learned.listen(notice), pool.ended.listen(notice))
+        stops = (
+            pool.learned.listen(notice),
+            pool.ended.listen(notice),
+            self._left_behind.decided.listen(notice),
+        )
         first: set[asyncio.Future[None]] = {came} if rebuilding is None else {came, rebuilding}
         try:
             await asyncio.wait(first, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
@@ -216,16 +245,19 @@ class KeptSessions:
                 stop()
 
     def _learned(self, lease: Lease) -> None:
-        held = ExitStack()
         if lease.lease_id in self._moved:
             self.doubled.notify(lease)
             lease.release()
             return
+        self.keep(lease, self._admitted(lease))
+
+    def _admitted(self, session: Lease | LostSession) -> ExitStack:
+        """What a session of an earlier gateway holds here. It was admitted once."""
+        held = ExitStack()
         with contextlib.suppress(Refused):
-            # It was admitted once.
-            held.enter_context(self._admission.claim(lease.session_id))
-            held.enter_context(self._admission.visit(lease.address))
-        self.keep(lease, held)
+            held.enter_context(self._admission.claim(session.session_id))
+            held.enter_context(self._admission.visit(session.address))
+        return held
 
     def _session_ended(self, lease: Lease, tokens: int) -> None:
         del tokens

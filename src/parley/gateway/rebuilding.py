@@ -17,9 +17,11 @@ from parley.clock import Clock
 from parley.errors import ParleyError
 from parley.gateway.dispatcher import Dispatcher
 from parley.gateway.kept_sessions import NotRebuilt
+from parley.gateway.lost_session import LostSession
 from parley.gateway.metrics import Metrics
 from parley.gateway.queue import Ticket
 from parley.gateway.session_copies import KeptCopy
+from parley.gateway.signals import Signal
 from parley.gateway.upstream import UpstreamConnection, UpstreamSettings, upstream_headers
 from parley.gateway.worker_pool import Lease
 from parley.protocol.control import (
@@ -62,22 +64,23 @@ class Rebuilding:
         self._window_s = window_s
         self.reserved: dict[str, Ticket] = {}
         """Slots of sessions that are about to be moved, by session."""
+        self.given_up: Signal[str] = Signal()
+        """A lease under which a session may have been rebuilt, while another one is tried."""
 
-    async def rebuild(self, lost: Lease, copy: KeptCopy) -> Lease:
+    async def rebuild(self, lost: LostSession, copy: KeptCopy) -> Lease:
         """Another worker's lease of a session, which waits there for its client.
 
         Raises:
             NotRebuilt: and why.
         """
         began_at = self._clock.monotonic()
-        assert lost.resume is not None
         ticket = self.reserved.pop(lost.session_id, None) or self.ask(lost, copy.fingerprint)
         try:
             while True:
                 await self._until_leased(ticket, copy, began_at)
                 lease = ticket.lease
                 assert lease is not None
-                if await self._move(lost, lease, lost.resume, copy, ticket):
+                if await self._move(lost, lease, copy, ticket):
                     break
             took_s = round(self._clock.monotonic() - began_at, 3)
             worker = lease.worker.worker_id
@@ -91,7 +94,7 @@ class Rebuilding:
         finally:
             self._dispatcher.cancel(ticket)
 
-    def ask(self, session: Lease, fingerprint: str) -> Ticket:
+    def ask(self, session: Lease | LostSession, fingerprint: str) -> Ticket:
         """Queue for a slot that a session could move to, before everybody else."""
         return self._dispatcher.submit_first(
             session.kind,
@@ -125,16 +128,16 @@ class Rebuilding:
             return f"It began on another model or version ({copy.fingerprint}; now {there})."
         return "There was no free slot in time."
 
-    async def _move(
-        self, lost: Lease, lease: Lease, resume: ResumeState, copy: KeptCopy, ticket: Ticket
-    ) -> bool:
+    async def _move(self, lost: LostSession, lease: Lease, copy: KeptCopy, ticket: Ticket) -> bool:
         """Bring the copy to the lease's worker; False: another one is to be tried, or the ticket
         is refused.
 
         Raises:
             NotRebuilt: the worker cannot go on with it.
         """
-        lease.granted_at, lease.granted_time = lost.granted_at, lost.granted_time
+        lease.granted_time = lost.granted_time
+        since_s = max(0.0, self._clock.time() - lost.granted_time)
+        lease.granted_at = self._clock.monotonic() - since_s
         headers = upstream_headers(
             lease,
             secret=self._settings.secret,
@@ -146,7 +149,7 @@ class Rebuilding:
         )
         headers[REBUILD_HEADER] = "true"
         async with UpstreamConnection(
-            lease, self._settings, dialect=resume.dialect, headers=headers
+            lease, self._settings, dialect=lost.dialect, headers=headers
         ) as upstream:
             connection = await upstream.open()
             if connection is None:
@@ -162,11 +165,12 @@ class Rebuilding:
                     raise NotRebuilt("The second worker closed the connection.") from None
                 # Once more, not for ever: it may be this session that no worker survives.
                 self._dispatcher.worker_failed(ticket)
+                self.given_up.notify(lease.lease_id)
                 return False
         if result.problem:
             raise NotRebuilt(result.problem)
         note = msgspec.json.encode(LeaseNote(lost.address, lost.key_id, lost.granted_time)).decode()
-        lease.resume = ResumeState(resume.dialect, left_s=self._window_s, note=note)
+        lease.resume = ResumeState(lost.dialect, left_s=self._window_s, note=note)
         lease.resume_ends_at = self._clock.monotonic() + self._window_s
         return True
 

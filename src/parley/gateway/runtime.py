@@ -25,6 +25,8 @@ from parley.gateway.eta import EtaTracker
 from parley.gateway.forward_auth import ForwardAuth
 from parley.gateway.handover import Handover, store_id
 from parley.gateway.kept_sessions import KeptSessions
+from parley.gateway.left_behind import LeftBehind
+from parley.gateway.lost_session import LostSession
 from parley.gateway.maintenance import Maintenance
 from parley.gateway.metrics import Metrics
 from parley.gateway.moving import Moving
@@ -40,7 +42,7 @@ from parley.gateway.supervisor import Supervisor
 from parley.gateway.tls import own_names
 from parley.gateway.upstream import DialPolicy, UpstreamSettings
 from parley.gateway.usage import KeyUsage
-from parley.gateway.worker_control import WorkerControl
+from parley.gateway.worker_control import WorkerControl, process_is_gone
 from parley.gateway.worker_pool import WorkerPool
 from parley.library.presets import Presets
 from parley.library.voices import VoiceLibrary
@@ -159,13 +161,14 @@ class GatewayRuntime:
         bounds = _copy_bounds(limits)
         self.copies = Copies(
             **bounds,
-            is_ours=self.worker_pool.holds,
+            about=self._about,
         )
         gateway = settings.gateway
         self.copy_store = CopyStoreProcess(
             ServeCopies(
                 session_bytes=bounds["session_bytes"],
                 total_bytes=bounds["total_bytes"],
+                waits_s=limits.resume_window_s,
                 host=gateway.host,
                 # Never in clear text to other machines.
                 port=None if gateway.http else gateway.copies_port,
@@ -173,6 +176,7 @@ class GatewayRuntime:
                 key=str(gateway.ssl_keyfile),
             ),
             self.copies,
+            folder=settings.storage.data_dir,
             is_on=gateway.copy_store,
         )
         self.metrics = Metrics(
@@ -222,11 +226,15 @@ class GatewayRuntime:
             tracing=self.tracing,
         )
         self.closing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.left_behind = LeftBehind(
+            worker_pool=self.worker_pool, copies=self.copies, is_gone=process_is_gone
+        )
         self.kept_sessions = KeptSessions(
             worker_pool=self.worker_pool,
             admission=self.admission,
             clock=self.clock,
             copies=self.copies,
+            left_behind=self.left_behind,
             window_s=limits.resume_window_s,
         )
         rebuilding = Rebuilding(
@@ -237,6 +245,7 @@ class GatewayRuntime:
             window_s=limits.resume_window_s,
         )
         self.kept_sessions.rebuild = rebuilding.rebuild
+        rebuilding.given_up.listen(self.kept_sessions.moved)
         self.moving = Moving(
             kept=self.kept_sessions,
             copies=self.copies,
@@ -339,6 +348,7 @@ class GatewayRuntime:
                 for task in watch:
                     task.cancel()
                 await self.moving.close()
+                await self.left_behind.close()
                 await self.kept_sessions.close()
                 await self.maintenance.finish()
                 await asyncio.to_thread(self.recordings.close)
@@ -359,6 +369,8 @@ class GatewayRuntime:
             running, waiting = len(self.worker_pool.leases), len(self.queue)
             self.closing.set_result(None)
             self.dispatcher.close()
+            if keep:
+                self.copy_store.leave()
             log.info("shutting down", running=running, waiting=waiting, drain_s=drain_s)
             if drain_s and running:
                 if not keep:
@@ -392,6 +404,14 @@ class GatewayRuntime:
         finally:
             stop()
         log.info("drained", left=len(self.worker_pool.leases))
+
+    def _about(self, lease_id: str) -> bytes | None:
+        """What the next gateway has to know of a session; None: it is not ours."""
+        lease = self.worker_pool.find_lease(lease_id)
+        if lease is not None:
+            return LostSession.of(lease).written()
+        lost = self.kept_sessions.find_lost(lease_id)
+        return None if lost is None else lost.written()
 
     async def _sweep_copies(self) -> None:
         while True:

@@ -65,6 +65,7 @@ class UpstreamConnection:
         self, lease: Lease, settings: UpstreamSettings, *, dialect: str, headers: dict[str, str]
     ) -> None:
         self.lease = lease
+        lease.dialect = dialect
         self.connection: ClientConnection | None = None
         self.is_refused = False
         """Whether the worker was reached and said that it has no room."""

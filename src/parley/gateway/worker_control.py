@@ -198,7 +198,7 @@ class WorkerControl:
     async def _look_after(self, worker: Worker) -> None:
         """A worker whose control socket broke: where nobody listens at its address any more, its
         process has ended, and its sessions need not wait for the limit of silence."""
-        if await _is_refused(worker.hello.url) and not worker.is_connected:
+        if await process_is_gone(worker.hello.url) and not worker.is_connected:
             log.warning("worker process gone", worker=worker.worker_id)
             self._worker_pool.gone(worker)
 
@@ -312,7 +312,7 @@ def _trusted() -> ssl.SSLContext:
     return httpx.create_ssl_context(trust_env=False)
 
 
-async def _is_refused(url: str) -> bool:
+async def process_is_gone(url: str) -> bool:
     """Whether the host answers that no process listens there."""
     address = httpx.URL(url)
     port = address.port or (443 if address.scheme == "https" else 80)

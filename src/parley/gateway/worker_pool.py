@@ -58,6 +58,8 @@ class Lease:
     address: str = ""
     key_id: str | None = None
     """Where its client is, and the key that it showed."""
+    dialect: str = ""
+    """What its client speaks, as soon as its session socket is dialled."""
     phase: Phase | None = None
     was_ready: bool = False
     was_opened: bool = False
@@ -352,6 +354,7 @@ class WorkerPool:
             lease_id=message.lease_id,
             address=note.address,
             key_id=note.key_id,
+            dialect=resume.dialect,
             was_opened=True,
             resume=resume,
             is_held=message.phase is not Phase.ENDED,
@@ -365,10 +368,13 @@ class WorkerPool:
         # Whoever learned of it may hold it now.
         return worker.leases.get(lease.lease_id, lease)
 
-    def holds(self, lease_id: str) -> bool:
-        """Whether a lease is held, or being closed."""
-        workers = self._workers.values()
-        return any(lease_id in each.leases or lease_id in each.closing for each in workers)
+    def find_lease(self, lease_id: str) -> Lease | None:
+        """One that is held, or being closed."""
+        for worker in self._workers.values():
+            lease = worker.leases.get(lease_id) or worker.closing.get(lease_id)
+            if lease is not None:
+                return lease
+        return None
 
     def find_resumable(self, session_id: str) -> Lease | None:
         """The lease of a session that a client may go on with; also one that is being closed, as

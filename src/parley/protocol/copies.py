@@ -1,5 +1,5 @@
 """The copy store: a process beside the gateway that holds the copies of running sessions, so that
-what workers send there costs the process that relays nothing.
+what workers send there costs the process that relays nothing, and the next gateway finds them.
 
     worker                                          copy store
     CopyHello(challenge)                       ─▶
@@ -10,8 +10,9 @@ what workers send there costs the process that relays nothing.
                                               ◀─    CopyStored
 
 Both prove that they know the token which the gateway gave them, the worker's in `CopyStoreAt`, and
-neither shows it. The gateway is at the other end of the copy store's standard input and output;
-when it closes, the copy store ends. Everything is MessagePack with its length in front.
+neither shows it. A gateway comes the same way, with a secret of its own, says `ServeCopies`, and is
+told what is there (`CopyKept`) and where workers come (`StoreReady`). One that has no gateway any
+more waits for the next one. Everything is MessagePack with its length in front.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ LENGTH_BYTES: Final = 4
 CHALLENGE_BYTES: Final = 32
 GREETING_LIMIT_BYTES: Final = 256
 """Largest message of somebody who has not proved anything yet."""
+ORDER_LIMIT_BYTES: Final = 64 << 10
+"""Largest message of a gateway."""
 PART_LIMIT_BYTES: Final = 128 << 20
 """Largest message of a worker: the whole copy of a session may come at once."""
 
@@ -92,36 +95,38 @@ def framed(message: msgspec.Struct) -> bytes:
 
 
 class CopyHello(msgspec.Struct, frozen=True, array_like=True):
-    """First message of a worker. `challenge`: `CHALLENGE_BYTES` random ones."""
+    """First message of a worker or gateway. `challenge`: `CHALLENGE_BYTES` random ones."""
 
     challenge: bytes
+    is_gateway: bool = False
 
 
 class CopyChallenge(msgspec.Struct, frozen=True, array_like=True):
-    """Proves who the copy store is, and asks the worker who it is."""
+    """Proves who the copy store is, and asks who the other end is."""
 
     proof: bytes
     challenge: bytes
 
 
 class CopyProof(msgspec.Struct, frozen=True, array_like=True):
-    """Proves who the worker is."""
+    """Proves who the worker or gateway is."""
 
     proof: bytes
 
 
 class CopyWelcome(msgspec.Struct, frozen=True, array_like=True):
-    """Parts of copies may come."""
+    """Parts of copies, or orders, may come."""
 
 
 def proof_of_store(token: str, challenge: bytes) -> bytes:
-    """What the copy store answers to a worker's challenge."""
+    """What the copy store answers to a challenge."""
     return _proof(token, b"copy store", challenge)
 
 
-def proof_of_worker(token: str, challenge: bytes) -> bytes:
-    """What a worker answers to the copy store's challenge."""
-    return _proof(token, b"worker", challenge)
+def proof_of_guest(token: str, challenge: bytes) -> bytes:
+    """What a worker (with its token) or a gateway (with its secret) answers to the copy store's
+    challenge."""
+    return _proof(token, b"guest", challenge)
 
 
 def is_proof(shown: bytes, right: bytes) -> bool:
@@ -137,35 +142,65 @@ def _proof(token: str, who: bytes, challenge: bytes) -> bytes:
 
 
 class ServeCopies(msgspec.Struct, frozen=True, tag="serve"):
-    """First message of the gateway.
+    """First message of a gateway.
 
     Args:
         session_bytes, total_bytes: see `SessionCopies`.
+        waits_s: how long a copy store without a gateway waits for the next one.
         host, port: where workers of other machines come, with TLS; no port: they do not.
         certificate, key: PEM files.
     """
 
     session_bytes: int
     total_bytes: int
-    token: str = ""
+    waits_s: float = 30.0
     host: str = ""
     port: int | None = None
     certificate: str = ""
     key: str = ""
 
 
-class StoreReady(msgspec.Struct, frozen=True, tag="ready"):
-    """It listens.
+class StoreAt(msgspec.Struct, frozen=True):
+    """A running copy store, as it writes itself into the gateway's data folder.
 
     Args:
-        local_port: on 127.0.0.1, without TLS.
+        port: on 127.0.0.1, without TLS.
+        token: of workers. `secret`: of gateways.
+    """
+
+    port: int
+    pid: int
+    token: str
+    secret: str
+
+
+class StoreReady(msgspec.Struct, frozen=True, tag="ready"):
+    """Workers may come.
+
+    Args:
         remote_port: for workers of other machines; 0: there is none.
         problem: why there is none although there should be.
     """
 
-    local_port: int
     remote_port: int = 0
     problem: str = ""
+
+
+class EndStore(msgspec.Struct, frozen=True, tag="end"):
+    """Nothing of it is needed any more."""
+
+
+class CopyKept(msgspec.Struct, frozen=True, tag="kept"):
+    """A copy that an earlier gateway accepted. `about`: see `AcceptCopy`."""
+
+    lease_id: str
+    series: int
+    fingerprint: str
+    about: bytes
+
+
+class TakenOver(msgspec.Struct, frozen=True, tag="taken_over"):
+    """Another gateway has come; this one is told nothing more."""
 
 
 class CopyBegun(msgspec.Struct, frozen=True, tag="begun"):
@@ -177,10 +212,11 @@ class CopyBegun(msgspec.Struct, frozen=True, tag="begun"):
 
 
 class AcceptCopy(msgspec.Struct, frozen=True, tag="accept"):
-    """The session is one of the gateway's."""
+    """The session is one of the gateway's. `about`: what the next gateway has to know of it."""
 
     lease_id: str
     series: int
+    about: bytes = b""
 
 
 class DropCopy(msgspec.Struct, frozen=True, tag="drop"):
@@ -198,9 +234,18 @@ class CopyGivenUp(msgspec.Struct, frozen=True, tag="given_up"):
 
 
 class TakeCopy(msgspec.Struct, frozen=True, tag="take"):
-    """Send the copy of a session, and keep it no more."""
+    """Send the copy of a session. It is kept, too, for the next gateway: nobody else has it."""
 
     lease_id: str
+
+
+class MoveCopy(msgspec.Struct, frozen=True, tag="move"):
+    """The session of a copy goes on under another lease, and keeps the copy until its worker begins
+    one. `about`: see `AcceptCopy`."""
+
+    lease_id: str
+    to: str
+    about: bytes
 
 
 class CopyPiece(msgspec.Struct, frozen=True, tag="piece"):
@@ -243,5 +288,16 @@ class StoreCounts(msgspec.Struct, frozen=True, tag="counts"):
     refused: int
 
 
-ToStore = ServeCopies | AcceptCopy | DropCopy | TakeCopy | ChangeBounds | ReloadCertificate
-FromStore = StoreReady | CopyBegun | CopyGivenUp | CopyPiece | StoreCounts
+ToStore = (
+    ServeCopies
+    | AcceptCopy
+    | DropCopy
+    | TakeCopy
+    | MoveCopy
+    | ChangeBounds
+    | ReloadCertificate
+    | EndStore
+)
+FromCopies = CopyKept | CopyBegun | CopyGivenUp | CopyPiece | StoreCounts
+"""What is told of copies; the rest of `FromStore` is about the process."""
+FromStore = FromCopies | StoreReady | TakenOver

@@ -27,8 +27,8 @@ from parley.protocol.copies import (
     MessageTooLarge,
     framed,
     is_proof,
+    proof_of_guest,
     proof_of_store,
-    proof_of_worker,
 )
 
 OPEN_S: Final = 5.0
@@ -231,7 +231,7 @@ class _StoreConnection(asyncio.Protocol):
             self._refuse("It does not know the gateway's token.")
             return
         self._has_proved = True
-        self._transport.write(framed(CopyProof(proof_of_worker(self._token, theirs.challenge))))
+        self._transport.write(framed(CopyProof(proof_of_guest(self._token, theirs.challenge))))
 
     def _refuse(self, why: str) -> None:
         if not self.ready.done():

@@ -116,14 +116,16 @@ class RebuiltCopy:
             session.restore(self._state)
             async with asyncio.timeout(REBUILD_S):
                 await runner.rebuild(self._entries, self._state["runner"])
-            socket.restore(self._state, self._outputs, self._log)
         except TimeoutError:
             await self.refuse("The model took too long.")
             raise ServiceUnavailable("The session could not be rebuilt in time.") from None
         except ParleyError as error:
             await self.refuse(str(error))
             raise
+        # Only a session that a gateway knows to be here waits for its client: where it could not be
+        # told, the next one has the copy, and another worker goes on from it.
         await self._answer("")
+        socket.restore(self._state, self._outputs, self._log)
         took_s = round(session.clock.monotonic() - began_s, 3)
         _log.info("session rebuilt", entries=len(self._entries), took_s=took_s)
 

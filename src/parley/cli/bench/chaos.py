@@ -43,9 +43,10 @@ NOTICED_S: Final = {False: 0.0, True: 5.0}
 the gateway, when it is certain."""
 MET_S: Final = 6.0
 """How long after a kill it is known who met it."""
-LIMITS_MS: Final = {"cut": 2000.0, "gateway": 2000.0, "worker": 5000.0}
+LIMITS_MS: Final = {"cut": 2000.0, "gateway": 2000.0, "worker": 5000.0, "both": 5000.0}
 """The 95th percentile of recovery may take so long: after the cut, after the next gateway listens,
-after a slot is free."""
+after a slot is free, after both."""
+KILLS: Final = ("gateway", "worker", "both")
 
 Outcome = tuple[str, ...]
 """What a conversation came to: one word per event."""
@@ -64,6 +65,7 @@ class ChaosReport:
         gateway_kills, worker_kills: those that a conversation met: it lost its connection by it,
             or ended.
         vain_kills: of servers with which nobody was talking.
+        double_kills: of a gateway and a worker in one moment.
         store_kills: of the process that holds the copies of sessions.
         not_done: cuts, kills and freezes for which there was no time.
         spread: cuts by dialect.
@@ -76,6 +78,7 @@ class ChaosReport:
     worker_kills: int = 0
     vain_kills: int = 0
     freezes: int = 0
+    double_kills: int = 0
     store_kills: int = 0
     lost: int = 0
     twice: int = 0
@@ -114,6 +117,7 @@ class ChaosPlan:
     worker_kills: int
     freezes: int
     store_kills: int
+    double_kills: int
     at_once: int
     seed: int
     limit_s: float = 36_000.0
@@ -131,6 +135,9 @@ def chaos(
     ] = 0,
     store_kills: Annotated[
         int, typer.Option(min=0, help="Copy stores killed (they hold sessions' copies).")
+    ] = 0,
+    double_kills: Annotated[
+        int, typer.Option(min=0, help="A gateway and a worker killed in one moment.")
     ] = 0,
     at_once: Annotated[int, typer.Option(min=1, max=64, help="Conversations at once.")] = 4,
     dialect: Annotated[str, typer.Option(help=f"{', '.join(TALKS)} or all.")] = "all",
@@ -154,7 +161,8 @@ def chaos(
     if logs is not None:
         logs.mkdir(parents=True, exist_ok=True)
     plan = ChaosPlan(
-        *(names, model, cuts, gateway_kills, worker_kills, freezes, store_kills, at_once, seed),
+        *(names, model, cuts, gateway_kills, worker_kills, freezes, store_kills, double_kills),
+        *(at_once, seed),
         limit_s=60 * minutes,
         workers=workers,
         logs=logs,
@@ -171,7 +179,7 @@ async def run(plan: ChaosPlan) -> ChaosReport:
         SetupError: they do not start, or an uncut conversation comes to nothing.
     """
     # Whoever loses its worker finds a slot at another.
-    workers = max(plan.workers, 2 if plan.worker_kills else 1)
+    workers = max(plan.workers, 2 if plan.worker_kills or plan.double_kills else 1)
     environment = {
         # A gateway that takes long to start, because the machine is busy, loses nothing.
         "PARLEY_LIMITS__RESUME_WINDOW_S": str(WINDOW_S),
@@ -221,9 +229,11 @@ class _Chaos:
                 tasks.create_task(self._converse(numbers))
         self._count_met()
         report.slots_leaked = await self._servers.leaked(WINDOW_S)
-        asked = plan.cuts + plan.gateway_kills + plan.worker_kills + plan.freezes + plan.store_kills
+        asked = plan.cuts + plan.gateway_kills + plan.worker_kills + plan.double_kills
+        asked += plan.freezes + plan.store_kills
         done = min(plan.cuts, report.cuts) + report.gateway_kills + report.worker_kills
-        report.not_done = asked - done - report.freezes - report.store_kills
+        done += report.double_kills + report.freezes + report.store_kills
+        report.not_done = asked - done
         return report
 
     @property
@@ -242,6 +252,7 @@ class _Chaos:
         plan, report = self._plan, self.report
         kinds = ["gateway"] * plan.gateway_kills + ["worker"] * plan.worker_kills
         kinds += ["freeze"] * plan.freezes + ["copy store"] * plan.store_kills
+        kinds += ["both"] * plan.double_kills
         self._dice.shuffle(kinds)
         self._is_disaster_left = bool(kinds)
         while kinds and self._has_time:
@@ -251,6 +262,7 @@ class _Chaos:
                 self._count_met()
                 kinds += ["gateway"] * (plan.gateway_kills - report.gateway_kills)
                 kinds += ["worker"] * (plan.worker_kills - report.worker_kills)
+                kinds += ["both"] * (plan.double_kills - report.double_kills)
         self._is_disaster_left = False
 
     async def _disaster(self, kind: str) -> None:
@@ -261,6 +273,8 @@ class _Chaos:
                 await servers.replace_gateway(delay_s)
             case "worker":
                 await servers.replace_worker(delay_s)
+            case "both":
+                await servers.replace_both(delay_s)
             case "copy store":
                 self.report.store_kills += await servers.replace_copy_store(delay_s)
             case _:
@@ -273,9 +287,8 @@ class _Chaos:
         """Which kills were met."""
         report, outages = self.report, self._servers.outages
         met = [outages[number].kind for number in self._met]
-        report.gateway_kills, report.worker_kills = met.count("gateway"), met.count("worker")
-        killed = sum(outage.kind in ("gateway", "worker") for outage in outages)
-        report.vain_kills = killed - report.gateway_kills - report.worker_kills
+        report.gateway_kills, report.worker_kills, report.double_kills = map(met.count, KILLS)
+        report.vain_kills = sum(each.kind in KILLS for each in outages) - len(met)
 
     async def _cut_talk(self, name: str) -> None:
         report, right, dice = self.report, self._right[name], self._dice
@@ -301,7 +314,7 @@ class _Chaos:
             report.half_open += network.silent_breaks
             report.spread[name] = report.spread.get(name, 0) + network.breaks
         deaths = sum(
-            outage.kind == "worker" and outage.began_s >= began_s
+            outage.kind in ("worker", "both") and outage.began_s >= began_s
             for outage in self._servers.outages
         )
         self._judge(name, right, outcome, breaks, deaths)
@@ -376,7 +389,7 @@ class _Chaos:
         return [
             number
             for number, outage in enumerate(self._servers.outages)
-            if outage.kind in ("gateway", "worker") and _met(outage, now_s, now_s)
+            if outage.kind in KILLS and _met(outage, now_s, now_s)
         ][-1:]
 
     def _recovered(self, away_s: float, network: BreakableNetwork) -> None:
@@ -403,7 +416,8 @@ def _met(outage: Outage, lost_s: float, back_s: float) -> bool:
     """Whether it may be why there was no connection from `lost_s` to `back_s`."""
     if outage.began_s > back_s:
         return False
-    return outage.ended_s is None or outage.ended_s >= lost_s - NOTICED_S[outage.kind == "worker"]
+    noticed_s = NOTICED_S[outage.kind in ("worker", "both")]
+    return outage.ended_s is None or outage.ended_s >= lost_s - noticed_s
 
 
 def _print(report: ChaosReport, *, as_json: bool) -> None:
@@ -417,7 +431,8 @@ def _print(report: ChaosReport, *, as_json: bool) -> None:
     typer.echo(
         f"{report.conversations} conversations, {report.cuts} cuts ({report.half_open} half-open), "
         f"{report.gateway_kills} gateways and {report.worker_kills} workers killed in "
-        f"conversations ({report.vain_kills} besides), {report.freezes} frozen, "
+        f"conversations, {report.double_kills} times both in one moment "
+        f"({report.vain_kills} besides), {report.freezes} frozen, "
         f"{report.store_kills} copy stores killed"
     )
     typer.echo("cuts by dialect: " + ", ".join(f"{n} {c}" for n, c in report.spread.items()))

@@ -19,8 +19,8 @@ from typing import Any, Final
 
 import httpx
 
-from parley.cli.bench.processes import child_pid
 from parley.errors import SetupError
+from parley.gateway import copy_store_process
 
 START_S: Final = 120.0
 """How long servers may take to begin, and slots to become free."""
@@ -37,7 +37,7 @@ class Outage:
     """A time during which a process was not there. Monotonic seconds.
 
     Args:
-        kind: `gateway` or `worker`.
+        kind: `gateway`, `worker`, or `both`.
         began_s: when it was killed.
         ended_s: when another could take its place; None: not yet.
     """
@@ -169,6 +169,25 @@ class Servers:
             if self._count == 1:
                 self._back(number)
 
+    async def replace_both(self, delay_s: float) -> None:
+        """Kill the gateway and the worker with most sessions in one moment, a moment after it has
+        some, and start others. What they knew is nowhere else but in the copy store."""
+        async with self._one_at_a_time:
+            await self._until_busy()
+            await asyncio.sleep(delay_s)
+            busy = await self._busy()
+            victim = self._workers.pop(max(self._workers, key=lambda each: busy.get(each, 0)))
+            assert self._gateway is not None
+            number = self._out("both")
+            victim.kill()
+            self._gateway.kill()
+            await asyncio.gather(victim.wait(), self._gateway.wait())
+            await self._start_gateway()
+            await self._start_worker()
+            await self.until_workers(min(self._count, TO_SPARE))
+            self._back(number)
+            await asyncio.sleep(FILLED_S)
+
     async def replace_copy_store(self, delay_s: float) -> bool:
         """Kill the process that holds the copies of sessions, a moment after there are some.
         Returns when workers have brought another one their copies; False: there was none."""
@@ -209,7 +228,9 @@ class Servers:
         self.outages[number] = Outage(before.kind, before.began_s, time.monotonic())
 
     def _copy_store_pid(self) -> int | None:
-        return child_pid(self.gateway_pid, "parley.gateway.copy_store")
+        """Of the one that is there, whichever gateway started it."""
+        at = copy_store_process.find(Path(self._folder, "data"))
+        return at.pid if at is not None and Path(f"/proc/{at.pid}").exists() else None
 
     # ---- what is asked of them -------------------------------------------------------------
 
