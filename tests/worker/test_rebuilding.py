@@ -274,6 +274,13 @@ async def rebuilt_talk(
     return heard
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is told that an answer takes long: on a busy machine one of two runs would be."""
+    for runner in ("duplex", "half_duplex"):
+        monkeypatch.setattr(f"parley.session.{runner}.MODEL_S", HANG_S)
+
+
 @pytest.fixture
 async def harness() -> AsyncIterator[WorkerHarness]:
     async with worker_harness(slots=2) as running:
