@@ -545,26 +545,40 @@ async def test_the_next_gateway_finds_the_copy_store_and_what_is_in_it(tmp_path:
     assert not file.exists()
 
 
-async def test_a_gateway_that_comes_later_takes_the_copy_store_over(tmp_path: Path) -> None:
+async def test_a_second_gateway_in_the_same_folder_has_a_copy_store_of_its_own(
+    tmp_path: Path,
+) -> None:
     storage = {"data_dir": tmp_path}
     async with running_gateway(storage=storage) as gateway, a_worker(gateway) as worker:
         await until(lambda: worker.is_at_store)
-        pid = gateway.runtime.copy_store.pid
-        assert pid is not None
-        later = Copies(session_bytes=9, total_bytes=9, about=lambda each: None)
-        process = CopyStoreProcess(ServeCopies(9, 9, waits_s=0.1), later, folder=tmp_path)
-        running = asyncio.create_task(process.run())
-        await until(lambda: process.is_up)
+        first, file = gateway.runtime.copy_store, (tmp_path / FILE).read_bytes()
+        second = CopyStoreProcess(ServeCopies(9, 9), copies([]), folder=tmp_path)
+        running = asyncio.create_task(second.run())
+        second.want()
+        await until(lambda: second.is_up)
 
-        await until(lambda: not gateway.runtime.copy_store.is_up)
-        assert (process.pid, gateway.runtime.copy_store.starts) == (pid, 1)
-        assert (await worker.send(part(1, b"by the gateway", series=9))).is_kept
-
-        # Nobody comes after it.
-        process.leave()
+        assert first.is_up
+        assert second.pid != first.pid
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-        await until(lambda: has_ended(pid))
+        assert (tmp_path / FILE).read_bytes() == file
+        assert (await worker.send(part(1, b"still there", series=2))).is_kept
+
+
+async def test_a_copy_store_to_which_no_gateway_comes_ends(tmp_path: Path) -> None:
+    limits = {"resume_window_s": 0.2}
+    async with (
+        running_gateway(storage={"data_dir": tmp_path}, limits=limits) as gateway,
+        a_worker(gateway) as worker,
+    ):
+        await until(lambda: worker.is_at_store)
+        await worker.send(part(1, b"one", series=2))
+        pid = gateway.runtime.copy_store.pid
+        assert pid is not None
+        gateway.runtime.copy_store.leave()
+
+    await until(lambda: has_ended(pid))
+    assert not (tmp_path / FILE).exists()
 
 
 def has_ended(pid: int) -> bool:

@@ -54,7 +54,6 @@ from parley.protocol.copies import (
     StoreCounts,
     StoreReady,
     TakeCopy,
-    TakenOver,
     ToStore,
     framed,
     is_proof,
@@ -268,7 +267,14 @@ class Guest(asyncio.Protocol):
             self._challenge = secrets.token_bytes(CHALLENGE_BYTES)
             proof = proof_of_store(self._token, hello.challenge)
             self.answer(CopyChallenge(proof, self._challenge))
-        elif is_proof(_proof.decode(message).proof, proof_of_guest(self._token, self._challenge)):
+        elif not is_proof(
+            _proof.decode(message).proof, proof_of_guest(self._token, self._challenge)
+        ):
+            self._refuse()
+        elif self._says_gateway and self._server.has_gateway:
+            # Two servers share a data folder: this store belongs to the other one.
+            self.close()
+        else:
             self._server.strangers -= 1
             if self._late is not None:
                 self._late.cancel()
@@ -279,8 +285,6 @@ class Guest(asyncio.Protocol):
             )
             if self._says_gateway:
                 self._server.gateway_came(self)
-        else:
-            self._refuse()
 
     @property
     def _token(self) -> str:
@@ -316,17 +320,19 @@ class CopyServer:
         self._remote: asyncio.Server | None = None
         self._ready = StoreReady()
 
+    @property
+    def has_gateway(self) -> bool:
+        """Whether one is connected."""
+        return self._gateway is not None
+
     def tell(self, message: FromStore) -> None:
         """Tell the gateway, if there is one."""
         if self._gateway is not None:
             self._gateway.answer(message)
 
     def gateway_came(self, guest: Guest) -> None:
-        """A gateway has proved to be one; whoever was it before is not any more."""
-        before, self._gateway = self._gateway, guest
-        if before is not None:
-            before.answer(TakenOver())
-            before.close()
+        """A gateway has proved to be one."""
+        self._gateway = guest
         self._alone.cancel()
         for copy in self.store.kept():
             guest.answer(copy)
@@ -415,7 +421,8 @@ async def serve(path: Path) -> None:
     server.at = at = msgspec.structs.replace(at, port=listener.sockets[0].getsockname()[1])
     loop.add_signal_handler(signal.SIGTERM, server.ask_to_end)
     written = msgspec.json.encode(at)
-    replace_whole(path, written, mode=PRIVATE)
+    if not _is_anothers(path):
+        replace_whole(path, written, mode=PRIVATE)
     sys.stdout.buffer.write(written + b"\n")
     sys.stdout.buffer.flush()
     sys.stdout.close()
@@ -433,6 +440,15 @@ def _let_go_of_output() -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stderr.fileno())
     os.close(nowhere)
+
+
+def _is_anothers(path: Path) -> bool:
+    """Whether another copy store that runs has written the file: two servers share a folder, and
+    what this one holds is not found after a crash."""
+    with contextlib.suppress(OSError, msgspec.MsgspecError):
+        os.kill(msgspec.json.decode(path.read_bytes(), type=StoreAt).pid, 0)
+        return True
+    return False
 
 
 def _remove(path: Path, written: bytes) -> None:

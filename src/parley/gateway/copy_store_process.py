@@ -42,7 +42,6 @@ from parley.protocol.copies import (
     StoreAt,
     StoreCounts,
     StoreReady,
-    TakenOver,
     ToStore,
     framed,
     is_proof,
@@ -67,7 +66,6 @@ READ_BYTES: Final = 1 << 20
 MESSAGE_LIMIT_BYTES: Final = 1 << 28
 """More than the state of any session."""
 ENDED: Final = "its connection broke"
-TAKEN_OVER: Final = "taken over"
 
 log = logs.get(__name__)
 _decoder = msgspec.msgpack.Decoder(FromStore)
@@ -173,10 +171,6 @@ class CopyStoreProcess:
         lasted_s = round(loop.time() - began_s, 1)
         if found is not None and not self._wanted.is_set():
             log.info("no copy store left by an earlier gateway", why=why)
-        elif why == TAKEN_OVER:
-            log.warning("another gateway has the copies of sessions now", lasted_s=lasted_s)
-            # It is the one to which their clients come; another copy store is of no use here.
-            await asyncio.Event().wait()
         else:
             log.warning("copy store ended", why=why, lasted_s=lasted_s)
 
@@ -213,7 +207,7 @@ class CopyStoreProcess:
             self._at = self._writer = self._ready = None
             self._refused = 0
             self._copies.store_ended()
-            is_left = why in (TAKEN_OVER, ENDED) or (not why and self._is_left)
+            is_left = why == ENDED or (not why and self._is_left)
             if is_ours and not is_left:
                 await asyncio.shield(_end(reader, writer, at.pid))
             writer.close()
@@ -240,8 +234,6 @@ class CopyStoreProcess:
                 for each in splitter.feed(data):
                     message = _decoder.decode(each)
                     match message:
-                        case TakenOver():
-                            return TAKEN_OVER
                         case StoreReady():
                             self._is_ready(message)
                         case _:
@@ -314,7 +306,9 @@ async def _greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, sec
                 raise NoStore("What listens there does not know the secret.")
             writer.write(framed(CopyProof(proof_of_guest(secret, theirs.challenge))))
             _welcome.decode(await _message(reader))
-    except (msgspec.MsgspecError, EOFError, TimeoutError):
+    except EOFError:
+        raise NoStore("It belongs to another server in this data folder.") from None
+    except (msgspec.MsgspecError, TimeoutError):
         raise NoStore("What listens there does not speak as a copy store does.") from None
 
 

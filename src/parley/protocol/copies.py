@@ -11,8 +11,9 @@ what workers send there costs the process that relays nothing, and the next gate
 
 Both prove that they know the token which the gateway gave them, the worker's in `CopyStoreAt`, and
 neither shows it. A gateway comes the same way, with a secret of its own, says `ServeCopies`, and is
-told what is there (`CopyKept`) and where workers come (`StoreReady`). One that has no gateway any
-more waits for the next one. Everything is MessagePack with its length in front.
+told what is there (`CopyKept`) and where workers come (`StoreReady`). There is one at a time; a
+copy store that has none any more waits for the next. Everything is MessagePack with its length in
+front.
 """
 
 from __future__ import annotations
@@ -199,10 +200,6 @@ class CopyKept(msgspec.Struct, frozen=True, tag="kept"):
     about: bytes
 
 
-class TakenOver(msgspec.Struct, frozen=True, tag="taken_over"):
-    """Another gateway has come; this one is told nothing more."""
-
-
 class CopyBegun(msgspec.Struct, frozen=True, tag="begun"):
     """A copy has begun. Its worker is answered when the gateway has accepted it."""
 
@@ -300,4 +297,4 @@ ToStore = (
 )
 FromCopies = CopyKept | CopyBegun | CopyGivenUp | CopyPiece | StoreCounts
 """What is told of copies; the rest of `FromStore` is about the process."""
-FromStore = FromCopies | StoreReady | TakenOver
+FromStore = FromCopies | StoreReady
