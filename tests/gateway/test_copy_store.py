@@ -27,8 +27,11 @@ from parley.gateway import worker_control
 from parley.gateway.copies import Copies
 from parley.gateway.copy_store import CopyStore
 from parley.gateway.copy_store_process import FILE, CopyStoreProcess
+from parley.gateway.kept_sessions import NotRebuilt
 from parley.gateway.lost_session import LostSession
+from parley.gateway.runtime import GatewayRuntime
 from parley.gateway.session_copies import KeptCopy
+from parley.gateway.worker_pool import Lease
 from parley.protocol.control import (
     CopiedOutput,
     CopyPart,
@@ -529,16 +532,23 @@ async def test_the_next_gateway_finds_the_copy_store_and_what_is_in_it(tmp_path:
         gateway.runtime.copy_store.leave()
     assert file.exists()
 
-    found: list[bytes] = []
-    async with running_gateway(storage=storage) as gateway:
-        runtime = gateway.runtime
-        runtime.copies.left_behind.listen(found.append)
-        await until(lambda: runtime.copy_store.is_up)
+    found: list[tuple[LostSession, KeptCopy]] = []
 
+    async def rebuild(lost: LostSession, copy: KeptCopy) -> Lease:
+        found.append((lost, copy))
+        raise NotRebuilt("There is no worker.")
+
+    def make(settings: Any, **more: Any) -> GatewayRuntime:
+        runtime = GatewayRuntime(settings, **more)
+        runtime.kept_sessions.rebuild = rebuild
+        return runtime
+
+    async with running_gateway(storage=storage, make_runtime=make) as gateway:
+        runtime = gateway.runtime
+        await until(lambda: found)
         assert (runtime.copy_store.pid, runtime.copy_store.starts) == (before, 0)
-        assert [LostSession.read(each).session_id for each in found] == ["s"]
-        copy = await runtime.copies.take(lease_id)
-        assert copy is not None
+        ((lost, copy),) = found
+        assert (lost.session_id, lost.lease_id) == ("s", lease_id)
         assert (copy.log, copy.state) == ([b"one"], b"state")
     assert before is not None
     await until(lambda: has_ended(before))
