@@ -38,6 +38,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.flaky(reruns=1))
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Why the first try of a test failed that got a second one: what happens once in ten runs on a
+    busy machine is mended only by who reads why."""
+    reports = terminalreporter.getreports("rerun")
+    if reports:
+        terminalreporter.section("first tries that failed")
+    for report in reports:
+        terminalreporter.write_sep("_", report.nodeid)
+        terminalreporter.write_line(report.longreprtext[-4000:])
+
+
 def pytest_collection_finish() -> None:
     """What was imported and collected stays until the end: without it in the garbage collector's
     books a full collection takes milliseconds instead of half a second."""

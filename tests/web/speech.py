@@ -14,13 +14,20 @@ from tests.support.speech import say
 from parley.media import wav
 from parley.media.pcm import INPUT_RATE_HZ, Pcm
 
-SENTENCE = "Hello there, how are you doing today? Please tell me something nice."
+SENTENCE = "Hello there, how are you doing today?"
+
+BEFORE_S = 0.4
+AFTER_S = 5.4
+"""Silence around the sentence: calls wait for it in real time, and the answer to a sentence of two
+seconds, which a test may listen to undisturbed, takes four of those after it."""
 
 
 def write(path: Path, sentence: str = SENTENCE) -> Path:
-    """A second of silence, the sentence, seven seconds of silence."""
-    silence = np.zeros(INPUT_RATE_HZ, np.float32)
-    samples = np.concatenate([silence, say(sentence).samples, *[silence] * 7])
+    """The sentence, with silence before and after it."""
+    before, after = (
+        np.zeros(round(seconds * INPUT_RATE_HZ), np.float32) for seconds in (BEFORE_S, AFTER_S)
+    )
+    samples = np.concatenate([before, say(sentence).samples, after])
     wav.save(path, Pcm(samples, INPUT_RATE_HZ))
     return path
 
