@@ -38,6 +38,8 @@ import {
   silentMicrophone,
   hangUp,
   openGroup,
+  choose,
+  spaceMutes,
   tone,
   toneLevel,
   jpegWidth,
@@ -96,7 +98,9 @@ function beginning(wav, seconds) {
 }
 
 const scenarios = {
-  async half_duplex({ page }) {
+  async half_duplex({ page, model }) {
+    // How one turn follows another is nothing of the model's.
+    const turns = model === 'parrot' ? 2 : 1;
     const wire = wiretap(page);
     await page.goto('/half_duplex');
     await tap(page);
@@ -104,15 +108,16 @@ const scenarios = {
     await mainButton(page).click();
     await activity(page, 'listening');
     const toListeningMs = Date.now() - from;
-    for (let turn = 0; turn < 2; turn++) {
+    for (let turn = 0; turn < turns; turn++) {
       await activity(page, 'speaking');
       await activity(page, 'listening');
     }
     const { levels, gaps } = await heard(page);
+    await spaceMutes(page);
     await hangUp(page);
 
     const order = wire.types(wire.got).filter((type) => ['generating', 'turn_done'].includes(type));
-    assert.deepEqual(order.slice(0, 4), ['generating', 'turn_done', 'generating', 'turn_done']);
+    assert.deepEqual(order.slice(0, 2 * turns), Array(turns).fill(['generating', 'turn_done']).flat());
     await wire.ends('stopped');
     const firstTurn = wire.got.slice(
       0,
@@ -158,7 +163,7 @@ const scenarios = {
         );
         document.dispatchEvent(new DragEvent('drop', { dataTransfer: transfer, bubbles: true, cancelable: true }));
       },
-      /** @type {const} */ ([picture, beginning(readFileSync(flags.wav), 5).toString('base64')]),
+      /** @type {const} */ ([picture, beginning(readFileSync(flags.wav), 3).toString('base64')]),
     );
     await page.waitForSelector('.attached p-player');
     await tap(page);
@@ -397,14 +402,11 @@ const scenarios = {
 
   async pause({ page }) {
     const wire = wiretap(page);
+    await choose(page, 'audio_duplex', { dialect: 'duplex' });
     await page.goto('/audio_duplex');
-    await page.evaluate(() =>
-      localStorage.setItem('parley.settings.audio_duplex', JSON.stringify({ dialect: 'duplex' })),
-    );
-    await page.reload();
     await mainButton(page).click();
     await phase(page, 'live');
-    await page.waitForTimeout(1500);
+    await wire.sends(1, ({ type }) => type === 'audio_chunk');
     await page.getByRole('button', { name: 'Pause' }).click();
     await phase(page, 'paused');
     await page.waitForTimeout(500);
@@ -571,9 +573,22 @@ const scenarios = {
     await until(page, async () => (await (await fetch('/api/apps')).json()).apps.some((app) => app.app_id === 'omni'));
   },
 
-  async viewer({ page }) {
+  async viewer({ page, expected }) {
+    // It is on its way first, and looked for again until it is here.
+    expected.push(/503/);
     await mockRecording(page);
+    let isHere = false;
+    let asked = 0;
+    await page.route('**/api/sessions/demo_recording', (route) => {
+      asked++;
+      const body = JSON.stringify({ detail: 'This recording is being handed over.', code: 'recording_coming' });
+      return isHere ? route.fallback() : route.fulfill({ status: 503, contentType: 'application/json', body });
+    });
     await page.goto('/s/demo_recording');
+    await page.getByText('This recording is on its way.').waitFor();
+    await eventually(() => asked > 1, 'a second question');
+    await page.getByText('This recording is on its way.').waitFor();
+    isHere = true;
     await page.locator('.said .line').first().waitFor();
     const said = page.locator('.said .line.assistant p');
     assert.deepEqual(await said.allTextContents(), ['The weather is nice today, so take a walk.']);
@@ -599,24 +614,6 @@ const scenarios = {
     await page.locator('textarea').fill('Nice');
     await page.locator('textarea').blur();
     await page.getByText('Saved').waitFor();
-  },
-
-  async recording_coming({ page, expected }) {
-    expected.push(/503/);
-    await mockRecording(page);
-    let isHere = false;
-    let asked = 0;
-    await page.route('**/api/sessions/demo_recording', (route) => {
-      asked++;
-      const body = JSON.stringify({ detail: 'This recording is being handed over.', code: 'recording_coming' });
-      return isHere ? route.fallback() : route.fulfill({ status: 503, contentType: 'application/json', body });
-    });
-    await page.goto('/s/demo_recording');
-    await page.getByText('This recording is on its way.').waitFor();
-    await eventually(() => asked > 1, 'a second question');
-    await page.getByText('This recording is on its way.').waitFor();
-    isHere = true;
-    await page.locator('.said .line').first().waitFor();
   },
 
   async look_again({ page, context }) {
@@ -717,10 +714,9 @@ const scenarios = {
       assert.ok(await start.isDisabled(), 'nobody’s voice is taken without their word');
       await page.locator('dialog .switch input').click();
       await start.click();
-      // The microphone speaks after a second of silence.
       await until(
         page,
-        () => Number.parseInt(document.querySelector('dialog .num').textContent.split(':')[1], 10) >= 3,
+        () => Number.parseInt(document.querySelector('dialog .num').textContent.split(':')[1], 10) >= 2,
       );
       await page.locator('dialog').getByRole('button', { name: 'Finish' }).click();
       await page.locator('dialog p-player:not([hidden])').waitFor();
@@ -733,7 +729,7 @@ const scenarios = {
     await hangUp(page);
     const { system_content: content } = wire.sent.find(({ message }) => message.type === 'prepare').message;
     const sound = floats(content.find(({ type }) => type === 'audio').data);
-    assert.ok(sound.length >= 3 * 16000 && sound.some((value) => Math.abs(value) > 0.05));
+    assert.ok(sound.length >= 2 * 16000 && sound.some((value) => Math.abs(value) > 0.05));
 
     // Kept on the server, it is there for the next visit.
     await record();
@@ -750,18 +746,12 @@ const scenarios = {
   },
 
   async film({ page }) {
+    await choose(page, 'omni', { recordHere: true, recordSubtitles: true, recordMegabits: '1' });
     await page.goto('/omni');
-    await page.evaluate(() =>
-      localStorage.setItem(
-        'parley.settings.omni',
-        JSON.stringify({ recordHere: true, recordSubtitles: true, recordMegabits: '1' }),
-      ),
-    );
-    await page.reload();
     await page.getByRole('button', { name: 'Turn the camera on' }).last().click();
     await mainButton(page).click();
     await activity(page, 'speaking');
-    await page.waitForTimeout(2500);
+    await page.waitForTimeout(1500);
     await hangUp(page);
     const saving = page.waitForEvent('download');
     await page.getByRole('button', { name: 'Save the recording' }).click();
@@ -788,7 +778,8 @@ const scenarios = {
         return data.reduce((sum, value, i) => (i % 4 === 3 ? sum : sum + value), 0) / (data.length * 0.75);
       };
       let darkest = 1;
-      for (let at = 0.2; at < video.duration; at += 0.4) {
+      // It spoke last.
+      for (let at = Math.max(0.2, video.duration - 2.8); at < video.duration; at += 0.4) {
         const sought = event('seeked');
         video.currentTime = at;
         await sought;
@@ -842,7 +833,12 @@ const scenarios = {
       wire.sent
         .filter(({ message }) => message.type === 'input_audio_buffer.append')
         .map(({ message }) => floats(message.audio));
-    await eventually(() => units().length >= 8, 'eight units');
+    const rest = (unit) => {
+      const whole = unit.reduce((sum, value) => sum + value * value, 0) / unit.length;
+      return Math.sqrt(Math.max(0, whole - toneLevel(unit, 1000) ** 2));
+    };
+    await eventually(() => units().length >= 4, 'four units');
+    await eventually(() => units().some((unit) => rest(unit) > 0.01), 'the microphone, too');
     await tryMixer(page, units);
     const isAudible = await page.evaluate(() =>
       globalThis.__played.some(
@@ -850,21 +846,10 @@ const scenarios = {
       ),
     );
     await hangUp(page);
-    const parts = units()
-      .slice(0, 8)
-      .map((unit) => ({
-        tone: toneLevel(unit, 1000),
-        rest: Math.sqrt(
-          Math.max(0, unit.reduce((sum, value) => sum + value * value, 0) / unit.length - toneLevel(unit, 1000) ** 2),
-        ),
-      }));
+    const levels = units().map((unit) => toneLevel(unit, 1000));
     assert.ok(
-      parts.every(({ tone: level }) => level > 0.005),
-      'the file is in every second',
-    );
-    assert.ok(
-      parts.some(({ rest }) => rest > 0.01),
-      'and so is the microphone',
+      levels.every((level) => level > 0.005),
+      `the file is in every second: ${levels}`,
     );
     assert.ok(isAudible, 'the person hears the file too');
     assert.ok(
@@ -892,7 +877,7 @@ const scenarios = {
       const parts = [];
       recorder.ondataavailable = ({ data }) => parts.push(data);
       recorder.start(200);
-      for (let i = 0; i < 45; i++) {
+      for (let i = 0; i < 30; i++) {
         pen.fillStyle = `hsl(${i * 8} 80% 50%)`;
         pen.fillRect(0, 0, 320, 180);
         await new Promise((resolve) => setTimeout(resolve, 66));
@@ -909,19 +894,22 @@ const scenarios = {
     await page
       .locator('p-source input[type=file]')
       .setInputFiles({ name: 'clip.webm', mimeType: 'video/webm', buffer: Buffer.from(clip) });
-    await page.getByText(/clip\.webm · 0:0[234]/).waitFor();
+    const told = await page.getByText(/clip\.webm · 0:0\d/).textContent();
+    // A busy machine makes a longer clip of as many pictures.
+    const seconds = Number(/0:0(\d)/.exec(told)?.[1]);
+    assert.ok(seconds >= 1, told);
     await mainButton(page).click();
     await phase(page, 'live');
     const units = () =>
       wire.sent.filter(({ message }) => message.type === 'input_audio_buffer.append').map(({ message }) => message);
-    await eventually(() => units().length >= 5, 'five units');
+    await eventually(() => units().length >= seconds + 2, 'units after the clip');
     await hangUp(page);
     const [first, second] = units();
     assert.ok(toneLevel(floats(first.audio), 700) > 0.01, 'the sound of the clip');
     assert.notEqual(first.video_frames[0], second.video_frames[0]);
     // After the clip: its last picture, and silence.
-    const last = units()[4];
-    assert.deepEqual(last.video_frames, units()[3].video_frames);
+    const last = units()[seconds + 1];
+    assert.deepEqual(last.video_frames, units()[seconds].video_frames);
     assert.ok(floats(last.audio).every((value) => Math.abs(value) < 0.01));
   },
 
@@ -954,11 +942,8 @@ const scenarios = {
         if (message.type === 'session.close') say({ type: 'session.closed', reason: 'stopped' });
       });
     });
+    await choose(page, 'audio_duplex', { interrupting: 'stop' });
     await page.goto('/audio_duplex');
-    await page.evaluate(() =>
-      localStorage.setItem('parley.settings.audio_duplex', JSON.stringify({ interrupting: 'stop' })),
-    );
-    await page.reload();
     await tap(page);
     await noteFlush(page);
     await mainButton(page).click();
@@ -983,15 +968,18 @@ const scenarios = {
   },
 
   async given_back({ page, context }) {
-    // Nobody looks and nobody speaks when the turn comes: 20 seconds, then the next one has it.
+    // Nobody looks and nobody speaks when the turn comes: after 20 seconds, of which 3 are waited for here, the next
+    // one has it.
     await page.goto('/audio_duplex');
     await mainButton(page).click();
     await phase(page, 'live');
     const second = await context.newPage();
     await silentMicrophone(second);
-    await second.addInitScript(() =>
-      Object.defineProperty(Document.prototype, 'hidden', { get: () => globalThis.__away ?? false }),
-    );
+    await second.addInitScript(() => {
+      Object.defineProperty(Document.prototype, 'hidden', { get: () => globalThis.__away ?? false });
+      const setTimer = globalThis.setTimeout;
+      globalThis.setTimeout = (act, ms, ...given) => setTimer(act, ms === 20_000 ? 3000 : ms, ...given);
+    });
     await second.goto('/audio_duplex');
     await mainButton(second).click();
     await phase(second, 'queued');
@@ -1004,7 +992,7 @@ const scenarios = {
     await phase(page, 'queued');
     await phase(second, 'ended');
     const waitedS = (Date.now() - from) / 1000;
-    assert.ok(waitedS > 15, `after ${waitedS} s`);
+    assert.ok(waitedS > 2, `after ${waitedS} s`);
     assert.ok(await second.getByText('Your turn came while you were away').isVisible());
     await phase(page, 'live');
     await hangUp(page);
@@ -1157,7 +1145,9 @@ const scenarios = {
   },
 
   async go_on({ page }) {
+    // One call ends because its time is over, the next because the server has lost it.
     const instructions = [];
+    let end;
     await page.routeWebSocket(/\/v1\/realtime/, (socket) => {
       const say = (message) => socket.send(JSON.stringify(message));
       say({ type: 'session.queue_done' });
@@ -1167,67 +1157,49 @@ const scenarios = {
         if (message.type !== 'session.update') return;
         instructions.push(message.session.instructions);
         say({ type: 'session.created', session_id: 'rt_1', prompt_length: 1 });
-        if (instructions.length > 1) return;
+        const answer = ['The capital is Vientiane.', 'Vientiane is in Laos.'][instructions.length - 1];
+        if (!answer) return;
         say({
           type: 'response.output_audio.delta',
-          text: 'The capital is Vientiane.',
+          text: answer,
           audio: Buffer.alloc(4 * 12000).toString('base64'),
           end_of_turn: true,
           kv_cache_length: 7000,
         });
-        setTimeout(() => {
-          say({ type: 'session.closed', reason: 'timeout' });
-          socket.close({ code: 1000 });
-        }, 1500);
+        end = (farewell, code) => {
+          say(farewell);
+          void socket.close({ code });
+        };
       });
     });
+    // Who presses before the server has told its presets begins with the chosen one all the same.
+    await page.addInitScript(() => {
+      const ask = globalThis.fetch;
+      globalThis.fetch = async (url, init) => {
+        if (String(url).endsWith('/api/presets')) await new Promise((resolve) => setTimeout(resolve, 500));
+        return await ask(url, init);
+      };
+    });
+    const hasSaid = (text) => page.locator('p-transcript .assistant .said').getByText(text).waitFor();
+    const goOn = async () => {
+      await page.getByRole('button', { name: 'Continue' }).click();
+      await phase(page, 'live');
+    };
     await page.goto('/audio_duplex');
     await mainButton(page).click();
     await page.getByText('Its memory for this call is 85 % full.').waitFor();
+    await hasSaid('The capital is Vientiane.');
+    end({ type: 'session.closed', reason: 'timeout' }, 1000);
     await page.getByText('The time for this conversation is over.').waitFor();
-    await page.getByRole('button', { name: 'Continue' }).click();
-    await phase(page, 'live');
+    await goOn();
+    await hasSaid('Vientiane is in Laos.');
+    end({ type: 'error', error: { code: 'inference_error', message: 'lost', type: 'server_error' } }, 1011);
+    await goOn();
     await hangUp(page);
     assert.ok(!instructions[0].includes('Vientiane'));
-    assert.ok(instructions[1].startsWith(instructions[0]) && instructions[1].includes('The capital is Vientiane.'));
-  },
-
-  async weight({ context }) {
-    // What travels, headers and packing included; pages whose requests are looked at use no cache.
-    const weights = {};
-    for (const path of ['/', '/turnbased', '/half_duplex', '/audio_duplex', '/omni', '/realtime', '/admin']) {
-      const page = await context.newPage();
-      const session = await context.newCDPSession(page);
-      await session.send('Network.enable');
-      let bytes = 0;
-      const fonts = new Set();
-      session.on('Network.responseReceived', ({ requestId, type }) => type === 'Font' && fonts.add(requestId));
-      session.on('Network.loadingFinished', ({ requestId, encodedDataLength }) => {
-        if (!fonts.has(requestId)) bytes += encodedDataLength;
-      });
-      const packed = page.waitForResponse((response) => response.url().endsWith('/words/en.js'));
-      // What is loaded while the page is being looked at waits here, so that it is not counted.
-      let letGo;
-      const counted = new Promise((resolve) => {
-        letGo = resolve;
-      });
-      await page.route(/\/call\/later\.js$/, (route) => counted.then(() => route.continue()));
-      await page.goto(path);
-      await page.locator('.dock .main, .compose textarea, .hero .button, .admin h1').first().waitFor();
-      await page.waitForLoadState('load');
-      await page.waitForTimeout(700);
-      const first = Math.round(bytes / 1024);
-      letGo();
-      assert.ok(first <= 90, `${path} takes ${first} KB until it can be used`);
-      await page.waitForLoadState('networkidle');
-      assert.equal((await (await packed).allHeaders())['content-encoding'], 'gzip');
-      weights[path] = `${first} of ${Math.round(bytes / 1024)}`;
-      assert.ok(bytes > 10 * 1024 && bytes < 300 * 1024, `${path} loads ${bytes} bytes`);
-      await page.close();
-    }
-    return Object.entries(weights)
-      .map(([path, kb]) => `${path} ${kb} KB`)
-      .join(', ');
+    assert.ok(instructions[1].startsWith(instructions[0]), instructions.join('\n---\n'));
+    assert.ok(instructions[1].includes('The capital is Vientiane.'), instructions[1]);
+    assert.match(instructions[2], /Assistant: Vientiane is in Laos\./);
   },
 
   async languages({ page }) {
@@ -1256,13 +1228,29 @@ const scenarios = {
   },
 
   async keyboard({ page }) {
+    // What a headset or the lock screen would press.
+    await page.addInitScript(() => {
+      const session = navigator.mediaSession;
+      const listen = session.setActionHandler.bind(session);
+      globalThis.__keys = {};
+      session.setActionHandler = (key, act) => {
+        globalThis.__keys[key] = act;
+        listen(key, act);
+      };
+    });
+    const press = (key) => page.evaluate((name) => globalThis.__keys[name](), key);
     await page.goto('/audio_duplex');
     await mainButton(page).waitFor();
     await page.keyboard.press('Tab');
     assert.equal(await page.evaluate(() => document.activeElement.textContent), 'Skip to the content');
+    // A key that is held down begins one call and ends none.
     await mainButton(page).focus();
-    await page.keyboard.press('Enter');
+    await page.keyboard.down('Enter');
     await phase(page, 'live');
+    for (let i = 0; i < 5; i++) await page.keyboard.down('Enter');
+    await page.keyboard.up('Enter');
+    assert.equal(await page.locator('main').getAttribute('data-phase'), 'live');
+    assert.equal(await page.locator('.dock [aria-label^="Unmute"]').count(), 0, 'nor does it mute');
     await page.locator('body').press('m');
     await page.locator('.state').getByText('Listening, your microphone is muted').waitFor();
     await page.locator('body').press('m');
@@ -1285,7 +1273,20 @@ const scenarios = {
         .map((node) => node.outerHTML),
     );
     assert.deepEqual(nameless, []);
-    await hangUp(page);
+    await mainButton(page).focus();
+    await spaceMutes(page);
+    await press('togglemicrophone');
+    await page.locator('.dock [aria-label^="Mute"]').waitFor();
+    await press('togglemicrophone');
+    await page.locator('.dock [aria-label^="Unmute"]').waitFor();
+    await press('pause');
+    await phase(page, 'paused');
+    await press('play');
+    await phase(page, 'live');
+    await press('hangup');
+    await phase(page, 'ended');
+    const left = await page.evaluate(() => Object.values(globalThis.__keys).filter(Boolean).length);
+    assert.equal(left, 0, 'without a call the keys are somebody else’s');
   },
 
   async example_node({ base }) {
@@ -1315,24 +1316,6 @@ const scenarios = {
     await page.locator('#talk').click();
     await until(page, () => document.title.startsWith('ended'));
   },
-
-  async memory({ page }) {
-    await page.goto('/audio_duplex');
-    await mainButton(page).click();
-    await phase(page, 'live');
-    const session = await page.context().newCDPSession(page);
-    const size = async () => {
-      await session.send('HeapProfiler.collectGarbage');
-      return (await session.send('Runtime.getHeapUsage')).usedSize / 1e6;
-    };
-    await page.waitForTimeout(4000);
-    const before = await size();
-    await page.waitForTimeout(12_000);
-    const after = await size();
-    await hangUp(page);
-    assert.ok(after - before < 10, `${before.toFixed(1)} → ${after.toFixed(1)} MB`);
-    return `${before.toFixed(1)} → ${after.toFixed(1)} MB in 12 s`;
-  },
 };
 
 if (!findBrowser()) {
@@ -1341,7 +1324,7 @@ if (!findBrowser()) {
 }
 Object.assign(scenarios, callScenarios, extraScenarios, firefoxScenarios, lineScenarios, pageScenarios);
 /** Scenarios whose pages move, and are heard and seen as well for it. */
-const MOVING = new Set(['duplex_gapless', 'omni']);
+const MOVING = new Set(['duplex_gapless', 'omni', 'slow_processor']);
 /** Scenarios that look at what the server recorded. */
 const RENDERED = new Set(['look_again', 'below_a_path', 'firefox']);
 

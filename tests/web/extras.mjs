@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 
 import { allow } from './support/browser.mjs';
-import { activity, eventually, hangUp, mainButton, openGroup, phase, wiretap } from './support/page.mjs';
+import { activity, choose, eventually, hangUp, mainButton, openGroup, phase, wiretap } from './support/page.mjs';
 
 /** A server made up by the test that listens and says what else it takes in a call. @param {string[]} accepts */
 async function silentServer(page, accepts = []) {
@@ -27,9 +27,7 @@ async function silentServer(page, accepts = []) {
 export const extraScenarios = {
   async push_to_talk({ page }) {
     const wire = wiretap(page);
-    await page.addInitScript(() =>
-      localStorage.setItem('parley.settings.half_duplex', JSON.stringify({ pushToTalk: true })),
-    );
+    await choose(page, 'half_duplex', { pushToTalk: true });
     await page.goto('/half_duplex');
     const talk = page.locator('.dock .talk');
     await mainButton(page).waitFor();
@@ -56,35 +54,6 @@ export const extraScenarios = {
     await eventually(() => chunks() > before + 1, 'sound while the key is held');
     await page.keyboard.up('Enter');
     await hangUp(page);
-  },
-
-  async media_keys({ page }) {
-    // What a headset or the lock screen would press.
-    await page.addInitScript(() => {
-      const session = navigator.mediaSession;
-      const listen = session.setActionHandler.bind(session);
-      globalThis.__keys = {};
-      session.setActionHandler = (key, act) => {
-        globalThis.__keys[key] = act;
-        listen(key, act);
-      };
-    });
-    const press = (key) => page.evaluate((name) => globalThis.__keys[name](), key);
-    await page.goto('/audio_duplex');
-    await mainButton(page).click();
-    await phase(page, 'live');
-    await press('togglemicrophone');
-    await page.locator('.dock [aria-label^="Unmute"]').waitFor();
-    await press('togglemicrophone');
-    await page.locator('.dock [aria-label^="Mute"]').waitFor();
-    await press('pause');
-    await phase(page, 'paused');
-    await press('play');
-    await phase(page, 'live');
-    await press('hangup');
-    await phase(page, 'ended');
-    const left = await page.evaluate(() => Object.values(globalThis.__keys).filter(Boolean).length);
-    assert.equal(left, 0, 'without a call the keys are somebody else’s');
   },
 
   async small_window({ page }) {
@@ -131,6 +100,11 @@ export const extraScenarios = {
   },
 
   async words_in_a_call({ page, context }) {
+    const session = await context.newCDPSession(page);
+    const megabytes = async () => {
+      await session.send('HeapProfiler.collectGarbage');
+      return (await session.send('Runtime.getHeapUsage')).usedSize / 1e6;
+    };
     await page.addInitScript(() => {
       navigator.clipboard.writeText = async (text) => {
         globalThis.__copied = text;
@@ -143,7 +117,11 @@ export const extraScenarios = {
     await page.goto('/audio_duplex');
     await mainButton(page).click();
     await activity(page, 'speaking');
+    const [before, from] = [await megabytes(), Date.now()];
     await activity(page, 'listening');
+    await eventually(() => Date.now() > from + 6000, 'six seconds');
+    const after = await megabytes();
+    assert.ok(after - before < 3, `a call needs no more memory the longer it lasts: ${before} → ${after} MB`);
     const tools = page.locator('.words-tools');
     await tools.getByRole('button', { name: 'Copy the text' }).click();
     assert.match(await copied(), /Assistant: \w+/);
@@ -160,15 +138,18 @@ export const extraScenarios = {
     const viewer = await context.newPage();
     await viewer.goto(link);
     await viewer.locator('.said .line.assistant').first().waitFor();
+    return `${before.toFixed(1)} → ${after.toFixed(1)} MB in six seconds of the call`;
   },
 
-  async w9_no_free_place({ page }) {
-    await silentServer(page);
-    await page.route('**/status', (route) => route.fulfill({ json: { idle_workers: 0, total_workers: 1 } }));
+  async w9_written_into_the_call({ page }) {
     const wire = wiretap(page);
+    const accepts = [];
+    const sent = await silentServer(page, accepts);
+    await page.route('**/status', (route) => route.fulfill({ json: { idle_workers: 0, total_workers: 1 } }));
     await page.goto('/audio_duplex');
     await mainButton(page).click();
     await phase(page, 'live');
+    // Where the server takes no words in a call they need a free place, and there is none.
     const field = page.locator('.writing textarea');
     await field.fill('What is the capital of Laos?');
     await field.press('Enter');
@@ -177,16 +158,10 @@ export const extraScenarios = {
     assert.ok(!wire.urls.some((url) => url.includes('/ws/chat')), 'no stranger loses a place to it');
     assert.equal(await page.locator('p-transcript .you').count(), 0);
     await hangUp(page);
-  },
-
-  async w9_written_into_the_call({ page }) {
     // A picture and words go where the voice is, when the server takes them.
-    const wire = wiretap(page);
-    const sent = await silentServer(page, ['input_text']);
-    await page.goto('/audio_duplex');
+    accepts.push('input_text');
     await mainButton(page).click();
     await phase(page, 'live');
-    const field = page.locator('.writing textarea');
     const choosing = page.waitForEvent('filechooser');
     await page.locator('.writing button').first().click();
     const dot = await page.evaluate(async () => {

@@ -1,6 +1,6 @@
 /**
- * Every page, once on a desk and once on a phone: whether it fits, what axe-core finds, and whether the keyboard
- * reaches all of it.
+ * Every page, once on a desk and once on a phone: whether it fits, what axe-core finds, whether the keyboard reaches
+ * all of it, and what it weighs.
  */
 
 import assert from 'node:assert/strict';
@@ -23,12 +23,16 @@ const PAGES = [
   '/s/demo_recording',
 ];
 
+/** Those whose bytes are counted. */
+const WEIGHED = new Set(['/', '/turnbased', '/half_duplex', '/audio_duplex', '/omni', '/realtime', '/admin']);
+
 const axeSource = readFileSync(new URL('../../node_modules/axe-core/axe.min.js', import.meta.url), 'utf8');
 
 export const pageScenarios = {
   async every_page_on_a_desk({ page: first, context }) {
     const found = [];
     const counts = [];
+    const weights = [];
     let page = first;
     for (const path of PAGES) {
       if (path.startsWith('/s/')) {
@@ -37,7 +41,8 @@ export const pageScenarios = {
         await mockRecording(page);
       }
       await page.setViewportSize({ width: 1280, height: 800 });
-      await page.goto(path);
+      if (WEIGHED.has(path)) weights.push(`${path} ${await weigh(page, path)} KB`);
+      else await page.goto(path);
       await page.waitForLoadState('networkidle');
       const { seen, faults } = await walk(page);
       counts.push(`${path} ${seen}`);
@@ -49,28 +54,23 @@ export const pageScenarios = {
       found.push(...(await overflowing(page, path)), ...(await findings(page, path)));
     }
     assert.deepEqual(found, []);
-    return counts.join(', ');
+    return `${counts.join(', ')}; ${weights.join(', ')}`;
   },
 
   async every_page_on_a_phone({ browser, base }) {
-    // Every word a third longer, as in languages that compound theirs, on the narrowest of phones.
+    // Every word longer, as in languages that compound theirs, on the narrowest of phones.
     const { context, errors } = await openStill(browser, base, {
       options: { viewport: { width: 360, height: 740 }, hasTouch: true, isMobile: true, colorScheme: 'dark' },
     });
-    const page = await context.newPage();
-    await page.route(/\/words\/en\.js$/, async (route) => {
-      const response = await route.fetch();
-      const longer = (text) =>
-        text.replace(/(?<![{\w])[A-Za-z]{4,}(?![}\w])/g, (word) => word + word.slice(-Math.ceil(word.length / 3)));
-      const body = (await response.text()).replace(
-        /(^\s*'[\w.]+':\s*')((?:[^'\\]|\\.)*)/gm,
-        (_, key, text) => key + longer(text),
-      );
-      await route.fulfill({ response, body });
-    });
-    await mockRecording(page);
+    let page = await context.newPage();
+    await lengthen(page);
     const found = [];
     for (const path of PAGES) {
+      if (path.startsWith('/s/')) {
+        page = await context.newPage();
+        await mockRecording(page);
+        await lengthen(page);
+      }
       await page.goto(path);
       await page.waitForLoadState('networkidle');
       found.push(...(await overflowing(page, path)));
@@ -90,6 +90,62 @@ export const pageScenarios = {
     await context.close();
   },
 };
+
+/**
+ * Every word a third longer. Not by `page.route`, which keeps the browser from using its cache for all else, too.
+ * @param {import('playwright-core').Page} page
+ */
+async function lengthen(page) {
+  const session = await page.context().newCDPSession(page);
+  const longer = (text) =>
+    text.replace(/(?<![{\w])[A-Za-z]{4,}(?![}\w])/g, (word) => word + word.slice(-Math.ceil(word.length / 3)));
+  session.on('Fetch.requestPaused', async ({ requestId, request }) => {
+    const words = await (await fetch(request.url)).text();
+    const body = words.replace(/(^\s*'[\w.]+':\s*')((?:[^'\\]|\\.)*)/gm, (_, key, text) => key + longer(text));
+    assert.notEqual(body, words);
+    await session.send('Fetch.fulfillRequest', {
+      requestId,
+      responseCode: 200,
+      responseHeaders: [{ name: 'content-type', value: 'text/javascript' }],
+      body: Buffer.from(body).toString('base64'),
+    });
+  });
+  await session.send('Fetch.enable', { patterns: [{ urlPattern: '*/words/en.js*' }] });
+}
+
+/** Load it without the cache: kilobytes until it can be used, of all. What travels, headers and packing included. */
+async function weigh(page, path) {
+  const session = await page.context().newCDPSession(page);
+  await session.send('Network.enable');
+  let bytes = 0;
+  const fonts = new Set();
+  session.on('Network.responseReceived', ({ requestId, type }) => type === 'Font' && fonts.add(requestId));
+  session.on('Network.loadingFinished', ({ requestId, encodedDataLength }) => {
+    if (!fonts.has(requestId)) bytes += encodedDataLength;
+  });
+  const packed = page.waitForResponse((response) => response.url().endsWith('/words/en.js'));
+  // What is loaded while the page is being looked at waits here, so that it is not counted; pages whose requests are
+  // looked at use no cache.
+  let letGo;
+  const counted = new Promise((resolve) => {
+    letGo = resolve;
+  });
+  const later = /\/call\/later\.js$/;
+  await page.route(later, (route) => counted.then(() => route.continue()));
+  await page.goto(path);
+  await page.locator('.dock .main, .compose textarea, .hero .button, .admin h1').first().waitFor();
+  await page.waitForLoadState('load');
+  await page.waitForTimeout(700);
+  const first = Math.round(bytes / 1024);
+  letGo();
+  assert.ok(first <= 90, `${path} takes ${first} KB until it can be used`);
+  await page.waitForLoadState('networkidle');
+  assert.equal((await (await packed).allHeaders())['content-encoding'], 'gzip');
+  assert.ok(bytes > 10 * 1024 && bytes < 300 * 1024, `${path} loads ${bytes} bytes`);
+  await session.detach();
+  await page.unroute(later);
+  return `${first} of ${Math.round(bytes / 1024)}`;
+}
 
 /** Open what is folded, so that it is looked at too. */
 const unfold = (page) =>

@@ -248,6 +248,43 @@ export async function openGroup(page, name) {
   await page.locator('summary', { hasText: name }).click();
 }
 
+/** Before a page is loaded: what its person has chosen for that way of talking. */
+export const choose = (page, kind, values) =>
+  page.addInitScript(
+    ([key, text]) => localStorage.setItem(key, text),
+    [`parley.settings.${kind}`, JSON.stringify(values)],
+  );
+
+/**
+ * Before a page is loaded: its clock can be put forward, as by a machine that slept; timers run on as they are.
+ * What has waited for so long that something is done about it need not be waited for then.
+ */
+export async function adjustableClock(page) {
+  await page.addInitScript(() => {
+    let aheadMs = 0;
+    const now = performance.now.bind(performance);
+    performance.now = () => now() + aheadMs;
+    globalThis.__putForward = (ms) => {
+      aheadMs += ms;
+    };
+  });
+  return { putForward: (seconds) => page.evaluate((ms) => globalThis.__putForward(ms), seconds * 1000) };
+}
+
+/** In a live call: Space mutes and unmutes, wherever the focus is, and ends nothing. */
+export async function spaceMutes(page) {
+  const isLive = async (where) => assert.equal(await page.locator('main').getAttribute('data-phase'), 'live', where);
+  await page.keyboard.press('Space');
+  await page.locator('.dock [aria-label^="Unmute"]').waitFor();
+  await isLive('from anywhere');
+  await page.keyboard.press('Space');
+  await page.locator('.dock [aria-label^="Mute"]').waitFor();
+  await mainButton(page).focus();
+  await page.keyboard.press('Space');
+  await page.locator('.dock [aria-label^="Unmute"]').waitFor();
+  await isLive('from the main button');
+}
+
 /** A microphone of which nothing is heard, or a tone that never ends: for what the browser's own does not play. */
 export const silentMicrophone = (page) => steadyMicrophone(page, 0);
 

@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 
-import { allow, launch, openContext, openStill } from './browser.mjs';
+import { allow, launch, openStill } from './browser.mjs';
 import { eventually } from './page.mjs';
 import { startServer } from './server.mjs';
 
@@ -81,20 +81,21 @@ export class Stage {
 
   /**
    * @param {(how: object) => Promise<unknown>} scenario
-   * @param {{isMoving: boolean}} how whether its page moves: in a context of its own
+   * @param {{isMoving: boolean}} how whether its page moves
    */
   async play(scenario, { isMoving }) {
     const { base } = this;
     const elsewhere = `http://${ELSEWHERE}:${new URL(base).port}`;
     this.#browser ??= await launch({ wav: this.#how.wav, elsewhere });
     this.#shared ??= await SharedContext.open(this.#browser, base);
-    const opened = isMoving ? await openMoving(this.#browser, base) : this.#shared.lend();
+    const opened = this.#shared.lend();
+    if (isMoving) await opened.page.emulateMedia({ reducedMotion: 'no-preference' });
     try {
       const restarted = () => this.#restarted();
-      const said = await scenario({ ...this.#how, base, browser: this.#browser, elsewhere, restarted, ...opened });
+      const here = { ...this.#how, model: this.#options.model, base, elsewhere, restarted };
+      const said = await scenario({ ...here, browser: this.#browser, ...opened });
       assert.deepEqual(opened.errors, [], 'the console is clean');
-      if (isMoving) await opened.context.close();
-      else await this.#shared.takeBack();
+      await this.#shared.takeBack();
       return said;
     } catch (error) {
       error.stack += opened.errors.map((line) => `\n     ${line}`).join('');
@@ -117,10 +118,4 @@ export class Stage {
     this.#kind = '';
     this.#server = this.#browser = this.#shared = undefined;
   }
-}
-
-/** @param {import('playwright-core').Browser} browser @param {string} base */
-async function openMoving(browser, base) {
-  const opened = await openContext(browser, base);
-  return { ...opened, page: await opened.context.newPage() };
 }

@@ -83,7 +83,7 @@ export class Prompt extends HTMLElement {
   /** @type {Promise<void>} */
   #loading = Promise.resolve();
 
-  /** When the preset's voice is there, or will not come. */
+  /** When the presets and the voice of the chosen one are there, or will not come. */
   ready() {
     return this.#loading;
   }
@@ -177,7 +177,13 @@ export class Prompt extends HTMLElement {
     void this.load();
   }
 
-  async load() {
+  /** @returns {Promise<void>} when `ready` */
+  load() {
+    this.#loading = this.#load();
+    return this.#loading;
+  }
+
+  async #load() {
     /** @type {any} */
     let answer = null;
     try {

@@ -25,9 +25,17 @@ export function togglePause({ duplex }) {
   else duplex?.resume();
 }
 
+/**
+ * A key that is held down presses once: neither does a call begin and end in a row, nor does the button that has the
+ * focus next, as mute has when a call begins.
+ *
+ * @param {KeyboardEvent} event
+ */
+const once = (event) => void (event.repeat && event.key === 'Enter' && event.preventDefault());
+
 /** @param {string} name @param {string} label @param {() => void} act @param {string} [caption] */
 function round(name, label, act, caption) {
-  const button = h('button', { class: 'round', type: 'button', icon: name, label, onclick: act });
+  const button = h('button', { class: 'round', type: 'button', icon: name, label, onclick: act, onkeydown: once });
   return caption
     ? h('span', { class: 'control' }, button, h('span', { class: 'name', words: caption, 'aria-hidden': 'true' }))
     : button;
@@ -86,8 +94,7 @@ export class Controls {
       },
       this.#mainText,
     );
-    // A key that is held down starts and ends nothing in a row.
-    this.#main.addEventListener('keydown', (event) => event.repeat && event.preventDefault());
+    this.#main.addEventListener('keydown', once);
     this.#mute = round('mic', 'call.mute', () => toggleMute(page), 'control.mute');
     this.#pause = isHalf ? null : round('pause', 'call.pause', () => togglePause(page), 'control.pause');
     this.#hush = round(
