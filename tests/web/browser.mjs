@@ -39,6 +39,7 @@ import {
   hangUp,
   openGroup,
   choose,
+  MUTE_MS,
   spaceMutes,
   tone,
   toneLevel,
@@ -1253,7 +1254,10 @@ const scenarios = {
     assert.equal(await page.locator('.dock [aria-label^="Unmute"]').count(), 0, 'nor does it mute');
     await page.locator('body').press('m');
     await page.locator('.state').getByText('Listening, your microphone is muted').waitFor();
+    await page.waitForTimeout(MUTE_MS);
     await page.locator('body').press('m');
+    await page.locator('.dock [aria-label^="Mute"]').waitFor();
+    await page.waitForTimeout(MUTE_MS);
     await page.getByRole('tab', { name: 'Text' }).focus();
     await page.keyboard.press('ArrowRight');
     assert.equal(await page.evaluate(() => document.activeElement.textContent), 'Settings');

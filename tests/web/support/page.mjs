@@ -271,14 +271,19 @@ export async function adjustableClock(page) {
   return { putForward: (seconds) => page.evaluate((ms) => globalThis.__putForward(ms), seconds * 1000) };
 }
 
+/** A key that mutes does nothing for so long after it has been pressed. */
+export const MUTE_MS = 250;
+
 /** In a live call: Space mutes and unmutes, wherever the focus is, and ends nothing. */
 export async function spaceMutes(page) {
   const isLive = async (where) => assert.equal(await page.locator('main').getAttribute('data-phase'), 'live', where);
   await page.keyboard.press('Space');
   await page.locator('.dock [aria-label^="Unmute"]').waitFor();
   await isLive('from anywhere');
+  await page.waitForTimeout(MUTE_MS);
   await page.keyboard.press('Space');
   await page.locator('.dock [aria-label^="Mute"]').waitFor();
+  await page.waitForTimeout(MUTE_MS);
   await mainButton(page).focus();
   await page.keyboard.press('Space');
   await page.locator('.dock [aria-label^="Unmute"]').waitFor();
