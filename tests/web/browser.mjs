@@ -98,6 +98,24 @@ function beginning(wav, seconds) {
   return begun;
 }
 
+/** W18: who leaves a call that is going on is asked first, and finds the call again. */
+async function leave(page) {
+  const asked = [];
+  page.on('dialog', (dialog) => {
+    asked.push(dialog.type());
+    void dialog.dismiss();
+  });
+  await page.locator('nav a', { hasText: 'Chat' }).first().click();
+  await eventually(() => asked.length > 0, 'the question of the browser');
+  assert.deepEqual(asked, ['beforeunload']);
+  assert.equal(await page.locator('main').getAttribute('data-phase'), 'live', 'the call goes on');
+  page.removeAllListeners('dialog');
+  page.on('dialog', (dialog) => void dialog.accept());
+  await page.goto('/');
+  await page.locator('.recent a').first().waitFor();
+  assert.equal(await page.locator('.recent a').count(), 1, 'and it is found again');
+}
+
 const scenarios = {
   async half_duplex({ page, model }) {
     // How one turn follows another is nothing of the model's.
@@ -672,14 +690,6 @@ const scenarios = {
     assert.equal(status, 404, 'the server’s copy is gone too');
   },
 
-  async writing({ page }) {
-    await page.goto('/audio_duplex');
-    const field = page.locator('.writing textarea');
-    await field.fill('Hello there');
-    await field.press('Enter');
-    await until(page, () => (document.querySelector('p-transcript .assistant')?.textContent ?? '').length > 3);
-  },
-
   async voice_upload({ page }) {
     const wire = wiretap(page);
     await page.goto('/audio_duplex');
@@ -1132,7 +1142,7 @@ const scenarios = {
     await mainButton(page).click();
     await phase(page, 'live');
     assert.equal(new URL(wire.urls[0]).host, new URL(base).host);
-    await hangUp(page);
+    await leave(page);
     let asked = '';
     await page.routeWebSocket(/localhost:1234/, (socket) => {
       asked = socket.url();
@@ -1203,7 +1213,7 @@ const scenarios = {
     assert.match(instructions[2], /Assistant: Vientiane is in Laos\./);
   },
 
-  async languages({ page }) {
+  async languages_and_writing({ page }) {
     await page.goto('/audio_duplex');
     await page.getByRole('button', { name: '中文' }).click();
     await page.getByText('开始说话').waitFor();
@@ -1226,6 +1236,11 @@ const scenarios = {
     );
     await page.reload();
     await page.getByText('开始说话').waitFor();
+    // What is written is answered, in any language of the page.
+    const field = page.locator('.writing textarea');
+    await field.fill('Hello there');
+    await field.press('Enter');
+    await until(page, () => (document.querySelector('p-transcript .assistant')?.textContent ?? '').length > 3);
   },
 
   async keyboard({ page }) {

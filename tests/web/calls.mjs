@@ -116,6 +116,23 @@ function longestQuiet(samples) {
 
 const peak = (samples) => samples.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
 
+/** W12: a video call fills the screen, and everything that a call needs can be seen and pressed. */
+async function fullScreen(page) {
+  await page.keyboard.press('f');
+  await until(page, () => document.fullscreenElement !== null);
+  await allReachable(page, 'full screen');
+  assert.ok(await page.locator('.dock .status .now').isVisible(), 'the state is there');
+  assert.match(await page.locator('.dock .status .num').textContent(), /\d:\d\d/, 'and the time');
+  await page.evaluate(async () =>
+    (await import(document.querySelector('script[src]').src.replace(/pages\/.*/, 'elements/dom.js'))).toast(
+      'call.headphones',
+    ),
+  );
+  assert.ok(await page.locator('.toast').isVisible());
+  await allReachable(page, 'no message lies over them');
+  await spaceMutes(page);
+}
+
 export const callScenarios = {
   async w1_second_press({ page }) {
     // The camera question stays open for as long as the test wants.
@@ -151,6 +168,7 @@ export const callScenarios = {
     await page.evaluate(() => globalThis.__allow());
     await phase(page, 'live');
     await wire.sends(1, ({ type }) => type === 'input_audio_buffer.append');
+    await fullScreen(page);
     await hangUp(page);
     await wire.ends('session.closed');
   },
@@ -336,26 +354,6 @@ export const callScenarios = {
     assert.ok(await page.locator('p-signal').isHidden());
   },
 
-  async w12_full_screen({ page }) {
-    await page.goto('/omni');
-    await mainButton(page).click();
-    await phase(page, 'live');
-    await page.keyboard.press('f');
-    await until(page, () => document.fullscreenElement !== null);
-    await allReachable(page, 'full screen');
-    assert.ok(await page.locator('.dock .status .now').isVisible(), 'the state is there');
-    assert.match(await page.locator('.dock .status .num').textContent(), /\d:\d\d/, 'and the time');
-    await page.evaluate(async () =>
-      (await import(document.querySelector('script[src]').src.replace(/pages\/.*/, 'elements/dom.js'))).toast(
-        'call.headphones',
-      ),
-    );
-    assert.ok(await page.locator('.toast').isVisible());
-    await allReachable(page, 'no message lies over them');
-    await spaceMutes(page);
-    await hangUp(page);
-  },
-
   async w13_phone_sheet({ browser, base }) {
     const options = { viewport: { width: 360, height: 740 }, hasTouch: true, isMobile: true, deviceScaleFactor: 2 };
     const { context, errors } = await openStill(browser, base, { options });
@@ -401,26 +399,6 @@ export const callScenarios = {
     await context.setOffline(false);
     await page.locator('.state').getByText('Listening').waitFor();
     await hangUp(page);
-  },
-
-  async w18_leaving({ page }) {
-    await page.goto('/audio_duplex');
-    await mainButton(page).click();
-    await phase(page, 'live');
-    const asked = [];
-    page.on('dialog', (dialog) => {
-      asked.push(dialog.type());
-      void dialog.dismiss();
-    });
-    await page.locator('nav a', { hasText: 'Chat' }).first().click();
-    await eventually(() => asked.length > 0, 'the question of the browser');
-    assert.deepEqual(asked, ['beforeunload']);
-    assert.equal(await page.locator('main').getAttribute('data-phase'), 'live', 'the call goes on');
-    page.removeAllListeners('dialog');
-    page.on('dialog', (dialog) => void dialog.accept());
-    await page.goto('/');
-    await page.locator('.recent a').first().waitFor();
-    assert.equal(await page.locator('.recent a').count(), 1, 'and it is found again');
   },
 
   async left_while_mended({ browser, base }) {
