@@ -239,7 +239,7 @@ async def test_missing_entries_and_files_are_said_not_guessed(tmp_path):
 
 @pytest.mark.slow
 async def test_fuzzed_sessions_done_again_are_all_the_same(tmp_path):
-    talks = [duplex, realtime, half_duplex, chat] * times(30, 100)
+    talks = [duplex, realtime, half_duplex, chat] * times(15, 100)
     folders = await recorded(tmp_path, *talks, seed=7)
 
     found = await again(folders)

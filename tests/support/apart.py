@@ -67,7 +67,7 @@ class Apart:
             if all(status[name] == value for name, value in expected.items()):
                 return time.monotonic() - began
             assert time.monotonic() - began < limit_s, (expected, status)
-            time.sleep(0.05)
+            time.sleep(0.2)
 
     def session(self, session_id: str) -> ClientConnection:
         return connect(f"ws://127.0.0.1:{self.port}/ws/half_duplex/{session_id}?extensions=true")

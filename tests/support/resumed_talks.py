@@ -133,6 +133,7 @@ async def openai_realtime(client: ResumingClient) -> None:
         await heard_until(client, "response.done")
     await client.say({"type": "input_audio_buffer.clear"})
     await heard_until(client, "input_audio_buffer.cleared")
+    await client.leave()
 
 
 async def heard_until(client: ResumingClient, last: str) -> None:

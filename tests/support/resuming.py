@@ -141,6 +141,11 @@ class ResumingClient:
             await self.socket.send(text)
         return answer
 
+    async def leave(self) -> None:
+        """End the session where the dialect has no message for it: nobody waits for its return."""
+        if self.socket is not None:
+            await self.socket.close()
+
     async def close(self) -> None:
         for socket in (*self.abandoned, self.socket):
             if socket is not None:
