@@ -46,7 +46,7 @@ import {
   jpegWidth,
   example,
 } from './support/page.mjs';
-import { callScenarios } from './calls.mjs';
+import { callScenarios, phoneSheets } from './calls.mjs';
 import { findFirefox, firefoxScenarios } from './firefox.mjs';
 import { extraScenarios } from './extras.mjs';
 import { lineScenarios } from './lines.mjs';
@@ -446,6 +446,14 @@ const scenarios = {
     await mainButton(page).click();
     await phase(page, 'live');
     const second = await context.newPage();
+    // Nobody looks and nobody speaks there when the turn comes: after 20 seconds, of which 3 are waited for here, the
+    // next one has it.
+    await silentMicrophone(second);
+    await second.addInitScript(() => {
+      Object.defineProperty(Document.prototype, 'hidden', { get: () => globalThis.__away ?? false });
+      const setTimer = globalThis.setTimeout;
+      globalThis.setTimeout = (act, ms, ...given) => setTimer(act, ms === 20_000 ? 3000 : ms, ...given);
+    });
     const wire = wiretap(second);
     await second.goto('/half_duplex');
     await mainButton(second).click();
@@ -463,10 +471,19 @@ const scenarios = {
     await phase(second, 'ended');
     await mainButton(second).click();
     await phase(second, 'queued');
+    await second.evaluate(() => (globalThis.__away = true));
     await hangUp(page);
     await phase(second, 'live');
-    await hangUp(second);
-    return `estimate fell from ${first} s`;
+    const from = Date.now();
+    await mainButton(page).click();
+    await phase(page, 'queued');
+    await phase(second, 'ended');
+    const waitedS = (Date.now() - from) / 1000;
+    assert.ok(waitedS > 2, `after ${waitedS} s`);
+    assert.ok(await second.getByText('Your turn came while you were away').isVisible());
+    await phase(page, 'live');
+    await hangUp(page);
+    return `estimate fell from ${first} s, given back after ${waitedS.toFixed(1)} s`;
   },
 
   async permission_denied({ page, context, base }) {
@@ -574,22 +591,6 @@ const scenarios = {
       proxy.stop();
       await server.stop();
     }
-  },
-
-  async app_off({ page, context }) {
-    await page.goto('/admin');
-    const toggle = page.locator('[data-app="omni"] input');
-    await toggle.waitFor();
-    await toggle.click();
-    await page.getByRole('button', { name: 'Switch it off' }).click();
-    await page.getByText('Done').first().waitFor();
-    const other = await context.newPage();
-    await other.goto('/omni');
-    await other.waitForURL((url) => url.pathname === '/');
-    await other.locator('[data-app="audio_duplex"]').first().waitFor();
-    await until(other, () => [...document.querySelectorAll('[data-app="omni"]')].every((node) => node.hidden));
-    await toggle.click();
-    await until(page, async () => (await (await fetch('/api/apps')).json()).apps.some((app) => app.app_id === 'omni'));
   },
 
   async viewer({ page, expected }) {
@@ -978,44 +979,27 @@ const scenarios = {
     return `silent ${silentAfterMs} ms after it was noticed`;
   },
 
-  async given_back({ page, context }) {
-    // Nobody looks and nobody speaks when the turn comes: after 20 seconds, of which 3 are waited for here, the next
-    // one has it.
-    await page.goto('/audio_duplex');
-    await mainButton(page).click();
-    await phase(page, 'live');
-    const second = await context.newPage();
-    await silentMicrophone(second);
-    await second.addInitScript(() => {
-      Object.defineProperty(Document.prototype, 'hidden', { get: () => globalThis.__away ?? false });
-      const setTimer = globalThis.setTimeout;
-      globalThis.setTimeout = (act, ms, ...given) => setTimer(act, ms === 20_000 ? 3000 : ms, ...given);
-    });
-    await second.goto('/audio_duplex');
-    await mainButton(second).click();
-    await phase(second, 'queued');
-    await second.evaluate(() => (globalThis.__away = true));
-    await hangUp(page);
-    await phase(second, 'live');
-    const from = Date.now();
-    await page.goto('/half_duplex');
-    await mainButton(page).click();
-    await phase(page, 'queued');
-    await phase(second, 'ended');
-    const waitedS = (Date.now() - from) / 1000;
-    assert.ok(waitedS > 2, `after ${waitedS} s`);
-    assert.ok(await second.getByText('Your turn came while you were away').isVisible());
-    await phase(page, 'live');
-    await hangUp(page);
-    return `after ${waitedS.toFixed(1)} s`;
-  },
-
   async operations({ page, context }) {
+    // A way to talk is switched off, and on again.
     await page.goto('/admin');
+    const toggle = page.locator('[data-app="omni"] input');
+    await toggle.waitFor();
+    await toggle.click();
+    await page.getByRole('button', { name: 'Switch it off' }).click();
+    await page.getByText('Done').first().waitFor();
+    const caller = await context.newPage();
+    await caller.goto('/omni');
+    await caller.waitForURL((url) => url.pathname === '/');
+    await caller.locator('[data-app="audio_duplex"]').first().waitFor();
+    await until(caller, () => [...document.querySelectorAll('[data-app="omni"]')].every((node) => node.hidden));
+    await page.bringToFront();
+    await toggle.click();
+    await until(page, async () => (await (await fetch('/api/apps')).json()).apps.some((app) => app.app_id === 'omni'));
+    // A worker is taken out of service, put back, and started again.
     await page.getByText(/GB are free/).waitFor();
     await page.getByRole('button', { name: 'No new work' }).click();
     await page.getByText(/gets nothing new/).waitFor();
-    const caller = await context.newPage();
+    await caller.bringToFront();
     await caller.goto('/audio_duplex');
     await mainButton(caller).click();
     await phase(caller, 'queued');
@@ -1098,6 +1082,7 @@ const scenarios = {
     const held = frames().slice(-2);
     await hangUp(page);
     assert.equal(held[0], held[1], 'a held picture stays the same');
+    await phoneSheets(page);
     assert.deepEqual(errors, []);
     await context.close();
   },

@@ -4,7 +4,17 @@ import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 
 import { allow } from './support/browser.mjs';
-import { activity, choose, eventually, hangUp, mainButton, openGroup, phase, wiretap } from './support/page.mjs';
+import {
+  activity,
+  answer,
+  choose,
+  eventually,
+  hangUp,
+  mainButton,
+  openGroup,
+  phase,
+  wiretap,
+} from './support/page.mjs';
 
 /** A server made up by the test that listens and says what else it takes in a call. @param {string[]} accepts */
 async function silentServer(page, accepts = []) {
@@ -145,7 +155,7 @@ export const extraScenarios = {
     const wire = wiretap(page);
     const accepts = [];
     const sent = await silentServer(page, accepts);
-    await page.route('**/status', (route) => route.fulfill({ json: { idle_workers: 0, total_workers: 1 } }));
+    await answer(page, '/status', { idle_workers: 0, total_workers: 1 });
     await page.goto('/audio_duplex');
     await mainButton(page).click();
     await phase(page, 'live');
@@ -205,12 +215,7 @@ export const extraScenarios = {
 
   async scenes({ page }) {
     // Which model answers is told by the server; what can be done with it is offered.
-    const answer = async (route, model) => {
-      const told = await (await route.fetch()).json();
-      await route.fulfill({ json: { ...told, model } });
-    };
-    let model = 'openbmb/MiniCPM-o-4_5';
-    await page.route('**/api/frontend_defaults', (route) => answer(route, model));
+    await answer(page, '/api/frontend_defaults', { model: 'openbmb/MiniCPM-o-4_5' });
     const sent = await silentServer(page);
     const instructions = () => sent.findLast(({ type }) => type === 'session.update').session.instructions;
     await page.goto('/audio_duplex');
@@ -234,7 +239,7 @@ export const extraScenarios = {
     await phase(page, 'live');
     assert.doesNotMatch(instructions(), /interpreter/);
     await hangUp(page);
-    model = 'pocket';
+    await answer(page, '/api/frontend_defaults', { model: 'pocket' });
     await page.goto('/audio_duplex');
     await page.getByText('understands English only').waitFor();
     await page.getByRole('button', { name: 'Riddles' }).click();

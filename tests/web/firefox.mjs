@@ -137,7 +137,7 @@ async function voiceCall(page) {
     page,
     () =>
       [...document.querySelectorAll('p-events li b')].filter((node) => /listen|delta/.test(node.textContent)).length >
-      3,
+      1,
   );
   await page.keyboard.press('Space');
   await page.locator('.dock [aria-label^="Unmute"]').waitFor();

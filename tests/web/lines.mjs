@@ -20,7 +20,6 @@ export const lineScenarios = {
       await page.goto('/audio_duplex', { timeout: 60_000 });
       await mainButton(page).waitFor({ timeout: 60_000 });
       const toButtonMs = Date.now() - from;
-      await tap(page);
       await mainButton(page).click();
       await phase(page, 'live');
       await activity(page, 'speaking');

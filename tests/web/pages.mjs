@@ -177,26 +177,24 @@ async function walk(page) {
     for (const [i, node] of open.entries()) node.dataset.walk = String(i);
     return open.length;
   });
-  const faults = [];
-  const seen = new Set();
-  for (let i = 0; i < wanted + 5; i++) {
-    await page.keyboard.press('Tab');
-    const here = await page.evaluate(() => {
-      const node = document.activeElement;
-      if (!node || node === document.body) return null;
-      const style = getComputedStyle(node);
+  await page.evaluate(() => {
+    globalThis.__walked = [];
+    document.addEventListener('focusin', ({ target: node }) => {
       const isShown =
-        style.outlineStyle !== 'none' ||
+        getComputedStyle(node).outlineStyle !== 'none' ||
         // The browser's own player shows inside itself which of its buttons has the focus.
         node.matches('audio[controls], video[controls]') ||
         node.closest(':focus-within')?.matches('.compose, .writing') ||
         getComputedStyle(node.closest('form') ?? node).outlineStyle !== 'none';
-      return { id: node.dataset.walk ?? '', isShown, what: node.outerHTML.slice(0, 90) };
+      globalThis.__walked.push({ id: node.dataset.walk ?? '', isShown, what: node.outerHTML.slice(0, 90) });
     });
-    if (!here) break;
-    if (!here.isShown) faults.push(`the focus is not seen on ${here.what}`);
-    seen.add(here.id);
-  }
+  });
+  for (let i = 0; i < wanted + 5; i++) await page.keyboard.press('Tab');
+  const walked = await page.evaluate(() => globalThis.__walked);
+  const faults = [...new Set(walked.filter(({ isShown }) => !isShown).map(({ what }) => what))].map(
+    (what) => `the focus is not seen on ${what}`,
+  );
+  const seen = new Set(walked.map(({ id }) => id));
   seen.delete('');
   if (seen.size < wanted - 1) faults.push(`${seen.size} of ${wanted} are reached`);
   return { seen: seen.size, faults };
