@@ -23,6 +23,8 @@ LIGHTEN_BYTES: Final = 2 << 20
 LIGHTEN_GROWTH: Final = 1.25
 """A log of this size (a minute of sound at 16 kHz) is relieved of sound that nobody needs any
 more, and again when it is so much larger, and so many times as large, as it was then."""
+LENGTH_BYTES: Final = 4
+"""Of each entry of a log, in front of it."""
 LIGHTEN_TAIL: Final = 64
 """So many of the newest entries are looked at again the next time."""
 
@@ -99,6 +101,7 @@ class SessionCopy:
     _number: int = 0
     _series: int = 0
     _pending: list[bytes] = field(default_factory=list)
+    """Entries with their lengths in front, as in `_kept`: those that were sent."""
     _kept: list[bytes] = field(default_factory=list)
     _kept_bytes: int = 0
     _light: int = 1
@@ -127,19 +130,19 @@ class SessionCopy:
     def _shed(self) -> None:
         """Relieve the log of what is not needed any more. The gateway is sent it anew."""
         before = self._kept_bytes
-        pending = len(_split(self._pending))
-        log = _split((*self._kept, *self._pending))
-        tail = [state_codec.decode(each) for each in log[self._light :]]
+        pending = len(self._pending)
+        log = [*self._kept, *self._pending]
+        tail = [state_codec.decode(_content(each)) for each in log[self._light :]]
         # Most of the work, for what is as it was.
         encoded = {id(each): data for each, data in zip(tail, log[self._light :], strict=True)}
         log[self._light :] = [
-            encoded.get(id(each)) or state_codec.encode(each) for each in self.lighten(tail)
+            encoded.get(id(each)) or _framed(state_codec.encode(each))
+            for each in self.lighten(tail)
         ]
         self._light = max(self._light, len(log) - LIGHTEN_TAIL)
-        whole = [_framed(each) for each in log]
-        count = len(whole) - pending
-        self._kept, self._pending = whole[:count], whole[count:]
-        self._kept_bytes = sum(map(len, whole))
+        count = len(log) - pending
+        self._kept, self._pending = log[:count], log[count:]
+        self._kept_bytes = sum(map(len, log))
         room = max(LIGHTEN_BYTES, LIGHTEN_GROWTH * self._kept_bytes - self._kept_bytes)
         self._lighten_at = self._kept_bytes + round(room)
         if self._kept_bytes < before:
@@ -165,7 +168,7 @@ class SessionCopy:
 
     def adopt(self, log: Iterable[bytes], seq: int) -> None:
         """Go on from the copy that another worker made."""
-        self._pending = list(log)
+        self._pending = [_framed(each) for each in _split(log)]
         self._kept_bytes = sum(map(len, self._pending))
         self.is_on = True
         self.released_seq = self._taken_seq = seq
@@ -268,14 +271,18 @@ def entries(log: Iterable[bytes]) -> list[Any]:
 
 def _framed(entry: bytes) -> bytes:
     """With its length in front: pieces of a log are joined."""
-    return len(entry).to_bytes(4, "big") + entry
+    return len(entry).to_bytes(LENGTH_BYTES, "big") + entry
+
+
+def _content(framed: bytes) -> bytes:
+    return framed[LENGTH_BYTES:]
 
 
 def _split(log: Iterable[bytes]) -> list[bytes]:
     """Entries, still encoded."""
     data, found, at = b"".join(log), [], 0
     while at < len(data):
-        size = int.from_bytes(data[at : at + 4], "big")
-        found.append(data[at + 4 : at + 4 + size])
-        at += 4 + size
+        begin = at + LENGTH_BYTES
+        at = begin + int.from_bytes(data[at:begin], "big")
+        found.append(data[begin:at])
     return found
