@@ -44,7 +44,7 @@ class RedisServer:
                 return
             assert self._popen.poll() is None, "redis-server ended"
             assert time.monotonic() < deadline, "redis-server does not answer"
-            time.sleep(0.02)
+            time.sleep(0.1)
 
     def kill(self) -> None:
         """Harmless when it does not run."""

@@ -38,7 +38,7 @@ def within(limit_s: float, condition: Callable[[], Any], what: str) -> Any:
         was_busy = was_busy or _is_busy()
         limit = HANG_S if was_busy else limit_s
         assert time.monotonic() - began < limit, f"{what}, in {limit:.0f} s"
-        time.sleep(0.02)
+        time.sleep(0.1)
     return found
 
 

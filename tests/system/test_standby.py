@@ -40,7 +40,7 @@ def until(condition: Callable[[], Any], what: str) -> Any:
     deadline = time.monotonic() + HANG_S
     while not (found := condition()):
         assert time.monotonic() < deadline, what
-        time.sleep(0.02)
+        time.sleep(0.1)
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -239,3 +240,16 @@ def test_random_weights_fill_every_tensor():
 
     assert all(torch.isfinite(parameter).all() for parameter in built.parameters())
     assert float(built.llm.lm_head.weight.std()) == pytest.approx(0.02, rel=0.1)
+
+
+def test_networks_without_memory_need_no_compiler(monkeypatch):
+    """Its import takes longer than everything else of a model's start."""
+    monkeypatch.setitem(sys.modules, "torch._dynamo", None)
+
+    network = weights.build(full_size_config())
+
+    assert all(tensor.is_meta for tensor in network.parameters())
+    assert weights.shapes_of(network)["tts.head_code.0.parametrizations.weight.original0"] == (
+        6562,
+        1,
+    )

@@ -36,6 +36,7 @@ from parley.models.minicpmo45.model import ANSWER_RESERVE
 from parley.models.minicpmo45.quantize import Kind, checked, stored_bytes
 from parley.models.minicpmo45.runtime.attention import make_attention
 from parley.models.minicpmo45.runtime.eight_bits import cache_bytes
+from parley.models.minicpmo45.runtime.meta import without_memory
 from parley.models.minicpmo45.stages.language import PREFILL_STEP_TOKENS
 from parley.models.minicpmo45.token2wav.flow_memory import FlowMemory
 from parley.models.minicpmo45.token2wav.token2wav import STEPS, VOICES_READY
@@ -257,7 +258,7 @@ def budget_of(
 def _primed_bytes(settings: ModelSettings) -> int:
     """What the longest voice takes on the device."""
     history = _planned_history(settings)
-    with torch.device("meta"):
+    with without_memory():
         flow = random_token2wav(slots=1, shape=FULL_FLOW, device="meta").flow
         frames = round(100 * PROMPT_S / 2)
         memory = FlowMemory(flow, 1, steps=STEPS, places=frames, columns=frames, history=history)
@@ -375,7 +376,7 @@ def _speech_slot_bytes(
         itemsize=dtype.itemsize,
         is_eight_bit=has_small_caches,
     )
-    with torch.device("meta"):
+    with without_memory():
         flow = random_token2wav(
             slots=1, shape=FULL_FLOW, device="meta", history=_planned_history(settings)
         )
@@ -387,7 +388,7 @@ def _voice_bytes(settings: ModelSettings, config: MiniCPMOConfig, folder: Path |
     if not config.has_tts:
         return 0
     if folder is None:
-        with torch.device("meta"):
+        with without_memory():
             speech = random_token2wav(slots=1, shape=FULL_FLOW, device="meta")
         networks = (speech.flow, speech.vocoder)
         return sum(stored_bytes(network.parameters()) for network in networks)

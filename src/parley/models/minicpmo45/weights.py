@@ -45,6 +45,7 @@ from parley.models.minicpmo45.quantize import (
     fits_int4,
     packed,
 )
+from parley.models.minicpmo45.runtime.meta import without_memory
 from parley.models.minicpmo45.tts.config import SpeechConfig
 from parley.models.minicpmo45.tts.decoder import MiniCPMTTS
 from parley.models.minicpmo45.tts.network import UNUSED_TENSORS
@@ -74,7 +75,7 @@ class Network(nn.Module):
 
 def build(config: MiniCPMOConfig, *, with_speech: bool = True) -> Network:
     """The modules without memory ("meta" tensors); fill them with `load` or `randomise`."""
-    with torch.device("meta"):
+    with without_memory():
         return Network(config, _speech(config) if with_speech and config.has_tts else None)
 
 
