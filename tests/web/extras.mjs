@@ -256,39 +256,4 @@ export const extraScenarios = {
     assert.ok(Buffer.from(sample, 'base64').length > 3 * 64000, 'seconds of sound');
     await hangUp(page);
   },
-
-  async speech_found({ page }) {
-    // The bars of half-duplex: loud where somebody spoke, and of another colour where the server heard it.
-    await page.goto('/half_duplex');
-    await openGroup(page, 'When you have finished speaking');
-    await mainButton(page).click();
-    await activity(page, 'hearing');
-    await activity(page, 'speaking');
-    const colours = () =>
-      page.evaluate(() => {
-        const canvas = document.querySelector('p-vad canvas');
-        const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
-        const seen = new Set();
-        for (let i = 0; i < data.length; i += 4) if (data[i + 3] > 200) seen.add(data.slice(i, i + 3).join());
-        return seen.size;
-      });
-    await eventually(async () => (await colours()) >= 3, 'bars in two colours, and the line');
-    // The line is dragged: down to a tenth, and over the edge.
-    const canvas = page.locator('p-vad canvas');
-    await canvas.scrollIntoViewIfNeeded();
-    const { x, y, width, height } = await canvas.boundingBox();
-    const threshold = () =>
-      page.evaluate(() => JSON.parse(localStorage.getItem('parley.settings.half_duplex')).threshold);
-    await page.mouse.move(x + width / 2, y + height / 2);
-    await page.mouse.down();
-    assert.ok(Math.abs((await threshold()) - 0.5) < 0.03, 'where it was pressed');
-    await page.mouse.move(x + width / 2, y + 0.9 * height, { steps: 3 });
-    assert.ok(Math.abs((await threshold()) - 0.1) < 0.03, 'and where it was dragged to');
-    await page.mouse.move(x + width / 2, y - 40);
-    await page.mouse.up();
-    assert.equal(await threshold(), 0.99);
-    await page.getByLabel('Speech threshold').press('ArrowLeft');
-    assert.equal(await threshold(), 0.98, 'by key, too');
-    await hangUp(page);
-  },
 };

@@ -70,8 +70,10 @@ export class Stage {
   async serve(model, { replays }) {
     const kind = `${model} ${replays}`;
     if (kind !== this.#kind) {
-      await this.close();
-      this.#options = { model, slots: 1, replays, env: { PARLEY_SECURITY__ALLOWED_HOSTS: ELSEWHERE } };
+      // At the same port: the browser goes on, and with it what it has loaded and compiled.
+      const port = this.#server?.port ?? 0;
+      await this.#server?.stop();
+      this.#options = { model, slots: 1, replays, port, env: { PARLEY_SECURITY__ALLOWED_HOSTS: ELSEWHERE } };
       this.#server = await startServer(this.#how.python, this.#options);
       this.#kind = kind;
     }
