@@ -8,6 +8,7 @@ from collections import Counter
 
 import pytest
 from tests.support.gateways import RunningGateway, all_free, hear, running_gateway, until
+from tests.support.long import times
 from tests.support.patience import HANG_S
 from tests.support.stack import running_stack
 from tests.support.stand_in_worker import StandInWorker
@@ -54,7 +55,7 @@ async def _leave_while_dialling(gateway: RunningGateway, number: int, turns: int
 
 
 async def test_who_waits_is_served_when_the_one_before_leaves_at_any_moment():
-    rounds = 10 * MOMENTS
+    rounds = times(4, 10) * MOMENTS
     # Hundreds of connections of one address, one after the other.
     async with running_stack(limits={"connections_per_client": 100_000}) as running:
         heard = Counter(

@@ -24,6 +24,7 @@ from parley.models.minicpmo45.planning import MOST_SLOTS, budget_of, plan_of
 from parley.models.minicpmo45.quantize import Kind
 from parley.models.minicpmo45.runtime.caches import SlotCache
 from parley.models.minicpmo45.stages import language
+from parley.models.minicpmo45.token2wav.flow import Flow
 from parley.models.minicpmo45.token2wav.flow_memory import FlowMemory, memory_for_prompts
 from parley.models.minicpmo45.token2wav.token2wav import PROMPT_FRAMES, STEPS, VOICES_READY
 from parley.models.minicpmo45.token2wav.vocoder_files import FULL_FLOW, random_token2wav
@@ -58,6 +59,12 @@ class Card:
 
 
 @functools.cache
+def full_flow() -> Flow:
+    with torch.device("meta"):
+        return random_token2wav(slots=1, shape=FULL_FLOW, device="meta").flow
+
+
+@functools.cache
 def state_bytes(slots: int, context_tokens: int, *, has_small_caches: bool = False) -> int:
     """What all slots keep, by the classes that keep it."""
     bf16 = torch.bfloat16
@@ -80,19 +87,17 @@ def state_bytes(slots: int, context_tokens: int, *, has_small_caches: bool = Fal
         dtype=bf16, device=meta, is_eight_bit=has_small_caches,
     ).nbytes  # fmt: skip
     with torch.device("meta"):
-        flow = random_token2wav(slots=1, shape=FULL_FLOW, device="meta").flow
         history = memory_for_prompts(
-            flow, slots, steps=STEPS, prompt_frames=PROMPT_FRAMES, history=torch.bfloat16
+            full_flow(), slots, steps=STEPS, prompt_frames=PROMPT_FRAMES, history=torch.bfloat16
         )
     return context.nbytes + sound.nbytes + speech + history.nbytes
 
 
 def voice_bytes(seconds: float = 10.0) -> int:
     with torch.device("meta"):
-        flow = random_token2wav(slots=1, shape=FULL_FLOW, device="meta").flow
         frames = min(PROMPT_FRAMES, round(50 * seconds))
         kept = FlowMemory(
-            flow, 1, steps=STEPS, places=frames, columns=frames, history=torch.bfloat16
+            full_flow(), 1, steps=STEPS, places=frames, columns=frames, history=torch.bfloat16
         )
         return kept.nbytes
 

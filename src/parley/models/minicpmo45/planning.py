@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -233,7 +235,8 @@ def budget_of(
     once["captured graphs"] = GRAPHS_BYTES if settings.compile else 0
     once["a context unpacked from 8 bits"] = plan.unpacking_bytes
     once["libraries"] = LIBRARIES_BYTES
-    once["voices kept ready"] = VOICES_READY * _primed_bytes(settings) if config.has_tts else 0
+    voice = _vocoder_bytes(_planned_history(settings)).voice if config.has_tts else 0
+    once["voices kept ready"] = VOICES_READY * voice
     once["steps while they run"] = step_bytes(
         width=language.hidden_size,
         inner=language.intermediate_size,
@@ -255,14 +258,35 @@ def budget_of(
     return MemoryBudget(once, per_slot)
 
 
-def _primed_bytes(settings: ModelSettings) -> int:
-    """What the longest voice takes on the device."""
-    history = _planned_history(settings)
+@dataclass(frozen=True, slots=True)
+class _VocoderBytes:
+    """What the published vocoder takes on the device.
+
+    Args:
+        weights: once.
+        row: per slot.
+        voice: per voice that is kept ready; the longest.
+    """
+
+    weights: int
+    row: int
+    voice: int
+
+
+@functools.cache
+def _vocoder_bytes(history: torch.dtype | None) -> _VocoderBytes:
     with without_memory():
-        flow = random_token2wav(slots=1, shape=FULL_FLOW, device="meta").flow
+        vocoder = random_token2wav(slots=1, shape=FULL_FLOW, device="meta", history=history)
         frames = round(100 * PROMPT_S / 2)
-        memory = FlowMemory(flow, 1, steps=STEPS, places=frames, columns=frames, history=history)
-    return memory.nbytes
+        voice = FlowMemory(
+            vocoder.flow, 1, steps=STEPS, places=frames, columns=frames, history=history
+        )
+    networks = (vocoder.flow, vocoder.vocoder)
+    return _VocoderBytes(
+        weights=sum(stored_bytes(network.parameters()) for network in networks),
+        row=vocoder.row_bytes,
+        voice=voice.nbytes,
+    )
 
 
 def _planned_history(settings: ModelSettings) -> torch.dtype | None:
@@ -376,11 +400,7 @@ def _speech_slot_bytes(
         itemsize=dtype.itemsize,
         is_eight_bit=has_small_caches,
     )
-    with without_memory():
-        flow = random_token2wav(
-            slots=1, shape=FULL_FLOW, device="meta", history=_planned_history(settings)
-        )
-    return decoder + flow.row_bytes
+    return decoder + _vocoder_bytes(_planned_history(settings)).row
 
 
 def _voice_bytes(settings: ModelSettings, config: MiniCPMOConfig, folder: Path | None) -> int:
@@ -388,10 +408,7 @@ def _voice_bytes(settings: ModelSettings, config: MiniCPMOConfig, folder: Path |
     if not config.has_tts:
         return 0
     if folder is None:
-        with without_memory():
-            speech = random_token2wav(slots=1, shape=FULL_FLOW, device="meta")
-        networks = (speech.flow, speech.vocoder)
-        return sum(stored_bytes(network.parameters()) for network in networks)
+        return _vocoder_bytes(_planned_history(settings)).weights
     place = settings.token2wav or folder / TOKEN2WAV_FOLDER
     if missing_files(place):
         return 0
