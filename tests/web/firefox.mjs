@@ -20,7 +20,7 @@ export const findFirefox = () => PLACES.find((place) => place && existsSync(plac
 const PREFERENCES = {
   // Nothing is drawn sixty times a second then.
   'ui.prefersReducedMotion': 1,
-  'layout.frame_rate': 15,
+  'layout.frame_rate': 5,
   // One process for pages, and none that waits for the next.
   'fission.autostart': false,
   'dom.ipc.processCount': 1,
