@@ -38,6 +38,7 @@ import {
   silentMicrophone,
   hangUp,
   openGroup,
+  takeTurn,
   choose,
   MUTE_MS,
   spaceMutes,
@@ -158,17 +159,20 @@ const scenarios = {
     await page.goto('/half_duplex');
     await openGroup(page, 'When you have finished speaking');
     await tap(page);
+    await noteSupply(page);
     const from = Date.now();
     await mainButton(page).click();
     await activity(page, 'listening');
     const toListeningMs = Date.now() - from;
     await activity(page, 'hearing');
-    for (let turn = 0; turn < turns; turn++) {
+    const said = [];
+    // On a busy machine sound may come after what came before it has been heard: another turn is listened to then.
+    while (said.length < turns || (said.every(({ isLate }) => isLate) && said.length < turns + 2)) {
       await activity(page, 'speaking');
-      if (turn === 0) await speechFound(page);
+      if (said.length === 0) await speechFound(page);
       await activity(page, 'listening');
+      said.push(await takeTurn(page));
     }
-    const { levels, gaps } = await heard(page);
     await dragThreshold(page);
     await spaceMutes(page);
     await hangUp(page);
@@ -176,15 +180,20 @@ const scenarios = {
     const order = wire.types(wire.got).filter((type) => ['generating', 'turn_done'].includes(type));
     assert.deepEqual(order.slice(0, 2 * turns), Array(turns).fill(['generating', 'turn_done']).flat());
     await wire.ends('stopped');
-    const firstTurn = wire.got.slice(
-      0,
-      wire.got.findIndex(({ message }) => message.type === 'turn_done'),
+    assert.ok(
+      said.some(({ isLate }) => !isLate),
+      'in every turn sound came late',
     );
-    const sent = envelope(
-      firstTurn.filter(({ message }) => message.audio_data).flatMap(({ message }) => floats(message.audio_data)),
-      24000,
-    );
-    assertHeard(levels.slice(0, levels.findIndex((level) => level > 0.008) + sent.length + 160), sent, gaps);
+    const ends = wire.got.flatMap(({ message }, i) => (message.type === 'turn_done' ? [i] : []));
+    for (const [turn, { levels, gaps, isLate }] of said.entries()) {
+      if (isLate) continue;
+      const sounds = wire.got.slice(ends[turn - 1] ?? 0, ends[turn]).filter(({ message }) => message.audio_data);
+      const sent = envelope(
+        sounds.flatMap(({ message }) => floats(message.audio_data)),
+        24000,
+      );
+      assertHeard(levels.slice(0, levels.findIndex((level) => level > 0.008) + sent.length + 160), sent, gaps);
+    }
     // Nothing of the assistant's own voice goes back.
     for (const done of wire.got.filter(({ message }) => message.type === 'generating')) {
       const end = wire.got.find(({ at, message }) => at >= done.at && message.type === 'turn_done');
@@ -954,9 +963,10 @@ const scenarios = {
       wire.sent.filter(({ message }) => message.type === 'input_audio_buffer.append').map(({ message }) => message);
     await eventually(() => units().length >= seconds + 2, 'units after the clip');
     await hangUp(page);
-    const [first, second] = units();
+    const [first] = units();
     assert.ok(toneLevel(floats(first.audio), 700) > 0.01, 'the sound of the clip');
-    assert.notEqual(first.video_frames[0], second.video_frames[0]);
+    const pictures = new Set(units().flatMap(({ video_frames: pictured }) => pictured ?? []));
+    assert.ok(pictures.size > 1, 'the picture moves');
     // After the clip: its last picture, and silence.
     const last = units()[seconds + 1];
     assert.deepEqual(last.video_frames, units()[seconds].video_frames);

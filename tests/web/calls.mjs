@@ -410,7 +410,7 @@ export const callScenarios = {
     assert.ok(await page.locator('p-signal').isHidden());
   },
 
-  async w14_second_call({ page, context }) {
+  async w14_second_call({ page, context, expected }) {
     // Nothing of the first call is in the second, which is told when the network is away.
     await madeUp(page, {
       onStart: (say, call) => say(call === 1 ? speaking('The first call. ', true) : listening),
@@ -423,6 +423,8 @@ export const callScenarios = {
     await phase(page, 'live');
     assert.equal(await page.locator('p-transcript .assistant').count(), 0);
     assert.equal((await page.locator('.caption').textContent()).trim(), '');
+    // The page asks how the server is now and then.
+    expected.push(/INTERNET_DISCONNECTED/);
     await context.setOffline(true);
     await page.locator('.state').getByText('You appear to be offline').waitFor();
     await context.setOffline(false);

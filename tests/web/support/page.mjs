@@ -103,6 +103,18 @@ export async function noteSupply(page) {
   });
 }
 
+/** What was heard since the last time, a turn, and whether a piece of it came too late to be heard without a gap. */
+export async function takeTurn(page) {
+  const said = await heard(page);
+  const pieces = await page.evaluate(() => {
+    const { pieces } = globalThis.__supply;
+    Object.assign(globalThis.__supply, { pieces: [] });
+    Object.assign(globalThis.__tap, { blocks: [], gaps: 0 });
+    return pieces.map(({ at, samples }) => ({ at, samples }));
+  });
+  return { ...said, isLate: said.gaps > 0 && cameLate(pieces) };
+}
+
 /** From the next turn on all of a turn is handed over at once; what was heard before does not count. */
 export async function holdSupply(page) {
   await page.evaluate(() => {
