@@ -25,6 +25,7 @@ from torch.nn import functional as F
 
 from parley.models.minicpmo45.runtime import slot_attention
 from parley.models.minicpmo45.token2wav.convolution import FrameProduct
+from parley.models.minicpmo45.token2wav.cpu_products import linear_gelu, mish
 
 TIME_WIDTH = 256
 """Width of the sine/cosine code of time. Source: shape of `t_embedder.mlp.0`."""
@@ -206,7 +207,7 @@ class FrameConv(nn.Module):
     def forward(self, x: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
         """Shapes (2 R, T, W) and (2 R, 2 convolutions, 2 frames, W); returns the next past too."""
         first = torch.cat([past[:, 0], x], dim=1)
-        y = F.mish(self.block["3"](self.block["1"](first)))
+        y = mish(self.block["3"](self.block["1"](first)))
         second = torch.cat([past[:, 1], y], dim=1)
         y = self.block["6"](second)
         return y, torch.stack([first[:, -CONV_FRAMES:], second[:, -CONV_FRAMES:]], dim=1)
@@ -221,7 +222,7 @@ class FrameMlp(nn.Module):
         self.fc2 = nn.Linear(inner, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.fc2(F.gelu(self.fc1(x), approximate="tanh"))
+        out: Tensor = self.fc2(linear_gelu(x, self.fc1))
         return out
 
 

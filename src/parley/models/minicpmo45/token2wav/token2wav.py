@@ -27,6 +27,7 @@ from torch import Tensor
 from parley.models.minicpmo45.runtime.graphs import GraphRunner
 from parley.models.minicpmo45.runtime.streams import Arrival, OneStream, SpeechStream
 from parley.models.minicpmo45.token2wav.conformer import LOOK_AHEAD
+from parley.models.minicpmo45.token2wav.cpu_products import prepare
 from parley.models.minicpmo45.token2wav.flow import Flow
 from parley.models.minicpmo45.token2wav.flow_memory import (
     FlowMark,
@@ -110,6 +111,7 @@ class Token2Wav:
         history: torch.dtype | None = None,
     ) -> None:
         self.flow, self.vocoder = flow, vocoder
+        prepare(flow)
         self.history = history
         self.leads_with_silence = leads_with_silence
         self.is_causal = isinstance(vocoder, CausalVocoder)
