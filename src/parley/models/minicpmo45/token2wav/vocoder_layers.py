@@ -35,6 +35,9 @@ DILATIONS = (1, 3, 5)
 LIMIT = 0.99
 """Samples are clamped to plus and minus this."""
 
+CACHED_NUMBERS = 65_536
+"""Numbers that an activation takes at once on a CPU: a quarter of a MiB."""
+
 SINE_LEVEL = 0.1
 VOICED_NOISE = 0.003
 VOICED_HZ = 10.0
@@ -47,10 +50,20 @@ class Snake(nn.Module):
         super().__init__()
         self.alpha = nn.Parameter(torch.ones(channels))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, out: Tensor | None = None) -> Tensor:
+        """`x` has shape (R, channels, N); `out`: where to, may be `x`."""
         alpha = self.alpha[:, None]
-        wave = (x * alpha).sin_()
-        return torch.addcmul(x, wave.mul_(wave), 1 / (alpha + 1e-9))
+        height = 1 / (alpha + 1e-9)
+        if x.device.type != "cpu":
+            wave = (x * alpha).sin_()
+            return torch.addcmul(x, wave.mul_(wave), height)
+        # A processor's cache holds a piece through all four passes.
+        out = torch.empty_like(x) if out is None else out
+        length = max(1, CACHED_NUMBERS // (x.shape[0] * x.shape[1]))
+        for piece, result in zip(x.split(length, 2), out.split(length, 2), strict=True):
+            wave = (piece * alpha).sin_()
+            torch.addcmul(piece, wave.mul_(wave), height, out=result)
+        return out
 
 
 class ResidualBlock(nn.Module):
@@ -73,7 +86,8 @@ class ResidualBlock(nn.Module):
         for conv1, conv2, snake1, snake2 in zip(
             self.convs1, self.convs2, self.activations1, self.activations2, strict=True
         ):
-            x = conv2(snake2(conv1(snake1(x)))).add_(x)
+            y = conv1(snake1(x))
+            x = conv2(snake2(y, out=y)).add_(x)
         return x
 
 
