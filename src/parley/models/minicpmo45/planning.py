@@ -40,6 +40,7 @@ from parley.models.minicpmo45.runtime.attention import make_attention
 from parley.models.minicpmo45.runtime.eight_bits import cache_bytes
 from parley.models.minicpmo45.runtime.meta import without_memory
 from parley.models.minicpmo45.stages.language import PREFILL_STEP_TOKENS
+from parley.models.minicpmo45.token2wav.cpu_products import added_bytes
 from parley.models.minicpmo45.token2wav.flow_memory import FlowMemory
 from parley.models.minicpmo45.token2wav.token2wav import STEPS, VOICES_READY
 from parley.models.minicpmo45.token2wav.vocoder_files import (
@@ -106,7 +107,15 @@ def describe(settings: ModelSettings) -> ModelPlan:
     except SetupError as error:
         problems.append(f"{error} {error.hint}".strip())
     free = _free_bytes(device)
-    plan = plan_of(settings, config, folder, dtype, kind, has_small_caches=has_small_caches)
+    plan = plan_of(
+        settings,
+        config,
+        folder,
+        dtype,
+        kind,
+        has_small_caches=has_small_caches,
+        on_cpu=device.type == "cpu",
+    )
     budget = budget_of(
         settings, config, plan, dtype, reads_in_place=_reads_in_place(settings, device)
     )
@@ -264,11 +273,13 @@ class _VocoderBytes:
 
     Args:
         weights: once.
+        added_on_cpu: besides them, where it computes on a CPU.
         row: per slot.
         voice: per voice that is kept ready; the longest.
     """
 
     weights: int
+    added_on_cpu: int
     row: int
     voice: int
 
@@ -284,6 +295,7 @@ def _vocoder_bytes(history: torch.dtype | None) -> _VocoderBytes:
     networks = (vocoder.flow, vocoder.vocoder)
     return _VocoderBytes(
         weights=sum(stored_bytes(network.parameters()) for network in networks),
+        added_on_cpu=added_bytes(vocoder.flow),
         row=vocoder.row_bytes,
         voice=voice.nbytes,
     )
@@ -351,6 +363,7 @@ def plan_of(
     kind: Kind,
     *,
     has_small_caches: bool = False,
+    on_cpu: bool = False,
 ) -> MemoryPlan:
     """The memory plan of what the settings ask for."""
     return plan(
@@ -360,7 +373,7 @@ def plan_of(
         speech_slot_bytes=_speech_slot_bytes(
             settings, config, dtype, has_small_caches=has_small_caches
         ),
-        voice_bytes=_voice_bytes(settings, config, folder),
+        voice_bytes=_voice_bytes(settings, config, folder, on_cpu=on_cpu),
         quantize=kind,
         has_small_caches=has_small_caches,
     )
@@ -403,13 +416,17 @@ def _speech_slot_bytes(
     return decoder + _vocoder_bytes(_planned_history(settings)).row
 
 
-def _voice_bytes(settings: ModelSettings, config: MiniCPMOConfig, folder: Path | None) -> int:
+def _voice_bytes(
+    settings: ModelSettings, config: MiniCPMOConfig, folder: Path | None, *, on_cpu: bool
+) -> int:
     """What the vocoder's weights take; they are float32 and stay so."""
     if not config.has_tts:
         return 0
+    published = _vocoder_bytes(_planned_history(settings))
+    added = published.added_on_cpu if on_cpu else 0
     if folder is None:
-        return _vocoder_bytes(_planned_history(settings)).weights
+        return published.weights + added
     place = settings.token2wav or folder / TOKEN2WAV_FOLDER
     if missing_files(place):
         return 0
-    return sum((place / name).stat().st_size for name in (FLOW_FILE, VOCODER_FILE))
+    return added + sum((place / name).stat().st_size for name in (FLOW_FILE, VOCODER_FILE))

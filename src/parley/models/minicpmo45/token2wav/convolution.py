@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-
 TAPS_IN_PAIRS = 3
 """Taps of a convolution whose results are computed two at a time."""
 
@@ -46,19 +45,20 @@ class FrameProduct(nn.Conv1d):
         self.register_buffer("paired", torch.empty(0), persistent=False)
         lay_by_taps(self)
 
-    def lay_for_pairs(self) -> int:
-        """Compute two results of three taps at once from now on: four products instead of six.
+    @property
+    def added_bytes(self) -> int:
+        """What `lay_for_pairs` needs besides the weights."""
+        taps = self.kernel_size[0]
+        return 2 * self.weight.nbytes // taps if taps == TAPS_IN_PAIRS else 0
 
-        Returns:
-            Bytes that this needs; 0 with another number of taps.
-        """
+    def lay_for_pairs(self) -> None:
+        """Compute two results of three taps at once from now on: four products instead of six."""
         if self.kernel_size[0] != TAPS_IN_PAIRS:
-            return 0
+            return
         left, middle, right = self.weight.detach().permute(2, 1, 0)
         both = left + right
         self.paired = torch.stack([left, middle, right, (both + middle) / 2, (both - middle) / 2])
         self.weight = nn.Parameter(self.paired[:3].permute(2, 1, 0), self.weight.requires_grad)
-        return self.paired[3:].nbytes
 
     def forward(self, x: Tensor) -> Tensor:
         """Shape (R, T + taps - 1, W) to (R, T, W)."""

@@ -23,23 +23,24 @@ MISH_LINEAR_FROM = 20.0
 number."""
 
 
-def prepare(network: nn.Module) -> int:
+def prepare(network: nn.Module) -> None:
     """Lay out the weights of a network that computes on a CPU in float32; names, shapes and
-    values of its parameters stay.
-
-    Returns:
-        Bytes that are needed besides the parameters.
-    """
-    extra = 0
+    values of its parameters stay."""
     for module in network.modules():
         weight = getattr(module, "weight", None)
         if not isinstance(weight, Tensor) or not is_served(weight):
             continue
         if isinstance(module, FrameProduct):
-            extra += module.lay_for_pairs()
+            module.lay_for_pairs()
         elif isinstance(module, nn.Linear):
             module.weight = nn.Parameter(weight.detach().t().contiguous().t(), weight.requires_grad)
-    return extra
+
+
+def added_bytes(network: nn.Module) -> int:
+    """What `prepare` needs besides the parameters."""
+    return sum(
+        module.added_bytes for module in network.modules() if isinstance(module, FrameProduct)
+    )
 
 
 def is_served(x: Tensor) -> bool:
