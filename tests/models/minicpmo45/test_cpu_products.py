@@ -26,8 +26,8 @@ def seeded(*size: int, seed: int = 0) -> torch.Tensor:
 @torch.inference_mode()
 def test_a_convolution_of_frames_is_what_the_library_makes(taps: int, frames: int) -> None:
     torch.manual_seed(0)
-    network = nn.Sequential(FrameProduct(32, taps))
-    convolution = network[0]
+    convolution = FrameProduct(32, taps)
+    network = nn.Sequential(convolution)
     before = {name: value.clone() for name, value in network.state_dict().items()}
     # Not contiguous: a step's past lies elsewhere.
     x = seeded(2, 32, frames + taps - 1).transpose(1, 2)
@@ -86,13 +86,14 @@ def test_a_projection_keeps_its_weights_and_its_result() -> None:
 
 
 def test_other_precisions_are_left_alone() -> None:
-    network = nn.Sequential(FrameProduct(32, 3), nn.Linear(32, 32)).bfloat16()
+    convolution = FrameProduct(32, 3)
+    network = nn.Sequential(convolution, nn.Linear(32, 32)).bfloat16()
     strides = [weight.stride() for weight in network.parameters()]
 
     prepare(network)
 
     assert [weight.stride() for weight in network.parameters()] == strides
-    assert network[0].paired.numel() == 0
+    assert convolution.paired.numel() == 0
 
 
 def test_activations_are_the_librarys() -> None:

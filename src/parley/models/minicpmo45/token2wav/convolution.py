@@ -86,7 +86,7 @@ class FrameProduct(nn.Conv1d):
         early, late = torch.unflatten(x, 1, (-1, 2)).unbind(2)
         a, b, c, d = early[:, :pairs], late[:, :pairs], early[:, 1:], late[:, 1:]
         first = torch.mm((a - c).flatten(0, 1), left)
-        common = torch.addmm(self.bias, (b + c).flatten(0, 1), total)
+        common = F.linear((b + c).flatten(0, 1), total.t(), self.bias)
         apart = torch.mm((c - b).flatten(0, 1), other)
         last = torch.mm((b - d).flatten(0, 1), right)
         out = x.new_empty(rows * pairs, 2, width)

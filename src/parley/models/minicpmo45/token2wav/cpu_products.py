@@ -59,7 +59,7 @@ def mish(x: Tensor) -> Tensor:
 
 def linear_gelu(x: Tensor, linear: nn.Linear) -> Tensor:
     """A projection and the tanh form of GELU."""
-    if is_served(x) and is_served(linear.weight) and torch.backends.mkldnn.is_available():
+    if is_served(x) and is_served(linear.weight) and torch._C._has_mkldnn:
         # oneDNN computes the activation while the product is still in the processor's cache.
         out: Tensor = torch.ops.mkldnn._linear_pointwise(
             x, linear.weight, linear.bias, "gelu", [], "tanh"

@@ -60,7 +60,9 @@ class Snake(nn.Module):
         # A processor's cache holds a piece through all four passes.
         out = torch.empty_like(x) if out is None else out
         length = max(1, CACHED_NUMBERS // (x.shape[0] * x.shape[1]))
-        for piece, result in zip(x.split(length, 2), out.split(length, 2), strict=True):
+        for piece, result in zip(
+            torch.split(x, length, 2), torch.split(out, length, 2), strict=True
+        ):
             wave = (piece * alpha).sin_()
             torch.addcmul(piece, wave.mul_(wave), height, out=result)
         return out
