@@ -106,7 +106,9 @@ def _open(data: bytes, limit_pixels: int, limit_bytes: int) -> Image.Image:
 def _decode(picture: Image.Image, keep_pixels: int | None) -> Pixels:
     try:
         picture.load()
-        upright = ImageOps.exif_transpose(_reduced(picture, keep_pixels))
+        upright = _reduced(picture, keep_pixels)
+        # In place: else a picture that stands upright already is copied.
+        ImageOps.exif_transpose(upright, in_place=True)
     except (OSError, ValueError, SyntaxError) as error:
         raise InvalidPayload("The image cannot be read.") from error
     return np.ascontiguousarray(np.asarray(_to_rgb(upright), dtype=np.uint8))
@@ -149,7 +151,7 @@ def _to_rgb(picture: Image.Image) -> Image.Image:
         layered = picture.convert("RGBA")
         ground = Image.new("RGBA", layered.size, "white")
         return Image.alpha_composite(ground, layered).convert("RGB")
-    return picture.convert("RGB")
+    return picture if picture.mode == "RGB" else picture.convert("RGB")
 
 
 def _eight_bits(picture: Image.Image) -> Image.Image:
