@@ -333,12 +333,13 @@ async def test_the_context_of_duplex_holds_what_was_heard(played_s, heard_text):
         for piece in chunks(noise(1.0), 0.1):
             talk.say(unit(pcm64(piece)))
         stopped = await state(talk, "stopped")
-        count = talk.types.count("result")
         talk.say(unit(quiet()))
-        after = await talk.until("result", count + 1)
+        # On a busy machine the second of noise is decided before it stops the answer, and the
+        # context goes back with the one after it.
+        after = await talk.until("result", 8)
 
         words = len(stopped["text"].split())
-        units = count + 1 - 5
+        units = 8 - 5
         assert stopped["text"] == heard_text
         assert last["text"].startswith(heard_text)
         # A unit that speaks takes a token to decide it, and its words.
