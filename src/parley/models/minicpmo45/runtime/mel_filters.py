@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,7 @@ _SLANEY_BREAK_HZ = 1000.0
 _SLANEY_LOG_STEP = math.log(6.4) / 27
 
 
+@lru_cache(maxsize=8)
 def mel_filters(bins: int, size: int, rate_hz: int, high_hz: float) -> Wide:
     """Slaney's triangles with equal areas, shape (bins, size / 2 + 1)."""
     points = _slaney_hz(np.linspace(0.0, _slaney_mel(high_hz), bins + 2))

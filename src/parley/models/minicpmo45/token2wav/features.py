@@ -127,7 +127,6 @@ def _spectrum(padded: Wide, size: int, hop: int) -> Wide:
     return np.abs(np.fft.rfft(frames * window))
 
 
-@lru_cache(maxsize=8)
 @lru_cache(maxsize=1)
 def _povey_window() -> Wide:
     """A symmetric Hann window to the power of 0.85."""
