@@ -8,7 +8,6 @@ do other things between them.
 from __future__ import annotations
 
 import functools
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +18,7 @@ from torch.nn import functional
 
 from parley.media.pcm import Samples
 from parley.models.cascade.int8 import Int8Linear, quantized
+from parley.models.mel_filters import mel_filters
 
 RATE_HZ = 16_000
 HOP, WINDOW, MELS = 160, 400, 80
@@ -216,23 +216,9 @@ class Whisper(nn.Module):
 
 
 @functools.cache
-def mel_filters() -> npt.NDArray[np.float32]:
-    """80 triangles on the Slaney scale over a spectrum of 400 points at 16 kHz (80, 201)."""
-
-    def to_mel(hertz: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        low = hertz / (200 / 3)
-        high = 15 + np.log(np.maximum(hertz, 1e-9) / 1000) * (27 / math.log(6.4))
-        return np.where(hertz >= 1000, high, low)
-
-    def to_hertz(mel: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        return np.where(mel >= 15, 1000 * np.exp((mel - 15) * (math.log(6.4) / 27)), mel * 200 / 3)
-
-    edges = to_hertz(np.linspace(0.0, float(to_mel(np.array(8000.0))), MELS + 2))
-    hertz = np.linspace(0, 8000, WINDOW // 2 + 1)
-    up = (hertz - edges[:-2, None]) / (edges[1:-1] - edges[:-2])[:, None]
-    down = (edges[2:, None] - hertz) / (edges[2:] - edges[1:-1])[:, None]
-    bank = np.maximum(0, np.minimum(up, down)) * (2 / (edges[2:] - edges[:-2]))[:, None]
-    return bank.astype(np.float32)
+def _mel_bank() -> npt.NDArray[np.float32]:
+    """80 triangles over a spectrum of 400 points at 16 kHz (80, 201)."""
+    return mel_filters(MELS, WINDOW, RATE_HZ, RATE_HZ / 2).astype(np.float32)
 
 
 def log_mel(samples: Samples, window_s: float) -> Tensor:
@@ -245,6 +231,6 @@ def log_mel(samples: Samples, window_s: float) -> Tensor:
     frames = np.lib.stride_tricks.sliding_window_view(padded, WINDOW)[::HOP][: count // HOP]
     spectrum = np.fft.rfft(frames * np.hanning(WINDOW + 1)[:-1].astype(np.float32), axis=1)
     power = (spectrum.real**2 + spectrum.imag**2).astype(np.float32)
-    mel = np.log10(np.maximum(power @ mel_filters().T, 1e-10))
+    mel = np.log10(np.maximum(power @ _mel_bank().T, 1e-10))
     mel = np.maximum(mel, mel.max() - 8)
     return torch.from_numpy(((mel + 4) / 4).T.astype(np.float32).copy())

@@ -1,4 +1,4 @@
-"""Slaney's mel filters, which the audio encoder, the speech tokenizer and the vocoder share."""
+"""Slaney's mel filters: for the ears of Whisper, MiniCPM-o's among them, and for its vocoder."""
 
 from __future__ import annotations
 
