@@ -194,13 +194,13 @@ class Servers:
         async with self._one_at_a_time:
             await self._until_busy()
             await asyncio.sleep(delay_s)
-            victim = self._copy_store_pid()
+            victim = self.copy_store_pid()
             if victim is None:
                 return False
             os.kill(victim, signal.SIGKILL)
 
             async def is_another() -> bool:
-                return self._copy_store_pid() not in (victim, None)
+                return self.copy_store_pid() not in (victim, None)
 
             await self._until(is_another)
             await asyncio.sleep(FILLED_S)
@@ -227,8 +227,8 @@ class Servers:
         before = self.outages[number]
         self.outages[number] = Outage(before.kind, before.began_s, time.monotonic())
 
-    def _copy_store_pid(self) -> int | None:
-        """Of the one that is there, whichever gateway started it."""
+    def copy_store_pid(self) -> int | None:
+        """Of the process that holds copies, if there is one, whichever gateway started it."""
         at = copy_store_process.find(Path(self._folder, "data"))
         return at.pid if at is not None and Path(f"/proc/{at.pid}").exists() else None
 

@@ -36,16 +36,6 @@ def threads_cpu_s(pid: int) -> float:
     return sum(int(thread.read_text().split()[0]) for thread in threads) / 1e9
 
 
-def child_pid(pid: int, module: str) -> int | None:
-    """The process that another one started to run a Python module, if there is one."""
-    for path in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in path.read_text().split():
-            with contextlib.suppress(OSError):
-                if module.encode() in Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0"):
-                    return int(child)
-    return None
-
-
 def rss_mb(pid: int) -> float | None:
     """Resident memory of a process, where the system tells."""
     try:

@@ -20,12 +20,11 @@ from typing import Final
 
 from parley.cli.bench.chaos_servers import Servers
 from parley.cli.bench.model import made_up_speech
-from parley.cli.bench.processes import child_pid, rss_mb, threads_cpu_s
+from parley.cli.bench.processes import rss_mb, threads_cpu_s
 from parley.client.duplex import DuplexClient
 from parley.errors import ParleyError, SetupError
 from parley.media.pcm import INPUT_RATE_HZ, Pcm
 
-COPY_STORE: Final = "parley.gateway.copy_store"
 SPEECH_UNITS: Final = 4
 WARM_S: Final = 3.0
 
@@ -136,7 +135,7 @@ async def _hold(server: Servers, sessions: int, seconds: float, *, resume: bool)
     ]
     try:
         await asyncio.sleep(WARM_S)
-        gateway, store = server.gateway_pid, child_pid(server.gateway_pid, COPY_STORE)
+        gateway, store = server.gateway_pid, server.copy_store_pid()
         units, before_s, store_before_s = counts.units, threads_cpu_s(gateway), _cpu_s(store)
         await asyncio.sleep(seconds)
         units, spent_s = counts.units - units, threads_cpu_s(gateway) - before_s
