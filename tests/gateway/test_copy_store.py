@@ -575,6 +575,23 @@ async def test_a_second_gateway_in_the_same_folder_has_a_copy_store_of_its_own(
         assert (await worker.send(part(1, b"still there", series=2))).is_kept
 
 
+async def test_the_file_of_a_copy_store_that_was_killed_is_replaced(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        # Bound, and nobody listens. The number is one that is in use.
+        taken.bind(("127.0.0.1", 0))
+        gone = StoreAt(taken.getsockname()[1], os.getpid(), token="t", secret="s")
+        (tmp_path / FILE).write_bytes(msgspec.json.encode(gone))
+        process = CopyStoreProcess(ServeCopies(9, 9), copies([]), folder=tmp_path)
+        running = asyncio.create_task(process.run())
+        process.want()
+        await until(lambda: process.is_up)
+
+        at = msgspec.json.decode((tmp_path / FILE).read_bytes(), type=StoreAt)
+        assert at.pid == process.pid
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
 async def test_a_copy_store_to_which_no_gateway_comes_ends(tmp_path: Path) -> None:
     limits = {"resume_window_s": 0.2}
     async with (

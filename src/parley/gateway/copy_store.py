@@ -14,6 +14,7 @@ import contextlib
 import os
 import secrets
 import signal
+import socket
 import ssl
 import sys
 from collections.abc import Callable, Iterator
@@ -71,6 +72,9 @@ COUNT_EVERY_S: Final = 1.0
 PIECE_BYTES: Final = 4 << 20
 """A log is given back in pieces of this size."""
 PRIVATE: Final = 0o600
+LOOPBACK: Final = "127.0.0.1"
+LOOK_S: Final = 1.0
+"""How long another copy store may take to let us in."""
 
 _hello = msgspec.msgpack.Decoder(CopyHello)
 _proof = msgspec.msgpack.Decoder(CopyProof)
@@ -417,7 +421,7 @@ async def serve(path: Path) -> None:
     loop = asyncio.get_running_loop()
     at = StoreAt(0, os.getpid(), secrets.token_urlsafe(32), secrets.token_urlsafe(32))
     server = CopyServer(at)
-    listener = await loop.create_server(lambda: Guest(server), "127.0.0.1", 0)
+    listener = await loop.create_server(lambda: Guest(server), LOOPBACK, 0)
     server.at = at = msgspec.structs.replace(at, port=listener.sockets[0].getsockname()[1])
     loop.add_signal_handler(signal.SIGTERM, server.ask_to_end)
     written = msgspec.json.encode(at)
@@ -446,8 +450,10 @@ def _is_anothers(path: Path) -> bool:
     """Whether another copy store that runs has written the file: two servers share a folder, and
     what this one holds is not found after a crash."""
     with contextlib.suppress(OSError, msgspec.MsgspecError):
-        os.kill(msgspec.json.decode(path.read_bytes(), type=StoreAt).pid, 0)
-        return True
+        at = msgspec.json.decode(path.read_bytes(), type=StoreAt)
+        # Not by its number: one that was killed keeps it until somebody waits for it.
+        with socket.create_connection((LOOPBACK, at.port), timeout=LOOK_S):
+            return True
     return False
 
 
