@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import secrets
 import signal
 import subprocess
 import sys
@@ -24,29 +23,23 @@ from parley.gateway.copies import Copies
 from parley.gateway.signals import Signal
 from parley.protocol.control import CopyStoreAt
 from parley.protocol.copies import (
-    CHALLENGE_BYTES,
     GREETING_LIMIT_BYTES,
     LENGTH_BYTES,
     ChangeBounds,
-    CopyChallenge,
-    CopyHello,
-    CopyProof,
-    CopyWelcome,
     EndStore,
     FromCopies,
     FromStore,
     MessageSplitter,
     MessageTooLarge,
+    NotOurStore,
     ReloadCertificate,
     ServeCopies,
     StoreAt,
     StoreCounts,
+    StoreGreeting,
     StoreReady,
     ToStore,
     framed,
-    is_proof,
-    proof_of_guest,
-    proof_of_store,
 )
 
 FILE: Final = "copy-store.json"
@@ -69,8 +62,6 @@ ENDED: Final = "its connection broke"
 
 log = logs.get(__name__)
 _decoder = msgspec.msgpack.Decoder(FromStore)
-_challenge = msgspec.msgpack.Decoder(CopyChallenge)
-_welcome = msgspec.msgpack.Decoder(CopyWelcome)
 
 
 class NoStore(Exception):
@@ -232,12 +223,11 @@ class CopyStoreProcess:
             missed = 0
             try:
                 for each in splitter.feed(data):
-                    message = _decoder.decode(each)
-                    match message:
-                        case StoreReady():
-                            self._is_ready(message)
-                        case _:
-                            self._heard(message)
+                    match _decoder.decode(each):
+                        case StoreReady() as ready:
+                            self._is_ready(ready)
+                        case told:
+                            self._heard(told)
             except (msgspec.MsgspecError, MessageTooLarge) as error:
                 return f"nonsense: {error}"
 
@@ -297,15 +287,14 @@ async def _greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, sec
         NoStore: it is something else.
         OSError: it is gone.
     """
-    asked = secrets.token_bytes(CHALLENGE_BYTES)
+    greeting = StoreGreeting(secret, is_gateway=True)
     try:
         async with asyncio.timeout(GREETING_S):
-            writer.write(framed(CopyHello(asked, is_gateway=True)))
-            theirs = _challenge.decode(await _message(reader))
-            if not is_proof(theirs.proof, proof_of_store(secret, asked)):
-                raise NoStore("What listens there does not know the secret.")
-            writer.write(framed(CopyProof(proof_of_guest(secret, theirs.challenge))))
-            _welcome.decode(await _message(reader))
+            writer.write(greeting.hello)
+            while (reply := greeting.answer(await _message(reader))) is not None:
+                writer.write(reply)
+    except NotOurStore:
+        raise NoStore("What listens there does not know the secret.") from None
     except EOFError:
         raise NoStore("It belongs to another server in this data folder.") from None
     except (msgspec.MsgspecError, TimeoutError):

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import secrets
 from collections.abc import Iterator
 from typing import Final
 
@@ -128,6 +129,44 @@ def proof_of_guest(token: str, challenge: bytes) -> bytes:
     """What a worker (with its token) or a gateway (with its secret) answers to the copy store's
     challenge."""
     return _proof(token, b"guest", challenge)
+
+
+class NotOurStore(Exception):
+    """What listens there does not know the token."""
+
+
+class StoreGreeting:
+    """The way into a copy store: what to send, message by message.
+
+    Args:
+        token: of workers; of a gateway: its secret.
+    """
+
+    def __init__(self, token: str, *, is_gateway: bool = False) -> None:
+        self._token = token
+        self._asked = secrets.token_bytes(CHALLENGE_BYTES)
+        self._has_proved = False
+        self.hello = framed(CopyHello(self._asked, is_gateway))
+
+    def answer(self, message: bytes | memoryview) -> bytes | None:
+        """What to send after the other end's message; None: we are in.
+
+        Raises:
+            NotOurStore: see there.
+            msgspec.MsgspecError: it does not speak as a copy store does.
+        """
+        if self._has_proved:
+            _welcome.decode(message)
+            return None
+        theirs = _challenge.decode(message)
+        if not is_proof(theirs.proof, proof_of_store(self._token, self._asked)):
+            raise NotOurStore
+        self._has_proved = True
+        return framed(CopyProof(proof_of_guest(self._token, theirs.challenge)))
+
+
+_challenge = msgspec.msgpack.Decoder(CopyChallenge)
+_welcome = msgspec.msgpack.Decoder(CopyWelcome)
 
 
 def is_proof(shown: bytes, right: bytes) -> bool:

@@ -8,7 +8,6 @@ go by the control connection; whenever that changes, everything is sent anew.
 from __future__ import annotations
 
 import asyncio
-import secrets
 import ssl
 from collections.abc import Callable
 from typing import Final, cast
@@ -18,17 +17,11 @@ import msgspec
 from parley import logs
 from parley.protocol.control import CopyPart, CopyStoreAt, CopyStored
 from parley.protocol.copies import (
-    CHALLENGE_BYTES,
-    CopyChallenge,
-    CopyHello,
-    CopyProof,
-    CopyWelcome,
     MessageSplitter,
     MessageTooLarge,
+    NotOurStore,
+    StoreGreeting,
     framed,
-    is_proof,
-    proof_of_guest,
-    proof_of_store,
 )
 
 OPEN_S: Final = 5.0
@@ -45,8 +38,6 @@ ANSWER_LIMIT_BYTES: Final = 1024
 LOOPBACK: Final = "127.0.0.1"
 
 _log = logs.get(__name__)
-_challenge = msgspec.msgpack.Decoder(CopyChallenge)
-_welcome = msgspec.msgpack.Decoder(CopyWelcome)
 _stored = msgspec.msgpack.Decoder(CopyStored)
 
 
@@ -160,15 +151,13 @@ class _StoreConnection(asyncio.Protocol):
     """One connection. `ready` is done once both have proved who they are."""
 
     def __init__(self, token: str, stored: Callable[[CopyStored], None]) -> None:
-        self._token = token
+        self._greeting = StoreGreeting(token)
         self._stored = stored
         self._loop = asyncio.get_running_loop()
         self.ready: asyncio.Future[None] = self._loop.create_future()
         self._over: asyncio.Future[None] = self._loop.create_future()
         self._transport: asyncio.Transport | None = None
         self._splitter = MessageSplitter(ANSWER_LIMIT_BYTES)
-        self._asked = secrets.token_bytes(CHALLENGE_BYTES)
-        self._has_proved = False
         self._waiting: dict[str, float] = {}
         """When parts were sent that are not answered, by session."""
         self._answered_s = self._loop.time()
@@ -176,7 +165,7 @@ class _StoreConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports are not asyncio's.
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.write(framed(CopyHello(self._asked)))
+        self._transport.write(self._greeting.hello)
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -222,16 +211,15 @@ class _StoreConnection(asyncio.Protocol):
 
     def _greeted(self, message: bytes | memoryview) -> None:
         assert self._transport is not None
-        if self._has_proved:
-            _welcome.decode(message)
-            self.ready.set_result(None)
-            return
-        theirs = _challenge.decode(message)
-        if not is_proof(theirs.proof, proof_of_store(self._token, self._asked)):
+        try:
+            reply = self._greeting.answer(message)
+        except NotOurStore:
             self._refuse("It does not know the gateway's token.")
             return
-        self._has_proved = True
-        self._transport.write(framed(CopyProof(proof_of_guest(self._token, theirs.challenge))))
+        if reply is None:
+            self.ready.set_result(None)
+        else:
+            self._transport.write(reply)
 
     def _refuse(self, why: str) -> None:
         if not self.ready.done():
