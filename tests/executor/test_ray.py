@@ -148,7 +148,8 @@ async def all_gone(pids: list[int]) -> None:
 
 async def test_more_workers_than_gpus_wait_and_a_new_node_takes_them(cluster: Any) -> None:
     async with on_ray(cluster, 3, "waits") as house, house.watched():
-        await until(lambda: house.usable == 2 and house.pool.waiting, PROCESS_S)
+        # A worker may be connected before its executor has heard that it waits no longer.
+        await until(lambda: house.usable == 2 and len(house.pool.waiting) == 1, PROCESS_S)
         async with house.gateway.http() as http:
             status = (await http.get("/status")).json()
         (why,) = status["waiting_workers"].values()
@@ -397,7 +398,9 @@ def test_a_call_goes_on_while_the_head_is_away_and_workers_are_replaced_when_it_
                 call.send(json.dumps({"type": "stop"}))
                 assert json.loads(call.recv(HANG_S))["type"] == "stopped"
             with connect_now(f"{ws}/ws/duplex/omni_2?extensions=true") as call:
-                assert json.loads(call.recv(HANG_S))["type"] == "queue_done", "the slot is free"
+                # The slot is free again, if not in the very moment of the hang-up.
+                while (said := json.loads(call.recv(HANG_S))["type"]) != "queue_done":
+                    assert said in ("queued", "queue_update")
             finished = [one["session_id"] for one in ask("/api/sessions")[1]["recordings"]]
 
         (process,) = workers_of(tmp_path)

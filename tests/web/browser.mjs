@@ -21,8 +21,8 @@ import {
   tap,
   heard,
   noteSupply,
-  holdSupply,
-  cameLate,
+  hearTurn,
+  messagesOf,
   hearOn,
   eventually,
   noteFlush,
@@ -309,36 +309,9 @@ const scenarios = {
     await tap(page);
     await noteSupply(page);
     await mainButton(page).click();
-    await activity(page, 'speaking');
-    // Where answers come late the person would speak again before the end, and lower the voice.
-    const mute = () => page.locator('body').press('m');
-    await mute();
-    await activity(page, 'listening');
-    await hearOn(page, 0.5);
-    let said = await heard(page);
-    // On a busy machine a unit may come after the one before it has been heard. No page can hide that: another turn
-    // is held back until all of it is there, and has to be heard without a gap.
-    const isLate = said.gaps > 0 && cameLate(await page.evaluate(() => globalThis.__supply.pieces));
-    if (isLate) {
-      await holdSupply(page);
-      await mute();
-      await until(page, () => globalThis.__supply.pieces.length > 0);
-      await mute();
-      await until(page, () => globalThis.__supply.isOver);
-      const pieces = await page.evaluate(() => globalThis.__supply.pieces.map(({ samples }) => samples));
-      await hearOn(page, pieces.reduce((sum, samples) => sum + samples, 0) / 24000 + 1);
-      said = await heard(page);
-    }
+    const { said, isLate } = await hearTurn(page);
     await hangUp(page);
-    const speaking = wire.got.filter(({ message }) => message.type === 'response.output_audio.delta');
-    const ends = speaking.flatMap(({ message }, i) => (message.end_of_turn ? [i + 1] : []));
-    const from = isLate ? ends[0] : 0;
-    const turn = speaking
-      .slice(
-        from,
-        ends.find((end) => end > from),
-      )
-      .map(({ message }) => floats(message.audio));
+    const turn = messagesOf(wire, isLate).map(({ message }) => floats(message.audio));
     const difference = assertHeard(said.levels, envelope(turn.flat(), 24000), said.gaps);
     const how = isLate ? ', all of the turn at once because units came late' : '';
     return `${turn.length} units, likeness ${difference.likeness.toFixed(3)}, ${difference.longerMs} ms longer${how}`;

@@ -3,9 +3,21 @@
 import assert from 'node:assert/strict';
 
 import { openStill } from './support/browser.mjs';
-import { activity, hangUp, heard, hearOn, mainButton, phase, tap, until, wiretap } from './support/page.mjs';
+import {
+  activity,
+  assertHeard,
+  hangUp,
+  hearTurn,
+  mainButton,
+  messagesOf,
+  noteSupply,
+  phase,
+  tap,
+  until,
+  wiretap,
+} from './support/page.mjs';
 import { startBelow, startProxy } from './support/proxy.mjs';
-import { compareSound, envelope } from './support/sound.mjs';
+import { envelope } from './support/sound.mjs';
 
 /** 200 ms there and back, one packet in a hundred lost, 1 Mbit/s. */
 const LINE = { delayMs: 100, bytesPerS: 125_000, loss: 0.01 };
@@ -45,25 +57,21 @@ export const lineScenarios = {
       const wire = wiretap(page);
       await page.goto('/audio_duplex');
       await tap(page);
+      await noteSupply(page);
       await mainButton(page).click();
-      await activity(page, 'speaking');
-      await activity(page, 'listening');
-      await hearOn(page, 0.5);
-      const { levels } = await heard(page);
+      const { said, isLate } = await hearTurn(page);
       await hangUp(page);
 
       const units = wire.sent.filter(({ message }) => message.type === 'input_audio_buffer.append');
-      const answers = wire.got.filter(({ message }) => message.type === 'response.output_audio.delta');
       assert.ok(units.length > 3 && units.every(({ sound }) => sound.length === 16_000 * 2));
       // Beside the samples: the message's type, and how much of the answer has been played.
       assert.ok(units.every(({ bytes }) => bytes < 16_000 * 2 + 250));
-      const turn = answers.slice(0, answers.findIndex(({ message }) => message.end_of_turn) + 1);
+      const turn = messagesOf(wire, isLate);
       assert.ok(turn.every(({ sound }) => sound.length % 2 === 0));
-      const said = turn.flatMap(({ sound }) =>
+      const sent = turn.flatMap(({ sound }) =>
         Array.from({ length: sound.length / 2 }, (_, i) => sound.readInt16LE(2 * i) / 32768),
       );
-      const { likeness } = compareSound(levels, envelope(said, 24000));
-      assert.ok(likeness > 0.95, `heard as it was sent: ${likeness}`);
+      const { likeness } = assertHeard(said.levels, envelope(sent, 24000), said.gaps);
       assert.deepEqual(errors, []);
       const published = Math.ceil((16_000 * 4) / 3) * 4;
       return `${Math.round((100 * units[0].bytes) / published)} % of the bytes of a published unit, likeness ${likeness.toFixed(3)}`;

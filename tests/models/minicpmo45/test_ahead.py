@@ -77,10 +77,8 @@ def test_whoever_hands_a_picture_in_does_not_wait(
     assert calls[0].startswith("parley-media")
 
 
-def test_what_nobody_came_for_is_forgotten_with_the_picture(threads: MediaThreads) -> None:
+def test_what_nobody_came_for_is_forgotten_with_the_picture() -> None:
     pixels = picture()
-    threads.begin_cut(pixels, 1)
-    threads.close()
     threads = MediaThreads(RULES, threads=1)
     threads.begin_cut(pixels, 1)
     threads.pieces(pixels, 1)

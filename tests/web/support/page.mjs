@@ -136,6 +136,44 @@ export function cameLate(pieces) {
   });
 }
 
+/**
+ * The first turn of a duplex call whose supply is noted, heard as it should be.
+ *
+ * On a busy machine a unit may come after the one before it has been heard. No page can hide that: another turn is
+ * held back until all of it is there, and has to be heard without a gap.
+ * @returns what was heard, and whether it is the second turn because units of the first came late
+ */
+export async function hearTurn(page) {
+  await activity(page, 'speaking');
+  // Where answers come late the person would speak again before the end, and lower the voice.
+  const mute = () => page.locator('body').press('m');
+  await mute();
+  await activity(page, 'listening');
+  await hearOn(page, 0.5);
+  const said = await heard(page);
+  if (said.gaps === 0 || !cameLate(await page.evaluate(() => globalThis.__supply.pieces)))
+    return { said, isLate: false };
+  await holdSupply(page);
+  await mute();
+  await until(page, () => globalThis.__supply.pieces.length > 0);
+  await mute();
+  await until(page, () => globalThis.__supply.isOver);
+  const pieces = await page.evaluate(() => globalThis.__supply.pieces.map(({ samples }) => samples));
+  await hearOn(page, pieces.reduce((sum, samples) => sum + samples, 0) / 24000 + 1);
+  return { said: await heard(page), isLate: true };
+}
+
+/** The messages of that turn, as the server sent them. */
+export function messagesOf(wire, isLate) {
+  const speaking = wire.got.filter(({ message }) => message.type === 'response.output_audio.delta');
+  const ends = speaking.flatMap(({ message }, i) => (message.end_of_turn ? [i + 1] : []));
+  const from = isLate ? ends[0] : 0;
+  return speaking.slice(
+    from,
+    ends.find((end) => end > from),
+  );
+}
+
 /** Press something, and how long the assistant was still audible. */
 export async function silenceAfter(page, press) {
   await until(page, () =>
