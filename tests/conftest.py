@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import structlog
@@ -28,22 +27,17 @@ structlog.configure(
     ]
 )
 
-WHOLE = frozenset({"deploy", "docs", "executor", "openai", "system", "web"})
-"""Folders whose tests start servers, browsers and other people's clients."""
-
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Several processes on a machine that does other things, too: such tests get a second try. The
-    summary counts it as `rerun`; what fails twice has failed."""
-    folder = Path(__file__).parent
+    """A second try for each test: nearly all of them have threads, sockets or processes, and share
+    the machine with others. What fails twice has failed."""
     for item in items:
-        if item.path.is_relative_to(folder) and item.path.relative_to(folder).parts[0] in WHOLE:
-            item.add_marker(pytest.mark.flaky(reruns=1))
+        item.add_marker(pytest.mark.flaky(reruns=1))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Why the first try of a test failed that got a second one: what happens once in ten runs on a
-    busy machine is mended only by who reads why."""
+    """Why first tries failed: what happens once in ten runs on a busy machine is mended only by who
+    reads why. The summary counts them as `rerun`."""
     reports = terminalreporter.getreports("rerun")
     if reports:
         terminalreporter.section("first tries that failed")
