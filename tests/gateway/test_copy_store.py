@@ -5,15 +5,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import itertools
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import psutil
@@ -23,14 +25,15 @@ from hypothesis import strategies as st
 from tests.support.gateways import RunningGateway, running_gateway
 from tests.support.patience import HANG_S
 
-from parley.gateway import worker_control
+from parley.gateway import store_file, worker_control
 from parley.gateway.copies import Copies
 from parley.gateway.copy_store import CopyStore
-from parley.gateway.copy_store_process import FILE, CopyStoreProcess
+from parley.gateway.copy_store_process import CopyStoreProcess
 from parley.gateway.kept_sessions import NotRebuilt
 from parley.gateway.lost_session import LostSession
 from parley.gateway.runtime import GatewayRuntime
 from parley.gateway.session_copies import KeptCopy
+from parley.gateway.store_file import FILE
 from parley.gateway.worker_pool import Lease
 from parley.protocol.control import (
     CopiedOutput,
@@ -45,6 +48,7 @@ from parley.protocol.control import (
     StopTurn,
 )
 from parley.protocol.copies import (
+    VERSION,
     AcceptCopy,
     ChangeBounds,
     CopyBegun,
@@ -54,6 +58,7 @@ from parley.protocol.copies import (
     CopyKept,
     CopyPiece,
     CopyProof,
+    CopyWelcome,
     DropCopy,
     FromStore,
     MessageSplitter,
@@ -592,6 +597,115 @@ async def test_the_file_of_a_copy_store_that_was_killed_is_replaced(tmp_path: Pa
         await asyncio.gather(running, return_exceptions=True)
 
 
+@contextlib.asynccontextmanager
+async def a_process(folder: Path) -> AsyncIterator[CopyStoreProcess]:
+    """What a gateway has in a data folder; its copy store is there."""
+    process = CopyStoreProcess(ServeCopies(9, 9), copies([]), folder=folder)
+    running = asyncio.create_task(process.run())
+    process.want()
+    try:
+        await until(lambda: process.is_up or running.done())
+        assert not running.done()
+        yield process
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+def written(folder: Path) -> StoreAt:
+    return msgspec.json.decode((folder / FILE).read_bytes(), type=StoreAt)
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        b"",
+        b"\0" * 100_000,
+        b'{"port": 1, "pid": 1, "token": "\xff", "secret": "s"}',
+        b'{"port": 99999, "pid": 1, "token": "t", "secret": "s"}',
+        b'{"port": -1, "pid": 1, "token": "t", "secret": "s"}',
+    ],
+)
+async def test_a_file_that_makes_no_sense_is_replaced(found: bytes, tmp_path: Path) -> None:
+    path = tmp_path / FILE
+    path.write_bytes(found)
+    at = StoreAt(1, 1, token="t", secret="s")
+
+    assert store_file.read(path) is None
+    assert await store_file.write(path, at) == ""
+    assert store_file.read(path) == at
+
+
+async def test_a_pipe_in_the_place_of_the_file_is_waited_for_by_nobody(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / FILE)
+
+    assert store_file.read(tmp_path / FILE) is None
+
+
+async def test_a_copy_store_that_cannot_write_its_file_serves_all_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / FILE / "in the way").mkdir(parents=True)
+
+    async with a_process(tmp_path):
+        (said,) = [line for line in capsys.readouterr().out.splitlines() if "not found" in line]
+
+    assert "Is a directory" in said
+    assert FILE in said
+
+
+async def test_a_program_that_has_the_port_of_a_dead_copy_store_is_not_taken_for_it(
+    tmp_path: Path,
+) -> None:
+    async with await asyncio.start_server(
+        lambda reader, writer: writer.close(), "127.0.0.1", 0
+    ) as other:
+        dead = StoreAt(other.sockets[0].getsockname()[1], os.getpid(), token="t", secret="s")
+        (tmp_path / FILE).write_bytes(msgspec.json.encode(dead))
+        at = StoreAt(1, 1, token="t", secret="s")
+
+        assert await store_file.write(tmp_path / FILE, at) == ""
+
+        assert written(tmp_path) == at
+
+
+async def test_a_copy_store_of_another_release_is_ended(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = "from parley.gateway import copy_store; copy_store.VERSION = 99; copy_store.main()"
+    args = (sys.executable, "-c", code, str(tmp_path / FILE))
+    old = await asyncio.create_subprocess_exec(*args, stdout=subprocess.PIPE)
+    assert old.stdout is not None
+    await old.stdout.readline()
+    assert written(tmp_path).version == 99
+
+    async with a_process(tmp_path) as process:
+        assert await old.wait() == 0
+        assert (written(tmp_path).pid, process.starts) == (process.pid, 1)
+
+    assert "copy store of another release ended" in capsys.readouterr().out
+
+
+def test_messages_that_change_get_another_version() -> None:
+    messages = (ToStore, FromStore, CopyHello, CopyChallenge, CopyProof, CopyWelcome)
+    told = re.sub(r"[\w.]+\.", "", " ".join(repr(fields(each)) for each in messages))
+
+    # Whoever changes a message changes this, and `VERSION` with it.
+    assert (VERSION, hashlib.sha256(told.encode()).hexdigest()[:8]) == (1, "3e30aed7")
+
+
+def fields(message: Any) -> list[Any]:
+    """What is sent: names, types and defaults."""
+    members = get_args(message) or (message,)
+    return [
+        (
+            each.__struct_config__.tag,
+            [(f.encode_name, f.type) for f in msgspec.structs.fields(each)],
+        )
+        for each in members
+    ]
+
+
 async def test_a_copy_store_to_which_no_gateway_comes_ends(tmp_path: Path) -> None:
     limits = {"resume_window_s": 0.2}
     async with (
@@ -707,7 +821,8 @@ async def test_whoever_does_not_know_the_token_is_refused_on_both_sides() -> Non
 
         # Somebody who goes on regardless is not believed.
         reader, writer = await asyncio.open_connection("127.0.0.1", right.port)
-        writer.write(framed(CopyHello(bytes(32))) + framed(CopyProof(bytes(32))) + framed(part(1)))
+        wrong = framed(CopyProof(bytes(32)))
+        writer.write(framed(CopyHello(bytes(32))) + 9 * wrong + framed(part(1)))
         with contextlib.suppress(ConnectionError):
             async with asyncio.timeout(HANG_S):
                 await reader.read()
@@ -720,7 +835,7 @@ async def test_whoever_does_not_know_the_token_is_refused_on_both_sides() -> Non
             async with asyncio.timeout(HANG_S):
                 assert await reader.read() == b""
         writer.close()
-        await until(lambda: gateway.runtime.copies._counts.refused == 3)
+        await until(lambda: gateway.runtime.copies._counts.refused == 2)
 
         assert (await worker.send(part(1, b"still here", series=2))).is_kept
 

@@ -14,7 +14,6 @@ import contextlib
 import os
 import secrets
 import signal
-import socket
 import ssl
 import sys
 from collections.abc import Callable, Iterator
@@ -25,7 +24,7 @@ from typing import Final, Literal, cast
 import msgspec
 import uvloop
 
-from parley.files import replace_whole
+from parley.gateway import store_file
 from parley.gateway.session_copies import KeptCopy, SessionCopies
 from parley.protocol.control import CopyPart, CopyStored
 from parley.protocol.copies import (
@@ -33,6 +32,7 @@ from parley.protocol.copies import (
     GREETING_LIMIT_BYTES,
     ORDER_LIMIT_BYTES,
     PART_LIMIT_BYTES,
+    VERSION,
     AcceptCopy,
     ChangeBounds,
     CopyBegun,
@@ -71,10 +71,9 @@ STRANGERS_LIMIT: Final = 64
 COUNT_EVERY_S: Final = 1.0
 PIECE_BYTES: Final = 4 << 20
 """A log is given back in pieces of this size."""
-PRIVATE: Final = 0o600
-LOOPBACK: Final = "127.0.0.1"
-LOOK_S: Final = 1.0
-"""How long another copy store may take to let us in."""
+LOOPBACK: Final = store_file.LOOPBACK
+WRITE_EVERY_S: Final = 30.0
+"""Where it cannot be found after a crash it is tried again: a disk may have room again."""
 
 _hello = msgspec.msgpack.Decoder(CopyHello)
 _proof = msgspec.msgpack.Decoder(CopyProof)
@@ -236,6 +235,8 @@ class Guest(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         try:
             for message in self._splitter.feed(data):
+                if self._transport is None or self._transport.is_closing():
+                    return
                 match self._is:
                     case "stranger":
                         self._greet(message)
@@ -243,7 +244,7 @@ class Guest(asyncio.Protocol):
                         self._server.store.take_in(_part.decode(message), self)
                     case "gateway":
                         self._server.order(self, _order.decode(message))
-        except (msgspec.MsgspecError, MessageTooLarge):
+        except (ValueError, MessageTooLarge):
             self._refuse()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -419,49 +420,39 @@ async def serve(path: Path) -> None:
         path: of the file that says where it is; there while it runs.
     """
     loop = asyncio.get_running_loop()
-    at = StoreAt(0, os.getpid(), secrets.token_urlsafe(32), secrets.token_urlsafe(32))
+    at = StoreAt(0, os.getpid(), secrets.token_urlsafe(32), secrets.token_urlsafe(32), VERSION)
     server = CopyServer(at)
     listener = await loop.create_server(lambda: Guest(server), LOOPBACK, 0)
     server.at = at = msgspec.structs.replace(at, port=listener.sockets[0].getsockname()[1])
     loop.add_signal_handler(signal.SIGTERM, server.ask_to_end)
-    written = msgspec.json.encode(at)
-    if not _is_anothers(path):
-        replace_whole(path, written, mode=PRIVATE)
-    sys.stdout.buffer.write(written + b"\n")
+    problem = await store_file.write(path, at)
+    told = msgspec.structs.replace(at, problem=problem)
+    sys.stdout.buffer.write(msgspec.json.encode(told) + b"\n")
     sys.stdout.buffer.flush()
     sys.stdout.close()
-    counting = asyncio.create_task(_count(server))
+    tasks = [asyncio.create_task(_count(server)), asyncio.create_task(_stay_findable(path, at))]
     try:
         await server.over.wait()
     finally:
-        counting.cancel()
+        for task in tasks:
+            task.cancel()
         listener.close()
-        _remove(path, written)
+        store_file.remove(path, at)
 
 
 def _let_go_of_output() -> None:
     """Whoever reads what the gateway writes must not wait for us, now that it has ended."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stderr.fileno())
-    os.close(nowhere)
+    # Without a file descriptor left, or without any output from the start, it stays as it is.
+    with contextlib.suppress(OSError, AttributeError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stderr.fileno())
+        os.close(nowhere)
 
 
-def _is_anothers(path: Path) -> bool:
-    """Whether another copy store that runs has written the file: two servers share a folder, and
-    what this one holds is not found after a crash."""
-    with contextlib.suppress(OSError, msgspec.MsgspecError):
-        at = msgspec.json.decode(path.read_bytes(), type=StoreAt)
-        # Not by its number: one that was killed keeps it until somebody waits for it.
-        with socket.create_connection((LOOPBACK, at.port), timeout=LOOK_S):
-            return True
-    return False
-
-
-def _remove(path: Path, written: bytes) -> None:
-    """Remove the file, unless another copy store has taken its place."""
-    with contextlib.suppress(OSError):
-        if path.read_bytes() == written:
-            path.unlink()
+async def _stay_findable(path: Path, at: StoreAt) -> None:
+    while True:
+        await asyncio.sleep(WRITE_EVERY_S)
+        await store_file.write(path, at)
 
 
 async def _count(server: CopyServer) -> None:

@@ -19,12 +19,12 @@ from typing import Final
 import msgspec
 
 from parley import logs
+from parley.gateway import store_file
 from parley.gateway.copies import Copies
 from parley.gateway.signals import Signal
 from parley.protocol.control import CopyStoreAt
 from parley.protocol.copies import (
-    GREETING_LIMIT_BYTES,
-    LENGTH_BYTES,
+    VERSION,
     ChangeBounds,
     EndStore,
     FromCopies,
@@ -42,9 +42,6 @@ from parley.protocol.copies import (
     framed,
 )
 
-FILE: Final = "copy-store.json"
-"""In the gateway's data folder: where the copy store is."""
-LOOPBACK: Final = "127.0.0.1"
 START_S: Final = 20.0
 """How long it may take to say where it is."""
 GREETING_S: Final = 5.0
@@ -59,6 +56,10 @@ READ_BYTES: Final = 1 << 20
 MESSAGE_LIMIT_BYTES: Final = 1 << 28
 """More than the state of any session."""
 ENDED: Final = "its connection broke"
+OTHER_RELEASE: Final = (
+    "It was left by another release, and was ended. Sessions go on with their workers; of those "
+    "whose workers are gone, too, nothing was kept."
+)
 
 log = logs.get(__name__)
 _decoder = msgspec.msgpack.Decoder(FromStore)
@@ -84,7 +85,7 @@ class CopyStoreProcess:
         self._settings = settings
         self._is_on = is_on
         self._copies = copies
-        self._path = folder / FILE
+        self._path = folder / store_file.FILE
         self._wanted = asyncio.Event()
         self._at: StoreAt | None = None
         self._writer: asyncio.StreamWriter | None = None
@@ -129,7 +130,7 @@ class CopyStoreProcess:
 
     async def run(self) -> None:
         """Keep it running, once it is wanted, until cancelled."""
-        if self._is_on and (found := await asyncio.to_thread(find, self._path.parent)) is not None:
+        if self._is_on and (found := await asyncio.to_thread(store_file.read, self._path)):
             await self._attend(found)
         await self._wanted.wait()
         loop, retry_s = asyncio.get_running_loop(), FIRST_RETRY_S
@@ -153,6 +154,13 @@ class CopyStoreProcess:
             if at is None:
                 process = self._start()
                 at = await _told(process)
+                if at.problem:
+                    log.warning(
+                        "copy store not found after a crash",
+                        why=at.problem,
+                        hint="Sessions go on. Should gateway and worker die at once, sessions "
+                        f"could not be rebuilt: {self._path} cannot be written.",
+                    )
             why = await self._watch(at)
         except (OSError, NoStore) as error:
             why = str(error) or type(error).__name__
@@ -160,7 +168,9 @@ class CopyStoreProcess:
             if process is not None and not self._is_left:
                 await asyncio.shield(asyncio.to_thread(_reap, process))
         lasted_s = round(loop.time() - began_s, 1)
-        if found is not None and not self._wanted.is_set():
+        if found is not None and why == OTHER_RELEASE:
+            log.warning("copy store of another release ended", why=why)
+        elif found is not None and not self._wanted.is_set():
             log.info("no copy store left by an earlier gateway", why=why)
         else:
             log.warning("copy store ended", why=why, lasted_s=lasted_s)
@@ -184,11 +194,15 @@ class CopyStoreProcess:
             NoStore: it is none of ours.
             OSError: it is not there.
         """
-        reader, writer = await asyncio.open_connection(LOOPBACK, at.port, limit=READ_BYTES)
+        reader, writer = await asyncio.open_connection(
+            store_file.LOOPBACK, at.port, limit=READ_BYTES
+        )
         why, is_ours = "", False
         try:
             await _greet(reader, writer, at.secret)
             is_ours = True
+            if at.version != VERSION:
+                raise NoStore(OTHER_RELEASE)
             self._at, self._writer = at, writer
             self._wanted.set()
             self._send(self._settings)
@@ -228,7 +242,7 @@ class CopyStoreProcess:
                             self._is_ready(ready)
                         case told:
                             self._heard(told)
-            except (msgspec.MsgspecError, MessageTooLarge) as error:
+            except (ValueError, MessageTooLarge) as error:
                 return f"nonsense: {error}"
 
     def _is_ready(self, message: StoreReady) -> None:
@@ -257,14 +271,6 @@ class CopyStoreProcess:
             self._writer.write(framed(order))
 
 
-def find(folder: Path) -> StoreAt | None:
-    """What a copy store has written into a gateway's data folder; it may have been killed since."""
-    try:
-        return msgspec.json.decode((folder / FILE).read_bytes(), type=StoreAt)
-    except (OSError, msgspec.MsgspecError):
-        return None
-
-
 async def _told(process: subprocess.Popen[bytes]) -> StoreAt:
     """Where a process that was started listens.
 
@@ -276,7 +282,7 @@ async def _told(process: subprocess.Popen[bytes]) -> StoreAt:
         async with asyncio.timeout(START_S):
             line = await asyncio.to_thread(process.stdout.readline)
         return msgspec.json.decode(line, type=StoreAt)
-    except (TimeoutError, msgspec.MsgspecError):
+    except (TimeoutError, ValueError):
         raise NoStore("It does not say where it is.") from None
 
 
@@ -291,21 +297,14 @@ async def _greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, sec
     try:
         async with asyncio.timeout(GREETING_S):
             writer.write(greeting.hello)
-            while (reply := greeting.answer(await _message(reader))) is not None:
+            while (reply := greeting.answer(await store_file.read_message(reader))) is not None:
                 writer.write(reply)
     except NotOurStore:
         raise NoStore("What listens there does not know the secret.") from None
     except EOFError:
         raise NoStore("It belongs to another server in this data folder.") from None
-    except (msgspec.MsgspecError, TimeoutError):
+    except (ValueError, MessageTooLarge, TimeoutError):
         raise NoStore("What listens there does not speak as a copy store does.") from None
-
-
-async def _message(reader: asyncio.StreamReader) -> bytes:
-    size = int.from_bytes(await reader.readexactly(LENGTH_BYTES), "big")
-    if size > GREETING_LIMIT_BYTES:
-        raise NoStore("What listens there says too much.")
-    return await reader.readexactly(size)
 
 
 async def _end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, pid: int) -> None:

@@ -22,12 +22,15 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Iterator
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
 from parley.protocol.control import CopiedOutput
 
+VERSION: Final = 1
+"""Of the messages between gateway and copy store. A gateway ends a copy store of another version
+that it finds: it would not understand it."""
 LENGTH_BYTES: Final = 4
 CHALLENGE_BYTES: Final = 32
 GREETING_LIMIT_BYTES: Final = 256
@@ -206,12 +209,16 @@ class StoreAt(msgspec.Struct, frozen=True):
     Args:
         port: on 127.0.0.1, without TLS.
         token: of workers. `secret`: of gateways.
+        version: see `VERSION`; 0: of a release that did not say.
+        problem: why it could not write itself there; told only to the gateway that started it.
     """
 
-    port: int
+    port: Annotated[int, msgspec.Meta(ge=0, le=65535)]
     pid: int
     token: str
     secret: str
+    version: int = 0
+    problem: str = ""
 
 
 class StoreReady(msgspec.Struct, frozen=True, tag="ready"):

@@ -174,7 +174,7 @@ class _StoreConnection(asyncio.Protocol):
                     self._answered(_stored.decode(message))
                 else:
                     self._greeted(message)
-        except (msgspec.MsgspecError, MessageTooLarge):
+        except (ValueError, MessageTooLarge):
             self._refuse("It does not speak as a copy store does.")
 
     def connection_lost(self, exc: Exception | None) -> None:
