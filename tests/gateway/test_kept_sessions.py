@@ -175,6 +175,38 @@ async def test_a_worker_that_is_lost_before_it_has_begun_a_copy_of_what_it_rebui
     assert gateway.kept.why_lost("call", None) is None
 
 
+async def test_a_fault_while_a_session_is_rebuilt_loses_it_and_nothing_else() -> None:
+    gateway = Young()
+    worker = gateway.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
+    gateway.copies.store(CopyPart("lease", 1, fingerprint="m", log=b"said", state=b"now"))
+
+    async def rebuild(lost: LostSession, copy: KeptCopy) -> Lease:
+        raise KeyError("a mistake of ours")
+
+    gateway.kept.rebuild = rebuild
+    gateway.pool.left(worker)
+    assert await gateway.kept.find("call") is None
+
+    why = gateway.kept.why_lost("call", None)
+    assert why == "The server made a mistake; its log has more."
+    assert len(gateway.copies) == 0
+    with gateway.kept._admission.claim("call"):
+        """Its id is free again."""
+
+
+async def test_a_worker_that_was_thought_lost_may_bring_hundreds_of_sessions_again() -> None:
+    gateway, doubled = Young(), list[str]()
+    gateway.kept.doubled.listen(lambda lease: doubled.append(lease.lease_id))
+    leases = [str(number) for number in range(600)]
+    for lease_id in leases:
+        gateway.kept.moved(lease_id)
+
+    gateway.pool.welcome(hello(*(of_session(Phase.ACTIVE, each) for each in leases)), object())
+
+    assert doubled == leases
+    assert len(gateway.kept) == 0
+
+
 # ---- what an earlier gateway left behind ---------------------------------------------------
 
 

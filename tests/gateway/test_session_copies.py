@@ -52,16 +52,17 @@ def test_a_session_that_takes_too_much_is_given_up_and_told() -> None:
     assert (copies.size, copies.dropped) == (0, 1)
 
 
-def test_beyond_the_limit_of_all_the_oldest_goes() -> None:
+def test_beyond_the_limit_of_all_the_largest_goes() -> None:
     copies = SessionCopies(session_bytes=100, total_bytes=150)
-    assert copies.store(part("old", 1, bytes(80)))
+    assert copies.store(part("small", 1, bytes(30)))
+    assert copies.store(part("large", 1, bytes(80)))
 
-    assert copies.store(part("new", 1, bytes(80)))
+    assert copies.store(part("new", 1, bytes(50)))
 
-    assert copies.find("old") is None
-    assert not copies.store(part("old", 2, b"more"))
-    assert copies.store(part("new", 2, b"more"))
-    assert (len(copies), copies.size, copies.dropped) == (1, 84, 1)
+    assert copies.find("large") is None
+    assert not copies.store(part("large", 2, b"more"))
+    assert copies.store(part("small", 2, b"more"))
+    assert (len(copies), copies.size, copies.dropped) == (2, 84, 1)
 
 
 def test_a_whole_copy_is_kept_within_the_limits_and_replaced_by_a_first_part() -> None:

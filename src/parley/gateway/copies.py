@@ -36,7 +36,8 @@ TAKE_LIMIT_S: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class _There:
-    """A copy in the copy store."""
+    """A copy in the copy store. `fingerprint`: "" once it was given up there: what is remembered of
+    it there is dropped with its session."""
 
     series: int
     fingerprint: str
@@ -74,7 +75,7 @@ class Copies:
         """A session of an earlier gateway, of which the copy store has a copy; see `AcceptCopy`."""
 
     def __len__(self) -> int:
-        return len(self._here) + len(self._there)
+        return len(self._here) + sum(bool(there.fingerprint) for there in self._there.values())
 
     @property
     def size(self) -> int:
@@ -100,7 +101,7 @@ class Copies:
         """What a worker must be to go on with a session; None: there is no copy of it."""
         there, here = self._there.get(lease_id), self._here.find(lease_id)
         if there is not None:
-            return there.fingerprint
+            return there.fingerprint or None
         return None if here is None else here.fingerprint
 
     async def take(self, lease_id: str) -> KeptCopy | None:
@@ -152,10 +153,10 @@ class Copies:
             self.drop(lease_id)
         self._strays = strays
 
-    def change_bounds(self, *, session_bytes: int, total_bytes: int) -> None:
-        """What copies may take from here on."""
+    def change_bounds(self, *, session_bytes: int, total_bytes: int, waits_s: float) -> None:
+        """What copies may take from here on, and how long a copy store waits for a gateway."""
         self._here.session_bytes, self._here.total_bytes = session_bytes, total_bytes
-        self.to_store.notify(ChangeBounds(session_bytes, total_bytes))
+        self.to_store.notify(ChangeBounds(session_bytes, total_bytes, waits_s))
 
     def _drop_there(self, lease_id: str) -> None:
         there = self._there.pop(lease_id, None)
@@ -174,7 +175,7 @@ class Copies:
             case CopyGivenUp(lease_id=lease_id, series=series):
                 there = self._there.get(lease_id)
                 if there is not None and there.series == series:
-                    del self._there[lease_id]
+                    self._there[lease_id] = _There(series, "")
             case CopyPiece():
                 self._came(message)
             case StoreCounts():

@@ -14,6 +14,7 @@ import contextlib
 import os
 import secrets
 import signal
+import socket
 import ssl
 import sys
 from collections.abc import Callable, Iterator
@@ -68,6 +69,15 @@ FIRST_GATEWAY_S: Final = 20.0
 """How long one that was started waits for the gateway that started it."""
 STRANGERS_LIMIT: Final = 64
 """Connections that may be open without having proved anything."""
+KEEPALIVE: Final = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    *(
+        (socket.IPPROTO_TCP, getattr(socket, name), value)
+        for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
+        if hasattr(socket, name)
+    ),
+)
+"""Whoever does not answer for a minute is gone. macOS has other names, and its own times."""
 COUNT_EVERY_S: Final = 1.0
 PIECE_BYTES: Final = 4 << 20
 """A log is given back in pieces of this size."""
@@ -172,12 +182,11 @@ class CopyStore:
     def gateway_left(self) -> None:
         """Nobody will accept what was not accepted; it stays if an earlier series of it was."""
         for lease_id, begun in list(self._begun.items()):
-            if begun.asked_by is None:
-                continue
-            if not begun.about:
+            if not begun.is_kept or (begun.asked_by is not None and not begun.about):
                 self._drop(lease_id)
-            begun.asked_by.answer(CopyStored(lease_id, 0, series=begun.series))
-            begun.asked_by = None
+            if begun.asked_by is not None:
+                begun.asked_by.answer(CopyStored(lease_id, 0, series=begun.series))
+                begun.asked_by = None
 
     def _move(self, order: MoveCopy) -> None:
         copy = self._copies.find(order.lease_id)
@@ -226,6 +235,9 @@ class Guest(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports are not asyncio's.
         self._transport = cast(asyncio.Transport, transport)
+        # A machine that vanishes says nothing, and its connection would be held for ever.
+        for level, option, value in KEEPALIVE:
+            transport.get_extra_info("socket").setsockopt(level, option, value)
         self._server.strangers += 1
         if self._server.strangers > STRANGERS_LIMIT:
             self._refuse()
@@ -318,6 +330,7 @@ class CopyServer:
         self._loop = asyncio.get_running_loop()
         self._gateway: Guest | None = None
         self._settings = ServeCopies(0, 0)
+        self._waits_s = self._settings.waits_s
         self._is_asked_to_end = False
         self._alone = self._loop.call_later(FIRST_GATEWAY_S, self.over.set)
         self._opening: asyncio.Task[None] | None = None
@@ -353,7 +366,7 @@ class CopyServer:
             self.over.set()
         else:
             _let_go_of_output()
-            self._alone = self._loop.call_later(self._settings.waits_s, self.over.set)
+            self._alone = self._loop.call_later(self._waits_s, self.over.set)
 
     def order(self, guest: Guest, order: ToStore) -> None:
         """A gateway wants something."""
@@ -364,8 +377,11 @@ class CopyServer:
                 self.over.set()
             case ReloadCertificate():
                 self._load_certificate()
-            case ServeCopies():
+            case ServeCopies(waits_s=waits_s):
+                self._waits_s = waits_s
                 self._opening = asyncio.create_task(self._serve(order, self._opening))
+            case ChangeBounds(waits_s=waits_s):
+                self._waits_s = waits_s
         self.store.obey(order)
 
     def ask_to_end(self) -> None:

@@ -265,7 +265,7 @@ class CopyStoreProcess:
 
     def _send(self, order: ToStore) -> None:
         if isinstance(order, ChangeBounds):
-            bounds = {"session_bytes": order.session_bytes, "total_bytes": order.total_bytes}
+            bounds = msgspec.structs.asdict(order)
             self._settings = msgspec.structs.replace(self._settings, **bounds)
         if self._writer is not None and not self._writer.is_closing():
             self._writer.write(framed(order))

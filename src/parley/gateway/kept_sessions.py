@@ -32,6 +32,8 @@ HOLD_S: Final = 4.0
 with dialling its worker less than clients wait for an answer."""
 ENDED_LIMIT: Final = 256
 """Ended sessions whose clients may still ask; their workers know what to say."""
+MOVED_LIMIT: Final = 1 << 14
+"""Sessions that went on elsewhere: as many as workers that were thought lost may bring again."""
 
 NOTHING_KEPT: Final = "Nothing of it was kept."
 
@@ -125,7 +127,7 @@ class KeptSessions:
 
     def moved(self, lease_id: str) -> None:
         """What was under this lease goes on under another one; a worker that brings it ends it."""
-        _remember(self._moved, lease_id, None)
+        _remember(self._moved, lease_id, None, limit=MOVED_LIMIT)
 
     def find_lost(self, lease_id: str) -> LostSession | None:
         """One that is being rebuilt, or may have to be, by the lease under which it was lost."""
@@ -190,9 +192,7 @@ class KeptSessions:
 
     def _go_on_elsewhere(self, lost: LostSession, held: ExitStack) -> None:
         if self.rebuild is None or self._copies.fingerprint(lost.lease_id) is None:
-            self._copies.drop(lost.lease_id)
-            _remember(self._lost, lost.session_id, (lost, NOTHING_KEPT))
-            held.close()
+            self._lose(lost, held, NOTHING_KEPT)
             return
         self.moved(lost.lease_id)
         task = asyncio.create_task(
@@ -212,14 +212,22 @@ class KeptSessions:
                 raise NotRebuilt(NOTHING_KEPT)
             taken = await rebuild(lost, copy)
         except NotRebuilt as error:
-            self._copies.drop(lost.lease_id)
-            _remember(self._lost, lost.session_id, (lost, str(error)))
-            held.close()
+            self._lose(lost, held, str(error))
+        except Exception:
+            # Nobody waits for this task: its client would be told to try again for ever.
+            log.exception("session not rebuilt", session_id=lost.session_id)
+            self._lose(lost, held, "The server made a mistake; its log has more.")
         else:
             self._copies.move(lost.lease_id, taken.lease_id, copy)
             self.keep(taken, held)
         finally:
             del self._rebuilding[lost.session_id]
+
+    def _lose(self, lost: LostSession, held: ExitStack, why: str) -> None:
+        """It cannot go on anywhere."""
+        self._copies.drop(lost.lease_id)
+        _remember(self._lost, lost.session_id, (lost, why))
+        held.close()
 
     async def _next_change(
         self, rebuilding: asyncio.Task[None] | None, limit_s: float | None
@@ -274,9 +282,9 @@ class KeptSessions:
             kept.held.close()
 
 
-def _remember(among: dict[str, T], name: str, value: T) -> None:
-    """Add it as the newest of at most `ENDED_LIMIT`."""
+def _remember(among: dict[str, T], name: str, value: T, *, limit: int = ENDED_LIMIT) -> None:
+    """Add it as the newest of at most `limit`."""
     among.pop(name, None)
     among[name] = value
-    while len(among) > ENDED_LIMIT:
+    while len(among) > limit:
         among.pop(next(iter(among)))

@@ -82,9 +82,11 @@ class LeftBehind:
         if worker is not None and worker.is_connected:
             self._joined(worker)
         elif session.worker_id not in self._looking:
-            self._looking[session.worker_id] = asyncio.create_task(
+            task = asyncio.create_task(
                 self._look_for(session), name=f"looking for {session.worker_id}"
             )
+            task.add_done_callback(logs.report_failure)
+            self._looking[session.worker_id] = task
 
     def _learned(self, lease: Lease) -> None:
         session = self._sessions.pop(lease.session_id, None)

@@ -57,6 +57,7 @@ class Moving:
         if running is not None and not running.done():
             return running
         task = asyncio.create_task(self._empty(worker), name=f"empty {worker.worker_id}")
+        task.add_done_callback(logs.report_failure)
         self._tasks[worker.worker_id] = task
         return task
 

@@ -61,7 +61,8 @@ class Rebuilding:
         self._settings = upstream_settings
         self._metrics = metrics
         self._clock = clock
-        self._window_s = window_s
+        self.window_s = window_s
+        """How long a session may wait for a slot, and then for its client."""
         self.reserved: dict[str, Ticket] = {}
         """Slots of sessions that are about to be moved, by session."""
         self.given_up: Signal[str] = Signal()
@@ -108,7 +109,7 @@ class Rebuilding:
         changed = asyncio.Event()
         stop = ticket.changed.listen(changed.set)
         try:
-            async with asyncio.timeout(began_at + self._window_s - self._clock.monotonic()):
+            async with asyncio.timeout(began_at + self.window_s - self._clock.monotonic()):
                 while ticket.state == "waiting":
                     changed.clear()
                     await changed.wait()
@@ -170,8 +171,8 @@ class Rebuilding:
         if result.problem:
             raise NotRebuilt(result.problem)
         note = msgspec.json.encode(LeaseNote(lost.address, lost.key_id, lost.granted_time)).decode()
-        lease.resume = ResumeState(lost.dialect, left_s=self._window_s, note=note)
-        lease.resume_ends_at = self._clock.monotonic() + self._window_s
+        lease.resume = ResumeState(lost.dialect, left_s=self.window_s, note=note)
+        lease.resume_ends_at = self._clock.monotonic() + self.window_s
         return True
 
     async def _answer(self, connection: ClientConnection, copy: KeptCopy) -> RebuildResult:

@@ -237,7 +237,7 @@ class GatewayRuntime:
             left_behind=self.left_behind,
             window_s=limits.resume_window_s,
         )
-        rebuilding = Rebuilding(
+        self._rebuilding = rebuilding = Rebuilding(
             dispatcher=self.dispatcher,
             upstream_settings=self.upstream_settings,
             metrics=self.metrics,
@@ -298,7 +298,8 @@ class GatewayRuntime:
         )
         self.open_connections.limit = _connections_of_one(settings)
         self.connection_handler.change_limits(limits)
-        self.copies.change_bounds(**_copy_bounds(limits))
+        self.copies.change_bounds(**_copy_bounds(limits), waits_s=limits.resume_window_s)
+        self._rebuilding.window_s = limits.resume_window_s
         if workers_too:
             self.worker_control.change_limits(limits.model_dump(mode="json"))
 

@@ -1,7 +1,7 @@
 """Copies of running sessions, for when their worker is lost: bytes that workers send and take back.
 
 Pure bookkeeping: nothing here is understood but sizes and numbers. Memory is bounded for each
-session and for all; what is over the limit is given up, and its worker is told so.
+session and for all; what is over the limit is given up, the largest first, and its worker is told.
 """
 
 from __future__ import annotations
@@ -111,7 +111,8 @@ class SessionCopies:
         if self._copies[lease_id].size > self.session_bytes:
             self._give_up(lease_id)
         while self.size > self.total_bytes:
-            self._give_up(next(iter(self._copies)))
+            # Whoever takes much must not cost others the little that they take.
+            self._give_up(max(self._copies, key=lambda each: self._copies[each].size))
 
     def _give_up(self, lease_id: str) -> None:
         self.drop(lease_id)

@@ -209,8 +209,8 @@ class WorkerControl:
             raise Unauthorized("The first message must be hello.")
         if not (0 < first.slots <= SLOTS_LIMIT and 0 < len(first.worker_id) <= 128):
             raise Unauthorized("A worker has a name and at least one slot.")
-        if not first.url.startswith(("http://", "https://")):
-            raise ServiceUnavailable("A worker's url begins with http:// or https://.")
+        if not _is_address(first.url):
+            raise ServiceUnavailable("A worker's url is http(s)://host:port.")
         self._admission.check_worker_url(first.url)
         try:
             worker_context(first.certificate)
@@ -310,6 +310,16 @@ class WorkerControl:
 def _trusted() -> ssl.SSLContext:
     """The authorities we believe; reading them takes 30 ms of processor time."""
     return httpx.create_ssl_context(trust_env=False)
+
+
+def _is_address(url: str) -> bool:
+    """Whether a connection to it can be tried."""
+    try:
+        address = httpx.URL(url)
+    except httpx.InvalidURL:
+        return False
+    has_port = address.port is None or 0 < address.port < 1 << 16
+    return address.scheme in ("http", "https") and bool(address.host) and has_port
 
 
 async def process_is_gone(url: str) -> bool:

@@ -307,10 +307,11 @@ class CopyPiece(msgspec.Struct, frozen=True, tag="piece"):
 
 
 class ChangeBounds(msgspec.Struct, frozen=True, tag="bounds"):
-    """What copies may take from here on."""
+    """What holds from here on, as in `ServeCopies`."""
 
     session_bytes: int
     total_bytes: int
+    waits_s: float
 
 
 class ReloadCertificate(msgspec.Struct, frozen=True, tag="certificate"):

@@ -371,7 +371,7 @@ class LimitSettings(Part):
     copies_mb: float = Field(
         1024.0,
         ge=0,
-        description="... of all sessions together; beyond it the oldest copies are given up.",
+        description="... of all sessions together; beyond it the largest copies are given up.",
     )
     sessions_per_client: int = Field(32, ge=1, description="Sessions and tickets per address.")
     connections_per_client: int = Field(

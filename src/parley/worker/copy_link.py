@@ -70,6 +70,7 @@ class CopyLink:
         """
         self.close()
         self._keeping = asyncio.create_task(self._keep(address, host, tls), name="copy link")
+        self._keeping.add_done_callback(logs.report_failure)
 
     def close(self) -> None:
         """Dial none any more. Safe to repeat."""
