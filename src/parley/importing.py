@@ -27,7 +27,18 @@ def importing(*, plain: bool = False) -> Iterator[None]:
     """
     was_enabled = gc.isenabled()
     gc.disable()
-    hidden = [name for name in DECORATION if plain and name not in sys.modules]
+    try:
+        with without(*(DECORATION if plain else ())):
+            yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+@contextlib.contextmanager
+def without(*names: str) -> Iterator[None]:
+    """The time in which modules that are not imported yet cannot be found."""
+    hidden = [name for name in names if name not in sys.modules]
     modules: dict[str, Any] = sys.modules
     # Python's own way to say that there is no module of a name.
     modules.update(dict.fromkeys(hidden))
@@ -36,5 +47,3 @@ def importing(*, plain: bool = False) -> Iterator[None]:
     finally:
         for name in hidden:
             del modules[name]
-        if was_enabled:
-            gc.enable()

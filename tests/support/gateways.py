@@ -14,7 +14,6 @@ from typing import Any
 
 import httpx
 import websockets
-from tests.support import type_adapters
 from tests.support.patience import HANG_S
 from websockets.asyncio.client import ClientConnection, connect
 
@@ -27,7 +26,6 @@ _scratch = tempfile.TemporaryDirectory(prefix="parley-tests-")
 """Every runtime gets a data folder of its own in here; it goes when the tests end."""
 atexit.register(_scratch.cleanup)
 
-type_adapters.share()
 
 QUICK = DialPolicy(attempts=3, pause_s=0.02, open_limit_s=HANG_S)
 

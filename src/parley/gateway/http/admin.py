@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Request, Security
+from fastapi import Depends, Query, Request, Security
 from pydantic import BaseModel, Field
 
 from parley import logs
 from parley.gateway.admission import Admission
 from parley.gateway.http.errors import problems
+from parley.gateway.http.routing import Router
 from parley.gateway.http.schemes import ADMIN_TOKEN, BEARER
 from parley.gateway.http.status import iso
 from parley.gateway.maintenance import Maintenance
@@ -110,9 +111,9 @@ def routes(
     presets: Presets,
     state: State,
     voices: VoiceLibrary,
-) -> APIRouter:
+) -> Router:
     """Routes for audit and cleaning."""
-    router = APIRouter(
+    router = Router(
         prefix="/api/admin",
         tags=["admin"],
         dependencies=[Depends(admin_only(admission))],

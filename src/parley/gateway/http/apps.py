@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Depends
+from fastapi import Depends
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
@@ -10,6 +10,7 @@ from parley.gateway.admission import Admission
 from parley.gateway.apps import App, Apps
 from parley.gateway.http.admin import admin_only
 from parley.gateway.http.errors import problems
+from parley.gateway.http.routing import Router
 from parley.gateway.state import State
 
 
@@ -63,10 +64,10 @@ def routes(
     admission: Admission,
     apps: Apps,
     state: State,
-) -> APIRouter:
+) -> Router:
     """The routes. Switches outlast restarts."""
-    router = APIRouter(tags=["apps"])
-    admin = APIRouter(
+    router = Router(tags=["apps"])
+    admin = Router(
         prefix="/api/admin/apps",
         tags=["apps"],
         dependencies=[Depends(admin_only(admission))],

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from fastapi import APIRouter, Request
+from fastapi import Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, Field
 
@@ -17,6 +17,7 @@ from parley.gateway.acquisition import Departed
 from parley.gateway.http.asking import Asker, WorkerRefused
 from parley.gateway.http.errors import CLIENT_CLOSED_STATUS, problem, problems
 from parley.gateway.http.large import read_body
+from parley.gateway.http.routing import Router
 from parley.gateway.large_json import READ_ON_LOOP_BYTES, read_aside
 from parley.gateway.metrics import Metrics
 from parley.protocol import chat, codec
@@ -128,9 +129,9 @@ def _shape(
     )
 
 
-def routes(*, asker: Asker, metrics: Metrics) -> APIRouter:
+def routes(*, asker: Asker, metrics: Metrics) -> Router:
     """Routes for `POST /api/chat`."""
-    router = APIRouter(tags=["chat"])
+    router = Router(tags=["chat"])
 
     @router.post(
         "/api/chat",

@@ -10,9 +10,10 @@ import importlib.util
 from pathlib import Path
 from typing import Final
 
-from fastapi import APIRouter
 from fastapi.responses import FileResponse, HTMLResponse, Response
 from starlette.exceptions import HTTPException
+
+from parley.gateway.http.routing import Router
 
 FILES: Final = ("swagger-ui.css", "swagger-ui-bundle.js", "favicon-32x32.png")
 
@@ -48,9 +49,9 @@ START: Final = """SwaggerUIBundle({
 """
 
 
-def routes() -> APIRouter:
+def routes() -> Router:
     """The page, its script and the viewer's files."""
-    router = APIRouter(include_in_schema=False)
+    router = Router(include_in_schema=False)
     folder = _viewer()
 
     @router.get("/docs")

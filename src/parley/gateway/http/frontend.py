@@ -7,13 +7,13 @@ import base64
 from pathlib import Path
 from typing import Literal
 
-from fastapi import APIRouter
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
 from parley import logs
 from parley.errors import BadInput
 from parley.gateway.http.errors import problems
+from parley.gateway.http.routing import Router
 from parley.library.voices import RegisteredVoice, default_voice_path, read_voice
 from parley.media.pcm import to_float32_bytes
 from parley.settings import GatewaySettings, LimitSettings, ModelSettings, StorageSettings
@@ -69,9 +69,9 @@ def routes(
     limits: LimitSettings,
     model: ModelSettings,
     storage: StorageSettings,
-) -> APIRouter:
+) -> Router:
     """Routes for what pages load."""
-    router = APIRouter(tags=["pages"])
+    router = Router(tags=["pages"])
     default_voice: list[VoiceInfo] = []
 
     @router.get("/api/frontend_defaults", response_model_exclude_none=True)

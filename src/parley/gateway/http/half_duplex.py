@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Final, Literal
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
@@ -13,6 +13,7 @@ from parley.gateway.admission import Admission, is_loopback
 from parley.gateway.authenticator import Caller
 from parley.gateway.dispatcher import Dispatcher
 from parley.gateway.http.errors import problem, problems
+from parley.gateway.http.routing import Router
 from parley.gateway.queue import Queue, Ticket
 from parley.gateway.rates import RateLimit, network_of
 from parley.gateway.worker_control import WorkerControl
@@ -48,9 +49,9 @@ def routes(
     queue: Queue,
     worker_control: WorkerControl,
     worker_pool: WorkerPool,
-) -> APIRouter:
+) -> Router:
     """Routes for stopping half-duplex sessions."""
-    router = APIRouter(tags=["half-duplex"])
+    router = Router(tags=["half-duplex"])
 
     @router.post(
         "/api/half_duplex/stop", responses=problems(404, 422, 429), response_model=StopAnswer

@@ -8,7 +8,7 @@ import secrets
 from datetime import UTC, datetime
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import Depends, Query, Request, Response
 from pydantic import BaseModel, Field, field_validator
 from starlette.exceptions import HTTPException
 
@@ -19,6 +19,7 @@ from parley.gateway.authenticator import COOKIE, Authenticator, Caller, hash_key
 from parley.gateway.forward_auth import USER_PREFIX
 from parley.gateway.http.admin import admin_only
 from parley.gateway.http.errors import problems
+from parley.gateway.http.routing import Router
 from parley.gateway.http.status import iso
 from parley.gateway.maintenance import Maintenance
 from parley.gateway.state import Key, Role, State
@@ -116,10 +117,10 @@ def routes(
     maintenance: Maintenance,
     state: State,
     usage: KeyUsage,
-) -> APIRouter:
+) -> Router:
     """Routes for keys and tokens."""
-    router = APIRouter(tags=["keys"])
-    admin = APIRouter(
+    router = Router(tags=["keys"])
+    admin = Router(
         prefix="/api/admin/keys",
         tags=["keys"],
         dependencies=[Depends(admin_only(admission))],

@@ -7,9 +7,9 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from fastapi import Request, Response
-from fastapi.routing import APIRoute
 
 from parley.errors import InvalidRequest
+from parley.gateway.http.routing import LateRoute
 from parley.gateway.large_json import read_aside
 from parley.transport import ITEMS_LIMIT
 
@@ -31,7 +31,7 @@ async def read_body(request: Request) -> bytearray:
     return body
 
 
-class LargeJsonRoute(APIRoute):
+class LargeJsonRoute(LateRoute):
     """A route whose JSON body is read in a thread when it is large."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Request
+from fastapi import Path, Request
 from fastapi.responses import JSONResponse
 
 from parley.errors import RateLimited
 from parley.gateway.admission import Admission
 from parley.gateway.http.errors import problem, problems
 from parley.gateway.http.half_duplex import StopAnswer, may_stop
+from parley.gateway.http.routing import Router
 from parley.gateway.rates import RateLimit, network_of
 from parley.gateway.worker_control import WorkerControl
 from parley.gateway.worker_pool import WorkerPool
@@ -26,9 +27,9 @@ def routes(
     failed_stops: RateLimit,
     worker_control: WorkerControl,
     worker_pool: WorkerPool,
-) -> APIRouter:
+) -> Router:
     """The route with which clients leave sessions they are cut off from."""
-    router = APIRouter(tags=["sessions"])
+    router = Router(tags=["sessions"])
 
     @router.post(
         "/api/sessions/{session_id}/end",

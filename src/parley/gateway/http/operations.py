@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable
 from typing import Final
 
-from fastapi import APIRouter, Depends
+from fastapi import Depends
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
@@ -18,6 +18,7 @@ from parley.gateway.admission import Admission
 from parley.gateway.handover import Handover
 from parley.gateway.http.admin import admin_only
 from parley.gateway.http.errors import problems
+from parley.gateway.http.routing import Router
 from parley.gateway.http.status import WorkerInfo, iso, worker_info
 from parley.gateway.moving import Moving
 from parley.gateway.reload import ReloadReport
@@ -112,9 +113,9 @@ def routes(
     storage: StorageSettings,
     worker_control: WorkerControl,
     worker_pool: WorkerPool,
-) -> APIRouter:
+) -> Router:
     """Routes for operators."""
-    router = APIRouter(
+    router = Router(
         prefix="/api/admin",
         tags=["admin"],
         dependencies=[Depends(admin_only(admission, also_operators=True))],

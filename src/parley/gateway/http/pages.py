@@ -8,13 +8,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from starlette.exceptions import HTTPException
 
 from parley.gateway.apps import Apps
 from parley.gateway.handover import Handover
 from parley.gateway.http.files import WebFiles
+from parley.gateway.http.routing import Router
 from parley.gateway.recording_access import RecordingAccess
 
 WEB: Final = Path(__file__).parents[2] / "web"
@@ -61,9 +62,9 @@ def routes(
     handover: Handover,
     recordings: RecordingAccess,
     web: Path = WEB,
-) -> APIRouter:
+) -> Router:
     """The routes. `files` is None where the pages are not installed."""
-    router = APIRouter(include_in_schema=False)
+    router = Router(include_in_schema=False)
 
     def served(file: str, request: Request, status_code: int = 200) -> Response:
         if files is None or not (web / file).is_file():

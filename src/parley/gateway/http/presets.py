@@ -7,13 +7,13 @@ import base64
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from fastapi import APIRouter
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
 from parley import logs
 from parley.errors import BadInput
 from parley.gateway.http.errors import problems, shown
+from parley.gateway.http.routing import Router
 from parley.library.presets import Preset, Presets, duration_s, read_sound
 from parley.media.pcm import to_float32_bytes
 
@@ -48,9 +48,9 @@ class PresetSounds(BaseModel):
 def routes(
     *,
     presets: Presets,
-) -> APIRouter:
+) -> Router:
     """Routes for presets."""
-    router = APIRouter(tags=["pages"])
+    router = Router(tags=["pages"])
 
     @router.get(
         "/api/presets",

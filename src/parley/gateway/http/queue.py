@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import Depends, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from parley.clock import Clock
@@ -14,6 +14,7 @@ from parley.gateway.dispatcher import Dispatcher
 from parley.gateway.eta import EtaTracker
 from parley.gateway.http.admin import admin_only
 from parley.gateway.http.errors import problems
+from parley.gateway.http.routing import Router
 from parley.gateway.http.status import RunningTask, iso, running_task
 from parley.gateway.maintenance import Maintenance
 from parley.gateway.queue import Queue, Ticket
@@ -108,9 +109,9 @@ def routes(
     maintenance: Maintenance,
     queue: Queue,
     worker_pool: WorkerPool,
-) -> APIRouter:
+) -> Router:
     """Routes for the queue."""
-    router = APIRouter(tags=["queue"])
+    router = Router(tags=["queue"])
 
     def info(ticket: Ticket, *, is_admin: bool, is_known: bool = False) -> TicketInfo:
         return TicketInfo(

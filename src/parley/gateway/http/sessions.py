@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Annotated, Any, Final
 
 import msgspec
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import Depends, Query, Request
 from fastapi.responses import FileResponse, JSONResponse, Response, StreamingResponse
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
@@ -27,6 +27,7 @@ from parley.gateway.handover import Handover
 from parley.gateway.http.admin import admin_only
 from parley.gateway.http.errors import problems, shown
 from parley.gateway.http.half_duplex import is_long
+from parley.gateway.http.routing import Router
 from parley.gateway.http.session_schemas import (
     META_EXAMPLE,
     TIMELINE_EXAMPLE,
@@ -90,7 +91,7 @@ def routes(
     recordings: RecordingAccess,
     state: State,
     storage: StorageSettings,
-) -> APIRouter:
+) -> Router:
     """Routes for recordings."""
 
     async def bring(request: Request) -> None:
@@ -99,7 +100,7 @@ def routes(
         if recording_id and await handover.bring(recording_id):
             raise RecordingComing
 
-    router = APIRouter(tags=["sessions"], dependencies=[Depends(bring)])
+    router = Router(tags=["sessions"], dependencies=[Depends(bring)])
     downloads = Transfers("downloads", DOWNLOADS_AT_ONCE, each=DOWNLOADS_EACH)
     uploads = Transfers("uploads", UPLOADS_AT_ONCE, each=UPLOADS_EACH)
     admin = [Depends(admin_only(admission))]

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlsplit
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from fastapi.responses import PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel, Field
@@ -18,6 +18,7 @@ from parley.gateway.admission import Admission
 from parley.gateway.dispatcher import Dispatcher
 from parley.gateway.eta import EtaTracker
 from parley.gateway.http.errors import shown
+from parley.gateway.http.routing import Router
 from parley.gateway.metrics import Metrics
 from parley.gateway.queue import Queue
 from parley.gateway.supervisor import Supervisor
@@ -228,9 +229,9 @@ def routes(
     queue: Queue,
     supervisor: Supervisor,
     worker_pool: WorkerPool,
-) -> APIRouter:
+) -> Router:
     """Routes for status and metrics."""
-    router = APIRouter(tags=["status"])
+    router = Router(tags=["status"])
 
     def is_admin(request: Request) -> bool:
         return admission.is_operator(

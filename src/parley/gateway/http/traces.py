@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-from fastapi import APIRouter, Request
+from fastapi import Request
 from fastapi.responses import Response
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
@@ -23,6 +23,7 @@ from parley.clock import Clock
 from parley.errors import ServiceUnavailable
 from parley.gateway.admission import Admission
 from parley.gateway.http.errors import problems
+from parley.gateway.http.routing import Router
 from parley.gateway.http.status import iso
 from parley.protocol import codec
 from parley.settings import LogSettings, StorageSettings
@@ -85,9 +86,9 @@ def routes(
     clock: Clock,
     log_settings: LogSettings,
     storage: StorageSettings,
-) -> APIRouter:
+) -> Router:
     """The route."""
-    router = APIRouter(tags=["pages"])
+    router = Router(tags=["pages"])
     kept = TraceFile(storage.data_dir / FILE_NAME)
 
     @router.post(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import Depends, Request
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
@@ -16,6 +16,7 @@ from parley.gateway.http.admin import admin_only
 from parley.gateway.http.errors import problems
 from parley.gateway.http.frontend import VoiceInfo, describe
 from parley.gateway.http.large import LargeJsonRoute
+from parley.gateway.http.routing import Router
 from parley.library.voices import LIMIT_BYTES, RegisteredVoice, VoiceCard, VoiceLibrary, VoiceUser
 from parley.protocol import codec
 from parley.recording.layout import free_bytes
@@ -84,9 +85,9 @@ def routes(
     authenticator: Authenticator,
     library: VoiceLibrary,
     storage: StorageSettings,
-) -> APIRouter:
+) -> Router:
     """Routes for voices."""
-    router = APIRouter(prefix="/api/assets/ref_audio", tags=["voices"], route_class=LargeJsonRoute)
+    router = Router(prefix="/api/assets/ref_audio", tags=["voices"], route_class=LargeJsonRoute)
     adding = asyncio.Semaphore(2)
 
     def user(request: Request) -> VoiceUser:

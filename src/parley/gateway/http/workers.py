@@ -6,17 +6,18 @@ from __future__ import annotations
 import asyncio
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import Query, Request, Response
 from starlette.exceptions import HTTPException
 
+from parley.gateway.http.routing import Router
 from parley.library.voices import VoiceLibrary, VoiceUser
 from parley.media.wav import encode_wav
 from parley.protocol.control import CALLER_HEADER, VOICE_PATH
 
 
-def routes(*, library: VoiceLibrary) -> APIRouter:
+def routes(*, library: VoiceLibrary) -> Router:
     """Routes for workers."""
-    router = APIRouter(include_in_schema=False)
+    router = Router(include_in_schema=False)
 
     @router.get(VOICE_PATH)
     async def voice(request: Request, name: Annotated[str, Query(max_length=500)]) -> Response:

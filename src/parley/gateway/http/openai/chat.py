@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
-from fastapi import APIRouter, Request
+from fastapi import Request
 from fastapi.responses import JSONResponse, Response
 
 from parley.errors import InvalidRequest
@@ -30,6 +30,7 @@ from parley.gateway.http.openai.models import ModelList
 from parley.gateway.http.openai.sources import Sources
 from parley.gateway.http.openai.stream import DONE, EVENTS, PiecesResponse, event
 from parley.gateway.http.openai.voices import VoiceNames
+from parley.gateway.http.routing import Router
 from parley.gateway.large_json import read_aside
 from parley.gateway.metrics import Metrics
 from parley.media.encoder import Encoder, SoundFormat, encode_whole, open_encoder
@@ -176,9 +177,9 @@ def routes(
     models: ModelList,
     sources: Sources,
     voices: VoiceNames,
-) -> APIRouter:
+) -> Router:
     """Routes for chat completions."""
-    router = APIRouter(tags=["openai"])
+    router = Router(tags=["openai"])
 
     @router.post(
         PATH,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from fastapi import APIRouter
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
 from parley.clock import Clock
 from parley.gateway.http.errors import openai_problems
+from parley.gateway.http.routing import Router
 from parley.gateway.worker_pool import Worker, WorkerPool
 from parley.protocol.control import Ability
 
@@ -84,9 +84,9 @@ class ModelList:
         )
 
 
-def routes(*, models: ModelList) -> APIRouter:
+def routes(*, models: ModelList) -> Router:
     """Routes for models."""
-    router = APIRouter(prefix="/v1/models", tags=["openai"])
+    router = Router(prefix="/v1/models", tags=["openai"])
 
     @router.get("")
     async def listed() -> ModelCards:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import secrets
 from typing import Any, Final, Literal
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from pydantic import BaseModel, Field
 
 from parley import __version__
@@ -18,6 +18,7 @@ from parley.gateway.admission import Admission
 from parley.gateway.authenticator import SESSION_S, Authenticator
 from parley.gateway.http.errors import openai_problems
 from parley.gateway.http.openai.models import ModelCard, ModelList
+from parley.gateway.http.routing import Router
 from parley.gateway.worker_pool import WorkerPool
 from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ
 from parley.settings import LimitSettings
@@ -115,9 +116,9 @@ def routes(
     limits: LimitSettings,
     models: ModelList,
     worker_pool: WorkerPool,
-) -> APIRouter:
+) -> Router:
     """Routes around realtime sessions."""
-    router = APIRouter(prefix="/v1/realtime", tags=["openai"])
+    router = Router(prefix="/v1/realtime", tags=["openai"])
 
     @router.get("/capabilities")
     async def capabilities() -> Capabilities:

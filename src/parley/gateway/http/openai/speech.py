@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
-from fastapi import APIRouter, Request
+from fastapi import Request
 from fastapi.responses import Response
 from msgspec import Meta
 
@@ -25,6 +25,7 @@ from parley.gateway.http.openai.chat import sound_of
 from parley.gateway.http.openai.models import ModelList
 from parley.gateway.http.openai.stream import EVENTS, PiecesResponse, event
 from parley.gateway.http.openai.voices import VoiceNames
+from parley.gateway.http.routing import Router
 from parley.gateway.metrics import Metrics
 from parley.media.encoder import MEDIA_TYPES, Encoder, SoundFormat, open_encoder
 from parley.protocol import chat, codec, values
@@ -69,9 +70,9 @@ def read(raw: bytes | bytearray) -> SpeechRequest:
     return asked
 
 
-def routes(*, asker: Asker, metrics: Metrics, models: ModelList, voices: VoiceNames) -> APIRouter:
+def routes(*, asker: Asker, metrics: Metrics, models: ModelList, voices: VoiceNames) -> Router:
     """Routes for speech."""
-    router = APIRouter(tags=["openai"])
+    router = Router(tags=["openai"])
 
     @router.post(
         PATH,

@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
-from fastapi import APIRouter, Request
+from fastapi import Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from msgspec import Meta
 from starlette.datastructures import FormData, UploadFile
@@ -28,6 +28,7 @@ from parley.gateway.http.openai.completions import MOST_TOKENS
 from parley.gateway.http.openai.models import ModelList
 from parley.gateway.http.openai.sources import wav_of
 from parley.gateway.http.openai.stream import EVENTS, PiecesResponse, event
+from parley.gateway.http.routing import Router
 from parley.gateway.http.transfers import Transfers
 from parley.gateway.metrics import Metrics
 from parley.protocol import chat, codec, values
@@ -85,9 +86,9 @@ def read(form: FormData) -> tuple[TranscriptionRequest, UploadFile]:
     return asked, file
 
 
-def routes(*, asker: Asker, metrics: Metrics, models: ModelList) -> APIRouter:
+def routes(*, asker: Asker, metrics: Metrics, models: ModelList) -> Router:
     """Routes for transcriptions."""
-    router = APIRouter(tags=["openai"])
+    router = Router(tags=["openai"])
     uploads = Transfers("uploads", UPLOADS_AT_ONCE, each=UPLOADS_EACH)
 
     @router.post(
