@@ -398,6 +398,26 @@ async def test_a_token_that_is_not_in_the_copy_is_not_told(monkeypatch):
         assert bench.token != token
 
 
+async def test_a_copy_store_that_hangs_does_not_silence_a_conversation(monkeypatch):
+    monkeypatch.setattr(copy_feed, "LATE_S", 0.05)
+    async with copied() as (bench, copy, gateway):
+        gateway.late = True
+
+        for text in ("waits", "does not wait"):
+            await bench.socket.send(message(text))
+            await until(lambda text=text: bench.first.sent[-1].get("text") == text)
+
+        assert copy.is_waiting
+        assert copy.released_seq < 3
+        # What was not told it keeps.
+        assert bench.socket._feed.safe(1) == copy.received
+
+        gateway.late = False
+        copy.moved()
+        await until(lambda: copy.released_seq == 3)
+        assert not bench.socket._feed._is_late
+
+
 async def test_a_session_that_says_nothing_is_copied_to_the_next_gateway():
     """It has told its client everything, and so has nothing to wait for."""
     async with copied() as (bench, copy, gateway):

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from parley import logs
 from parley.clock import Clock
 from parley.protocol.resume import INPUT_ACK_EVERY
 from parley.session import state_codec
@@ -23,6 +24,13 @@ RETRY_S: Final = 0.01
 COPY_S: Final = 5.0
 """How long a client that comes back waits for the copy of its session: less than it waits for an
 answer."""
+
+
+LATE_S: Final = 2.0
+"""What a client is told waits for its copy no longer than this: a copy store that hangs must not
+silence a conversation that could go on. A worker that dies meanwhile takes the session along."""
+
+_log = logs.get(__name__)
 
 
 class CopyLate(Exception):
@@ -59,6 +67,9 @@ class CopyFeed:
         other types, so that the handle does not tell."""
         self._copied_s = clock.monotonic()
         self._arrived = asyncio.Event()
+        self._late: asyncio.TimerHandle | None = None
+        """When what is under way has taken too long."""
+        self._is_late = False
         self.handled = 0
         """Of the client's messages, those that have been acted upon."""
         self.is_changed = False
@@ -93,7 +104,9 @@ class CopyFeed:
 
     def released(self, last_seq: int) -> int:
         """Up to which message the client may be told."""
-        return last_seq if self._copy is None else self._copy.released(last_seq)
+        if self._copy is None or self._is_late:
+            return last_seq
+        return self._copy.released(last_seq)
 
     # ---- what happens ----------------------------------------------------------------------
 
@@ -199,6 +212,7 @@ class CopyFeed:
             state = state_codec.encode(remembered)
             self.is_changed = False
         self._copied_s = now_s
+        self._late = self._loop.call_later(LATE_S, self._be_late)
         copy.send(
             journal.kept,
             journal.last_seq,
@@ -207,7 +221,15 @@ class CopyFeed:
             settled=journal.settled,
         )
 
+    def _be_late(self) -> None:
+        self._is_late = True
+        _log.warning("copy of the session is late; its client is told without it")
+        self._stored()
+
     def _part_stored(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+        self._late, self._is_late = None, False
         self._arrived.set()
         self._stored()
         self.send_soon()
