@@ -47,7 +47,7 @@ import {
   jpegWidth,
   example,
 } from './support/page.mjs';
-import { callScenarios, phoneSheets } from './calls.mjs';
+import { callScenarios, choicesReachable, phoneSheets } from './calls.mjs';
 import { findFirefox, firefoxScenarios } from './firefox.mjs';
 import { extraScenarios } from './extras.mjs';
 import { lineScenarios } from './lines.mjs';
@@ -1049,6 +1049,8 @@ const scenarios = {
     await page.locator('[data-app="audio_duplex"]').first().waitFor({ state: 'attached' });
     const wire = wiretap(page);
     await page.goto('/mobile-omni/');
+    await page.getByRole('button', { name: 'Turn the camera on' }).last().waitFor();
+    await choicesReachable(page);
     await page.getByRole('button', { name: 'Turn the camera on' }).last().click();
     await until(page, () => document.querySelector('video').videoWidth > 0);
     assert.equal(await page.evaluate(() => document.documentElement.scrollWidth - innerWidth), 0);

@@ -84,6 +84,17 @@ const WINDOW_S = 30;
 
 const CONTROLS = ['.dock .main', '.dock .left .round', '.dock .right .round'];
 
+/** Without a picture each choice can be pressed, on the smallest phones too, and held sideways. */
+export async function choicesReachable(page) {
+  const choices = ['.picture .placeholder', '.picture .without', '.picture .tools button:nth-child(3)'];
+  const before = page.viewportSize();
+  for (const size of [{ width: 320, height: 568 }, { width: 667, height: 375 }, before]) {
+    await page.setViewportSize(size);
+    const all = async () => Object.values(await reachable(page, choices)).every(Boolean);
+    await eventually(all, `choices of a video call at ${size.width}×${size.height}`, 5_000);
+  }
+}
+
 /** Until each of the controls can be pressed, when whatever slides has come to rest. */
 const allReachable = (page, where) =>
   eventually(async () => Object.values(await reachable(page, CONTROLS)).every(Boolean), `controls: ${where}`);
