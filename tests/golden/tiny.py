@@ -6,6 +6,7 @@ Parts are built when first needed and kept for the process, because filling them
 from __future__ import annotations
 
 import json
+from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -21,6 +22,7 @@ from parley.models.minicpmo45 import weights
 from parley.models.minicpmo45.audio_encoder.mel import MelExtractor
 from parley.models.minicpmo45.audio_encoder.network import SoundEncoder
 from parley.models.minicpmo45.config import MiniCPMOConfig, make_config
+from parley.models.minicpmo45.llm.network import LanguageModel
 from parley.models.minicpmo45.tokenizer import CheckpointTokenizer, Tokenizer
 from parley.models.minicpmo45.vision_encoder.network import PictureEncoder
 
@@ -69,7 +71,33 @@ def _network(folder: Path, dtype: torch.dtype, device: str) -> weights.Network:
             yield name, torch.from_numpy(made).to(device, dtype)
 
     weights.fill(built, tensors(), torch.device(device))
+    built.llm.logits = RememberedScores(built.llm)  # type: ignore[assignment]
     return built
+
+
+class RememberedScores:
+    """`logits` of a language model, which keeps those of the latest single positions: a case
+    compares the scores that the conversation has just chosen from, and reading the head's 150,000
+    rows again would be most of what it costs."""
+
+    KEPT = 128
+    """Rows of 0.6 MB; the longest answer of the vectors has fewer tokens."""
+
+    def __init__(self, llm: LanguageModel) -> None:
+        self._compute = llm.logits
+        self._kept: OrderedDict[bytes, Tensor] = OrderedDict()
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        if hidden.numel() != hidden.shape[-1]:
+            return self._compute(hidden)
+        position = hidden.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()
+        if (found := self._kept.get(position)) is None:
+            found = self._compute(hidden).detach().clone().flatten()
+            self._kept[position] = found
+            if len(self._kept) > self.KEPT:
+                self._kept.popitem(last=False)
+        # A copy: whoever chooses may write into it.
+        return found.clone().view(*hidden.shape[:-1], -1)
 
 
 def picture_encoder(folder: Path) -> PictureEncoder:
