@@ -15,13 +15,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from pydantic import ValidationError
-from pydantic_settings import (
-    BaseSettings,
-    EnvSettingsSource,
-    InitSettingsSource,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-)
 
 from parley.errors import SetupError
 from parley.settings.tree import Settings, leaves, shown_default
@@ -58,39 +51,9 @@ def load(
     for variable, name in _unknown_variables():
         warn(f"{variable}: unknown setting '{name}' is ignored{_nearest(name)}")
     try:
-        read = _reader(from_file)(**from_flags)
+        return Settings.model_validate(_merged(_merged(from_file, _from_environment()), from_flags))
     except ValidationError as error:
         raise _explain(error, path, from_file, from_flags) from None
-    return Settings(**{name: getattr(read, name) for name in Settings.model_fields})
-
-
-def _reader(from_file: dict[str, Any]) -> type[BaseSettings]:
-    class Reader(Settings, BaseSettings):
-        model_config = SettingsConfigDict(
-            frozen=True,
-            extra="ignore",
-            env_prefix=ENV_PREFIX,
-            env_nested_delimiter="__",
-            # Lists are comma-separated text here, not JSON.
-            enable_decoding=False,
-        )
-
-        @classmethod
-        def settings_customise_sources(
-            cls,
-            settings_cls: type[BaseSettings],
-            init_settings: PydanticBaseSettingsSource,
-            env_settings: PydanticBaseSettingsSource,
-            dotenv_settings: PydanticBaseSettingsSource,
-            file_secret_settings: PydanticBaseSettingsSource,
-        ) -> tuple[PydanticBaseSettingsSource, ...]:
-            return (
-                init_settings,
-                EnvSettingsSource(settings_cls),
-                InitSettingsSource(settings_cls, init_kwargs=from_file),
-            )
-
-    return Reader
 
 
 def _read_file(file: Path | None) -> tuple[Path, dict[str, Any]]:
@@ -126,7 +89,30 @@ def _nested(flags: Mapping[str, Any]) -> dict[str, Any]:
     return tree
 
 
+def _merged(tree: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Both; where they name the same setting, what `over` says."""
+    out = dict(tree)
+    for key, value in over.items():
+        below = out.get(key)
+        if isinstance(below, Mapping) and isinstance(value, Mapping):
+            out[key] = _merged(below, value)
+        else:
+            out[key] = value
+    return out
+
+
 _NAMES: Final = tuple(name for name, _ in leaves())
+
+
+def _variable(name: str) -> str:
+    """`gateway.port` → `PARLEY_GATEWAY__PORT`; in whatever case it is written."""
+    return ENV_PREFIX + name.upper().replace(".", "__")
+
+
+def _from_environment() -> dict[str, Any]:
+    """Settings in the environment, as text, nested."""
+    found = {variable.upper(): value for variable, value in os.environ.items()}
+    return _nested({name: found.get(_variable(name)) for name in _NAMES})
 
 
 def unknown_names(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
@@ -163,7 +149,7 @@ def _explain(
     first = error.errors()[0]
     parts = [str(part) for part in first["loc"]]
     name = next((n for n in _NAMES if n.split(".") == parts[: n.count(".") + 1]), ".".join(parts))
-    variable = ENV_PREFIX + name.upper().replace(".", "__")
+    variable = _variable(name)
     if _holds(from_flags, name):
         place, change = "on the command line", "on the command line"
     elif any(each.upper() == variable for each in os.environ):
