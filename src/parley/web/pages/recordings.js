@@ -31,17 +31,19 @@ const appName = (app) => (has(`app.${app}`) ? t(`app.${app}`) : app);
 function calls() {
   return recents()
     .filter(({ appType }) => appType !== 'turnbased')
-    .map(({ id, appType, savedAt, name, words: said = '', seconds }) => ({
+    .map(({ id, appType, savedAt, name = '', words: said = '', seconds }) => ({
       id,
       app: appType,
-      name: name ?? (said || appName(appType)),
-      more: [appName(appType), date(savedAt), seconds ? clock(seconds) : ''].filter(Boolean).join(' · '),
-      text: `${name ?? ''} ${said} ${appName(appType)}`.toLowerCase(),
+      name: name || said || appName(appType),
+      more: [name || said ? appName(appType) : '', date(savedAt), seconds ? clock(seconds) : '']
+        .filter(Boolean)
+        .join(' · '),
+      text: `${name} ${said} ${appName(appType)}`.toLowerCase(),
       at: savedAt,
       url: viewerUrl(id),
       recordings: [id],
       rename: async () => {
-        const next = await askName(name ?? '');
+        const next = await askName(name);
         if (next !== null) rename(id, next);
       },
       remove: async () => forget(id),

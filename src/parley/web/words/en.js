@@ -711,10 +711,13 @@ export const en = {
   'mine.search': 'Search',
   'mine.none': 'None yet.',
   'mine.count': '{count} conversations',
+  'mine.count.one': '1 conversation',
   'mine.messages': '{count} messages',
+  'mine.messages.one': '1 message',
   'mine.delete_all': 'Delete these',
   'mine.delete_sure': 'This conversation will be deleted here and on the server.',
   'mine.delete_all_sure': '{count} conversations will be deleted here and on the server.',
+  'mine.delete_all_sure.one': 'This conversation will be deleted here and on the server.',
   'about.title': 'About this server',
   'about.what':
     'parley is an open-source server for voice and video conversation, under Apache-2.0. The model here is {model}.',

@@ -76,11 +76,12 @@ export function suggestLanguage(lang) {
 }
 
 /**
- * @param {string} key
+ * @param {string} key where `count` is 1 and the language says it differently, `key.one` is taken
  * @param {Values} [values] numbers are written as the language writes them
  */
 export function t(key, values = {}) {
-  const text = tables[language]?.[key] ?? key;
+  const table = tables[language] ?? {};
+  const text = (values.count === 1 ? table[`${key}.one`] : null) ?? table[key] ?? key;
   return text.replace(/\{(\w+)\}/g, (_, name) => {
     const value = values[name];
     if (typeof value === 'number') return number(value);
