@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 
 import pytest
 from tests.support.dialects import DialectName
@@ -332,3 +334,22 @@ async def test_an_ended_session_can_be_asked_for_its_last_words_all_the_time():
         )
         assert (await last.until("stopped"))["seq"] > ready["seq"]
         await coming
+
+
+async def test_of_a_session_that_has_ended_only_its_last_words_are_remembered():
+    async with worker_harness() as harness:
+        talk = await harness.ready("duplex", resume=True)
+        (held,) = harness.host._held.values()
+        session = weakref.ref(held.session)
+        del held
+        talk.say(unit())
+        await talk.until("result")
+        talk.say({"type": "stop"})
+        await talk.over()
+        # What the test's own client remembers of it.
+        talk.task = asyncio.get_running_loop().create_task(asyncio.sleep(0))
+        gc.collect()
+
+        (told,) = harness.host.hello().sessions
+        assert told.phase == "ended"
+        assert session() is None, [type(each) for each in gc.get_referrers(session())]

@@ -274,6 +274,13 @@ class ResumableSocket:
         for task in list(self._tasks):
             task.cancel()
 
+    def forget_session(self) -> None:
+        """The session is over. A client may still come for its last words, which are here; what the
+        session remembers is large."""
+        self.remember, self.is_between = lambda: None, lambda: True
+        self.deadlines.changed = lambda: None
+        self._feed.copy_nothing()
+
     # ---- another connection ----------------------------------------------------------------
 
     def check(self, token_hash: str, seq: int) -> None:

@@ -280,8 +280,13 @@ class Host:
             # Shielded: what is under way must be given back even if the server is in a hurry.
             await asyncio.shield(self._spawn(self._clean_up(held, runner, slot)))
             _log.info("session ended", reason=ended.reason if ended else "cancelled")
-            if session is not None:
-                await session.finish()
+            try:
+                if session is not None:
+                    await session.finish()
+            finally:
+                held.session = held.copy = None
+                if held.socket is not None:
+                    held.socket.forget_session()
             if held.socket is not None:
                 self._let_last_words_be_fetched(held.socket, ended)
 
