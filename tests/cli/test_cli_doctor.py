@@ -6,6 +6,7 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.support.certificates import self_signed
 
@@ -14,7 +15,9 @@ from parley.cli import doctor
 from parley.cli.doctor import Finding
 from parley.client import Server
 from parley.errors import SetupError
+from parley.gateway import store_file
 from parley.models.plan import ModelPlan
+from parley.protocol.copies import StoreAt
 from parley.settings import Settings, load
 
 
@@ -190,3 +193,19 @@ def test_an_unknown_model_is_broken_with_the_known_names() -> None:
 
     assert (finding.grade, finding.subject) == ("broken", "model")
     assert "parrot" in finding.advice
+
+
+def test_the_copy_stores_file_is_looked_at(tmp_path: Path) -> None:
+    def found(**more: object) -> Finding:
+        (finding,) = doctor.check_copy_store(settings(storage__data_dir=tmp_path, **more))
+        return finding
+
+    assert "begins with the first session" in found().text
+    assert "off" in found(gateway__copy_store=False).text
+    (tmp_path / store_file.FILE).write_bytes(b"something else")
+    assert (found().grade, found().advice[:9]) == ("note", "Remove it")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        at = StoreAt(taken.getsockname()[1], 1, token="t", secret="s")
+        (tmp_path / store_file.FILE).write_bytes(msgspec.json.encode(at))
+        assert "the next one takes its place" in found().text

@@ -29,6 +29,7 @@ from parley.cli import flags
 from parley.cli.colour import paint, say
 from parley.client import Server
 from parley.errors import ParleyError, SetupError
+from parley.gateway import store_file
 from parley.installation import install_command
 from parley.settings import GatewaySettings, Settings, load
 
@@ -294,6 +295,33 @@ def check_disk(settings: Settings) -> Iterator[Finding]:
         yield Finding("fine", "disk", f"{free_gib:.1f} GiB free at {storage.data_dir}")
 
 
+def check_copy_store(settings: Settings) -> Iterator[Finding]:
+    """The file by which a gateway finds the copy store of the one before it."""
+    gateway, path = settings.gateway, settings.storage.data_dir / store_file.FILE
+    if not gateway.copy_store:
+        yield Finding("fine", "copy store", "off; gateways keep copies of sessions themselves")
+        return
+    if gateway.http and gateway.copies_port is not None:
+        yield Finding(
+            "note", "copy store", f"port {gateway.copies_port} is not used: there is no TLS",
+            "Workers of other machines bring their copies on their control connections.",
+        )  # fmt: skip
+    at = store_file.read(path)
+    if at is not None and asyncio.run(store_file.is_running(at)):
+        yield Finding("fine", "copy store", f"running, process {at.pid}")
+    elif at is not None:
+        yield Finding("fine", "copy store", "ended without a word; the next one takes its place")
+    elif os.path.lexists(path):
+        readable = "it makes no sense, or is not ours to read"
+        yield Finding(
+            "note", "copy store", f"{path}: {readable}",
+            "Remove it where the next server warns of it: sessions could not outlive "
+            "gateway and worker at once.",
+        )  # fmt: skip
+    else:
+        yield Finding("fine", "copy store", "none; it begins with the first session to be resumed")
+
+
 def check_media(settings: Settings) -> Iterator[Finding]:
     """The libraries that read and write sound, pictures and clips; no ffmpeg program is needed."""
     for name, use, is_essential in (
@@ -400,5 +428,6 @@ CHECKS: Final[tuple[Check, ...]] = (
     check_ports,
     check_certificate,
     check_disk,
+    check_copy_store,
     check_sound_devices,
 )

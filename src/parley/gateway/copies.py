@@ -68,7 +68,8 @@ class Copies:
         self._about = about
         self._strays: set[str] = set()
         self._counts = StoreCounts(0, 0, 0)
-        self._dropped_before = 0
+        self._before = StoreCounts(0, 0, 0)
+        """Of copy stores that have ended."""
         self.to_store: Signal[ToStore] = Signal()
         """The copy store is to do something."""
         self.left_behind: Signal[bytes] = Signal()
@@ -85,7 +86,12 @@ class Copies:
     @property
     def dropped(self) -> int:
         """How many were given up because they took too much."""
-        return self._here.dropped + self._dropped_before + self._counts.dropped
+        return self._here.dropped + self._before.dropped + self._counts.dropped
+
+    @property
+    def refused(self) -> int:
+        """Connections to the copy store that proved nothing."""
+        return self._before.refused + self._counts.refused
 
     def store(self, part: CopyPart) -> bool | None:
         """A part that came to the gateway; whether there is a copy of that session now. None: its
@@ -184,7 +190,7 @@ class Copies:
     def store_ended(self) -> None:
         """The copy store is gone, and what it held."""
         self._there.clear()
-        self._dropped_before += self._counts.dropped
+        self._before = StoreCounts(0, self._before.dropped + self._counts.dropped, self.refused)
         self._counts = StoreCounts(0, 0, 0)
         for taking in self._taking.values():
             if not taking.done.done():

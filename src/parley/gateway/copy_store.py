@@ -326,6 +326,8 @@ class CopyServer:
         self.store = CopyStore(self.tell)
         self.strangers = 0
         """Connections that have proved nothing yet."""
+        self.problem = ""
+        """Why the next gateway would not find it."""
         self.over = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._gateway: Guest | None = None
@@ -441,12 +443,11 @@ async def serve(path: Path) -> None:
     listener = await loop.create_server(lambda: Guest(server), LOOPBACK, 0)
     server.at = at = msgspec.structs.replace(at, port=listener.sockets[0].getsockname()[1])
     loop.add_signal_handler(signal.SIGTERM, server.ask_to_end)
-    problem = await store_file.write(path, at)
-    told = msgspec.structs.replace(at, problem=problem)
-    sys.stdout.buffer.write(msgspec.json.encode(told) + b"\n")
+    server.problem = await store_file.write(path, at)
+    sys.stdout.buffer.write(msgspec.json.encode(at) + b"\n")
     sys.stdout.buffer.flush()
     sys.stdout.close()
-    tasks = [asyncio.create_task(_count(server)), asyncio.create_task(_stay_findable(path, at))]
+    tasks = [asyncio.create_task(_count(server)), asyncio.create_task(_stay_findable(path, server))]
     try:
         await server.over.wait()
     finally:
@@ -465,15 +466,15 @@ def _let_go_of_output() -> None:
         os.close(nowhere)
 
 
-async def _stay_findable(path: Path, at: StoreAt) -> None:
+async def _stay_findable(path: Path, server: CopyServer) -> None:
     while True:
         await asyncio.sleep(WRITE_EVERY_S)
-        await store_file.write(path, at)
+        server.problem = await store_file.write(path, server.at)
 
 
 async def _count(server: CopyServer) -> None:
     while True:
-        server.tell(server.store.counts)
+        server.tell(msgspec.structs.replace(server.store.counts, problem=server.problem))
         await asyncio.sleep(COUNT_EVERY_S)
 
 

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -61,6 +61,8 @@ OTHER_RELEASE: Final = (
     "whose workers are gone, too, nothing was kept."
 )
 
+StoreState = Literal["off", "not_needed_yet", "running", "down"]
+
 log = logs.get(__name__)
 _decoder = msgspec.msgpack.Decoder(FromStore)
 
@@ -92,11 +94,22 @@ class CopyStoreProcess:
         self._ready: StoreReady | None = None
         self._refused = 0
         self._is_left = False
+        self.problem = ""
+        """Why it would not be found after a crash."""
         self.starts = 0
         """How often one was started here."""
         self.came: Signal[()] = Signal()
         """It takes copies now."""
         copies.to_store.listen(self._send)
+
+    @property
+    def state(self) -> StoreState:
+        """One word for lists."""
+        if not self._is_on:
+            return "off"
+        if self.is_up:
+            return "running"
+        return "down" if self._wanted.is_set() else "not_needed_yet"
 
     @property
     def is_up(self) -> bool:
@@ -154,13 +167,6 @@ class CopyStoreProcess:
             if at is None:
                 process = self._start()
                 at = await _told(process)
-                if at.problem:
-                    log.warning(
-                        "copy store not found after a crash",
-                        why=at.problem,
-                        hint="Sessions go on. Should gateway and worker die at once, sessions "
-                        f"could not be rebuilt: {self._path} cannot be written.",
-                    )
             why = await self._watch(at)
         except (OSError, NoStore) as error:
             why = str(error) or type(error).__name__
@@ -210,7 +216,7 @@ class CopyStoreProcess:
             return why
         finally:
             self._at = self._writer = self._ready = None
-            self._refused = 0
+            self._refused, self.problem = 0, ""
             self._copies.store_ended()
             is_left = why == ENDED or (not why and self._is_left)
             if is_ours and not is_left:
@@ -258,10 +264,28 @@ class CopyStoreProcess:
         self.came.notify()
 
     def _heard(self, message: FromCopies) -> None:
-        if isinstance(message, StoreCounts) and message.refused > self._refused:
-            log.warning("refused at the copy store", connections=message.refused - self._refused)
-            self._refused = message.refused
+        if isinstance(message, StoreCounts):
+            self._counted(message)
         self._copies.told(message)
+
+    def _counted(self, counts: StoreCounts) -> None:
+        if counts.refused > self._refused:
+            log.warning("refused at the copy store", connections=counts.refused - self._refused)
+            self._refused = counts.refused
+        if counts.problem != self.problem:
+            self.problem = counts.problem
+            self._tell_problem()
+
+    def _tell_problem(self) -> None:
+        if self.problem:
+            log.warning(
+                "copy store not found after a crash",
+                why=self.problem,
+                hint="Sessions that ask for resuming would not outlive a gateway and a worker "
+                f"that die at once: {self._path} cannot be written. It is tried again.",
+            )
+        else:
+            log.info("copy store found after a crash")
 
     def _send(self, order: ToStore) -> None:
         if isinstance(order, ChangeBounds):

@@ -84,8 +84,8 @@ class Metrics:
     ) -> None:
         self._queue = queue
         self._worker_pool = worker_pool
-        self._copies = copies
-        self._copy_store = copy_store
+        self.copies = copies
+        self.copy_store = copy_store
         self._rebuilt: Tally[RebuildOutcome] = Tally()
         self.up = Traffic()
         """Clients to workers."""
@@ -173,7 +173,7 @@ class Metrics:
         return generate_latest(self.registry)
 
     def _copy_metrics(self) -> Iterable[Metric]:
-        copies, store = self._copies, self._copy_store
+        copies, store = self.copies, self.copy_store
         if copies is None or store is None:
             return
         yield GaugeMetricFamily(
@@ -195,6 +195,11 @@ class Metrics:
         )
         yield CounterMetricFamily(
             "parley_copy_store_starts", "How often that process was started.", value=store.starts
+        )
+        yield CounterMetricFamily(
+            "parley_copy_store_refused",
+            "Connections to it that did not show that they may be there.",
+            value=copies.refused,
         )
         rebuilt = CounterMetricFamily(
             "parley_sessions_rebuilt", "Sessions of lost workers.", labels=["outcome"]

@@ -50,7 +50,7 @@ async def write(path: Path, at: StoreAt) -> str:
     before = read(path)
     if before == at:
         return ""
-    if before is not None and await _is_copy_store(before):
+    if before is not None and await is_running(before):
         return "Another server uses this data folder."
     try:
         replace_whole(path, msgspec.json.encode(at), mode=PRIVATE)
@@ -64,6 +64,21 @@ def remove(path: Path, at: StoreAt) -> None:
     if read(path) == at:
         with contextlib.suppress(OSError):
             path.unlink()
+
+
+async def is_running(at: StoreAt) -> bool:
+    """Whether what listens there is the copy store that has written it. Not by the number of its
+    process: one that was killed keeps it until somebody waits for it; nor by its port, which
+    another program may have now."""
+    greeting = StoreGreeting(at.secret, is_gateway=True)
+    with contextlib.suppress(OSError, EOFError, ValueError, MessageTooLarge, NotOurStore):
+        async with asyncio.timeout(LOOK_S):
+            reader, writer = await asyncio.open_connection(LOOPBACK, at.port)
+            with contextlib.closing(writer):
+                writer.write(greeting.hello)
+                greeting.answer(await read_message(reader))
+                return True
+    return False
 
 
 async def read_message(reader: asyncio.StreamReader) -> bytes:
@@ -85,18 +100,3 @@ def _content(path: Path) -> bytes:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError("no regular file")
         return file.read(LIMIT_BYTES)
-
-
-async def _is_copy_store(at: StoreAt) -> bool:
-    """Whether what listens there is what has written it. Not by the number of its process: one that
-    was killed keeps it until somebody waits for it; nor by its port, which another program may have
-    now."""
-    greeting = StoreGreeting(at.secret, is_gateway=True)
-    with contextlib.suppress(OSError, EOFError, ValueError, MessageTooLarge, NotOurStore):
-        async with asyncio.timeout(LOOK_S):
-            reader, writer = await asyncio.open_connection(LOOPBACK, at.port)
-            with contextlib.closing(writer):
-                writer.write(greeting.hello)
-                greeting.answer(await read_message(reader))
-                return True
-    return False

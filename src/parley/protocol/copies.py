@@ -210,7 +210,6 @@ class StoreAt(msgspec.Struct, frozen=True):
         port: on 127.0.0.1, without TLS.
         token: of workers. `secret`: of gateways.
         version: see `VERSION`; 0: of a release that did not say.
-        problem: why it could not write itself there; told only to the gateway that started it.
     """
 
     port: Annotated[int, msgspec.Meta(ge=0, le=65535)]
@@ -218,7 +217,6 @@ class StoreAt(msgspec.Struct, frozen=True):
     token: str
     secret: str
     version: int = 0
-    problem: str = ""
 
 
 class StoreReady(msgspec.Struct, frozen=True, tag="ready"):
@@ -325,11 +323,13 @@ class StoreCounts(msgspec.Struct, frozen=True, tag="counts"):
         size: bytes of all copies.
         dropped: copies that were given up because they took too much, since it began.
         refused: connections that proved nothing, since it began.
+        problem: why the next gateway would not find it.
     """
 
     size: int
     dropped: int
     refused: int
+    problem: str = ""
 
 
 ToStore = (

@@ -15,6 +15,7 @@ from pydantic import BaseModel, Field
 from parley import __version__
 from parley.clock import Clock
 from parley.gateway.admission import Admission
+from parley.gateway.copy_store_process import StoreState
 from parley.gateway.dispatcher import Dispatcher
 from parley.gateway.eta import EtaTracker
 from parley.gateway.http.errors import shown
@@ -95,6 +96,22 @@ class RecordingHealth(BaseModel):
     )
 
 
+class CopyHealth(BaseModel):
+    """Whether sessions whose client asked for resuming would outlive their worker."""
+
+    sessions: int = Field(0, description="with a copy", examples=[3])
+    bytes: int = Field(0, description="that the copies take", examples=[412_000])
+    given_up: int = Field(
+        0, description="copies that took too much, since the gateway started", examples=[0]
+    )
+    store: StoreState = Field(
+        "off", description="the process that holds them; it begins with the first"
+    )
+    problem: str | None = Field(
+        None, description="for admins: why sessions would not outlive gateway and worker at once"
+    )
+
+
 class Status(BaseModel):
     """The whole service in one answer; `workers` is filled for admins only."""
 
@@ -114,6 +131,7 @@ class Status(BaseModel):
     queue_length: int = Field(examples=[0])
     max_queue_size: int = Field(examples=[1000])
     recording: RecordingHealth
+    copies: CopyHealth
     running_tasks: list[RunningTask]
     workers: list[WorkerInfo]
     certificate_fingerprint: str | None = Field(
@@ -204,6 +222,20 @@ def recording_health(metrics: Metrics, worker_pool: WorkerPool) -> RecordingHeal
     )
 
 
+def copy_health(metrics: Metrics, *, is_admin: bool) -> CopyHealth:
+    """What is kept of running sessions, and where."""
+    copies, store = metrics.copies, metrics.copy_store
+    if copies is None or store is None:
+        return CopyHealth()
+    return CopyHealth(
+        sessions=len(copies),
+        bytes=copies.size,
+        given_up=copies.dropped,
+        store=store.state,
+        problem=store.problem or None if is_admin else None,
+    )
+
+
 def _not_ready(dispatcher: Dispatcher, *, is_closing: bool) -> str:
     worker_pool, queue = dispatcher.worker_pool, dispatcher.queue
     if is_closing:
@@ -283,6 +315,7 @@ def routes(
             queue_length=len(queue),
             max_queue_size=queue.limit,
             recording=recording_health(metrics, worker_pool),
+            copies=copy_health(metrics, is_admin=admin),
             running_tasks=[running_task(lease, clock, eta) for lease in worker_pool.leases],
             workers=[worker_info(w, is_admin=True) for w in worker_pool] if admin else [],
             certificate_fingerprint=(
