@@ -6,8 +6,15 @@ import time
 
 import pytest
 
-from parley.cli.bench import engine
-from parley.cli.bench.paced_model import LOOKS, TOKENS, PacedModel, Timings, paper_costs
+from parley.cli.bench import engine, paced_model
+from parley.cli.bench.paced_model import (
+    LOOKS,
+    TOKENS,
+    IdleDevice,
+    PacedModel,
+    Timings,
+    paper_costs,
+)
 from parley.engine.segments import Audio, Mark, Marker
 from parley.engine.work import Prefill, Stage, StartSession, StepUnit
 from parley.media.pcm import Pcm
@@ -77,6 +84,54 @@ def test_the_lock_that_another_thread_holds_is_seen():
     assert max(step.lock_s for step in model.take_timings().steps) > 0.03
 
 
+class Clocks:
+    """The host's three clocks; `busy`, `queued` and `locked` let time pass."""
+
+    def __init__(self, monkeypatch):
+        self.now_s = self.cpu_s = self.queued_s = 0.0
+        monkeypatch.setattr(paced_model.time, "perf_counter", lambda: self.now_s)
+        monkeypatch.setattr(paced_model.time, "thread_time", lambda: self.cpu_s)
+
+    def queued(self):
+        return self.queued_s
+
+    def pass_time(self, *, busy=0.0, queued=0.0, locked=0.0):
+        self.now_s += busy + queued + locked
+        self.cpu_s += busy
+        self.queued_s += queued
+
+
+def test_an_idle_device_is_told_by_what_kept_the_host(monkeypatch):
+    clocks = Clocks(monkeypatch)
+    device = IdleDevice(clocks)
+
+    clocks.pass_time(busy=0.001)
+    device.launch(0.010)
+    # Within what the device still has to do, nobody is kept.
+    clocks.pass_time(busy=0.002, queued=0.004, locked=0.003)
+    device.launch(0.010)
+    clocks.pass_time(busy=0.002, queued=0.006, locked=0.008)
+    device.launch(0.010)
+
+    split = device.split()
+    # The second gap is 5 ms. A host without the 10 ms of waiting for a processor would have been
+    # ahead of the device, so all of it is theirs.
+    assert (split.own_s, split.processor_s, split.lock_s) == pytest.approx((0.001, 0.005, 0.0))
+    assert device.free_s == pytest.approx(0.036)
+
+
+def test_a_host_that_only_computes_is_its_own_reason(monkeypatch):
+    clocks = Clocks(monkeypatch)
+    device = IdleDevice(clocks)
+
+    for _ in range(3):
+        clocks.pass_time(busy=0.003, locked=0.001)
+        device.launch(0.001)
+
+    split = device.split()
+    assert (split.own_s, split.processor_s, split.lock_s) == pytest.approx((0.007, 0.0, 0.003))
+
+
 def test_a_command_waits_from_when_it_could_have_begun():
     model = begun()
     work = StepUnit()
@@ -92,11 +147,12 @@ def test_a_command_waits_from_when_it_could_have_begun():
 def test_what_is_lost_is_summed_up_by_second():
     timings = Timings(waits_s=[(10.1, 0.001), (10.9, 0.002), (12.0, 0.004)])
 
-    found = engine.EngineFigures.of(timings, [], 0.5)
+    found = engine.EngineFigures.of(timings, [], engine.Spent(2.0, 1.0, 0.5))
 
     lost = found.second_lock
     assert lost.count == 2
     assert (lost.p50_ms, lost.max_ms) == pytest.approx((3, 4))
+    assert (found.cpu, found.others_queued) == (0.5, 0.25)
 
 
 def test_costs_on_paper_have_every_launch_of_the_counted_steps():
@@ -120,4 +176,6 @@ def test_sessions_talk_beside_it():
     assert alone.steps > 0
     assert beside.steps > 0
     assert beside.wait.count > 0
+    assert beside.second_own.max_ms > 0
+    assert beside.second_between.max_ms > 0
     assert beside.loop_late.count > 0

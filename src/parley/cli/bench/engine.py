@@ -16,6 +16,7 @@ import dataclasses
 import json
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ import uvloop
 from parley import logs
 from parley.cli.bench import model as bench_model
 from parley.cli.bench.figures import Figures
-from parley.cli.bench.paced_model import Costs, PacedModel, Timings, paper_costs
+from parley.cli.bench.paced_model import Costs, PacedModel, Timings, paper_costs, queued_s
 from parley.cli.bench.session import running
 from parley.errors import SetupError
 from parley.settings import load
@@ -37,8 +38,50 @@ from parley.worker.main import SWITCH_INTERVAL_S, WorkerProcess
 START_S: Final = 90.0
 """Until worker and clients have to be ready."""
 
+ENGINE_THREAD: Final = "engine"
+"""Name of the thread that steps. Source: `Engine.start`."""
+
 TICK_S: Final = 0.01
 """How often the event loop is asked how late it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What this process has taken.
+
+    Args:
+        clock_s: by the clock.
+        cpu_s: what it computed.
+        queued_s: how long its threads, the engine's left out, waited for a processor.
+    """
+
+    clock_s: float
+    cpu_s: float
+    queued_s: float
+
+    @classmethod
+    def now(cls) -> Spent:
+        return cls(time.perf_counter(), time.process_time(), _others_queued())
+
+    def since(self) -> Spent:
+        """From this to now; threads that ended in between are not in it."""
+        now = Spent.now()
+        return Spent(
+            now.clock_s - self.clock_s,
+            now.cpu_s - self.cpu_s,
+            max(0.0, now.queued_s - self.queued_s),
+        )
+
+
+def _others_queued() -> float:
+    engine = {str(one.native_id) for one in threading.enumerate() if one.name == ENGINE_THREAD}
+    total_s = 0.0
+    for task in Path("/proc/self/task").glob("*/schedstat"):
+        if task.parent.name not in engine:
+            # A thread may end while it is looked at.
+            with contextlib.suppress(OSError):
+                total_s += queued_s(task.read_bytes())
+    return total_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +93,14 @@ class EngineFigures:
         step_lock: what a step lost to the interpreter's lock, an upper bound.
         second_lock: what the engine lost to it of each second: waits and steps together.
         second_idle: how long the device had nothing to do in steps of each second.
+        second_own, second_processor, second_other: the same, because the engine thread was
+            computing, was waiting for a processor, or for something else: the interpreter's lock.
+        second_between: what the engine thread computed between the steps of each second.
         second_busy: what the steps of each second took.
         loop_late: how late the event loop was.
         cpu: what the process computed, in seconds of each second.
+        others_queued: how long its other threads waited for a processor, in seconds of each second;
+            whoever does may hold the lock.
         steps: how many were measured.
     """
 
@@ -60,22 +108,32 @@ class EngineFigures:
     step_lock: Figures
     second_lock: Figures
     second_idle: Figures
+    second_own: Figures
+    second_processor: Figures
+    second_other: Figures
+    second_between: Figures
     second_busy: Figures
     loop_late: Figures
     cpu: float
+    others_queued: float
     steps: int
 
     @classmethod
-    def of(cls, timings: Timings, late_s: Iterable[float], cpu: float) -> EngineFigures:
+    def of(cls, timings: Timings, late_s: Iterable[float], spent: Spent) -> EngineFigures:
         steps, waits = timings.steps, timings.waits_s
         return cls(
             wait=_figures(waited_s for _, waited_s in waits),
             step_lock=_figures(step.lock_s for step in steps),
             second_lock=_by_second([*waits, *((step.ended_s, step.lock_s) for step in steps)]),
             second_idle=_by_second([(step.ended_s, step.idle_s) for step in steps]),
+            second_own=_by_second([(step.ended_s, step.idle.own_s) for step in steps]),
+            second_processor=_by_second([(step.ended_s, step.idle.processor_s) for step in steps]),
+            second_other=_by_second([(step.ended_s, step.idle.lock_s) for step in steps]),
+            second_between=_by_second([(step.ended_s, step.before_s) for step in steps]),
             second_busy=_by_second([(step.ended_s, step.took_s) for step in steps]),
             loop_late=_figures(late_s),
-            cpu=cpu,
+            cpu=spent.cpu_s / spent.clock_s,
+            others_queued=spent.queued_s / spent.clock_s,
             steps=len(steps),
         )
 
@@ -102,6 +160,11 @@ def engine(
         typer.echo(f"  step without lock or core         {one.step_lock}")
         typer.echo(f"  lost of a second                  {one.second_lock}")
         typer.echo(f"  device without work, of a second  {one.second_idle}")
+        typer.echo(f"    the engine computes             {one.second_own}")
+        typer.echo(f"    it waits for a processor        {one.second_processor}")
+        typer.echo(f"    it waits for the lock           {one.second_other}")
+        typer.echo(f"  computes between steps            {one.second_between}")
+        typer.echo(f"  other threads wait for a core     {one.others_queued:.3f} s of a second")
         typer.echo(f"  stepping, of a second             {one.second_busy}")
         typer.echo(f"  event loop late                   {one.loop_late}")
 
@@ -126,10 +189,10 @@ def _switching_every(interval_ms: float | None) -> Iterator[None]:
 
 async def _alone(model: PacedModel, seconds: int) -> EngineFigures:
     """As many conversations driven in this process, without sockets, messages and recordings."""
-    before = _spent()
+    before = Spent.now()
     async with _late() as late_s:
         await bench_model.measure(model, units=seconds)
-    return EngineFigures.of(model.take_timings(), late_s, _cores_since(before))
+    return EngineFigures.of(model.take_timings(), late_s, before.since())
 
 
 async def _beside(model: PacedModel, seconds: int) -> EngineFigures:
@@ -145,22 +208,12 @@ async def _beside(model: PacedModel, seconds: int) -> EngineFigures:
         ):
             assert clients.stdout is not None
             model.take_timings()
-            before = _spent()
+            before = Spent.now()
             answers = int(await clients.stdout.readline() or 0)
-            timings, cores = model.take_timings(), _cores_since(before)
+            timings, spent = model.take_timings(), before.since()
         if not answers:
             raise SetupError("Nobody was answered.", hint="The lines above say why.")
-    return EngineFigures.of(timings, late_s, cores)
-
-
-def _spent() -> tuple[float, float]:
-    """By the clock and by this process's processors."""
-    return time.perf_counter(), time.process_time()
-
-
-def _cores_since(before: tuple[float, float]) -> float:
-    now_s, cpu_s = _spent()
-    return (cpu_s - before[1]) / (now_s - before[0])
+    return EngineFigures.of(timings, late_s, spent)
 
 
 @contextlib.asynccontextmanager

@@ -52,6 +52,9 @@ LOOKS: Final = 5
 OPERATOR_NUMBERS: Final = 16_384
 """Numbers in an operator's tensors: as many as take it about as long as a launch takes a driver."""
 
+NOTICED_S: Final = 2e-5
+"""A wait is looked at when waits have grown by so much."""
+
 Launches = Sequence[float]
 """How long the device is busy with each launch of a step."""
 
@@ -92,6 +95,22 @@ def _kernels(count: Count) -> list[float]:
 
 
 @dataclass(frozen=True, slots=True)
+class IdleSplit:
+    """Why the device had nothing to do in a step: what would be left if the host had never waited,
+    what waits for a processor add to that, and what all other waits add then.
+
+    Args:
+        own_s: the host was computing, and launching.
+        processor_s: it waited for a processor, in a run queue.
+        lock_s: it waited for something else: the interpreter's lock.
+    """
+
+    own_s: float = 0.0
+    processor_s: float = 0.0
+    lock_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class TimedStep:
     """One step on the engine thread.
 
@@ -100,6 +119,8 @@ class TimedStep:
         took_s: by the clock.
         device_s: how long the device needs for it when nothing keeps it waiting.
         idle_s: how long the device had nothing to do in it, because the host had launched nothing.
+        idle: the same, by what kept the host.
+        before_s: what the thread computed since the step before.
         lock_s: how long the thread neither ran, nor waited for a core, nor for the device: what is
             left is waiting for the interpreter's lock.
     """
@@ -111,6 +132,8 @@ class TimedStep:
     device_s: float
     idle_s: float
     lock_s: float
+    idle: IdleSplit = IdleSplit()
+    before_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -140,12 +163,67 @@ class ThreadTimes:
             raise SetupError("This bench needs /proc with schedstat, i.e. Linux.") from None
 
     def read(self) -> float:
-        """Seconds."""
-        queued_ns = int(os.pread(self._file, 64, 0).split()[1])
-        return time.thread_time() + queued_ns / 1e9
+        """Seconds of both."""
+        return time.thread_time() + self.queued()
+
+    def queued(self) -> float:
+        """Seconds of waiting for a core."""
+        return queued_s(os.pread(self._file, 64, 0))
 
     def close(self) -> None:
         os.close(self._file)
+
+
+def queued_s(schedstat: bytes) -> float:
+    """How long a thread has waited in a run queue, of what /proc tells in `schedstat`."""
+    return int(schedstat.split()[1]) / 1e9
+
+
+class IdleDevice:
+    """The device during one step: when it is free, and how long it had nothing to do; and the same
+    had the host not waited for a processor, and not for anything.
+
+    A host that never waits is ahead of one that does by as much as it waited, so it finds the
+    device without work only where the other does too: only there the clocks are read.
+    """
+
+    def __init__(self, times: ThreadTimes) -> None:
+        self._times = times
+        self._begun_s, self._ran_s = time.perf_counter(), time.thread_time()
+        self._queued_before_s = self._queued_s = times.queued()
+        self._off_s = 0.0
+        self._given_s = 0.0
+        # When each host's device would be free if nothing had been given to it since.
+        self._free_s = [self._begun_s] * 3
+        self._idle_s = [0.0] * 3
+
+    @property
+    def free_s(self) -> float:
+        return self._free_s[0] + self._given_s
+
+    def launch(self, busy_s: float) -> None:
+        """The host has just launched what keeps the device busy for so long."""
+        now_s = time.perf_counter()
+        if now_s > self.free_s:
+            waits_s = self._waits(now_s)
+            for host, waited_s in enumerate((0.0, *waits_s)):
+                gap_s = now_s - waited_s - self._free_s[host] - self._given_s
+                if gap_s > 0:
+                    self._idle_s[host] += gap_s
+                    self._free_s[host] += gap_s
+        self._given_s += busy_s
+
+    def split(self) -> IdleSplit:
+        """Why it was idle so far."""
+        all_s, queueless_s, own_s = self._idle_s
+        return IdleSplit(own_s, all_s - queueless_s, queueless_s - own_s)
+
+    def _waits(self, now_s: float) -> tuple[float, float]:
+        """How long the host has waited for a processor since the step began, and for anything."""
+        off_s = max(self._off_s, now_s - self._begun_s - (time.thread_time() - self._ran_s))
+        if off_s - self._off_s > NOTICED_S:
+            self._off_s, self._queued_s = off_s, self._times.queued()
+        return min(off_s, self._queued_s - self._queued_before_s), off_s
 
 
 class PacedModel:
@@ -163,6 +241,7 @@ class PacedModel:
         self._submitted: dict[int, float] = {}
         self._free_s = 0.0
         self._times: ThreadTimes | None = None
+        self._computed_s: float | None = None
         self._lock = threading.Lock()
         self._timings = Timings()
 
@@ -201,8 +280,10 @@ class PacedModel:
         if self._times is None:
             self._times = ThreadTimes()
         begun_s, ran_s = time.perf_counter(), self._times.read()
+        computed_s = time.thread_time()
+        before_s = 0.0 if self._computed_s is None else computed_s - self._computed_s
         launches = self._launches(stage, len(jobs))
-        idle_s, slept_s = self._launch(launches)
+        idle, slept_s = self._launch(launches, IdleDevice(self._times))
         own = [job for job in jobs if isinstance(job, PacedJob)]
         due = [job.inner for job in own if not job.take_extra()]
         if due:
@@ -211,9 +292,13 @@ class PacedModel:
         ended_s = time.perf_counter()
         took_s = ended_s - begun_s
         lock_s = max(0.0, took_s - spent_s - slept_s)
-        step = TimedStep(stage, len(jobs), ended_s, took_s, sum(launches), idle_s, lock_s)
+        idle_s = idle.own_s + idle.processor_s + idle.lock_s
+        step = TimedStep(
+            *(stage, len(jobs), ended_s, took_s, sum(launches), idle_s, lock_s, idle, before_s)
+        )
         with self._lock:
             self._timings.steps.append(step)
+        self._computed_s = time.thread_time()
         self._free_s = time.perf_counter()
 
     def mark(self, row: int) -> Checkpoint:
@@ -240,7 +325,7 @@ class PacedModel:
     def unload(self) -> None:
         if self._times is not None:
             self._times.close()
-            self._times = None
+            self._times = self._computed_s = None
         self._parrot.unload()
 
     def _launches(self, stage: Stage, rows: int) -> Launches:
@@ -249,21 +334,16 @@ class PacedModel:
                 return stages[stage]
         return self._costs[max(self._costs)][stage]
 
-    def _launch(self, launches: Launches) -> tuple[float, float]:
-        """Launch everything, and wait for it; returns how long the device was idle, and how long
-        the wait was to be."""
-        free_s, idle_s = time.perf_counter(), 0.0
+    def _launch(self, launches: Launches, device: IdleDevice) -> tuple[IdleSplit, float]:
+        """Launch everything, and wait for it; returns why the device was idle, and how long the
+        wait was to be."""
         for busy_s in launches:
             torch.add(self._numbers, 1.0, out=self._sums)
-            now_s = time.perf_counter()
-            if now_s > free_s:
-                idle_s += now_s - free_s
-                free_s = now_s
-            free_s += busy_s
-        wait_s = max(0.0, free_s - time.perf_counter())
+            device.launch(busy_s)
+        wait_s = max(0.0, device.free_s - time.perf_counter())
         if wait_s:
             time.sleep(wait_s)
-        return idle_s, wait_s
+        return device.split(), wait_s
 
 
 class PacedJob:
