@@ -41,6 +41,7 @@ from parley.models.minicpmo45.runtime.eight_bits import cache_bytes
 from parley.models.minicpmo45.runtime.meta import without_memory
 from parley.models.minicpmo45.stages.language import PREFILL_STEP_TOKENS
 from parley.models.minicpmo45.token2wav.cpu_products import added_bytes
+from parley.models.minicpmo45.token2wav.first_step import CALLS_KEPT
 from parley.models.minicpmo45.token2wav.flow_memory import FlowMemory
 from parley.models.minicpmo45.token2wav.token2wav import STEPS, VOICES_READY
 from parley.models.minicpmo45.token2wav.vocoder_files import (
@@ -295,7 +296,7 @@ def _vocoder_bytes(history: torch.dtype | None) -> _VocoderBytes:
     networks = (vocoder.flow, vocoder.vocoder)
     return _VocoderBytes(
         weights=sum(stored_bytes(network.parameters()) for network in networks),
-        added_on_cpu=added_bytes(vocoder.flow),
+        added_on_cpu=added_bytes(vocoder.flow) + CALLS_KEPT * vocoder.memory.call_bytes,
         row=vocoder.row_bytes,
         voice=voice.nbytes,
     )
@@ -423,7 +424,9 @@ def _voice_bytes(
     if not config.has_tts:
         return 0
     published = _vocoder_bytes(_planned_history(settings))
-    added = published.added_on_cpu if on_cpu else 0
+    added = 0
+    if on_cpu:
+        added = _vocoder_bytes(history_dtype(settings, torch.device("cpu"))).added_on_cpu
     if folder is None:
         return published.weights + added
     place = settings.token2wav or folder / TOKEN2WAV_FOLDER

@@ -83,15 +83,13 @@ class FrameProduct(nn.Conv1d):
         rows, frames, width = x.shape
         left, _, right, total, other = self.paired
         pairs = frames // 2 - 1
-        early, late = torch.unflatten(x, 1, (-1, 2)).unbind(2)
-        a, b, c, d = early[:, :pairs], late[:, :pairs], early[:, 1:], late[:, 1:]
-        first = torch.mm((a - c).flatten(0, 1), left)
+        outer = (x[:, 2:] - x[:, :-2]).reshape(rows * pairs, 2, width)
+        b, c = x[:, 1:-1:2], x[:, 2::2]
         common = F.linear((b + c).flatten(0, 1), total.t(), self.bias)
         apart = torch.mm((c - b).flatten(0, 1), other)
-        last = torch.mm((b - d).flatten(0, 1), right)
         out = x.new_empty(rows * pairs, 2, width)
-        torch.add(first.add_(apart), common, out=out[:, 0])
-        torch.sub(common.sub_(apart), last, out=out[:, 1])
+        torch.add(common, apart, out=out[:, 0]).addmm_(outer[:, 0], left, alpha=-1)
+        torch.sub(common, apart, out=out[:, 1]).addmm_(outer[:, 1], right)
         return out.view(rows, 2 * pairs, width)
 
 

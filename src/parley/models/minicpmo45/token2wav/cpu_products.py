@@ -53,8 +53,8 @@ def mish(x: Tensor) -> Tensor:
     if not is_served(x):
         return F.mish(x)
     grown = x.clamp(max=MISH_LINEAR_FROM).exp_()
-    n = torch.addcmul(grown + grown, grown, grown)
-    return (n + 2).reciprocal_().mul_(n).mul_(x)
+    n = (grown + 2).mul_(grown)
+    return n.div_(torch.add(n, 2, out=grown)).mul_(x)
 
 
 def linear_gelu(x: Tensor, linear: nn.Linear) -> Tensor:

@@ -17,6 +17,7 @@ Source: speech.md 3.4.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -74,6 +75,10 @@ class Places:
         mask: bool, shape (2 R, 1, 1, reads): places that hold history or new frames.
         reads: places read.
         in_place: whether a kernel reads the slots where they lie.
+        side: 0 or 1 for a call of the halves with conditions or without them alone; None: both.
+            What has 2 R rows has R of them then.
+        spans: slot and first new place of each row, None where its new places do not follow each
+            other; absent unless the host looks at them.
         lines, first, last: what the kernel needs to know besides, the same for all blocks.
     """
 
@@ -83,6 +88,8 @@ class Places:
     mask: Tensor
     reads: int
     in_place: bool = False
+    side: int | None = None
+    spans: Sequence[tuple[int, int | None]] | None = None
     lines: Tensor | None = None
     first: Tensor | None = None
     last: Tensor | None = None
@@ -96,6 +103,50 @@ class Places:
         last = torch.full_like(lines, self.reads - 1)[:, None].repeat(1, self.new.shape[1])
         return replace(self, lines=lines, first=torch.zeros_like(lines), last=last)
 
+    def half(self, side: int) -> Places:
+        """The same for one of the halves alone; not for `attend`."""
+        return replace(self, side=side, mask=self.mask[side::2])
+
+    def row(self, number: int) -> Places:
+        """One row of a half, as if it were alone; `spans` must be known."""
+        assert self.spans is not None
+        mask = self.mask[number : number + 1]
+        reads = 1 + int(mask.flatten().nonzero().max())
+        return replace(
+            self,
+            slots=self.slots[number : number + 1],
+            first_slot=self.spans[number][0],
+            new=self.new[number : number + 1],
+            mask=mask[..., :reads],
+            reads=reads,
+            spans=self.spans[number : number + 1],
+        )
+
+    def place(self, cache: Tensor, entries: Tensor) -> None:
+        """Put one row's half of new entries of all blocks, (blocks, T, H, head width), into its
+        places; after `row`."""
+        assert self.spans is not None
+        slot, first = self.spans[0]
+        _put(cache[:, slot, self.sides.start], entries, self.new[0], first)
+
+    def placed(self, cache: Tensor) -> Tensor:
+        """A copy of what `place` puts there."""
+        assert self.spans is not None
+        return cache[:, self.spans[0][0], self.sides.start, self.new[0]]
+
+    @property
+    def sides(self) -> slice:
+        """Which halves a call is about."""
+        return slice(None) if self.side is None else slice(self.side, self.side + 1)
+
+    def past_of(self, conv: Tensor) -> Tensor:
+        """Past of the convolutions of one Euler step, shape (blocks, 2 R, 2, 2, W)."""
+        if self.first_slot is None:
+            rows = conv[:, self.slots]
+        else:
+            rows = conv[:, self.first_slot : self.first_slot + self.slots.shape[0]]
+        return rows[:, :, self.sides].flatten(1, 2)
+
     def rows_of(self, cache: Tensor) -> Tensor:
         """The rows' part of a tensor whose first axis is slots."""
         if self.first_slot is None:
@@ -104,7 +155,7 @@ class Places:
 
     def read(self, cache: Tensor) -> Tensor:
         """History of one block, shape (2 R, H, reads, head width)."""
-        rows = self.rows_of(cache)[:, :, : self.reads]
+        rows = self.rows_of(cache)[:, self.sides, : self.reads]
         return rows.flatten(0, 1).transpose(1, 2)
 
     def attend(self, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
@@ -126,10 +177,23 @@ class Places:
 
     def write(self, cache: Tensor, entries: Tensor) -> None:
         """Put new entries of shape (2 R, T, H, head width) into their places."""
-        rows = torch.unflatten(entries, 0, (-1, 2))
-        sides = torch.arange(2, device=entries.device)
+        rows = torch.unflatten(entries, 0, (self.slots.shape[0], -1))
+        if self.spans is not None:
+            for row, new, (slot, first) in zip(rows, self.new, self.spans, strict=True):
+                _put(cache[slot, self.sides], row, new, first)
+            return
+        sides = torch.arange(2, device=entries.device)[self.sides]
         places = (self.slots[:, None, None], sides[None, :, None], self.new[:, None, :])
         cache[places] = rows.to(cache.dtype)
+
+
+def _put(cache: Tensor, entries: Tensor, new: Tensor, first: int | None) -> None:
+    """Entries (n, T, H, head width) to their places in a cache (n, C, H, head width)."""
+    entries = entries.to(cache.dtype)
+    if first is None:
+        cache.index_copy_(1, new, entries)
+    else:
+        cache[:, first : first + entries.shape[1]] = entries
 
 
 class TimeEmbedder(nn.Module):
@@ -253,13 +317,14 @@ class EstimatorBlock(nn.Module):
         values: Tensor | None,
         places: Places | None,
     ) -> tuple[Tensor, Tensor]:
-        """`time` is this block's (9, W); returns the frames and the convolutions' next past."""
+        """`time` is this block's (9, W); returns the frames, in `x`'s place, and the convolutions'
+        next past."""
         shift_a, scale_a, gate_a, shift_m, scale_m, gate_m, shift_c, scale_c, gate_c = time
         heard = self.attn(self._norm(x, shift_a, scale_a), keys, values, places)
-        x = torch.addcmul(x, gate_a, heard)
+        x.addcmul_(gate_a, heard)
         y, past = self.conv(self._norm(x, shift_c, scale_c), past)
-        x = torch.addcmul(x, gate_c, y)
-        return torch.addcmul(x, gate_m, self.mlp(self._norm(x, shift_m, scale_m))), past
+        x.addcmul_(gate_c, y)
+        return x.addcmul_(gate_m, self.mlp(self._norm(x, shift_m, scale_m))), past
 
     def modulate(self, code: Tensor) -> Tensor:
         """Shifts, scales and gates of a time, shape (9, W)."""
@@ -350,15 +415,15 @@ class Estimator(nn.Module):
 
         Args:
             x: shape (R, T, 80).
-            conditions: from `conditions`.
-            past: the convolutions' past frames, shape (blocks, 2 R, 2, 2, W).
+            conditions: from `conditions`; of one half alone: shape (R, T, W).
+            past: the convolutions' past frames, shape (blocks, 2 R, 2, 2, W), or (blocks, R, …).
 
         Returns:
-            Velocities of shape (R, 2, T, 80), and the next past.
+            Velocities of shape (R, 2, T, 80) or (R, 1, T, 80), and the next past.
         """
-        bins = x.shape[-1]
+        rows, _, bins = x.shape
         seen = F.linear(x, self.in_proj.weight[:, :bins])
-        h = seen.repeat_interleave(2, dim=0) + conditions
+        h = seen.repeat_interleave(conditions.shape[0] // rows, dim=0) + conditions
         new_past: list[Tensor] = []
         for number, block in enumerate(self.blocks):
             keys = values = None
@@ -368,5 +433,5 @@ class Estimator(nn.Module):
             new_past.append(kept)
         shift, scale = time.final
         h = F.layer_norm(h, (self.width,), scale, shift, eps=1e-6)
-        velocity = torch.unflatten(self.final_layer.linear(h), 0, (-1, 2))
+        velocity = torch.unflatten(self.final_layer.linear(h), 0, (rows, -1))
         return velocity, torch.stack(new_past)

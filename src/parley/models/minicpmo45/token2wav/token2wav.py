@@ -27,7 +27,8 @@ from torch import Tensor
 from parley.models.minicpmo45.runtime.graphs import GraphRunner
 from parley.models.minicpmo45.runtime.streams import Arrival, OneStream, SpeechStream
 from parley.models.minicpmo45.token2wav.conformer import LOOK_AHEAD
-from parley.models.minicpmo45.token2wav.cpu_products import prepare
+from parley.models.minicpmo45.token2wav.cpu_products import is_served, prepare
+from parley.models.minicpmo45.token2wav.first_step import CALLS_KEPT
 from parley.models.minicpmo45.token2wav.flow import Flow
 from parley.models.minicpmo45.token2wav.flow_memory import (
     FlowMark,
@@ -119,7 +120,12 @@ class Token2Wav:
         self.prompt_frames = prompt_frames
         self.schedule = flow.schedule(steps)
         self.memory = memory_for_prompts(
-            flow, slots, steps=steps, prompt_frames=prompt_frames, history=history
+            flow,
+            slots,
+            steps=steps,
+            prompt_frames=prompt_frames,
+            history=history,
+            calls_kept=CALLS_KEPT if is_served(flow.encoder_proj.weight) else 0,
         )
         vocoder.graphs = graphs or GraphRunner(flow.device)
         vocoder.slots = slots
