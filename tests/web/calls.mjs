@@ -96,8 +96,11 @@ export async function choicesReachable(page) {
 }
 
 /** Until each of the controls can be pressed, when whatever slides has come to rest. */
-const allReachable = (page, where) =>
-  eventually(async () => Object.values(await reachable(page, CONTROLS)).every(Boolean), `controls: ${where}`);
+const allReachable = (page, where, more = []) =>
+  eventually(
+    async () => Object.values(await reachable(page, [...CONTROLS, ...more])).every(Boolean),
+    `controls: ${where}`,
+  );
 
 /** The browser's own recording as two channels of samples at 16 kHz. */
 async function recordedSides(page) {
@@ -151,7 +154,7 @@ export async function phoneSheets(page) {
   await phase(page, 'live');
   for (const name of ['Text', 'Settings']) {
     await page.locator(`.dock [aria-label="${name}"]`).click();
-    await allReachable(page, name);
+    await allReachable(page, name, name === 'Text' ? ['.writing textarea', '.writing button:last-child'] : []);
     assert.ok(await page.locator('.dock .status .now').isVisible());
     await page.evaluate(async () =>
       (await import(document.querySelector('script[src]').src.replace(/pages\/.*/, 'elements/dom.js'))).toast(

@@ -132,6 +132,10 @@ export class Controls {
       h('div', { class: 'right' }, this.#hush, this.#force, this.#small, this.#text, this.#settings),
     );
     this.node = h('div', { class: 'dock' }, this.status, this.#talk, buttons);
+    // What slides up behind the controls ends above them, and they are higher while it is open.
+    new ResizeObserver(() => {
+      this.node.closest('main')?.style.setProperty('--dock', `${this.node.offsetHeight}px`);
+    }).observe(this.node);
   }
 
   /** The second half of a double click means the same as the first, not the opposite. @param {MouseEvent} event */
