@@ -93,6 +93,7 @@ def make_app(
         version=__version__,
         description=DESCRIPTION,
         lifespan=lifespan,
+        openapi_url=None,
         docs_url=None,
         redoc_url=None,
     )

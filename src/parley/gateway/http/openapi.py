@@ -7,17 +7,22 @@ routes are added here, because no route knows of them.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from starlette.requests import Request
+from starlette.responses import JSONResponse
 
 from parley.gateway.http.auth import is_open
 from parley.gateway.http.errors import OPENAI_PREFIX, openai_type
+from parley.gateway.http.routing import LateRoute
 from parley.gateway.http.schemes import BEARER, CALLERS
 
+PATH: Final = "/openapi.json"
 JSON: Final = "application/json"
 PROBLEM: Final = {"$ref": "#/components/schemas/ErrorDetail"}
 OPENAI_PROBLEM: Final = {"$ref": "#/components/schemas/OpenAIError"}
@@ -62,7 +67,12 @@ class NoExample(ValueError):
 
 
 def install(app: FastAPI, *, needs_key: bool, has_admin_token: bool) -> None:
-    """Serve the completed document of a server that is protected like this."""
+    """Serve the completed document of a server that is protected like this.
+
+    It is made when it is first asked for, which takes a third of a second of processor time: in
+    steps and in a thread, because sessions go on meanwhile.
+    """
+    making = asyncio.Lock()
 
     def document() -> dict[str, Any]:
         if app.openapi_schema is None:
@@ -77,7 +87,17 @@ def install(app: FastAPI, *, needs_key: bool, has_admin_token: bool) -> None:
             secure(app.openapi_schema, needs_key=needs_key, has_admin_token=has_admin_token)
         return app.openapi_schema
 
+    async def served(request: Request) -> JSONResponse:
+        async with making:
+            if app.openapi_schema is None:
+                for route in app.routes:
+                    if isinstance(route, LateRoute):
+                        route.examine()
+                        await asyncio.sleep(0)
+            return JSONResponse(await asyncio.to_thread(document))
+
     app.openapi = document  # type: ignore[method-assign]
+    app.add_route(PATH, served, include_in_schema=False)
 
 
 def complete(document: dict[str, Any]) -> dict[str, Any]:

@@ -18,8 +18,7 @@ from parley.importing import without
 
 class LateRoute(APIRoute):
     """A route of which only path and methods are known until its first request, or until somebody
-    reads another attribute, as `/openapi.json` does of every route. Until then nobody notices a
-    wrong declaration."""
+    reads another attribute. Until then nobody notices a wrong declaration."""
 
     def __init__(
         self,
@@ -35,16 +34,20 @@ class LateRoute(APIRoute):
         self.methods = {method.upper() for method in methods or ["GET"]}
         self._declared: dict[str, Any] | None = {"path": path, **options}
 
+    def examine(self) -> None:
+        """Do what was put off; a second time does nothing."""
+        declared, self._declared = self._declared, None
+        if declared is not None:
+            # Of each field FastAPI asks whether it is a model of pydantic's first version;
+            # importing that version takes longer than everything else here.
+            with without("pydantic.v1"):
+                super().__init__(endpoint=self.endpoint, methods=self.methods, **declared)
+
     def __getattr__(self, name: str) -> Any:
         """An attribute that is not there yet, as none of FastAPI's other ones is."""
-        declared = self.__dict__.get("_declared")
-        if declared is None:
+        if self.__dict__.get("_declared") is None:
             raise AttributeError(name=name, obj=self)
-        self._declared = None
-        # Of each field FastAPI asks whether it is a model of pydantic's first version; importing
-        # that version takes longer than everything else here.
-        with without("pydantic.v1"):
-            super().__init__(endpoint=self.endpoint, methods=self.methods, **declared)
+        self.examine()
         return getattr(self, name)
 
 
