@@ -11,6 +11,7 @@ import os
 import re
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -34,6 +35,8 @@ from parley.gateway.lost_session import LostSession
 from parley.gateway.runtime import GatewayRuntime
 from parley.gateway.session_copies import KeptCopy
 from parley.gateway.store_file import FILE
+from parley.gateway.store_port import AGREEING_LIMIT, RemotePort
+from parley.gateway.tls import ensure_certificate
 from parley.gateway.worker_pool import Lease
 from parley.protocol.control import (
     CopiedOutput,
@@ -413,7 +416,9 @@ async def test_a_machine_that_vanishes_does_not_hold_its_connection_for_ever() -
             made.append(cast(asyncio.Transport, transport))
 
     loop = asyncio.get_running_loop()
-    async with await loop.create_server(lambda: Seen(server), "127.0.0.1", 0) as listener:
+    async with await loop.create_server(
+        lambda: Seen(server, server.local), "127.0.0.1", 0
+    ) as listener:
         _, writer = await asyncio.open_connection(*listener.sockets[0].getsockname())
         await until(lambda: made)
 
@@ -421,7 +426,7 @@ async def test_a_machine_that_vanishes_does_not_hold_its_connection_for_ever() -
         assert answered.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         assert answered.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 30
         writer.close()
-        await until(lambda: server.strangers == 0)
+        await until(lambda: server.local.strangers == 0)
 
 
 # ---- the process ---------------------------------------------------------------------------------
@@ -918,6 +923,41 @@ async def test_a_worker_of_another_machine_comes_by_tls_with_the_gateways_certif
             with socket.create_connection(("127.0.0.1", port), timeout=HANG_S) as plain:
                 plain.sendall(framed(CopyHello(bytes(32))))
                 assert b"copy" not in plain.recv(100)
+
+
+async def test_strangers_who_agree_on_nothing_are_counted_and_keep_nobody_out(
+    tmp_path: Path,
+) -> None:
+    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    ensure_certificate(certificate, key)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(certificate, key)
+    welcomed: list[asyncio.Protocol] = []
+    refused: list[None] = []
+
+    def welcome() -> asyncio.Protocol:
+        welcomed.append(asyncio.Protocol())
+        return welcomed[-1]
+
+    port = RemotePort(welcome, refused=lambda: refused.append(None))
+    at = ("127.0.0.1", await port.open("127.0.0.1", 0, tls))
+    with contextlib.ExitStack() as strangers:
+        for _ in range(AGREEING_LIMIT + 10):
+            strangers.enter_context(socket.create_connection(at, timeout=HANG_S))
+            await asyncio.sleep(0)
+        await until(lambda: len(refused) == 10)
+    await until(lambda: len(refused) == AGREEING_LIMIT + 10)
+
+    _, writer = await asyncio.open_connection(*at, ssl=trusting(certificate))
+    await until(lambda: len(welcomed) == AGREEING_LIMIT + 1)
+    writer.close()
+    port.close()
+
+
+def trusting(certificate: Path) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=certificate)
+    context.check_hostname = False
+    return context
 
 
 def told_token(gateway: RunningGateway) -> str:

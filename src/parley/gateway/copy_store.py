@@ -27,6 +27,7 @@ import uvloop
 
 from parley.gateway import store_file
 from parley.gateway.session_copies import KeptCopy, SessionCopies
+from parley.gateway.store_port import RemotePort
 from parley.protocol.control import CopyPart, CopyStored
 from parley.protocol.copies import (
     CHALLENGE_BYTES,
@@ -130,6 +131,10 @@ class CopyStore:
         """For the gateway's metrics."""
         return StoreCounts(self._copies.size, self._copies.dropped, self.refused)
 
+    def refuse(self) -> None:
+        """A connection proved nothing."""
+        self.refused += 1
+
     def take_in(self, part: CopyPart, worker: Guest) -> None:
         """A part has come."""
         lease_id, begun = part.lease_id, self._begun.get(part.lease_id)
@@ -220,11 +225,21 @@ def _pieces(lease_id: str, copy: KeptCopy | None) -> Iterator[CopyPiece]:
     yield CopyPiece(lease_id, name, state=copy.state, is_last=True)
 
 
+class Door:
+    """Where guests come. Each has strangers of its own: those of the network keep nobody of this
+    machine out."""
+
+    def __init__(self) -> None:
+        self.strangers = 0
+        """Connections that have proved nothing yet."""
+
+
 class Guest(asyncio.Protocol):
     """Somebody who says to be a worker or a gateway."""
 
-    def __init__(self, server: CopyServer) -> None:
+    def __init__(self, server: CopyServer, door: Door) -> None:
         self._server = server
+        self._door = door
         self._splitter = MessageSplitter(GREETING_LIMIT_BYTES)
         self._transport: asyncio.Transport | None = None
         self._late: asyncio.TimerHandle | None = None
@@ -238,8 +253,8 @@ class Guest(asyncio.Protocol):
         # A machine that vanishes says nothing, and its connection would be held for ever.
         for level, option, value in KEEPALIVE:
             transport.get_extra_info("socket").setsockopt(level, option, value)
-        self._server.strangers += 1
-        if self._server.strangers > STRANGERS_LIMIT:
+        self._door.strangers += 1
+        if self._door.strangers > STRANGERS_LIMIT:
             self._refuse()
             return
         self._late = asyncio.get_running_loop().call_later(GREETING_S, self._refuse)
@@ -261,7 +276,7 @@ class Guest(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._is == "stranger":
-            self._server.strangers -= 1
+            self._door.strangers -= 1
         if self._late is not None:
             self._late.cancel()
         self._transport = None
@@ -292,7 +307,7 @@ class Guest(asyncio.Protocol):
             # Two servers share a data folder: this store belongs to the other one.
             self.close()
         else:
-            self._server.strangers -= 1
+            self._door.strangers -= 1
             if self._late is not None:
                 self._late.cancel()
             self.answer(CopyWelcome())
@@ -309,7 +324,8 @@ class Guest(asyncio.Protocol):
         return at.secret if self._says_gateway else at.token
 
     def _refuse(self) -> None:
-        self._server.store.refused += self._is == "stranger"
+        if self._is == "stranger":
+            self._server.store.refuse()
         if self._transport is not None:
             self._transport.abort()
 
@@ -324,8 +340,7 @@ class CopyServer:
     def __init__(self, at: StoreAt) -> None:
         self.at = at
         self.store = CopyStore(self.tell)
-        self.strangers = 0
-        """Connections that have proved nothing yet."""
+        self.local = Door()
         self.problem = ""
         """Why the next gateway would not find it."""
         self.over = asyncio.Event()
@@ -337,7 +352,7 @@ class CopyServer:
         self._alone = self._loop.call_later(FIRST_GATEWAY_S, self.over.set)
         self._opening: asyncio.Task[None] | None = None
         self._tls: ssl.SSLContext | None = None
-        self._remote: asyncio.Server | None = None
+        self._remote: RemotePort | None = None
         self._ready = StoreReady()
 
     @property
@@ -413,16 +428,11 @@ class CopyServer:
         try:
             self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             self._tls.load_cert_chain(settings.certificate, settings.key)
-            self._remote = await self._loop.create_server(
-                lambda: Guest(self),
-                settings.host or None,
-                settings.port,
-                ssl=self._tls,
-                ssl_handshake_timeout=GREETING_S,
-            )
-        except (OSError, ssl.SSLError) as error:
+            door = Door()
+            self._remote = RemotePort(lambda: Guest(self, door), refused=self.store.refuse)
+            return StoreReady(await self._remote.open(settings.host, settings.port, self._tls))
+        except OSError as error:
             return StoreReady(problem=str(error))
-        return StoreReady(int(self._remote.sockets[0].getsockname()[1]))
 
     def _load_certificate(self) -> None:
         if self._tls is not None:
@@ -440,7 +450,7 @@ async def serve(path: Path) -> None:
     loop = asyncio.get_running_loop()
     at = StoreAt(0, os.getpid(), secrets.token_urlsafe(32), secrets.token_urlsafe(32), VERSION)
     server = CopyServer(at)
-    listener = await loop.create_server(lambda: Guest(server), LOOPBACK, 0)
+    listener = await loop.create_server(lambda: Guest(server, server.local), LOOPBACK, 0)
     server.at = at = msgspec.structs.replace(at, port=listener.sockets[0].getsockname()[1])
     loop.add_signal_handler(signal.SIGTERM, server.ask_to_end)
     server.problem = await store_file.write(path, at)
