@@ -464,7 +464,7 @@ export const callScenarios = {
     const at = (time) => Math.round((time - from) * 200);
     const loudest = (start, end) => peak(levels.slice(Math.max(0, at(start)), at(end)));
     // The microphone may have said its sentence before; then the next is waited for.
-    for (let tries = 0; tries < 8 && !(begun >= 0); tries++) {
+    for (let tries = 0; tries < 20 && !(begun >= 0); tries++) {
       await hearOn(page, 2);
       ({ levels, from } = await heard(page));
       mic = await page.evaluate(() => globalThis.__mic);
