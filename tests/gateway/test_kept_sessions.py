@@ -14,7 +14,7 @@ from parley.clock import ManualClock
 from parley.gateway.admission import Admission
 from parley.gateway.copies import Copies
 from parley.gateway.eta import EtaTracker
-from parley.gateway.kept_sessions import KeptSessions, NotYetKnown
+from parley.gateway.kept_sessions import KeptSessions, NotRebuilt, NotYetKnown
 from parley.gateway.left_behind import LeftBehind
 from parley.gateway.lost_session import LostSession
 from parley.gateway.runtime import GatewayRuntime
@@ -29,7 +29,15 @@ from parley.protocol.control import (
     ResumeState,
     SessionPhase,
 )
-from parley.protocol.copies import CopyKept, CopyPiece, DropCopy, MoveCopy, TakeCopy, ToStore
+from parley.protocol.copies import (
+    CopyBegun,
+    CopyKept,
+    CopyPiece,
+    DropCopy,
+    MoveCopy,
+    TakeCopy,
+    ToStore,
+)
 from parley.protocol.kinds import Kind, Phase
 from parley.settings import EtaSettings, SecuritySettings
 
@@ -55,6 +63,7 @@ class Young:
         self.copies = Copies(session_bytes=99, total_bytes=99, about=self._about)
         self.copies.to_store.listen(self.orders.append)
         self.gone: set[str] = set()
+        self.leaving = asyncio.Event()
         self.left_behind = LeftBehind(
             worker_pool=self.pool, copies=self.copies, is_gone=self._is_gone
         )
@@ -205,6 +214,39 @@ async def test_a_worker_that_was_thought_lost_may_bring_hundreds_of_sessions_aga
 
     assert doubled == leases
     assert len(gateway.kept) == 0
+
+
+async def test_a_gateway_that_ends_leaves_what_it_rebuilds_to_the_next_one() -> None:
+    gateway, began = Young(), asyncio.Event()
+    workers = [
+        gateway.pool.welcome(hello(of_session(Phase.ACTIVE, name), worker_id=name), object())
+        for name in ("first", "later")
+    ]
+    for name in ("first", "later"):
+        gateway.copies.told(CopyBegun(name, 1, "m"))
+
+    async def rebuild(lost: LostSession, copy: KeptCopy) -> Lease:
+        began.set()
+        # As the queue does, which is closed then.
+        await gateway.leaving.wait()
+        raise NotRebuilt("The server is shutting down.")
+
+    gateway.kept.rebuild = rebuild
+    giving = asyncio.create_task(gateway.gives_copies())
+    gateway.pool.left(workers[0])
+    await began.wait()
+    asking = asyncio.create_task(gateway.kept.find("call"))
+    await asyncio.sleep(0)
+    gateway.kept.leave()
+    gateway.leaving.set()
+    gateway.pool.left(workers[1])
+
+    with pytest.raises(NotYetKnown):
+        await asking
+    await gateway.kept.close()
+    giving.cancel()
+    assert not [order for order in gateway.orders if isinstance(order, DropCopy)]
+    assert len(gateway.copies) == 2
 
 
 # ---- what an earlier gateway left behind ---------------------------------------------------

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 import pytest
 from tests.support import gateways
 from tests.support.gateways import all_free
+from tests.support.patience import HANG_S
 from tests.support.resumed_talks import TALKS, UNITS, comparable
 from tests.support.resuming import ResumeFailed, ResumingClient
 from tests.support.stack import RunningStack, running_stack
@@ -225,6 +226,25 @@ async def test_a_client_that_asked_is_told_in_time_that_its_session_will_end() -
     assert (limit["type"], limit["reason"]) == ("session.going_away", "time")
     assert 0 < limit["time_left_s"] <= 40
     assert shutdown == {"type": "session.going_away", "reason": "shutdown", "time_left_s": 5.0}
+
+
+async def test_a_client_that_is_cut_off_while_the_server_drains_comes_back() -> None:
+    spoken = TALKS["duplex"]
+    path = spoken.path()
+    async with running_stack(model="parrot", worker={"vad": "energy"}) as server:
+        client = ResumingClient(server.ws(path, extensions=False))
+        await client.begin(session_id=spoken.session_id(path), first=spoken.first)
+        draining = asyncio.create_task(server.runtime.shut_down(drain_s=HANG_S))
+        assert (await client.hear())["type"] == "session.going_away"
+
+        client.cut()
+        await client.say({"type": "audio_chunk", "audio_base64": UNITS[0]})
+        assert (await client.hear())["type"] == "result"
+
+        assert client.resumes == 1
+        await client.say({"type": "stop"})
+        await client.close()
+        await draining
 
 
 async def test_openai_clients_that_did_not_ask_are_told_nothing_of_it(server: RunningStack) -> None:

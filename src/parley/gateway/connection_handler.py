@@ -83,6 +83,8 @@ class ConnectionHandler:
         self._limits = limits
         self._queue = queue
         self._closing = closing
+        self.is_draining = False
+        """Whether the server shuts down and its sessions go on for a while."""
         self._live: set[asyncio.Task[object]] = set()
 
     @property
@@ -170,7 +172,7 @@ class ConnectionHandler:
             return True
         try:
             client = self._client(newcomer)
-            if self._closing.done():
+            if self._is_closed_to(newcomer.request):
                 raise ServiceUnavailable(SHUTTING_DOWN)
             if not wants_resume(newcomer.request):
                 self._dispatcher.check(client.kind)
@@ -184,10 +186,15 @@ class ConnectionHandler:
         newcomer.client = client
         return True
 
+    def _is_closed_to(self, request: UpgradeRequest) -> bool:
+        """Whether it is turned away because the server shuts down. While sessions may still go on,
+        whoever was cut off comes back to one."""
+        return self._closing.done() and not (self.is_draining and wants_resume(request))
+
     async def _visit(self, connection: Connection, newcomer: _Newcomer) -> None:
         client = newcomer.client or self._client(newcomer)
         dialect = newcomer.dialect
-        if self._closing.done():
+        if self._is_closed_to(newcomer.request):
             why = ServiceUnavailable(SHUTTING_DOWN)
             send_answer(connection, dialect, dialect.shutting_down(why))
             raise Departed(why.code, is_error=True)

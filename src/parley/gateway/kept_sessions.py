@@ -87,6 +87,7 @@ class KeptSessions:
         """By session."""
         self._moved: dict[str, None] = {}
         """Leases whose sessions went on elsewhere, newest last."""
+        self._is_leaving = False
         self._lost: dict[str, tuple[LostSession, str]] = {}
         """Sessions that were lost with their workers, and why, newest last."""
         self._worker_pool = worker_pool
@@ -150,7 +151,7 @@ class KeptSessions:
         it is being rebuilt, or may come with a worker.
 
         Raises:
-            NotYetKnown: a moment was not enough.
+            NotYetKnown: a moment was not enough, or the next gateway will know.
         """
         try:
             async with asyncio.timeout(self._hold_s):
@@ -158,6 +159,8 @@ class KeptSessions:
                     _, rebuilding = self._rebuilding.get(session_id, (None, None))
                     found = self._worker_pool.find_resumable(session_id)
                     found = found or self._ended.get(session_id)
+                    if found is None and self._is_leaving:
+                        raise NotYetKnown
                     left_s = self._knows_all_at - self._clock.monotonic()
                     is_known = found is not None or session_id in self._lost or left_s <= 0
                     is_known &= self._left_behind.find(session_id) is None
@@ -171,6 +174,15 @@ class KeptSessions:
         """Why a session was lost with its worker, to who showed this key; None: it was not."""
         lost, why = self._lost.get(session_id, (None, ""))
         return why if lost is not None and lost.key_id == key_id else None
+
+    def leave(self) -> None:
+        """The next gateway rebuilds what is lost from here on, and what was being rebuilt: copies
+        stay where they are. Safe to repeat."""
+        self._is_leaving = True
+        for lost, task in self._rebuilding.values():
+            log.info("session left to the next gateway", session_id=lost.session_id)
+            task.cancel()
+        self._left_behind.decided.notify()
 
     async def close(self) -> None:
         """Rebuild nothing any more."""
@@ -191,6 +203,9 @@ class KeptSessions:
         self._go_on_elsewhere(lost, self._admitted(lost))
 
     def _go_on_elsewhere(self, lost: LostSession, held: ExitStack) -> None:
+        if self._is_leaving:
+            held.close()
+            return
         if self.rebuild is None or self._copies.fingerprint(lost.lease_id) is None:
             self._lose(lost, held, NOTHING_KEPT)
             return

@@ -372,11 +372,14 @@ class GatewayRuntime:
             self.dispatcher.close()
             if keep:
                 self.copy_store.leave()
+                self.kept_sessions.leave()
             log.info("shutting down", running=running, waiting=waiting, drain_s=drain_s)
             if drain_s and running:
                 if not keep:
                     self.worker_control.announce_end(drain_s)
+                self.connection_handler.is_draining = True
                 await self._drain(drain_s)
+                self.connection_handler.is_draining = False
             self.worker_control.end_sessions(keep=keep)
         live = set(self.connection_handler.live)
         if not live:
