@@ -20,7 +20,7 @@ from typing import Any, Final
 import httpx
 
 from parley.errors import SetupError
-from parley.gateway import copy_store_process
+from parley.gateway import store_file
 
 START_S: Final = 120.0
 """How long servers may take to begin, and slots to become free."""
@@ -229,7 +229,7 @@ class Servers:
 
     def copy_store_pid(self) -> int | None:
         """Of the process that holds copies, if there is one, whichever gateway started it."""
-        at = copy_store_process.find(Path(self._folder, "data"))
+        at = store_file.read(Path(self._folder, "data", store_file.FILE))
         return at.pid if at is not None and Path(f"/proc/{at.pid}").exists() else None
 
     # ---- what is asked of them -------------------------------------------------------------
