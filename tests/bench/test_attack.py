@@ -22,7 +22,12 @@ async def test_every_attack_ends_in_its_time_though_nobody_is_there(kind: str):
         assert await process.wait() == 0
 
 
-async def test_live_sessions_go_on_while_they_are_measured(capsys: pytest.CaptureFixture[str]):
+async def test_live_sessions_go_on_while_they_are_measured(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    # Only figures need quiet.
+    monkeypatch.setattr(attack, "WARM_S", 1.0)
+    monkeypatch.setattr(attack, "REST_S", 0.2)
     await attack.measure(["ping", "slow-body"], sessions=2, seconds=2.0)
 
     lines = capsys.readouterr().out.splitlines()

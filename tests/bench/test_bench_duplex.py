@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from tests.support.noises import spoken
 
+from parley.cli.bench import duplex_talk
 from parley.cli.bench.duplex import as_data, as_table, converse
 from parley.cli.bench.duplex_material import Material, own
 from parley.cli.bench.duplex_plot import as_svg
@@ -165,7 +166,9 @@ def test_recordings_of_ones_own(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-async def test_conversations_with_a_server():
+async def test_conversations_with_a_server(monkeypatch: pytest.MonkeyPatch):
+    # How long it coughs decides how sure the figures are, and nothing else.
+    monkeypatch.setattr(duplex_talk, "NOISE_S", 6.0)
     material = Material(
         turns=(spoken("Tell me a long story about a fox who could not sleep at night, please."),),
         interruptions=(spoken("Wait, stop please, I wanted to ask something else."),) * 2,

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.contracts.conversations import Cast, Style
+from tests.support.long import times
 from tests.support.small_minicpmo import IDS, VOCABULARY, ByteTokenizer, small_model
 
 from parley.models.minicpmo45.llm.sampling import Choice
@@ -51,7 +52,7 @@ def model() -> Any:
     return small_model(1, has_voice=False)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=times(12, 25))
 @given(seed=st.integers(0, 2**32))
 def test_no_view_shows_a_tag(model: Any, seed: int) -> None:
     model.chooser = Dice(seed)

@@ -34,6 +34,10 @@ from parley.media.pcm import INPUT_RATE_HZ, Pcm
 from parley.protocol.values import DuplexConfig
 
 HEALTH_EVERY_S: Final = 0.5
+WARM_S: Final = 3.0
+"""First units warm sockets and buffers."""
+REST_S: Final = 2.0
+"""Between two attacks."""
 SPARE_SLOTS: Final = 4
 """For attackers that need a session of their own."""
 
@@ -79,14 +83,14 @@ async def measure(kinds: list[str], sessions: int, seconds: float) -> None:
     async with server(sessions + SPARE_SLOTS) as url:
         crowd = _Crowd(url)
         async with crowd.talking(sessions):
-            await asyncio.sleep(3.0)  # first units warm sockets and buffers
+            await asyncio.sleep(WARM_S)
             quiet = await crowd.watch(seconds)
             typer.echo(_line("quiet", quiet, quiet))
             for kind in kinds:
                 async with _attacker(kind, url, seconds):
                     seen = await crowd.watch(seconds)
                 typer.echo(_line(kind, seen, quiet))
-                await asyncio.sleep(2.0)
+                await asyncio.sleep(REST_S)
             typer.echo(_line("quiet again", await crowd.watch(seconds), quiet))
 
 
