@@ -4,6 +4,7 @@ model: it must end well and say what is promised."""
 from __future__ import annotations
 
 import base64
+import functools
 import json
 import os
 import re
@@ -13,7 +14,8 @@ import ssl
 import string
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +37,31 @@ PYTHON = [
 JAVASCRIPT = samples("docs/do/javascript-client.md", "js")
 
 
+AT_ONCE = 3
+"""Programs at a time: nearly all of them wait, for sound that is spoken as fast as people speak.
+The server has a slot for each and one for the test that runs meanwhile: nobody has to queue."""
+
+
 class Server:
-    """`parley serve` as the README starts it, and a folder to work in next to it."""
+    """`parley serve` with the default model, and a folder to work in next to it."""
 
     def __init__(self, process: Process, folder: Path) -> None:
         said = re.search(r"ready after .* https://\S+?:(\d+)", "".join(process.seen))
         assert said is not None
         self.url = f"https://localhost:{said[1]}"
         self.folder = folder
+        self._begun: dict[str, Future[str]] = {}
+
+    def begin(self, pool: ThreadPoolExecutor, tests: set[str]) -> None:
+        """Run the programs of these tests, several at a time, in the order of `PROGRAMS`."""
+        self._begun = {
+            test: pool.submit(program, self) for test, program in PROGRAMS.items() if test in tests
+        }
+
+    def said(self, test: str) -> str:
+        """What a test's program said; in a second try of the test it runs again."""
+        begun = self._begun.pop(test, None)
+        return PROGRAMS[test](self) if begun is None else begun.result()
 
     def run(self, *command: str, **environment: str) -> str:
         """What a program said, both streams together; it must end well."""
@@ -66,86 +85,7 @@ class Server:
         return done.stdout
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    folder = tmp_path_factory.mktemp("server")
-    (folder / "examples").symlink_to(ROOT / "examples")
-    with running(folder, "serve", "--host", "127.0.0.1", "--port", "0") as process:
-        process.line_with("ready after")
-        yield Server(process, folder)
-
-
-@pytest.mark.parametrize("sample", PYTHON, ids=lambda sample: sample.id)
-def test_a_python_program_says_what_is_promised(server: Server, sample: Sample) -> None:
-    program = sample.program.replace(PRINTED_URL, server.url)
-    shims = {"PYTHONPATH": str(ROOT / "tests/docs/shims")} if "Microphone" in program else {}
-
-    said = server.run(sys.executable, "-c", program, **shims)
-
-    assert sample.promised is not None, "say under the program what it prints"
-    assert matches(sample.promised, said), said
-
-
-@pytest.mark.parametrize(
-    "command", commands("README.md"), ids=lambda command: command[0].split()[0]
-)
-def test_a_command_says_what_is_promised(server: Server, command: tuple[str, str]) -> None:
-    words, promised = command
-
-    said = server.run(sys.executable, "-m", "parley", *shlex.split(words))
-
-    assert matches(promised, said), said
-
-
-def test_the_readme_prints_commands() -> None:
-    assert {words.split()[0] for words, _ in commands("README.md")} == {"chat", "talk"}
-
-
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (["ask.py"], "Hello there! How are you today?"),
-        (["stream.py"], "1, 2, 3, 4, 5."),
-        (["half_duplex.py", "examples/questions.wav"], "Your name is Anna."),
-        (["realtime.py", "examples/questions.wav", "picture.jpg"], "ended: stopped"),
-    ],
-    ids=lambda words: words[0] if isinstance(words, list) else "",
-)
-def test_the_example_programs_run(server: Server, words: list[str], expected: str) -> None:
-    Image.fromarray(np.full((64, 64, 3), 200, np.uint8)).save(server.folder / "picture.jpg")
-    program, *files = words
-
-    said = server.run(sys.executable, f"examples/{program}", *files, server.url)
-
-    assert expected in said
-
-
-@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
-@pytest.mark.parametrize("sample", JAVASCRIPT, ids=lambda sample: sample.id)
-def test_a_javascript_program_says_what_is_promised(server: Server, sample: Sample) -> None:
-    installed = server.folder / "node_modules" / "parley-client"
-    if not installed.exists():
-        installed.parent.mkdir()
-        installed.symlink_to(ROOT / "src" / "parley" / "web")
-    program = server.folder / f"{sample.number}.mjs"
-    program.write_text(sample.program.replace(PRINTED_URL, server.url), encoding="utf-8")
-
-    said = server.run(
-        "node",
-        "--experimental-websocket",
-        "--no-warnings",
-        "--preserve-symlinks",
-        program.name,
-        NODE_EXTRA_CA_CERTS="certs/cert.pem",
-    )
-
-    assert sample.promised is not None, "say under the program what it prints"
-    assert matches(sample.promised, said), said
-
-
 SHELL = samples("docs/protocols/README.md", "sh")
-
-
 SESSIONS = [
     *SHELL[1:],
     *(
@@ -155,14 +95,131 @@ SESSIONS = [
     ),
 ]
 """Those of the later dialects are played in `tests/openai/test_pages.py`, on a scripted model."""
+COMMANDS = {f"parley {words}": (words, said) for words, said in commands("README.md")}
+EXAMPLES = {
+    "ask.py": ([], "Hello there! How are you today?"),
+    "stream.py": ([], "1, 2, 3, 4, 5."),
+    "half_duplex.py": (["examples/questions.wav"], "Your name is Anna."),
+    "realtime.py": (["examples/questions.wav", "picture.jpg"], "ended: stopped"),
+}
+has_node = shutil.which("node") is not None
+
+
+def run_python(server: Server, sample: Sample) -> str:
+    program = sample.program.replace(PRINTED_URL, server.url)
+    shims = {"PYTHONPATH": str(ROOT / "tests/docs/shims")} if "Microphone" in program else {}
+    return server.run(sys.executable, "-c", program, **shims)
+
+
+def run_command(server: Server, words: str) -> str:
+    return server.run(sys.executable, "-m", "parley", *shlex.split(words))
+
+
+def run_example(server: Server, name: str, files: list[str]) -> str:
+    return server.run(sys.executable, f"examples/{name}", *files, server.url)
+
+
+def run_javascript(server: Server, sample: Sample) -> str:
+    program = server.folder / f"{sample.number}.mjs"
+    program.write_text(sample.program.replace(PRINTED_URL, server.url), encoding="utf-8")
+    return server.run(
+        "node",
+        "--experimental-websocket",
+        "--no-warnings",
+        "--preserve-symlinks",
+        program.name,
+        NODE_EXTRA_CA_CERTS="certs/cert.pem",
+    )
+
+
+def run_pasted(server: Server, sample: Sample) -> str:
+    program = SHELL[0].program + sample.program.replace("localhost:8006", server.url[8:])
+    path = f"{ROOT / 'tests/docs/shims/bin'}{os.pathsep}{Path(sys.executable).parent}"
+    return server.run("bash", "-c", program, PATH=f"{path}{os.pathsep}{os.environ['PATH']}")
+
+
+PROGRAMS: dict[str, Callable[[Server], str]] = {
+    **{sample.id: functools.partial(run_python, sample=sample) for sample in PYTHON},
+    **{
+        name: functools.partial(run_example, name=name, files=files)
+        for name, (files, _) in EXAMPLES.items()
+    },
+    **{name: functools.partial(run_command, words=words) for name, (words, _) in COMMANDS.items()},
+    **{sample.id: functools.partial(run_javascript, sample=sample) for sample in JAVASCRIPT},
+    **{sample.id: functools.partial(run_pasted, sample=sample) for sample in SESSIONS},
+}
+"""By the id of their tests. Those that talk longest begin."""
+
+
+@pytest.fixture(scope="module")
+def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("server")
+    (folder / "examples").symlink_to(ROOT / "examples")
+    Image.fromarray(np.full((64, 64, 3), 200, np.uint8)).save(folder / "picture.jpg")
+    package = folder / "node_modules" / "parley-client"
+    package.parent.mkdir()
+    package.symlink_to(ROOT / "src" / "parley" / "web")
+    asked = {
+        item.callspec.id
+        for item in request.session.items
+        if isinstance(item, pytest.Function)
+        and item.path == request.path
+        and hasattr(item, "callspec")
+        and not any(mark.args[:1] == (True,) for mark in item.iter_markers("skipif"))
+    }
+    with (
+        running(
+            folder, "serve", "--host", "127.0.0.1", "--port", "0", "--slots", f"{AT_ONCE + 1}"
+        ) as process,
+        ThreadPoolExecutor(AT_ONCE) as pool,
+    ):
+        process.line_with("ready after")
+        server = Server(process, folder)
+        server.begin(pool, asked)
+        yield server
+        pool.shutdown(cancel_futures=True)
+
+
+@pytest.mark.parametrize("sample", PYTHON, ids=lambda sample: sample.id)
+def test_a_python_program_says_what_is_promised(server: Server, sample: Sample) -> None:
+    said = server.said(sample.id)
+
+    assert sample.promised is not None, "say under the program what it prints"
+    assert matches(sample.promised, said), said
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_says_what_is_promised(server: Server, name: str) -> None:
+    said = server.said(name)
+
+    assert matches(COMMANDS[name][1], said), said
+
+
+def test_the_readme_prints_commands() -> None:
+    assert {words.split()[0] for words, _ in COMMANDS.values()} == {"chat", "talk"}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_example_programs_run(server: Server, name: str) -> None:
+    said = server.said(name)
+
+    assert EXAMPLES[name][1] in said
+
+
+@pytest.mark.skipif(not has_node, reason="node is not installed")
+@pytest.mark.parametrize("sample", JAVASCRIPT, ids=lambda sample: sample.id)
+def test_a_javascript_program_says_what_is_promised(server: Server, sample: Sample) -> None:
+    said = server.said(sample.id)
+
+    assert sample.promised is not None, "say under the program what it prints"
+    assert matches(sample.promised, said), said
 
 
 @pytest.mark.parametrize("sample", SESSIONS, ids=lambda sample: sample.id)
 def test_a_session_to_paste_says_what_is_promised(server: Server, sample: Sample) -> None:
-    program = SHELL[0].program + sample.program.replace("localhost:8006", server.url[8:])
-    path = f"{ROOT / 'tests/docs/shims/bin'}{os.pathsep}{Path(sys.executable).parent}"
-
-    said = server.run("bash", "-c", program, PATH=f"{path}{os.pathsep}{os.environ['PATH']}")
+    said = server.said(sample.id)
 
     assert sample.promised is not None
     assert matches(sample.promised, said), said
