@@ -35,7 +35,7 @@ from parley.gateway.dispatcher import Dispatcher
 from parley.gateway.metrics import Metrics
 from parley.gateway.queue_waiter import SHUTTING_DOWN, QueueWaiter, WaitLimits, send_answer
 from parley.gateway.resumption import Resumption, wants_resume
-from parley.gateway.session_relay import SessionRelay
+from parley.gateway.session_relay import AGAIN_CODE, SessionRelay
 from parley.protocol.codec import check_session_id
 from parley.protocol.kinds import Kind
 from parley.settings import LimitSettings, QueueSettings
@@ -196,6 +196,10 @@ class ConnectionHandler:
         dialect = newcomer.dialect
         if self._is_closed_to(newcomer.request):
             why = ServiceUnavailable(SHUTTING_DOWN)
+            if wants_resume(newcomer.request):
+                # The next gateway may have its session.
+                connection.close(AGAIN_CODE, "try again")
+                raise Departed(why.code)
             send_answer(connection, dialect, dialect.shutting_down(why))
             raise Departed(why.code, is_error=True)
         with ExitStack() as held:
