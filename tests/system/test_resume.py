@@ -397,3 +397,58 @@ async def test_the_python_client_goes_on_by_itself(server: RunningStack) -> None
     assert seen.count("Reconnected") == 2
     assert seen.count("unit") == 8
     await all_free(server)
+
+
+class Far(Breakable):
+    """A server to which every way but the first takes a while."""
+
+    async def connect(self, access: Access, url: str) -> NetworkSocket:
+        if self.sockets:
+            await asyncio.sleep(0.2)
+        return await super().connect(access, url)
+
+
+async def test_a_client_that_waits_a_little_at_a_time_comes_back_too(server: RunningStack) -> None:
+    network = Far()
+    seen: list[str] = []
+    async with DuplexClient(server.url, transport=network) as client:
+        await client.ready()
+        client.send_unit(sound(speak(1.0)))
+        for _ in range(200):
+            with contextlib.suppress(TimeoutError):
+                event = await asyncio.wait_for(anext(client), 0.05)
+                seen.append(type(event).__name__)
+                match event:
+                    case Speaking() | Listening():
+                        if "Reconnected" in seen:
+                            break
+                        network.cut()
+                    case Reconnected():
+                        client.send_unit(sound(speak(1.0)))
+
+    assert seen.count("Reconnected") == 1
+    assert seen[-1] in ("Speaking", "Listening")
+    assert len(network.sockets) == 2
+    await all_free(server)
+
+
+async def test_leaving_while_somebody_waits_for_the_way_back_ends_the_iteration(
+    server: RunningStack,
+) -> None:
+    network = Far()
+    async with DuplexClient(server.url, transport=network) as client:
+        await client.ready()
+        client.send_unit(sound(speak(1.0)))
+        while not isinstance(await anext(client), Reconnecting):
+            network.cut()
+        iterating = asyncio.create_task(collect(client))
+        await asyncio.sleep(0.05)
+
+        await client.close()
+
+        assert await iterating == []
+    await all_free(server)
+
+
+async def collect(client: DuplexClient) -> list[object]:
+    return [event async for event in client]

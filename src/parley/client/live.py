@@ -95,6 +95,8 @@ class LiveClient(ABC):
         self._returning = Returning() if resume else None
         self._lost: ConnectionLost | None = None
         self._lost_at = 0.0
+        self._coming_back: asyncio.Task[Event] | None = None
+        """Goes on although whoever iterates gives up waiting, and waits again."""
         self._leaving = False
         self._kept: deque[Event | Exception] = deque()
         self._reading = asyncio.Lock()
@@ -225,6 +227,10 @@ class LiveClient(ABC):
         link, self._link = self._link, None
         if link is None:
             return
+        if self._coming_back is not None:
+            self._coming_back.cancel()
+            await asyncio.gather(self._coming_back, return_exceptions=True)
+            self._coming_back = None
         is_running, is_cut = self.phase == "active", self._lost is not None
         if self.phase != "closed" and not self._leaving and not is_cut:
             try:
@@ -292,7 +298,8 @@ class LiveClient(ABC):
             if self.phase == "closed":
                 raise StopAsyncIteration
             try:
-                event = await self._next() if self._lost is None else await self._come_back()
+                is_cut = self._lost is not None or self._coming_back is not None
+                event = await self._returned() if is_cut else await self._next()
             except ConnectionLost as lost:
                 event = await self._after(lost)
             finally:
@@ -375,6 +382,16 @@ class LiveClient(ABC):
         is sent meanwhile waits, within the usual limits."""
         return self._lost is not None
 
+    async def _returned(self) -> Event | None:
+        """Wait for `_come_back`; None: we have left meanwhile. Cancelling loses nothing."""
+        coming = self._coming_back
+        if coming is None:
+            coming = asyncio.create_task(self._come_back(), name="parley-client-return")
+            self._coming_back = coming
+        await asyncio.wait({coming})
+        self._coming_back = None
+        return None if coming.cancelled() else coming.result()
+
     async def _come_back(self) -> Event:
         """Go on with the session over another connection.
 
@@ -405,6 +422,9 @@ class LiveClient(ABC):
             except ParleyError as error:
                 await socket.close()
                 raise self._gone(error) from None
+            except asyncio.CancelledError:
+                await socket.close()
+                raise
             await link.move(socket, again)
             self._lost = None
             return Reconnected(self._clock.monotonic() - self._lost_at)
