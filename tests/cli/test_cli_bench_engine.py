@@ -1,5 +1,6 @@
 """`parley bench engine` at a small size: it runs, and sees waiting for the interpreter's lock."""
 
+import dataclasses
 import sys
 import threading
 import time
@@ -7,9 +8,11 @@ import time
 import pytest
 
 from parley.cli.bench import engine, paced_model
+from parley.cli.bench.figures import Figures
 from parley.cli.bench.paced_model import (
     LOOKS,
     TOKENS,
+    HostWaits,
     IdleDevice,
     PacedModel,
     Timings,
@@ -56,7 +59,7 @@ def test_a_step_waits_for_the_device_that_it_gave_work():
     for step in model.take_timings().steps:
         assert step.device_s == pytest.approx(0.021)
         assert step.took_s >= 0.021
-        assert step.idle_s < step.took_s
+        assert step.idle.total_s < step.took_s
 
 
 def test_the_lock_that_another_thread_holds_is_seen():
@@ -85,25 +88,30 @@ def test_the_lock_that_another_thread_holds_is_seen():
 
 
 class Clocks:
-    """The host's three clocks; `busy`, `queued` and `locked` let time pass."""
+    """The host's clocks, moved by hand."""
 
     def __init__(self, monkeypatch):
         self.now_s = self.cpu_s = self.queued_s = 0.0
+        self.slept = 0
         monkeypatch.setattr(paced_model.time, "perf_counter", lambda: self.now_s)
         monkeypatch.setattr(paced_model.time, "thread_time", lambda: self.cpu_s)
 
     def queued(self):
         return self.queued_s
 
-    def pass_time(self, *, busy=0.0, queued=0.0, locked=0.0):
-        self.now_s += busy + queued + locked
+    def sleeps(self):
+        return self.slept
+
+    def pass_time(self, *, busy=0.0, queued=0.0, stolen=0.0, locked=0.0):
+        self.now_s += busy + queued + stolen + locked
         self.cpu_s += busy
         self.queued_s += queued
+        self.slept += locked > 0
 
 
 def test_an_idle_device_is_told_by_what_kept_the_host(monkeypatch):
     clocks = Clocks(monkeypatch)
-    device = IdleDevice(clocks)
+    device = IdleDevice(HostWaits(clocks))
 
     clocks.pass_time(busy=0.001)
     device.launch(0.010)
@@ -120,9 +128,24 @@ def test_an_idle_device_is_told_by_what_kept_the_host(monkeypatch):
     assert device.free_s == pytest.approx(0.036)
 
 
+def test_a_processor_that_was_taken_away_is_no_lock(monkeypatch):
+    clocks = Clocks(monkeypatch)
+    waits = HostWaits(clocks)
+
+    clocks.pass_time(busy=0.001, stolen=0.004)
+    waits.look()
+    clocks.pass_time(locked=0.010)
+    waits.look(slept_s=0.008)
+    assert (waits.processor_s, waits.lock_s) == pytest.approx((0.006, 0.0))
+    clocks.pass_time(queued=0.001, locked=0.002)
+    waits.look()
+
+    assert (waits.processor_s, waits.lock_s) == pytest.approx((0.007, 0.002))
+
+
 def test_a_host_that_only_computes_is_its_own_reason(monkeypatch):
     clocks = Clocks(monkeypatch)
-    device = IdleDevice(clocks)
+    device = IdleDevice(HostWaits(clocks))
 
     for _ in range(3):
         clocks.pass_time(busy=0.003, locked=0.001)
@@ -147,12 +170,28 @@ def test_a_command_waits_from_when_it_could_have_begun():
 def test_what_is_lost_is_summed_up_by_second():
     timings = Timings(waits_s=[(10.1, 0.001), (10.9, 0.002), (12.0, 0.004)])
 
-    found = engine.EngineFigures.of(timings, [], engine.Spent(2.0, 1.0, 0.5))
+    found = engine.EngineFigures.of(timings, [], engine.Spent(2.0, 1.0, 0.5, 0.2))
 
     lost = found.second_lock
     assert lost.count == 2
     assert (lost.p50_ms, lost.max_ms) == pytest.approx((3, 4))
-    assert (found.cpu, found.others_queued) == (0.5, 0.25)
+    assert (found.cpu, found.others_queued, found.stolen) == (0.5, 0.25, 0.1)
+
+
+def test_a_second_on_paper_takes_the_share_of_its_steps():
+    figures = engine.EngineFigures.of(Timings(), [], engine.Spent(1.0, 1.0, 0.0, 0.0))
+    second = Figures(4, 10.0, 20.0, 20.0, 20.0)
+    found = dataclasses.replace(
+        figures, second_own=second, second_between=second, second_lock=second,
+        second_busy=second, steps=4 * 2 * (TOKENS + 1 + LOOKS + 4),
+    )  # fmt: skip
+
+    paper = engine.PaperSecond.of(QUICK[2], found)
+
+    assert paper.steps == TOKENS + 1 + LOOKS + 4
+    assert paper.device_ms == pytest.approx(0.12 * paper.steps)
+    assert (paper.host_ms, paper.lock_ms) == pytest.approx((10.0, 5.0))
+    assert f"= {paper.device_ms + 15:.0f} ms" in str(paper)
 
 
 def test_costs_on_paper_have_every_launch_of_the_counted_steps():

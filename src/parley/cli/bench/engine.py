@@ -14,11 +14,12 @@ import asyncio
 import contextlib
 import dataclasses
 import json
+import os
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
@@ -29,8 +30,17 @@ import uvloop
 from parley import logs
 from parley.cli.bench import model as bench_model
 from parley.cli.bench.figures import Figures
-from parley.cli.bench.paced_model import Costs, PacedModel, Timings, paper_costs, queued_s
+from parley.cli.bench.paced_model import (
+    UNIT_STEPS,
+    Costs,
+    Launches,
+    PacedModel,
+    Timings,
+    paper_costs,
+    queued_s,
+)
 from parley.cli.bench.session import running
+from parley.engine.work import Stage
 from parley.errors import SetupError
 from parley.settings import load
 from parley.worker.main import SWITCH_INTERVAL_S, WorkerProcess
@@ -53,15 +63,17 @@ class Spent:
         clock_s: by the clock.
         cpu_s: what it computed.
         queued_s: how long its threads, the engine's left out, waited for a processor.
+        stolen_s: what a virtual machine's host took of its processors.
     """
 
     clock_s: float
     cpu_s: float
     queued_s: float
+    stolen_s: float
 
     @classmethod
     def now(cls) -> Spent:
-        return cls(time.perf_counter(), time.process_time(), _others_queued())
+        return cls(time.perf_counter(), time.process_time(), _others_queued(), _stolen())
 
     def since(self) -> Spent:
         """From this to now; threads that ended in between are not in it."""
@@ -70,7 +82,14 @@ class Spent:
             now.clock_s - self.clock_s,
             now.cpu_s - self.cpu_s,
             max(0.0, now.queued_s - self.queued_s),
+            now.stolen_s - self.stolen_s,
         )
+
+
+def _stolen() -> float:
+    # The first line: cpu, user, nice, system, idle, iowait, irq, softirq, steal.
+    first = Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()
+    return int(first[8]) / os.sysconf("SC_CLK_TCK")
 
 
 def _others_queued() -> float:
@@ -94,13 +113,14 @@ class EngineFigures:
         second_lock: what the engine lost to it of each second: waits and steps together.
         second_idle: how long the device had nothing to do in steps of each second.
         second_own, second_processor, second_other: the same, because the engine thread was
-            computing, was waiting for a processor, or for something else: the interpreter's lock.
+            computing, was waiting for a processor, or for the interpreter's lock.
         second_between: what the engine thread computed between the steps of each second.
         second_busy: what the steps of each second took.
         loop_late: how late the event loop was.
         cpu: what the process computed, in seconds of each second.
         others_queued: how long its other threads waited for a processor, in seconds of each second;
             whoever does may hold the lock.
+        stolen: of all processors, what a virtual machine's host took, in seconds of each second.
         steps: how many were measured.
     """
 
@@ -116,6 +136,7 @@ class EngineFigures:
     loop_late: Figures
     cpu: float
     others_queued: float
+    stolen: float
     steps: int
 
     @classmethod
@@ -125,7 +146,7 @@ class EngineFigures:
             wait=_figures(waited_s for _, waited_s in waits),
             step_lock=_figures(step.lock_s for step in steps),
             second_lock=_by_second([*waits, *((step.ended_s, step.lock_s) for step in steps)]),
-            second_idle=_by_second([(step.ended_s, step.idle_s) for step in steps]),
+            second_idle=_by_second([(step.ended_s, step.idle.total_s) for step in steps]),
             second_own=_by_second([(step.ended_s, step.idle.own_s) for step in steps]),
             second_processor=_by_second([(step.ended_s, step.idle.processor_s) for step in steps]),
             second_other=_by_second([(step.ended_s, step.idle.lock_s) for step in steps]),
@@ -134,7 +155,45 @@ class EngineFigures:
             loop_late=_figures(late_s),
             cpu=spent.cpu_s / spent.clock_s,
             others_queued=spent.queued_s / spent.clock_s,
+            stolen=spent.stolen_s / spent.clock_s,
             steps=len(steps),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PaperSecond:
+    """A second in which all conversations take each step of a unit together, as on paper: what the
+    device needs, and what the steps' share of the measured seconds adds. Processors that are there
+    when they are needed are assumed.
+
+    Args:
+        host_ms: the engine's own work that the device does not cover.
+        lock_ms: its waits for the interpreter's lock, commands' included.
+    """
+
+    steps: int
+    device_ms: float
+    host_ms: float
+    lock_ms: float
+
+    @classmethod
+    def of(cls, launches: Mapping[Stage, Launches], found: EngineFigures) -> PaperSecond:
+        steps = sum(UNIT_STEPS.values())
+        measured = max(1, found.steps) / max(1, found.second_busy.count)
+        device_s = sum(count * sum(launches[stage]) for stage, count in UNIT_STEPS.items())
+        own_ms = found.second_own.p50_ms + found.second_between.p50_ms
+        return cls(
+            steps=steps,
+            device_ms=1000 * device_s,
+            host_ms=own_ms * steps / measured,
+            lock_ms=found.second_lock.p50_ms * steps / measured,
+        )
+
+    def __str__(self) -> str:
+        together_ms = self.device_ms + self.host_ms + self.lock_ms
+        return (
+            f"{self.steps} steps (calculated): device {self.device_ms:.0f} + engine computes "
+            f"{self.host_ms:.0f} + waits for the lock {self.lock_ms:.0f} = {together_ms:.0f} ms"
         )
 
 
@@ -150,23 +209,29 @@ def engine(
     """What the engine thread waits for while sessions talk beside it."""
     logs.configure(level="warning", style="text")
     with _switching_every(switch_interval_ms):
-        found = measure(paper_costs(sessions), sessions, seconds)
+        costs = paper_costs(sessions)
+        found = measure(costs, sessions, seconds)
+    paper = {name: PaperSecond.of(costs[sessions], one) for name, one in found.items()}
     if as_json:
-        typer.echo(json.dumps({name: dataclasses.asdict(one) for name, one in found.items()}))
+        figures = {name: dataclasses.asdict(one) for name, one in found.items()}
+        on_paper = {name: dataclasses.asdict(one) for name, one in paper.items()}
+        typer.echo(json.dumps(figures | {"all in the same steps": on_paper}))
         return
     for name, one in found.items():
         typer.echo(f"{name}: {one.steps} steps, {one.cpu:.2f} cores")
         typer.echo(f"  command ready to running          {one.wait}")
-        typer.echo(f"  step without lock or core         {one.step_lock}")
-        typer.echo(f"  lost of a second                  {one.second_lock}")
+        typer.echo(f"  step waits for the lock           {one.step_lock}")
+        typer.echo(f"  waits of a second, commands too   {one.second_lock}")
         typer.echo(f"  device without work, of a second  {one.second_idle}")
         typer.echo(f"    the engine computes             {one.second_own}")
         typer.echo(f"    it waits for a processor        {one.second_processor}")
         typer.echo(f"    it waits for the lock           {one.second_other}")
         typer.echo(f"  computes between steps            {one.second_between}")
         typer.echo(f"  other threads wait for a core     {one.others_queued:.3f} s of a second")
+        typer.echo(f"  the machine's host took           {one.stolen:.3f} s of a second")
         typer.echo(f"  stepping, of a second             {one.second_busy}")
         typer.echo(f"  event loop late                   {one.loop_late}")
+        typer.echo(f"  all units in the same steps       {paper[name]}")
 
 
 def measure(costs: Costs, sessions: int, seconds: int) -> dict[str, EngineFigures]:

@@ -11,6 +11,7 @@ All times are seconds of `time.perf_counter` unless they say otherwise.
 from __future__ import annotations
 
 import os
+import resource
 import threading
 import time
 from collections import deque
@@ -48,6 +49,13 @@ TOKENS: Final = 18
 
 LOOKS: Final = 5
 """Steps of the speech decoder in such a unit."""
+
+UNIT_STEPS: Final[Mapping[Stage, int]] = {
+    **dict.fromkeys(STAGES, 1),
+    Stage.DECODE: 1 + TOKENS,
+    Stage.SPEECH: LOOKS,
+}
+"""Steps of such a unit."""
 
 OPERATOR_NUMBERS: Final = 16_384
 """Numbers in an operator's tensors: as many as take it about as long as a launch takes a driver."""
@@ -101,13 +109,17 @@ class IdleSplit:
 
     Args:
         own_s: the host was computing, and launching.
-        processor_s: it waited for a processor, in a run queue.
-        lock_s: it waited for something else: the interpreter's lock.
+        processor_s: it waited for a processor.
+        lock_s: it waited for the interpreter's lock.
     """
 
-    own_s: float = 0.0
-    processor_s: float = 0.0
-    lock_s: float = 0.0
+    own_s: float
+    processor_s: float
+    lock_s: float
+
+    @property
+    def total_s(self) -> float:
+        return self.own_s + self.processor_s + self.lock_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +130,9 @@ class TimedStep:
         ended_s: when.
         took_s: by the clock.
         device_s: how long the device needs for it when nothing keeps it waiting.
-        idle_s: how long the device had nothing to do in it, because the host had launched nothing.
-        idle: the same, by what kept the host.
+        idle: how long the device had nothing to do in it, by what kept the host.
         before_s: what the thread computed since the step before.
-        lock_s: how long the thread neither ran, nor waited for a core, nor for the device: what is
-            left is waiting for the interpreter's lock.
+        lock_s: how long the thread waited for the interpreter's lock, an upper bound.
     """
 
     stage: Stage
@@ -130,10 +140,9 @@ class TimedStep:
     ended_s: float
     took_s: float
     device_s: float
-    idle_s: float
+    idle: IdleSplit
+    before_s: float
     lock_s: float
-    idle: IdleSplit = IdleSplit()
-    before_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -150,7 +159,7 @@ class Timings:
 
 
 class ThreadTimes:
-    """How long the calling thread has run, and how long it has waited for a core.
+    """How long the calling thread has waited in run queues, and how often it went to sleep.
 
     Raises:
         SetupError: the system does not tell.
@@ -162,13 +171,13 @@ class ThreadTimes:
         except OSError:
             raise SetupError("This bench needs /proc with schedstat, i.e. Linux.") from None
 
-    def read(self) -> float:
-        """Seconds of both."""
-        return time.thread_time() + self.queued()
-
     def queued(self) -> float:
-        """Seconds of waiting for a core."""
+        """Seconds in run queues."""
         return queued_s(os.pread(self._file, 64, 0))
+
+    def sleeps(self) -> int:
+        """Times that it gave its processor up."""
+        return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
 
     def close(self) -> None:
         os.close(self._file)
@@ -179,6 +188,43 @@ def queued_s(schedstat: bytes) -> float:
     return int(schedstat.split()[1]) / 1e9
 
 
+class HostWaits:
+    """What a thread has waited for since this was made.
+
+    A wait in which it never went to sleep was for a processor: in a run queue, or while the host of
+    a virtual machine had taken the processor away. One in which it did was for the interpreter's
+    lock, but for what of it was spent in a run queue.
+
+    Args:
+        processor_s, lock_s: so far, as of the last `look`.
+    """
+
+    def __init__(self, times: ThreadTimes) -> None:
+        self.processor_s = self.lock_s = 0.0
+        self._times = times
+        self._seen_s, self._ran_s = time.perf_counter(), time.thread_time()
+        self._queued_s, self._sleeps = times.queued(), times.sleeps()
+
+    def look(self, *, slept_s: float = 0.0) -> None:
+        """Add what was waited since the last look.
+
+        Args:
+            slept_s: the thread itself meant to sleep for so long in between.
+        """
+        now_s, ran_s = time.perf_counter(), time.thread_time()
+        waited_s = max(0.0, now_s - self._seen_s - (ran_s - self._ran_s) - slept_s)
+        if waited_s < NOTICED_S and not slept_s:
+            return
+        queued_s, sleeps = self._times.queued(), self._times.sleeps()
+        processor_s = waited_s
+        if sleeps - self._sleeps > (1 if slept_s else 0):
+            processor_s = min(waited_s, queued_s - self._queued_s)
+        self.processor_s += processor_s
+        self.lock_s += waited_s - processor_s
+        self._seen_s, self._ran_s = now_s, ran_s
+        self._queued_s, self._sleeps = queued_s, sleeps
+
+
 class IdleDevice:
     """The device during one step: when it is free, and how long it had nothing to do; and the same
     had the host not waited for a processor, and not for anything.
@@ -187,14 +233,11 @@ class IdleDevice:
     device without work only where the other does too: only there the clocks are read.
     """
 
-    def __init__(self, times: ThreadTimes) -> None:
-        self._times = times
-        self._begun_s, self._ran_s = time.perf_counter(), time.thread_time()
-        self._queued_before_s = self._queued_s = times.queued()
-        self._off_s = 0.0
+    def __init__(self, waits: HostWaits) -> None:
+        self._waits = waits
         self._given_s = 0.0
         # When each host's device would be free if nothing had been given to it since.
-        self._free_s = [self._begun_s] * 3
+        self._free_s = [time.perf_counter()] * 3
         self._idle_s = [0.0] * 3
 
     @property
@@ -205,8 +248,9 @@ class IdleDevice:
         """The host has just launched what keeps the device busy for so long."""
         now_s = time.perf_counter()
         if now_s > self.free_s:
-            waits_s = self._waits(now_s)
-            for host, waited_s in enumerate((0.0, *waits_s)):
+            self._waits.look()
+            processor_s, lock_s = self._waits.processor_s, self._waits.lock_s
+            for host, waited_s in enumerate((0.0, processor_s, processor_s + lock_s)):
                 gap_s = now_s - waited_s - self._free_s[host] - self._given_s
                 if gap_s > 0:
                     self._idle_s[host] += gap_s
@@ -215,15 +259,8 @@ class IdleDevice:
 
     def split(self) -> IdleSplit:
         """Why it was idle so far."""
-        all_s, queueless_s, own_s = self._idle_s
-        return IdleSplit(own_s, all_s - queueless_s, queueless_s - own_s)
-
-    def _waits(self, now_s: float) -> tuple[float, float]:
-        """How long the host has waited for a processor since the step began, and for anything."""
-        off_s = max(self._off_s, now_s - self._begun_s - (time.thread_time() - self._ran_s))
-        if off_s - self._off_s > NOTICED_S:
-            self._off_s, self._queued_s = off_s, self._times.queued()
-        return min(off_s, self._queued_s - self._queued_before_s), off_s
+        all_s, ready_s, own_s = self._idle_s
+        return IdleSplit(own_s, all_s - ready_s, ready_s - own_s)
 
 
 class PacedModel:
@@ -279,22 +316,26 @@ class PacedModel:
     def step(self, stage: Stage, jobs: Sequence[Job]) -> None:
         if self._times is None:
             self._times = ThreadTimes()
-        begun_s, ran_s = time.perf_counter(), self._times.read()
+        begun_s, waits = time.perf_counter(), HostWaits(self._times)
         computed_s = time.thread_time()
         before_s = 0.0 if self._computed_s is None else computed_s - self._computed_s
         launches = self._launches(stage, len(jobs))
-        idle, slept_s = self._launch(launches, IdleDevice(self._times))
+        idle = self._launch(launches, waits)
         own = [job for job in jobs if isinstance(job, PacedJob)]
         due = [job.inner for job in own if not job.take_extra()]
         if due:
             self._parrot.step(stage, due)
-        spent_s = self._times.read() - ran_s
+        waits.look()
         ended_s = time.perf_counter()
-        took_s = ended_s - begun_s
-        lock_s = max(0.0, took_s - spent_s - slept_s)
-        idle_s = idle.own_s + idle.processor_s + idle.lock_s
         step = TimedStep(
-            *(stage, len(jobs), ended_s, took_s, sum(launches), idle_s, lock_s, idle, before_s)
+            stage=stage,
+            rows=len(jobs),
+            ended_s=ended_s,
+            took_s=ended_s - begun_s,
+            device_s=sum(launches),
+            idle=idle,
+            before_s=before_s,
+            lock_s=waits.lock_s,
         )
         with self._lock:
             self._timings.steps.append(step)
@@ -334,16 +375,18 @@ class PacedModel:
                 return stages[stage]
         return self._costs[max(self._costs)][stage]
 
-    def _launch(self, launches: Launches, device: IdleDevice) -> tuple[IdleSplit, float]:
-        """Launch everything, and wait for it; returns why the device was idle, and how long the
-        wait was to be."""
+    def _launch(self, launches: Launches, waits: HostWaits) -> IdleSplit:
+        """Launch everything, and wait for it; returns why the device was idle."""
+        device = IdleDevice(waits)
         for busy_s in launches:
             torch.add(self._numbers, 1.0, out=self._sums)
             device.launch(busy_s)
         wait_s = max(0.0, device.free_s - time.perf_counter())
         if wait_s:
+            waits.look()
             time.sleep(wait_s)
-        return device.split(), wait_s
+            waits.look(slept_s=wait_s)
+        return device.split()
 
 
 class PacedJob:
