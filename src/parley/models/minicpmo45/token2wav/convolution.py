@@ -16,6 +16,9 @@ from torch.nn import functional as F
 TAPS_IN_PAIRS = 3
 """Taps of a convolution whose results are computed two at a time."""
 
+LEAST_IN_PAIRS = 64
+"""Fewer results are computed one by one: a product of half as many lines takes longer than half."""
+
 
 def channels_last(x: Tensor) -> Tensor:
     """The same numbers of shape (R, W, T), the channels of a frame next to each other."""
@@ -63,7 +66,7 @@ class FrameProduct(nn.Conv1d):
     def forward(self, x: Tensor) -> Tensor:
         """Shape (R, T + taps - 1, W) to (R, T, W)."""
         rows, frames, width = x.shape
-        if self.paired.numel() and frames % 2 == 0:
+        if self.paired.numel() and frames % 2 == 0 and rows * (frames - 2) >= LEAST_IN_PAIRS:
             return self._pairs(x)
         taps = self.kernel_size[0]
         x = x.contiguous()

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from parley.models.minicpmo45.runtime.transfer import to_device
 from parley.models.minicpmo45.token2wav.conformer import (
     AttentionHistory,
     Encoded,
@@ -90,9 +89,12 @@ def _store(cache: Tensor, slot: int, count: int, new: Tensor, kept: Indices) -> 
     """Right-align the kept entries of a row's history and its new ones."""
     columns = cache.shape[4]
     both = torch.cat([cache[:, :, slot, :, columns - count :], new], dim=3)
-    if len(kept) < both.shape[3]:
-        both = both[:, :, :, to_device(torch.from_numpy(kept), cache.device)]
-    cache[:, :, slot, :, columns - len(kept) :] = both
+    place = columns - len(kept)
+    # Kept entries are a few runs; a table of them would have to travel to the device.
+    for run in np.split(kept, np.flatnonzero(np.diff(kept) != 1) + 1):
+        length = len(run)
+        cache[:, :, slot, :, place : place + length] = both[:, :, :, run[0] : run[0] + length]
+        place += length
 
 
 def are_neighbours(slots: Sequence[int]) -> bool:
