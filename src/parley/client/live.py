@@ -227,10 +227,6 @@ class LiveClient(ABC):
         link, self._link = self._link, None
         if link is None:
             return
-        if self._coming_back is not None:
-            self._coming_back.cancel()
-            await asyncio.gather(self._coming_back, return_exceptions=True)
-            self._coming_back = None
         is_running, is_cut = self.phase == "active", self._lost is not None
         if self.phase != "closed" and not self._leaving and not is_cut:
             try:
@@ -238,6 +234,10 @@ class LiveClient(ABC):
             except ConnectionLost:
                 self._leaving = True  # Nobody is there to be told.
         self._lost, self.phase = None, "closed"
+        coming, self._coming_back = self._coming_back, None
+        if coming is not None:
+            coming.cancel()
+            await asyncio.gather(coming, return_exceptions=True)
         if is_cut:
             await asyncio.gather(link.abandon(), self._say_goodbye())
         elif not await link.close() and is_running:
