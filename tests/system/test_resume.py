@@ -332,6 +332,22 @@ async def test_a_python_client_that_leaves_while_it_is_cut_off_keeps_no_slot(
         await all_free(server)
 
 
+async def test_a_python_client_whose_goodbye_does_not_come_through_keeps_no_slot(
+    server: RunningStack,
+) -> None:
+    network = Breakable()
+    async with DuplexClient(server.url, transport=network) as client:
+        await client.ready()
+        client.send_unit(sound(speak(1.0)))
+        await anext(client)
+        await client.stop()
+        network.cut()
+
+        assert not [event async for event in client if isinstance(event, Reconnecting)]
+        async with asyncio.timeout(SERVER_WINDOW_S / 2):
+            await all_free(server)
+
+
 class CutAtOpening(Breakable):
     """Breaks the first connection as soon as the session has been asked for."""
 

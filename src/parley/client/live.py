@@ -453,6 +453,9 @@ class LiveClient(ABC):
             await link.close()
         if self._problem is not None:
             raise self._problem from None
+        if self._leaving and phase == "active" and lost.ended_with not in FINAL_CODES:
+            # Whether the word for it has come is not known.
+            await self._say_goodbye()
         if self._leaving or lost.ended_with == 1000:
             return None
         retry = phase in ("queued", "connected") and lost.ended_with in TRY_AGAIN_CODES

@@ -212,6 +212,14 @@ test('a session that the server does not keep, or not long enough, is lost', () 
   assert.equal(left.sockets.length, 1);
   const goodbye = 'http://parley.localhost/api/sessions/adx_1/end';
   assert.deepEqual(left.requests, [['POST', goodbye]], 'the server need not wait for who will not come');
+
+  for (const breaks of [({ socket }) => socket.hangUp(1006), ({ clock }) => clock.pass(2000)]) {
+    const leaving = resumable();
+    leaving.client.end();
+    breaks(leaving);
+    assert.equal(leaving.seen.at(-1)[1].reason, 'stopped');
+    assert.deepEqual(leaving.requests, [['POST', goodbye]], 'whether the word for it has come is not known');
+  }
 });
 
 test('half-duplex and duplex: what was heard is told, and words are written into the call', () => {

@@ -216,6 +216,7 @@ export class Connection extends EventTarget {
       return;
     }
     if (this.phase === 'returning') return this.#comeBack(RETURN_MS);
+    if (this.phase === 'stopping' && why === 'lost') this.#leave();
     this.#end({
       reason: this.phase === 'stopping' && why === 'lost' ? 'stopped' : why,
       code: this.#farewell.code ?? '',
@@ -390,11 +391,15 @@ export class Connection extends EventTarget {
     }
     this.send(message);
     this.#enter('stopping');
-    this.#timer = this.setTimer(() => this.finish({ reason: 'stopped' }), STOP_WAIT_MS);
+    this.#timer = this.setTimer(() => {
+      this.#leave();
+      this.finish({ reason: 'stopped' });
+    }, STOP_WAIT_MS);
   }
 
-  /** While there is no socket, the server would keep the place for somebody who does not come back. */
+  /** Where the socket cannot tell it, the server would keep the place for somebody who does not come back. */
   #leave() {
+    if (!this.#returning?.isPossible) return;
     // A page that is being closed is gone before an answer comes; the browser sends it all the same.
     const init = { method: 'POST', keepalive: true };
     // Without a network nobody hears it, and the place is free when the server has waited long enough.
