@@ -558,7 +558,9 @@ async def test_without_a_session_to_keep_there_is_no_process() -> None:
         await asyncio.gather(running, return_exceptions=True)
 
 
-async def test_a_copy_store_that_is_killed_is_started_again_and_takes_everything_anew() -> None:
+async def test_a_copy_store_that_is_killed_is_started_again_and_takes_everything_anew(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     async with running_gateway() as gateway, a_worker(gateway) as worker:
         store = gateway.runtime.copy_store
         await until(lambda: worker.is_at_store)
@@ -578,6 +580,8 @@ async def test_a_copy_store_that_is_killed_is_started_again_and_takes_everything
         copy = await gateway.runtime.copies.take(worker.lease_id)
         assert copy is not None
         assert copy.log == [b"one again"]
+    (said,) = [line for line in capsys.readouterr().out.splitlines() if "store ended" in line]
+    assert "exit_code=-9" in said
 
 
 async def test_the_next_gateway_finds_the_copy_store_and_what_is_in_it(tmp_path: Path) -> None:

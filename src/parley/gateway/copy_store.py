@@ -431,7 +431,8 @@ class CopyServer:
             door = Door()
             self._remote = RemotePort(lambda: Guest(self, door), refused=self.store.refuse)
             return StoreReady(await self._remote.open(settings.host, settings.port, self._tls))
-        except OSError as error:
+        except (OSError, ValueError) as error:
+            # Whatever it is has to be said: the gateway waits for this answer.
             return StoreReady(problem=str(error))
 
     def _load_certificate(self) -> None:

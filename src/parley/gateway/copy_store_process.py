@@ -179,7 +179,17 @@ class CopyStoreProcess:
         elif found is not None and not self._wanted.is_set():
             log.info("no copy store left by an earlier gateway", why=why)
         else:
-            log.warning("copy store ended", why=why, lasted_s=lasted_s)
+            code: dict[str, int | None] = (
+                {} if process is None else {"exit_code": process.returncode}
+            )
+            log.warning(
+                "copy store ended",
+                why=why,
+                lasted_s=lasted_s,
+                **code,
+                hint="It is started again, and workers send their copies anew. Where that happens "
+                "often: exit code -9 is a lack of memory, see limits.copies_mb.",
+            )
 
     def _start(self) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
