@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 
+import msgspec
 import pytest
 from tests.support.gateways import RunningGateway, end_of, running_gateway, until
+from tests.support.patience import HANG_S
 from tests.support.stand_in_worker import StandInWorker
 from websockets.asyncio.client import ClientConnection, connect
 
@@ -247,6 +250,39 @@ async def test_a_gateway_that_ends_leaves_what_it_rebuilds_to_the_next_one() -> 
     giving.cancel()
     assert not [order for order in gateway.orders if isinstance(order, DropCopy)]
     assert len(gateway.copies) == 2
+
+
+async def test_who_leaves_while_a_session_is_rebuilt_keeps_no_slot(tmp_path: Path) -> None:
+    async with running_gateway(storage={"data_dir": tmp_path}) as gateway:
+        runtime, ended, session_id = gateway.runtime, asyncio.Event(), "adx_0123456789abcdef0123"
+
+        async def rebuild(lost: LostSession, copy: KeptCopy) -> Lease:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.set()
+            raise AssertionError
+
+        runtime.kept_sessions.rebuild = rebuild
+        part = CopyPart("lease", 1, fingerprint="m", log=b"said", state=b"now")
+        runtime.copies._here.store(part)
+        own = LostSession.read(left().about)
+        lost = msgspec.structs.replace(own, session_id=session_id)
+        runtime.left_behind.lost.notify(lost)
+        async with gateway.http() as http:
+            stranger = await http.post(f"/api/sessions/{session_id}/end")
+            assert runtime.kept_sessions.being_rebuilt(session_id) == lost
+            keyless = msgspec.structs.replace(lost, session_id=f"{session_id}4", key_id=None)
+            runtime.left_behind.lost.notify(keyless)
+            await until(lambda: runtime.kept_sessions.being_rebuilt(keyless.session_id))
+            client = await http.post(f"/api/sessions/{keyless.session_id}/end")
+
+        assert (stranger.status_code, client.status_code) == (404, 200)
+        async with asyncio.timeout(HANG_S):
+            await ended.wait()
+        await until(lambda: not runtime.kept_sessions.being_rebuilt(keyless.session_id))
+        assert runtime.kept_sessions.why_lost(keyless.session_id, None) == "Its client had left."
+        assert len(runtime.copies) == 0
 
 
 # ---- what an earlier gateway left behind ---------------------------------------------------

@@ -205,6 +205,7 @@ def _add_routes(
         leaving.routes(
             admission=runtime.admission,
             failed_stops=runtime.failed_stops,
+            kept_sessions=runtime.kept_sessions,
             worker_control=runtime.worker_control,
             worker_pool=runtime.worker_pool,
         ),

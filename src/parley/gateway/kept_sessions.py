@@ -175,6 +175,16 @@ class KeptSessions:
         lost, why = self._lost.get(session_id, (None, ""))
         return why if lost is not None and lost.key_id == key_id else None
 
+    def being_rebuilt(self, session_id: str) -> LostSession | None:
+        """One that is about to go on at another worker."""
+        lost, _ = self._rebuilding.get(session_id, (None, None))
+        return lost
+
+    def abandon(self, session_id: str) -> None:
+        """The client of such a session will not come back."""
+        _, task = self._rebuilding[session_id]
+        task.cancel()
+
     def leave(self) -> None:
         """The next gateway rebuilds what is lost from here on, and what was being rebuilt: copies
         stay where they are. Safe to repeat."""
@@ -228,6 +238,10 @@ class KeptSessions:
             taken = await rebuild(lost, copy)
         except NotRebuilt as error:
             self._lose(lost, held, str(error))
+        except asyncio.CancelledError:
+            if not self._is_leaving:
+                self._lose(lost, held, "Its client had left.")
+            raise
         except Exception:
             # Nobody waits for this task: its client would be told to try again for ever.
             log.exception("session not rebuilt", session_id=lost.session_id)

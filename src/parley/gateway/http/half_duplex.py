@@ -14,6 +14,7 @@ from parley.gateway.authenticator import Caller
 from parley.gateway.dispatcher import Dispatcher
 from parley.gateway.http.errors import problem, problems
 from parley.gateway.http.routing import Router
+from parley.gateway.lost_session import LostSession
 from parley.gateway.queue import Queue, Ticket
 from parley.gateway.rates import RateLimit, network_of
 from parley.gateway.worker_control import WorkerControl
@@ -92,7 +93,7 @@ def routes(
     return router
 
 
-def may_stop(caller: Caller, address: str, client: Ticket | Lease) -> bool:
+def may_stop(caller: Caller, address: str, client: Ticket | Lease | LostSession) -> bool:
     """Whether a caller who named a session's id may end it: with the session's key; without one
     from the same address, or by an id that cannot be guessed."""
     if client.key_id is not None:

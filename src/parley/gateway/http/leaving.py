@@ -6,7 +6,7 @@ has no socket to say so on; with this it need not leave the slot to the end of t
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 from fastapi import Path, Request
 from fastapi.responses import JSONResponse
@@ -16,15 +16,19 @@ from parley.gateway.admission import Admission
 from parley.gateway.http.errors import problem, problems
 from parley.gateway.http.half_duplex import StopAnswer, may_stop
 from parley.gateway.http.routing import Router
+from parley.gateway.kept_sessions import KeptSessions
 from parley.gateway.rates import RateLimit, network_of
 from parley.gateway.worker_control import WorkerControl
 from parley.gateway.worker_pool import WorkerPool
+
+ENDED: Final = "The session was ended."
 
 
 def routes(
     *,
     admission: Admission,
     failed_stops: RateLimit,
+    kept_sessions: KeptSessions,
     worker_control: WorkerControl,
     worker_pool: WorkerPool,
 ) -> Router:
@@ -47,13 +51,17 @@ def routes(
         address = admission.address_of(peer, request.headers)
         if not failed_stops.has_room(network_of(address)):
             raise RateLimited(failed_stops.per_minute, has_key=False)
+        lost = kept_sessions.being_rebuilt(session_id)
+        if lost is not None and may_stop(request.state.caller, address, lost):
+            kept_sessions.abandon(session_id)
+            return StopAnswer(success=True, message=ENDED)
         lease = worker_pool.find_resumable(session_id)
         if lease is None or not may_stop(request.state.caller, address, lease):
             failed_stops.take(network_of(address))
             # The same words whether it does not exist or is somebody else's.
             return problem(404, "No such session is running.", success=False)
         ended = await worker_control.end_session(lease)
-        words = "The session was ended." if ended else "The session was over already."
+        words = ENDED if ended else "The session was over already."
         return StopAnswer(success=ended, message=words)
 
     return router
