@@ -7,13 +7,12 @@ import time
 
 import pytest
 
-from parley.cli.bench import engine, paced_model
+from parley.cli.bench import engine, host_waits
 from parley.cli.bench.figures import Figures
+from parley.cli.bench.host_waits import HostWaits, IdleDevice
 from parley.cli.bench.paced_model import (
     LOOKS,
     TOKENS,
-    HostWaits,
-    IdleDevice,
     PacedModel,
     Timings,
     paper_costs,
@@ -93,8 +92,8 @@ class Clocks:
     def __init__(self, monkeypatch):
         self.now_s = self.cpu_s = self.queued_s = 0.0
         self.slept = 0
-        monkeypatch.setattr(paced_model.time, "perf_counter", lambda: self.now_s)
-        monkeypatch.setattr(paced_model.time, "thread_time", lambda: self.cpu_s)
+        monkeypatch.setattr(host_waits.time, "perf_counter", lambda: self.now_s)
+        monkeypatch.setattr(host_waits.time, "thread_time", lambda: self.cpu_s)
 
     def queued(self):
         return self.queued_s

@@ -30,6 +30,7 @@ import uvloop
 from parley import logs
 from parley.cli.bench import model as bench_model
 from parley.cli.bench.figures import Figures
+from parley.cli.bench.host_waits import queued_s
 from parley.cli.bench.paced_model import (
     UNIT_STEPS,
     Costs,
@@ -37,7 +38,6 @@ from parley.cli.bench.paced_model import (
     PacedModel,
     Timings,
     paper_costs,
-    queued_s,
 )
 from parley.cli.bench.session import running
 from parley.engine.work import Stage
