@@ -20,6 +20,7 @@ from parley.gateway.eta import EtaTracker
 from parley.gateway.kept_sessions import KeptSessions, NotRebuilt, NotYetKnown
 from parley.gateway.left_behind import LeftBehind
 from parley.gateway.lost_session import LostSession
+from parley.gateway.moving import Moving
 from parley.gateway.runtime import GatewayRuntime
 from parley.gateway.session_copies import KeptCopy
 from parley.gateway.worker_pool import Lease, WorkerPool
@@ -47,9 +48,11 @@ from parley.settings import EtaSettings, SecuritySettings
 WINDOW_S = 30.0
 
 
-def of_session(phase: Phase, lease_id: str = "lease") -> SessionPhase:
+def of_session(phase: Phase, lease_id: str = "lease", session_id: str = "call") -> SessionPhase:
     resume = ResumeState("duplex", left_s=WINDOW_S, note="")
-    return SessionPhase(lease_id, "call", Kind.AUDIO_DUPLEX, phase, was_ready=True, resume=resume)
+    return SessionPhase(
+        lease_id, session_id, Kind.AUDIO_DUPLEX, phase, was_ready=True, resume=resume
+    )
 
 
 def hello(*sessions: SessionPhase, worker_id: str = "w") -> Hello:
@@ -250,6 +253,39 @@ async def test_a_gateway_that_ends_leaves_what_it_rebuilds_to_the_next_one() -> 
     giving.cancel()
     assert not [order for order in gateway.orders if isinstance(order, DropCopy)]
     assert len(gateway.copies) == 2
+
+
+async def test_a_session_on_its_way_to_another_worker_is_not_ended_where_it_was() -> None:
+    gateway, ended = Young(), list[str]()
+    gateway.pool.welcome(
+        hello(*(of_session(Phase.ACTIVE, each, each) for each in ("on its way", "there"))), object()
+    )
+    gateway.copies.told(CopyBegun("on its way", 1, "m"))
+
+    async def rebuild(lost: LostSession, copy: KeptCopy) -> Lease:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    gateway.kept.rebuild = rebuild
+    moving = Moving(
+        kept=gateway.kept,
+        copies=gateway.copies,
+        rebuilding=None,  # type: ignore[arg-type]
+        dispatcher=None,  # type: ignore[arg-type]
+        hand_over=None,  # type: ignore[arg-type]
+        end=lambda lease: ended.append(lease.session_id),
+    )
+    for name in ("on its way", "there"):
+        lease = gateway.pool.find_lease(name)
+        assert lease is not None
+        moving._part(lease)
+
+    moving.leave()
+    gateway.kept.leave()
+    await gateway.kept.close()
+
+    # The other one had arrived, or nobody could go on with it.
+    assert ended == ["there"]
 
 
 async def test_who_leaves_while_a_session_is_rebuilt_keeps_no_slot(tmp_path: Path) -> None:

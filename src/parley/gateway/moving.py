@@ -50,6 +50,8 @@ class Moving:
         self._hand_over = hand_over
         self._end = end
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._ending: dict[str, tuple[Lease, asyncio.TimerHandle]] = {}
+        """Sessions that are about to be ended where they were."""
 
     def begin(self, worker: Worker) -> asyncio.Task[None]:
         """Move what can be moved, for as long as the worker is drained."""
@@ -60,6 +62,15 @@ class Moving:
         task.add_done_callback(logs.report_failure)
         self._tasks[worker.worker_id] = task
         return task
+
+    def leave(self) -> None:
+        """The next gateway will find a session that has not arrived yet where it was: it does not
+        end there. Safe to repeat."""
+        for session_id, (lease, timer) in list(self._ending.items()):
+            timer.cancel()
+            if self._kept.being_rebuilt(session_id) is None:
+                self._end(lease)
+        self._ending.clear()
 
     async def close(self) -> None:
         """Move nothing any more."""
@@ -107,4 +118,9 @@ class Moving:
         """The session is lost where it was, and finds its new slot reserved."""
         lease.is_lost = True
         lease.lost.notify()
-        asyncio.get_running_loop().call_later(LOOK_EVERY_S, self._end, lease)
+        timer = asyncio.get_running_loop().call_later(LOOK_EVERY_S, self._end_there, lease)
+        self._ending[lease.session_id] = lease, timer
+
+    def _end_there(self, lease: Lease) -> None:
+        self._ending.pop(lease.session_id, None)
+        self._end(lease)

@@ -372,6 +372,7 @@ class GatewayRuntime:
             self.dispatcher.close()
             if keep:
                 self.copy_store.leave()
+                self.moving.leave()
                 self.kept_sessions.leave()
             log.info("shutting down", running=running, waiting=waiting, drain_s=drain_s)
             if drain_s and running:
