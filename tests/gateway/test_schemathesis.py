@@ -42,6 +42,9 @@ CHECKED: Final = (
     "response_schema_conformance",
 )
 
+MORE_EXAMPLES: Final = {"/api/chat": 5 * EXAMPLES}
+"""By path: few random bodies are requests that a model answers."""
+
 TOLD: Final = {("POST", "/api/sessions/{session_id}/replay"): 503}
 """The one status of 500 and above that is meant: see above."""
 
@@ -103,7 +106,7 @@ def fuzz(url: str, data_dir: Path, headers: dict[str, str]) -> Caller:
             cases = cases | operation.as_strategy(GenerationMode.NEGATIVE)
 
         @settings(
-            max_examples=EXAMPLES,
+            max_examples=MORE_EXAMPLES.get(operation.path, EXAMPLES),
             database=None,
             deadline=None,
             derandomize=True,
