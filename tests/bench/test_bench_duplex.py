@@ -1,4 +1,4 @@
-"""`parley bench duplex`: its measures, its ear, and a conversation with a real server."""
+"""`parley bench duplex`: its measures, its loudspeaker, and a conversation with a real server."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from parley.cli.bench.duplex import as_data, as_table, converse
 from parley.cli.bench.duplex_material import Material, own
 from parley.cli.bench.duplex_plot import as_svg
 from parley.cli.bench.duplex_score import TalkOutcome, percentile, rate, share
-from parley.cli.bench.duplex_talk import Ear, Mouth
+from parley.cli.bench.duplex_talk import SimulatedLoudspeaker, SimulatedMicrophone
 from parley.cli.bench.session import server
 from parley.cli.bench.talkers import DIALECTS
 from parley.client.events import Interruption, Piece, Speaking
@@ -82,25 +82,25 @@ def test_missed_turns_and_answers_that_did_not_stop_are_no_latencies():
 
 
 async def test_the_ear_plays_without_gaps_and_stops_where_it_is_cut():
-    ear, now_s = Ear(), asyncio.get_running_loop().time()
-    ear.take(Piece("a", tone(50.0)))
-    ear.take(Speaking("b", tone(50.0), False, 0, None))
-    ear.take(Piece("silence", Pcm.silence(OUTPUT_RATE_HZ, OUTPUT_RATE_HZ)))
-    (answer,) = ear.played
+    loudspeaker, now_s = SimulatedLoudspeaker(), asyncio.get_running_loop().time()
+    loudspeaker.take(Piece("a", tone(50.0)))
+    loudspeaker.take(Speaking("b", tone(50.0), False, 0, None))
+    loudspeaker.take(Piece("silence", Pcm.silence(OUTPUT_RATE_HZ, OUTPUT_RATE_HZ)))
+    (answer,) = loudspeaker.played
     length_s = answer.end_s - answer.start_s
-    ear.take(Interruption("suspected", 0, ""))
+    loudspeaker.take(Interruption("suspected", 0, ""))
     still = answer.was_cut
-    ear.take(Interruption("stopped", 0, ""))
-    await ear.until_over(answer, now_s + 1000)
+    loudspeaker.take(Interruption("stopped", 0, ""))
+    await loudspeaker.until_over(answer, now_s + 1000)
 
     assert length_s == pytest.approx(100, abs=1e-6)
     assert not still
     assert answer.was_cut
     assert answer.end_s - answer.start_s < 100
-    assert await ear.answer(answer.end_s, now_s) is None
+    assert await loudspeaker.answer(answer.end_s, now_s) is None
 
 
-def speaker(chunk_s: float) -> tuple[Mouth, list[Pcm]]:
+def speaker(chunk_s: float) -> tuple[SimulatedMicrophone, list[Pcm]]:
     """One whose client is in a session, and what that sends."""
     sent: list[Pcm] = []
 
@@ -110,16 +110,16 @@ def speaker(chunk_s: float) -> tuple[Mouth, list[Pcm]]:
 
     client = Listener("http://localhost:1")
     client.phase = "active"
-    return Mouth(client, chunk_s), sent
+    return SimulatedMicrophone(client, chunk_s), sent
 
 
 async def test_what_is_said_begins_when_it_is_said_whatever_the_chunk():
-    mouth, sent = speaker(0.2)
-    speaking = asyncio.create_task(mouth.run())
+    microphone, sent = speaker(0.2)
+    speaking = asyncio.create_task(microphone.run())
     while not sent:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
-    begun_s = mouth._begun_s
-    first_s, last_s = mouth.say(np.full(INPUT_RATE_HZ // 2, 0.5, np.float32))
+    begun_s = microphone._begun_s
+    first_s, last_s = microphone.say(np.full(INPUT_RATE_HZ // 2, 0.5, np.float32))
     count = len(sent)
     while len(sent) < count + 4:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
@@ -133,10 +133,10 @@ async def test_what_is_said_begins_when_it_is_said_whatever_the_chunk():
 
 
 async def test_a_microphone_that_was_kept_waiting_loses_no_time():
-    mouth, sent = speaker(0.02)
-    speaking = asyncio.create_task(mouth.run())
+    microphone, sent = speaker(0.02)
+    speaking = asyncio.create_task(microphone.run())
     await asyncio.sleep(0.05)
-    _, last_s = mouth.say(np.full(INPUT_RATE_HZ // 10, 0.5, np.float32))
+    _, last_s = microphone.say(np.full(INPUT_RATE_HZ // 10, 0.5, np.float32))
     time.sleep(0.3)  # noqa: ASYNC251
     loop = asyncio.get_running_loop()
     while sum(map(len, sent)) * 2 < INPUT_RATE_HZ:  # noqa: ASYNC110
@@ -146,8 +146,10 @@ async def test_a_microphone_that_was_kept_waiting_loses_no_time():
     said = np.concatenate([pcm.samples for pcm in sent])
     last = np.flatnonzero(np.abs(said) > 0.25)[-1] + 1
     # The newest chunk ends where the next one begins.
-    assert mouth._begun_s - (len(said) - last) / INPUT_RATE_HZ == pytest.approx(last_s, abs=0.001)
-    assert mouth._begun_s <= loop.time()
+    assert microphone._begun_s - (len(said) - last) / INPUT_RATE_HZ == pytest.approx(
+        last_s, abs=0.001
+    )
+    assert microphone._begun_s <= loop.time()
 
 
 def test_recordings_of_ones_own(tmp_path):

@@ -10,7 +10,7 @@ import pytest
 from tests.support.noises import spoken
 from tests.support.processes import serving
 
-from parley.cli.bench.interruption import Crowd, FenceEar, InterruptionOutcome, as_line
+from parley.cli.bench.interruption import Crowd, FenceLoudspeaker, InterruptionOutcome, as_line
 from parley.cli.bench.talkers import TALKERS, HistoryCut
 from parley.client.events import Interruption, Listening, Piece, Speaking, Thinking
 from parley.media.pcm import OUTPUT_RATE_HZ, Pcm
@@ -24,23 +24,23 @@ def tone(seconds: float) -> Pcm:
 
 async def test_sound_behind_the_fence_is_counted_until_the_next_answer():
     outcome = InterruptionOutcome()
-    ear = FenceEar(outcome)
-    ear.take(Piece("a", tone(1.0)))
-    ear.take(Interruption("stopped", 0, ""))
-    ear.take(Piece("b", tone(0.5)))
-    ear.take(Speaking("quiet", Pcm.silence(2400, OUTPUT_RATE_HZ), False, 0, None))
+    loudspeaker = FenceLoudspeaker(outcome)
+    loudspeaker.take(Piece("a", tone(1.0)))
+    loudspeaker.take(Interruption("stopped", 0, ""))
+    loudspeaker.take(Piece("b", tone(0.5)))
+    loudspeaker.take(Speaking("quiet", Pcm.silence(2400, OUTPUT_RATE_HZ), False, 0, None))
     for over in (Thinking(0), Listening(0, None)):
-        ear.take(over)
-        ear.take(Piece("c", tone(1.0)))
+        loudspeaker.take(over)
+        loudspeaker.take(Piece("c", tone(1.0)))
 
     assert outcome.late_samples == 12_000
 
 
 async def test_what_the_server_takes_for_heard_is_compared_with_what_was_played():
     outcome = InterruptionOutcome()
-    ear = FenceEar(outcome)
-    ear.take(Piece("a", tone(10.0)))
-    ear.take(Interruption("stopped", 2000, ""))
+    loudspeaker = FenceLoudspeaker(outcome)
+    loudspeaker.take(Piece("a", tone(10.0)))
+    loudspeaker.take(Interruption("stopped", 2000, ""))
 
     (apart_ms,) = outcome.apart_ms
     assert 1000 < apart_ms <= 2000
@@ -48,13 +48,13 @@ async def test_what_the_server_takes_for_heard_is_compared_with_what_was_played(
 
 async def test_a_late_piece_belongs_to_the_answer_that_is_heard():
     outcome = InterruptionOutcome()
-    ear = FenceEar(outcome)
-    ear.take(Piece("a", tone(1.0)))
+    loudspeaker = FenceLoudspeaker(outcome)
+    loudspeaker.take(Piece("a", tone(1.0)))
     # As if it had been played half a second ago.
-    ear.played[0].start_s -= 1.5
-    ear.played[0].end_s -= 1.5
-    ear.take(Piece("b", tone(10.0)))
-    ear.take(Interruption("stopped", 1000, ""))
+    loudspeaker.played[0].start_s -= 1.5
+    loudspeaker.played[0].end_s -= 1.5
+    loudspeaker.take(Piece("b", tone(10.0)))
+    loudspeaker.take(Interruption("stopped", 1000, ""))
 
     (apart_ms,) = outcome.apart_ms
     assert abs(apart_ms) < 200
@@ -62,10 +62,10 @@ async def test_a_late_piece_belongs_to_the_answer_that_is_heard():
 
 async def test_only_a_suspicion_during_an_interruption_counts():
     outcome = InterruptionOutcome()
-    ear = FenceEar(outcome)
-    ear.take(Interruption("suspected", 0, ""))
-    ear.speaking_since_s = asyncio.get_running_loop().time() - 0.2
-    ear.take(Interruption("suspected", 0, ""))
+    loudspeaker = FenceLoudspeaker(outcome)
+    loudspeaker.take(Interruption("suspected", 0, ""))
+    loudspeaker.speaking_since_s = asyncio.get_running_loop().time() - 0.2
+    loudspeaker.take(Interruption("suspected", 0, ""))
 
     (softer_ms,) = outcome.softer_ms
     assert softer_ms >= 200
@@ -73,12 +73,12 @@ async def test_only_a_suspicion_during_an_interruption_counts():
 
 async def test_where_speech_is_told_first_the_history_comes_later():
     outcome = InterruptionOutcome()
-    ear = FenceEar(outcome)
-    ear.take(Piece("a", tone(10.0)))
-    ear.take(Interruption("stopped", -1, ""))
+    loudspeaker = FenceLoudspeaker(outcome)
+    loudspeaker.take(Piece("a", tone(10.0)))
+    loudspeaker.take(Interruption("stopped", -1, ""))
     before = list(outcome.apart_ms)
-    ear.take(HistoryCut(500))
-    ear.take(HistoryCut(700))
+    loudspeaker.take(HistoryCut(500))
+    loudspeaker.take(HistoryCut(700))
 
     assert before == []
     assert [round(ms, -2) for ms in outcome.apart_ms] == [500]

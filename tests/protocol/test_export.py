@@ -26,9 +26,9 @@ def test_a_client_may_leave_out_defaults_and_a_server_always_sends_them() -> Non
 
 
 def test_the_schema_names_aliases() -> None:
-    book = next(book for book in export.BOOKS if book.name == "duplex")
+    dialect = next(dialect for dialect in export.DIALECTS if dialect.name == "duplex")
 
-    chunk = export.schema(book)["$defs"]["AudioChunk"]
+    chunk = export.schema(dialect)["$defs"]["AudioChunk"]
 
     assert chunk["x-also-accepted"]["audio_base64"] == ["audio", "audio_data"]
     assert chunk["required"] == ["type"]

@@ -100,10 +100,10 @@ def test_conversations_on_one_network_do_not_hear_each_other(silero):
     quiet = Pcm.silence(len(speech), 16_000)
     alone = probabilities(silero(), speech)
 
-    ear, other = silero(), silero()
+    detector, other = silero(), silero()
     together = []
     for loud, silent in zip(windows_of(speech), windows_of(quiet), strict=True):
-        together += ear.probabilities(loud[np.newaxis])
+        together += detector.probabilities(loud[np.newaxis])
         assert other.probabilities(silent[np.newaxis])[0] < 0.3
 
     assert together == alone

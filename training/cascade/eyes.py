@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from parley.models.cascade import store
-from parley.models.cascade.eyes.photographs import STAGES
+from parley.models.cascade.vision.photographs import STAGES
 
 EPSILON = 1e-3
 

@@ -1,7 +1,7 @@
 """What one row remembers, counted in tokens: lengths, marks, and the sliding window.
 
-Pure arithmetic. A model tells the book what it appended and where entries end; the book answers
-what the window drops, as ranges of positions to keep, and the model moves its tensors. The book
+Pure arithmetic. A model tells the ledger what it appended and where entries end; the ledger answers
+what the window drops, as ranges of positions to keep, and the model moves its tensors. The ledger
 counts exactly what is in the context, so `length_tokens` always equals the model's cache.
 
 The context is a protected head (the system prompt) followed by entries: units in duplex, rounds
@@ -62,7 +62,7 @@ class Eviction:
 
 @dataclass(frozen=True, slots=True)
 class LedgerCheckpoint:
-    """A remembered point of a book. `serial` tells points of abandoned histories from living
+    """A remembered point of a ledger. `serial` tells points of abandoned histories from living
     ones."""
 
     length_tokens: int

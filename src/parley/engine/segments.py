@@ -33,7 +33,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Audio:
-    """Sound for the model's ears; mono, 16 kHz."""
+    """Sound for the audio encoder; mono, 16 kHz."""
 
     pcm: Pcm
     hearing: Hearing = "clip"
@@ -41,7 +41,7 @@ class Audio:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Image:
-    """A picture for the model's eyes.
+    """A picture for the vision encoder.
 
     Args:
         pixels: uint8, shape (height, width, 3), RGB.

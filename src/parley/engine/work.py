@@ -22,7 +22,7 @@ class Stage(Enum):
     """Kinds of device work. All slots ready for the same stage move in one step."""
 
     ENCODE = "encode"
-    """Ears and eyes."""
+    """Audio and vision encoders."""
     PREFILL = "prefill"
     """Input tokens into the context."""
     DECODE = "decode"

@@ -1,4 +1,4 @@
-"""Slaney's mel filters: for the ears of Whisper, MiniCPM-o's among them, and for its vocoder."""
+"""Slaney's mel filters: for the audio encoders (Whisper, MiniCPM-o) and its vocoder."""
 
 from __future__ import annotations
 

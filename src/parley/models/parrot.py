@@ -137,7 +137,7 @@ class _Input:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Memory:
+class _State:
     """What a row knows besides lengths; replaced as a whole.
 
     Args:
@@ -165,7 +165,7 @@ class _Memory:
     said: int = 0
     decisions: int = 0
 
-    def silent(self) -> _Memory:
+    def silent(self) -> _State:
         """With nothing left to say."""
         return replace(self, is_answering=False, sound=Pcm.empty(OUTPUT_RATE_HZ), words=())
 
@@ -176,12 +176,12 @@ class ParrotMark:
 
     row: int
     conversation: _SlotState
-    book: LedgerCheckpoint
-    memo: _Memory
+    ledger: LedgerCheckpoint
+    state: _State
 
     @property
     def context_tokens(self) -> int:
-        return self.book.length_tokens
+        return self.ledger.length_tokens
 
 
 class _SlotState:
@@ -189,8 +189,8 @@ class _SlotState:
 
     def __init__(self, opening: StartSession, limit_tokens: int) -> None:
         self.opening = opening
-        self.book = ContextLedger(limit_tokens, opening.window, marker_tokens=2)
-        self.memo = _Memory()
+        self.ledger = ContextLedger(limit_tokens, opening.window, marker_tokens=2)
+        self.state = _State()
 
     @property
     def is_duplex(self) -> bool:
@@ -198,11 +198,11 @@ class _SlotState:
 
     @property
     def awaits_finalize(self) -> bool:
-        return self.memo.is_unfinalized
+        return self.state.is_unfinalized
 
     @property
     def context_tokens(self) -> int:
-        return self.book.length_tokens
+        return self.ledger.length_tokens
 
     def take_in(self, segment: Segment, tokens: int) -> None:
         """A segment enters the context."""
@@ -210,46 +210,46 @@ class _SlotState:
             case Marker(Mark.TURN_START, role):
                 self._begin_turn(role)
             case Marker(Mark.UNIT):
-                self.memo = replace(self.memo, is_unit_silent=True)
+                self.state = replace(self.state, is_unit_silent=True)
             case Audio() | Image() | Text():
                 self._hear(segment)
             case _:
                 pass
-        self.book.append(tokens)
+        self.ledger.append(tokens)
         if isinstance(segment, Marker) and segment.mark is Mark.TURN_END:
-            if self.memo.role == "system":
-                self.book.protect(suffix_tokens=CLOSING_TOKENS)
-            self.memo = replace(self.memo, role=None, has_replied=self.memo.role == "assistant")
+            if self.state.role == "system":
+                self.ledger.protect(suffix_tokens=CLOSING_TOKENS)
+            self.state = replace(self.state, role=None, has_replied=self.state.role == "assistant")
 
     def slide(self) -> int:
         """Forget what the window says; gives how many tokens."""
-        eviction = self.book.plan()
+        eviction = self.ledger.plan()
         if eviction is None:
             return 0
-        self.book.commit(eviction)
+        self.ledger.commit(eviction)
         return eviction.dropped_tokens
 
     def _begin_turn(self, role: str | None) -> None:
-        if self.memo.has_replied or role == "system":
-            self.book.end_entry()
-        heard = _Input() if role == "user" else self.memo.heard
-        self.memo = replace(
-            self.memo, role=role, heard=heard, has_replied=False, is_reply_open=False
+        if self.state.has_replied or role == "system":
+            self.ledger.end_entry()
+        heard = _Input() if role == "user" else self.state.heard
+        self.state = replace(
+            self.state, role=role, heard=heard, has_replied=False, is_reply_open=False
         )
 
     def _hear(self, segment: Segment) -> None:
-        memo = self.memo
-        if memo.is_unit_silent is None:
-            if memo.role not in ("system", "assistant"):
-                self.memo = replace(memo, heard=memo.heard.and_also(segment))
+        state = self.state
+        if state.is_unit_silent is None:
+            if state.role not in ("system", "assistant"):
+                self.state = replace(state, heard=state.heard.and_also(segment))
             return
         if isinstance(segment, Audio):
             if level_dbfs(segment.pcm) <= VOICE_DBFS:
                 return
-            self.memo = memo = replace(memo, is_unit_silent=False)
-            if memo.is_answering:
+            self.state = state = replace(state, is_unit_silent=False)
+            if state.is_answering:
                 return
-        self.memo = replace(memo, heard=memo.heard.and_also(segment))
+        self.state = replace(state, heard=state.heard.and_also(segment))
 
 
 class ParrotJob(ModelJob, ABC):
@@ -295,7 +295,7 @@ class _PrefillJob(ParrotJob):
         self._piece_tokens = piece_tokens
         slices = 9 if conversation.opening.mode == "chat" else 1
         self._parts = [(segment, count(segment, slices)) for segment in segments]
-        if conversation.memo.is_reply_open and _starts_turn(segments):
+        if conversation.state.is_reply_open and _starts_turn(segments):
             self._parts.insert(0, (Text(""), CLOSING_TOKENS))
         self._slices = sum(
             count_slices(segment, slices) for segment in segments if isinstance(segment, Image)
@@ -303,11 +303,11 @@ class _PrefillJob(ParrotJob):
         self._added = self._left = sum(tokens for _, tokens in self._parts)
         if not conversation.is_duplex:
             # What the window drops before this prefill makes room for it.
-            eviction = conversation.book.plan()
-            conversation.book.require(self._added - (eviction.dropped_tokens if eviction else 0))
+            eviction = conversation.ledger.plan()
+            conversation.ledger.require(self._added - (eviction.dropped_tokens if eviction else 0))
         else:
             # A unit also needs room for the token that decides it and for its terminators.
-            conversation.book.require(self._added + 1 + CLOSING_TOKENS)
+            conversation.ledger.require(self._added + 1 + CLOSING_TOKENS)
 
     def compute(self) -> Callable[[], None]:
         return self._encode if self._stage is Stage.ENCODE else self._prefill
@@ -330,7 +330,7 @@ class _PrefillJob(ParrotJob):
         self.finish(
             PrefillResult(
                 self._added,
-                conversation.book.length_tokens,
+                conversation.ledger.length_tokens,
                 vision_slices=self._slices,
                 vision_tokens=IMAGE_TOKENS * self._slices,
             )
@@ -342,10 +342,10 @@ class _GenerateJob(ParrotJob):
 
     def __init__(self, row: int, conversation: _SlotState, work: Generate) -> None:
         super().__init__(row, Stage.PREFILL)
-        conversation.book.require(_MARKER_TOKENS[Mark.TURN_START] + 1)
+        conversation.ledger.require(_MARKER_TOKENS[Mark.TURN_START] + 1)
         self._conversation = conversation
         self._work = work
-        heard = conversation.memo.heard
+        heard = conversation.state.heard
         self._words = words_of(work.say or heard.sentence())
         self._said = 0
         speaks = work.speak and conversation.opening.speak
@@ -367,11 +367,11 @@ class _GenerateJob(ParrotJob):
                 return self._play
 
     def _prompt(self) -> None:
-        self._conversation.book.append(_MARKER_TOKENS[Mark.TURN_START])
+        self._conversation.ledger.append(_MARKER_TOKENS[Mark.TURN_START])
         self._stage = Stage.DECODE
 
     def _say(self) -> None:
-        self._conversation.book.append(1)
+        self._conversation.ledger.append(1)
         self._held.append(OutputPiece(text=self._words[self._said]))
         self._said += 1
         sound_is_due = self._said % WORDS_PER_SOUND == 0 and self._played < len(self._voice)
@@ -387,9 +387,9 @@ class _GenerateJob(ParrotJob):
         if self._work.streaming:
             self._pieces += self._held
             self._held = []
-        book = self._conversation.book
+        ledger = self._conversation.ledger
         if self._said < len(self._words):
-            is_full = book.length_tokens >= book.limit_tokens
+            is_full = ledger.length_tokens >= ledger.limit_tokens
             if stage is Stage.DECODE and (self._said >= self._work.max_new_tokens or is_full):
                 self._end(Ending.LIMIT)
             else:
@@ -403,7 +403,7 @@ class _GenerateJob(ParrotJob):
         if self._held:
             self._pieces.append(join_pieces(self._held))
         conversation = self._conversation
-        conversation.memo = replace(conversation.memo, has_replied=True, is_reply_open=True)
+        conversation.state = replace(conversation.state, has_replied=True, is_reply_open=True)
         self.finish(
             GenerateResult(
                 ending,
@@ -411,7 +411,7 @@ class _GenerateJob(ParrotJob):
                 end_of_turn=ending is Ending.DONE,
                 text_tokens=self._said,
                 speech_tokens=math.ceil(self._played / SPEECH_TOKEN_SAMPLES),
-                context_tokens=conversation.book.length_tokens,
+                context_tokens=conversation.ledger.length_tokens,
             )
         )
 
@@ -420,7 +420,7 @@ class _UnitJob(ParrotJob):
     """One unit: listen, or say the next second of what is pending."""
 
     def __init__(self, row: int, conversation: _SlotState, work: StepUnit) -> None:
-        is_due = conversation.memo.is_unit_silent is not None
+        is_due = conversation.state.is_unit_silent is not None
         super().__init__(row, Stage.DECODE if is_due else None)
         self._conversation = conversation
         self._work = work
@@ -433,7 +433,7 @@ class _UnitJob(ParrotJob):
 
     def cancel(self) -> None:
         if self._stage is Stage.DECODE:
-            self._decided(self._conversation.memo.silent())
+            self._decided(self._conversation.state.silent())
         if self._stage is not None:
             self._chunk = Pcm.empty(OUTPUT_RATE_HZ)
             self._end(Ending.CANCELLED)
@@ -442,54 +442,54 @@ class _UnitJob(ParrotJob):
         return self._play if self._stage is Stage.VOCODE else self._choose()
 
     def _choose(self) -> Callable[[], None]:
-        memo = self._conversation.memo
+        state = self._conversation.state
         options = self._conversation.opening.duplex
         if self._work.say is not None:
             words = words_of(self._work.say)
-            return lambda: self._say_again(replace(memo.silent(), heard=_Input()), words)
-        if self._work.force_listen or memo.decisions < options.force_listen_count:
-            return lambda: self._listen(memo.silent())
-        if not memo.is_answering and memo.is_unit_silent and memo.heard.is_asking:
+            return lambda: self._say_again(replace(state.silent(), heard=_Input()), words)
+        if self._work.force_listen or state.decisions < options.force_listen_count:
+            return lambda: self._listen(state.silent())
+        if not state.is_answering and state.is_unit_silent and state.heard.is_asking:
             speaks = self._conversation.opening.speak and options.generate_audio
-            memo = replace(
-                memo,
+            state = replace(
+                state,
                 is_answering=True,
-                sound=memo.heard.voice() if speaks else memo.sound,
-                words=words_of(memo.heard.sentence()),
+                sound=state.heard.voice() if speaks else state.sound,
+                words=words_of(state.heard.sentence()),
                 heard=_Input(),
             )
-        if memo.is_answering:
-            return lambda: self._speak(memo)
-        return lambda: self._listen(memo)
+        if state.is_answering:
+            return lambda: self._speak(state)
+        return lambda: self._listen(state)
 
-    def _listen(self, memo: _Memory) -> None:
-        self._decided(memo)
+    def _listen(self, state: _State) -> None:
+        self._decided(state)
         self._end(Ending.LISTEN)
 
-    def _say_again(self, memo: _Memory, words: tuple[str, ...]) -> None:
-        self._conversation.book.append(1 + len(words))
+    def _say_again(self, state: _State, words: tuple[str, ...]) -> None:
+        self._conversation.ledger.append(1 + len(words))
         self._text, self._said, self._is_last = "".join(words), len(words), True
-        self._decided(replace(memo, said=len(words)))
+        self._decided(replace(state, said=len(words)))
         self._end(Ending.SPOKE)
 
-    def _speak(self, memo: _Memory) -> None:
-        book = self._conversation.book
-        seconds_left = max(1, math.ceil(len(memo.sound) / UNIT_SAMPLES))
-        room = book.limit_tokens - book.length_tokens - CLOSING_TOKENS - 1
+    def _speak(self, state: _State) -> None:
+        ledger = self._conversation.ledger
+        seconds_left = max(1, math.ceil(len(state.sound) / UNIT_SAMPLES))
+        room = ledger.limit_tokens - ledger.length_tokens - CLOSING_TOKENS - 1
         limit = self._conversation.opening.duplex.max_new_speak_tokens_per_chunk - 2
-        taken = max(0, min(math.ceil(len(memo.words) / seconds_left), max(1, limit), room))
-        words, left = memo.words[:taken], memo.words[taken:]
-        chunk, rest = memo.sound.slice(0, UNIT_SAMPLES), memo.sound.slice(UNIT_SAMPLES)
+        taken = max(0, min(math.ceil(len(state.words) / seconds_left), max(1, limit), room))
+        words, left = state.words[:taken], state.words[taken:]
+        chunk, rest = state.sound.slice(0, UNIT_SAMPLES), state.sound.slice(UNIT_SAMPLES)
         self._is_last = not len(rest) and (not left or room <= taken)
-        if len(memo.sound) and not self._is_last and len(chunk) < UNIT_SAMPLES:
+        if len(state.sound) and not self._is_last and len(chunk) < UNIT_SAMPLES:
             # Words outlast the sound: a delta in the middle is always a whole second.
             silence = Pcm.silence(UNIT_SAMPLES - len(chunk), OUTPUT_RATE_HZ)
             chunk = join([chunk, silence], OUTPUT_RATE_HZ)
         self._chunk, self._text, self._said = chunk, "".join(words), taken
-        book.append(1 + taken)
+        ledger.append(1 + taken)
         self._pieces.append(OutputPiece(text=self._text))
-        memo = replace(memo, sound=rest, words=left, said=taken)
-        self._decided(memo.silent() if self._is_last else memo)
+        state = replace(state, sound=rest, words=left, said=taken)
+        self._decided(state.silent() if self._is_last else state)
         if len(chunk):
             self._stage = Stage.VOCODE
         else:
@@ -499,9 +499,9 @@ class _UnitJob(ParrotJob):
         self._pieces.append(OutputPiece(pcm=self._chunk))
         self._end(Ending.SPOKE)
 
-    def _decided(self, memo: _Memory) -> None:
-        self._conversation.memo = replace(
-            memo, is_unit_silent=None, is_unfinalized=True, decisions=memo.decisions + 1
+    def _decided(self, state: _State) -> None:
+        self._conversation.state = replace(
+            state, is_unit_silent=None, is_unfinalized=True, decisions=state.decisions + 1
         )
 
     def _end(self, ending: Ending) -> None:
@@ -512,7 +512,7 @@ class _UnitJob(ParrotJob):
                 end_of_turn=self._is_last,
                 text_tokens=self._said,
                 speech_tokens=math.ceil(len(self._chunk) / SPEECH_TOKEN_SAMPLES),
-                context_tokens=self._conversation.book.length_tokens,
+                context_tokens=self._conversation.ledger.length_tokens,
             )
         )
 
@@ -521,22 +521,22 @@ class _FinalizeJob(ParrotJob):
     """Terminators of a unit, and its window."""
 
     def __init__(self, row: int, conversation: _SlotState) -> None:
-        is_due = conversation.memo.is_unfinalized
+        is_due = conversation.state.is_unfinalized
         super().__init__(row, Stage.FINALIZE if is_due else None)
         self._conversation = conversation
         if not is_due:
-            self.finish(FinalizeResult(conversation.book.length_tokens))
+            self.finish(FinalizeResult(conversation.ledger.length_tokens))
 
     def compute(self) -> Callable[[], None]:
         return self._settle
 
     def _settle(self) -> None:
         conversation = self._conversation
-        conversation.book.append(CLOSING_TOKENS)
-        conversation.book.end_entry(said=range(conversation.memo.said))
-        conversation.memo = replace(conversation.memo, is_unfinalized=False, said=0)
+        conversation.ledger.append(CLOSING_TOKENS)
+        conversation.ledger.end_entry(said=range(conversation.state.said))
+        conversation.state = replace(conversation.state, is_unfinalized=False, said=0)
         dropped = conversation.slide()
-        self.finish(FinalizeResult(conversation.book.length_tokens, dropped))
+        self.finish(FinalizeResult(conversation.ledger.length_tokens, dropped))
 
 
 class Parrot(RowModel[_SlotState]):
@@ -576,19 +576,19 @@ class Parrot(RowModel[_SlotState]):
 
     def mark(self, row: int) -> Checkpoint:
         conversation = self.conversation(row)
-        return ParrotMark(row, conversation, conversation.book.mark(), conversation.memo)
+        return ParrotMark(row, conversation, conversation.ledger.mark(), conversation.state)
 
     def can_roll_back(self, mark: Checkpoint) -> bool:
         return (
             isinstance(mark, ParrotMark)
             and self._conversations[mark.row] is mark.conversation
-            and mark.conversation.book.can_roll_back(mark.book)
+            and mark.conversation.ledger.can_roll_back(mark.ledger)
         )
 
     def roll_back(self, mark: Checkpoint) -> None:
         assert isinstance(mark, ParrotMark)
-        mark.conversation.book.roll_back(mark.book)
-        mark.conversation.memo = mark.memo
+        mark.conversation.ledger.roll_back(mark.ledger)
+        mark.conversation.state = mark.state
 
     def warm_up(self) -> None:
         resample(Pcm.silence(INPUT_RATE_HZ, INPUT_RATE_HZ), OUTPUT_RATE_HZ)
@@ -598,7 +598,7 @@ class Parrot(RowModel[_SlotState]):
             sound
             for conversation in self._conversations
             if conversation is not None
-            for sound in (*conversation.memo.heard.sounds, conversation.memo.sound)
+            for sound in (*conversation.state.heard.sounds, conversation.state.sound)
         ]
         return Memory(0, 0, sum(sound.samples.nbytes for sound in sounds))
 

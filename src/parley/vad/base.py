@@ -73,13 +73,13 @@ class Remembering(Protocol):
         ...
 
 
-def snapshot(ear: Detector) -> Any:
+def snapshot(detector: Detector) -> Any:
     """What a detector remembers; None: nothing."""
-    return ear.snapshot() if isinstance(ear, Remembering) else None
+    return detector.snapshot() if isinstance(detector, Remembering) else None
 
 
-def restore(ear: Detector, kept: Any) -> None:
+def restore(detector: Detector, kept: Any) -> None:
     """Return a detector to a snapshot; None is its beginning."""
-    ear.reset()
-    if kept is not None and isinstance(ear, Remembering):
-        ear.restore(kept)
+    detector.reset()
+    if kept is not None and isinstance(detector, Remembering):
+        detector.restore(kept)

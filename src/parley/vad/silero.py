@@ -105,7 +105,7 @@ class SileroModel:
 
 
 class SileroDetector:
-    """One conversation's ear on a shared `SileroModel`."""
+    """One conversation's detector on a shared `SileroModel`."""
 
     def __init__(self, model: SileroModel) -> None:
         self._model = model

@@ -110,4 +110,4 @@ def memory_of(model: Cascade) -> Any:
     """What the first conversation remembers, which must be running."""
     conversation = model._conversations[0]
     assert conversation is not None
-    return conversation.memo
+    return conversation.state

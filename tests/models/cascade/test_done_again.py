@@ -53,7 +53,7 @@ class Counted:
         watched = [
             (parts.speaker, "say"),
             (parts.recogniser, "begin"),
-            (parts.eyes, "look"),
+            (parts.vision, "look"),
             (getattr(parts.writer, "model", None), "run"),
             (getattr(parts.writer, "model", None), "run_each"),
         ]

@@ -75,16 +75,16 @@ def test_the_pitch_of_a_buzz_is_found(hertz: float) -> None:
 
 
 def test_a_detector_goes_on_from_what_it_remembered():
-    ear = SileroModel()()
+    detector = SileroModel()()
     random = np.random.default_rng(2)
     first, then = (random.normal(0, 0.1, (3, WINDOW_SAMPLES)).astype(np.float32) for _ in range(2))
-    ear.probabilities(first)
-    kept = snapshot(ear)
+    detector.probabilities(first)
+    kept = snapshot(detector)
 
-    once = ear.probabilities(then)
-    restore(ear, None)
-    from_silence = ear.probabilities(then)
-    restore(ear, kept)
+    once = detector.probabilities(then)
+    restore(detector, None)
+    from_silence = detector.probabilities(then)
+    restore(detector, kept)
 
-    assert ear.probabilities(then) == once
+    assert detector.probabilities(then) == once
     assert from_silence != once

@@ -19,7 +19,7 @@ from parley.cli import reach
 from parley.cli.bench.duplex_material import Material, bundled, own
 from parley.cli.bench.duplex_plot import as_svg
 from parley.cli.bench.duplex_score import TalkOutcome
-from parley.cli.bench.duplex_talk import Ear, Mouth, Scenes
+from parley.cli.bench.duplex_talk import Scenes, SimulatedLoudspeaker, SimulatedMicrophone
 from parley.cli.bench.talkers import DIALECTS, AnyTalker, client_of
 from parley.client.connection import AccessOptions
 from parley.errors import BadInput, ParleyError, SetupError
@@ -118,17 +118,18 @@ async def _hold(
     limit_s: float,
     number: int,
 ) -> None:
-    ear, mouth = Ear(), Mouth(client, chunk_s)
+    loudspeaker, microphone = SimulatedLoudspeaker(), SimulatedMicrophone(client, chunk_s)
 
     async def listen() -> None:
         async for event in client:
-            ear.take(event)
-        ear.tell()
+            loudspeaker.take(event)
+        loudspeaker.tell()
 
-    listening = asyncio.create_task(listen(), name="bench-ear")
-    speaking = asyncio.create_task(mouth.run(), name="bench-mouth")
+    listening = asyncio.create_task(listen(), name="bench-loudspeaker")
+    speaking = asyncio.create_task(microphone.run(), name="bench-microphone")
     playing = asyncio.create_task(
-        Scenes(mouth, ear, material, observed, limit_s).play(number), name="bench-scenes"
+        Scenes(microphone, loudspeaker, material, observed, limit_s).play(number),
+        name="bench-scenes",
     )
     tasks = (listening, speaking, playing)
     try:
@@ -142,7 +143,7 @@ async def _hold(
         if isinstance(result, Exception):
             raise result
     if playing.cancelled():
-        why = f": {ear.error}" if ear.error is not None else ""
+        why = f": {loudspeaker.error}" if loudspeaker.error is not None else ""
         observed.failures.append(f"the session ended before the script{why}")
 
 

@@ -1,9 +1,9 @@
-"""One scripted conversation in real time: a mouth that speaks into a client, and an ear that plays
-what comes as a person's loudspeaker would.
+"""One scripted conversation in real time: a simulated microphone that speaks into a client, and a
+simulated loudspeaker that plays what comes.
 
-All times are of the event loop (monotonic seconds). The mouth's time is that of its samples, not of
-their sending: a client that sends whole seconds says the first sample of each a second before it
-leaves.
+All times are of the event loop (monotonic seconds). The microphone's time is that of its samples,
+not of their sending: a client that sends whole seconds says the first sample of each a second
+before it leaves.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Played:
     was_cut: bool = False
 
 
-class Ear:
+class SimulatedLoudspeaker:
     """Plays at once and without gaps; what an interruption cuts is not played."""
 
     def __init__(self) -> None:
@@ -127,7 +127,7 @@ class Ear:
             await asyncio.sleep(0.05)
 
 
-class Mouth:
+class SimulatedMicrophone:
     """Sends sound in real time, a quiet room where nothing is said. As a microphone does, it loses
     no time: what could not be sent when it was due follows at once."""
 
@@ -186,10 +186,15 @@ class Scenes:
     """The scenes of one conversation, one after the other."""
 
     def __init__(
-        self, mouth: Mouth, ear: Ear, material: Material, observed: TalkOutcome, limit_s: float
+        self,
+        microphone: SimulatedMicrophone,
+        loudspeaker: SimulatedLoudspeaker,
+        material: Material,
+        observed: TalkOutcome,
+        limit_s: float,
     ) -> None:
-        self._mouth = mouth
-        self._ear = ear
+        self._microphone = microphone
+        self._loudspeaker = loudspeaker
         self._material = material
         self._observed = observed
         self._limit_s = limit_s
@@ -211,7 +216,7 @@ class Scenes:
         """Something is said, and should be answered."""
         await self._rest()
         _, end_s = await self._say(self._words())
-        answer = await self._ear.answer(end_s, end_s + self._limit_s)
+        answer = await self._loudspeaker.answer(end_s, end_s + self._limit_s)
         latency_ms = None if answer is None else 1000 * (answer.start_s - end_s)
         self._observed.turns.append(latency_ms)
         return answer
@@ -222,11 +227,11 @@ class Scenes:
         words = self._words()
         first, second = np.array_split(words, 2)
         gap = np.zeros(round(PAUSE_S * INPUT_RATE_HZ), np.float32)
-        start_s, end_s = self._mouth.say(np.concatenate([first, gap, second]))
+        start_s, end_s = self._microphone.say(np.concatenate([first, gap, second]))
         await asyncio.sleep(max(0.0, end_s - self._loop.time()))
-        began = any(start_s < one.start_s < end_s for one in self._ear.played)
+        began = any(start_s < one.start_s < end_s for one in self._loudspeaker.played)
         self._observed.pauses.append(began)
-        await self._ear.answer(end_s, end_s + self._limit_s)
+        await self._loudspeaker.answer(end_s, end_s + self._limit_s)
 
     async def interruption(self, words: Samples, *, mark: Marked | None = None) -> None:
         """Somebody speaks during an answer, which should stop. An answer that only ran out
@@ -238,11 +243,11 @@ class Scenes:
         answer = await self._into_answer()
         if answer is None:
             return
-        start_s, _ = self._mouth.say(words)
+        start_s, _ = self._microphone.say(words)
         if mark is not None:
             mark.speaking_since_s = start_s
         known_s = answer.end_s
-        await self._ear.until_over(answer, start_s + STOP_LIMIT_S)
+        await self._loudspeaker.until_over(answer, start_s + STOP_LIMIT_S)
         end_s, went_on = answer.end_s, answer.end_s > known_s
         if mark is not None:
             mark.speaking_since_s = None
@@ -257,7 +262,7 @@ class Scenes:
         if answer is None:
             return
         _, end_s = await self._say(words)
-        await self._ear.until_over(answer, end_s + 1.0)
+        await self._loudspeaker.until_over(answer, end_s + 1.0)
         self._observed.acknowledgements.append(answer.was_cut)
 
     async def noise(self, samples: Samples) -> None:
@@ -265,8 +270,8 @@ class Scenes:
         answer = await self._into_answer()
         if answer is None:
             return
-        start_s, end_s = self._mouth.say(samples)
-        await self._ear.until_over(answer, end_s)
+        start_s, end_s = self._microphone.say(samples)
+        await self._loudspeaker.until_over(answer, end_s)
         self._observed.noise_s += max(0.0, min(answer.end_s, end_s) - start_s)
         self._observed.false_stops += answer.was_cut
 
@@ -282,13 +287,13 @@ class Scenes:
 
     async def _say(self, samples: Samples) -> tuple[float, float]:
         """Say it, and wait until it has been said."""
-        start_s, end_s = self._mouth.say(samples)
+        start_s, end_s = self._microphone.say(samples)
         await asyncio.sleep(max(0.0, end_s - self._loop.time()))
         return start_s, end_s
 
     async def _rest(self) -> None:
         await asyncio.sleep(QUIET_S)
-        await self._ear.silence(self._loop.time() + 30.0)
+        await self._loudspeaker.silence(self._loop.time() + 30.0)
 
     def _words(self) -> Samples:
         words = self._material.turns[self._said % len(self._material.turns)]

@@ -22,7 +22,12 @@ import typer
 from parley.cli import reach
 from parley.cli.bench.duplex import READY_S
 from parley.cli.bench.duplex_material import bundled_words
-from parley.cli.bench.duplex_talk import HEARD_DBFS, STOP_LIMIT_S, Ear, Mouth
+from parley.cli.bench.duplex_talk import (
+    HEARD_DBFS,
+    STOP_LIMIT_S,
+    SimulatedLoudspeaker,
+    SimulatedMicrophone,
+)
 from parley.cli.bench.session import server
 from parley.cli.bench.talkers import DIALECTS, HistoryCut, Told, client_of
 from parley.client.connection import AccessOptions
@@ -98,8 +103,8 @@ class InterruptionOutcome:
         return found
 
 
-class FenceEar(Ear):
-    """An ear that looks for sound behind the fence, and compares what was heard."""
+class FenceLoudspeaker(SimulatedLoudspeaker):
+    """A loudspeaker that looks for sound behind the fence, and compares what was heard."""
 
     def __init__(self, outcome: InterruptionOutcome) -> None:
         super().__init__()
@@ -275,19 +280,21 @@ class Crowd:
         try:
             async with client:
                 await client.ready(timeout_s=READY_S)
-                ear = FenceEar(outcome)
-                client.loudspeaker = ear.left_s
-                mouth = Mouth(client, self.chunk_s)
+                loudspeaker = FenceLoudspeaker(outcome)
+                client.loudspeaker = loudspeaker.left_s
+                microphone = SimulatedMicrophone(client, self.chunk_s)
 
                 async def listen() -> None:
                     async for event in client:
-                        ear.take(event)
-                    ear.tell()
+                        loudspeaker.take(event)
+                    loudspeaker.tell()
 
                 tasks = [
                     asyncio.create_task(listen()),
-                    asyncio.create_task(mouth.run()),
-                    asyncio.create_task(self._talk(outcome, ear, mouth, number, count)),
+                    asyncio.create_task(microphone.run()),
+                    asyncio.create_task(
+                        self._talk(outcome, loudspeaker, microphone, number, count)
+                    ),
                 ]
                 try:
                     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -296,39 +303,44 @@ class Crowd:
                         task.cancel()
                     results = await asyncio.gather(*tasks, return_exceptions=True)
                 outcome.failures += [str(r) for r in results if isinstance(r, Exception)]
-                if ear.error is not None:
-                    outcome.failures.append(str(ear.error))
+                if loudspeaker.error is not None:
+                    outcome.failures.append(str(loudspeaker.error))
         except ParleyError as error:
             outcome.failures.append(f"{type(error).__name__}: {error}")
 
     async def _talk(
-        self, outcome: InterruptionOutcome, ear: FenceEar, mouth: Mouth, number: int, count: int
+        self,
+        outcome: InterruptionOutcome,
+        loudspeaker: FenceLoudspeaker,
+        microphone: SimulatedMicrophone,
+        number: int,
+        count: int,
     ) -> None:
         clock = asyncio.get_running_loop()
         # Not all at the same moment.
         await asyncio.sleep(1.0 + number * 0.37)
         said, measured = number, 0
-        _, end_s = mouth.say(self._next(said))
+        _, end_s = microphone.say(self._next(said))
         # Some answers run out before they are interrupted; there is an end to trying.
         for _ in range(2 * count):
             if measured >= count:
                 return
-            answer = await ear.answer(end_s, end_s + WAIT_S)
+            answer = await loudspeaker.answer(end_s, end_s + WAIT_S)
             if answer is None:
                 outcome.missed += 1
                 said += 1
-                _, end_s = mouth.say(self._next(said))
+                _, end_s = microphone.say(self._next(said))
                 continue
             outcome.first_sound_ms.append(1000 * (answer.start_s - end_s))
             await asyncio.sleep(max(0.0, answer.start_s + INTO_S - clock.time()))
             said += 1
             outcome.false_stops += answer.was_cut
-            start_s, end_s = mouth.say(self._next(said))
-            ear.speaking_since_s = start_s
-            clock.call_at(end_s, ear.lift)
+            start_s, end_s = microphone.say(self._next(said))
+            loudspeaker.speaking_since_s = start_s
+            clock.call_at(end_s, loudspeaker.lift)
             limit_s = start_s + STOP_LIMIT_S
-            await ear.until_over(answer, limit_s)
-            ear.speaking_since_s = None
+            await loudspeaker.until_over(answer, limit_s)
+            loudspeaker.speaking_since_s = None
             if answer.end_s > limit_s:
                 outcome.stopped_ms.append(None)
             elif answer.was_cut and answer.end_s >= start_s:

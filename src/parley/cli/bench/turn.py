@@ -19,7 +19,7 @@ import typer
 
 from parley.cli.bench.duplex import READY_S
 from parley.cli.bench.duplex_material import bundled_words
-from parley.cli.bench.duplex_talk import Ear, Mouth
+from parley.cli.bench.duplex_talk import SimulatedLoudspeaker, SimulatedMicrophone
 from parley.cli.bench.figures import Figures
 from parley.cli.bench.session import server
 from parley.client.events import Piece, Thinking
@@ -169,7 +169,7 @@ async def _one_turn(
     return found | {"all": 1000 * (sound_s - begin_s)}
 
 
-class TurnEar(Ear):
+class TurnLoudspeaker(SimulatedLoudspeaker):
     """Notes when an utterance was found, and the first words and sound of its answer."""
 
     def __init__(self) -> None:
@@ -216,24 +216,28 @@ async def through(
     }
     async with HalfDuplexClient(url, record=False) as client:
         await client.ready(timeout_s=READY_S)
-        ear, mouth = TurnEar(), Mouth(client, chunk_s)
+        loudspeaker, microphone = TurnLoudspeaker(), SimulatedMicrophone(client, chunk_s)
 
         async def listen() -> None:
             async for event in client:
-                ear.take(event)
-            ear.tell()
+                loudspeaker.take(event)
+            loudspeaker.tell()
 
-        tasks = [asyncio.create_task(listen()), asyncio.create_task(mouth.run())]
+        tasks = [asyncio.create_task(listen()), asyncio.create_task(microphone.run())]
         try:
             await asyncio.sleep(1.0)
             for index in range(turns):
-                await ear.silence(asyncio.get_running_loop().time() + WAIT_S)
-                ear.listen_anew()
-                _, end_s = mouth.say(words[index % len(words)])
-                answer = await ear.answer(end_s, end_s + WAIT_S)
-                found_s, text_s, sound_s = ear.found_s, ear.text_s, ear.sound_s
+                await loudspeaker.silence(asyncio.get_running_loop().time() + WAIT_S)
+                loudspeaker.listen_anew()
+                _, end_s = microphone.say(words[index % len(words)])
+                answer = await loudspeaker.answer(end_s, end_s + WAIT_S)
+                found_s, text_s, sound_s = (
+                    loudspeaker.found_s,
+                    loudspeaker.text_s,
+                    loudspeaker.sound_s,
+                )
                 if answer is None or found_s is None or sound_s is None:
-                    raise SetupError("A turn was not answered.", hint=str(ear.error or ""))
+                    raise SetupError("A turn was not answered.", hint=str(loudspeaker.error or ""))
                 detector_ms = 1000 * (found_s - end_s)
                 parts["wire: detector"].append(detector_ms)
                 parts["wire: detector, more than its silence"].append(detector_ms - SILENCE_MS)

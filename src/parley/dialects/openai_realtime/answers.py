@@ -16,7 +16,7 @@ from parley.dialects.events import (
     ToolCallDone,
     ToolCallStarted,
 )
-from parley.dialects.openai_realtime.items import ItemBook, call_item, message_item
+from parley.dialects.openai_realtime.items import ConversationItems, call_item, message_item
 from parley.dialects.sound import in_seconds, pcm16_text
 from parley.protocol import openai_realtime as wire
 from parley.protocol.kinds import Ending
@@ -52,7 +52,7 @@ class ResponseTeller:
     asked: dict[str, Any]
     session: dict[str, Any]
     conversation_id: str | None
-    items: ItemBook
+    items: ConversationItems
     may_call: bool = False
     _output: list[dict[str, Any]] = field(default_factory=list)
     _message_place: int | None = None

@@ -46,7 +46,7 @@ from parley.dialects.events import (
 from parley.dialects.openai_base import OpenAIDialect
 from parley.dialects.openai_realtime.answers import ResponseTeller
 from parley.dialects.openai_realtime.items import (
-    ItemBook,
+    ConversationItems,
     input_of,
     message_item,
     message_of,
@@ -120,7 +120,7 @@ class OpenAIRealtimeDialect(OpenAIDialect):
         self._settings = RealtimeSettings()
         self._conversation_id = make_id("conv")
         self._resampler = DownsampleStream()
-        self._items = ItemBook()
+        self._items = ConversationItems()
         self._has_begun = False
         self._references = 0
         self._asked: dict[int, dict[str, Any]] = {}
@@ -133,7 +133,7 @@ class OpenAIRealtimeDialect(OpenAIDialect):
     def remembered(self) -> dict[str, Any]:
         found = super().remembered()
         if self._telling is not None:
-            found["_telling"] = replace(self._telling, items=ItemBook())
+            found["_telling"] = replace(self._telling, items=ConversationItems())
         return found
 
     def restore(self, remembered: Mapping[str, Any]) -> None:

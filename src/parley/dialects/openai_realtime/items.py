@@ -36,7 +36,7 @@ class UnknownItem(InvalidRequest):
 
 
 @dataclass(slots=True)
-class ItemBook:
+class ConversationItems:
     """The items of a session as they are told to its client; knows the newest `ITEMS_MOST`."""
 
     _items: dict[str, dict[str, Any]] = field(default_factory=dict)

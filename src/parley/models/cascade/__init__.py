@@ -1,4 +1,4 @@
-"""A recogniser, a language model, a voice and eyes behind the Model contract."""
+"""A recogniser, a language model, a voice and vision behind the Model contract."""
 
 from parley.models.cascade.loader import describe, load
 

@@ -34,12 +34,12 @@ class Listened:
     """What a voice detector made of a unit.
 
     Args:
-        ear: what it remembers afterwards.
+        detector: what it remembers afterwards.
         is_echo: whether the sound is our own.
     """
 
     probabilities: tuple[float, ...]
-    ear: tuple[object, object] | None
+    detector: tuple[object, object] | None
     is_echo: bool
 
 

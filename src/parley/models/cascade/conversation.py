@@ -70,7 +70,7 @@ class Promise:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Memo:
+class CascadeState:
     """What a row knows; replaced as a whole.
 
     Args:
@@ -84,7 +84,7 @@ class Memo:
     draws: int = 0
     role: Role | None = None
     turns: Turns = field(default_factory=Turns)
-    ear: tuple[object, object] | None = None
+    detector: tuple[object, object] | None = None
     rest: Samples = field(default_factory=lambda: np.zeros(0, np.float32))
     picture: str | None = None
     images: tuple[Pixels, ...] = ()
@@ -106,14 +106,16 @@ class Memo:
 
 
 class Conversation:
-    """One row's opening, and its memo."""
+    """One row's opening, and its state."""
 
-    def __init__(self, opening: StartSession, seed: int, voice: int, ear: Detector | None) -> None:
+    def __init__(
+        self, opening: StartSession, seed: int, voice: int, detector: Detector | None
+    ) -> None:
         self.opening = opening
         self.seed = seed
         self.voice = voice
-        self.ear = ear
-        self.memo = Memo(History(PERSONA))
+        self.detector = detector
+        self.state = CascadeState(History(PERSONA))
         self.serial = 0
         self.abandoned: list[tuple[int, int]] = []
 
@@ -123,11 +125,11 @@ class Conversation:
 
     @property
     def awaits_finalize(self) -> bool:
-        return self.memo.is_unfinalized
+        return self.state.is_unfinalized
 
     @property
     def context_tokens(self) -> int:
-        return self.memo.tokens
+        return self.state.tokens
 
     @property
     def speaks(self) -> bool:
@@ -140,10 +142,10 @@ class CascadeMark:
 
     row: int
     conversation: Conversation
-    memo: Memo
+    state: CascadeState
     serial: int
     point: object
 
     @property
     def context_tokens(self) -> int:
-        return self.memo.tokens
+        return self.state.tokens

@@ -14,7 +14,6 @@ from parley.errors import SetupError
 from parley.models import pocket_data
 from parley.models.cascade import store
 from parley.models.cascade.endpoint import Endpoint
-from parley.models.cascade.eyes.looking import OwnEyes
 from parley.models.cascade.installed import (
     PACKAGES,
     FasterWhisper,
@@ -27,8 +26,9 @@ from parley.models.cascade.llama import LlamaShape, row_bytes
 from parley.models.cascade.local import LocalWriter
 from parley.models.cascade.model import Cascade
 from parley.models.cascade.others import load_causal, load_whisper
-from parley.models.cascade.parts import Eyes, Recogniser, Speaker
+from parley.models.cascade.parts import Recogniser, Speaker, Vision
 from parley.models.cascade.remote import RemoteSpeaker, RemoteWriter, check
+from parley.models.cascade.vision.looking import OwnVision
 from parley.models.cascade.voice.speaker import OwnSpeaker
 from parley.models.cascade.writer import Writer
 from parley.models.plan import ModelPlan
@@ -58,11 +58,16 @@ def load(settings: ModelSettings) -> Cascade:
     with ThreadPoolExecutor(1) as pool:
         recogniser = pool.submit(find_recogniser, settings, folder)
         speaker = pool.submit(find_speaker, settings, folder)
-        eyes = pool.submit(find_eyes, folder)
-        ears = pool.submit(find_ears)
+        vision = pool.submit(find_vision, folder)
+        make_detector = pool.submit(find_detector)
         writer = find_writer(settings, folder, slots)
     return Cascade(
-        writer, recogniser.result(), speaker.result(), eyes.result(), ears.result(), rows=slots,
+        writer,
+        recogniser.result(),
+        speaker.result(),
+        vision.result(),
+        make_detector.result(),
+        rows=slots,
         name="pocket" if is_own_llm(settings) else "cascade",
         weights_bytes=bundled_bytes(folder) if folder else 0,
     )  # fmt: skip
@@ -205,12 +210,12 @@ def find_speaker(settings: ModelSettings, folder: Path | None) -> Speaker | None
     return OwnSpeaker(folder) if folder and list(folder.glob("voice-*.safetensors")) else None
 
 
-def find_eyes(folder: Path | None) -> Eyes | None:
+def find_vision(folder: Path | None) -> Vision | None:
     """What looks at pictures; None where nothing is installed."""
-    return OwnEyes(folder) if folder and list(folder.glob("eyes-*.safetensors")) else None
+    return OwnVision(folder) if folder and list(folder.glob("eyes-*.safetensors")) else None
 
 
-def find_ears() -> DetectorFactory:
+def find_detector() -> DetectorFactory:
     """Silero where it is installed, loudness otherwise."""
     try:
         return SileroModel()

@@ -1,11 +1,11 @@
-"""The cascade on the engine's contract: recogniser, language model, voice and eyes in a row.
+"""The cascade on the engine's contract: recogniser, language model, voice and vision in a row.
 
 What was heard goes into the context as text, the answer is written token by token and spoken clause
 by clause while it is being written. Everything that differs between two conversations is an
-immutable `Memo`, so a mark is a memo; the language model's cache is only a cache, and is brought up
-to date by comparing tokens (`writer.py`).
+immutable `CascadeState`, so a mark is a state; the language model's cache is only a cache, and is
+brought up to date by comparing tokens (`writer.py`).
 
-Stages: ENCODE recogniser and eyes; PREFILL prompt tokens; DECODE one token; VOCODE one clause of
+Stages: ENCODE recogniser and vision; PREFILL prompt tokens; DECODE one token; VOCODE one clause of
 speech. Rows are stepped one after the other: on a CPU nothing is won by batching, and so a row
 never depends on its company.
 """
@@ -32,7 +32,7 @@ from parley.media.pcm import INPUT_RATE_HZ
 from parley.models.cascade.conversation import CascadeMark, Conversation
 from parley.models.cascade.job import CascadeJob
 from parley.models.cascade.messages import History, Line
-from parley.models.cascade.parts import CascadeParts, Eyes, Recogniser, Speaker
+from parley.models.cascade.parts import CascadeParts, Recogniser, Speaker, Vision
 from parley.models.cascade.prefill import PrefillJob
 from parley.models.cascade.reply import ReplyJob
 from parley.models.cascade.sampling import Rule
@@ -62,15 +62,15 @@ class FinalizeJob(CascadeJob):
     """Nothing is due: a finished answer is closed by the next turn."""
 
     def __init__(self, row: int, conversation: Conversation) -> None:
-        super().__init__(row, Stage.FINALIZE if conversation.memo.is_unfinalized else None)
+        super().__init__(row, Stage.FINALIZE if conversation.state.is_unfinalized else None)
         self._conversation = conversation
         if self._stage is None:
-            self.finish(FinalizeResult(conversation.memo.tokens))
+            self.finish(FinalizeResult(conversation.state.tokens))
 
     def run(self) -> None:
-        memo = self._conversation.memo
-        self._conversation.memo = replace(memo, is_unfinalized=False)
-        self.finish(FinalizeResult(memo.tokens))
+        state = self._conversation.state
+        self._conversation.state = replace(state, is_unfinalized=False)
+        self.finish(FinalizeResult(state.tokens))
 
 
 class Cascade(RowModel[Conversation]):
@@ -78,8 +78,8 @@ class Cascade(RowModel[Conversation]):
 
     Args:
         voices: how many conversations at once.
-        ears: makes a voice detector per conversation.
-        eyes: None says nothing about pictures.
+        make_detector: makes a voice detector per conversation.
+        vision: None says nothing about pictures.
         speaker: None for text only.
     """
 
@@ -88,15 +88,15 @@ class Cascade(RowModel[Conversation]):
         writer: Writer,
         recogniser: Recogniser,
         speaker: Speaker | None,
-        eyes: Eyes | None,
-        ears: DetectorFactory,
+        vision: Vision | None,
+        make_detector: DetectorFactory,
         *,
         rows: int,
         name: str = "cascade",
         weights_bytes: int = 0,
     ) -> None:
-        self.parts = CascadeParts(writer, recogniser, speaker, eyes)
-        self._ears = ears
+        self.parts = CascadeParts(writer, recogniser, speaker, vision)
+        self._make_detector = make_detector
         self._weights_bytes = weights_bytes
         spec = ModelSpec(
             name=name, context_limit_tokens=writer.limit_tokens, can_speak=speaker is not None,
@@ -140,15 +140,15 @@ class Cascade(RowModel[Conversation]):
             if self.parts.speaker is not None and opening.speak
             else 0
         )
-        ear = self._ears() if opening.mode == "duplex" else None
+        detector = self._make_detector() if opening.mode == "duplex" else None
         self.parts.writer.open(row)
-        self._conversations[row] = Conversation(opening, seed, voice, ear)
+        self._conversations[row] = Conversation(opening, seed, voice, detector)
 
     def mark(self, row: int) -> Checkpoint:
         conversation = self.conversation(row)
         conversation.serial += 1
         return CascadeMark(
-            row, conversation, conversation.memo, conversation.serial, self.parts.writer.point(row)
+            row, conversation, conversation.state, conversation.serial, self.parts.writer.point(row)
         )
 
     def can_roll_back(self, mark: Checkpoint) -> bool:
@@ -164,7 +164,7 @@ class Cascade(RowModel[Conversation]):
         conversation = mark.conversation
         kept = [one for one in conversation.abandoned if one[0] < mark.serial]
         conversation.abandoned = [*kept, (mark.serial, conversation.serial)]
-        conversation.memo = mark.memo
+        conversation.state = mark.state
         self.parts.writer.cancel(mark.row)
         self.parts.writer.rewind(mark.row, mark.point)
 

@@ -64,7 +64,7 @@ class Speaker(Protocol):
         ...
 
 
-class Eyes(Protocol):
+class Vision(Protocol):
     """A picture to a sentence."""
 
     def look(self, pixels: Pixels) -> str: ...
@@ -76,13 +76,13 @@ class CascadeParts:
 
     Args:
         speaker: None for text only.
-        eyes: None says nothing about pictures.
+        vision: None says nothing about pictures.
     """
 
     writer: Writer
     recogniser: Recogniser
     speaker: Speaker | None
-    eyes: Eyes | None
+    vision: Vision | None
 
     def require(self, history: History, text: str) -> None:
         """Raises `ContextFull` when words do not fit even into an empty context."""

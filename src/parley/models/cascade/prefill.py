@@ -41,10 +41,10 @@ class PrefillJob(CascadeJob):
         has_media = any(isinstance(one, Audio | Image) for one in work.segments)
         first = Stage.ENCODE if has_media else Stage.PREFILL
         self._choices = Choices(work.again)
-        self._memo = conversation.memo
+        self._state = conversation.state
         self._promises: Promises | None = None
-        if self._memo.has_promised and not self._choices.is_again:
-            self._promises = Promises(self._memo, conversation.voice)
+        if self._state.has_promised and not self._choices.is_again:
+            self._promises = Promises(self._state, conversation.voice)
         super().__init__(row, first if self._promises is None else Stage.VOCODE)
         self._first = first
         self._parts, self._conversation = parts, conversation
@@ -55,7 +55,7 @@ class PrefillJob(CascadeJob):
         self._read_pieces = 0
         self._heard: list[str] = []
         texts = " ".join(one.text for one in work.segments if isinstance(one, Text))
-        parts.require(conversation.memo.history, texts)
+        parts.require(conversation.state.history, texts)
 
     def run(self) -> None:
         if self._stage is Stage.VOCODE:
@@ -65,11 +65,11 @@ class PrefillJob(CascadeJob):
             if self._waiting:
                 self._take_in()
             is_read = self._parts.writer.prepare(
-                self._row, self._memo.history, later=self._choices.is_again
+                self._row, self._state.history, later=self._choices.is_again
             )
             self._read_pieces += 1
             # What a unit has no time for is read in the next ones, or before an answer.
-            if is_read or (self._memo.is_unit_open and self._read_pieces >= UNIT_PIECES):
+            if is_read or (self._state.is_unit_open and self._read_pieces >= UNIT_PIECES):
                 self._commit()
             return
         if self._hearing is not None:
@@ -86,7 +86,7 @@ class PrefillJob(CascadeJob):
         if speaker is not None and not promises.is_kept:
             promises.step(speaker)
         if speaker is None or promises.is_kept:
-            self._memo = promises.kept()
+            self._state = promises.kept()
             self.go(self._first)
 
     def _take_in(self) -> None:
@@ -100,47 +100,47 @@ class PrefillJob(CascadeJob):
                     self._close()
                 case Marker(Mark.UNIT):
                     read = UNIT_PIECES * PIECE_TOKENS
-                    unread = max(0, self._memo.unread - read)
-                    self._memo = replace(self._memo, is_unit_open=True, unread=unread, cost=0)
+                    unread = max(0, self._state.unread - read)
+                    self._state = replace(self._state, is_unit_open=True, unread=unread, cost=0)
                 case Text(text):
                     self._add(text)
                 case Image(pixels):
                     self._see(pixels)
                     return
                 case Audio(pcm):
-                    if self._memo.is_unit_open:
+                    if self._state.is_unit_open:
                         self._listen(pcm)
-                    elif self._memo.role not in ("system", "assistant"):
+                    elif self._state.role not in ("system", "assistant"):
                         self._hearing = self._recognise(pcm.samples)
                     return
 
     # Turns.
 
     def _begin(self, role: Role) -> None:
-        memo = self._memo
-        self._memo = replace(memo, role=role)
+        state = self._state
+        self._state = replace(state, role=role)
         if role == "system":
-            self._memo = replace(self._memo, history=replace(memo.history, system=""))
+            self._state = replace(self._state, history=replace(state.history, system=""))
         elif role == "user":
-            lines = memo.history.lines
+            lines = state.history.lines
             if not (lines and lines[-1].is_open):
                 self._lines((*lines, Line("user", "", is_open=True)))
 
     def _add(self, text: str) -> None:
-        memo = self._memo
-        if memo.is_unit_open:
-            written = " ".join(f"{memo.written} {text}".split())
-            self._memo = replace(memo, written=written)
-        elif memo.role == "system":
-            joined = self._parts.written(f"{memo.history.system} {text}")
-            self._memo = replace(memo, history=replace(memo.history, system=joined))
-        elif memo.role == "assistant":
-            self._lines((*memo.history.lines, Line("assistant", self._parts.written(text))))
+        state = self._state
+        if state.is_unit_open:
+            written = " ".join(f"{state.written} {text}".split())
+            self._state = replace(state, written=written)
+        elif state.role == "system":
+            joined = self._parts.written(f"{state.history.system} {text}")
+            self._state = replace(state, history=replace(state.history, system=joined))
+        elif state.role == "assistant":
+            self._lines((*state.history.lines, Line("assistant", self._parts.written(text))))
         else:
             self._user(text)
 
     def _user(self, text: str, image: Pixels | None = None) -> None:
-        lines = self._memo.history.lines
+        lines = self._state.history.lines
         if not (lines and lines[-1].is_open):
             lines = (*lines, Line("user", "", is_open=True))
         last = lines[-1]
@@ -149,36 +149,36 @@ class PrefillJob(CascadeJob):
         self._lines((*lines[:-1], replace(last, text=words, images=images)))
 
     def _close(self) -> None:
-        memo = self._memo
-        if memo.role == "system":
-            system = persona_of(memo.history.system)
-            self._memo = replace(memo, history=replace(memo.history, system=system))
-        elif memo.role == "user" and memo.history.lines and memo.history.lines[-1].is_open:
-            self._memo = replace(
-                memo,
-                history=self._parts.closed(memo.history, memo.picture, self._conversation.seed),
+        state = self._state
+        if state.role == "system":
+            system = persona_of(state.history.system)
+            self._state = replace(state, history=replace(state.history, system=system))
+        elif state.role == "user" and state.history.lines and state.history.lines[-1].is_open:
+            self._state = replace(
+                state,
+                history=self._parts.closed(state.history, state.picture, self._conversation.seed),
                 picture=None,
             )
-        self._memo = replace(self._memo, role=None)
+        self._state = replace(self._state, role=None)
 
     def _lines(self, lines: tuple[Line, ...]) -> None:
-        self._memo = replace(self._memo, history=replace(self._memo.history, lines=lines))
+        self._state = replace(self._state, history=replace(self._state.history, lines=lines))
 
     # Senses.
 
     def _see(self, pixels: Pixels) -> None:
         self._slices += 1
         if self._parts.writer.sees:
-            if self._memo.is_unit_open:
-                self._memo = replace(self._memo, images=(pixels,))
+            if self._state.is_unit_open:
+                self._state = replace(self._state, images=(pixels,))
             else:
                 self._user("", pixels)
-        elif (eyes := self._parts.eyes) is not None:
-            picture = self._choices.seen(lambda: eyes.look(pixels))
-            self._memo = replace(self._memo, picture=picture)
+        elif (vision := self._parts.vision) is not None:
+            picture = self._choices.seen(lambda: vision.look(pixels))
+            self._state = replace(self._state, picture=picture)
 
     def _recognise(self, samples: Samples) -> Hearing:
-        expects = self._parts.expects(self._memo.history)
+        expects = self._parts.expects(self._state.history)
         return self._choices.hearing(lambda: self._parts.recogniser.begin(samples, expects))
 
     def _hear_on(self) -> None:
@@ -189,68 +189,70 @@ class PrefillJob(CascadeJob):
         assert heard is not None
         self._choices.heard(heard)
         self._hearing = None
-        if self._memo.is_unit_open:
-            self._memo = replace(self._memo, cost=self._memo.cost + HEARING_COST * heard.steps)
-            turns = self._memo.turns
+        if self._state.is_unit_open:
+            self._state = replace(self._state, cost=self._state.cost + HEARING_COST * heard.steps)
+            turns = self._state.turns
             text = believed(
                 heard.text,
                 confidence=heard.confidence,
                 silence=heard.silence,
                 speech_ms=turns.speech_ms,
             )
-            self._memo = replace(self._memo, turns=turns.with_words(text))
+            self._state = replace(self._state, turns=turns.with_words(text))
         elif heard.text:
             self._heard.append(heard.text)
             self._user(heard.text)
 
     def _listen(self, pcm: Pcm) -> None:
         """A unit of live sound goes through the voice detector."""
-        memo, ear = self._memo, self._conversation.ear
-        assert ear is not None
-        sound = np.concatenate((memo.rest, pcm.samples))
+        state, detector = self._state, self._conversation.detector
+        assert detector is not None
+        sound = np.concatenate((state.rest, pcm.samples))
         whole = len(sound) // WINDOW_SAMPLES * WINDOW_SAMPLES
         windows = sound[:whole].reshape(-1, WINDOW_SAMPLES)
-        listened = self._choices.listened(lambda: self._detect(ear, sound[:whole], pcm.samples))
-        turns = memo.turns
+        listened = self._choices.listened(
+            lambda: self._detect(detector, sound[:whole], pcm.samples)
+        )
+        turns = state.turns
         for window, probability in zip(windows, listened.probabilities, strict=True):
             turns = turns.take(window, probability)
         spoken = sum(probability >= SPEECH for probability in listened.probabilities)
         if listened.is_echo:
             turns, spoken = Turns(), 0
         barged = 0
-        if memo.telling is not None:
-            barged = memo.barged_ms + 64 * spoken if spoken else 0
-        self._memo = replace(
-            memo,
+        if state.telling is not None:
+            barged = state.barged_ms + 64 * spoken if spoken else 0
+        self._state = replace(
+            state,
             turns=turns,
             rest=sound[whole:],
-            ear=listened.ear,
+            detector=listened.detector,
             barged_ms=barged,
         )
         if turns.wants_words:
             self._hearing = self._recognise(turns.samples)
 
-    def _detect(self, ear: Detector, windows: Samples, fresh: Samples) -> Listened:
+    def _detect(self, detector: Detector, windows: Samples, fresh: Samples) -> Listened:
         """Where somebody speaks in a unit, and whether that is our own voice. `fresh`: its sound
         without what was left over from the unit before."""
-        ours = self._memo.echo
-        restore(ear, self._memo.ear)
-        found = tuple(float(probability) for _, probability in heard_in(ear, windows))
+        ours = self._state.echo
+        restore(detector, self._state.detector)
+        found = tuple(float(probability) for _, probability in heard_in(detector, windows))
         may_be_ours = len(ours) and any(probability >= SPEECH for probability in found)
-        return Listened(found, snapshot(ear), bool(may_be_ours and is_echo(fresh, ours)))
+        return Listened(found, snapshot(detector), bool(may_be_ours and is_echo(fresh, ours)))
 
     def _commit(self) -> None:
-        memo = self._memo
+        state = self._state
         conversation = self._conversation
         if self._is_empty:
             # Only what was not done yet was done.
-            conversation.memo = memo
-            self.finish(PrefillResult(0, memo.tokens))
+            conversation.state = state
+            self.finish(PrefillResult(0, state.tokens))
             return
-        before = conversation.memo.tokens
-        history = memo.history
+        before = conversation.state.tokens
+        history = state.history
         tokens = self._parts.writer.count(history)
-        conversation.memo = replace(memo, tokens=tokens)
+        conversation.state = replace(state, tokens=tokens)
         self.finish(
             PrefillResult(
                 tokens - before, tokens, vision_slices=self._slices,

@@ -14,7 +14,7 @@ import numpy as np
 
 from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm, Samples
 from parley.media.resample import resample
-from parley.models.cascade.conversation import Memo
+from parley.models.cascade.conversation import CascadeState
 from parley.models.cascade.parts import Speaker
 
 Clauses = tuple[tuple[str, int], ...]
@@ -32,18 +32,18 @@ class Promises:
     """What is to be made of one conversation's promises.
 
     Args:
-        memo: as it is.
+        state: as it is.
     """
 
-    def __init__(self, memo: Memo, voice: int) -> None:
-        self._memo, self._voice = memo, voice
+    def __init__(self, state: CascadeState, voice: int) -> None:
+        self._state, self._voice = state, voice
         self._waves: dict[str, Samples] = {}
         self._needed: list[str] = []
-        if memo.telling is not None and memo.telling.is_promised:
-            telling = memo.telling
+        if state.telling is not None and state.telling.is_promised:
+            telling = state.telling
             self._need(telling.clauses, telling.played, telling.played + len(telling.waiting))
-        left = len(memo.echo)
-        for promise in reversed(memo.promises):
+        left = len(state.echo)
+        for promise in reversed(state.promises):
             if left > 0:
                 self._need(promise.clauses, promise.start, promise.stop)
             left -= promise.echo_samples
@@ -63,21 +63,21 @@ class Promises:
         clause = self._needed.pop(0)
         self._waves[clause] = speaker.say(clause, self._voice)
 
-    def kept(self) -> Memo:
+    def kept(self) -> CascadeState:
         """The conversation with its speech."""
-        memo = self._memo
-        telling = memo.telling
+        state = self._state
+        telling = state.telling
         if telling is not None and telling.is_promised:
             stop = telling.played + len(telling.waiting)
             waiting = _cut(telling.clauses, self._waves, telling.played, stop)
             telling = replace(telling, waiting=waiting, is_promised=False)
         chunks = [
             echo_of(_cut(promise.clauses, self._waves, promise.start, promise.stop))
-            for promise in memo.promises
+            for promise in state.promises
         ]
-        size = len(memo.echo)
-        echo = np.concatenate((memo.echo, *chunks))
-        return replace(memo, telling=telling, echo=echo[len(echo) - size :], promises=())
+        size = len(state.echo)
+        echo = np.concatenate((state.echo, *chunks))
+        return replace(state, telling=telling, echo=echo[len(echo) - size :], promises=())
 
 
 def _placed(clauses: Clauses) -> list[tuple[str, int, int]]:

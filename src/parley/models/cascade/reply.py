@@ -25,12 +25,12 @@ class ReplyJob(CascadeJob):
         super().__init__(row, Stage.PREFILL)
         self._parts, self._conversation, self._work = parts, conversation, work
         self._choices = Choices(work.again)
-        memo = conversation.memo
-        history = parts.windowed(memo.history)
+        state = conversation.state
+        history = parts.windowed(state.history)
         lines = history.lines
         if not lines or lines[-1].role == "assistant":
             history = replace(history, lines=(*lines, Line("user", NOTHING_HEARD, is_open=True)))
-        self._history = parts.closed(history, memo.picture, conversation.seed)
+        self._history = parts.closed(history, state.picture, conversation.seed)
         self._draft = Draft()
         self._taken = 0
         self._said: list[str] = []
@@ -38,7 +38,7 @@ class ReplyJob(CascadeJob):
         self._samples = 0
         self._called = 0
         self._held: list[OutputPiece] = []
-        self._draws = memo.draws
+        self._draws = state.draws
         self._speaks = work.speak and conversation.speaks and parts.speaker is not None
         sampling = work.sampling
         temperature = 0.0 if sampling.is_greedy else sampling.temperature
@@ -135,15 +135,15 @@ class ReplyJob(CascadeJob):
         answer = Line("assistant", said.strip(), ids=draft.ids if is_whole else ())
         told = self._history.told
         history = replace(self._history, lines=(*self._history.lines, answer), told=told)
-        memo = replace(
-            conversation.memo, history=history, draws=self._draws, picture=None,
+        state = replace(
+            conversation.state, history=history, draws=self._draws, picture=None,
             tokens=self._parts.writer.count(history), role=None,
         )  # fmt: skip
-        conversation.memo = memo
+        conversation.state = state
         self.finish(
             GenerateResult(
                 ending, said, end_of_turn=ending is Ending.DONE, text_tokens=draft.count,
-                speech_tokens=-(-self._samples // 960), context_tokens=memo.tokens,
+                speech_tokens=-(-self._samples // 960), context_tokens=state.tokens,
                 problem=draft.problem.told if draft.problem else "", chosen=self._choices.made,
             )
         )  # fmt: skip

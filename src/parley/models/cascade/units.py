@@ -10,7 +10,7 @@ import numpy as np
 from parley.engine.work import Ending, GenerateResult, OutputPiece, Stage, StepUnit
 from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm
 from parley.models.cascade.choices import Choices, NothingLeft
-from parley.models.cascade.conversation import Conversation, Memo, Promise, Telling
+from parley.models.cascade.conversation import CascadeState, Conversation, Promise, Telling
 from parley.models.cascade.detector import BARGE_MS, Turns
 from parley.models.cascade.job import CascadeJob
 from parley.models.cascade.messages import History, Line, plain
@@ -41,19 +41,19 @@ class AnswerJob(CascadeJob):
     def __init__(
         self, parts: CascadeParts, row: int, conversation: Conversation, work: StepUnit
     ) -> None:
-        memo = conversation.memo
-        super().__init__(row, Stage.DECODE if memo.is_unit_open else None)
+        state = conversation.state
+        super().__init__(row, Stage.DECODE if state.is_unit_open else None)
         self._parts, self._conversation, self._work = parts, conversation, work
         self._choices = Choices(work.again)
-        self._memo = memo
+        self._state = state
         self._text = ""
         self._begun = False
         self._tokens = 0
         self._token_cost = 0
         self._heard = ""
         self._problem = ""
-        if not memo.is_unit_open:
-            self._end(Ending.LISTEN, memo)
+        if not state.is_unit_open:
+            self._end(Ending.LISTEN, state)
 
     def run(self) -> None:
         try:
@@ -66,72 +66,72 @@ class AnswerJob(CascadeJob):
 
     def _decide(self) -> None:
         self._begun = True
-        memo = self._memo
+        state = self._state
         options = self._conversation.opening.duplex
         if self._work.say is not None:
-            self._say_again(memo, self._work.say)
+            self._say_again(state, self._work.say)
             return
-        if self._work.force_listen or memo.decisions < options.force_listen_count:
-            self._end(Ending.LISTEN, self._interrupted(memo))
+        if self._work.force_listen or state.decisions < options.force_listen_count:
+            self._end(Ending.LISTEN, self._interrupted(state))
             return
-        if memo.telling is not None:
-            if memo.barged_ms >= BARGE_MS:
-                self._end(Ending.LISTEN, self._interrupted(memo))
+        if state.telling is not None:
+            if state.barged_ms >= BARGE_MS:
+                self._end(Ending.LISTEN, self._interrupted(state))
             else:
                 self._tell()
             return
-        if memo.turns.is_noise:
-            self._end(Ending.LISTEN, replace(memo, turns=memo.turns.without()))
+        if state.turns.is_noise:
+            self._end(Ending.LISTEN, replace(state, turns=state.turns.without()))
             return
         # What was written waits for whoever is speaking, and is answered together with them.
-        is_due = memo.turns.is_due or (bool(memo.written) and not memo.turns.is_open)
+        is_due = state.turns.is_due or (bool(state.written) and not state.turns.is_open)
         if not is_due:
-            self._end(Ending.LISTEN, memo)
+            self._end(Ending.LISTEN, state)
             return
-        self._memo = replace(self._asked(memo), telling=Telling())
+        self._state = replace(self._asked(state), telling=Telling())
         self._tell()
 
-    def _asked(self, memo: Memo) -> Memo:
+    def _asked(self, state: CascadeState) -> CascadeState:
         """What was heard and written is the user's turn now."""
-        self._heard = memo.turns.text or ""
-        text = " ".join(filter(None, (memo.written, self._heard)))
-        history, unread = self._windowed(memo.history, memo.unread)
+        self._heard = state.turns.text or ""
+        text = " ".join(filter(None, (state.written, self._heard)))
+        history, unread = self._windowed(state.history, state.unread)
         before = self._parts.writer.count(history)
-        line = Line("user", plain(text), images=memo.images, is_open=True)
+        line = Line("user", plain(text), images=state.images, is_open=True)
         history = replace(history, lines=(*history.lines, line))
-        picture = memo.picture if asks_to_see(text) else None
+        picture = state.picture if asks_to_see(text) else None
         history = self._parts.closed(history, picture, self._conversation.seed)
         unread += self._parts.writer.count(history) - before
-        return replace(memo, history=history, turns=Turns(), images=(), written="", unread=unread)
+        return replace(state, history=history, turns=Turns(), images=(), written="", unread=unread)
 
     def _windowed(self, history: History, unread: int) -> tuple[History, int]:
         """The history in its window, and how much of it has to be read then."""
         after = self._parts.windowed(history)
         return after, unread if after is history else self._parts.writer.count(after)
 
-    def _say_again(self, memo: Memo, words: str) -> None:
+    def _say_again(self, state: CascadeState, words: str) -> None:
         """The answer ends with these words: what was heard of it before, and of this unit."""
-        telling = memo.telling
+        telling = state.telling
         if telling is None:
-            memo = self._asked(memo)
+            state = self._asked(state)
             before = ""
         else:
             self._parts.writer.cancel(self._row)
             before = "".join(text for text, _ in telling.clauses[: telling.shown])
-        history, said = memo.history, (before + words).strip()
+        history, said = state.history, (before + words).strip()
         if said:
             history = replace(history, lines=(*history.lines, Line("assistant", said)))
         self._text = words
         self._end(
             Ending.SPOKE,
-            replace(memo, telling=None, history=history, barged_ms=0),
+            replace(state, telling=None, history=history, barged_ms=0),
             end_of_turn=True,
         )
 
     def _tell(self) -> None:
         """Write or speak until there is a second of sound, then play it."""
-        memo = self._memo
-        telling = memo.telling
+        state = self._state
+        telling = state.telling
         assert telling is not None
         speaks = self._conversation.speaks and self._parts.speaker is not None
         if self._stage is Stage.VOCODE:
@@ -145,11 +145,11 @@ class AnswerJob(CascadeJob):
             taken = telling.taken + sum(map(len, clauses))
             self._tokens += 10
             spoken = (*telling.clauses, *((clause, 0) for clause in clauses))
-            self._memo = replace(memo, telling=replace(telling, taken=taken, clauses=spoken))
+            self._state = replace(state, telling=replace(telling, taken=taken, clauses=spoken))
         elif not self._has_time(telling, clauses):
             self._wait(telling, speaks=speaks)
         elif clauses:
-            self._memo = replace(self._memo, telling=telling)
+            self._state = replace(self._state, telling=telling)
             if self._stage is not Stage.VOCODE:
                 self.go(Stage.VOCODE)
         else:
@@ -157,16 +157,16 @@ class AnswerJob(CascadeJob):
 
     def _has_time(self, telling: Telling, clauses: Sequence[str]) -> bool:
         """Whether the unit may do the next step; what it costs is counted then."""
-        writer, memo = self._parts.writer, self._memo
+        writer, state = self._parts.writer, self._state
         if clauses:
-            known, cost = memo.cost + CLAUSE_COST + WORD_COST * len(clauses[0].split()), 0
+            known, cost = state.cost + CLAUSE_COST + WORD_COST * len(clauses[0].split()), 0
         else:
-            known = memo.cost + (writer.cost_of_reading(memo.unread) if memo.unread else 0)
-            cost = writer.cost(memo.history, telling.draft)
+            known = state.cost + (writer.cost_of_reading(state.unread) if state.unread else 0)
+            cost = writer.cost(state.history, telling.draft)
         if known + cost > UNIT_COST and telling.waits < MAX_WAITS:
             return False
         # A token is paid for when it is there: how many steps it takes depends on what was read.
-        self._memo = replace(memo, cost=known, unread=memo.unread if clauses else 0)
+        self._state = replace(state, cost=known, unread=state.unread if clauses else 0)
         self._token_cost = cost
         return True
 
@@ -176,22 +176,22 @@ class AnswerJob(CascadeJob):
         if telling.played or telling.clauses:
             self._play(telling, speaks=speaks)
         else:
-            self._end(Ending.LISTEN, replace(self._memo, telling=telling))
+            self._end(Ending.LISTEN, replace(self._state, telling=telling))
 
     def _write(self, telling: Telling) -> None:
-        memo, writer = self._memo, self._parts.writer
+        state, writer = self._state, self._parts.writer
         draft = self._choices.written(
-            self._parts, self._row, memo.history, telling.draft, self._rule(), DUPLEX_TOKENS,
-            self._conversation.seed, memo.draws,
+            self._parts, self._row, state.history, telling.draft, self._rule(), DUPLEX_TOKENS,
+            self._conversation.seed, state.draws,
         )  # fmt: skip
         is_new = draft is not telling.draft
-        draws, cost = memo.draws + is_new, memo.cost + self._token_cost * is_new
+        draws, cost = state.draws + is_new, state.cost + self._token_cost * is_new
         if draft.problem:
             self._problem = draft.problem.told
         if draft.problem and not draft.text:
             draft = replace(draft, text=draft.problem.spoken, is_over=True)
-        self._memo = replace(memo, telling=replace(telling, draft=draft), draws=draws, cost=cost)
-        reads = not draft.is_over and writer.is_reading(self._row, memo.history, draft)
+        self._state = replace(state, telling=replace(telling, draft=draft), draws=draws, cost=cost)
+        reads = not draft.is_over and writer.is_reading(self._row, state.history, draft)
         self.go(Stage.PREFILL if reads else Stage.DECODE)
 
     def _voiced(self, telling: Telling) -> Telling:
@@ -205,7 +205,7 @@ class AnswerJob(CascadeJob):
             waiting=np.concatenate((telling.waiting, wave)),
             is_promised=telling.is_promised or self._choices.is_again,
         )  # fmt: skip
-        self._memo = replace(self._memo, telling=telling)
+        self._state = replace(self._state, telling=telling)
         return telling
 
     def _rule(self) -> Rule:
@@ -230,72 +230,72 @@ class AnswerJob(CascadeJob):
         piece = OutputPiece(self._text, Pcm(chunk, OUTPUT_RATE_HZ) if len(chunk) else None)
         if piece.text or piece.pcm is not None:
             self._pieces.append(piece)
-        promises = self._memo.promises
+        promises = self._state.promises
         echo = echo_of(chunk)
         if telling.is_promised:
             promise = Promise(telling.clauses, telling.played, played, len(echo))
             promises = (*promises, promise)[-PROMISES_LIMIT:]
         telling = replace(telling, waiting=rest, played=played, shown=shown)
-        memo = replace(
-            self._memo,
-            echo=np.concatenate((self._memo.echo, echo))[-ECHO_SAMPLES:],
+        state = replace(
+            self._state,
+            echo=np.concatenate((self._state.echo, echo))[-ECHO_SAMPLES:],
             promises=promises,
         )
         if is_last:
             answer = Line("assistant", telling.draft.text.strip(), ids=telling.draft.ids)
             if telling.draft.text.strip() != telling.draft.text or not telling.draft.ids:
                 answer = replace(answer, ids=())
-            history = replace(memo.history, lines=(*memo.history.lines, answer))
+            history = replace(state.history, lines=(*state.history.lines, answer))
             # Where the window slides, the units that only listen read it anew.
-            history, unread = self._windowed(history, memo.unread)
-            memo = replace(memo, telling=None, barged_ms=0, history=history, unread=unread)
+            history, unread = self._windowed(history, state.unread)
+            state = replace(state, telling=None, barged_ms=0, history=history, unread=unread)
         else:
-            memo = replace(memo, telling=telling)
-        self._end(Ending.SPOKE, memo, end_of_turn=is_last, samples=len(chunk))
+            state = replace(state, telling=telling)
+        self._end(Ending.SPOKE, state, end_of_turn=is_last, samples=len(chunk))
 
-    def _interrupted(self, memo: Memo) -> Memo:
+    def _interrupted(self, state: CascadeState) -> CascadeState:
         """Our answer ends here; the history keeps what was heard of it."""
-        telling = memo.telling
+        telling = state.telling
         if telling is None:
-            return memo
+            return state
         self._parts.writer.cancel(self._row)
         text = telling.heard_text()
-        history = memo.history
+        history = state.history
         if text:
             history = replace(history, lines=(*history.lines, Line("assistant", text)))
-        return replace(memo, telling=None, history=history, barged_ms=0)
+        return replace(state, telling=None, history=history, barged_ms=0)
 
     def cancel(self) -> None:
         if self._stage is not None:
             self._text = ""
-            self._end(Ending.CANCELLED, self._interrupted(self._memo))
+            self._end(Ending.CANCELLED, self._interrupted(self._state))
 
     def _end(
-        self, ending: Ending, memo: Memo, *, end_of_turn: bool = False, samples: int = 0
+        self, ending: Ending, state: CascadeState, *, end_of_turn: bool = False, samples: int = 0
     ) -> None:
         conversation = self._conversation
-        was_open = conversation.memo.is_unit_open
-        if ending is Ending.LISTEN and memo.telling is None and len(memo.echo):
-            echo = memo.echo[INPUT_RATE_HZ:]
-            memo = replace(memo, echo=echo, promises=memo.promises if len(echo) else ())
-        memo = replace(
-            memo, is_unit_open=False, is_unfinalized=was_open or memo.is_unfinalized,
-            decisions=memo.decisions + was_open, tokens=self._count(memo),
+        was_open = conversation.state.is_unit_open
+        if ending is Ending.LISTEN and state.telling is None and len(state.echo):
+            echo = state.echo[INPUT_RATE_HZ:]
+            state = replace(state, echo=echo, promises=state.promises if len(echo) else ())
+        state = replace(
+            state, is_unit_open=False, is_unfinalized=was_open or state.is_unfinalized,
+            decisions=state.decisions + was_open, tokens=self._count(state),
         )  # fmt: skip
-        conversation.memo = memo
+        conversation.state = state
         self.finish(
             GenerateResult(
                 ending, self._text, end_of_turn=end_of_turn, text_tokens=len(self._text.split()),
-                speech_tokens=-(-samples // 960), context_tokens=memo.tokens, heard=self._heard,
+                speech_tokens=-(-samples // 960), context_tokens=state.tokens, heard=self._heard,
                 problem=self._problem, chosen=self._choices.made,
-                needs_sound_s=memo.turns.seconds + len(memo.rest) / INPUT_RATE_HZ,
+                needs_sound_s=state.turns.seconds + len(state.rest) / INPUT_RATE_HZ,
             )
         )  # fmt: skip
 
-    def _count(self, memo: Memo) -> int:
-        count = self._parts.writer.count(memo.history)
-        if memo.telling is not None:
-            count += memo.telling.draft.count
+    def _count(self, state: CascadeState) -> int:
+        count = self._parts.writer.count(state.history)
+        if state.telling is not None:
+            count += state.telling.draft.count
         return count
 
 

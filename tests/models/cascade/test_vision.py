@@ -10,9 +10,9 @@ import pytest
 from PIL import Image, ImageDraw
 
 from parley.models import pocket_data
-from parley.models.cascade.eyes import drawings
-from parley.models.cascade.eyes.drawings import Thing, describe, things_in
-from parley.models.cascade.eyes.photographs import Photographs, with_article
+from parley.models.cascade.vision import drawings
+from parley.models.cascade.vision.drawings import Thing, describe, things_in
+from parley.models.cascade.vision.photographs import Photographs, with_article
 from parley.settings import ModelSettings
 
 COLOURS = {

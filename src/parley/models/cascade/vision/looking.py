@@ -1,15 +1,15 @@
-"""The bundled eyes: a drawing is told thing by thing, everything else by its likeliest class."""
+"""The bundled vision: a drawing is told thing by thing, everything else by its likeliest class."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from parley.media.image import Pixels
-from parley.models.cascade.eyes import drawings
-from parley.models.cascade.eyes.photographs import Photographs
+from parley.models.cascade.vision import drawings
+from parley.models.cascade.vision.photographs import Photographs
 
 
-class OwnEyes:
+class OwnVision:
     """A picture to a sentence.
 
     Args:
