@@ -28,14 +28,14 @@ from tests.support.patience import HANG_S
 
 from parley.gateway import store_file, worker_control
 from parley.gateway.copies import Copies
-from parley.gateway.copy_store import CopyServer, CopyStore, Guest
+from parley.gateway.copy_store import CopyServer, CopyStore, StoreClient
 from parley.gateway.copy_store_process import CopyStoreProcess
 from parley.gateway.kept_sessions import NotRebuilt
 from parley.gateway.lost_session import LostSession
 from parley.gateway.runtime import GatewayRuntime
 from parley.gateway.session_copies import KeptCopy
 from parley.gateway.store_file import FILE
-from parley.gateway.store_port import AGREEING_LIMIT, RemotePort
+from parley.gateway.store_port import HANDSHAKE_LIMIT, RemotePort
 from parley.gateway.tls import ensure_certificate
 from parley.gateway.worker_pool import Lease
 from parley.protocol.control import (
@@ -410,7 +410,7 @@ async def test_a_machine_that_vanishes_does_not_hold_its_connection_for_ever() -
     server = CopyServer(StoreAt(0, os.getpid(), "token", "secret"))
     made: list[asyncio.Transport] = []
 
-    class Seen(Guest):
+    class Seen(StoreClient):
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
             super().connection_made(transport)
             made.append(cast(asyncio.Transport, transport))
@@ -426,7 +426,7 @@ async def test_a_machine_that_vanishes_does_not_hold_its_connection_for_ever() -
         assert answered.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         assert answered.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 30
         writer.close()
-        await until(lambda: server.local.strangers == 0)
+        await until(lambda: server.local.unauthenticated == 0)
 
 
 # ---- the process ---------------------------------------------------------------------------------
@@ -945,15 +945,15 @@ async def test_strangers_who_agree_on_nothing_are_counted_and_keep_nobody_out(
 
     port = RemotePort(welcome, refused=lambda: refused.append(None))
     at = ("127.0.0.1", await port.open("127.0.0.1", 0, tls))
-    with contextlib.ExitStack() as strangers:
-        for _ in range(AGREEING_LIMIT + 10):
-            strangers.enter_context(socket.create_connection(at, timeout=HANG_S))
+    with contextlib.ExitStack() as unknown:
+        for _ in range(HANDSHAKE_LIMIT + 10):
+            unknown.enter_context(socket.create_connection(at, timeout=HANG_S))
             await asyncio.sleep(0)
         await until(lambda: len(refused) == 10)
-    await until(lambda: len(refused) == AGREEING_LIMIT + 10)
+    await until(lambda: len(refused) == HANDSHAKE_LIMIT + 10)
 
     _, writer = await asyncio.open_connection(*at, ssl=trusting(certificate))
-    await until(lambda: len(welcomed) == AGREEING_LIMIT + 1)
+    await until(lambda: len(welcomed) == HANDSHAKE_LIMIT + 1)
     writer.close()
     port.close()
 

@@ -60,7 +60,7 @@ from parley.protocol.copies import (
     ToStore,
     framed,
     is_proof,
-    proof_of_guest,
+    proof_of_client,
     proof_of_store,
 )
 
@@ -68,7 +68,7 @@ GREETING_S: Final = 5.0
 """How long somebody who connects may take to prove who that is."""
 FIRST_GATEWAY_S: Final = 20.0
 """How long one that was started waits for the gateway that started it."""
-STRANGERS_LIMIT: Final = 64
+UNAUTHENTICATED_LIMIT: Final = 64
 """Connections that may be open without having proved anything."""
 KEEPALIVE: Final = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
@@ -103,7 +103,7 @@ class _Begun:
     """
 
     series: int
-    asked_by: Guest | None
+    asked_by: StoreClient | None
     is_kept: bool = True
     about: bytes = b""
 
@@ -135,7 +135,7 @@ class CopyStore:
         """A connection proved nothing."""
         self.refused += 1
 
-    def take_in(self, part: CopyPart, worker: Guest) -> None:
+    def take_in(self, part: CopyPart, worker: StoreClient) -> None:
         """A part has come."""
         lease_id, begun = part.lease_id, self._begun.get(part.lease_id)
         if part.number == 1 and (begun is None or begun.series < part.series):
@@ -225,27 +225,27 @@ def _pieces(lease_id: str, copy: KeptCopy | None) -> Iterator[CopyPiece]:
     yield CopyPiece(lease_id, name, state=copy.state, is_last=True)
 
 
-class Door:
-    """Where guests come. Each has strangers of its own: those of the network keep nobody of this
+class ListenerLoad:
+    """What a listener counts. Each counts its own: connections from the network keep nobody of this
     machine out."""
 
     def __init__(self) -> None:
-        self.strangers = 0
+        self.unauthenticated = 0
         """Connections that have proved nothing yet."""
 
 
-class Guest(asyncio.Protocol):
+class StoreClient(asyncio.Protocol):
     """Somebody who says to be a worker or a gateway."""
 
-    def __init__(self, server: CopyServer, door: Door) -> None:
+    def __init__(self, server: CopyServer, load: ListenerLoad) -> None:
         self._server = server
-        self._door = door
+        self._load = load
         self._splitter = MessageSplitter(GREETING_LIMIT_BYTES)
         self._transport: asyncio.Transport | None = None
         self._late: asyncio.TimerHandle | None = None
         self._challenge = b""
         self._says_gateway = False
-        self._is: Literal["stranger", "worker", "gateway"] = "stranger"
+        self._is: Literal["unknown", "worker", "gateway"] = "unknown"
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports are not asyncio's.
@@ -253,8 +253,8 @@ class Guest(asyncio.Protocol):
         # A machine that vanishes says nothing, and its connection would be held for ever.
         for level, option, value in KEEPALIVE:
             transport.get_extra_info("socket").setsockopt(level, option, value)
-        self._door.strangers += 1
-        if self._door.strangers > STRANGERS_LIMIT:
+        self._load.unauthenticated += 1
+        if self._load.unauthenticated > UNAUTHENTICATED_LIMIT:
             self._refuse()
             return
         self._late = asyncio.get_running_loop().call_later(GREETING_S, self._refuse)
@@ -265,7 +265,7 @@ class Guest(asyncio.Protocol):
                 if self._transport is None or self._transport.is_closing():
                     return
                 match self._is:
-                    case "stranger":
+                    case "unknown":
                         self._greet(message)
                     case "worker":
                         self._server.store.take_in(_part.decode(message), self)
@@ -275,12 +275,12 @@ class Guest(asyncio.Protocol):
             self._refuse()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._is == "stranger":
-            self._door.strangers -= 1
+        if self._is == "unknown":
+            self._load.unauthenticated -= 1
         if self._late is not None:
             self._late.cancel()
         self._transport = None
-        self._server.left(self)
+        self._server.disconnected(self)
 
     def answer(self, message: msgspec.Struct) -> None:
         """Send it, if the other end is still there."""
@@ -300,14 +300,14 @@ class Guest(asyncio.Protocol):
             proof = proof_of_store(self._token, hello.challenge)
             self.answer(CopyChallenge(proof, self._challenge))
         elif not is_proof(
-            _proof.decode(message).proof, proof_of_guest(self._token, self._challenge)
+            _proof.decode(message).proof, proof_of_client(self._token, self._challenge)
         ):
             self._refuse()
         elif self._says_gateway and self._server.has_gateway:
             # Two servers share a data folder: this store belongs to the other one.
             self.close()
         else:
-            self._door.strangers -= 1
+            self._load.unauthenticated -= 1
             if self._late is not None:
                 self._late.cancel()
             self.answer(CopyWelcome())
@@ -316,7 +316,7 @@ class Guest(asyncio.Protocol):
                 ORDER_LIMIT_BYTES if self._says_gateway else PART_LIMIT_BYTES
             )
             if self._says_gateway:
-                self._server.gateway_came(self)
+                self._server.gateway_connected(self)
 
     @property
     def _token(self) -> str:
@@ -324,7 +324,7 @@ class Guest(asyncio.Protocol):
         return at.secret if self._says_gateway else at.token
 
     def _refuse(self) -> None:
-        if self._is == "stranger":
+        if self._is == "unknown":
             self._server.store.refuse()
         if self._transport is not None:
             self._transport.abort()
@@ -340,12 +340,12 @@ class CopyServer:
     def __init__(self, at: StoreAt) -> None:
         self.at = at
         self.store = CopyStore(self.tell)
-        self.local = Door()
+        self.local = ListenerLoad()
         self.problem = ""
         """Why the next gateway would not find it."""
         self.over = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        self._gateway: Guest | None = None
+        self._gateway: StoreClient | None = None
         self._settings = ServeCopies(0, 0)
         self._waits_s = self._settings.waits_s
         self._is_asked_to_end = False
@@ -365,17 +365,17 @@ class CopyServer:
         if self._gateway is not None:
             self._gateway.answer(message)
 
-    def gateway_came(self, guest: Guest) -> None:
+    def gateway_connected(self, client: StoreClient) -> None:
         """A gateway has proved to be one."""
-        self._gateway = guest
+        self._gateway = client
         self._alone.cancel()
         for copy in self.store.kept():
-            guest.answer(copy)
+            client.answer(copy)
 
-    def left(self, guest: Guest) -> None:
+    def disconnected(self, client: StoreClient) -> None:
         """A connection is over. Without a gateway the next one is waited for, where there is
         something for it."""
-        if guest is not self._gateway:
+        if client is not self._gateway:
             return
         self._gateway = None
         self.store.gateway_left()
@@ -385,9 +385,9 @@ class CopyServer:
             _let_go_of_output()
             self._alone = self._loop.call_later(self._waits_s, self.over.set)
 
-    def order(self, guest: Guest, order: ToStore) -> None:
+    def order(self, client: StoreClient, order: ToStore) -> None:
         """A gateway wants something."""
-        if guest is not self._gateway:
+        if client is not self._gateway:
             return
         match order:
             case EndStore():
@@ -428,8 +428,8 @@ class CopyServer:
         try:
             self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             self._tls.load_cert_chain(settings.certificate, settings.key)
-            door = Door()
-            self._remote = RemotePort(lambda: Guest(self, door), refused=self.store.refuse)
+            load = ListenerLoad()
+            self._remote = RemotePort(lambda: StoreClient(self, load), refused=self.store.refuse)
             return StoreReady(await self._remote.open(settings.host, settings.port, self._tls))
         except (OSError, ValueError) as error:
             # Whatever it is has to be said: the gateway waits for this answer.
@@ -451,7 +451,7 @@ async def serve(path: Path) -> None:
     loop = asyncio.get_running_loop()
     at = StoreAt(0, os.getpid(), secrets.token_urlsafe(32), secrets.token_urlsafe(32), VERSION)
     server = CopyServer(at)
-    listener = await loop.create_server(lambda: Guest(server, server.local), LOOPBACK, 0)
+    listener = await loop.create_server(lambda: StoreClient(server, server.local), LOOPBACK, 0)
     server.at = at = msgspec.structs.replace(at, port=listener.sockets[0].getsockname()[1])
     loop.add_signal_handler(signal.SIGTERM, server.ask_to_end)
     server.problem = await store_file.write(path, at)

@@ -1,4 +1,5 @@
-"""The port of the copy store for workers of other machines: TLS, and a bounded number of strangers.
+"""The port of the copy store for workers of other machines: TLS, and a bounded number of
+handshakes.
 
 Whoever connects counts from its first packet, before TLS is agreed on: a stranger must not take the
 file descriptors that the gateway and the workers of this machine need.
@@ -14,9 +15,9 @@ import ssl
 from collections.abc import Callable, Iterator
 from typing import Final
 
-AGREEING_LIMIT: Final = 64
-"""Connections on which TLS is being agreed on."""
-AGREE_S: Final = 5.0
+HANDSHAKE_LIMIT: Final = 64
+"""TLS handshakes at a time."""
+HANDSHAKE_S: Final = 5.0
 """How long that may take."""
 AGAIN_S: Final = 1.0
 """A system that has no room for another connection is asked again after this."""
@@ -27,19 +28,19 @@ class RemotePort:
     """See the module's text. Belongs to the event loop.
 
     Args:
-        welcome: makes the protocol of a connection on which TLS was agreed on.
+        make_protocol: makes the protocol of a connection on which TLS was agreed on.
         refused: told of each that came no further.
     """
 
     def __init__(
-        self, welcome: Callable[[], asyncio.Protocol], *, refused: Callable[[], None]
+        self, make_protocol: Callable[[], asyncio.Protocol], *, refused: Callable[[], None]
     ) -> None:
-        self._welcome = welcome
+        self._make_protocol = make_protocol
         self._refused = refused
         self._loop = asyncio.get_running_loop()
         self._listeners: list[socket.socket] = []
         self._accepting: list[asyncio.Task[None]] = []
-        self._agreeing: set[asyncio.Task[None]] = set()
+        self._handshakes: set[asyncio.Task[None]] = set()
 
     async def open(self, host: str, port: int, tls: ssl.SSLContext) -> int:
         """Listen there; gives the port.
@@ -64,8 +65,8 @@ class RemotePort:
         return int(self._listeners[0].getsockname()[1])
 
     def close(self) -> None:
-        """Listen no more; whoever was welcomed stays."""
-        for task in (*self._accepting, *self._agreeing):
+        """Listen no more; connections that were made stay."""
+        for task in (*self._accepting, *self._handshakes):
             task.cancel()
         for listener in self._listeners:
             listener.close()
@@ -78,25 +79,25 @@ class RemotePort:
             except OSError:
                 await asyncio.sleep(AGAIN_S)
                 continue
-            if len(self._agreeing) >= AGREEING_LIMIT:
+            if len(self._handshakes) >= HANDSHAKE_LIMIT:
                 connection.close()
                 self._refused()
                 continue
-            task = asyncio.create_task(self._agree(connection, tls))
-            self._agreeing.add(task)
-            task.add_done_callback(self._agreeing.discard)
+            task = asyncio.create_task(self._handshake(connection, tls))
+            self._handshakes.add(task)
+            task.add_done_callback(self._handshakes.discard)
 
-    async def _agree(self, connection: socket.socket, tls: ssl.SSLContext) -> None:
-        with contextlib.ExitStack() as unless_welcome:
-            unless_welcome.callback(connection.close)
+    async def _handshake(self, connection: socket.socket, tls: ssl.SSLContext) -> None:
+        with contextlib.ExitStack() as unless_done:
+            unless_done.callback(connection.close)
             try:
                 await self._loop.connect_accepted_socket(
-                    self._welcome, connection, ssl=tls, ssl_handshake_timeout=AGREE_S
+                    self._make_protocol, connection, ssl=tls, ssl_handshake_timeout=HANDSHAKE_S
                 )
             except OSError:
                 self._refused()
             else:
-                unless_welcome.pop_all()
+                unless_done.pop_all()
 
 
 @contextlib.contextmanager

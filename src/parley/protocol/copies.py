@@ -128,10 +128,10 @@ def proof_of_store(token: str, challenge: bytes) -> bytes:
     return _proof(token, b"copy store", challenge)
 
 
-def proof_of_guest(token: str, challenge: bytes) -> bytes:
+def proof_of_client(token: str, challenge: bytes) -> bytes:
     """What a worker (with its token) or a gateway (with its secret) answers to the copy store's
     challenge."""
-    return _proof(token, b"guest", challenge)
+    return _proof(token, b"client", challenge)
 
 
 class NotOurStore(Exception):
@@ -165,7 +165,7 @@ class StoreGreeting:
         if not is_proof(theirs.proof, proof_of_store(self._token, self._asked)):
             raise NotOurStore
         self._has_proved = True
-        return framed(CopyProof(proof_of_guest(self._token, theirs.challenge)))
+        return framed(CopyProof(proof_of_client(self._token, theirs.challenge)))
 
 
 _challenge = msgspec.msgpack.Decoder(CopyChallenge)
