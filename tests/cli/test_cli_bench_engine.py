@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from parley.cli.bench import engine, host_waits
+from parley.cli.bench import engine
 from parley.cli.bench.figures import Figures
-from parley.cli.bench.host_waits import HostWaits, IdleDevice
+from parley.cli.bench.host_waits import HostWaits, IdleDevice, ThreadTimes
 from parley.cli.bench.paced_model import (
     LOOKS,
     TOKENS,
@@ -86,14 +86,14 @@ def test_the_lock_that_another_thread_holds_is_seen():
     assert max(step.lock_s for step in model.take_timings().steps) > 0.03
 
 
-class Clocks:
+class Clocks(ThreadTimes):
     """The host's clocks, moved by hand."""
 
     def __init__(self, monkeypatch):
         self.now_s = self.cpu_s = self.queued_s = 0.0
         self.slept = 0
-        monkeypatch.setattr(host_waits.time, "perf_counter", lambda: self.now_s)
-        monkeypatch.setattr(host_waits.time, "thread_time", lambda: self.cpu_s)
+        monkeypatch.setattr("time.perf_counter", lambda: self.now_s)
+        monkeypatch.setattr("time.thread_time", lambda: self.cpu_s)
 
     def queued(self):
         return self.queued_s

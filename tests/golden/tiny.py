@@ -71,7 +71,7 @@ def _network(folder: Path, dtype: torch.dtype, device: str) -> weights.Network:
             yield name, torch.from_numpy(made).to(device, dtype)
 
     weights.fill(built, tensors(), torch.device(device))
-    built.llm.logits = RememberedScores(built.llm)  # type: ignore[assignment]
+    built.llm.logits = RememberedScores(built.llm)  # type: ignore[method-assign]
     return built
 
 

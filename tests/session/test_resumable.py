@@ -398,6 +398,10 @@ async def test_a_token_that_is_not_in_the_copy_is_not_told(monkeypatch):
         assert bench.token != token
 
 
+async def sent_last(bench, text):
+    await until(lambda: bench.first.sent[-1].get("text") == text)
+
+
 async def test_a_copy_store_that_hangs_does_not_silence_a_conversation(monkeypatch):
     monkeypatch.setattr(copy_feed, "LATE_S", 0.05)
     async with copied() as (bench, copy, gateway):
@@ -405,7 +409,7 @@ async def test_a_copy_store_that_hangs_does_not_silence_a_conversation(monkeypat
 
         for text in ("waits", "does not wait"):
             await bench.socket.send(message(text))
-            await until(lambda text=text: bench.first.sent[-1].get("text") == text)
+            await sent_last(bench, text)
 
         assert copy.is_waiting
         assert copy.released_seq < 3
