@@ -1,5 +1,5 @@
 /**
- * The ear: microphone at the device's rate in, exact units at 16 kHz out.
+ * Capture: microphone at the device's rate in, exact units at 16 kHz out.
  *
  * Page → worklet
  *   {type: 'start', unitSamples}     forget what was gathered, begin

@@ -1,5 +1,5 @@
 /**
- * The mouth: 24 kHz speech in, the context's rate out.
+ * Playback: 24 kHz speech in, the context's rate out.
  *
  * Page → worklet
  *   {type: 'push', turn, audio, last}   audio: Float32Array at 24 kHz, transferred

@@ -1,5 +1,5 @@
 /**
- * The sound equipment of a page: one AudioContext, one ear, one mouth.
+ * The sound equipment of a page: one AudioContext, one capture and one playback worklet.
  *
  * Knows devices and worklets, nothing of conversations. `open()` must be called from a click or a key:
  * browsers keep sound silent otherwise.
@@ -31,15 +31,15 @@ export class Rig extends EventTarget {
   /** @type {Promise<void> | null} */
   #opening = null;
   /** @type {AudioWorkletNode | null} */
-  #ear = null;
+  #capture = null;
   /** @type {AudioWorkletNode | null} */
-  #mouth = null;
+  #playback = null;
   /** @type {GainNode | null} */
   #voice = null;
   /** @type {MediaStreamAudioSourceNode | null} */
   #source = null;
   /** What recordings hear of the person: closed while muted, and the same whichever microphone it is. @type {GainNode | null} */
-  #gate = null;
+  #micGain = null;
   #turns = 0;
   #unheard = new Unheard(PLAYBACK_HZ);
   /** @type {MediaStream | null} */
@@ -89,15 +89,15 @@ export class Rig extends EventTarget {
       context.audioWorklet.addModule(here('./playback-worklet.js')),
     ]);
 
-    const mouth = new AudioWorkletNode(context, 'parley-playback', {
+    const playback = new AudioWorkletNode(context, 'parley-playback', {
       numberOfInputs: 0,
       outputChannelCount: [1],
       processorOptions: { delayMs: this.playbackDelayMs },
     });
     this.#voice = new GainNode(context, { gain: this.volume });
-    this.#gate = new GainNode(context);
-    mouth.connect(this.#voice);
-    mouth.port.onmessage = ({ data }) => {
+    this.#micGain = new GainNode(context);
+    playback.connect(this.#voice);
+    playback.port.onmessage = ({ data }) => {
       if (data.type === 'position') {
         data.heard = this.#heard(data);
         this.#unheard.take(data, performance.now());
@@ -105,17 +105,17 @@ export class Rig extends EventTarget {
       if (data.type === 'drained') this.#unheard.end(data.turn);
       this.#tell(data.type, data);
     };
-    this.#mouth = mouth;
+    this.#playback = playback;
 
-    const ear = new AudioWorkletNode(context, 'parley-capture', { outputChannelCount: [1] });
-    ear.port.onmessage = ({ data }) => {
+    const capture = new AudioWorkletNode(context, 'parley-capture', { outputChannelCount: [1] });
+    capture.port.onmessage = ({ data }) => {
       if (data.type === 'unit') this.#onUnit(data.audio, data.final);
       if (data.type === 'stopped') this.#onStopped?.();
       if (data.type === 'level') this.#tell('level', data);
     };
     // The worklet's output is silence. Connected all the same: an unconnected node may not be run.
-    ear.connect(new GainNode(context, { gain: 0 })).connect(context.destination);
-    this.#ear = ear;
+    capture.connect(new GainNode(context, { gain: 0 })).connect(context.destination);
+    this.#capture = capture;
     await this.#routeVoice();
   }
 
@@ -131,7 +131,7 @@ export class Rig extends EventTarget {
     this.dispatchEvent(new CustomEvent(type, { detail }));
   }
 
-  // The ear
+  // Capture
 
   /**
    * Take the microphone. Units begin with `capture`.
@@ -146,8 +146,8 @@ export class Rig extends EventTarget {
       if (this.stream === stream) this.#tell('mic-lost', {});
     });
     this.#source = /** @type {AudioContext} */ (this.context).createMediaStreamSource(stream);
-    this.#source.connect(/** @type {AudioWorkletNode} */ (this.#ear));
-    this.#source.connect(/** @type {GainNode} */ (this.#gate));
+    this.#source.connect(/** @type {AudioWorkletNode} */ (this.#capture));
+    this.#source.connect(/** @type {GainNode} */ (this.#micGain));
   }
 
   #dropSource() {
@@ -164,25 +164,25 @@ export class Rig extends EventTarget {
    */
   capture(unitSamples, onUnit) {
     this.#onUnit = onUnit;
-    this.#ear?.port.postMessage({ type: 'start', unitSamples });
+    this.#capture?.port.postMessage({ type: 'start', unitSamples });
   }
 
   /** @param {Float32Array<ArrayBuffer>} audio */
   recycle(audio) {
-    if (audio.buffer.byteLength > 0) this.#ear?.port.postMessage({ type: 'recycle', audio }, [audio.buffer]);
+    if (audio.buffer.byteLength > 0) this.#capture?.port.postMessage({ type: 'recycle', audio }, [audio.buffer]);
   }
 
   /** No more units; resolves when the remainder has been delivered. */
   async stopCapture() {
-    const ear = this.#ear;
-    if (!ear || this.context?.state !== 'running') {
+    const capture = this.#capture;
+    if (!capture || this.context?.state !== 'running') {
       this.#onUnit = () => {};
       return;
     }
     const onUnit = this.#onUnit;
     await new Promise((resolve) => {
       this.#onStopped = () => resolve(undefined);
-      ear.port.postMessage({ type: 'stop' });
+      capture.port.postMessage({ type: 'stop' });
     });
     // A new capture may have begun meanwhile: that one keeps its listener.
     if (this.#onUnit === onUnit) this.#onUnit = () => {};
@@ -190,8 +190,8 @@ export class Rig extends EventTarget {
 
   /** @param {boolean} on */
   mute(on) {
-    this.#ear?.port.postMessage({ type: 'mute', on });
-    if (this.#gate) this.#gate.gain.value = on ? 0 : 1;
+    this.#capture?.port.postMessage({ type: 'mute', on });
+    if (this.#micGain) this.#micGain.gain.value = on ? 0 : 1;
   }
 
   /** Let the microphone go; its sign in the browser goes out. */
@@ -200,7 +200,7 @@ export class Rig extends EventTarget {
     this.#dropSource();
   }
 
-  // The mouth
+  // Playback
 
   /** A number for the next turn: they are played in this order, whoever asks. */
   newTurn() {
@@ -219,24 +219,24 @@ export class Rig extends EventTarget {
    */
   play(turn, audio, last = false) {
     this.#unheard.give(turn, audio.length);
-    this.#mouth?.port.postMessage({ type: 'push', turn, audio, last }, [audio.buffer]);
+    this.#playback?.port.postMessage({ type: 'push', turn, audio, last }, [audio.buffer]);
   }
 
   /** @param {number} turn */
   endTurn(turn) {
-    this.#mouth?.port.postMessage({ type: 'end', turn });
+    this.#playback?.port.postMessage({ type: 'end', turn });
   }
 
   /** @param {number} [fadeMs] */
   flush(fadeMs = 40) {
     this.#unheard.clear();
-    this.#mouth?.port.postMessage({ type: 'flush', fadeMs });
+    this.#playback?.port.postMessage({ type: 'flush', fadeMs });
   }
 
   /** @param {number} ms */
   setPlaybackDelay(ms) {
     this.playbackDelayMs = ms;
-    this.#mouth?.port.postMessage({ type: 'delay', ms });
+    this.#playback?.port.postMessage({ type: 'delay', ms });
   }
 
   /** @param {number} volume 0 to 1 */
@@ -308,13 +308,13 @@ export class Rig extends EventTarget {
     const listener = { node, input: 1 };
     this.#listeners.add(listener);
     this.#voice?.connect(node, 0, 1);
-    this.#gate?.connect(node, 0, 0);
+    this.#micGain?.connect(node, 0, 0);
     return {
       node,
       close: () => {
         this.#listeners.delete(listener);
         silent.disconnect();
-        this.#gate?.disconnect(node);
+        this.#micGain?.disconnect(node);
         this.#voice?.disconnect(node);
         node.disconnect();
       },
@@ -330,12 +330,12 @@ export class Rig extends EventTarget {
     const listener = { node: /** @type {AudioNode} */ (merger), input: 1 };
     this.#listeners.add(listener);
     this.#voice?.connect(merger, 0, 1);
-    this.#gate?.connect(merger, 0, 0);
+    this.#micGain?.connect(merger, 0, 0);
     return {
       stream: outlet.stream,
       close: () => {
         this.#listeners.delete(listener);
-        this.#gate?.disconnect(merger);
+        this.#micGain?.disconnect(merger);
         this.#voice?.disconnect(merger);
         merger.disconnect();
       },
@@ -350,7 +350,7 @@ export class Rig extends EventTarget {
     const { context } = this;
     this.context = null;
     this.#opening = null;
-    this.#ear = this.#mouth = this.#voice = this.#gate = null;
+    this.#capture = this.#playback = this.#voice = this.#micGain = null;
     if (context && context.state !== 'closed') await context.close();
   }
 }

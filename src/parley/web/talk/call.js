@@ -71,7 +71,7 @@ export class Call extends CallKind {
   /** One connection's. */
   #line = new AbortController();
   /** Until the last sentence has been heard, which may be after the end. */
-  #ears = new AbortController();
+  #listening = new AbortController();
 
   /** @param {import('./state.js').Sound} rig @param {import('./state.js').Surroundings} [surroundings] */
   constructor(rig, surroundings = {}) {
@@ -173,7 +173,7 @@ export class Call extends CallKind {
   // What happens around it
 
   #watchRig() {
-    const { signal } = this.#ears;
+    const { signal } = this.#listening;
     /** @param {string} type @param {(detail: any) => void} act */
     const on = (type, act) =>
       this.rig.addEventListener(type, (event) => act(/** @type {CustomEvent} */ (event).detail), { signal });
@@ -204,7 +204,7 @@ export class Call extends CallKind {
 
   /** After the end only the last sentence is waited for. */
   #mayBeSilentNow() {
-    if (this.state.phase === 'ended') this.#ears.abort();
+    if (this.state.phase === 'ended') this.#listening.abort();
   }
 
   #tellLevel() {
@@ -358,7 +358,7 @@ export class Call extends CallKind {
       this.rig.flush();
       this.captions.interrupt(this.turn);
     } else this.rig.endTurn(this.turn);
-    if (isQuiet || !this.position?.sounding) this.#ears.abort();
+    if (isQuiet || !this.position?.sounding) this.#listening.abort();
     if (ending.wasReady) this.captions.note('note.ended');
     const kept = ending.reason === 'stopped' ? null : this.state.trouble;
     const over = {
@@ -378,7 +378,7 @@ export class Call extends CallKind {
   dispose() {
     if (this.isBusy) this.stop();
     if (this.position?.sounding) this.rig.flush();
-    this.#ears.abort();
+    this.#listening.abort();
   }
 
   // The recording in this browser

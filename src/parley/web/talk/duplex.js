@@ -2,7 +2,7 @@
  * A call in full duplex: one unit per second each way, both may speak at any time.
  *
  * Turns: the first speaking unit after listening, or after a unit marked as last, begins one. When the
- * model listens again without having ended its turn it was interrupted: what waits in the mouth is
+ * model listens again without having ended its turn it was interrupted: what waits for playback is
  * dropped within 40 ms. When it had ended it, the tail plays out.
  *
  * Pause: the duplex dialect confirms it, and it is complete when the voice has ended too. Realtime has no
