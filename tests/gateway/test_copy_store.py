@@ -787,11 +787,15 @@ async def test_a_copy_store_to_which_no_gateway_comes_ends(tmp_path: Path) -> No
 
 
 def has_ended(pid: int) -> bool:
-    """Also as a child of this process for which nobody waits."""
+    """Also as a child of this process for which nobody waits: it is waited for then."""
     try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+        if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+            return False
     except psutil.NoSuchProcess:
         return True
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, 0)
+    return True
 
 
 async def test_something_else_that_listens_there_is_left_alone(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -74,8 +75,13 @@ def _others():
 
 
 def children_of(pid=None):
-    found = [each for each in psutil.Process(pid).children() if each.pid not in OTHERS]
-    return [each for each in found if "parley.media.decoder_child" in " ".join(each.cmdline())]
+    found = []
+    for each in psutil.Process(pid).children():
+        # What has ended, and nobody has waited for, has no command line.
+        with contextlib.suppress(psutil.ZombieProcess, psutil.NoSuchProcess):
+            if each.pid not in OTHERS and "parley.media.decoder_child" in " ".join(each.cmdline()):
+                found.append(each)
+    return found
 
 
 def test_a_child_gives_what_decoding_here_gives(decoder):
