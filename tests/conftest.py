@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 import structlog
+from tests.support import starts
 from tests.support.scheduling import pytest_configure, pytest_xdist_make_scheduler
 
 from parley import logs
@@ -26,6 +27,21 @@ structlog.configure(
         ),
     ]
 )
+
+
+forked = starts.use()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[object]:
+    """Processes of parley are forked from one that has made their imports, but for tests about how
+    they start."""
+    forked.is_used = item.get_closest_marker("starts_python") is None
+    return (yield)
+
+
+def pytest_unconfigure() -> None:
+    forked.close()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -22,6 +22,7 @@ async def test_every_attack_ends_in_its_time_though_nobody_is_there(kind: str):
         assert await process.wait() == 0
 
 
+@pytest.mark.starts_python
 async def test_live_sessions_go_on_while_they_are_measured(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):

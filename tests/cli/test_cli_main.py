@@ -13,6 +13,8 @@ from tests.support.patience import PROCESS_S
 from parley import cli
 from parley.errors import InferenceFailed, InvalidPayload, SetupError
 
+pytestmark = pytest.mark.starts_python
+
 
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,8 @@ from parley import cli
 from parley.client import connection
 from parley.errors import Unauthorized
 
+pytestmark = pytest.mark.starts_python
+
 ROOT = Path(__file__).resolve().parents[2]
 
 

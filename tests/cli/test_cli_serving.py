@@ -19,6 +19,8 @@ from parley.cli import serving as serving_module
 from parley.cli.serving import Serve
 from parley.settings import load
 
+pytestmark = pytest.mark.starts_python
+
 
 def run(folder: Path, *words: str) -> tuple[int, str]:
     done = subprocess.run(

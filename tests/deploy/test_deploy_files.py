@@ -24,6 +24,8 @@ from websockets.typing import Origin
 from parley.certificates import make_pair
 from parley.settings import Settings
 
+pytestmark = pytest.mark.starts_python
+
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 

@@ -18,6 +18,8 @@ from tests.support.processes import PARROT, running
 
 from parley import models
 
+pytestmark = pytest.mark.starts_python
+
 PAGE = "docs/do/extend.md"
 MODEL, CONTRACT, DIALECT, CLIENT, DIALECT_CONTRACT = (
     sample.program for sample in samples(PAGE, "python")

@@ -25,6 +25,8 @@ from parley.executor.local import (
 )
 from parley.settings import ModelSettings, SecuritySettings, Settings, load
 
+pytestmark = pytest.mark.starts_python
+
 
 class House:
     """An executor over small Python children, and what became of them."""

@@ -16,6 +16,8 @@ from websockets.sync.client import connect
 
 from parley import cli, logs
 
+pytestmark = pytest.mark.starts_python
+
 
 @pytest.mark.slow
 def test_serve_answers_survives_a_killed_worker_and_ends_on_ctrl_c(tmp_path: Path):

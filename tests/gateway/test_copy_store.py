@@ -79,6 +79,8 @@ from parley.worker.control import ControlLink
 from parley.worker.copy_link import CopyLink
 from parley.worker.trust import GatewayTrust
 
+pytestmark = pytest.mark.starts_python
+
 
 def part(number: int, log: bytes = b"", *, lease: str = "a", series: int = 1) -> CopyPart:
     return CopyPart(lease, number, "parrot", log, state=b"state", series=series)

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.starts_python
+
 
 @pytest.mark.parametrize("obstacle", ["a file in its place", "a folder where the database goes"])
 async def test_data_that_cannot_be_kept_end_in_a_sentence_and_a_hint(obstacle: str, tmp_path: Path):

@@ -29,6 +29,8 @@ from parley.media.pcm import Pcm
 from parley.media.room import ContextRoom
 from parley.media.video import decode_video
 
+pytestmark = pytest.mark.starts_python
+
 HEAVY = (2100, 2000)
 """Just above what is decoded in the process itself."""
 

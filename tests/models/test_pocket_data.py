@@ -14,6 +14,8 @@ from parley.errors import SetupError
 from parley.models import pocket_data
 from parley.settings import ModelSettings
 
+pytestmark = pytest.mark.starts_python
+
 
 def test_a_clone_needs_no_installation_of_its_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pocket_data, "PACKAGE", "parley_pocket_data_elsewhere")

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
+from tests.support import fork_server
 from tests.support.patience import HANG_S, PROCESS_S
 
 SECRET = "a-secret-for-tests"
@@ -75,8 +76,9 @@ class Process:
 
     @property
     def children(self) -> list[psutil.Process]:
-        """Its processes, and theirs."""
-        return psutil.Process(self.popen.pid).children(recursive=True)
+        """Its processes, and theirs, without those that tests add (`tests/support/starts.py`)."""
+        found = psutil.Process(self.popen.pid).children(recursive=True)
+        return [each for each in found if not is_fork_server(each)]
 
     def send(self, number: signal.Signals) -> None:
         self.popen.send_signal(number)
@@ -94,6 +96,13 @@ class Process:
                 child.kill()
         psutil.wait_procs(children, HANG_S)
         self._reader.join(HANG_S)
+
+
+def is_fork_server(process: psutil.Process) -> bool:
+    try:
+        return process.cmdline()[:1] == [fork_server.NAME]
+    except psutil.NoSuchProcess:
+        return False
 
 
 PARROT = ("--http", "--host", "127.0.0.1", "--port", "0", "--model", "parrot")

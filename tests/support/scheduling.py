@@ -45,6 +45,7 @@ TOGETHER: Final = {
     "tests/system/test_minicpmo45.py": "checkpoint",
     "tests/system/test_pocket.py": "pocket",
     "tests/system/test_two_hosts.py": "two hosts",
+    "tests/test_starts.py": "starts",
     "tests/test_wheel.py": "wheel",
 }
 """Files whose tests share a server, a cluster, weights or a package, by what is shared."""

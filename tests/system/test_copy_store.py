@@ -15,7 +15,7 @@ from tests.support.resumed_talks import TALKS, UNITS, comparable
 from tests.support.resuming import ResumingClient
 from tests.support.talking import Message
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.starts_python]
 
 FLAGS = ("--slots", "2", "--vad", "energy")
 

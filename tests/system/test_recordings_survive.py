@@ -22,7 +22,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from parley.recording.layout import RecordingFolders
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.starts_python]
 
 
 def unit(seed: int) -> str:

@@ -15,7 +15,7 @@ from tests.support.talking import LOUD
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.starts_python]
 
 
 @pytest.fixture

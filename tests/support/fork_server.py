@@ -1,0 +1,182 @@
+"""A process that has imported what parley's processes import, and becomes one of them on request.
+
+    python fork_server.py SOCKET_FD PADDING
+
+More than half of what it takes to start `parley serve` is its imports. This process makes them once
+and forks for each order: the child takes the order's arguments, environment, working folder and
+standard streams, and runs the module as `python -m` would. Through a second fork it ends up as a
+child of the process that ordered it (`tests/support/starts.py`). Has no threads and no event loop;
+ends when the other end of its socket is closed. Linux only.
+"""
+
+from __future__ import annotations
+
+import array
+import atexit
+import ctypes
+import gc
+import importlib
+import json
+import os
+import runpy
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+MODULES: Final = (
+    *("parley.cli.serve", "parley.cli.serving", "parley.cli.gateway", "parley.cli.worker"),
+    *("parley.executor.child", "parley.media.decoder_child", "parley.models.parrot"),
+    *("parley.recording.render", "parley.gateway.copy_store", "encodings.idna", "stringprep"),
+    *("parley.dialects.chat", "parley.dialects.half_duplex", "parley.dialects.duplex"),
+    *("parley.dialects.realtime", "parley.dialects.minicpmo_v2", "parley.dialects.openai_live"),
+    *("parley.dialects.openai_realtime", "uvicorn.lifespan.on"),
+)
+STARTERS: Final = ("serve", "gateway", "worker")
+"""Verbs whose processes start others: each gets a fork server of its own."""
+NAME: Final = "fork-server"
+"""What command lines of these processes say."""
+ORDER_BYTES: Final = 1 << 18
+
+
+def main() -> None:
+    """Import, and become whatever is ordered."""
+    link = socket.socket(fileno=int(sys.argv[1]))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # What a script finds first, and `python -m` does not: its own folder.
+    del sys.path[0]
+    from parley.importing import importing
+
+    with importing(plain=True):
+        for name in MODULES:
+            importlib.import_module(name)
+        from parley.media import jobs
+
+        jobs.load_libraries()
+    threads = os.listdir("/proc/self/task")
+    assert len(threads) == 1, f"imports have started {len(threads) - 1} threads"
+    gc.collect()
+    gc.freeze()
+    order = serve(link)
+    while True:
+        become(order)
+        if not any(verb in order["args"] for verb in STARTERS):
+            break
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        if os.fork():
+            theirs.close()
+            import_starts().use(ours)
+            break
+        ours.close()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        show(f"{NAME} of {os.getppid()}")
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for stream in range(3):
+            os.dup2(nothing, stream)
+        os.close(nothing)
+        order = serve(theirs)
+    run(order)
+
+
+def import_starts() -> Any:
+    """`tests.support.starts`, without the folder of tests on the path."""
+    from importlib import util
+
+    spec = util.spec_from_file_location("starts", Path(__file__).with_name("starts.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def serve(link: socket.socket) -> dict[str, Any]:
+    """Answer each order with the id of a process; returns in that process, with the order."""
+    while True:
+        data, ancillary, _, _ = link.recvmsg(ORDER_BYTES, socket.CMSG_SPACE(4 * 4))
+        if not data:
+            os._exit(0)
+        fds = array.array("i")
+        for _, _, received in ancillary:
+            fds.frombytes(received)
+        first = os.fork()
+        if not first:
+            parent = os.getpid()
+            child = os.fork()
+            if child:
+                link.send(str(child).encode())
+                os._exit(0)
+            # Nobody's child for a moment, then that of the process which gave the order.
+            while os.getppid() == parent:
+                time.sleep(0.0002)
+            link.close()
+            return {**json.loads(data), "fds": list(fds)}
+        os.waitpid(first, 0)
+        for fd in fds:
+            os.close(fd)
+
+
+def become(order: dict[str, Any]) -> None:
+    """Take over what a new process has of its own."""
+    if order["new_session"]:
+        os.setsid()
+    *streams, folder = order["fds"]
+    os.fchdir(folder)
+    for number, fd in enumerate(streams):
+        os.dup2(fd, number)
+    os.closerange(3, max(order["fds"]) + 1)
+    os.environ.clear()
+    os.environ.update(order["environment"])
+    time.tzset()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    show(" ".join(order["args"]))
+
+
+def run(order: dict[str, Any]) -> NoReturn:
+    """What `python -P -m MODULE …` does, or the same without -P."""
+    args: list[str] = order["args"]
+    sys.orig_argv = args
+    if args[1] != "-P":
+        sys.path.insert(0, os.getcwd())
+    module = args.index("-m") + 1
+    sys.argv = args[module:]
+    code = 1
+    try:
+        runpy.run_module(args[module], run_name="__main__", alter_sys=True)
+        code = 0
+    except SystemExit as end:
+        code = _exit_code(end.code)
+    except BaseException:
+        traceback.print_exc()
+    # As the interpreter ends, but for taking apart every module, whose memory would be copied.
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _exit_code(said: object) -> int:
+    if said is None:
+        return 0
+    if isinstance(said, int):
+        return said & 0xFF
+    print(said, file=sys.stderr)
+    return 1
+
+
+def show(command: str) -> None:
+    """Have `ps` show a command. The kernel shows what is where the arguments were; when its last
+    byte is not 0 it shows it up to the first 0, and takes it for a title."""
+    fields = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    start, end = int(fields[45]), int(fields[46])
+    text = command.encode()[: end - start - 2]
+    ctypes.memmove(start, text.ljust(end - start - 1, b"\0") + b" ", end - start)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,162 @@
+"""parley's processes, forked from one that has made their imports instead of started anew.
+
+While this is in use, `subprocess` (and asyncio's, which uses it) gives `[sys.executable, "-m",
+"parley…", …]` to a fork server (`tests/support/fork_server.py`), which was started for the first of
+them. Whoever calls has a child as ever: with its process id, exit code, streams, session, command
+line. Everything else, and what a fork server cannot do (a terminal, other variables for Python,
+limits set before it begins), starts as ever.
+
+Tests about how processes start carry the mark `starts_python`; for them nothing is forked.
+"""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from_python: Callable[..., int] = subprocess._fork_exec  # type: ignore[attr-defined]
+HANG_S: Final = 20.0
+FORK_SERVER: Final = Path(__file__).with_name("fork_server.py")
+PADDING: Final = "-" * 8000
+"""Where the command line of a forked process is written."""
+
+_PR_SET_CHILD_SUBREAPER: Final = 36
+_FIXED: Final = ("PYTHON", "LD_", "LC_", "LANG", "GLIBC", "OPENSSL", "SSL_")
+"""Variables read when Python starts, by how they begin."""
+_IGNORED: Final = ("PYTHONDONTWRITEBYTECODE",)
+
+
+class ForkServer:
+    """One's own fork server, started for the first order."""
+
+    def __init__(self, link: socket.socket | None = None) -> None:
+        self.is_used = True
+        self._link = link
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+        self._fixed = _fixed(os.environ)
+
+    def fork_exec(self, *parts: Any) -> int:
+        """Instead of `subprocess._fork_exec`, with its arguments."""
+        order = self._order(*parts) if self.is_used else None
+        if order is None:
+            return from_python(*parts)
+        with self._lock:
+            return self._fork(*order)
+
+    @property
+    def is_running(self) -> bool:
+        return self._link is not None
+
+    def close(self) -> None:
+        """End the fork server; what it has forked goes on."""
+        with self._lock:
+            self.is_used = False
+            if self._link is not None:
+                self._link.close()
+            if self._process is not None:
+                self._process.wait(HANG_S)
+
+    def _order(
+        self,
+        args: Sequence[Any],
+        executables: Sequence[bytes],
+        close_fds: bool,
+        pass_fds: Sequence[int],
+        cwd: Any,
+        env: Sequence[bytes] | None,
+        *more: Any,
+    ) -> tuple[dict[str, Any], list[int], Any] | None:
+        """What the fork server is told, the streams, and the folder; None: it cannot do this."""
+        p2cread, _, _, c2pwrite, _, errwrite, _, told, restore_signals, new_session = more[:10]
+        process_group, gid, gids, uid, umask, preexec = more[10:16]
+        words = [os.fsdecode(arg) for arg in args]
+        if not is_ours(words):
+            return None
+        plain = (process_group, gid, gids, uid, umask, preexec) == (-1, None, None, None, -1, None)
+        if not (plain and close_fds and restore_signals) or set(pass_fds) != {told}:
+            return None
+        environment = dict(os.environ)
+        if env is not None:
+            pairs = (os.fsdecode(pair).partition("=") for pair in env)
+            environment = {name: value for name, _, value in pairs}
+        streams = [own if fd == -1 else fd for own, fd in enumerate((p2cread, c2pwrite, errwrite))]
+        if _fixed(environment) != self._fixed or any(map(os.isatty, streams)):
+            return None
+        order = {"args": words, "environment": environment, "new_session": bool(new_session)}
+        return order, streams, cwd
+
+    def _fork(self, order: dict[str, Any], streams: list[int], cwd: Any) -> int:
+        link = self._connected()
+        folder = os.open(cwd if cwd is not None else ".", os.O_RDONLY | os.O_DIRECTORY)
+        libc = ctypes.CDLL(None, use_errno=True)
+        # The process, whose parent ends at once, becomes a child of the nearest ancestor that asks.
+        libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        try:
+            fds = array.array("i", [*streams, folder])
+            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)]
+            link.sendmsg([json.dumps(order).encode()], rights)
+            pid = int(link.recv(64))
+            while not _is_child(pid):
+                os.sched_yield()
+            return pid
+        finally:
+            libc.prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+            os.close(folder)
+
+    def _connected(self) -> socket.socket:
+        if self._link is None:
+            self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            self.is_used = False
+            try:
+                self._process = subprocess.Popen(
+                    [sys.executable, str(FORK_SERVER), str(theirs.fileno()), PADDING],
+                    pass_fds=[theirs.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    # Libraries that are loaded would start threads, which no fork has.
+                    env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+                )
+            finally:
+                self.is_used = True
+                theirs.close()
+        return self._link
+
+
+def is_ours(words: Sequence[str]) -> bool:
+    """Whether a command is Python with one of parley's modules."""
+    if not words or words[0] != sys.executable:
+        return False
+    words = words[2:] if words[1:2] == ["-P"] else words[1:]
+    return len(words) > 1 and words[0] == "-m" and words[1].partition(".")[0] == "parley"
+
+
+def use(link: socket.socket | None = None) -> ForkServer:
+    """Have the fork server at the other end of `link`, or one of our own, start parley's processes
+    for this one; elsewhere than on Linux they start as ever."""
+    server = ForkServer(link)
+    if sys.platform == "linux":
+        subprocess._fork_exec = server.fork_exec  # type: ignore[attr-defined]
+    return server
+
+
+def _fixed(environment: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name: value
+        for name, value in environment.items()
+        if name.startswith(_FIXED) and name not in _IGNORED
+    }
+
+
+def _is_child(pid: int) -> bool:
+    stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    return int(stat.rpartition(")")[2].split()[1]) == os.getpid()
