@@ -68,7 +68,8 @@ serve: $(SERVING) ## start the server; ARGS="--http --port 8080" adds flags
 browser: # what the browser tests need, where it may be installed; they say in one line why they skip
 	@command -v npm >/dev/null && $(MAKE) -s node_modules/.package-lock.json \
 		|| echo "── parley: npm is absent or failed; tests of the pages will be skipped"
-	@command -v chromium >/dev/null || $(call debian,chromium) \
+	@{ command -v chromium && command -v chromium-headless-shell; } >/dev/null \
+		|| $(call debian,chromium chromium-headless-shell) || command -v chromium >/dev/null \
 		|| echo "── parley: chromium is absent; tests in a browser will be skipped"
 
 speakers: # a synthesiser whose voices the pocket model is asked with, where it may be installed

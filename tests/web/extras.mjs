@@ -3,7 +3,6 @@
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 
-import { allow } from './support/browser.mjs';
 import {
   activity,
   answer,
@@ -198,18 +197,6 @@ export const extraScenarios = {
     await page.keyboard.press('Enter');
     await page.locator('dialog.large img').waitFor();
     await page.keyboard.press('Escape');
-    await hangUp(page);
-  },
-
-  async without_camera({ page, context, base }) {
-    await allow(context, base, ['microphone']);
-    const wire = wiretap(page);
-    await page.goto('/omni');
-    await page.getByRole('button', { name: 'Talk without a camera' }).click();
-    await phase(page, 'live');
-    await wire.sends(2, ({ type }) => type === 'input_audio_buffer.append');
-    assert.ok(wire.sent.every(({ message }) => !message.video_frames?.length));
-    await page.getByText('No camera. Tap to turn it on').waitFor();
     await hangUp(page);
   },
 

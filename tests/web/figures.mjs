@@ -230,7 +230,7 @@ if (!findBrowser()) {
 const wanted = positionals.length > 0 ? positionals : ['load', 'latency'];
 const env = { PARLEY_LIMITS__DUPLEX_SESSION_S: '7200' };
 const server = await startServer(flags.python, { model: flags.model, replays: true, env });
-const browser = await launch({ wav: flags.wav, fps: 20 });
+const browser = await launch({ wav: flags.wav, fps: 20, isWhole: true });
 try {
   for (const name of wanted) await figures[name]({ browser, base: server.base });
 } finally {

@@ -3,21 +3,8 @@
 import assert from 'node:assert/strict';
 
 import { openStill } from './support/browser.mjs';
-import {
-  activity,
-  assertHeard,
-  hangUp,
-  hearTurn,
-  mainButton,
-  messagesOf,
-  noteSupply,
-  phase,
-  tap,
-  until,
-  wiretap,
-} from './support/page.mjs';
+import { activity, hangUp, mainButton, phase, until, wiretap } from './support/page.mjs';
 import { startBelow, startProxy } from './support/proxy.mjs';
-import { envelope } from './support/sound.mjs';
 
 /** 200 ms there and back, one packet in a hundred lost, 1 Mbit/s. */
 const LINE = { delayMs: 100, bytesPerS: 125_000, loss: 0.01 };
@@ -46,37 +33,6 @@ export const lineScenarios = {
     } finally {
       await context.close();
       proxy.stop();
-    }
-  },
-
-  async small_sound({ browser, elsewhere }) {
-    // A server of another name is another machine to the page: sound crosses as 16-bit samples.
-    const { context, errors } = await openStill(browser, elsewhere);
-    try {
-      const page = await context.newPage();
-      const wire = wiretap(page);
-      await page.goto('/audio_duplex');
-      await tap(page);
-      await noteSupply(page);
-      await mainButton(page).click();
-      const { said, isLate } = await hearTurn(page);
-      await hangUp(page);
-
-      const units = wire.sent.filter(({ message }) => message.type === 'input_audio_buffer.append');
-      assert.ok(units.length > 3 && units.every(({ sound }) => sound.length === 16_000 * 2));
-      // Beside the samples: the message's type, and how much of the answer has been played.
-      assert.ok(units.every(({ bytes }) => bytes < 16_000 * 2 + 250));
-      const turn = messagesOf(wire, isLate);
-      assert.ok(turn.every(({ sound }) => sound.length % 2 === 0));
-      const sent = turn.flatMap(({ sound }) =>
-        Array.from({ length: sound.length / 2 }, (_, i) => sound.readInt16LE(2 * i) / 32768),
-      );
-      const { likeness } = assertHeard(said.levels, envelope(sent, 24000), said.gaps);
-      assert.deepEqual(errors, []);
-      const published = Math.ceil((16_000 * 4) / 3) * 4;
-      return `${Math.round((100 * units[0].bytes) / published)} % of the bytes of a published unit, likeness ${likeness.toFixed(3)}`;
-    } finally {
-      await context.close();
     }
   },
 

@@ -185,7 +185,7 @@ const PAGES = {
 
 /** A drawing as a film for the camera: one picture, again and again. @param {string} name */
 async function filmOf(name) {
-  const browser = await launch();
+  const browser = await launch({ isWhole: true });
   const page = await browser.newPage({ viewport: { width: 1280, height: 720 } });
   await page.setContent(`<body style="margin:0">${readFileSync(new URL(name, import.meta.url), 'utf8')}`);
   const picture = await page.screenshot({ type: 'jpeg', quality: 92 });
@@ -224,7 +224,7 @@ const out = flags.docs ? new URL('../../docs/images/', import.meta.url).pathname
 mkdirSync(out, { recursive: true });
 mkdirSync(flags.out, { recursive: true });
 const server = await startServer(flags.python, { model: flags.model, replays: true });
-const browser = await launch({ wav: flags.wav, film: await filmOf('scene.svg') });
+const browser = await launch({ wav: flags.wav, film: await filmOf('scene.svg'), isWhole: true });
 for (const [name, look] of wantedPictures()) {
   const [path, prepare, how] = PAGES[name];
   const { locale = 'en-GB', ...options } = LOOKS[look];

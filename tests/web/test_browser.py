@@ -24,7 +24,7 @@ from tests.web import speech
 ROOT = Path(__file__).parents[2]
 NODE = shutil.which("node")
 POCKET = ROOT / "packages/parley-pocket-data/parley_pocket_data"
-FILES = ("browser", "calls", "extras", "firefox", "lines", "pages")
+FILES = ("browser", "calls", "extras", "firefox", "lines", "pages", "whole")
 
 RECORDED = ["look_again", "below_a_path"]
 """Scenarios that look at recordings, whose server renders them: one after the other."""

@@ -88,7 +88,7 @@ export class Stage {
   async play(scenario, { isMoving }) {
     const { base } = this;
     const elsewhere = `http://${ELSEWHERE}:${new URL(base).port}`;
-    this.#browser ??= await launch({ wav: this.#how.wav, elsewhere });
+    this.#browser ??= await launch({ wav: this.#how.wav });
     this.#shared ??= await SharedContext.open(this.#browser, base);
     const opened = this.#shared.lend();
     if (isMoving) await opened.page.emulateMedia({ reducedMotion: 'no-preference' });

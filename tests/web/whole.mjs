@@ -1,0 +1,90 @@
+/**
+ * What only a browser with a window shows: permissions that are denied, and a page of another machine that is trusted
+ * by its name. The shell that other scenarios run in grants every device.
+ */
+
+import assert from 'node:assert/strict';
+
+import { allow, launch, openStill } from './support/browser.mjs';
+import {
+  assertHeard,
+  hangUp,
+  hearTurn,
+  mainButton,
+  messagesOf,
+  noteSupply,
+  phase,
+  tap,
+  wiretap,
+} from './support/page.mjs';
+import { envelope } from './support/sound.mjs';
+
+export const wholeScenarios = {
+  /** One browser for all three, which is started for them. */
+  async whole_browser({ wav, base, elsewhere }) {
+    const browser = await launch({ wav, elsewhere, isWhole: true });
+    try {
+      const { context, errors } = await openStill(browser, base);
+      await deniedMicrophone({ page: await context.newPage(), context, base });
+      await withoutCamera({ page: await context.newPage(), context, base });
+      assert.deepEqual(errors, []);
+      return await smallSound({ browser, elsewhere });
+    } finally {
+      await browser.close();
+    }
+  },
+};
+
+async function deniedMicrophone({ page, context, base }) {
+  await allow(context, base, []);
+  const wire = wiretap(page);
+  await page.goto('/half_duplex');
+  await mainButton(page).click();
+  await page.getByText('The microphone is not allowed here.').waitFor();
+  assert.ok(await page.getByText('Click the icon to the left of the address bar').isVisible());
+  assert.equal(wire.urls.length, 0, 'no place is taken');
+  assert.equal(await page.locator('main').getAttribute('data-phase'), 'idle');
+}
+
+async function withoutCamera({ page, context, base }) {
+  await allow(context, base, ['microphone']);
+  const wire = wiretap(page);
+  await page.goto('/omni');
+  await page.getByRole('button', { name: 'Talk without a camera' }).click();
+  await phase(page, 'live');
+  await wire.sends(2, ({ type }) => type === 'input_audio_buffer.append');
+  assert.ok(wire.sent.every(({ message }) => !message.video_frames?.length));
+  await page.getByText('No camera. Tap to turn it on').waitFor();
+  await hangUp(page);
+}
+
+async function smallSound({ browser, elsewhere }) {
+  // A server of another name is another machine to the page: sound crosses as 16-bit samples.
+  const { context, errors } = await openStill(browser, elsewhere);
+  try {
+    const page = await context.newPage();
+    const wire = wiretap(page);
+    await page.goto('/audio_duplex');
+    await tap(page);
+    await noteSupply(page);
+    await mainButton(page).click();
+    const { said, isLate } = await hearTurn(page);
+    await hangUp(page);
+
+    const units = wire.sent.filter(({ message }) => message.type === 'input_audio_buffer.append');
+    assert.ok(units.length > 3 && units.every(({ sound }) => sound.length === 16_000 * 2));
+    // Beside the samples: the message's type, and how much of the answer has been played.
+    assert.ok(units.every(({ bytes }) => bytes < 16_000 * 2 + 250));
+    const turn = messagesOf(wire, isLate);
+    assert.ok(turn.every(({ sound }) => sound.length % 2 === 0));
+    const sent = turn.flatMap(({ sound }) =>
+      Array.from({ length: sound.length / 2 }, (_, i) => sound.readInt16LE(2 * i) / 32768),
+    );
+    const { likeness } = assertHeard(said.levels, envelope(sent, 24000), said.gaps);
+    assert.deepEqual(errors, []);
+    const published = Math.ceil((16_000 * 4) / 3) * 4;
+    return `${Math.round((100 * units[0].bytes) / published)} % of the bytes of a published unit, likeness ${likeness.toFixed(3)}`;
+  } finally {
+    await context.close();
+  }
+}
