@@ -27,7 +27,6 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 MAIN, SPEECH, HOST = "main", "speech", "host"
 
@@ -93,8 +92,15 @@ class Streams:
     def wait(self, stream: str, point: dict[str, int]) -> None:
         """A stream, or the host, waits for a point."""
         clock = self._clocks[stream]
+        before = clock.get(SPEECH if stream == MAIN else MAIN, 0)
         for one, count in point.items():
             clock[one] = max(clock.get(one, 0), count)
+        if stream != HOST and clock.get(SPEECH if stream == MAIN else MAIN, 0) > before:
+            # What this stream has waited for may no longer harm it: nothing to watch until its
+            # next use.
+            self._shared = {
+                number: memory for number, memory in self._shared.items() if self._open(memory)
+            }
 
     def _is_behind(self, stream: str, stamp: Stamp) -> bool:
         return self._clocks[stream].get(stamp[0], 0) >= stamp[1]
@@ -158,16 +164,24 @@ class Streams:
 
     def _given_away(self) -> None:
         """Memory that nobody holds any more goes back to its own stream, in that one's order."""
-        for number, memory in list(self._shared.items()):
-            if not memory.alive.expired():
-                continue
-            del self._shared[number]
-            home = memory.home
-            assert home is not None
-            uses = [*memory.reads.items(), *([memory.written] if memory.written else [])]
-            for use in uses:
-                if use[0] not in memory.keeps:
-                    self._require(use, home, f"{home} gives away memory that {{}} may still use")
+        is_expired = torch.UntypedStorage._expired
+        gone = [
+            number for number, memory in self._shared.items() if is_expired(memory.alive.cdata)
+        ]
+        for number in gone:
+            memory = self._shared.pop(number)
+            for stream, _ in self._open(memory):
+                self.problems.append(f"{memory.home} gives away memory that {stream} may still use")
+
+    def _open(self, memory: _Memory) -> list[Stamp]:
+        """Uses that the memory's own stream neither is behind nor was told of."""
+        assert memory.home is not None
+        uses = [*memory.reads.items(), *([memory.written] if memory.written else [])]
+        return [
+            use
+            for use in uses
+            if use[0] not in memory.keeps and not self._is_behind(memory.home, use)
+        ]
 
     def _require(self, stamp: Stamp | None, stream: str, problem: str) -> None:
         if stamp is not None and not self._is_behind(stream, stamp):
@@ -184,16 +198,14 @@ class _Operators(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
-        results = [one for one in tree_leaves(out) if isinstance(one, Tensor)]
+        results = list(_tensors(out))
         views = {one.untyped_storage()._cdata for one in results}
         reads: list[Tensor] = []
         writes: list[Tensor] = []
         given = set()
         for number, spec in enumerate(func._schema.arguments):
             value = args[number] if number < len(args) else kwargs.get(spec.name)
-            for tensor in tree_leaves(value):
-                if not isinstance(tensor, Tensor):
-                    continue
+            for tensor in _tensors(value):
                 storage = tensor.untyped_storage()._cdata
                 given.add(storage)
                 if spec.alias_info is not None and spec.alias_info.is_write:
@@ -206,6 +218,14 @@ class _Operators(TorchDispatchMode):
             if tensor.untyped_storage()._cdata not in given:
                 self._streams.made(tensor)
         return out
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from _tensors(one)
 
 
 class _Readings(TorchFunctionMode):
