@@ -10,6 +10,7 @@ import torch
 from parley.models.minicpmo45.token2wav.flow_shape import FlowShape
 from parley.models.minicpmo45.token2wav.token2wav import Token2Wav
 from parley.models.minicpmo45.token2wav.vocoder_files import random_token2wav
+from parley.models.minicpmo45.token2wav.vocoder_layers import ResidualBlock
 from parley.models.minicpmo45.token2wav.voice_pack import VoicePack
 
 TINY_FLOW = FlowShape(
@@ -28,10 +29,22 @@ TINY_FLOW = FlowShape(
 )
 
 
-def tiny_token2wav(*, slots: int = 1, **options: Any) -> Token2Wav:
-    """Same classes as in service, small enough for a test; the pitch is about 200 Hz."""
+def tiny_token2wav(
+    *, slots: int = 1, has_all_convolutions: bool = False, **options: Any
+) -> Token2Wav:
+    """Same classes as in service, small enough for a test; the pitch is about 200 Hz.
+
+    Args:
+        has_all_convolutions: the vocoder's residual blocks have three pairs of convolutions as
+            published, else their first pair: what they hear of the frames around is less, and most
+            of a tiny vocoder's time is that of its 72 convolutions.
+    """
     options.setdefault("prompt_frames", 80)
     speech = random_token2wav(slots=slots, shape=TINY_FLOW, channels=16, steps=3, **options)
+    for block in speech.vocoder.modules() if not has_all_convolutions else []:
+        if isinstance(block, ResidualBlock):
+            for name in ("convs1", "convs2", "activations1", "activations2"):
+                setattr(block, name, getattr(block, name)[:1])
     with torch.no_grad():
         speech.vocoder.f0_predictor.classifier.bias.fill_(200.0)
     return speech

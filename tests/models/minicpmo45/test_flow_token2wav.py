@@ -60,7 +60,7 @@ def turns_with_first_windows(first_tokens: int, *, is_causal: bool) -> list[list
     window."""
     waves: list[list[Wave]] = []
     for buffer in (TurnBuffer(), TurnBuffer(first_tokens)):
-        speech = tiny_token2wav(is_causal=is_causal)
+        speech = tiny_token2wav(is_causal=is_causal, has_all_convolutions=True)
         speech.begin(0, speech.prime(tiny_voice()))
         waves.append(say(speech, 0, buffer.add(tokens_of(1, 110), is_last=True)))
     assert len(waves[1][0]) == 960 * first_tokens

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from parley.models.minicpmo45.audio_encoder.live_steps import LiveSteps
 from parley.models.minicpmo45.audio_encoder.mel import LiveMelOptions
@@ -24,6 +23,7 @@ from parley.models.minicpmo45.config import make_config
 from parley.models.minicpmo45.memory import GRAPHS_BYTES, GRAPHS_SLOT_BYTES
 from parley.models.minicpmo45.planning import MOST_SLOTS
 from parley.models.minicpmo45.random_model import full_sizes
+from parley.models.minicpmo45.roofline.meter import Returned, tensors_of
 from parley.models.minicpmo45.roofline.steps import PaperModel
 from parley.models.minicpmo45.runtime.graphs import GRAPHS_LIMIT
 from parley.models.minicpmo45.runtime.streams import SPEECH_KINDS
@@ -35,28 +35,35 @@ LONGEST_CONTEXT = 31_744
 
 
 class Peak(TorchDispatchMode):
-    """The most bytes that were alive at once, of what was made within."""
+    """The most bytes that were alive at once, of what was made within.
 
-    def __init__(self) -> None:
+    Args:
+        returned: what operators are known to return; layers repeat the same ones.
+    """
+
+    def __init__(self, returned: Returned) -> None:
         super().__init__()
         self.most = 0
         self._alive: dict[int, tuple[StorageWeakRef, int]] = {}
+        self._returned = returned
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        given = {
-            tensor.untyped_storage()._cdata
-            for tensor in tree_leaves((args, kwargs))
-            if isinstance(tensor, Tensor)
-        }
-        for tensor in tree_leaves(out):
-            storage = tensor.untyped_storage() if isinstance(tensor, Tensor) else None
-            if storage is not None and storage._cdata not in given:
+        kwargs = kwargs or {}
+        inputs = list(tensors_of((args, kwargs)))
+        key = self._returned.key(func, args, kwargs, inputs)
+        out = self._returned.run(func, args, kwargs, key)
+        given = {tensor.untyped_storage()._cdata for tensor in inputs}
+        made = False
+        for tensor in tensors_of(out):
+            storage = tensor.untyped_storage()
+            if storage._cdata not in given:
                 self._alive[storage._cdata] = (StorageWeakRef(storage), storage.nbytes())
-        for number, (reference, _) in list(self._alive.items()):
-            if reference.expired():
-                del self._alive[number]
-        self.most = max(self.most, sum(size for _, size in self._alive.values()))
+                made = True
+        if made:
+            for number, (reference, _) in list(self._alive.items()):
+                if reference.expired():
+                    del self._alive[number]
+            self.most = max(self.most, sum(size for _, size in self._alive.values()))
         return out
 
 
@@ -67,6 +74,7 @@ def captured(slots: int, context_tokens: int) -> dict[tuple[str, Hashable], tupl
     config = make_config(raw)
     paper = PaperModel(slots=slots, context_tokens=context_tokens, config=config)
     found: dict[tuple[str, Hashable], tuple[int, int]] = {}
+    returned = Returned()
 
     def run(
         kind: str,
@@ -75,7 +83,7 @@ def captured(slots: int, context_tokens: int) -> dict[tuple[str, Hashable], tupl
         inputs: Sequence[Tensor],
     ) -> tuple[Tensor, ...]:
         mine = [torch.empty_like(tensor, device="meta") for tensor in inputs]
-        with torch.inference_mode(), Peak() as peak:
+        with torch.inference_mode(), Peak(returned) as peak:
             results = function(*mine)
         found[kind, shape] = (sum(one.nbytes for one in (*mine, *results)), peak.most)
         return tuple(result.clone() for result in results)

@@ -151,7 +151,7 @@ def test_contexts_are_read_once_per_step_whatever_the_number_of_rows() -> None:
 
 def test_everything_is_counted_on_tensors_without_memory() -> None:
     paper = tiny()
-    assert all(one.device == META for one in paper._weights())
+    assert all(one.device == META for one in paper._weights)
     assert all(one.device == META for one in paper._caches())
 
 

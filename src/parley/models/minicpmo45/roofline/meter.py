@@ -9,7 +9,7 @@ inputs and outputs as if none came from a cache of the chip. Knows nothing of mo
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -97,57 +97,98 @@ class Count:
         return sum(op.flops for op in self.ops)
 
 
+class Returned:
+    """What operators return on tensors without memory.
+
+    Layers repeat the same operators, and PyTorch works out the shapes of many results in Python:
+    here that is done once for equal inputs.
+    """
+
+    def __init__(self) -> None:
+        # No tensor is kept: whoever asks may count what is alive.
+        self._known: dict[Hashable, tuple[torch.Size, tuple[int, ...], torch.dtype]] = {}
+
+    def key(self, func: Any, args: Any, kwargs: Any, inputs: Sequence[Tensor]) -> Hashable | None:
+        """What an operator's result follows from; None where it has to be run each time.
+
+        Args:
+            inputs: all tensors of `args` and `kwargs`.
+        """
+        is_pure = not func._schema.is_mutable and all(tensor.is_meta for tensor in inputs)
+        return (func, _facts(args), _facts(kwargs)) if is_pure and inputs else None
+
+    def run(self, func: Any, args: Any, kwargs: Any, key: Hashable | None) -> Any:
+        """An operator's result."""
+        if key is not None and (known := self._known.get(key)) is not None:
+            shape, stride, dtype = known
+            return torch.empty_strided(shape, stride, dtype=dtype, device="meta")
+        if func._opname == "_weight_int4pack_mm" and args[0].is_meta:
+            # torch knows this operator's shapes for its own fake tensors only.
+            out = args[0].new_empty(args[0].shape[0], 8 * args[1].shape[0])
+        else:
+            out = func(*args, **kwargs)
+        if key is not None and isinstance(out, Tensor) and out.is_meta:
+            given = {_storage(tensor) for tensor in tensors_of((args, kwargs))}
+            if _storage(out) not in given:
+                self._known[key] = (out.shape, out.stride(), out.dtype)
+        return out
+
+
+def _facts(tree: Any) -> Any:
+    if isinstance(tree, Tensor):
+        return (tree.shape, tree.stride(), tree.dtype)
+    if isinstance(tree, list | tuple):
+        return tuple([_facts(one) for one in tree])
+    if isinstance(tree, dict):
+        return tuple([(name, _facts(one)) for name, one in tree.items()])
+    return tree
+
+
 class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts what runs inside of it; use it under `torch.inference_mode`, so that a product is one
     operator.
 
     Args:
         weights, caches: tensors whose reading is counted apart.
+        returned: what operators are known to return.
     """
 
-    def __init__(self, weights: Iterable[Tensor] = (), caches: Iterable[Tensor] = ()) -> None:
+    def __init__(
+        self,
+        weights: Iterable[Tensor] = (),
+        caches: Iterable[Tensor] = (),
+        returned: Returned | None = None,
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.count = Count()
         self._weights = {_storage(tensor) for tensor in weights}
         self._caches = {_storage(tensor) for tensor in caches}
-        # Layers repeat the same operators: what one returns is worked out once.
-        self._known: dict[Any, tuple[Op, Tensor]] = {}
+        self._returned = returned or Returned()
+        self._ops: dict[Hashable, Op] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        inputs = list(_tensors((args, kwargs)))
-        is_pure = not func._schema.is_mutable and all(tensor.is_meta for tensor in inputs)
-        key = (func, self._key(args), self._key(kwargs)) if is_pure and inputs else None
-        if key in self._known:
-            op, like = self._known[key]
+        inputs = list(tensors_of((args, kwargs)))
+        key = self._returned.key(func, args, kwargs, inputs)
+        out = self._returned.run(func, args, kwargs, key)
+        # An operator costs the same for equal inputs of the same kinds.
+        known = (key, tuple([self._kind(tensor) for tensor in inputs]))
+        if key is not None and (op := self._ops.get(known)) is not None:
             self.count.ops.append(op)
-            return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device="meta")
+            return out
         name = f"{func.namespace}::{func._opname}"
-        if name == "aten::_weight_int4pack_mm" and args[0].is_meta:
-            # torch knows this operator's shapes for its own fake tensors only.
-            out = args[0].new_empty(args[0].shape[0], 8 * args[1].shape[0])
-        else:
-            out = func(*args, **kwargs)
-        outputs = list(_tensors(out))
+        outputs = list(tensors_of(out))
         self.count.copies += _crosses(inputs, outputs)
         if self._is_launched(func, name, inputs, outputs):
             op = self._op(name, args, inputs, outputs)
             self.count.ops.append(op)
             if key is not None and isinstance(out, Tensor) and out.is_meta:
-                self._known[key] = (op, out)
+                self._ops[known] = op
         return out
 
-    def _key(self, tree: Any) -> Any:
-        """What an operator's cost and result follow from."""
-        if isinstance(tree, Tensor):
-            place = _storage(tree)
-            kind = 2 * (place in self._weights) + (place in self._caches)
-            return (tree.shape, tree.stride(), tree.dtype, kind)
-        if isinstance(tree, list | tuple):
-            return tuple(self._key(one) for one in tree)
-        if isinstance(tree, dict):
-            return tuple((name, self._key(one)) for name, one in tree.items())
-        return tree
+    def _kind(self, tensor: Tensor) -> int:
+        place = _storage(tensor)
+        return 2 * (place in self._weights) + (place in self._caches)
 
     def _op(self, name: str, args: Any, inputs: list[Tensor], outputs: list[Tensor]) -> Op:
         weight_bytes = cache_bytes = other_bytes = 0
@@ -199,14 +240,15 @@ class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         yield from ((tensor, _nbytes(tensor)) for tensor in outputs)
 
 
-def _tensors(tree: Any) -> Iterable[Tensor]:
+def tensors_of(tree: Any) -> Iterable[Tensor]:
+    """All tensors of nested lists, tuples and dictionaries."""
     if isinstance(tree, Tensor):
         yield tree
     elif isinstance(tree, list | tuple):
         for one in tree:
-            yield from _tensors(one)
+            yield from tensors_of(one)
     elif isinstance(tree, dict):
-        yield from _tensors(list(tree.values()))
+        yield from tensors_of(list(tree.values()))
 
 
 def _storage(tensor: Tensor) -> int:

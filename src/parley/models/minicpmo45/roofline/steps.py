@@ -14,6 +14,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -33,7 +34,7 @@ from parley.models.minicpmo45.llm.steps import LanguageSteps
 from parley.models.minicpmo45.model import ANSWER_RESERVE
 from parley.models.minicpmo45.quantize import Kind, packed
 from parley.models.minicpmo45.random_model import ByteTokenizer
-from parley.models.minicpmo45.roofline.meter import Count, Meter
+from parley.models.minicpmo45.roofline.meter import Count, Meter, Returned
 from parley.models.minicpmo45.runtime.attention import SlotAttention
 from parley.models.minicpmo45.runtime.caches import SlotCache, Span
 from parley.models.minicpmo45.runtime.graphs import Function, GraphRunner
@@ -151,6 +152,7 @@ class PaperModel:
                 rebuild(META)
         if kind != "none":
             _pack(network, kind)
+        self._returned = Returned()
         self.graphs = CountingGraphs(self._meter)
         network.llm.attention = SlotAttention()
         capacity = context_tokens + ANSWER_RESERVE
@@ -208,9 +210,13 @@ class PaperModel:
         return StepKind(name, stage, times, meter.count, self.graphs.captured)
 
     def _meter(self) -> Meter:
-        return Meter(self._weights(), self._caches())
+        return Meter(self._weights, self._caches(), self._returned)
 
-    def _weights(self) -> Iterable[Tensor]:
+    @cached_property
+    def _weights(self) -> list[Tensor]:
+        return list(self._all_weights())
+
+    def _all_weights(self) -> Iterable[Tensor]:
         for network in (self.network, self.voice.flow, self.voice.vocoder):
             yield from network.parameters()
             yield from network.buffers()
