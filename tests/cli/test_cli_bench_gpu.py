@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,11 @@ from parley.cli.bench import app, gpu, gpu_goldens, gpu_overlap
 from parley.cli.bench.gpu_plan import GpuPlan, TimeBudget, plan_of_flags, read_plan
 from parley.errors import SetupError
 from parley.models.minicpmo45 import loading, trial
+from parley.models.minicpmo45.conversation import speech
 from parley.models.minicpmo45.quantize import Groups
 from parley.models.minicpmo45.random_model import small_sizes
 from parley.models.minicpmo45.trial import judged, not_run
+from parley.models.minicpmo45.tts.turns import SpokenTurn
 from parley.settings import ModelSettings
 
 SMALL = ModelSettings(random_weights=True, device="cpu", dtype="bfloat16", context_tokens=2048)
@@ -27,7 +30,11 @@ pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.mark.slow
-def test_one_command_writes_one_report_for_people_and_one_for_programs(tmp_path: Path) -> None:
+def test_one_command_writes_one_report_for_people_and_one_for_programs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Random weights do not end a sentence by themselves: two seconds of each instead of twenty.
+    monkeypatch.setattr(speech, "SpokenTurn", partial(SpokenTurn, block_limit=50))
     out = tmp_path / "card"
     command = ["gpu", "--size", "small", "--device", "cpu", "--slots", "1", "--units", "1"]
 

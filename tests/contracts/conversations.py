@@ -112,7 +112,7 @@ class Style:
             self.reply(streaming=streaming),
         ]
 
-    def units(self, seed: int = 13, count: int = 6) -> list[Work]:
+    def units(self, seed: int = 13, count: int = 5) -> list[Work]:
         """Some seconds of duplex: voice, then silence, with a picture now and then."""
         options = DuplexConfig(
             force_listen_count=0,

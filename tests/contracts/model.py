@@ -55,6 +55,10 @@ from parley.errors import BadInput, ContextFull
 NAMES: Final = ("chat", "turns", "units")
 """The conversations of `Style.conversations`, in its order."""
 
+FEW: Final = {"chat": {}, "turns": {}, "units": {"count": 4}}
+"""Options of conversations that are played many times: units in which the model listens, speaks,
+ends its turn and speaks again."""
+
 
 class ModelContract:
     """Inherit, and say how to `make` the model."""
@@ -294,7 +298,7 @@ class ModelContract:
 
     @pytest.mark.parametrize(("name", "cut"), [("chat", 1), ("turns", 2), ("units", 2)])
     def test_after_a_failure_at_any_stage_a_rollback_restores(self, model, cast, name, cut):
-        works = self.conversation(name)
+        works = self.conversation(name, **FEW[name])
         cast.play(0, works[:cut])
         mark = model.mark(0)
         counts = cast.stages_of(0, works[cut:])
@@ -313,7 +317,7 @@ class ModelContract:
     # Failures.
 
     def test_opening_makes_any_row_usable_again(self, alone, cast):
-        works = self.style.units()
+        works = self.style.units(**FEW["units"])
         expected = {name: alone(name) for name in NAMES}
 
         for number, (stage, count) in enumerate(cast.stages_of(0, works).items()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,8 @@ import torch
 
 from parley.models.minicpmo45.token2wav.flow_shape import FlowShape
 from parley.models.minicpmo45.token2wav.token2wav import Token2Wav
+from parley.models.minicpmo45.token2wav.vocoder import excitation_noise
+from parley.models.minicpmo45.token2wav.vocoder_causal import uniform_noise
 from parley.models.minicpmo45.token2wav.vocoder_files import random_token2wav
 from parley.models.minicpmo45.token2wav.vocoder_layers import ResidualBlock
 from parley.models.minicpmo45.token2wav.voice_pack import VoicePack
@@ -28,6 +31,8 @@ TINY_FLOW = FlowShape(
     estimator_inner=32,
 )
 
+_NOISE = {False: functools.cache(excitation_noise), True: functools.cache(uniform_noise)}
+
 
 def tiny_token2wav(
     *, slots: int = 1, has_all_convolutions: bool = False, **options: Any
@@ -45,6 +50,8 @@ def tiny_token2wav(
         if isinstance(block, ResidualBlock):
             for name in ("convs1", "convs2", "activations1", "activations2"):
                 setattr(block, name, getattr(block, name)[:1])
+    # The same for every vocoder, and large.
+    speech.vocoder.make_noise = _NOISE[speech.is_causal]  # type: ignore[method-assign]
     with torch.no_grad():
         speech.vocoder.f0_predictor.classifier.bias.fill_(200.0)
     return speech

@@ -35,7 +35,7 @@ def save(folder: Path, speech: Token2Wav, *, prefix: str = "") -> None:
 @pytest.mark.parametrize("prefix", ["", "generator."])
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_files_in_the_published_layout_load(tmp_path: Path, prefix: str, is_causal: bool) -> None:
-    speech = tiny_token2wav(is_causal=is_causal)
+    speech = tiny_token2wav(is_causal=is_causal, has_all_convolutions=True)
     save(tmp_path, speech, prefix=prefix)
 
     loaded = load_token2wav(tmp_path, slots=1, steps=3, prompt_frames=80)

@@ -376,6 +376,11 @@ class Estimator(nn.Module):
 
         Scales come out as `1 + scale`, ready to multiply with.
         """
+        if t.is_meta:
+            # Nothing is run: for operators on "meta" PyTorch imports its compiler, a second of
+            # processor time that a memory plan needs not take.
+            blocks = self.in_proj.weight.new_empty(len(self.blocks), 9, self.width)
+            return Modulation(blocks, blocks.new_empty(2, self.width))
         code = self.t_embedder(t)
         parts = [block.modulate(code) for block in self._blocks()]
         blocks = torch.stack(parts)
