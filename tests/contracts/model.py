@@ -250,7 +250,7 @@ class ModelContract:
     # Marks.
 
     @pytest.mark.parametrize(
-        ("name", "cut"), [("chat", 2), ("turns", 2), ("turns", 4), ("units", 5)]
+        ("name", "cut"), [("chat", 2), ("turns", 2), ("turns", 4), ("units", 8)]
     )
     def test_a_rolled_back_row_goes_on_as_if_nothing_had_happened(self, model, cast, name, cut):
         works = self.conversation(name)
