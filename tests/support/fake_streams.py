@@ -165,9 +165,7 @@ class Streams:
     def _given_away(self) -> None:
         """Memory that nobody holds any more goes back to its own stream, in that one's order."""
         is_expired = torch.UntypedStorage._expired
-        gone = [
-            number for number, memory in self._shared.items() if is_expired(memory.alive.cdata)
-        ]
+        gone = [number for number, memory in self._shared.items() if is_expired(memory.alive.cdata)]
         for number in gone:
             memory = self._shared.pop(number)
             for stream, _ in self._open(memory):
