@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import ipaddress
 import ssl
 import stat
 from pathlib import Path
@@ -63,6 +64,26 @@ def test_ours_is_replaced_before_it_expires(tmp_path: Path, days: float):
     assert stat.S_IMODE(key.stat().st_mode) == 0o600
     assert sorted(file.name for file in tmp_path.iterdir()) == ["cert.pem", "key.pem"]
     assert tls.ensure_certificate(cert, key) is None
+
+
+@pytest.mark.parametrize(
+    ("host", "name"),
+    [
+        ("192.0.2.7", x509.IPAddress(ipaddress.ip_address("192.0.2.7"))),
+        ("fe80::7%eth0", x509.IPAddress(ipaddress.ip_address("fe80::7"))),
+        ("calls.example", x509.DNSName("calls.example")),
+    ],
+)
+def test_ours_names_where_the_server_listens(tmp_path: Path, host: str, name: x509.GeneralName):
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+
+    tls.ensure_certificate(cert, key, host)
+
+    parsed = x509.load_pem_x509_certificate(cert.read_bytes())
+    names = list(parsed.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
+    assert name in names
+    assert set(tls.local_names()) == set(names) - {name}
+    assert tls.local_names("0.0.0.0") == tls.local_names("") == tls.local_names("::")
 
 
 def test_ours_of_an_older_version_that_could_sign_others_is_replaced(tmp_path: Path):

@@ -1,11 +1,15 @@
 """Keep-alive and limits of one connection, on a transport that does nothing by itself."""
 
 import asyncio
+import socket
+import struct
 from typing import Any, cast
 
 import pytest
+from tests.support.gateways import until
 from tests.support.patience import HANG_S
 
+from parley.transport.acknowledged import acknowledged_bytes
 from parley.transport.connection import INBOX_MESSAGES, TURN_FRAMES, Connection
 from parley.transport.framing import (
     CLOSE,
@@ -163,6 +167,69 @@ async def test_output_that_does_not_move_for_the_limit_ends_the_connection():
     assert still_open
     assert connection.closed.result().is_slow
     assert wire.frames[-1] == (CLOSE, close_payload(1008, "too slow"))
+
+
+class Kernel:
+    """A socket whose kernel says what is in flight and what was acknowledged."""
+
+    family = socket.AF_INET
+
+    def __init__(self) -> None:
+        self.in_flight, self.acknowledged = 0, 0
+
+    def getsockopt(self, level: int, option: int, size: int) -> bytes:
+        told = bytearray(size)
+        struct.pack_into("=I", told, 24, self.in_flight)
+        struct.pack_into("=Q", told, 120, self.acknowledged)
+        return bytes(told)
+
+
+async def test_a_path_that_carries_nothing_ends_the_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(socket, "TCP_INFO", 11, raising=False)
+    connection, wire = open_connection(in_flight_s=5, ping_every_s=100)
+    kernel = Kernel()
+    monkeypatch.setattr(wire, "get_extra_info", lambda name: kernel, raising=False)
+    now = asyncio.get_running_loop().time()
+
+    for second in range(1, 10):  # slowly, but something arrives
+        kernel.in_flight, kernel.acknowledged = 9, second
+        connection.tick(now + 4 * second)
+    kernel.in_flight = 0
+    connection.tick(now + 60)  # nothing to be acknowledged
+    kernel.in_flight = 9
+    for second in (61, 65):
+        connection.tick(now + second)
+    still_open = connection.is_open
+    connection.tick(now + 66.1)
+
+    assert still_open
+    assert connection.closed.result().code == 1006
+    assert "acknowledged" in connection.closed.result().reason
+    assert wire.is_aborted
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_INFO"), reason="the system does not tell")
+async def test_output_that_a_peer_does_not_read_is_not_in_flight() -> None:
+    leave = asyncio.Event()
+
+    async def reads_nothing(reader: object, writer: asyncio.StreamWriter) -> None:
+        await leave.wait()
+        writer.close()
+
+    server = await asyncio.start_server(reads_nothing, "127.0.0.1", 0, limit=1)
+    _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+
+    writer.write(b"x" * (64 << 20))
+    transport = writer.transport
+    await until(
+        lambda: transport.get_write_buffer_size() > 0 and acknowledged_bytes(transport) is None
+    )
+
+    leave.set()
+    transport.abort()
+    server.close()
 
 
 async def test_slow_but_moving_output_is_patience():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -286,6 +287,52 @@ async def test_a_session_on_its_way_to_another_worker_is_not_ended_where_it_was(
 
     # The other one had arrived, or nobody could go on with it.
     assert ended == ["there"]
+
+
+@pytest.mark.parametrize(
+    ("others", "is_connected", "goes"),
+    [
+        (("parrot",), False, True),
+        (("parrot",), True, False),
+        (("crow",), False, False),
+        ((), False, False),
+    ],
+    ids=["there is room", "its client is connected", "another model", "nobody else"],
+)
+async def test_a_session_whose_worker_cannot_be_reached_goes_where_it_can(
+    others: tuple[str, ...], is_connected: bool, goes: bool
+) -> None:
+    gateway, ended = Young(), list[str]()
+    rebuilt = gateway.rebuilds()
+    giving = asyncio.create_task(gateway.gives_copies())
+    here = gateway.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
+    gateway.copies.told(CopyBegun("lease", 1, here.hello.fingerprint))
+    for model in others:
+        there = msgspec.structs.replace(hello(worker_id="other"), model=model)
+        gateway.pool.welcome(there, object())
+    moving = Moving(
+        kept=gateway.kept,
+        copies=gateway.copies,
+        rebuilding=None,  # type: ignore[arg-type]
+        dispatcher=SimpleNamespace(worker_pool=gateway.pool),  # type: ignore[arg-type]
+        hand_over=None,  # type: ignore[arg-type]
+        end=lambda lease: ended.append(lease.lease_id),
+    )
+    lease = gateway.pool.find_lease("lease")
+    assert lease is not None
+    if is_connected:
+        lease = gateway.kept.take(lease)
+        assert lease is not None
+
+    moving.leave_unreachable(lease)
+
+    assert not lease.worker.is_usable
+    await until(lambda: bool(rebuilt) == goes)
+    assert gateway.kept.is_kept(lease) == (not goes and not is_connected)
+    moving.leave()
+    assert ended == (["lease"] if goes else []), "where it was"
+    await gateway.kept.close()
+    giving.cancel()
 
 
 async def test_who_leaves_while_a_session_is_rebuilt_keeps_no_slot(tmp_path: Path) -> None:

@@ -122,6 +122,10 @@ class KeptSessions:
         if lease.is_lost:
             self._worker_lost(kept)
 
+    def is_kept(self, lease: Lease) -> bool:
+        """Whether nobody is connected to a session, and it waits here."""
+        return lease.lease_id in self._kept
+
     def can_be_rebuilt(self, lease: Lease) -> bool:
         """Whether there is a copy of a session, should its worker be lost."""
         return self.rebuild is not None and self._copies.fingerprint(lease.lease_id) is not None

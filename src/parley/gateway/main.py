@@ -220,7 +220,7 @@ class Gateway:
             log.info("no certificate to reload")
             return False
         try:
-            ensure_certificate(gateway.ssl_certfile, gateway.ssl_keyfile)
+            ensure_certificate(gateway.ssl_certfile, gateway.ssl_keyfile, gateway.host)
             trial = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             trial.load_cert_chain(gateway.ssl_certfile, gateway.ssl_keyfile)
             context.load_cert_chain(gateway.ssl_certfile, gateway.ssl_keyfile)
@@ -283,7 +283,7 @@ class Gateway:
         gateway = self.settings.gateway
         if gateway.http:
             return {}
-        why = ensure_certificate(gateway.ssl_certfile, gateway.ssl_keyfile)
+        why = ensure_certificate(gateway.ssl_certfile, gateway.ssl_keyfile, gateway.host)
         if why is not None:
             log.info("certificate made", file=str(gateway.ssl_certfile), why=why)
         return {

@@ -1,8 +1,8 @@
-"""Sessions leave a worker that is drained: each goes on at another one, as if its worker had been
-lost, but at a moment that suits it.
+"""Sessions leave a worker that is drained, or that cannot be reached: each goes on at another one,
+as if its worker had been lost.
 
-A slot is taken first; only then is the session stopped between two turns or units. Where there is
-no slot it stays where it is.
+Of a worker that is drained a session leaves at a moment that suits it: a slot is taken first; only
+then is it stopped between two turns or units. Where there is no slot it stays where it is.
 """
 
 from __future__ import annotations
@@ -62,6 +62,23 @@ class Moving:
         task.add_done_callback(logs.report_failure)
         self._tasks[worker.worker_id] = task
         return task
+
+    def leave_unreachable(self, lease: Lease) -> None:
+        """The worker of this session is alive and cannot be reached: a session without a connection
+        goes on at another one that has room and its copy. Where there is none it stays."""
+        worker, pool = lease.worker, self._dispatcher.worker_pool
+        pool.unreachable(worker)
+        current = worker.leases.get(lease.lease_id)
+        if current is None or not self._kept.is_kept(current):
+            return
+        fingerprint = self._copies.fingerprint(current.lease_id)
+        if fingerprint is not None and any(
+            other.free_slots and other.hello.fingerprint == fingerprint
+            for other in pool
+            if other is not worker
+        ):
+            log.info("session moves", session_id=current.session_id, worker=worker.worker_id)
+            self._part(current)
 
     def leave(self) -> None:
         """The next gateway will find a session that has not arrived yet where it was: it does not

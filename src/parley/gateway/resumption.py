@@ -8,7 +8,7 @@ hands, so nobody without the token can disturb a session.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import ExitStack
 from typing import Any, Final, TypeVar
 
@@ -55,12 +55,17 @@ def wants_resume(request: UpgradeRequest) -> bool:
 
 
 class Resumption:
-    """See the module's text."""
+    """See the module's text.
+
+    Args:
+        unreachable: told the lease of a session whose worker could not be reached.
+    """
 
     def __init__(
         self,
         *,
         kept: KeptSessions,
+        unreachable: Callable[[Lease], None],
         relay: SessionRelay,
         admission: Admission,
         upstream_settings: UpstreamSettings,
@@ -68,6 +73,7 @@ class Resumption:
         clock: Clock,
     ) -> None:
         self._kept = kept
+        self._unreachable = unreachable
         self._relay = relay
         self._admission = admission
         self._settings = upstream_settings
@@ -166,6 +172,8 @@ class Resumption:
         log.warning("worker not reached", worker=lease.worker.worker_id, why=str(failure))
         # Whether its worker is lost, and another one goes on, will be known when it asks again.
         self._metrics.resumption("unreachable")
+        if reason is None and lease.worker.is_connected:
+            self._unreachable(lease)
         connection.close(AGAIN_CODE, "try again")
 
     def _not_found(self, connection: Connection, session_id: str, client: Client) -> None:

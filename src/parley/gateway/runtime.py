@@ -262,6 +262,7 @@ class GatewayRuntime:
             relay=session_relay,
             resumption=Resumption(
                 kept=self.kept_sessions,
+                unreachable=self.moving.leave_unreachable,
                 relay=session_relay,
                 admission=self.admission,
                 upstream_settings=self.upstream_settings,

@@ -32,9 +32,12 @@ RENEW_DAYS: Final = 30
 log = logs.get(__name__)
 
 
-def ensure_certificate(cert: Path, key: Path) -> str | None:
+def ensure_certificate(cert: Path, key: Path, host: str = "") -> str | None:
     """Make a self-signed pair if neither file exists, or if the pair is one that we made and that
     must be replaced. Gives why one was made; None when all stays as it is.
+
+    Args:
+        host: where the server listens; a new pair names it, too.
 
     Raises:
         SetupError: one of the two is missing, or they cannot be written.
@@ -53,7 +56,7 @@ def ensure_certificate(cert: Path, key: Path) -> str | None:
             hint="Put both files in place, or remove both to have a new pair made.",
         )
     try:
-        _write_pair(cert, key)
+        _write_pair(cert, key, host)
     except OSError as error:
         raise SetupError(
             f"The certificate cannot be written to {cert.parent}: {error.strerror}.",
@@ -104,13 +107,21 @@ def _check_key(key: Path) -> None:
         )
 
 
-def local_names() -> list[x509.GeneralName]:
-    """What clients may call this machine: localhost, its host name, its addresses."""
+def local_names(host: str = "") -> list[x509.GeneralName]:
+    """What clients may call this machine: localhost, its host name, its addresses, and where it
+    listens."""
     from cryptography import x509
 
     hostname = socket.gethostname()
     names = dict.fromkeys(["localhost", hostname, socket.getfqdn()])
     addresses = dict.fromkeys(["127.0.0.1", "::1", *_addresses(hostname)])
+    try:
+        listens_at = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        names[host] = None
+    else:
+        if not listens_at.is_unspecified:
+            addresses[str(listens_at)] = None
     dns = [x509.DNSName(name) for name in names if name.isascii() and _is_dns(name)]
     return [*dns, *(x509.IPAddress(ipaddress.ip_address(one)) for one in addresses)]
 
@@ -167,8 +178,8 @@ def _addresses(hostname: str) -> list[str]:
     return found
 
 
-def _write_pair(cert: Path, key: Path) -> None:
-    certificate, private = make_pair(local_names(), VALID_DAYS)
+def _write_pair(cert: Path, key: Path, host: str) -> None:
+    certificate, private = make_pair(local_names(host), VALID_DAYS)
     replace_whole(key, private, mode=0o600)
     # A start that comes between the two finds a pair that does not fit, and makes another.
     replace_whole(cert, certificate, mode=0o644)

@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import cast
 
+from parley.transport.acknowledged import acknowledged_bytes
 from parley.transport.allowance import Allowance
 from parley.transport.framing import (
     BINARY,
@@ -113,6 +114,8 @@ class Connection(asyncio.Protocol):
         self._written = 0
         self._drained = 0
         self._progress_at = 0.0
+        self._acknowledged: int | None = None
+        self._acknowledged_at = 0.0
         self._next_ping_at = 0.0
         self._pinged_at: float | None = None
         self.closed: asyncio.Future[Closure] = self._loop.create_future()
@@ -295,10 +298,12 @@ class Connection(asyncio.Protocol):
     def forgive(self, late_s: float) -> None:
         """This process stood still for `late_s`: the peer gets that much more time."""
         self._progress_at += late_s
+        self._acknowledged_at += late_s
         self._next_ping_at += late_s
 
     def tick(self, now: float) -> None:
-        """Once a second: keep-alive, and give up on a peer that stopped reading."""
+        """Once a second: keep-alive, and give up on a peer that stopped reading, and on a path that
+        carries nothing."""
         transport = self._transport
         if transport is None or self.state not in (OPEN, CLOSING):
             return
@@ -308,6 +313,10 @@ class Connection(asyncio.Protocol):
             self._drained, self._progress_at = drained, now
         elif now - self._progress_at >= self._limits.stall_s:
             self._give_up(waiting)
+            return
+        if self._is_cut_off(transport, now):
+            self._end(Closure(1006, f"nothing acknowledged for {self._limits.in_flight_s:g} s"))
+            transport.abort()
             return
         if now < self._next_ping_at or self._close_sent:
             return
@@ -323,6 +332,16 @@ class Connection(asyncio.Protocol):
             transport.abort()
 
     # Inside
+
+    def _is_cut_off(self, transport: asyncio.Transport, now: float) -> bool:
+        """Whether what is in flight has been so for too long."""
+        if self._limits.in_flight_s is None:
+            return False
+        acknowledged = acknowledged_bytes(transport)
+        if acknowledged is None or acknowledged != self._acknowledged:
+            self._acknowledged, self._acknowledged_at = acknowledged, now
+            return False
+        return now - self._acknowledged_at >= self._limits.in_flight_s
 
     @property
     def _is_deaf(self) -> bool:

@@ -13,6 +13,10 @@ class ConnectionLimits:
     message_bytes: int = 16 << 20
     output_bytes: int = 8 << 20
     stall_s: float = 10.0
+    """How long output may wait here without moving."""
+    in_flight_s: float | None = None
+    """How long output may be under way without any of it being acknowledged; None: as long as the
+    system tries."""
     ping_every_s: float = 20.0
     ping_limit_s: float = 20.0
     messages_per_s: float = 200.0
