@@ -3,6 +3,7 @@ is sent; every operation says what it does."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -116,13 +117,13 @@ async def test_no_request_brings_an_undocumented_answer(tmp_path: Path) -> None:
     assert len({path for _, path, _, _, _ in drawn}) > 20
 
 
-@pytest.fixture
-async def spec() -> Any:
-    async with (
-        running_gateway() as gateway,
-        gateway.http() as http,
-    ):
-        yield (await http.get("/openapi.json")).json()
+@pytest.fixture(scope="module")
+def spec() -> Any:
+    async def read() -> Any:
+        async with running_gateway() as gateway, gateway.http() as http:
+            return (await http.get("/openapi.json")).json()
+
+    return asyncio.run(read())
 
 
 def test_every_operation_says_what_it_does(spec: dict[str, Any]) -> None:

@@ -39,6 +39,7 @@ TOGETHER: Final = {
     "tests/client/test_client_verbs.py": "client verbs",
     "tests/docs/test_printed_samples.py": "printed samples",
     "tests/executor/test_ray.py": "ray",
+    "tests/gateway/test_openapi.py": "openapi",
     "tests/models/minicpmo45/test_loading.py": "checkpoint",
     "tests/openai/test_agents.py": "agents",
     "tests/system/test_media_bombs.py": "media bombs",
