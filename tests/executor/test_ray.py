@@ -36,6 +36,7 @@ pytestmark = [
     pytest.mark.ray,
     pytest.mark.slow,
     pytest.mark.timeout(600),
+    pytest.mark.starts_python,
     # Ray's own code on a newer Python and newer libraries.
     pytest.mark.filterwarnings("default"),
 ]
@@ -48,14 +49,19 @@ def cluster() -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
     with contextlib.ExitStack() as stack:
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        # Processes for tasks, of which there are none; each actor has a process of its own.
+        patch.setenv("RAY_prestart_worker_first_driver", "0")
         if redis_server.PROGRAM is not None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             redis = stack.enter_context(redis_server.redis_server(folder))
-            patch = stack.enter_context(pytest.MonkeyPatch.context())
             patch.setenv("RAY_REDIS_ADDRESS", f"127.0.0.1:{redis.port}")
             # A node ends itself when the head is away for longer; a busy machine takes its time.
             patch.setenv("RAY_gcs_rpc_server_reconnect_timeout_s", "600")
-        made = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "num_gpus": 1})
+        # Nobody looks at a dashboard, reads Ray's own log or adds nodes by themselves here.
+        bare = {"include_dashboard": False, "include_log_monitor": False, "no_monitor": True}
+        head = {"num_cpus": 2, "num_gpus": 1, **bare}
+        made = Cluster(initialize_head=True, head_node_args=head)
         stack.callback(made.shutdown)
         stack.callback(ray.shutdown)
         made.add_node(num_cpus=2, num_gpus=1)

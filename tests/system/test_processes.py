@@ -18,7 +18,7 @@ from websockets.sync.client import ClientConnection
 
 from parley.protocol.control import SILENCE_LIMIT_S
 
-pytestmark = [pytest.mark.slow, pytest.mark.starts_python]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture

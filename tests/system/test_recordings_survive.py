@@ -22,7 +22,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from parley.recording.layout import RecordingFolders
 
-pytestmark = [pytest.mark.slow, pytest.mark.starts_python]
+pytestmark = pytest.mark.slow
 
 
 def unit(seed: int) -> str:
