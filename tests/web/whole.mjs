@@ -5,7 +5,7 @@
 
 import assert from 'node:assert/strict';
 
-import { allow, launch, openStill } from './support/browser.mjs';
+import { allow, launch, openContext } from './support/browser.mjs';
 import {
   assertHeard,
   hangUp,
@@ -19,12 +19,15 @@ import {
 } from './support/page.mjs';
 import { envelope } from './support/sound.mjs';
 
+/** Without motion, but with sound as everybody has it. */
+const STILL = { options: { reducedMotion: /** @type {const} */ ('reduce') } };
+
 export const wholeScenarios = {
   /** One browser for all three, which is started for them. */
   async whole_browser({ wav, base, elsewhere }) {
     const browser = await launch({ wav, elsewhere, isWhole: true });
     try {
-      const { context, errors } = await openStill(browser, base);
+      const { context, errors } = await openContext(browser, base, STILL);
       await deniedMicrophone({ page: await context.newPage(), context, base });
       await withoutCamera({ page: await context.newPage(), context, base });
       assert.deepEqual(errors, []);
@@ -60,7 +63,7 @@ async function withoutCamera({ page, context, base }) {
 
 async function smallSound({ browser, elsewhere }) {
   // A server of another name is another machine to the page: sound crosses as 16-bit samples.
-  const { context, errors } = await openStill(browser, elsewhere);
+  const { context, errors } = await openContext(browser, elsewhere, STILL);
   try {
     const page = await context.newPage();
     const wire = wiretap(page);

@@ -36,7 +36,7 @@ export async function launch({ wav, film, fps = 5, devices = true, isWhole = fal
     executablePath: shell ?? findBrowser(),
     headless: true,
     args: [
-      ...(isWhole ? [] : ONE_PROCESS),
+      ...ONE_PROCESS,
       // The shell cannot ask: devices are granted.
       ...(shell ? ['--use-fake-ui-for-media-stream'] : []),
       '--no-sandbox',
@@ -50,7 +50,7 @@ export async function launch({ wav, film, fps = 5, devices = true, isWhole = fal
       '--disable-sync',
       '--autoplay-policy=no-user-gesture-required',
       // A page that a test makes up comes from no network, and would be kept from the local server.
-      `--disable-features=LocalNetworkAccessChecks${isWhole ? '' : ',AudioServiceOutOfProcess'}`,
+      `--disable-features=LocalNetworkAccessChecks,AudioServiceOutOfProcess`,
       ...(devices ? [`--use-fake-device-for-media-stream=fps=${fps}`] : []),
       ...(film ? [`--use-file-for-fake-video-capture=${film}`] : []),
       ...(elsewhere
@@ -66,12 +66,34 @@ export async function launch({ wav, film, fps = 5, devices = true, isWhole = fal
 
 /**
  * The context of somebody who wants no motion: nothing is drawn sixty times a second then, which costs tests more of a
- * processor than all the rest.
+ * processor than all the rest. Sound comes and goes in blocks of 50 ms instead of 10, and nothing cancels an echo that
+ * nobody hears, which together is another sixth.
  *
  * @type {typeof openContext}
  */
-export function openStill(browser, base, how = {}) {
-  return openContext(browser, base, { ...how, options: { reducedMotion: 'reduce', ...how.options } });
+export async function openStill(browser, base, how = {}) {
+  const opened = await openContext(browser, base, { ...how, options: { reducedMotion: 'reduce', ...how.options } });
+  await opened.context.addInitScript(() => {
+    const isLively = () => 'isLively' in globalThis;
+    globalThis.AudioContext = class extends AudioContext {
+      constructor(options) {
+        super(isLively() ? options : { ...options, latencyHint: 0.05 });
+      }
+    };
+    // Pages that are not safe have no devices.
+    if (!navigator.mediaDevices) return;
+    const ask = navigator.mediaDevices.getUserMedia.bind(navigator.mediaDevices);
+    const plain = { echoCancellation: false, noiseSuppression: false, autoGainControl: false };
+    navigator.mediaDevices.getUserMedia = (wishes) =>
+      ask(wishes?.audio && !isLively() ? { ...wishes, audio: { ...wishes.audio, ...plain } } : wishes);
+  });
+  return opened;
+}
+
+/** From the next page that is loaded on: motion, and sound as everybody has it. @param {import('playwright-core').Page} page */
+export async function makeLively(page) {
+  await page.emulateMedia({ reducedMotion: 'no-preference' });
+  await page.addInitScript(() => Object.defineProperty(globalThis, 'isLively', { value: true }));
 }
 
 const DEVICES = ['microphone', 'camera'];

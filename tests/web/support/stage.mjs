@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 
-import { allow, launch, openStill } from './browser.mjs';
+import { allow, launch, makeLively, openStill } from './browser.mjs';
 import { eventually } from './page.mjs';
 import { startServer } from './server.mjs';
 
@@ -91,7 +91,7 @@ export class Stage {
     this.#browser ??= await launch({ wav: this.#how.wav });
     this.#shared ??= await SharedContext.open(this.#browser, base);
     const opened = this.#shared.lend();
-    if (isMoving) await opened.page.emulateMedia({ reducedMotion: 'no-preference' });
+    if (isMoving) await makeLively(opened.page);
     try {
       const restarted = () => this.#restarted();
       const here = { ...this.#how, model: this.#options.model, base, elsewhere, restarted };
