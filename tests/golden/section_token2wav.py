@@ -83,7 +83,7 @@ def _vocoder(case: Case, *, is_causal: bool) -> ClassicVocoder | CausalVocoder:
         text = case.json.get("noise_table", "uniform('t2w.causal_noise') shaped [24000,9]")
         vocoder.noise = rule(text)
     else:
-        vocoder.noise = torch.zeros(1, 9)
+        vocoder.noise = torch.zeros(24_000, 9)
     return vocoder
 
 

@@ -64,11 +64,15 @@ def network(folder: Path) -> weights.Network:
 @cache
 def _network(folder: Path, dtype: torch.dtype, device: str) -> weights.Network:
     built = weights.build(config(folder))
+    # Computing them takes longer than rounding them.
+    as_made = {} if dtype is torch.float32 else _network(folder, torch.float32, "cpu").state_dict()
 
     def tensors() -> Iterator[tuple[str, Tensor]]:
         for name, shape in weights.shapes_of(built).items():
-            made = np.ascontiguousarray(rule_weights.weight(name, shape))
-            yield name, torch.from_numpy(made).to(device, dtype)
+            made = as_made.get(name)
+            if made is None:
+                made = torch.from_numpy(np.ascontiguousarray(rule_weights.weight(name, shape)))
+            yield name, made.to(device, dtype)
 
     weights.fill(built, tensors(), torch.device(device))
     built.llm.logits = RememberedScores(built.llm)  # type: ignore[method-assign]

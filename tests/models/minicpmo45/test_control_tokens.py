@@ -52,7 +52,7 @@ def model() -> Any:
     return small_model(1, has_voice=False)
 
 
-@settings(deadline=None, max_examples=times(12, 25))
+@settings(deadline=None, max_examples=times(8, 25))
 @given(seed=st.integers(0, 2**32))
 def test_no_view_shows_a_tag(model: Any, seed: int) -> None:
     model.chooser = Dice(seed)

@@ -49,7 +49,7 @@ class Peak(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        inputs = list(tensors_of((args, kwargs)))
+        inputs = tensors_of((args, kwargs))
         key = self._returned.key(func, args, kwargs, inputs)
         out = self._returned.run(func, args, kwargs, key)
         given = {tensor.untyped_storage()._cdata for tensor in inputs}

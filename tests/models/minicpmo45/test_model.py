@@ -272,7 +272,7 @@ def test_a_rollback_over_a_restart_of_the_encoder_restores_what_it_had_heard(mod
 def test_many_units_with_a_window_take_no_more_memory_than_a_few(model):
     duplex(model, window=Window("basic", high_tokens=300, low_tokens=200), speak=False)
     used = set()
-    count = times(100, 400)  # The sound of 30 units is kept, and the window slides after as many.
+    count = times(50, 400)  # The sound of 30 units is kept, and the window slides after as many.
     for number in range(count):
         do(model, unit(voice(1.0, number % 7)))
         do(model, StepUnit())

@@ -105,8 +105,8 @@ class Returned:
     """
 
     def __init__(self) -> None:
-        # No tensor is kept: whoever asks may count what is alive.
-        self._known: dict[Hashable, tuple[torch.Size, tuple[int, ...], torch.dtype]] = {}
+        # No tensor is kept: whoever asks may count what is alive. None: to be run each time.
+        self._known: dict[Hashable, tuple[torch.Size, tuple[int, ...], torch.dtype] | None] = {}
 
     def key(self, func: Any, args: Any, kwargs: Any, inputs: Sequence[Tensor]) -> Hashable | None:
         """What an operator's result follows from; None where it has to be run each time.
@@ -119,7 +119,8 @@ class Returned:
 
     def run(self, func: Any, args: Any, kwargs: Any, key: Hashable | None) -> Any:
         """An operator's result."""
-        if key is not None and (known := self._known.get(key)) is not None:
+        is_known = key in self._known
+        if (known := self._known.get(key)) is not None:
             shape, stride, dtype = known
             return torch.empty_strided(shape, stride, dtype=dtype, device="meta")
         if func._opname == "_weight_int4pack_mm" and args[0].is_meta:
@@ -127,10 +128,10 @@ class Returned:
             out = args[0].new_empty(args[0].shape[0], 8 * args[1].shape[0])
         else:
             out = func(*args, **kwargs)
-        if key is not None and isinstance(out, Tensor) and out.is_meta:
+        if key is not None and not is_known:
             given = {_storage(tensor) for tensor in tensors_of((args, kwargs))}
-            if _storage(out) not in given:
-                self._known[key] = (out.shape, out.stride(), out.dtype)
+            is_new = isinstance(out, Tensor) and out.is_meta and _storage(out) not in given
+            self._known[key] = (out.shape, out.stride(), out.dtype) if is_new else None
         return out
 
 
@@ -164,26 +165,28 @@ class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._weights = {_storage(tensor) for tensor in weights}
         self._caches = {_storage(tensor) for tensor in caches}
         self._returned = returned or Returned()
-        self._ops: dict[Hashable, Op] = {}
+        self._ops: dict[Hashable, Op | None] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        inputs = list(tensors_of((args, kwargs)))
+        inputs = tensors_of((args, kwargs))
         key = self._returned.key(func, args, kwargs, inputs)
         out = self._returned.run(func, args, kwargs, key)
         # An operator costs the same for equal inputs of the same kinds.
         known = (key, tuple([self._kind(tensor) for tensor in inputs]))
-        if key is not None and (op := self._ops.get(known)) is not None:
-            self.count.ops.append(op)
+        if key is not None and known in self._ops:
+            if (op := self._ops[known]) is not None:
+                self.count.ops.append(op)
             return out
         name = f"{func.namespace}::{func._opname}"
-        outputs = list(tensors_of(out))
+        outputs = tensors_of(out)
         self.count.copies += _crosses(inputs, outputs)
-        if self._is_launched(func, name, inputs, outputs):
-            op = self._op(name, args, inputs, outputs)
+        is_launched = self._is_launched(func, name, inputs, outputs)
+        op = self._op(name, args, inputs, outputs) if is_launched else None
+        if op is not None:
             self.count.ops.append(op)
-            if key is not None and isinstance(out, Tensor) and out.is_meta:
-                self._ops[known] = op
+        if key is not None and all(tensor.is_meta for tensor in outputs):
+            self._ops[known] = op
         return out
 
     def _kind(self, tensor: Tensor) -> int:
@@ -240,15 +243,22 @@ class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         yield from ((tensor, _nbytes(tensor)) for tensor in outputs)
 
 
-def tensors_of(tree: Any) -> Iterable[Tensor]:
+def tensors_of(tree: Any) -> list[Tensor]:
     """All tensors of nested lists, tuples and dictionaries."""
+    found: list[Tensor] = []
+    _gather(tree, found)
+    return found
+
+
+def _gather(tree: Any, found: list[Tensor]) -> None:
     if isinstance(tree, Tensor):
-        yield tree
+        found.append(tree)
     elif isinstance(tree, list | tuple):
         for one in tree:
-            yield from tensors_of(one)
+            _gather(one, found)
     elif isinstance(tree, dict):
-        yield from tensors_of(list(tree.values()))
+        for one in tree.values():
+            _gather(one, found)
 
 
 def _storage(tensor: Tensor) -> int:
