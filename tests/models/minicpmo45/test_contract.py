@@ -86,7 +86,7 @@ def test_eight_rows_at_odd_phases_equal_eight_alone():
 
 @pytest.mark.slow
 def test_many_conversations_leave_a_row_as_it_was():
-    count = times(100, 1000)
+    count = times(60, 1000)
     model = small_model(slots=1)
     works: list[Work] = [
         StartSession("half_duplex", seed=5),
