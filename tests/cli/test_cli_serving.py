@@ -19,8 +19,6 @@ from parley.cli import serving as serving_module
 from parley.cli.serving import Serve
 from parley.settings import load
 
-pytestmark = pytest.mark.starts_python
-
 
 def run(folder: Path, *words: str) -> tuple[int, str]:
     done = subprocess.run(
@@ -35,6 +33,7 @@ def run(folder: Path, *words: str) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
+@pytest.mark.starts_python
 def test_an_unknown_model_is_told_before_anything_is_started(tmp_path: Path) -> None:
     code, said = run(tmp_path, "serve", "--model", "nope", "--port", "0")
 
@@ -115,6 +114,7 @@ async def test_nothing_still_loads_after_it_was_said_why_it_cannot(
 
 
 @pytest.mark.slow
+@pytest.mark.starts_python
 def test_a_good_stop_says_that_it_ended(tmp_path: Path) -> None:
     with serving(tmp_path) as process:
         process.popen.terminate()

@@ -94,8 +94,9 @@ def test_a_script_without_its_comments_is_the_same_program():
     }
     compare = """
     const ts = require('typescript');
-    const options = { removeComments: true, target: 'ESNext', module: 'ESNext' };
-    const made = (text) => ts.transpile(text, options).replace(/^\\s*\\n/gm, '');
+    const printer = ts.createPrinter({ removeComments: true });
+    const read = (text) => ts.createSourceFile('a.js', text, ts.ScriptTarget.ESNext);
+    const made = (text) => printer.printFile(read(text)).replace(/^\\s*\\n/gm, '');
     const pairs = JSON.parse(require('fs').readFileSync(0, 'utf8'));
     const isOther = ([, [one, other]]) => made(one) !== made(other);
     const other = Object.entries(pairs).filter(isOther).map(([name]) => name);

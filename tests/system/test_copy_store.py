@@ -15,7 +15,7 @@ from tests.support.resumed_talks import TALKS, UNITS, comparable
 from tests.support.resuming import ResumingClient
 from tests.support.talking import Message
 
-pytestmark = [pytest.mark.slow, pytest.mark.starts_python]
+pytestmark = pytest.mark.slow
 
 FLAGS = ("--slots", "2", "--vad", "energy")
 
@@ -90,6 +90,7 @@ async def test_a_copy_store_and_then_a_worker_are_killed(apart: Apart) -> None:
     again.wait(HANG_S)
 
 
+@pytest.mark.starts_python
 async def test_a_copy_store_to_which_no_gateway_comes_ends(
     apart: Apart, monkeypatch: pytest.MonkeyPatch
 ) -> None:
