@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 import structlog
@@ -33,7 +33,7 @@ forked = starts.use()
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Iterator[object]:
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Processes of parley are forked from one that has made their imports, but for tests about how
     they start."""
     forked.is_used = item.get_closest_marker("starts_python") is None
