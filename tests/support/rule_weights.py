@@ -38,18 +38,24 @@ def uniform(name: str, count: int, start: int = 0) -> Array:
     """`count` values of the sequence `name` from index `start`, in (-1, 1), exact in float32."""
     key = np.uint64(((zlib.crc32(name.encode()) << 32) + 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF)
     out = np.empty(count, np.float32)
-    for begin in range(0, count, _AT_ONCE):
-        end = min(begin + _AT_ONCE, count)
-        z = np.arange(start + begin, start + end, dtype=np.uint64)
-        with np.errstate(over="ignore"):
-            z += key
-            z ^= z >> np.uint64(30)
+    with np.errstate(over="ignore"):
+        first = np.arange(min(count, _AT_ONCE), dtype=np.uint64) + (key + np.uint64(start))
+        shifted = np.empty_like(first)
+        for begin in range(0, count, _AT_ONCE):
+            end = min(begin + _AT_ONCE, count)
+            z = first[: end - begin] + np.uint64(begin)
+            other = shifted[: end - begin]
+            z ^= np.right_shift(z, np.uint64(30), out=other)
             z *= np.uint64(0xBF58476D1CE4E5B9)
-            z ^= z >> np.uint64(27)
+            z ^= np.right_shift(z, np.uint64(27), out=other)
             z *= np.uint64(0x94D049BB133111EB)
-            z ^= z >> np.uint64(31)
-        z >>= np.uint64(41)
-        out[begin:end] = (2 * z.astype(np.int64) + 1 - 2**23) / 2**23
+            z ^= np.right_shift(z, np.uint64(31), out=other)
+            z >>= np.uint64(41)
+            # Odd numbers of 24 bits: float32 holds them, and their quotients, exactly.
+            odd = z.astype(np.int32)
+            odd *= 2
+            odd += 1 - 2**23
+            np.multiply(odd, np.float32(2**-23), out=out[begin:end], casting="unsafe")
     return out
 
 
@@ -73,12 +79,15 @@ def weight(name: str, shape: Sequence[int]) -> Array:
     if len(shape) == 1:
         return _vector(last == "weight", u)
     if name == "llm.model.embed_tokens.weight":
-        return np.float32(2) * u
+        u *= np.float32(2)
+        return u
     if any(part in name for part in ("embed_tokens", "emb_text", "emb_code", "resampler.query")):
         return u
     if "position_embedding" in name:
-        return np.float32(0.5) * u
-    value = u * _spread(shape)
+        u *= np.float32(0.5)
+        return u
+    value = u
+    value *= _spread(shape)
     if name == "llm.lm_head.weight":
         value *= np.float32(3)
         for row, factor in _ROW_FACTORS.items():
