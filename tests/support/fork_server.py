@@ -69,7 +69,9 @@ def main() -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         if os.fork():
             theirs.close()
-            import_starts().use(ours)
+            starts = import_starts()
+            starts.use(ours)
+            starts.use_on_uvloop()
             break
         ours.close()
         signal.signal(signal.SIGINT, signal.SIG_IGN)
