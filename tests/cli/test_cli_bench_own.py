@@ -99,7 +99,7 @@ def test_a_slow_unit_is_slow_among_its_kind():
 async def test_a_long_conversation_of_a_small_model_slides_its_window():
     small = small_model(slots=1)
 
-    report = await units.measure(small, count=24, window=Window("basic", 250, 150))
+    report = await units.measure(small, count=12, window=Window("basic", 250, 150))
 
     assert report.slide.count > 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch.nn.utils.parametrizations import weight_norm
 
 from parley.errors import SetupError
 from parley.models.minicpmo45.token2wav.vocoder import (
+    OVERLAP_FRAMES,
     OVERLAP_SAMPLES,
     ClassicVocoder,
     excitation_noise,
@@ -204,6 +206,25 @@ def test_noise_is_read_at_the_sample_in_the_stream(classic: ClassicVocoder) -> N
     later = classic.source(pitch[:, :2], [2 * 480])
 
     assert torch.equal(later, whole[:, 2 * 480 :])
+
+
+def test_later_calls_of_a_stream_read_the_noise_of_their_own_samples(
+    classic: ClassicVocoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts: list[int] = []
+    noise_from = classic.noise_from
+
+    def noted(given: Sequence[int], samples: int) -> Tensor:
+        starts.extend(given)
+        return noise_from(given, samples)
+
+    monkeypatch.setattr(classic, "noise_from", noted)
+    rows = [classic.row()]
+    for _ in range(3):
+        _, rows = classic.stream(rows, torch.zeros(1, 80, 50), is_last=False)
+
+    # The frames that a call held back are made again by the next one.
+    assert starts == [0, (50 - OVERLAP_FRAMES) * 480, (100 - OVERLAP_FRAMES) * 480]
 
 
 def test_noise_repeats_from_its_seed() -> None:
