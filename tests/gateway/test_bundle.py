@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from parley.gateway.http.bundle import CannotBundle, bundle
+from parley.gateway.http.bundle import CannotBundle, bundle, largest_later
 from parley.gateway.http.files import WebFiles
 from parley.gateway.http.pages import PAGES
 
@@ -91,6 +91,43 @@ def test_a_bundle_with_its_stubs_is_the_same_program(web: Path, tmp_path: Path):
         "elements/both.js",
         "pages/effect.js",
     }
+
+
+def test_what_is_loaded_later_is_one_script_that_uses_the_pages_modules(web: Path, tmp_path: Path):
+    (web / "pages/part.js").write_text(
+        "import { tell } from '../words/words.js';\nlet parts = 0;\n"
+        "export const part = () => `part ${++parts} ${tell()}`;\n"
+    )
+    late = (web / "pages/late.js").read_text()
+    (web / "pages/late.js").write_text(
+        f"import {{ part }} from './part.js';\n{late}"
+        "console.log(part(), import.meta.url.endsWith('/plain/pages/late.js'));\n"
+        "void import('./last.js').then(({ last }) => console.log(last()));\n"
+    )
+    (web / "pages/last.js").write_text(
+        "import { part } from './part.js';\nexport const last = () => part();\n"
+    )
+    page = bundle(web, "pages/home.js", read, "../../plain/")
+
+    assert largest_later(web, page, read) == "pages/late.js"
+    later = bundle(web, "pages/late.js", read, "../../plain/", page)
+
+    assert set(later.stubs) == {"pages/part.js"}
+    made = tmp_path / "page"
+    shutil.copytree(web, made)
+    for one in (page, later):
+        (made / one.entry).write_text(one.script)
+        for name, stub in one.stubs.items():
+            (made / name).write_text(stub)
+    together = run(made / "pages/home.js")
+    assert together == run(web / "pages/home.js")
+    assert together.endswith("part 1 hello 4 true\nlate: hello 5,hello 6\npart 2 hello 7\n")
+
+
+def test_a_page_that_loads_single_files_later_has_no_second_script(web: Path):
+    page = bundle(web, "pages/home.js", read, "../../plain/")
+
+    assert largest_later(web, page, read) is None
 
 
 @pytest.mark.parametrize(

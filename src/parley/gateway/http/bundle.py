@@ -3,8 +3,9 @@
 On a slow processor a request costs more than what it brings; one file also packs better than many
 small ones. Nothing is built for this and nothing has to be installed: the scripts are put behind
 one another when the server starts, each in a block of its own, in the order in which a browser
-would run them. What a page loads later is a file as it lies on disk; where it imports a module that
-the page has already, it gets a *stub* that hands out the page's own.
+would run them. What a page loads later may be such a file, too, without what the page has; all
+else is a file as it lies on disk. Where it imports a module that is in one of the two, it gets a
+*stub* that hands out the page's own.
 
 Knows the few forms in which our scripts import and export (`biome` keeps them so), and refuses
 others. Knows nothing of HTTP.
@@ -40,12 +41,17 @@ class CannotBundle(Exception):
 class Bundle(NamedTuple):
     """What a page loads at once, and what stands in for its parts afterwards."""
 
+    entry: str
     script: str
     stubs: dict[str, str]
     """By the module's path in the folder; the entry itself is not among them."""
 
+    @property
+    def modules(self) -> frozenset[str]:
+        return frozenset([self.entry, *self.stubs])
 
-def bundle(folder: Path, entry: str, read: Read, plain: str) -> Bundle:
+
+def bundle(folder: Path, entry: str, read: Read, plain: str, page: Bundle | None = None) -> Bundle:
     """The script at `entry` with all that it imports.
 
     Args:
@@ -54,26 +60,51 @@ def bundle(folder: Path, entry: str, read: Read, plain: str) -> Bundle:
         read: the text of a script.
         plain: address of the folder's own files, relative to the bundle; what a script finds by
             its own address (`import.meta.url`) is taken from there.
+        page: the bundle of the page that loads this one later, whose modules it uses.
 
     Raises:
         CannotBundle: with the script and the line at fault.
     """
-    names = _in_order(folder, entry, read)
+    there = page.modules if page else frozenset[str]()
+    reached = _in_order(folder, entry, read)
+    names = [name for name in reached if name not in there]
     blocks = [_block(folder, name, entry, read) for name in names]
     head = f"const __url = (name) => new URL({plain!r} + name, import.meta.url).href;\n"
     tail = f"export {{ {', '.join(_space(name) for name in names)} }};\n"
+    if page:
+        address = _relative(page.entry, PurePosixPath(entry).parent)
+        used = ", ".join(_space(name) for name in reached if name in there)
+        head = f"import {{ {used} }} from '{address}';\n{head}"
+        # Renamed, so that they hide nothing from the modules before.
+        own = blocks[-1][1]
+        taken = ", ".join(f"{one}: __own_{one}" for one in own)
+        tail += f"const {{ {taken} }} = {_space(entry)};\n"
+        tail += f"export {{ {', '.join(f'__own_{one} as {one}' for one in own)} }};\n"
     script = head + "".join(text for text, _ in blocks) + tail
     stubs = {
         name: _stub(name, exported, entry)
         for name, (_, exported) in zip(names, blocks, strict=True)
         if name != entry
     }
-    return Bundle(script, stubs)
+    return Bundle(entry, script, stubs)
 
 
 def modules_of(folder: Path, entry: str, read: Read) -> frozenset[str]:
     """`entry` and all that it imports, directly or not."""
     return frozenset(_in_order(folder, entry, read))
+
+
+def largest_later(folder: Path, page: Bundle, read: Read) -> str | None:
+    """What the page loads later that brings most modules it has not; None where none brings two."""
+    entries = {
+        _from(name, found)
+        for name in page.modules
+        for found in LATER.findall(read(folder / name))
+        if (folder / _from(name, found)).is_file()
+    }
+    brought = {one: len(modules_of(folder, one, read) - page.modules) for one in entries}
+    largest = max(sorted(brought), key=brought.__getitem__, default=None)
+    return largest if largest and brought[largest] > 1 else None
 
 
 def _in_order(folder: Path, entry: str, read: Read) -> list[str]:

@@ -30,7 +30,7 @@ from starlette.staticfiles import NotModifiedResponse, StaticFiles
 from starlette.types import Scope
 
 from parley import logs
-from parley.gateway.http.bundle import CannotBundle, bundle, modules_of
+from parley.gateway.http.bundle import CannotBundle, bundle, largest_later, modules_of
 
 log = logs.get(__name__)
 
@@ -161,9 +161,14 @@ class WebFiles(StaticFiles):
         entry = ENTRY.search(html)
         if entry is None or not (self._folder / entry[1]).is_file():
             return {}
-        up = "../" * (entry[1].count("/") + 1)
+        made = []
         try:
-            whole = bundle(self._folder, entry[1], _script, f"{up}v-{self.version()}/")
+            whole = bundle(self._folder, entry[1], _script, self._plain_from(entry[1]))
+            made.append(whole)
+            late = largest_later(self._folder, whole, _script)
+            if late is not None:
+                plain = self._plain_from(late)
+                made.append(bundle(self._folder, late, _script, plain, whole))
             # What runs beside the page has nothing of the page's: its modules are its own.
             beside = self._folder.rglob("*-worklet.js")
             own = [path.relative_to(self._folder).as_posix() for path in beside]
@@ -172,9 +177,15 @@ class WebFiles(StaticFiles):
             log.warning("page_not_bundled", page=name, why=str(error))
             return {}
         sheets = [(self._folder / path).read_text("utf-8") for path in SHEET.findall(html)]
-        texts = {entry[1]: whole.script, STYLES: "".join(sheets)}
-        texts |= {path: stub for path, stub in whole.stubs.items() if path not in alone}
+        texts = {STYLES: "".join(sheets)}
+        for one in made:
+            texts[one.entry] = one.script
+            texts |= {path: stub for path, stub in one.stubs.items() if path not in alone}
         return {path: text.encode() for path, text in texts.items()}
+
+    def _plain_from(self, entry: str) -> str:
+        """The address of the files as they lie on disk, relative to a script of a page."""
+        return "../" * (entry.count("/") + 1) + f"v-{self.version()}/"
 
     def get_path(self, scope: Scope) -> str:
         """The file's path in the folder, without the version and the page its address names."""
