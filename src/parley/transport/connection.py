@@ -116,6 +116,7 @@ class Connection(asyncio.Protocol):
         self._progress_at = 0.0
         self._acknowledged: int | None = None
         self._acknowledged_at = 0.0
+        self._look_at = 0.0
         self._next_ping_at = 0.0
         self._pinged_at: float | None = None
         self.closed: asyncio.Future[Closure] = self._loop.create_future()
@@ -335,13 +336,15 @@ class Connection(asyncio.Protocol):
 
     def _is_cut_off(self, transport: asyncio.Transport, now: float) -> bool:
         """Whether what is in flight has been so for too long."""
-        if self._limits.in_flight_s is None:
+        limit_s = self._limits.in_flight_s
+        if limit_s is None or now < self._look_at:
             return False
+        self._look_at = now + limit_s / 2
         acknowledged = acknowledged_bytes(transport)
         if acknowledged is None or acknowledged != self._acknowledged:
             self._acknowledged, self._acknowledged_at = acknowledged, now
             return False
-        return now - self._acknowledged_at >= self._limits.in_flight_s
+        return now - self._acknowledged_at >= limit_s
 
     @property
     def _is_deaf(self) -> bool:
