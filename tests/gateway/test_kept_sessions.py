@@ -6,6 +6,7 @@ import asyncio
 import json
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -22,8 +23,10 @@ from parley.gateway.kept_sessions import KeptSessions, NotRebuilt, NotYetKnown
 from parley.gateway.left_behind import LeftBehind
 from parley.gateway.lost_session import LostSession
 from parley.gateway.moving import Moving
+from parley.gateway.resumption import Resumption
 from parley.gateway.runtime import GatewayRuntime
 from parley.gateway.session_copies import KeptCopy
+from parley.gateway.session_relay import AGAIN_CODE
 from parley.gateway.worker_pool import Lease, WorkerPool
 from parley.protocol.control import (
     RESUME_HEADER,
@@ -45,6 +48,7 @@ from parley.protocol.copies import (
 )
 from parley.protocol.kinds import Kind, Phase
 from parley.settings import EtaSettings, SecuritySettings
+from parley.transport import DialFailed
 
 WINDOW_S = 30.0
 
@@ -324,7 +328,7 @@ async def test_a_session_whose_worker_cannot_be_reached_goes_where_it_can(
         lease = gateway.kept.take(lease)
         assert lease is not None
 
-    moving.leave_unreachable(lease)
+    moving.move_unreachable(lease)
 
     assert not lease.worker.is_usable
     await until(lambda: bool(rebuilt) == goes)
@@ -333,6 +337,34 @@ async def test_a_session_whose_worker_cannot_be_reached_goes_where_it_can(
     assert ended == (["lease"] if goes else []), "where it was"
     await gateway.kept.close()
     giving.cancel()
+
+
+@pytest.mark.parametrize(
+    ("status", "is_lost", "told"),
+    [(None, False, 1), (500, False, 0), (400, False, 0), (None, True, 0)],
+)
+async def test_only_a_worker_that_gives_no_answer_is_unreachable(
+    status: int | None, is_lost: bool, told: int
+) -> None:
+    gateway, connection, said = Young(), Mock(), list[Lease]()
+    gateway.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
+    lease = gateway.pool.find_lease("lease")
+    assert lease is not None
+    lease.is_lost = is_lost
+    resumption = Resumption(
+        kept=gateway.kept,
+        unreachable=said.append,
+        relay=Mock(),
+        admission=Mock(),
+        upstream_settings=Mock(),
+        metrics=Mock(),
+        clock=gateway.clock,
+    )
+
+    resumption._not_opened(connection, lease, DialFailed("no", status=status))
+
+    assert len(said) == told
+    connection.close.assert_called_once_with(AGAIN_CODE, "try again")
 
 
 async def test_who_leaves_while_a_session_is_rebuilt_keeps_no_slot(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ class Moving:
         self._tasks[worker.worker_id] = task
         return task
 
-    def leave_unreachable(self, lease: Lease) -> None:
+    def move_unreachable(self, lease: Lease) -> None:
         """The worker of this session is alive and cannot be reached: a session without a connection
         goes on at another one that has room and its copy. Where there is none it stays."""
         worker, pool = lease.worker, self._dispatcher.worker_pool
@@ -72,11 +72,7 @@ class Moving:
         if current is None or not self._kept.is_kept(current):
             return
         fingerprint = self._copies.fingerprint(current.lease_id)
-        if fingerprint is not None and any(
-            other.free_slots and other.hello.fingerprint == fingerprint
-            for other in pool
-            if other is not worker
-        ):
+        if fingerprint is not None and pool.with_room(current.kind, fingerprint):
             log.info("session moves", session_id=current.session_id, worker=worker.worker_id)
             self._part(current)
 

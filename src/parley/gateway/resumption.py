@@ -172,7 +172,8 @@ class Resumption:
         log.warning("worker not reached", worker=lease.worker.worker_id, why=str(failure))
         # Whether its worker is lost, and another one goes on, will be known when it asks again.
         self._metrics.resumption("unreachable")
-        if reason is None and lease.worker.is_connected:
+        # An answer, whatever it says, and a session that has left its worker say nothing of it.
+        if failure.status is None and lease.worker.is_connected and not lease.is_lost:
             self._unreachable(lease)
         connection.close(AGAIN_CODE, "try again")
 

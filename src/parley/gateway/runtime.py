@@ -262,7 +262,7 @@ class GatewayRuntime:
             relay=session_relay,
             resumption=Resumption(
                 kept=self.kept_sessions,
-                unreachable=self.moving.leave_unreachable,
+                unreachable=self.moving.move_unreachable,
                 relay=session_relay,
                 admission=self.admission,
                 upstream_settings=self.upstream_settings,

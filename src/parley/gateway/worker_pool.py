@@ -518,6 +518,16 @@ class WorkerPool:
             for worker in self._workers.values()
         )
 
+    def with_room(self, kind: Kind, fingerprint: str | None) -> list[Worker]:
+        """Workers with a free slot for `kind`; with a fingerprint only such."""
+        return [
+            worker
+            for worker in self
+            if worker.free_slots > 0
+            and worker.offers(kind)
+            and fingerprint in (None, worker.hello.fingerprint)
+        ]
+
     def lease(
         self,
         kind: Kind,
@@ -532,13 +542,7 @@ class WorkerPool:
         Args:
             fingerprint: only of such a worker.
         """
-        free = [
-            worker
-            for worker in self
-            if worker.free_slots > 0
-            and worker.offers(kind)
-            and fingerprint in (None, worker.hello.fingerprint)
-        ]
+        free = self.with_room(kind, fingerprint)
         if not free:
             return None
         worker = max(free, key=lambda candidate: candidate.free_slots)

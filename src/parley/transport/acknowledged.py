@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import socket
 import struct
+import sys
 from asyncio import BaseTransport
 from typing import Final
 
@@ -20,12 +21,14 @@ _FIELDS: Final = struct.Struct("=24xI92xQ")
 def acknowledged_bytes(transport: BaseTransport) -> int | None:
     """How much of the output the peer has acknowledged; None if nothing is in flight, or if the
     system does not tell."""
-    option = getattr(socket, "TCP_INFO", None)
+    if sys.platform != "linux":
+        # Others have an option of this name, and other fields in it.
+        return None
     sock = transport.get_extra_info("socket")
-    if option is None or sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
+    if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
         return None
     try:
-        told = sock.getsockopt(socket.IPPROTO_TCP, option, _FIELDS.size)
+        told = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _FIELDS.size)
     except OSError:
         # Closed meanwhile, or no TCP.
         return None

@@ -378,7 +378,7 @@ class Estimator(nn.Module):
         """
         if t.is_meta:
             # Nothing is run: for operators on "meta" PyTorch imports its compiler, a second of
-            # processor time that a memory plan needs not take.
+            # processor time that a memory plan need not take.
             blocks = self.in_proj.weight.new_empty(len(self.blocks), 9, self.width)
             return Modulation(blocks, blocks.new_empty(2, self.width))
         code = self.t_embedder(t)
