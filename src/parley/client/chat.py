@@ -56,6 +56,7 @@ from parley.protocol.values import (
     VideoPart,
 )
 
+_tools = codec.Converter(Tool)
 _HOW_IT_SOUNDS: Final = "Mimic the voice from the audio sample."
 
 
@@ -301,7 +302,7 @@ def _tool(tool: Tool | Mapping[str, Any]) -> Tool:
     if isinstance(tool, Tool):
         return tool
     try:
-        return msgspec.convert(tool, Tool)
+        return _tools.convert(tool)
     except msgspec.ValidationError as error:
         raise InvalidRequest(f"A tool is not a function: {error}.", field="tools") from None
 

@@ -66,6 +66,8 @@ PIECE_MS: Final = 100
 DELEGATES: Final = ("client", "responses", "decisions")
 BEGIN: Final = frozenset({"session.start", "session.close"})
 
+_interruption = codec.Converter(InterruptionOptions)
+
 
 @dataclass(frozen=True, slots=True)
 class LiveRead:
@@ -213,7 +215,7 @@ class OpenAILiveDialect(OpenAIDialect):
             return InterruptionOptions(mode="stop")
         self._tells_interruptions = True
         try:
-            return msgspec.convert(asked, InterruptionOptions)
+            return _interruption.convert(asked)
         except msgspec.ValidationError as error:
             raise InvalidRequest(str(error), field="session.interruption") from None
 

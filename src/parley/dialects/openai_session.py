@@ -11,6 +11,7 @@ import msgspec
 from parley.dialects.events import HalfDuplexSetup, TurnDetection
 from parley.dialects.openai_told import told
 from parley.errors import InvalidRequest
+from parley.protocol.codec import Converter
 from parley.protocol.values import (
     BARGE_IN,
     DEFAULT_SYSTEM_PROMPT,
@@ -24,6 +25,8 @@ from parley.protocol.values import (
     VadOptions,
     chosen_tools,
 )
+
+_function = Converter(ToolFunction)
 
 BUILT_IN_VOICES: Final = frozenset(
     (
@@ -252,7 +255,7 @@ def tools_of(value: Any, where: str) -> tuple[Tool, ...]:
             raise InvalidRequest("Only tools of type function are taken.", field=field)
         function = {name: given.get(name) for name in ("name", "description", "parameters")}
         try:
-            found.append(Tool(function=msgspec.convert(function, ToolFunction)))
+            found.append(Tool(function=_function.convert(function)))
         except msgspec.ValidationError as error:
             raise InvalidRequest(f"A tool is not a function: {error}.", field=field) from None
     return tuple(found)

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from parley.errors import InvalidRequest
+from parley.protocol.codec import Converter
 
 
 class Transcription(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,7 +79,7 @@ class ToolChoice(msgspec.Struct, tag="function", tag_field="type", frozen=True, 
     name: str
 
 
-SHAPES: Final[dict[str, Any]] = {
+_SHAPES: Final[dict[str, Any]] = {
     "transcription": Transcription | None,
     "noise_reduction": NoiseReduction | None,
     "turn_detection": ServerVad | SemanticVad,
@@ -87,6 +88,7 @@ SHAPES: Final[dict[str, Any]] = {
     "include": list[Literal["item.input_audio_transcription.logprobs"]] | None,
     "tool_choice": Literal["none", "auto", "required"] | ToolChoice,
 }
+_CONVERTERS: Final = {name: Converter(kind) for name, kind in _SHAPES.items()}
 
 
 def told(value: Any, name: str, where: str) -> Any:
@@ -96,6 +98,6 @@ def told(value: Any, name: str, where: str) -> Any:
         InvalidRequest: it cannot be that part.
     """
     try:
-        return msgspec.to_builtins(msgspec.convert(value, SHAPES[name]))
+        return msgspec.to_builtins(_CONVERTERS[name].convert(value))
     except msgspec.ValidationError as error:
         raise InvalidRequest(f"{name} cannot be read: {error}.", field=where) from None

@@ -315,7 +315,7 @@ async def _told(process: subprocess.Popen[bytes]) -> StoreAt:
     try:
         async with asyncio.timeout(START_S):
             line = await asyncio.to_thread(process.stdout.readline)
-        return msgspec.json.decode(line, type=StoreAt)
+        return store_file.decoder.decode(line)
     except (TimeoutError, ValueError):
         raise NoStore("It does not say where it is.") from None
 

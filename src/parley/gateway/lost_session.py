@@ -53,8 +53,11 @@ class LostSession(msgspec.Struct, frozen=True):
         Raises:
             msgspec.MsgspecError: it is something else.
         """
-        return msgspec.json.decode(about, type=cls)
+        return _decoder.decode(about)
 
     def written(self) -> bytes:
         """For the copy store."""
         return msgspec.json.encode(self)
+
+
+_decoder = msgspec.json.Decoder(LostSession)

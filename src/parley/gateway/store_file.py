@@ -33,11 +33,13 @@ LIMIT_BYTES: Final = 4096
 LOOK_S: Final = 5.0
 """How long another copy store may take to show that it is one."""
 
+decoder: Final = msgspec.json.Decoder(StoreAt)
+
 
 def read(path: Path) -> StoreAt | None:
     """What a copy store has written; it may have ended since. None: nothing that can be read."""
     try:
-        return msgspec.json.decode(_content(path), type=StoreAt)
+        return decoder.decode(_content(path))
     except (OSError, ValueError):
         return None
 

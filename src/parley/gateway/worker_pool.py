@@ -39,6 +39,8 @@ RECLAIM_BEATS: Final = 2
 """A slot that a worker reports free in this many heartbeats, although it never said `ended`, is
 free."""
 
+_note = msgspec.json.Decoder(LeaseNote)
+
 GatewayView = WorkerState | Literal["offline"]
 
 
@@ -342,7 +344,7 @@ class WorkerPool:
         that has ended meanwhile, and whose client may come for its last words."""
         now, now_time = self._clock.monotonic(), self._clock.time()
         try:
-            note = msgspec.json.decode(resume.note, type=LeaseNote)
+            note = _note.decode(resume.note)
         except msgspec.MsgspecError:
             note = LeaseNote(granted_time=now_time)
         lease = Lease(

@@ -15,7 +15,7 @@ import functools
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 from msgspec import inspect
@@ -43,6 +43,7 @@ _AT = re.compile(r"^(?P<what>.*?)(?: - at `\$\.?(?P<where>.*)`)?$", re.DOTALL)
 _MISSING = re.compile(r"^Object missing required field `(?P<name>[^`]+)`$")
 
 S = TypeVar("S", bound=msgspec.Struct)
+T = TypeVar("T")
 
 
 # ---- JSON ----------------------------------------------------------------------------------
@@ -148,6 +149,31 @@ Aliases = Mapping[str, tuple[str, ...]]
 """Published field name → other names it is accepted under, best first."""
 
 
+class Converter(Generic[T]):
+    """Plain values to a type, as `msgspec.convert` does, in any thread.
+
+    msgspec looks at a type when it first decodes or converts to it, and shows it to other threads
+    before it is done: one that uses it then ends the process with a segmentation fault. So types
+    are looked at when modules are imported: this class and msgspec's decoders, which look at a
+    type when they are made, are used instead of its functions that take one.
+
+    Args:
+        kind: a Struct, or whatever else msgspec takes.
+    """
+
+    def __init__(self, kind: type[T]) -> None:
+        self._kind = kind
+        msgspec.json.Decoder(kind)
+
+    def convert(self, value: object) -> T:
+        """A value as the type.
+
+        Raises:
+            msgspec.ValidationError: it does not fit.
+        """
+        return msgspec.convert(value, self._kind)
+
+
 @dataclass(frozen=True, slots=True)
 class Shape:
     """How one message type is read.
@@ -167,6 +193,10 @@ class Shape:
         sentence, field=where
     )
     absent: Callable[[str], BadInput] = MissingField
+    converter: Converter[msgspec.Struct] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "converter", Converter(self.struct))
 
 
 def read(value: dict[str, Any], shape: Shape) -> Any:
@@ -176,7 +206,7 @@ def read(value: dict[str, Any], shape: Shape) -> Any:
     if shape.adjust is not None:
         shape.adjust(clean)
     try:
-        return msgspec.convert(clean, shape.struct)
+        return shape.converter.convert(clean)
     except msgspec.ValidationError as error:
         raise _explain(str(error), shape) from None
 
@@ -209,10 +239,7 @@ def read_typed(
     return read(value, shape)
 
 
-D = TypeVar("D")
-
-
-def decode_with(decoder: msgspec.json.Decoder[D], raw: bytes | str) -> D:
+def decode_with(decoder: msgspec.json.Decoder[T], raw: bytes | str) -> T:
     """Read a frame of a server, for clients: unknown fields are ignored.
 
     Raises:

@@ -229,7 +229,10 @@ class _TurnConfig(msgspec.Struct):
     vad: _VadConfig | None = None
 
 
+_turn_config = msgspec.json.Decoder(_TurnConfig)
+
+
 def _silence_s(head: HeadLine) -> float:
     """Pause between the end of an utterance's audio, padding included, and the turn's request."""
-    vad = msgspec.json.decode(head.config, type=_TurnConfig).vad or _VadConfig()
+    vad = _turn_config.decode(head.config).vad or _VadConfig()
     return max(0.0, (vad.min_silence_duration_ms - vad.speech_pad_ms) / 1000)

@@ -24,6 +24,8 @@ from parley.recording.layout import UPLOAD_KINDS, Folder, write_atomically
 from parley.recording.lines import HeadLine, JournalLines
 from parley.recording.timeline import RecordingJson
 
+_recording = msgspec.json.Decoder(RecordingJson)
+
 COMMENT_CHARS: Final = 2000
 UPLOAD_BYTES: Final = 200 * 1024 * 1024
 """Source of both: service.md 5.5."""
@@ -103,7 +105,7 @@ def read_recording(folder: Folder) -> RecordingJson | None:
         BrokenRecording: it has not the format of a recording.
     """
     try:
-        recording = msgspec.json.decode(folder.recording.read_bytes(), type=RecordingJson)
+        recording = _recording.decode(folder.recording.read_bytes())
     except FileNotFoundError:
         found = _from_journal(folder)
         if found is None:

@@ -20,6 +20,7 @@ from parley.dialects.events import Sound
 from parley.engine.handle import SlotHandle
 from parley.errors import InvalidRequest
 from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm, join
+from parley.protocol.codec import Converter
 from parley.protocol.values import AUDIO_LIMIT_S, DuplexConfig, TextPart
 from parley.recording import lines, timeline
 from parley.recording.journal import fingerprint
@@ -39,6 +40,11 @@ from parley.session.tool_calls import AnswerCalls
 from parley.views.chat import ChatView
 from parley.views.duplex import DuplexView
 from parley.views.half_duplex import HalfDuplexView, TurnRequest
+
+_options = Converter(DuplexConfig)
+_chat = msgspec.json.Decoder(ChatAsked)
+_duplex = msgspec.json.Decoder(DuplexAsked)
+_half_duplex = msgspec.json.Decoder(HalfDuplexAsked)
 
 HAVE_ITEMS: Final = frozenset({"openai_realtime"})
 """Dialects with `Dialect.has_items`, as recordings name them."""
@@ -144,14 +150,14 @@ class _Rerun:
     # ---- duplex ----------------------------------------------------------------------------
 
     async def units(self, units: Sequence[UnitLine]) -> None:
-        asked, found = self._decode(DuplexAsked), self._found
+        asked, found = self._decode(_duplex), self._found
         found.entries = len(units)
         view = DuplexView(self._slot)
         await view.prepare(
             asked.prompt,
             await self._voice(asked.voice, asked.voice_name),
             await self._voice(asked.tts_voice),
-            options=msgspec.convert(asked.options, DuplexConfig),
+            options=_options.convert(asked.options),
             max_slice_nums=asked.max_slices,
             seed=self._head.seed,
         )
@@ -186,7 +192,7 @@ class _Rerun:
     # ---- half-duplex -----------------------------------------------------------------------
 
     async def turns(self, turns: Sequence[timeline.JournalTurn]) -> None:
-        asked, found = self._decode(HalfDuplexAsked), self._found
+        asked, found = self._decode(_half_duplex), self._found
         found.entries = len(turns)
         view, session_id = HalfDuplexView(self._slot), found.recording_id
         system = [
@@ -220,7 +226,7 @@ class _Rerun:
 
     async def chats(self, turns: Sequence[timeline.JournalTurn]) -> None:
         """One chat, or those of a connection for several, one after the other."""
-        asked, found = self._decode(ChatAsked), self._found
+        asked, found = self._decode(_chat), self._found
         found.entries = len(turns)
         view, seed = ChatView(self._slot), self._head.seed
         for number, turn in enumerate(turns):
@@ -228,7 +234,7 @@ class _Rerun:
                 if not turn.asked.asked:
                     found.ended = f"the request of turn {turn.index} was not recorded"
                     break
-                asked = self._decode(ChatAsked, turn.asked.asked)
+                asked = self._decode(_chat, turn.asked.asked)
                 seed = turn.asked.seed or 0
             await self._chat(view, turn, asked, seed)
         await view.cleanup()
@@ -294,9 +300,11 @@ class _Rerun:
             raise InvalidRequest("Samples of the recording are missing.")
         return Pcm(samples.astype(np.float32, copy=False), rate_hz)
 
-    def _decode(self, kind: type[AskedType], asked: msgspec.Raw | None = None) -> AskedType:
+    def _decode(
+        self, decoder: msgspec.json.Decoder[AskedType], asked: msgspec.Raw | None = None
+    ) -> AskedType:
         try:
-            return msgspec.json.decode(self._head.asked if asked is None else asked, type=kind)
+            return decoder.decode(self._head.asked if asked is None else asked)
         except msgspec.DecodeError as error:
             raise InvalidRequest(f"The recorded request cannot be read: {error}") from None
 

@@ -57,6 +57,7 @@ from parley.worker.socket import GatewaySocket
 FORBIDDEN = 1008
 
 log = logs.get(__name__)
+_parameters = msgspec.json.Decoder(dict[str, str])
 
 LOADING = {
     "status": "initializing",
@@ -240,9 +241,7 @@ def _lease(dialect: str, headers: Mapping[str, str]) -> LeasedSlot | None:
             accepted_s=None if accepted is None else float(accepted),
             queue_wait_ms=float(headers.get(QUEUE_WAIT_HEADER, "0")),
             extensions=headers.get(EXTENSIONS_HEADER) == "true",
-            parameters=msgspec.json.decode(
-                headers.get(PARAMETERS_HEADER, "{}"), type=dict[str, str]
-            ),
+            parameters=_parameters.decode(headers.get(PARAMETERS_HEADER, "{}")),
             caller=headers.get(CALLER_HEADER, ""),
             trace=headers.get(TRACE_HEADER, ""),
             note=headers.get(NOTE_HEADER, ""),
