@@ -7,6 +7,7 @@ and pictures are never logged, at any level.
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import logging
 import re
 import sys
@@ -103,6 +104,15 @@ def configure(
         logging.getLogger("uvicorn.error").addFilter(_is_about_the_server)
     for name in ("httpx", "httpcore", "websockets"):
         logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def tell_crashes() -> None:
+    """Have Python write where each thread is, to standard error, when a library ends the process (a
+    segmentation fault, an abort). Once is enough for a process."""
+    # Its own stream, whatever stands in for it: that one has a file to write to. None where it was
+    # closed before the process began; then the number may belong to another file.
+    if sys.__stderr__ is not None:
+        faulthandler.enable(sys.__stderr__)
 
 
 def _is_about_the_server(record: logging.LogRecord) -> bool:

@@ -135,8 +135,9 @@ def test_a_wrong_start_says_what_is_wrong(
     capsys: pytest.CaptureFixture[str],
 ):
     monkeypatch.chdir(tmp_path)
-    # The log of the other tests stays as it is.
+    # The log of the other tests stays as it is, and what pytest writes when a library crashes.
     monkeypatch.setattr(logs, "configure", lambda **_: None)
+    monkeypatch.setattr(logs, "tell_crashes", lambda: None)
 
     with pytest.raises(SystemExit) as end:
         cli.main(["serve", "--http", "--host", "127.0.0.1", *flags])

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from tests.support.apart import Apart
 from tests.support.patience import HANG_S
+from tests.support.processes import serving
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection
 
@@ -161,3 +162,12 @@ def test_two_workers_serve_two_at_once_and_one_death_harms_one_session(apart: Ap
         survivor.send(json.dumps({"type": "stop"}))
         assert hear(survivor)["type"] == "stopped"
     assert second.popen.poll() is None
+
+
+def test_a_worker_that_a_library_ends_says_where_it_was(tmp_path: Path) -> None:
+    with serving(tmp_path) as process:
+        (worker,) = (each for each in process.children if each.cmdline()[-1] == "worker")
+        worker.send_signal(signal.SIGSEGV)
+
+        process.line_with("Current thread")
+        process.line_with("killed by SIGSEGV")

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
+import sys
+import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.patience import HANG_S
+from tests.support.apart import free_port
+from tests.support.patience import HANG_S, PROCESS_S
 from tests.support.processes import Process, serving
 from tests.support.talking import LOUD
 from websockets.exceptions import ConnectionClosed
@@ -95,3 +100,43 @@ def test_everybody_is_told_in_their_dialect_when_serve_is_terminated(
         messages, code = told[name]
         assert (messages[-1]["type"], messages[-1]["code"]) == ("error", "service_unavailable")
         assert code == expected, name
+
+
+def test_a_gateway_whose_standard_streams_are_closed_serves(tmp_path: Path) -> None:
+    port = free_port()
+    flags = f"--http --host 127.0.0.1 --port {port} <&- >&- 2>&-"
+    command = f"exec '{sys.executable}' -m parley gateway {flags}"
+    with subprocess.Popen(["/bin/sh", "-c", command], cwd=tmp_path) as process:
+        try:
+            deadline = time.monotonic() + PROCESS_S
+            while not answers(port) and process.poll() is None and time.monotonic() < deadline:
+                time.sleep(0.1)
+            assert answers(port)
+        finally:
+            process.terminate()
+        assert process.wait(HANG_S) == 0
+
+
+def test_processes_that_it_starts_have_standard_streams(tmp_path: Path) -> None:
+    (tmp_path / "child.py").write_text(
+        "import sys; from pathlib import Path\n"
+        "Path('told').write_text(str(None in (sys.stdin, sys.stdout, sys.stderr)))\n"
+    )
+    (tmp_path / "parent.py").write_text(
+        "import subprocess, sys; from parley.cli import _open_closed_streams\n"
+        "_open_closed_streams()\n"
+        "subprocess.run([sys.executable, 'child.py'], check=True)\n"
+    )
+    command = f"exec '{sys.executable}' parent.py <&- >&- 2>&-"
+
+    subprocess.run(["/bin/sh", "-c", command], cwd=tmp_path, check=True, timeout=HANG_S)
+
+    assert (tmp_path / "told").read_text() == "False"
+
+
+def answers(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/status", timeout=HANG_S):
+            return True
+    except OSError:
+        return False

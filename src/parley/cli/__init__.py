@@ -90,6 +90,7 @@ _EPILOG: Final = (
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit."""
+    _open_closed_streams()
     words = list(sys.argv[1:] if arguments is None else arguments)
     wants_details = "--debug" in words
     words = [word for word in words if word != "--debug"]
@@ -111,6 +112,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         is_server = any(verb.name == chosen and verb.panel == SERVER for verb in VERBS)
         tell = _log if is_server and _logs_json() else _say
         sys.exit(explain(error, wants_details=wants_details, say=tell))
+
+
+def _open_closed_streams() -> None:
+    """Standard streams that were closed before the process began (`2>&-`) lead nowhere, here and in
+    what it starts. Otherwise the next files that are opened would get their numbers, and what
+    libraries write to them."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            nowhere = open(os.devnull, mode)  # noqa: SIM115
+            os.set_inheritable(nowhere.fileno(), True)
+            setattr(sys, name, nowhere)
 
 
 def build(chosen: str | None) -> typer.Typer:

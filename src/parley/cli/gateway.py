@@ -58,6 +58,7 @@ def gateway(
     )
     settings = read()
     logs.configure(level=settings.log.level, style=settings.log.format)
+    logs.tell_crashes()
     if uvloop.run(_run(settings, read)):
         raise typer.Exit(RESTART_EXIT_CODE)
 

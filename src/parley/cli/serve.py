@@ -81,6 +81,7 @@ def serve(
     )
     settings = read()
     logs.configure(level=settings.log.level, style=settings.log.format)
+    logs.tell_crashes()
     if settings.standby.redis_url is not None:
         raise SetupError(
             "`parley serve` is one gateway with its workers and has no standby.",

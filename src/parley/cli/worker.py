@@ -105,6 +105,7 @@ def worker(
     )
     settings = read()
     logs.configure(level=settings.log.level, style=settings.log.format)
+    logs.tell_crashes()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     limit_arenas()
     code = uvloop.run(_run(settings, read))
