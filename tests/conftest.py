@@ -8,11 +8,15 @@ from collections.abc import Generator, Iterator
 import pytest
 import structlog
 from tests.support import starts
-from tests.support.scheduling import pytest_configure, pytest_xdist_make_scheduler
+from tests.support.scheduling import (
+    pytest_configure,
+    pytest_sessionstart,
+    pytest_xdist_make_scheduler,
+)
 
 from parley import logs
 
-__all__ = ["pytest_configure", "pytest_xdist_make_scheduler"]
+__all__ = ["pytest_configure", "pytest_sessionstart", "pytest_xdist_make_scheduler"]
 
 # Nothing of what is imported and collected is garbage: looking for some takes a sixth of the time.
 gc.disable()
@@ -60,6 +64,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for report in reports:
         terminalreporter.write_sep("_", report.nodeid)
         terminalreporter.write_line(report.longreprtext[-4000:])
+        terminalreporter.write_line(report.capstdout[-4000:])
 
 
 def pytest_collection_finish() -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from pytest_rerunfailures import StatusDB
 from xdist.scheduler import LoadScopeScheduling
 
 COSTS: Final = Path(__file__).parents[1] / "costs.tsv"
@@ -42,6 +43,7 @@ TOGETHER: Final = {
     "tests/gateway/test_openapi.py": "openapi",
     "tests/models/minicpmo45/test_loading.py": "checkpoint",
     "tests/openai/test_agents.py": "agents",
+    "tests/session/test_interruption_timing.py": "interruption timing",
     "tests/system/test_media_bombs.py": "media bombs",
     "tests/system/test_minicpmo45.py": "checkpoint",
     "tests/system/test_pocket.py": "pocket",
@@ -133,6 +135,15 @@ class Scheduler(LoadScopeScheduling):  # type: ignore[misc]
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduler | None:
     """The hook of xdist."""
     return Scheduler(config, log) if config.getvalue("dist") == "loadgroup" else None
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Test processes count tries for themselves: this scheduler never gives a test whose process
+    crashed to another one, and asking the first process takes 40 ms a test."""
+    config: Any = session.config
+    if hasattr(config, "workerinput"):
+        config.failures_db.sock.close()
+        config.failures_db = StatusDB()
 
 
 def pytest_configure(config: pytest.Config) -> None:
