@@ -304,7 +304,8 @@ async def test_a_node_with_another_version_is_refused(
         finally:
             await executor.stop(1.0)
 
-    assert [news.kind for news in house.news] == ["given_up"]
+    # On a busy machine Ray may take long enough to be waited for.
+    assert [news.kind for news in house.news if news.kind != "waiting"] == ["given_up"]
     assert "the gateway 99.0" in lines[0]
 
 

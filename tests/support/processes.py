@@ -37,6 +37,7 @@ class Process:
             stderr=subprocess.STDOUT,
             text=True,
         )
+        self._title = f"{verb} {self.popen.pid}: "
         self.seen: list[str] = []
         self._lines: queue.Queue[str | None] = queue.Queue()
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -47,6 +48,8 @@ class Process:
         with self.popen.stdout as lines:
             for line in lines:
                 self._lines.put(line)
+                # pytest shows it where the test fails.
+                print(self._title, line, sep="", end="")
         self._lines.put(None)
 
     def line_with(self, words: str, limit_s: float = PROCESS_S) -> str:

@@ -15,6 +15,8 @@ from websockets.exceptions import ConnectionClosed
 
 from parley.protocol.resume import REFUSED_CODE
 
+AGAIN_S = 0.1
+
 
 class ResumeFailed(Exception):
     """The server said no; `args[0]` is its reason."""
@@ -128,6 +130,8 @@ class ResumingClient:
                 answer = await self._next()
             except ConnectionClosed:
                 assert self.socket.close_code != REFUSED_CODE
+                # As clients do: who comes again and again at once is taken for a flood.
+                await asyncio.sleep(AGAIN_S)
                 continue
             break
         if answer["type"] == "session.resume_failed":

@@ -107,7 +107,10 @@ class ForkServer:
             fds = array.array("i", [*streams, folder])
             rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)]
             link.sendmsg([json.dumps(order).encode()], rights)
-            pid = int(link.recv(64))
+            answer = link.recv(64)
+            if not answer:
+                raise RuntimeError("The fork server has ended; what it said is above.")
+            pid = int(answer)
             while not _is_child(pid):
                 os.sched_yield()
             return pid
