@@ -158,7 +158,8 @@ class SessionRecorder:
     """Observer of one session.
 
     `seed` is the seed of the session's sampling, so that it can be rerun. `tell_lost` is
-    called with the number of entries that were not written, at 1, 2, 4, 8 ….
+    called with the number of entries that were not written: the first time there are any, and each
+    time their number has at least doubled.
     """
 
     def __init__(
