@@ -10,7 +10,12 @@ import pytest
 from tests.support.noises import spoken
 from tests.support.processes import serving
 
-from parley.cli.bench.interruption import Crowd, FenceLoudspeaker, InterruptionOutcome, as_line
+from parley.cli.bench.interruption import (
+    ConcurrentTalks,
+    FenceLoudspeaker,
+    InterruptionOutcome,
+    as_line,
+)
 from parley.cli.bench.talkers import TALKERS, HistoryCut
 from parley.client.events import Interruption, Listening, Piece, Speaking, Thinking
 from parley.media.pcm import OUTPUT_RATE_HZ, Pcm
@@ -124,7 +129,7 @@ async def test_answers_of_a_server_are_interrupted(url, dialect):
     )
     options = InterruptionOptions(mode="stop", backchannel="heed")
 
-    outcome = await Crowd(url, {}, dialect, options, words, 0.1).hold(1, 1)
+    outcome = await ConcurrentTalks(url, {}, dialect, options, words, 0.1).hold(1, 1)
 
     assert outcome.failures == []
     assert outcome.late_samples == 0

@@ -12,9 +12,9 @@ from tests.support.stack import running_stack
 from parley.cli import main
 from parley.cli.conform.orders import LiveOrder, TableOrder
 from parley.cli.conform.player import order_of
+from parley.cli.conform.scenarios import DIALECTS, SCENARIOS
 from parley.cli.conform.schemas import STRUCTS, check_of
-from parley.cli.conform.stories import DIALECTS, STORIES
-from parley.cli.conform.verb import stories_of, verdicts
+from parley.cli.conform.verb import results, scenarios_of
 from parley.client.access import Access
 from parley.dialects.registry import SHIPPED
 from parley.errors import SetupError
@@ -31,16 +31,16 @@ async def test_this_server_speaks_as_published(dialect):
 
     async with running_stack(load_model=lambda: model) as running:
         access = Access(f"ws://127.0.0.1:{running.gateway.port}")
-        found = [verdict async for verdict in verdicts(access, stories_of(names), 60.0)]
+        found = [result async for result in results(access, scenarios_of(names), 60.0)]
 
-    assert {v.story.name: v.complaints for v in found if v.complaints} == {}
-    assert len(found) == sum(story.dialect in names for story in STORIES)
-    assert all(verdict.events for verdict in found)
+    assert {v.scenario.name: v.complaints for v in found if v.complaints} == {}
+    assert len(found) == sum(scenario.dialect in names for scenario in SCENARIOS)
+    assert all(result.events for result in found)
 
 
 def test_an_unknown_dialect_is_refused():
     with pytest.raises(SetupError, match="no script for 'morse'"):
-        stories_of(["morse"])
+        scenarios_of(["morse"])
 
 
 def test_a_server_that_is_not_there_is_a_failure(capsys):

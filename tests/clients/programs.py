@@ -19,8 +19,8 @@ IS_INSTALLED = PYTHON.exists()
 LIMIT_S = 150.0
 
 
-async def told(script: str, story: str, model: Any) -> list[dict[str, Any]]:
-    """What a program says about a story, line by line; it has ended by itself.
+async def told(script: str, scenario: str, model: Any) -> list[dict[str, Any]]:
+    """What a program says about a scenario, line by line; it has ended by itself.
 
     Args:
         model: answers it.
@@ -32,7 +32,7 @@ async def told(script: str, story: str, model: Any) -> list[dict[str, Any]]:
         spoken.flush()
         async with running_stack(load_model=lambda: model, worker={"vad": "energy"}) as running:
             program = await asyncio.create_subprocess_exec(
-                *(str(PYTHON), str(HERE / script), f"{running.url}/v1", story, spoken.name),
+                *(str(PYTHON), str(HERE / script), f"{running.url}/v1", scenario, spoken.name),
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
                 env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},

@@ -7,7 +7,7 @@ from tests.openai.talking_model import HEARD, ROME, CallingModel, TalkingModel
 
 from parley.models.parrot import Parrot
 
-SCRIPT = "livekit_story.py"
+SCRIPT = "livekit_scenario.py"
 
 
 async def test_two_spoken_turns():

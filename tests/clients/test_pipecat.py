@@ -7,7 +7,7 @@ from tests.openai.talking_model import ROME, CallingModel, TalkingModel
 
 from parley.models.parrot import Parrot
 
-SCRIPT = "pipecat_story.py"
+SCRIPT = "pipecat_scenario.py"
 
 
 async def test_two_spoken_turns():

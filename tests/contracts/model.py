@@ -247,7 +247,7 @@ class ModelContract:
 
         assert_same(first[cut:], rest, self.tolerance)
 
-    # Marks.
+    # Checkpoints.
 
     @pytest.mark.parametrize(
         ("name", "cut"), [("chat", 2), ("turns", 2), ("turns", 4), ("units", 8)]
@@ -255,63 +255,63 @@ class ModelContract:
     def test_a_rolled_back_row_goes_on_as_if_nothing_had_happened(self, model, cast, name, cut):
         works = self.conversation(name)
         cast.play(0, works[:cut])
-        mark = model.mark(0)
+        checkpoint = model.checkpoint(0)
         before = model.context_tokens(0)
         first = cast.play(0, works[cut:])
 
         for _ in range(2):
-            assert model.can_roll_back(mark)
-            model.roll_back(mark)
-            assert model.context_tokens(0) == mark.context_tokens == before
+            assert model.can_roll_back(checkpoint)
+            model.roll_back(checkpoint)
+            assert model.context_tokens(0) == checkpoint.context_tokens == before
             assert_same(first, cast.play(0, works[cut:]), self.tolerance)
 
     def test_what_was_said_in_between_leaves_no_trace(self, model, alone, cast):
         works = self.style.turns()
         expected = alone("turns")
         cast.play(0, works[:2])
-        mark = model.mark(0)
+        checkpoint = model.checkpoint(0)
         cast.play(0, [turn("user", Text("Something else entirely.")), self.style.reply()])
 
-        model.roll_back(mark)
+        model.roll_back(checkpoint)
 
         assert_same(expected[2:], cast.play(0, works[2:]), self.tolerance)
 
-    def test_marks_of_another_row_stay_good(self, model, cast):
+    def test_checkpoints_of_another_row_stay_good(self, model, cast):
         works = self.style.turns()
         cast.play_together({0: works[:3], 1: works[:3]})
-        mark = model.mark(0)
+        checkpoint = model.checkpoint(0)
         expected = cast.play(0, works[3:])
 
         cast.play(1, works[3:])
         model.close(1)
-        model.roll_back(mark)
+        model.roll_back(checkpoint)
 
         assert_same(expected, cast.play(0, works[3:]), self.tolerance)
 
-    def test_a_mark_does_not_outlive_its_conversation(self, model, cast):
+    def test_a_checkpoint_does_not_outlive_its_conversation(self, model, cast):
         cast.play(0, self.style.turns()[:3])
-        mark = model.mark(0)
+        checkpoint = model.checkpoint(0)
 
         cast.play(0, self.style.turns()[:3])
 
-        assert not model.can_roll_back(mark)
+        assert not model.can_roll_back(checkpoint)
 
     @pytest.mark.parametrize(("name", "cut"), [("chat", 1), ("turns", 2), ("units", 2)])
     def test_after_a_failure_at_any_stage_a_rollback_restores(self, model, cast, name, cut):
         works = self.conversation(name, **FEW[name])
         cast.play(0, works[:cut])
-        mark = model.mark(0)
+        checkpoint = model.checkpoint(0)
         counts = cast.stages_of(0, works[cut:])
-        model.roll_back(mark)
+        model.roll_back(checkpoint)
         expected = cast.play(0, works[cut:])
 
         for number, (stage, count) in enumerate(counts.items()):
             # At its first step, in the middle, at its last one: in turn, or all three.
             places = sorted({0, count // 2, count - 1})
             for after in places if IS_LONG else [places[number % len(places)]]:
-                model.roll_back(mark)
+                model.roll_back(checkpoint)
                 assert cast.play_and_drop(0, works[cut:], stage, after=after)
-                model.roll_back(mark)
+                model.roll_back(checkpoint)
                 assert_same(expected, cast.play(0, works[cut:]), self.tolerance)
 
     # Failures.

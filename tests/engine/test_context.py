@@ -150,27 +150,27 @@ def test_a_listening_unit_that_is_dropped_leaves_what_was_carried_alone():
     assert plan.length_tokens == 26 + 39
 
 
-def test_a_mark_brings_everything_back():
+def test_a_checkpoint_brings_everything_back():
     ledger = book_with()
     unit(ledger)
     ledger.append(3)
-    mark = ledger.mark()
+    checkpoint = ledger.checkpoint()
     ledger.append(4)
     ledger.end_entry()
     unit(ledger)
 
-    dropped = ledger.roll_back(mark)
+    dropped = ledger.roll_back(checkpoint)
 
     assert dropped == 4 + 13
     assert (ledger.length_tokens, ledger.open_tokens, len(ledger.entries)) == (36, 3, 1)
-    assert ledger.can_roll_back(mark)
+    assert ledger.can_roll_back(checkpoint)
 
 
-def test_a_mark_of_an_abandoned_history_is_void():
+def test_a_checkpoint_of_an_abandoned_history_is_void():
     ledger = book_with()
-    early = ledger.mark()
+    early = ledger.checkpoint()
     unit(ledger, 30)
-    late = ledger.mark()
+    late = ledger.checkpoint()
     ledger.roll_back(early)
     unit(ledger, 40)
 
@@ -178,19 +178,19 @@ def test_a_mark_of_an_abandoned_history_is_void():
     assert ledger.can_roll_back(early)
     with pytest.raises(ValueError, match="moved past"):
         ledger.roll_back(late)
-    newer = ledger.mark()
+    newer = ledger.checkpoint()
     assert ledger.can_roll_back(newer)
 
 
-def test_marks_are_void_once_the_window_has_moved():
+def test_checkpoints_are_void_once_the_window_has_moved():
     ledger = book_with(BASIC)
     for _ in range(7):
         unit(ledger)
-    mark = ledger.mark()
+    checkpoint = ledger.checkpoint()
 
     ledger.commit(ledger.plan())
 
-    assert not ledger.can_roll_back(mark)
+    assert not ledger.can_roll_back(checkpoint)
 
 
 def test_no_more_than_the_open_entry_can_be_taken_back():

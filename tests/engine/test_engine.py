@@ -77,10 +77,10 @@ async def test_the_length_is_that_of_the_last_completed_work():
         assert handle.context_tokens == 0
         await handle.prefill(HELLO * 4)
         assert handle.context_tokens == engine.context_tokens == 4
-        mark = await handle.checkpoint()
+        checkpoint = await handle.checkpoint()
         await handle.prefill(HELLO)
-        assert await handle.can_roll_back(mark)
-        assert await handle.roll_back(mark) == handle.context_tokens == 4
+        assert await handle.can_roll_back(checkpoint)
+        assert await handle.roll_back(checkpoint) == handle.context_tokens == 4
         await handle.clear()
         assert handle.context_tokens == 0
 

@@ -266,15 +266,15 @@ def test_a_model_that_fails_to_close_a_row_still_lets_it_go(caplog, monkeypatch)
     assert "stuck" in caplog.text
 
 
-def test_marks_are_taken_and_returned_to_in_order():
+def test_checkpoints_are_taken_and_returned_to_in_order():
     bench = Bench()
     bench.submit(0, HELLO)
-    mark = bench.submit(0, TakeCheckpoint())
+    checkpoint = bench.submit(0, TakeCheckpoint())
     bench.submit(0, HELLO)
     bench.run()
 
-    can = bench.submit(0, CanRollBack(mark.sink.value))
-    back = bench.submit(0, RollBack(mark.sink.value))
+    can = bench.submit(0, CanRollBack(checkpoint.sink.value))
+    back = bench.submit(0, RollBack(checkpoint.sink.value))
     bench.run()
 
     assert can.sink.value is True
@@ -282,14 +282,14 @@ def test_marks_are_taken_and_returned_to_in_order():
     assert bench.model.lengths[0] == 1
 
 
-def test_a_mark_that_no_longer_holds_is_refused():
+def test_a_checkpoint_that_no_longer_holds_is_refused():
     bench = Bench()
     bench.submit(0, HELLO)
-    mark = bench.submit(0, TakeCheckpoint())
+    checkpoint = bench.submit(0, TakeCheckpoint())
     bench.submit(0, Clear())
     bench.run()
 
-    back = bench.submit(0, RollBack(mark.sink.value))
+    back = bench.submit(0, RollBack(checkpoint.sink.value))
     bench.run()
 
     assert isinstance(back.sink.error, InferenceFailed)

@@ -41,7 +41,7 @@ async def duplex_tenant(engine, chance, tally):
         options = DuplexConfig(force_listen_count=0)
         await handle.start(StartSession("duplex", seed=1, duplex=options))
         for _ in range(chance.randrange(1, 12)):
-            mark = await handle.checkpoint()
+            checkpoint = await handle.checkpoint()
             try:
                 await handle.prefill(
                     [Marker(Mark.UNIT), Audio(chance.choice(SOUNDS), "live")], due_s=chance.random()
@@ -55,8 +55,8 @@ async def duplex_tenant(engine, chance, tally):
                 await handle.finalize()
                 tally["units"] += 1
             except InferenceFailed:
-                await handle.roll_back(mark)
-                assert handle.context_tokens == mark.context_tokens
+                await handle.roll_back(checkpoint)
+                assert handle.context_tokens == checkpoint.context_tokens
                 tally["failures"] += 1
             if chance.random() < 0.05:
                 return

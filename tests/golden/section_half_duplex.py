@@ -49,7 +49,7 @@ class Session:
         high, low = settings.get("window_high_low", [8000, 6000])
         window = Window("basic", high, low)
         talking.run(self.model, StartSession("half_duplex", seed=1, window=window))
-        self.mark: Any = None
+        self.checkpoint: Any = None
         self.answers = 0
 
     def run(self) -> None:
@@ -62,11 +62,11 @@ class Session:
                 case "generate":
                     self.generate(what, step)
                 case "restore_speculative_snapshot":
-                    can = self.mark is not None and self.model.can_roll_back(self.mark)
+                    can = self.checkpoint is not None and self.model.can_roll_back(self.checkpoint)
                     self.check.equal(f"{what} ok", can, step["ok"])
                     if can:
-                        self.model.roll_back(self.mark)
-                    self.mark = None
+                        self.model.roll_back(self.checkpoint)
+                    self.checkpoint = None
                 case other:
                     self.check.note(f"unknown step {other}")
             if step.get("state") is not None:
@@ -90,7 +90,7 @@ class Session:
     def generate(self, what: str, step: dict[str, Any]) -> None:
         args = {**DEFAULTS, **step.get("args", {})}
         if args.get("enable_speculative_snapshot"):
-            self.mark = self.model.mark(ROW)
+            self.checkpoint = self.model.checkpoint(ROW)
         reply = Generate(
             max_new_tokens=args["max_new_tokens"],
             sampling=Sampling(

@@ -24,7 +24,7 @@ from torch import Tensor
 from parley.models.minicpmo45.token2wav.windows import utterance_windows
 from parley.models.minicpmo45.tts.config import SpeechConfig
 from parley.models.minicpmo45.tts.decoder import MiniCPMTTS
-from parley.models.minicpmo45.tts.rows import Fed, SpeechBlock
+from parley.models.minicpmo45.tts.rows import PassRecord, SpeechBlock
 from parley.models.minicpmo45.tts.sampling import (
     RowRules,
     SpeechSampling,
@@ -109,9 +109,9 @@ def greedy(settings: Mapping[str, Any]) -> SpeechSampling:
     )
 
 
-def finish(tts: MiniCPMTTS, block: SpeechBlock) -> list[Fed]:
+def finish(tts: MiniCPMTTS, block: SpeechBlock) -> list[PassRecord]:
     """Run a block to its end, noting every pass."""
-    seen: list[Fed] = []
+    seen: list[PassRecord] = []
     while not block.finished:
         tts.step([block], watch=seen.append)
     return seen

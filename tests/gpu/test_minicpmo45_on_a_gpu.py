@@ -18,7 +18,7 @@ from parley.models.minicpmo45.runtime.attention import (
     make_attention,
 )
 from parley.models.minicpmo45.runtime.caches import Span
-from parley.models.minicpmo45.runtime.graphs import CudaTape
+from parley.models.minicpmo45.runtime.graphs import CudaGraphCapture
 from parley.models.minicpmo45.runtime.streams import SPEECH_KINDS, OwnStream
 
 pytestmark = [
@@ -47,7 +47,7 @@ class TestCapturedMiniCPMOOnAGpu(ModelContract):
 
     @classmethod
     def make(cls) -> MiniCPMO45:
-        model = small_model(slots=3, device="cuda", tape=CudaTape(torch.device("cuda")))
+        model = small_model(slots=3, device="cuda", capture=CudaGraphCapture(torch.device("cuda")))
         model.warm_up()
         return model
 
@@ -57,8 +57,8 @@ def model_with_speech_apart() -> MiniCPMO45:
     model = small_model(
         slots=3,
         device="cuda",
-        tape=CudaTape(device),
-        speech_tape=CudaTape(device),
+        capture=CudaGraphCapture(device),
+        speech_capture=CudaGraphCapture(device),
         stream=OwnStream(device),
     )
     model.warm_up()
@@ -87,7 +87,7 @@ def test_speech_beside_decoding_sounds_as_it_does_behind_it() -> None:
 
 def test_every_step_is_captured_and_says_what_it_says_without() -> None:
     plain = small_model(slots=3, device="cuda")
-    captured = small_model(slots=3, device="cuda", tape=CudaTape(torch.device("cuda")))
+    captured = small_model(slots=3, device="cuda", capture=CudaGraphCapture(torch.device("cuda")))
     captured.warm_up()
     assert captured.graphs.refusals == {}
     assert set(captured.graphs.counts) == {"decode", "sound", "picture", *SPEECH_KINDS}

@@ -2,7 +2,7 @@
 import { readFileSync } from 'node:fs';
 import { RealtimeAgent, RealtimeSession, tool } from '@openai/agents-realtime';
 
-const [url, story, spoken] = process.argv.slice(2);
+const [url, scenario, spoken] = process.argv.slice(2);
 const RATE_HZ = 24_000;
 const tell = (what, more = {}) => console.log(JSON.stringify({ what, ...more }));
 
@@ -21,7 +21,7 @@ const weather = tool({
     return 'sunny';
   },
 });
-const tools = story === 'call' ? [weather] : [];
+const tools = scenario === 'call' ? [weather] : [];
 const agent = new RealtimeAgent({ name: 'Helper', instructions: 'You help.', tools });
 const session = new RealtimeSession(agent, { transport: 'websocket', tracingDisabled: true });
 
@@ -59,7 +59,7 @@ const say = (sound = pcm(1, 12000)) => {
   for (let i = 0; i < 12; i++) session.sendAudio(pcm(0.1, 0));
 };
 
-const stories = {
+const scenarios = {
   async turns() {
     for (let turn = 0; turn < 2; turn++) {
       const answered = next('agent_end');
@@ -95,7 +95,7 @@ const stories = {
 };
 
 await session.connect({ url, apiKey: 'sk-any' });
-await stories[story]();
+await scenarios[scenario]();
 session.close();
 tell('end');
 process.exit(0);

@@ -24,13 +24,13 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-async def told(model: TalkingModel, story: str, spoken: Path | str = "") -> list[dict[str, Any]]:
+async def told(model: TalkingModel, scenario: str, spoken: Path | str = "") -> list[dict[str, Any]]:
     """What the program says; it has ended by itself. `spoken`: a file of samples that it says."""
     assert NODE is not None
     async with running_stack(load_model=lambda: model, worker={"vad": "energy"}) as running:
         url = f"ws://127.0.0.1:{running.gateway.port}/v1/realtime?model=m"
         program = await asyncio.create_subprocess_exec(
-            *(NODE, "--no-warnings", str(SCRIPT), url, story, str(spoken)),
+            *(NODE, "--no-warnings", str(SCRIPT), url, scenario, str(spoken)),
             cwd=ROOT,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,

@@ -376,7 +376,7 @@ async def test_a_failed_turn_is_rolled_back_and_the_session_goes_on(stage, monke
 
 async def test_a_failed_turn_that_cannot_be_rolled_back_ends_the_session(monkeypatch):
     async with worker_harness() as harness:
-        monkeypatch.setattr(harness.faults._model, "can_roll_back", lambda mark: False)
+        monkeypatch.setattr(harness.faults._model, "can_roll_back", lambda checkpoint: False)
         talk = await begun(harness)
         harness.faults.fail_at(Stage.DECODE)
         tell(talk, SENTENCE)

@@ -158,16 +158,16 @@ class ScriptedModel:
             if not job.left:
                 job.finish()
 
-    def mark(self, row: int) -> Checkpoint:
+    def checkpoint(self, row: int) -> Checkpoint:
         self._check_thread()
-        return _Mark(row, self.lengths[row])
+        return _Checkpoint(row, self.lengths[row])
 
-    def can_roll_back(self, mark: Checkpoint) -> bool:
-        return self.lengths[mark.row] >= mark.context_tokens
+    def can_roll_back(self, checkpoint: Checkpoint) -> bool:
+        return self.lengths[checkpoint.row] >= checkpoint.context_tokens
 
-    def roll_back(self, mark: Checkpoint) -> None:
-        self._jobs.pop(mark.row, None)
-        self.lengths[mark.row] = mark.context_tokens
+    def roll_back(self, checkpoint: Checkpoint) -> None:
+        self._jobs.pop(checkpoint.row, None)
+        self.lengths[checkpoint.row] = checkpoint.context_tokens
 
     def context_tokens(self, row: int) -> int:
         return self.lengths[row]
@@ -195,6 +195,6 @@ class ScriptedModel:
 
 
 @dataclass(frozen=True)
-class _Mark:
+class _Checkpoint:
     row: int
     context_tokens: int

@@ -20,7 +20,7 @@ from parley.models.minicpmo45 import weights
 from parley.models.minicpmo45.config import MiniCPMOConfig, make_config
 from parley.models.minicpmo45.conversation.speech import SpeechOutput, Streams
 from parley.models.minicpmo45.model import MiniCPMO45
-from parley.models.minicpmo45.runtime.graphs import GraphRunner, Tape
+from parley.models.minicpmo45.runtime.graphs import GraphCapture, GraphRunner
 from parley.models.minicpmo45.runtime.streams import SPEECH_KINDS, SpeechStream
 from parley.models.minicpmo45.token2wav.voices import VoiceStore
 from parley.models.minicpmo45.tokenizer import SpecialIds
@@ -168,23 +168,23 @@ def small_model(
     slots: int = 3,
     *,
     has_voice: bool = True,
-    tape: Tape | None = None,
+    capture: GraphCapture | None = None,
     device: str = "cpu",
     stream: SpeechStream | None = None,
-    speech_tape: Tape | None = None,
+    speech_capture: GraphCapture | None = None,
     **options: Any,
 ) -> MiniCPMO45:
     """A model of its own: nothing is shared with other tests.
 
     Args:
-        tape: captures steps.
+        capture: captures steps.
         stream: what speech is made on; None: the one of everything else.
-        speech_tape: captures steps of speech instead of `tape`.
+        speech_capture: captures steps of speech instead of `capture`.
     """
     network = small_network(device)
     options.setdefault("context_tokens", 7000)
-    tapes = None if speech_tape is None else dict.fromkeys(SPEECH_KINDS, speech_tape)
-    graphs = None if tape is None else GraphRunner(device, tape, tapes=tapes)
+    captures = None if speech_capture is None else dict.fromkeys(SPEECH_KINDS, speech_capture)
+    graphs = None if capture is None else GraphRunner(device, capture, captures=captures)
     options.setdefault("graphs", graphs)
     speech_output = small_speech_output(network, slots, graphs, stream) if has_voice else None
     return MiniCPMO45(

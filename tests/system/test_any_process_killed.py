@@ -152,7 +152,7 @@ class Company:
 
 
 def test_whichever_process_is_killed(tmp_path: Path) -> None:
-    """One story: a Redis, two gateways and a worker take ten seconds to start."""
+    """One scenario: a Redis, two gateways and a worker take ten seconds to start."""
     with redis_server(tmp_path) as redis, contextlib.ExitStack() as stack:
         company = Company(tmp_path, redis, stack)
         company.one_whole_call()

@@ -84,7 +84,7 @@ class Pair:
 
 
 def test_every_process_killed_in_turn_and_there_is_always_one_gateway(tmp_path: Path) -> None:
-    """One story, because two gateways, a worker and their Redis take ten seconds to start."""
+    """One scenario, because two gateways, a worker and their Redis take ten seconds to start."""
     with redis_server(tmp_path) as redis, contextlib.ExitStack() as stack:
         pair = Pair(tmp_path, redis, stack)
         a_gateway_that_is_killed(pair)

@@ -1,4 +1,4 @@
-"""What one row remembers, counted in tokens: lengths, marks, and the sliding window.
+"""What one row remembers, counted in tokens: lengths, checkpoints, and the sliding window.
 
 Pure arithmetic. A model tells the ledger what it appended and where entries end; the ledger answers
 what the window drops, as ranges of positions to keep, and the model moves its tensors. The ledger
@@ -176,7 +176,7 @@ class ContextLedger:
         return self._eviction(self._oldest(count))
 
     def commit(self, eviction: Eviction) -> None:
-        """The model has done what `plan` said. Marks taken before are void."""
+        """The model has done what `plan` said. Checkpoints taken before are void."""
         gone = set(self._oldest(eviction.dropped_entries))
         if eviction.previous is not None:
             self._previous = eviction.previous
@@ -184,7 +184,7 @@ class ContextLedger:
         self._evictions += 1
         assert self.length_tokens == eviction.length_tokens
 
-    def mark(self) -> LedgerCheckpoint:
+    def checkpoint(self) -> LedgerCheckpoint:
         """Remember this point."""
         self._serial += 1
         return LedgerCheckpoint(
@@ -198,29 +198,29 @@ class ContextLedger:
             previous=self._previous,
         )
 
-    def can_roll_back(self, mark: LedgerCheckpoint) -> bool:
-        """Whether everything up to the mark is still in the context, at the same positions."""
+    def can_roll_back(self, checkpoint: LedgerCheckpoint) -> bool:
+        """Whether everything up to it is still in the context, at the same positions."""
         return (
-            mark.evictions == self._evictions
-            and mark.serial <= self._serial
-            and not any(start < mark.serial <= stop for start, stop in self._abandoned)
+            checkpoint.evictions == self._evictions
+            and checkpoint.serial <= self._serial
+            and not any(start < checkpoint.serial <= stop for start, stop in self._abandoned)
         )
 
-    def roll_back(self, mark: LedgerCheckpoint) -> int:
-        """Return to the mark; gives how many tokens at the end are forgotten.
+    def roll_back(self, checkpoint: LedgerCheckpoint) -> int:
+        """Return to the checkpoint; gives how many tokens at the end are forgotten.
 
-        Marks taken after it belong to a history that no longer is, and are void.
+        Checkpoints taken after it belong to a history that no longer is, and are void.
         """
-        if not self.can_roll_back(mark):
-            raise ValueError("the context has moved past this mark")
-        dropped = self.length_tokens - mark.length_tokens
-        self._abandoned = [one for one in self._abandoned if one[0] < mark.serial]
-        self._abandoned.append((mark.serial, self._serial))
-        self._entries = list(mark.entries)
-        self._open_tokens = mark.open_tokens
-        self._head_tokens = mark.head_tokens
-        self._suffix_tokens = mark.suffix_tokens
-        self._previous = mark.previous
+        if not self.can_roll_back(checkpoint):
+            raise ValueError("the context has moved past this checkpoint")
+        dropped = self.length_tokens - checkpoint.length_tokens
+        self._abandoned = [one for one in self._abandoned if one[0] < checkpoint.serial]
+        self._abandoned.append((checkpoint.serial, self._serial))
+        self._entries = list(checkpoint.entries)
+        self._open_tokens = checkpoint.open_tokens
+        self._head_tokens = checkpoint.head_tokens
+        self._suffix_tokens = checkpoint.suffix_tokens
+        self._previous = checkpoint.previous
         return dropped
 
     def _over_the_mark(self) -> int:

@@ -292,7 +292,7 @@ class EngineLoop:
         row, command = request.row, request.command
         match command:
             case TakeCheckpoint():
-                self._finish(request, self._model.mark(row))
+                self._finish(request, self._model.checkpoint(row))
             case CanRollBack(checkpoint):
                 self._finish(request, self._model.can_roll_back(checkpoint))
             case RollBack(checkpoint):
@@ -305,7 +305,7 @@ class EngineLoop:
                 self._finish(request, None)
             case _:
                 if isinstance(command, Prefill) and command.takes_checkpoint:
-                    request.checkpoint = self._model.mark(row)
+                    request.checkpoint = self._model.checkpoint(row)
                 request.job = self._model.start(row, command)
                 if request.is_cancelled:
                     request.job.cancel()

@@ -14,7 +14,7 @@ Obligations that `tests/contracts/model.py` checks for every model:
 - alone equals in company: what a row produces does not depend on who shares a step (token for token
   in float32 on CPU);
 - streaming equals one-shot: the pieces of a streamed reply join to the reply that is not streamed;
-- marks: after `roll_back(row, mark)` the row behaves as if nothing since `mark` had happened,
+- checkpoints: after `roll_back(checkpoint)` the row behaves as if nothing had happened since,
   random state included;
 - a failed or dropped job harms its own row only; it is never stepped again, the next `start` on its
   row replaces it, and `open`ing (work `Opening`) makes any row usable again;
@@ -180,16 +180,16 @@ class Model(Protocol):
         batch."""
         ...
 
-    def mark(self, row: int) -> Checkpoint:
+    def checkpoint(self, row: int) -> Checkpoint:
         """Remember where the row is."""
         ...
 
-    def can_roll_back(self, mark: Checkpoint) -> bool:
-        """Whether `mark` still describes a state the row can return to."""
+    def can_roll_back(self, checkpoint: Checkpoint) -> bool:
+        """Whether `checkpoint` still describes a state the row can return to."""
         ...
 
-    def roll_back(self, mark: Checkpoint) -> None:
-        """Return to `mark`, which stays valid."""
+    def roll_back(self, checkpoint: Checkpoint) -> None:
+        """Return to `checkpoint`, which stays valid."""
         ...
 
     def context_tokens(self, row: int) -> int:

@@ -37,7 +37,7 @@ from parley.gateway.http import (
     voices,
     workers,
 )
-from parley.gateway.http.asking import Asker
+from parley.gateway.http.chat_forwarder import ChatForwarder
 from parley.gateway.http.files import WebFiles, web_files
 from parley.gateway.http.openai import chat as openai_chat
 from parley.gateway.http.openai import models as openai_models
@@ -140,7 +140,7 @@ def _add_routes(
     """Routes of everything; the files of the pages where they are installed."""
     settings = runtime.settings
     files = web_files(web) if web.is_dir() else None
-    asker = Asker(
+    forwarder = ChatForwarder(
         acquisition=runtime.acquisition,
         admission=runtime.admission,
         apps=runtime.apps,
@@ -172,9 +172,9 @@ def _add_routes(
             queue=runtime.queue,
             worker_pool=runtime.worker_pool,
         ),
-        chat.routes(asker=asker, metrics=runtime.metrics),
+        chat.routes(forwarder=forwarder, metrics=runtime.metrics),
         openai_chat.routes(
-            asker=asker,
+            forwarder=forwarder,
             metrics=runtime.metrics,
             models=models,
             sources=Sources(may_fetch=settings.security.fetch_urls),
@@ -191,9 +191,9 @@ def _add_routes(
             worker_pool=runtime.worker_pool,
         ),
         openai_speech.routes(
-            asker=asker, metrics=runtime.metrics, models=models, voices=voice_names
+            forwarder=forwarder, metrics=runtime.metrics, models=models, voices=voice_names
         ),
-        openai_transcriptions.routes(asker=asker, metrics=runtime.metrics, models=models),
+        openai_transcriptions.routes(forwarder=forwarder, metrics=runtime.metrics, models=models),
         half_duplex.routes(
             admission=runtime.admission,
             dispatcher=runtime.dispatcher,

@@ -92,7 +92,7 @@ def count_slices(image: Image, default_slices: int) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Input:
-    """What came in since the last answer. A value, so that a mark can keep an old one."""
+    """What came in since the last answer. A value, so that a checkpoint can keep an old one."""
 
     sounds: tuple[Pcm, ...] = ()
     sizes: tuple[tuple[int, int], ...] = ()
@@ -171,7 +171,7 @@ class _State:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ParrotMark:
+class ParrotCheckpoint:
     """A remembered point of one opening of one row."""
 
     row: int
@@ -571,24 +571,26 @@ class Parrot(RowModel[_SlotState]):
             commit()
 
     def begin(self, row: int, opening: StartSession) -> None:
-        """A new conversation takes the row; marks of the old one are void."""
+        """A new conversation takes the row; checkpoints of the old one are void."""
         self._conversations[row] = _SlotState(opening, self._spec.context_limit_tokens)
 
-    def mark(self, row: int) -> Checkpoint:
+    def checkpoint(self, row: int) -> Checkpoint:
         conversation = self.conversation(row)
-        return ParrotMark(row, conversation, conversation.ledger.mark(), conversation.state)
-
-    def can_roll_back(self, mark: Checkpoint) -> bool:
-        return (
-            isinstance(mark, ParrotMark)
-            and self._conversations[mark.row] is mark.conversation
-            and mark.conversation.ledger.can_roll_back(mark.ledger)
+        return ParrotCheckpoint(
+            row, conversation, conversation.ledger.checkpoint(), conversation.state
         )
 
-    def roll_back(self, mark: Checkpoint) -> None:
-        assert isinstance(mark, ParrotMark)
-        mark.conversation.ledger.roll_back(mark.ledger)
-        mark.conversation.state = mark.state
+    def can_roll_back(self, checkpoint: Checkpoint) -> bool:
+        return (
+            isinstance(checkpoint, ParrotCheckpoint)
+            and self._conversations[checkpoint.row] is checkpoint.conversation
+            and checkpoint.conversation.ledger.can_roll_back(checkpoint.ledger)
+        )
+
+    def roll_back(self, checkpoint: Checkpoint) -> None:
+        assert isinstance(checkpoint, ParrotCheckpoint)
+        checkpoint.conversation.ledger.roll_back(checkpoint.ledger)
+        checkpoint.conversation.state = checkpoint.state
 
     def warm_up(self) -> None:
         resample(Pcm.silence(INPUT_RATE_HZ, INPUT_RATE_HZ), OUTPUT_RATE_HZ)

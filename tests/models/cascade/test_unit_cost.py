@@ -74,9 +74,9 @@ def test_a_call_done_again_is_spread_alike(monkeypatch):
     model = small_cascade(rows=1)
     first = call(model, sound)
     cast = Cast(model)
-    mark = model.mark(0)
+    checkpoint = model.checkpoint(0)
     cast.play(0, [unit(voice(1.0)), StepUnit(), Finalize(), unit(quiet(1.0)), StepUnit()])
-    model.roll_back(mark)
+    model.roll_back(checkpoint)
     again = call(model, sound)
 
     assert [result_of(one).ending for one in again] == [result_of(one).ending for one in first]

@@ -1,4 +1,4 @@
-"""Encoders by graphs, with the fake tape: batches of any rows return what they do without."""
+"""Encoders by graphs, with the fake capture: batches of any rows return what they do without."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
-from tests.support.fake_tape import FakeTape
+from tests.support.fake_capture import FakeCapture
 from tests.support.small_minicpmo import small_config, small_network
 
 from parley.models.minicpmo45 import weights
@@ -36,7 +36,7 @@ def network() -> weights.Network:
 
 @pytest.fixture
 def graphs() -> GraphRunner:
-    return GraphRunner(tape=FakeTape())
+    return GraphRunner(capture=FakeCapture())
 
 
 def cache_of(encoder: AudioEncoder, *, is_eight_bit: bool = False) -> SlotCache:
@@ -91,7 +91,7 @@ def test_capturing_changes_what_nobody_remembers(network, graphs):
         assert torch.equal(cache.copy_row(row).values, kept.values)
 
 
-def test_without_a_tape_nothing_goes_through_the_table(network):
+def test_without_a_capture_nothing_goes_through_the_table(network):
     steps = LiveSteps(network.apm, cache_of(network.apm), GraphRunner())
 
     assert not steps.takes(1)

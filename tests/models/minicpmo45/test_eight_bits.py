@@ -160,7 +160,7 @@ SYSTEM: tuple[Segment, ...] = (
 )
 
 
-def test_a_conversation_listens_answers_slides_and_returns_to_a_mark():
+def test_a_conversation_listens_answers_slides_and_returns_to_a_checkpoint():
     """Everything that touches the caches, with the model's own classes."""
     model = small_model(slots=2, has_small_caches=True, context_tokens=600)
     second = np.sin(np.arange(INPUT_RATE_HZ + 1600) * 0.02).astype(np.float32) * 0.3
@@ -176,10 +176,10 @@ def test_a_conversation_listens_answers_slides_and_returns_to_a_mark():
         return answer
 
     unit()
-    mark = model.mark(0)
+    checkpoint = model.checkpoint(0)
     first = [unit() for _ in range(2)]
     length = model.context_tokens(0)
-    model.roll_back(mark)
+    model.roll_back(checkpoint)
     again = [unit() for _ in range(2)]
 
     assert again == first

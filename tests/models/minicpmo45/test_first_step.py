@@ -72,11 +72,11 @@ def test_a_turn_that_went_back_goes_on_as_if_it_had_not() -> None:
     speech = tiny_token2wav()
     say(speech, windows(2))
     first = say(speech, parts[:1])
-    mark = speech.snapshot(0)
+    checkpoint = speech.snapshot(0)
     speech.decode([0], [short])
     speech.decode([0], [parts[2]])
 
-    speech.restore(0, mark)
+    speech.restore(0, checkpoint)
 
     rest = [speech.decode([0], [part])[0] for part in parts[1:3]]
     assert np.array_equal(np.concatenate([first, *rest]), wanted)

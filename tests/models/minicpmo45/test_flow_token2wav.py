@@ -393,4 +393,4 @@ def test_snapshot_that_nobody_holds_costs_nothing() -> None:
 
     gc.collect()
 
-    assert len(speech.memory._marks[0]) == 0
+    assert len(speech.memory._checkpoints[0]) == 0

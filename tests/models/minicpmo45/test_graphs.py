@@ -1,4 +1,4 @@
-"""The graph runner's bookkeeping, with a fake tape that replays callables on static buffers.
+"""The graph runner's bookkeeping, with a fake capture that replays callables on static buffers.
 
 No GPU is needed and none is used: what a real capture does on a device is not tested here.
 """
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from tests.contracts.conversations import Cast, Style, assert_same, closing
-from tests.support.fake_tape import FakeTape
+from tests.support.fake_capture import FakeCapture
 from tests.support.small_minicpmo import small_model
 from tests.support.tiny_voice import tiny_token2wav, tiny_voice
 
@@ -21,7 +21,7 @@ from parley.models.minicpmo45.token2wav.windows import VocoderWindow
 
 @pytest.fixture
 def runner() -> GraphRunner:
-    return GraphRunner(tape=FakeTape())
+    return GraphRunner(capture=FakeCapture())
 
 
 def numbers(*values: float) -> torch.Tensor:
@@ -57,7 +57,7 @@ def test_shapes_have_graphs_of_their_own(runner):
     assert runner.counts == {"step": 2}
 
 
-def test_without_a_tape_the_function_is_called():
+def test_without_a_capture_the_function_is_called():
     runner = GraphRunner()
 
     assert runner.run("step", 1, lambda x: (x + 1,), [numbers(1.0)])[0].tolist() == [2.0]
@@ -119,7 +119,7 @@ def test_after_sealing_nothing_more_is_captured(runner):
 
 
 def test_there_are_so_many_graphs_and_no_more():
-    runner = GraphRunner(tape=FakeTape(), limit=2)
+    runner = GraphRunner(capture=FakeCapture(), limit=2)
 
     for shape in range(4):
         (out,) = runner.run("step", shape, lambda x, s=shape: (x * s,), [numbers(3.0)])
@@ -139,8 +139,8 @@ def test_batches_are_rounded_up_to_powers_of_two():
 def test_conversations_with_graphs_say_what_they_say_without():
     """Every captured step, in batches of all sizes, against the model without graphs."""
     plain = small_model(slots=3)
-    tape = FakeTape()
-    captured = small_model(slots=3, tape=tape)
+    capture = FakeCapture()
+    captured = small_model(slots=3, capture=capture)
     captured.warm_up()
     assert captured.graphs.refusals == {}
     kinds = {"decode", "speech", "flow", "vocoder", "sound", "picture"}
@@ -151,10 +151,10 @@ def test_conversations_with_graphs_say_what_they_say_without():
 
     with closing(plain), closing(captured):
         alone = Cast(plain).play_together(dict(enumerate(parts)), delays=delays)
-        before = tape.replays
+        before = capture.replays
         together = Cast(captured).play_together(dict(enumerate(parts)), delays=delays)
 
-    assert tape.replays > before + 50
+    assert capture.replays > before + 50
     for row, outcomes in alone.items():
         assert_same(outcomes, together[row], 2e-3)
     plain.unload()
@@ -163,15 +163,15 @@ def test_conversations_with_graphs_say_what_they_say_without():
 
 @pytest.mark.parametrize("is_causal", [False, True], ids=["classic", "causal"])
 def test_windows_with_graphs_sound_as_they_do_without(is_causal):
-    tape = FakeTape()
-    graphs = GraphRunner(tape=tape)
+    capture = FakeCapture()
+    graphs = GraphRunner(capture=capture)
     # Graphs are of 1, 2 and 4 rows: three of four slots are filled up.
     plain = tiny_token2wav(slots=4, is_causal=is_causal)
     captured = tiny_token2wav(slots=4, is_causal=is_causal, graphs=graphs)
     captured.capture()
     assert graphs.refusals == {}
     graphs.seal()
-    before = tape.replays
+    before = capture.replays
     for speech in (plain, captured):
         for slot in range(3):
             speech.begin(slot, speech.prime(tiny_voice(seed=slot)))
@@ -185,4 +185,4 @@ def test_windows_with_graphs_sound_as_they_do_without(is_causal):
             np.testing.assert_allclose(mine, theirs, atol=2e-3)
 
     # The Euler loop every time; the vocoder wherever a row gave a whole window.
-    assert tape.replays >= before + 10
+    assert capture.replays >= before + 10

@@ -1,5 +1,6 @@
 """Conversations on a small model: the choices that differ from the public implementation, windows,
-marks and refusals. What every model must do is in `test_contract.py`; numbers are in the goldens.
+checkpoints and refusals. What every model must do is in `test_contract.py`; numbers are in the
+goldens.
 """
 
 from __future__ import annotations
@@ -184,14 +185,14 @@ def test_a_context_window_carries_on_what_was_said(model):
     assert model.context.lengths[0] == ledger.length_tokens
 
 
-def test_a_mark_is_void_once_the_window_has_moved(model):
+def test_a_checkpoint_is_void_once_the_window_has_moved(model):
     duplex(model, window=Window("basic", high_tokens=60, low_tokens=40), speak=False)
-    mark = model.mark(0)
+    checkpoint = model.checkpoint(0)
     for _ in range(6):
         answer(model, IDS.listen)
         do(model, Finalize())
 
-    assert not model.can_roll_back(mark)
+    assert not model.can_roll_back(checkpoint)
 
 
 def test_rounds_of_a_turn_based_conversation_are_dropped_whole(model):
@@ -245,7 +246,7 @@ def test_a_rollback_over_a_restart_of_the_encoder_restores_what_it_had_heard(mod
         do(model, StepUnit(force_listen=True))
         do(model, Finalize())
     heard = model.audio_cache.lengths[0]
-    mark = model.mark(0)
+    checkpoint = model.checkpoint(0)
 
     def go_on():
         states = []
@@ -259,7 +260,7 @@ def test_a_rollback_over_a_restart_of_the_encoder_restores_what_it_had_heard(mod
 
     first = go_on()
     assert model.audio_cache.lengths[0] < heard
-    model.roll_back(mark)
+    model.roll_back(checkpoint)
     assert model.audio_cache.lengths[0] == heard
     second = go_on()
 

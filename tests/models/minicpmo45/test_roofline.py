@@ -19,7 +19,7 @@ from parley.models.minicpmo45.roofline.meter import Meter
 from parley.models.minicpmo45.roofline.steps import META, PaperModel
 from parley.models.minicpmo45.runtime import slot_attention
 from parley.models.minicpmo45.runtime.attention import SlotAttention
-from parley.models.minicpmo45.runtime.caches import Even, Span
+from parley.models.minicpmo45.runtime.caches import PaddedBatch, Span
 
 
 def test_a_product_reads_its_weights_and_views_cost_nothing() -> None:
@@ -115,7 +115,7 @@ def test_a_decode_step_of_real_tensors_launches_and_reads_what_the_table_counts(
             module.register_forward_hook(note)
     spans = [Span(row, 2047, 1) for row in range(3)]
     ids = torch.zeros(3, dtype=torch.int64)
-    batch = Even.of(spans, cache, batch=3, count=1, reads=2048)
+    batch = PaddedBatch.of(spans, cache, batch=3, count=1, reads=2048)
     with torch.inference_mode(), Launches() as launches:
         steps._step(ids, batch)
 

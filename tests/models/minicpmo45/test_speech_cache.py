@@ -1,4 +1,4 @@
-"""What the speech decoder remembers: marks, and keys and values in 8 bits."""
+"""What the speech decoder remembers: checkpoints, and keys and values in 8 bits."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 from tests.support.tiny_decoder import finish, make, random_weights, rows_of, speak_units
 
 from parley.models.minicpmo45.tts.decoder import MiniCPMTTS
-from parley.models.minicpmo45.tts.rows import BlockRule, Fed, SpeechBlock
+from parley.models.minicpmo45.tts.rows import BlockRule, PassRecord, SpeechBlock
 from parley.models.minicpmo45.tts.sampling import SpeechSampling
 from parley.models.minicpmo45.tts.turns import SpokenUnits
 
@@ -17,31 +17,31 @@ def weights() -> dict[str, torch.Tensor]:
     return random_weights()
 
 
-def test_mark_copies_nothing_while_the_turn_goes_on(weights: dict[str, torch.Tensor]) -> None:
+def test_checkpoint_copies_nothing_while_the_turn_goes_on(weights: dict[str, torch.Tensor]) -> None:
     tts = make(weights, slots=2)
     row = tts.open(1, seed=1)
     speech = SpokenUnits(tts, row)
     finish(tts, speech.begin(rows_of(tts, 1, 3), ends_turn=False))
-    mark = tts.mark(row)
+    checkpoint = tts.checkpoint(row)
     wanted = finish(tts, speech.begin(rows_of(tts, 2, 3), ends_turn=False))
 
-    assert mark.copy is None
-    tts.restore(row, mark)
+    assert checkpoint.copy is None
+    tts.restore(row, checkpoint)
     found = finish(tts, speech.begin(rows_of(tts, 2, 3), ends_turn=False))
 
     assert found == wanted
 
 
-def test_mark_is_put_aside_when_the_next_turn_overwrites_it(
+def test_checkpoint_is_put_aside_when_the_next_turn_overwrites_it(
     weights: dict[str, torch.Tensor],
 ) -> None:
     tts = make(weights)
     row = tts.open(0, seed=1)
     speech = SpokenUnits(tts, row)
     finish(tts, speech.begin(rows_of(tts, 1, 3), ends_turn=False))
-    first = tts.mark(row)
+    first = tts.checkpoint(row)
     wanted = finish(tts, speech.begin(rows_of(tts, 2, 3), ends_turn=False))
-    second = tts.mark(row)
+    second = tts.checkpoint(row)
     further = finish(tts, speech.begin(rows_of(tts, 3, 3), ends_turn=False))
     speech.interrupt()
 
@@ -49,19 +49,19 @@ def test_mark_is_put_aside_when_the_next_turn_overwrites_it(
     finish(tts, speech.begin(rows_of(tts, 5, 8), ends_turn=False))
 
     assert first.copy is not None
-    for mark, seed, tokens in ((first, 2, wanted), (second, 3, further), (first, 2, wanted)):
-        tts.restore(row, mark)
+    for checkpoint, seed, tokens in ((first, 2, wanted), (second, 3, further), (first, 2, wanted)):
+        tts.restore(row, checkpoint)
         assert finish(tts, speech.begin(rows_of(tts, seed, 3), ends_turn=False)) == tokens
 
 
-def test_mark_survives_a_return_to_an_earlier_one(weights: dict[str, torch.Tensor]) -> None:
+def test_checkpoint_survives_a_return_to_an_earlier_one(weights: dict[str, torch.Tensor]) -> None:
     tts = make(weights)
     row = tts.open(0, seed=1)
     speech = SpokenUnits(tts, row)
     finish(tts, speech.begin(rows_of(tts, 1, 3), ends_turn=False))
-    early = tts.mark(row)
+    early = tts.checkpoint(row)
     finish(tts, speech.begin(rows_of(tts, 2, 3), ends_turn=False))
-    late = tts.mark(row)
+    late = tts.checkpoint(row)
     wanted = finish(tts, speech.begin(rows_of(tts, 3, 3), ends_turn=False))
 
     tts.restore(row, early)
@@ -93,7 +93,7 @@ def test_a_turn_beside_others_is_what_it_is_alone(
 
 def logits_of(tts: MiniCPMTTS) -> torch.Tensor:
     """Raw logits of the first token after a condition, which is read back from the cache."""
-    seen: list[Fed] = []
+    seen: list[PassRecord] = []
     block = SpeechBlock(
         tts.open(0, 1), rows_of(tts, 1, 9), BlockRule(0, 8, True, False, SpeechSampling())
     )
@@ -111,19 +111,19 @@ def test_eight_bits_take_half_and_move_logits_little(weights: dict[str, torch.Te
     assert 0 < (found - wanted).norm() / wanted.norm() < 0.02
 
 
-def test_a_mark_of_eight_bits_brings_back_what_was_stored(
+def test_a_checkpoint_of_eight_bits_brings_back_what_was_stored(
     weights: dict[str, torch.Tensor],
 ) -> None:
     tts = make(weights, is_eight_bit=True)
     row = tts.open(0, seed=4)
     first = speak_units(tts, row, 1, 1)
     row.length = 6
-    mark = tts.mark(row)
+    checkpoint = tts.checkpoint(row)
     before = [tensor[:, 0, :6].clone() for tensor in tts.cache.tensors]
 
     tts.has_room(row, 1)
     tts._keep(row, torch.tensor([1, 2, 3]))
-    tts.restore(row, mark)
+    tts.restore(row, checkpoint)
 
     assert first
     assert len(before) == 2

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 from tests.contracts.conversations import Style
+from tests.support.fake_capture import FakeCapture
 from tests.support.fake_streams import MAIN, SPEECH, FakeStream, Streams
-from tests.support.fake_tape import FakeTape
 from tests.support.small_minicpmo import small_model
 
 from parley.clock import ManualClock
@@ -273,8 +273,8 @@ def test_an_arrival_is_read_once_and_only_when_it_is_complete():
         assert (arrival.take(), arrival.take(), reads) == (1, 1, [1])
 
 
-class PooledTape(FakeTape):
-    """Replays of one tape share memory, as graphs of one pool do."""
+class PooledCapture(FakeCapture):
+    """Replays of one capture share memory, as graphs of one pool do."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -291,10 +291,10 @@ class PooledTape(FakeTape):
 
 
 @pytest.mark.parametrize("is_shared", [False, True])
-def test_graphs_that_may_run_at_once_have_tapes_of_their_own(is_shared):
-    tape = PooledTape()
-    tapes = None if is_shared else {"speech": PooledTape()}
-    runner = GraphRunner(tape=tape, tapes=tapes)
+def test_graphs_that_may_run_at_once_have_captures_of_their_own(is_shared):
+    capture = PooledCapture()
+    captures = None if is_shared else {"speech": PooledCapture()}
+    runner = GraphRunner(capture=capture, captures=captures)
     for kind in ("decode", "speech"):
         runner.run(kind, 1, lambda x: (2 * x,), [torch.ones(1)])
 
@@ -307,7 +307,7 @@ def test_graphs_that_may_run_at_once_have_tapes_of_their_own(is_shared):
 
 
 def test_the_kinds_of_speech_are_those_that_speech_captures():
-    model = small_model(slots=1, tape=FakeTape())
+    model = small_model(slots=1, capture=FakeCapture())
     assert model.speech_output is not None
 
     model.speech_output.capture()

@@ -81,17 +81,17 @@ async def measure(kinds: list[str], sessions: int, seconds: float) -> None:
         f"{sessions} live sessions, {seconds:g} s each"
     )
     async with server(sessions + SPARE_SLOTS) as url:
-        crowd = _Crowd(url)
-        async with crowd.talking(sessions):
+        clients = _Clients(url)
+        async with clients.talking(sessions):
             await asyncio.sleep(WARM_S)
-            quiet = await crowd.watch(seconds)
+            quiet = await clients.watch(seconds)
             typer.echo(_line("quiet", quiet, quiet))
             for kind in kinds:
                 async with _attacker(kind, url, seconds):
-                    seen = await crowd.watch(seconds)
+                    seen = await clients.watch(seconds)
                 typer.echo(_line(kind, seen, quiet))
                 await asyncio.sleep(REST_S)
-            typer.echo(_line("quiet again", await crowd.watch(seconds), quiet))
+            typer.echo(_line("quiet again", await clients.watch(seconds), quiet))
 
 
 def _line(name: str, seen: Observed, quiet: Observed) -> str:
@@ -109,7 +109,7 @@ def _line(name: str, seen: Observed, quiet: Observed) -> str:
     )
 
 
-class _Crowd:
+class _Clients:
     """Everybody who behaves."""
 
     def __init__(self, url: str) -> None:

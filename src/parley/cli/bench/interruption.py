@@ -194,8 +194,10 @@ def interruption(
 
     async def measure() -> dict[str, InterruptionOutcome]:
         async with _place(url, own_server, at_once * len(names), insecure, ca, token) as place:
-            crowds = [Crowd(*place, name, options, words, chunk_ms / 1000) for name in names]
-            outcomes = await asyncio.gather(*(one.hold(count, at_once) for one in crowds))
+            all_talks = [
+                ConcurrentTalks(*place, name, options, words, chunk_ms / 1000) for name in names
+            ]
+            outcomes = await asyncio.gather(*(one.hold(count, at_once) for one in all_talks))
         return dict(zip(names, outcomes, strict=True))
 
     found = asyncio.run(measure())
@@ -252,7 +254,7 @@ def _backchannel(text: str) -> Backchannel:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Crowd:
+class ConcurrentTalks:
     """Conversations side by side in one dialect.
 
     Args:

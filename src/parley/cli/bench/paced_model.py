@@ -212,14 +212,14 @@ class PacedModel:
         self._computed_s = time.thread_time()
         self._free_s = time.perf_counter()
 
-    def mark(self, row: int) -> Checkpoint:
-        return self._parrot.mark(row)
+    def checkpoint(self, row: int) -> Checkpoint:
+        return self._parrot.checkpoint(row)
 
-    def can_roll_back(self, mark: Checkpoint) -> bool:
-        return self._parrot.can_roll_back(mark)
+    def can_roll_back(self, checkpoint: Checkpoint) -> bool:
+        return self._parrot.can_roll_back(checkpoint)
 
-    def roll_back(self, mark: Checkpoint) -> None:
-        self._parrot.roll_back(mark)
+    def roll_back(self, checkpoint: Checkpoint) -> None:
+        self._parrot.roll_back(checkpoint)
 
     def context_tokens(self, row: int) -> int:
         return self._parrot.context_tokens(row)

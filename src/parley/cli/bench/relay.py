@@ -139,28 +139,28 @@ async def measure(
         )
         await asyncio.sleep(0.5)  # until the worker has introduced itself
         rss_before_mb = rss_mb(gateway.pid)
-        crowd = _Crowd(has_frame=has_frame)
+        clients = _Clients(has_frame=has_frame)
         ways = [
-            (f"{_ws(gateway_url)}/ws/duplex/adx_{{index}}", sessions, crowd.through),
-            (f"{_ws(worker_url)}/session/duplex", direct_sessions, crowd.direct),
+            (f"{_ws(gateway_url)}/ws/duplex/adx_{{index}}", sessions, clients.through),
+            (f"{_ws(worker_url)}/session/duplex", direct_sessions, clients.direct),
         ]
-        await crowd.connect(ways)
+        await clients.connect(ways)
         loop = asyncio.get_running_loop()
-        talking = asyncio.create_task(crowd.talk())
+        talking = asyncio.create_task(clients.talk())
         await asyncio.sleep(2.0)  # first units warm sockets and buffers
-        crowd.is_counting = True
+        clients.is_counting = True
         began, cpu_before = loop.time(), _cpu_s(gateway.pid)
         await asyncio.sleep(seconds)
-        crowd.is_counting = False
+        clients.is_counting = False
         took, cpu_after = loop.time() - began, _cpu_s(gateway.pid)
         rss_after_mb = rss_mb(gateway.pid)
         talking.cancel()
         await asyncio.wait({talking})
-        crowd.hang_up()
+        clients.hang_up()
         known = cpu_before is not None and cpu_after is not None
         return RelayReport(
-            through=crowd.through,
-            direct=crowd.direct,
+            through=clients.through,
+            direct=clients.direct,
             seconds=took,
             cpu_s=cpu_after - cpu_before if known else None,  # type: ignore[operator]
             rss_mb=rss_after_mb,
@@ -168,7 +168,7 @@ async def measure(
         )
 
 
-class _Crowd:
+class _Clients:
     """All clients, in this process."""
 
     def __init__(self, *, has_frame: bool) -> None:

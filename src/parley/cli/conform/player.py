@@ -17,7 +17,7 @@ from parley.client.access import Access, Socket, SocketClosed, Transport
 COMPLAINTS_MOST: Final = 20
 
 
-class StoryEnded(Exception):
+class ScenarioEnded(Exception):
     """The session cannot go on as scripted; the text says why."""
 
 
@@ -55,7 +55,7 @@ class Player:
         """Send a message.
 
         Raises:
-            StoryEnded: the connection is closed.
+            ScenarioEnded: the connection is closed.
         """
         try:
             await self.socket.send(json.dumps(message))
@@ -66,14 +66,14 @@ class Player:
         """The next event, checked.
 
         Raises:
-            StoryEnded: there is none in time, or none at all.
+            ScenarioEnded: there is none in time, or none at all.
         """
         try:
             async with asyncio.timeout(self.limit_s):
                 text = await self.socket.receive()
         except TimeoutError:
             last = self.told[-1]["type"] if self.told else "nothing"
-            raise StoryEnded(f"nothing more within {self.limit_s:g} s after {last}") from None
+            raise ScenarioEnded(f"nothing more within {self.limit_s:g} s after {last}") from None
         except SocketClosed as closed:
             self._closed(closed)
         return self._seen(text)
@@ -82,16 +82,16 @@ class Player:
         """The next event of one of these types.
 
         Raises:
-            StoryEnded: it does not come, or an error does in its place.
+            ScenarioEnded: it does not come, or an error does in its place.
         """
         while (event := await self.next())["type"] not in names:
             if event["type"] == "error":
-                raise StoryEnded(f"error in place of {' or '.join(names)}: {json.dumps(event)}")
+                raise ScenarioEnded(f"error in place of {' or '.join(names)}: {json.dumps(event)}")
         return event
 
     async def end(self) -> None:
         """Until the server closes the connection."""
-        with contextlib.suppress(StoryEnded):
+        with contextlib.suppress(ScenarioEnded):
             while self.close_code is None:
                 await self.next()
         if self.close_code is None:
@@ -109,13 +109,13 @@ class Player:
 
     def _seen(self, text: str | bytes) -> dict[str, Any]:
         if isinstance(text, bytes):
-            raise StoryEnded("a binary message came")
+            raise ScenarioEnded("a binary message came")
         try:
             event = json.loads(text)
         except ValueError:
-            raise StoryEnded(f"a message that is no JSON came: {text[:80]!r}") from None
+            raise ScenarioEnded(f"a message that is no JSON came: {text[:80]!r}") from None
         if not isinstance(event, dict) or not isinstance(event.get("type"), str):
-            raise StoryEnded(f"a message without a type came: {text[:80]!r}")
+            raise ScenarioEnded(f"a message without a type came: {text[:80]!r}")
         self.told.append(event)
         problem = self._check(text)
         if problem is not None:
@@ -133,7 +133,7 @@ class Player:
 
     def _closed(self, closed: SocketClosed) -> Any:
         self.close_code = closed.code
-        raise StoryEnded(f"the connection closed with {closed.code} {closed.reason}".rstrip())
+        raise ScenarioEnded(f"the connection closed with {closed.code} {closed.reason}".rstrip())
 
 
 @contextlib.asynccontextmanager
@@ -146,7 +146,7 @@ async def playing(
     try:
         try:
             yield player
-        except StoryEnded as ended:
+        except ScenarioEnded as ended:
             player.expect(False, str(ended))
         player.finish()
     finally:

@@ -1,4 +1,4 @@
-"""The verb: which stories are played, and what is said of them."""
+"""The verb: which scenarios are played, and what is said of them."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import typer
 
 from parley.cli import reach
 from parley.cli.conform.player import playing
+from parley.cli.conform.scenarios import DIALECTS, SCENARIOS, Scenario
 from parley.cli.conform.schemas import check_of
-from parley.cli.conform.stories import DIALECTS, STORIES, Story
 from parley.client.access import Access, Transport
 from parley.client.connection import NetworkTransport
 from parley.errors import ParleyError, SetupError
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """What came of one story; without complaints it was played as published."""
+class ScenarioResult:
+    """What came of one scenario; without complaints it was played as published."""
 
-    story: Story
+    scenario: Scenario
     events: int
     complaints: tuple[str, ...]
 
@@ -44,16 +44,16 @@ def conform(
 
     Any server will do, not only parley's. Exits with 1 when something is not as published.
     """
-    chosen = stories_of(dialect or DIALECTS)
+    chosen = scenarios_of(dialect or DIALECTS)
     address, options = reach.server(url, insecure=insecure, ca=ca, token=token)
-    for name in dict.fromkeys(story.dialect for story in chosen):
+    for name in dict.fromkeys(scenario.dialect for scenario in chosen):
         typer.echo(f"{name}: events are checked against {check_of(name)[1]}")
     if not asyncio.run(_report(Access(address, **options), chosen, limit_s)):
         raise typer.Exit(1)
 
 
-def stories_of(dialects: Sequence[str]) -> list[Story]:
-    """Their stories.
+def scenarios_of(dialects: Sequence[str]) -> list[Scenario]:
+    """Their scenarios.
 
     Raises:
         SetupError: one of them has none.
@@ -63,39 +63,42 @@ def stories_of(dialects: Sequence[str]) -> list[Story]:
         raise SetupError(
             f"There is no script for '{unknown[0]}'.", hint=f"Choose from {', '.join(DIALECTS)}."
         )
-    return [story for story in STORIES if story.dialect in dialects]
+    return [scenario for scenario in SCENARIOS if scenario.dialect in dialects]
 
 
-async def verdicts(
-    access: Access, stories: Sequence[Story], limit_s: float, transport: Transport | None = None
-) -> AsyncGenerator[Verdict, None]:
-    """Play stories one after the other."""
-    for story in stories:
+async def results(
+    access: Access,
+    scenarios: Sequence[Scenario],
+    limit_s: float,
+    transport: Transport | None = None,
+) -> AsyncGenerator[ScenarioResult, None]:
+    """Play scenarios one after the other."""
+    for scenario in scenarios:
         async with playing(
-            transport or NetworkTransport(), access, story.address(), story.dialect, limit_s
+            transport or NetworkTransport(), access, scenario.address(), scenario.dialect, limit_s
         ) as player:
-            await story.play(player)
-        yield Verdict(story, len(player.told), tuple(player.complaints))
+            await scenario.play(player)
+        yield ScenarioResult(scenario, len(player.told), tuple(player.complaints))
 
 
-async def _report(access: Access, stories: Sequence[Story], limit_s: float) -> bool:
+async def _report(access: Access, scenarios: Sequence[Scenario], limit_s: float) -> bool:
     is_fine = True
-    for story in stories:
+    for scenario in scenarios:
         try:
-            async for verdict in verdicts(access, [story], limit_s):
-                is_fine &= not verdict.complaints
-                _tell(verdict)
+            async for result in results(access, [scenario], limit_s):
+                is_fine &= not result.complaints
+                _tell(result)
         except ParleyError as error:
             is_fine = False
-            _tell(Verdict(story, 0, (str(error),)))
+            _tell(ScenarioResult(scenario, 0, (str(error),)))
     return is_fine
 
 
-def _tell(verdict: Verdict) -> None:
-    name = f"{verdict.story.dialect}, {verdict.story.name}"
-    if not verdict.complaints:
-        typer.echo(f"ok    {name} ({verdict.events} events)")
+def _tell(result: ScenarioResult) -> None:
+    name = f"{result.scenario.dialect}, {result.scenario.name}"
+    if not result.complaints:
+        typer.echo(f"ok    {name} ({result.events} events)")
         return
     typer.echo(f"FAIL  {name}")
-    for complaint in verdict.complaints:
+    for complaint in result.complaints:
         typer.echo(f"      {complaint}")

@@ -34,7 +34,7 @@ class CallSoFar:
 
 
 @dataclass(slots=True)
-class ResponseTeller:
+class ResponseEvents:
     """Tells of one response.
 
     Its message is an item of it from the beginning on; where functions may be called, from its

@@ -44,7 +44,7 @@ from parley.dialects.events import (
     ToolCallStarted,
 )
 from parley.dialects.openai_base import OpenAIDialect
-from parley.dialects.openai_realtime.answers import ResponseTeller
+from parley.dialects.openai_realtime.answers import ResponseEvents
 from parley.dialects.openai_realtime.items import (
     ConversationItems,
     input_of,
@@ -124,7 +124,7 @@ class OpenAIRealtimeDialect(OpenAIDialect):
         self._has_begun = False
         self._references = 0
         self._asked: dict[int, dict[str, Any]] = {}
-        self._telling: ResponseTeller | None = None
+        self._telling: ResponseEvents | None = None
         self._answer_id: str | None = None
         """The item of the newest spoken answer."""
         self._heard_ms: int | None = None
@@ -394,7 +394,7 @@ class OpenAIRealtimeDialect(OpenAIDialect):
         asked = self._asked.pop(event.reference, {})
         self._answer_id = event.item_id if event.is_spoken else None
         is_apart = asked.get("conversation") == "none"
-        self._telling = ResponseTeller(
+        self._telling = ResponseEvents(
             event,
             asked,
             self._session,

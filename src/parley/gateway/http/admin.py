@@ -82,7 +82,7 @@ class CleanOrder(BaseModel):
     max_gb: float | None = Field(None, ge=-1, le=1e9, allow_inf_nan=False, examples=[50.0])
 
 
-class Victim(BaseModel):
+class RemovedRecording(BaseModel):
     """A recording that goes, and why: expired, capacity or broken."""
 
     session_id: str = Field(examples=["20251001_090000_omni_0123456789abcdef01234567"])
@@ -101,7 +101,7 @@ class CleanReport(BaseModel):
     remaining: int = Field(examples=[11])
     remaining_size_mb: float = Field(examples=[240.5])
     errors: int = Field(examples=[0])
-    victims: list[Victim]
+    victims: list[RemovedRecording]
 
 
 def routes(
@@ -155,7 +155,7 @@ def routes(
         victims = values.pop("victims") or []
         return CleanReport(
             **values,
-            victims=[Victim(session_id=one, reason=reason) for one, reason in victims],
+            victims=[RemovedRecording(session_id=one, reason=reason) for one, reason in victims],
         )
 
     return router

@@ -1,6 +1,6 @@
 """`POST /api/chat`: one chat request, one answer.
 
-How it reaches a worker is in `asking.py`.
+How it reaches a worker is in `chat_forwarder.py`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field
 
 from parley.errors import InferenceFailed, WorkerLost
 from parley.gateway.acquisition import Departed
-from parley.gateway.http.asking import Asker, WorkerRefused
+from parley.gateway.http.chat_forwarder import ChatForwarder, WorkerRefused
 from parley.gateway.http.errors import CLIENT_CLOSED_STATUS, problem, problems
 from parley.gateway.http.large import read_body
 from parley.gateway.http.routing import Router
@@ -129,7 +129,7 @@ def _shape(
     )
 
 
-def routes(*, asker: Asker, metrics: Metrics) -> Router:
+def routes(*, forwarder: ChatForwarder, metrics: Metrics) -> Router:
     """Routes for `POST /api/chat`."""
     router = Router(tags=["chat"])
 
@@ -141,17 +141,17 @@ def routes(*, asker: Asker, metrics: Metrics) -> Router:
     )
     async def ask(request: Request) -> ChatResponse | Response:
         """Ask once; the answer comes whole. Waits in the queue; hanging up cancels."""
-        asker.check(request)
-        with asker.visit(request, "http chat") as session_id:
+        forwarder.check(request)
+        with forwarder.visit(request, "http chat") as session_id:
             raw = await read_body(request)
             body = await read_aside(len(raw), lambda: _checked(raw))
             try:
-                async with asker.ask(request, session_id, body) as answer:
-                    began_at = asker.clock.monotonic()
+                async with forwarder.forward(request, session_id, body) as answer:
+                    began_at = forwarder.clock.monotonic()
                     done = await answer.done()
                     return _shape(
                         done,
-                        took_s=asker.clock.monotonic() - began_at,
+                        took_s=forwarder.clock.monotonic() - began_at,
                         waited_s=answer.waited_s,
                         expected_s=answer.expected_wait_s,
                     )

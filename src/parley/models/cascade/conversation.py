@@ -1,4 +1,4 @@
-"""What a cascade remembers of a conversation: values, so that a mark is a value too."""
+"""What a cascade remembers of a conversation: values, so that a checkpoint is a value too."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class Conversation:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class CascadeMark:
+class CascadeCheckpoint:
     """A remembered point of one opening of one row."""
 
     row: int

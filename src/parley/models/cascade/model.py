@@ -2,8 +2,8 @@
 
 What was heard goes into the context as text, the answer is written token by token and spoken clause
 by clause while it is being written. Everything that differs between two conversations is an
-immutable `CascadeState`, so a mark is a state; the language model's cache is only a cache, and is
-brought up to date by comparing tokens (`writer.py`).
+immutable `CascadeState`, so a checkpoint is a state; the language model's cache is only a cache,
+and is brought up to date by comparing tokens (`writer.py`).
 
 Stages: ENCODE recogniser and vision; PREFILL prompt tokens; DECODE one token; VOCODE one clause of
 speech. Rows are stepped one after the other: on a CPU nothing is won by batching, and so a row
@@ -29,7 +29,7 @@ from parley.engine.work import (
     StepUnit,
 )
 from parley.media.pcm import INPUT_RATE_HZ
-from parley.models.cascade.conversation import CascadeMark, Conversation
+from parley.models.cascade.conversation import CascadeCheckpoint, Conversation
 from parley.models.cascade.job import CascadeJob
 from parley.models.cascade.messages import History, Line
 from parley.models.cascade.parts import CascadeParts, Recogniser, Speaker, Vision
@@ -144,29 +144,29 @@ class Cascade(RowModel[Conversation]):
         self.parts.writer.open(row)
         self._conversations[row] = Conversation(opening, seed, voice, detector)
 
-    def mark(self, row: int) -> Checkpoint:
+    def checkpoint(self, row: int) -> Checkpoint:
         conversation = self.conversation(row)
         conversation.serial += 1
-        return CascadeMark(
+        return CascadeCheckpoint(
             row, conversation, conversation.state, conversation.serial, self.parts.writer.point(row)
         )
 
-    def can_roll_back(self, mark: Checkpoint) -> bool:
+    def can_roll_back(self, checkpoint: Checkpoint) -> bool:
         if (
-            not isinstance(mark, CascadeMark)
-            or self._conversations[mark.row] is not mark.conversation
+            not isinstance(checkpoint, CascadeCheckpoint)
+            or self._conversations[checkpoint.row] is not checkpoint.conversation
         ):
             return False
-        return not any(a < mark.serial <= b for a, b in mark.conversation.abandoned)
+        return not any(a < checkpoint.serial <= b for a, b in checkpoint.conversation.abandoned)
 
-    def roll_back(self, mark: Checkpoint) -> None:
-        assert isinstance(mark, CascadeMark)
-        conversation = mark.conversation
-        kept = [one for one in conversation.abandoned if one[0] < mark.serial]
-        conversation.abandoned = [*kept, (mark.serial, conversation.serial)]
-        conversation.state = mark.state
-        self.parts.writer.cancel(mark.row)
-        self.parts.writer.rewind(mark.row, mark.point)
+    def roll_back(self, checkpoint: Checkpoint) -> None:
+        assert isinstance(checkpoint, CascadeCheckpoint)
+        conversation = checkpoint.conversation
+        kept = [one for one in conversation.abandoned if one[0] < checkpoint.serial]
+        conversation.abandoned = [*kept, (checkpoint.serial, conversation.serial)]
+        conversation.state = checkpoint.state
+        self.parts.writer.cancel(checkpoint.row)
+        self.parts.writer.rewind(checkpoint.row, checkpoint.point)
 
     def close(self, row: int) -> None:
         if self._conversations[row] is not None:

@@ -22,7 +22,7 @@ from parley.models.minicpmo45.planning import dtype_of, fitting_slots, keeps_eig
 from parley.models.minicpmo45.quantize import Kind, checked
 from parley.models.minicpmo45.random_model import ByteTokenizer, Sizes, full_sizes
 from parley.models.minicpmo45.runtime.attention import SlotAttention, make_attention
-from parley.models.minicpmo45.runtime.graphs import CudaTape, GraphRunner
+from parley.models.minicpmo45.runtime.graphs import CudaGraphCapture, GraphRunner
 from parley.models.minicpmo45.runtime.streams import SPEECH_KINDS, OwnStream
 from parley.models.minicpmo45.tokenizer import (
     CheckpointTokenizer,
@@ -80,12 +80,14 @@ def load(settings: ModelSettings, sizes: Sizes | None = None) -> MiniCPMO45:
     network.apm.reads_in_place = isinstance(network.llm.attention, SlotAttention)
     slots = fitting_slots(settings, config, folder, network, device, kind)
     rounds = network.llm.dtype is torch.bfloat16
-    captures = settings.compile and device.type == "cuda"
+    is_captured = settings.compile and device.type == "cuda"
     overlaps = settings.overlap_speech and device.type == "cuda"
     graphs = GraphRunner(
         device,
-        CudaTape(device) if captures else None,
-        tapes=dict.fromkeys(SPEECH_KINDS, CudaTape(device)) if captures and overlaps else None,
+        CudaGraphCapture(device) if is_captured else None,
+        captures=dict.fromkeys(SPEECH_KINDS, CudaGraphCapture(device))
+        if is_captured and overlaps
+        else None,
     )
     speech_output, problem = make_speech_output(
         settings,

@@ -47,7 +47,7 @@ from parley.models.minicpmo45.conversation.observer import ModelObserver
 from parley.models.minicpmo45.conversation.prefill import ModelJob, PrefillJob, StartJob
 from parley.models.minicpmo45.conversation.replies import ReplyJob
 from parley.models.minicpmo45.conversation.speech import SpeechOutput
-from parley.models.minicpmo45.conversation.state import Conversation, ConversationMark
+from parley.models.minicpmo45.conversation.state import Conversation, ConversationCheckpoint
 from parley.models.minicpmo45.conversation.turn_prefill import TurnPrefill
 from parley.models.minicpmo45.conversation.unit_prefill import UnitPrefillJob
 from parley.models.minicpmo45.conversation.units import SettleJob, UnitAnswerJob
@@ -307,25 +307,25 @@ class MiniCPMO45:
         except torch.AcceleratorError as error:
             raise DeviceFault(str(error)) from error
 
-    # Marks.
+    # Checkpoints.
 
-    def mark(self, row: int) -> Checkpoint:
+    def checkpoint(self, row: int) -> Checkpoint:
         conversation = self._conversation(row)
         self._drop_unfinished(conversation)
-        return conversation.mark(self.audio_cache)
+        return conversation.checkpoint(self.audio_cache)
 
-    def can_roll_back(self, mark: Checkpoint) -> bool:
-        assert isinstance(mark, ConversationMark)
-        conversation = self._conversations[mark.row]
-        return conversation is mark.conversation and conversation.can_roll_back(mark)
+    def can_roll_back(self, checkpoint: Checkpoint) -> bool:
+        assert isinstance(checkpoint, ConversationCheckpoint)
+        conversation = self._conversations[checkpoint.row]
+        return conversation is checkpoint.conversation and conversation.can_roll_back(checkpoint)
 
     @torch.inference_mode()
-    def roll_back(self, mark: Checkpoint) -> None:
-        if not self.can_roll_back(mark):
+    def roll_back(self, checkpoint: Checkpoint) -> None:
+        if not self.can_roll_back(checkpoint):
             raise InferenceFailed("The context has moved past the point to return to.")
-        assert isinstance(mark, ConversationMark)
-        self._drop_unfinished(mark.conversation)
-        mark.conversation.roll_back(mark, self.context, self.audio_cache)
+        assert isinstance(checkpoint, ConversationCheckpoint)
+        self._drop_unfinished(checkpoint.conversation)
+        checkpoint.conversation.roll_back(checkpoint, self.context, self.audio_cache)
 
     # The rest of the contract.
 

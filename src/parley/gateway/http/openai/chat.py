@@ -21,7 +21,7 @@ from fastapi.responses import JSONResponse, Response
 
 from parley.errors import InvalidRequest
 from parley.gateway.acquisition import Departed
-from parley.gateway.http.asking import Asker
+from parley.gateway.http.chat_forwarder import ChatForwarder
 from parley.gateway.http.errors import CLIENT_CLOSED_STATUS, openai_problems
 from parley.gateway.http.large import read_body
 from parley.gateway.http.openai import completions, docs
@@ -172,7 +172,7 @@ def format_of(asked: Completion) -> SoundFormat:
 
 def routes(
     *,
-    asker: Asker,
+    forwarder: ChatForwarder,
     metrics: Metrics,
     models: ModelList,
     sources: Sources,
@@ -194,7 +194,7 @@ def routes(
     async def complete(request: Request) -> Response:
         """Answer a conversation; with `stream` as server-sent events. Waits in the queue; hanging
         up cancels. Any `model` is accepted: the one that is loaded answers, and is named."""
-        asker.check(request)
+        forwarder.check(request)
         asked = await _read(request)
         # Refused before anybody waits for it.
         if asked.is_spoken:
@@ -209,8 +209,8 @@ def routes(
             )
         named = asked.audio.voice if asked.audio else "default"
         voice = await voices.find(request, named) if asked.is_spoken else None
-        told = AnswerSoFar(_light(asked), models.current, int(asker.clock.time()))
-        asker.check_room(request)
+        told = AnswerSoFar(_light(asked), models.current, int(forwarder.clock.time()))
+        forwarder.check_room(request)
 
         async def make_body() -> Message:
             """Fetched and decoded once its sender has a session to spend on it."""
@@ -218,10 +218,10 @@ def routes(
             return await asyncio.to_thread(_body, whole, voice)
 
         if asked.stream:
-            pieces = _streamed(asker, request, make_body, told)
+            pieces = _streamed(forwarder, request, make_body, told)
             return PiecesResponse(pieces, media_type=EVENTS, metrics=metrics)
         try:
-            return JSONResponse(await _whole(asker, request, make_body, told))
+            return JSONResponse(await _whole(forwarder, request, make_body, told))
         except Departed:
             return Response(status_code=CLIENT_CLOSED_STATUS)
 
@@ -244,13 +244,13 @@ def _light(asked: Completion) -> Completion:
 
 
 async def _whole(
-    asker: Asker, request: Request, make_body: MakeBody, told: AnswerSoFar
+    forwarder: ChatForwarder, request: Request, make_body: MakeBody, told: AnswerSoFar
 ) -> dict[str, Any]:
     asked = told.asked
     finder = StopFinder(asked.stops)
     text, sounds = "", list[Pcm]()
-    with asker.visit(request, BODY_NAME) as session_id:
-        async with asker.ask(request, session_id, await make_body()) as answer:
+    with forwarder.visit(request, BODY_NAME) as session_id:
+        async with forwarder.forward(request, session_id, await make_body()) as answer:
             async with contextlib.aclosing(answer.messages()) as messages:
                 async for message in messages:
                     if isinstance(message, chat.Chunk):
@@ -273,14 +273,14 @@ async def _whole(
 
 
 async def _streamed(
-    asker: Asker, request: Request, make_body: MakeBody, told: AnswerSoFar
+    forwarder: ChatForwarder, request: Request, make_body: MakeBody, told: AnswerSoFar
 ) -> AsyncGenerator[bytes, None]:
     asked = told.asked
     finder = StopFinder(asked.stops)
     encoder = open_encoder(format_of(asked)) if asked.is_spoken else None
-    with asker.visit(request, BODY_NAME) as session_id:
+    with forwarder.visit(request, BODY_NAME) as session_id:
         async with (
-            asker.ask(request, session_id, await make_body()) as answer,
+            forwarder.forward(request, session_id, await make_body()) as answer,
             contextlib.aclosing(answer.messages()) as messages,
         ):
             async for message in messages:

@@ -17,7 +17,7 @@ from fastapi.responses import Response
 from msgspec import Meta
 
 from parley.errors import InvalidRequest
-from parley.gateway.http.asking import Asker, PendingAnswer
+from parley.gateway.http.chat_forwarder import ChatForwarder, PendingAnswer
 from parley.gateway.http.errors import openai_problems
 from parley.gateway.http.large import read_body
 from parley.gateway.http.openai import docs
@@ -70,7 +70,9 @@ def read(raw: bytes | bytearray) -> SpeechRequest:
     return asked
 
 
-def routes(*, asker: Asker, metrics: Metrics, models: ModelList, voices: VoiceNames) -> Router:
+def routes(
+    *, forwarder: ChatForwarder, metrics: Metrics, models: ModelList, voices: VoiceNames
+) -> Router:
     """Routes for speech."""
     router = Router(tags=["openai"])
 
@@ -83,7 +85,7 @@ def routes(*, asker: Asker, metrics: Metrics, models: ModelList, voices: VoiceNa
     )
     async def speak(request: Request) -> Response:
         """Say a text; the sound comes while it is made. 400 where the model cannot read aloud."""
-        asker.check(request)
+        forwarder.check(request)
         asked = read(await read_body(request))
         if not models.can("reading"):
             raise InvalidRequest(
@@ -91,7 +93,7 @@ def routes(*, asker: Asker, metrics: Metrics, models: ModelList, voices: VoiceNa
             )
         encoder = open_encoder(asked.response_format)
         voice = await voices.find(request, asked.voice)
-        pieces = _spoken(asker, request, asked, voice, encoder)
+        pieces = _spoken(forwarder, request, asked, voice, encoder)
         if asked.stream_format == "sse":
             return PiecesResponse(_events(pieces), media_type=EVENTS, metrics=metrics)
         form: SoundFormat = asked.response_format
@@ -112,12 +114,16 @@ def request_of(asked: SpeechRequest, voice: str | None) -> chat.Request:
 
 
 async def _spoken(
-    asker: Asker, request: Request, asked: SpeechRequest, voice: str | None, encoder: Encoder
+    forwarder: ChatForwarder,
+    request: Request,
+    asked: SpeechRequest,
+    voice: str | None,
+    encoder: Encoder,
 ) -> AsyncGenerator[bytes, None]:
     body = Message.client_text(bytearray(msgspec.json.encode(request_of(asked, voice))))
-    with asker.visit(request, "http speech") as session_id:
+    with forwarder.visit(request, "http speech") as session_id:
         async with (
-            asker.ask(request, session_id, body) as answer,
+            forwarder.forward(request, session_id, body) as answer,
             contextlib.aclosing(_encoded(answer, encoder)) as pieces,
         ):
             async for piece in pieces:

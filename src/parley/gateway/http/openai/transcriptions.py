@@ -21,7 +21,7 @@ from starlette.datastructures import FormData, UploadFile
 
 from parley.errors import InvalidRequest
 from parley.gateway.acquisition import Departed
-from parley.gateway.http.asking import Asker, PendingAnswer
+from parley.gateway.http.chat_forwarder import ChatForwarder, PendingAnswer
 from parley.gateway.http.errors import CLIENT_CLOSED_STATUS, openai_problems
 from parley.gateway.http.openai import docs
 from parley.gateway.http.openai.completions import MOST_TOKENS
@@ -86,7 +86,7 @@ def read(form: FormData) -> tuple[TranscriptionRequest, UploadFile]:
     return asked, file
 
 
-def routes(*, asker: Asker, metrics: Metrics, models: ModelList) -> Router:
+def routes(*, forwarder: ChatForwarder, metrics: Metrics, models: ModelList) -> Router:
     """Routes for transcriptions."""
     router = Router(tags=["openai"])
     uploads = Transfers("uploads", UPLOADS_AT_ONCE, each=UPLOADS_EACH)
@@ -103,25 +103,25 @@ def routes(*, asker: Asker, metrics: Metrics, models: ModelList) -> Router:
     )
     async def transcribe(request: Request) -> Response:
         """Write down what is said. 400 where the model that is loaded cannot."""
-        asker.check(request)
+        forwarder.check(request)
         if not models.can("transcription"):
             raise InvalidRequest(
                 "The model that is loaded cannot write down what it hears.", field="model"
             )
         # The body is taken in only now that somebody may wait for it, and by few at a time.
-        asker.check_room(request)
+        forwarder.check_room(request)
         async with (
-            uploads.one(asker.address(request)),
+            uploads.one(forwarder.address(request)),
             request.form(max_files=1, max_fields=FIELDS_MOST) as form,
         ):
             asked, file = read(form)
             data = await file.read()
         prompt = models.transcription_prompt
         if asked.is_streamed:
-            pieces = _events(asker, request, data, prompt)
+            pieces = _events(forwarder, request, data, prompt)
             return PiecesResponse(pieces, media_type=EVENTS, metrics=metrics)
         try:
-            async with _asked(asker, request, data, prompt) as answer:
+            async with _asked(forwarder, request, data, prompt) as answer:
                 done = await answer.done()
         except Departed:
             return Response(status_code=CLIENT_CLOSED_STATUS)
@@ -157,12 +157,12 @@ def _body(wav: bytes, prompt: str) -> Message:
 
 @contextlib.asynccontextmanager
 async def _asked(
-    asker: Asker, request: Request, data: bytes, prompt: str
+    forwarder: ChatForwarder, request: Request, data: bytes, prompt: str
 ) -> AsyncIterator[PendingAnswer]:
     """A file on its way to the model: decoded once its sender has a session to spend on it."""
-    with asker.visit(request, "http transcription") as session_id:
+    with forwarder.visit(request, "http transcription") as session_id:
         body = await asyncio.to_thread(_body, await wav_of(data), prompt)
-        async with asker.ask(request, session_id, body) as answer:
+        async with forwarder.forward(request, session_id, body) as answer:
             yield answer
 
 
@@ -181,9 +181,9 @@ def _usage(done: chat.Done) -> dict[str, Any]:
 
 
 async def _events(
-    asker: Asker, request: Request, data: bytes, prompt: str
+    forwarder: ChatForwarder, request: Request, data: bytes, prompt: str
 ) -> AsyncGenerator[bytes, None]:
-    async with _asked(asker, request, data, prompt) as answer:
+    async with _asked(forwarder, request, data, prompt) as answer:
         done = await answer.done()
     text = _words(done, is_prompted=bool(prompt))
     yield event({"type": "transcript.text.delta", "delta": text})

@@ -46,7 +46,7 @@ class VoiceShape:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Course:
+class ClauseFrames:
     """A clause frame by frame.
 
     Args:
@@ -82,7 +82,7 @@ class Mixer(nn.Module):
 
 
 class VoiceNetwork(nn.Module):
-    """Sounds to a course."""
+    """Sounds to the frames of a clause."""
 
     def __init__(self, shape: VoiceShape) -> None:
         super().__init__()
@@ -121,7 +121,7 @@ class VoiceNetwork(nn.Module):
         return result
 
     @torch.inference_mode()
-    def speak(self, sounds: list[int], voice: int, *, pace: float = 1.0) -> Course:
+    def speak(self, sounds: list[int], voice: int, *, pace: float = 1.0) -> ClauseFrames:
         """A clause.
 
         Args:
@@ -134,7 +134,7 @@ class VoiceNetwork(nn.Module):
         frames[0], frames[-1] = min(int(frames[0]), 6), min(int(frames[-1]), 6)
         spread, place = spread_out(x[0], frames)
         heads = self.course(spread[None], place[None], who)[0]
-        return Course(
+        return ClauseFrames(
             heads[:, 0], heads[:, 1], heads[:, 2 : 2 + ENVELOPE], heads[:, 2 + ENVELOPE :]
         )
 

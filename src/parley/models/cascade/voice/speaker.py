@@ -13,7 +13,7 @@ from parley.models.cascade.voice import synth
 from parley.models.cascade.voice.acoustic import (
     PITCH_HZ,
     USED,
-    Course,
+    ClauseFrames,
     VoiceNetwork,
     VoiceShape,
     ids_of,
@@ -68,22 +68,22 @@ class OwnSpeaker:
         pieces = []
         for part in parts(words):
             ids = ids_of(self.lexicon.read(part))
-            course = self.network.speak(ids, voice)
-            pieces.append(self._sound(course))
+            frames = self.network.speak(ids, voice)
+            pieces.append(self._sound(frames))
             pause = PAUSE_S.get(part[-1][0], 0.0)
             pieces.append(np.zeros(round(pause * synth.RATE_HZ), np.float32))
         wave = np.concatenate(pieces)
         return np.clip(wave, -0.98, 0.98).astype(np.float32)
 
-    def _sound(self, course: Course) -> Samples:
+    def _sound(self, frames: ClauseFrames) -> Samples:
         norm = self._norm
-        shape = course.envelope.double().numpy()
+        shape = frames.envelope.double().numpy()
         shape[:, 2:] *= SHARPER
         shape[:, USED:] = 0
         envelope = synth.envelope(shape * norm["envelope_std"] + norm["envelope_mean"])
-        bands = course.aperiodicity.double().numpy() * norm["bands_std"] + norm["bands_mean"]
-        hertz = np.exp(course.pitch.double().numpy()) * PITCH_HZ
-        hertz = np.where(course.voicing.numpy() > 0, np.clip(hertz, 50, 500), 0.0)
+        bands = frames.aperiodicity.double().numpy() * norm["bands_std"] + norm["bands_mean"]
+        hertz = np.exp(frames.pitch.double().numpy()) * PITCH_HZ
+        hertz = np.where(frames.voicing.numpy() > 0, np.clip(hertz, 50, 500), 0.0)
         wave = synth.synthesise(hertz, envelope, synth.aperiodicity(bands))
         edge = np.minimum(1, np.arange(len(wave)) / 120)
         return (wave * edge * edge[::-1]).astype(np.float32)

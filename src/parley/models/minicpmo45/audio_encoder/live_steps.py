@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from parley.models.minicpmo45.audio_encoder.mel import encoder_frames
 from parley.models.minicpmo45.runtime import slot_attention
 from parley.models.minicpmo45.runtime.attention import FusedAttention
-from parley.models.minicpmo45.runtime.caches import Even, SlotCache, Span
+from parley.models.minicpmo45.runtime.caches import PaddedBatch, SlotCache, Span
 from parley.models.minicpmo45.runtime.graphs import GraphRunner, bucket, buckets, power, reaches
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class LiveSteps:
             last = (ends[:, None] - 1).expand(-1, x.shape[1]).contiguous()
             columns = places.clamp(max=cache.capacity)
             first = torch.zeros_like(rows)
-            batch = Even(rows, columns, last, reads, numbers=rows, first=first)
+            batch = PaddedBatch(rows, columns, last, reads, numbers=rows, first=first)
             if not encoder.reads_in_place:
                 batch = _ATTENTION.prepared(batch, cache, 1)
             for index, layer in enumerate(encoder.layers):

@@ -111,7 +111,7 @@ class LiveMelOptions:
 @dataclass(frozen=True, slots=True, eq=False)
 class LiveMel:
     """A stream's sample buffer and counters. Immutable: `push` gives the next state, so an earlier
-    one can be kept as a mark at no cost.
+    one can be kept as a checkpoint at no cost.
 
     Frame indices are global, counted from the stream's beginning.
 

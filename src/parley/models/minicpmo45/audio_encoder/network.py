@@ -30,7 +30,7 @@ from parley.models.minicpmo45.audio_encoder.mel import (
 from parley.models.minicpmo45.config import AudioConfig
 from parley.models.minicpmo45.runtime import slot_attention
 from parley.models.minicpmo45.runtime.attention import FusedAttention
-from parley.models.minicpmo45.runtime.caches import Even, SlotCache, Span
+from parley.models.minicpmo45.runtime.caches import PaddedBatch, SlotCache, Span
 from parley.models.minicpmo45.runtime.graphs import power
 
 _ATTENTION = FusedAttention()
@@ -137,7 +137,7 @@ class AudioEncoder(nn.Module):
             x = self.live_layer(index, layer, x, spans, cache, batch)
         return self.layer_norm(x), spans
 
-    def _batch(self, spans: Sequence[Span], cache: SlotCache) -> Even | None:
+    def _batch(self, spans: Sequence[Span], cache: SlotCache) -> PaddedBatch | None:
         """All rows for one launch of the kernel; None where it does not take so many frames."""
         count = spans[0].count
         if not slot_attention.fits(count, self.head_dim):
@@ -148,7 +148,7 @@ class AudioEncoder(nn.Module):
         # Every new frame sees its whole chunk, so all of a row end where the row ends.
         last = (ends[:, None] - 1).expand(-1, count).contiguous()
         reads = min(power(max(span.end for span in spans)), cache.capacity)
-        return Even(rows, positions, last, reads, numbers=rows, first=torch.zeros_like(rows))
+        return PaddedBatch(rows, positions, last, reads, numbers=rows, first=torch.zeros_like(rows))
 
     def live_layer(
         self,
@@ -157,7 +157,7 @@ class AudioEncoder(nn.Module):
         x: Tensor,
         spans: Sequence[Span],
         cache: SlotCache,
-        batch: Even | None,
+        batch: PaddedBatch | None,
     ) -> Tensor:
         attention = layer.self_attn
         normed = layer.self_attn_layer_norm(x)
@@ -176,13 +176,19 @@ class AudioEncoder(nn.Module):
         return out
 
     def _together(
-        self, index: int, query: Tensor, keys: Tensor, values: Tensor, batch: Even, cache: SlotCache
+        self,
+        index: int,
+        query: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        batch: PaddedBatch,
+        cache: SlotCache,
     ) -> Tensor:
         """What all rows hear, shapes (N, heads, C, D), by one launch over the slots."""
-        cache.write_even(index, batch, keys.transpose(1, 2), values.transpose(1, 2))
+        cache.write_padded(index, batch, keys.transpose(1, 2), values.transpose(1, 2))
         asked = query.transpose(1, 2)
         if not self.reads_in_place:
-            return _ATTENTION.even(index, asked, batch, cache).transpose(1, 2)
+            return _ATTENTION.padded(index, asked, batch, cache).transpose(1, 2)
         assert batch.numbers is not None
         assert batch.first is not None
         heard = slot_attention.attend(

@@ -22,7 +22,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class RoundLedger:
-    """Immutable, so that a mark keeps an old one.
+    """Immutable, so that a checkpoint keeps an old one.
 
     Args:
         next_round: advances when a reply is registered.

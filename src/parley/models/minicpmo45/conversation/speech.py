@@ -28,7 +28,7 @@ from parley.models.minicpmo45.token2wav.windows import (
     Wave,
 )
 from parley.models.minicpmo45.tts.decoder import MiniCPMTTS
-from parley.models.minicpmo45.tts.rows import RowMark
+from parley.models.minicpmo45.tts.rows import RowCheckpoint
 from parley.models.minicpmo45.tts.sampling import SpeechSampling
 from parley.models.minicpmo45.tts.turns import SpokenTurn, SpokenUnits
 
@@ -229,9 +229,9 @@ class SpeechOutput:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SpeechSnapshot:
-    """One conversation's speech at a mark."""
+    """One conversation's speech at a checkpoint."""
 
-    row: RowMark
+    row: RowCheckpoint
     last: Any
     tokens: tuple[int, ...]
     is_fresh: bool
@@ -271,8 +271,8 @@ class Speech:
         self.restart_stream()
 
     def restart_stream(self) -> None:
-        """The vocoder begins a turn: not now, but when it speaks. A mark in the turn that has just
-        ended then has nothing to put aside as long as nobody speaks."""
+        """The vocoder begins a turn: not now, but when it speaks. A checkpoint in the turn that has
+        just ended then has nothing to put aside as long as nobody speaks."""
         if not self.is_fresh:
             self.is_fresh = self._is_stale = True
 
@@ -298,7 +298,7 @@ class Speech:
         """Remember everything. Costs next to nothing: what lies in caches is put aside when it is
         overwritten."""
         return SpeechSnapshot(
-            row=self.speech_output.decoder.mark(self.row),
+            row=self.speech_output.decoder.checkpoint(self.row),
             last=self.units._last,
             tokens=tuple(self.unit_tokens.tokens),
             is_fresh=self.is_fresh,

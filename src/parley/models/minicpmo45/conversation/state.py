@@ -1,8 +1,8 @@
 """What one row remembers of its conversation, and how to return to an earlier point.
 
-Lengths and small values live here; caches stay on the device and are addressed by row. A mark
+Lengths and small values live here; caches stay on the device and are addressed by row. A checkpoint
 copies the small values and notes lengths: the caches behind them stay as they are until something
-overwrites them, and what would overwrite marked positions saves them first.
+overwrites them, and what would overwrite positions that one needs saves them first.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class Group:
 
 @dataclass(slots=True, eq=False)
 class ConversationState:
-    """The small values. A mark keeps a shallow copy, so every value in here is immutable, or is
-    replaced instead of changed.
+    """The small values. A checkpoint keeps a shallow copy, so every value in here is immutable, or
+    is replaced instead of changed.
 
     Args:
         draws: random numbers used for text.
@@ -122,7 +122,7 @@ class Conversation:
         self.state = ConversationState()
         self.speech: Any = None
         """Speech of this row (`speech.Speech`); None for a text-only conversation."""
-        self._marks: weakref.WeakSet[ConversationMark] = weakref.WeakSet()
+        self._checkpoints: weakref.WeakSet[ConversationCheckpoint] = weakref.WeakSet()
 
     @property
     def mode(self) -> str:
@@ -132,55 +132,57 @@ class Conversation:
     def speaks(self) -> bool:
         return self.speech is not None
 
-    def mark(self, audio_cache: SlotCache) -> ConversationMark:
+    def checkpoint(self, audio_cache: SlotCache) -> ConversationCheckpoint:
         """Remember this point."""
-        mark = ConversationMark(
+        checkpoint = ConversationCheckpoint(
             row=self.row,
             conversation=self,
             owner=self.ledger,
-            ledger=self.ledger.mark(),
+            ledger=self.ledger.checkpoint(),
             state=copy.copy(self.state),
             heard=audio_cache.lengths[self.row],
             speech=None if self.speech is None else self.speech.snapshot(),
         )
-        self._marks.add(mark)
-        return mark
+        self._checkpoints.add(checkpoint)
+        return checkpoint
 
     def restart_audio(self, audio_cache: SlotCache) -> None:
-        """Empty the encoder's cache; marks that point into it get a copy of what they need."""
+        """Empty the encoder's cache; checkpoints that need something of it get a copy."""
         length = audio_cache.lengths[self.row]
         if not length:
             return
-        for mark in list(self._marks):
-            if mark.heard and mark.heard_copy is None and mark.heard <= length:
-                mark.heard_copy = audio_cache.copy_row(self.row).first(mark.heard)
+        for checkpoint in list(self._checkpoints):
+            if checkpoint.heard and checkpoint.heard_copy is None and checkpoint.heard <= length:
+                checkpoint.heard_copy = audio_cache.copy_row(self.row).first(checkpoint.heard)
         audio_cache.truncate(self.row, 0)
 
-    def can_roll_back(self, mark: ConversationMark) -> bool:
-        """Whether a mark of this conversation still describes a state to return to."""
-        return mark.owner is self.ledger and self.ledger.can_roll_back(mark.ledger)
+    def can_roll_back(self, checkpoint: ConversationCheckpoint) -> bool:
+        """Whether a checkpoint of this conversation still describes a state to return to."""
+        return checkpoint.owner is self.ledger and self.ledger.can_roll_back(checkpoint.ledger)
 
     def replace_ledger(self, length_tokens: int) -> None:
-        """The context was cut by other bookkeeping; marks are void."""
+        """The context was cut by other bookkeeping; checkpoints are void."""
         old = self.ledger
         self.ledger = ContextLedger(old.limit_tokens, old.window)
         self.ledger.append(length_tokens)
 
-    def roll_back(self, mark: ConversationMark, context: SlotCache, audio_cache: SlotCache) -> None:
-        """Return to a mark; it stays valid."""
-        self.ledger.roll_back(mark.ledger)
+    def roll_back(
+        self, checkpoint: ConversationCheckpoint, context: SlotCache, audio_cache: SlotCache
+    ) -> None:
+        """Return to a checkpoint; it stays valid."""
+        self.ledger.roll_back(checkpoint.ledger)
         context.truncate(self.row, self.ledger.length_tokens)
-        if mark.heard_copy is not None:
-            audio_cache.restore_row(self.row, mark.heard_copy)
+        if checkpoint.heard_copy is not None:
+            audio_cache.restore_row(self.row, checkpoint.heard_copy)
         else:
-            audio_cache.truncate(self.row, mark.heard)
-        self.state = copy.copy(mark.state)
+            audio_cache.truncate(self.row, checkpoint.heard)
+        self.state = copy.copy(checkpoint.state)
         if self.speech is not None:
-            self.speech.restore(mark.speech)
+            self.speech.restore(checkpoint.speech)
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
-class ConversationMark:
+class ConversationCheckpoint:
     """A remembered point of one opening of one row.
 
     Args:

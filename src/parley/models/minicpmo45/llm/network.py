@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from parley.models.minicpmo45.config import LanguageConfig
 from parley.models.minicpmo45.llm.layers import LanguageLayer
 from parley.models.minicpmo45.runtime.attention import AttentionMethod, FusedAttention
-from parley.models.minicpmo45.runtime.caches import Even, RopeTable, SlotCache, Span, rotated
+from parley.models.minicpmo45.runtime.caches import PaddedBatch, RopeTable, SlotCache, Span, rotated
 from parley.models.minicpmo45.runtime.norm import RmsNorm
 
 
@@ -166,7 +166,7 @@ class LanguageModel(nn.Module):
         return out
 
     def forward_even(
-        self, embeds: Tensor, batch: Even, cache: SlotCache, rope: RopeTable
+        self, embeds: Tensor, batch: PaddedBatch, cache: SlotCache, rope: RopeTable
     ) -> Tensor:
         """`forward` for a batch of fixed shape: (B, n, H) to states (B, n, H).
 
@@ -190,7 +190,7 @@ class LanguageModel(nn.Module):
         layer: Any,
         x: Tensor,
         turn: tuple[Tensor, Tensor],
-        batch: Even,
+        batch: PaddedBatch,
         cache: SlotCache,
     ) -> Tensor:
         attention: Any = layer.self_attn
@@ -202,8 +202,8 @@ class LanguageModel(nn.Module):
         heads = query.shape[-2]
         both = rotated(torch.cat((query, keys), dim=-2), *turn)
         query, keys = both[..., :heads, :], both[..., heads:, :]
-        cache.write_even(index, batch, keys, values)
-        mixed = self.attention.even(index, query, batch, cache)
+        cache.write_padded(index, batch, keys, values)
+        mixed = self.attention.padded(index, query, batch, cache)
         x = x + attention.o_proj(mixed.reshape(*x.shape[:2], -1))
         out: Tensor = x + layer.mlp(layer.post_attention_layernorm(x))
         return out

@@ -3,7 +3,7 @@
 Replies (chat, half-duplex) and units (duplex) have pipelines of their own, down to the arithmetic
 of their repetition penalties; a batch may mix them. Every random number comes from the row's seed
 and a counter (`runtime/randomness.py`), so a row draws the same whoever shares its batch, and a
-mark remembers one integer.
+checkpoint remembers one integer.
 
 Shapes: `R` rows, `V` vocabulary, `K` candidates left by top-k. Source: model.md 10.6; sessions.md
 2.4 (replies) and 4.5 (units).
@@ -156,7 +156,7 @@ class Chooser:
         """
         rules = [ask.rule for ask in asks]
         upload = Upload()
-        weighing = _Weighing(upload, asks)
+        logit_rules = _LogitRules(upload, asks)
         probe = _Probe(upload, asks) if any(rule.probe is not None for rule in rules) else None
         listens = any(rule.listen_top_k is not None for rule in rules)
         limits = upload.ints([rule.listen_top_k or 0 for rule in rules])
@@ -170,7 +170,7 @@ class Chooser:
         scores = logits.float()
         nothing = torch.zeros(len(asks), dtype=torch.int64, device=logits.device)
         probed = nothing if probe is None else probe.won(scores, sent)
-        scores = weighing.apply(scores, sent, self._forbidden)
+        scores = logit_rules.apply(scores, sent, self._forbidden)
         early = nothing
         if listens:
             listened = scores.gather(1, sent.ints(listen_ids)[:, None])
@@ -196,11 +196,11 @@ class Chooser:
     def weigh(self, scores: Tensor, asks: Sequence[Ask]) -> Tensor:
         """Everything before temperature: forbidden ids, penalties, the listen scale. Float32."""
         upload = Upload()
-        weighing = _Weighing(upload, asks)
-        return weighing.apply(scores, upload.send(scores.device), self._forbidden)
+        logit_rules = _LogitRules(upload, asks)
+        return logit_rules.apply(scores, upload.send(scores.device), self._forbidden)
 
 
-class _Weighing:
+class _LogitRules:
     """Forbidden ids, penalties and the listen scale of a batch."""
 
     def __init__(self, upload: Upload, asks: Sequence[Ask]) -> None:

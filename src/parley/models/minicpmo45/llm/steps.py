@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from parley.models.minicpmo45.llm.network import LanguageModel
-from parley.models.minicpmo45.runtime.caches import Even, RopeTable, SlotCache, Span
+from parley.models.minicpmo45.runtime.caches import PaddedBatch, RopeTable, SlotCache, Span
 from parley.models.minicpmo45.runtime.graphs import (
     GraphRunner,
     bucket,
@@ -130,16 +130,16 @@ class LanguageSteps:
                 spare = torch.full((size, 1), cache.capacity)
                 zeros = torch.zeros(size, dtype=torch.int64)
                 rows = None if everyone else zeros
-                self._step(zeros, Even(rows, spare, zeros[:, None], reads))
+                self._step(zeros, PaddedBatch(rows, spare, zeros[:, None], reads))
 
-    def _step(self, ids: Tensor, batch: Even) -> tuple[Tensor, Tensor]:
+    def _step(self, ids: Tensor, batch: PaddedBatch) -> tuple[Tensor, Tensor]:
         """One token of every row of an even batch; inputs may be on the host."""
         llm, cache, rope, reads = self._llm, self._cache, self._rope, batch.reads
         # A graph serves all rows of its shape, so it must not know which they are.
         slots = None if self._graphs.is_active else batch.slots
 
         def run(ids: Tensor, positions: Tensor, turns: Tensor, *rows: Tensor) -> tuple[Tensor, ...]:
-            here = Even(rows[0] if rows else None, positions, turns, reads, slots)
+            here = PaddedBatch(rows[0] if rows else None, positions, turns, reads, slots)
             x = llm.model.embed_tokens(ids)[:, None]
             hidden = llm.forward_even(x, here, cache, rope)[:, 0]
             return hidden, llm.logits(hidden)
@@ -153,7 +153,9 @@ class LanguageSteps:
 
     def _batch(
         self, spans: Sequence[Span], size: int, count: int, *, everyone: bool = False
-    ) -> Even:
+    ) -> PaddedBatch:
         needed = max(span.end for span in spans)
         reads = min(power(max(needed, LEAST_COLUMNS)), self._cache.capacity)
-        return Even.of(spans, self._cache, batch=size, count=count, reads=reads, everyone=everyone)
+        return PaddedBatch.of(
+            spans, self._cache, batch=size, count=count, reads=reads, everyone=everyone
+        )

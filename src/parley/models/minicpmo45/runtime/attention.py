@@ -29,7 +29,7 @@ from torch.nn import functional as F
 
 from parley.errors import SetupError
 from parley.models.minicpmo45.runtime import slot_attention
-from parley.models.minicpmo45.runtime.caches import Even, SlotCache
+from parley.models.minicpmo45.runtime.caches import PaddedBatch, SlotCache
 
 Kernel = Literal["auto", "triton", "sdpa", "eager", "flash_attention_2"]
 
@@ -42,7 +42,7 @@ class AttentionMethod(Protocol):
         """Whether any subset of rows is read without copying what they remember."""
         ...
 
-    def prepared(self, batch: Even, cache: SlotCache, groups: int) -> Even:
+    def prepared(self, batch: PaddedBatch, cache: SlotCache, groups: int) -> PaddedBatch:
         """A batch with what all layers of a step share, made once.
 
         Args:
@@ -64,7 +64,7 @@ class AttentionMethod(Protocol):
         """
         ...
 
-    def even(self, layer: int, query: Tensor, batch: Even, cache: SlotCache) -> Tensor:
+    def padded(self, layer: int, query: Tensor, batch: PaddedBatch, cache: SlotCache) -> Tensor:
         """Attention of an even batch, whose keys and values are in the cache already.
 
         Args:
@@ -86,7 +86,7 @@ class FusedAttention:
 
     reads_in_place = False
 
-    def prepared(self, batch: Even, cache: SlotCache, groups: int) -> Even:
+    def prepared(self, batch: PaddedBatch, cache: SlotCache, groups: int) -> PaddedBatch:
         count = batch.turns.shape[1]
         columns = torch.arange(batch.reads, device=cache.keys.device)
         seen = columns <= batch.turns[:, :, None]
@@ -107,7 +107,7 @@ class FusedAttention:
         out = self._attend(grouped[None], keys[None], values[None], mask)[0]
         return out.reshape(heads, tokens, width)
 
-    def even(self, layer: int, query: Tensor, batch: Even, cache: SlotCache) -> Tensor:
+    def padded(self, layer: int, query: Tensor, batch: PaddedBatch, cache: SlotCache) -> Tensor:
         size, count, heads, width = query.shape
         key_heads = int(cache.keys.shape[2])
         groups = heads // key_heads
@@ -140,7 +140,7 @@ class SlotAttention(FusedAttention):
 
     reads_in_place = True
 
-    def prepared(self, batch: Even, cache: SlotCache, groups: int) -> Even:
+    def prepared(self, batch: PaddedBatch, cache: SlotCache, groups: int) -> PaddedBatch:
         width = int(cache.keys.shape[-1])
         if not slot_attention.fits(groups * batch.turns.shape[1], width):
             return super().prepared(batch, cache, groups)
@@ -148,12 +148,12 @@ class SlotAttention(FusedAttention):
         numbers = torch.arange(cache.rows, device=cache.keys.device) if rows is None else rows
         return replace(batch, numbers=numbers, first=torch.zeros_like(numbers))
 
-    def even(self, layer: int, query: Tensor, batch: Even, cache: SlotCache) -> Tensor:
+    def padded(self, layer: int, query: Tensor, batch: PaddedBatch, cache: SlotCache) -> Tensor:
         groups = query.shape[2] // cache.keys.shape[2]
         if batch.numbers is None:
             batch = self.prepared(batch, cache, groups)
         if batch.numbers is None or batch.first is None:
-            return super().even(layer, query, batch, cache)
+            return super().padded(layer, query, batch, cache)
         return slot_attention.attend(
             query,
             cache.keys[layer],
@@ -191,7 +191,7 @@ class FlashAttention:
 
     reads_in_place = True
 
-    def prepared(self, batch: Even, cache: SlotCache, groups: int) -> Even:
+    def prepared(self, batch: PaddedBatch, cache: SlotCache, groups: int) -> PaddedBatch:
         return batch
 
     def __init__(self, package: Any) -> None:
@@ -207,7 +207,7 @@ class FlashAttention:
         )
         return out[0].transpose(0, 1)
 
-    def even(self, layer: int, query: Tensor, batch: Even, cache: SlotCache) -> Tensor:
+    def padded(self, layer: int, query: Tensor, batch: PaddedBatch, cache: SlotCache) -> Tensor:
         rows = batch.rows
         lengths = (batch.turns[:, 0] + query.shape[1]).to(torch.int32)
         out: Tensor = self._cached(

@@ -144,7 +144,7 @@ class SlotCache:
         """Store keys and values of shape (K, T, D) at `span`; the length does not change yet."""
         self._store((layer, span.row, slice(None), slice(span.start, span.end)), keys, values)
 
-    def write_even(self, layer: int, batch: Even, keys: Tensor, values: Tensor) -> None:
+    def write_padded(self, layer: int, batch: PaddedBatch, keys: Tensor, values: Tensor) -> None:
         """Store an even batch's keys and values of shape (B, n, K, D)."""
         rows = batch.rows
         places = batch.numbers if rows is None else rows
@@ -300,7 +300,7 @@ def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Even:
+class PaddedBatch:
     """A batch in which every row has the same number of new tokens, padded where it has fewer.
 
     Everything a network needs to know about it is in tensors of fixed shape, so that a pass can be
@@ -334,7 +334,7 @@ class Even:
         count: int,
         reads: int,
         everyone: bool = False,
-    ) -> Even:
+    ) -> PaddedBatch:
         """Lay spans out for `batch` rows of `count` tokens; what is left over is padding.
 
         Args:

@@ -3,8 +3,8 @@
 A small network on a fast GPU spends its time in being launched. A *graph* is a step recorded once
 for fixed shapes and replayed with other numbers in the same places. `GraphRunner` is the one owner
 of all graphs of a model: the text decode step, the speech-token step, the flow's Euler loop and the
-vocoder go through it. Without a tape (on a CPU, or switched off) it calls the function, nothing
-more.
+vocoder go through it. Where nothing captures (on a CPU, or switched off) it calls the function,
+nothing more.
 
 What may be captured is a function of tensors that
 
@@ -42,10 +42,10 @@ chosen in another order of work differ in last bits of bfloat16; a wrong graph d
 Function = Callable[..., tuple[Tensor, ...]]
 
 
-class Tape(Protocol):
-    """What records. `CudaTape` is the real one; tests bring one that works on a CPU."""
+class GraphCapture(Protocol):
+    """What captures. `CudaGraphCapture` is the real one; tests bring one that works on a CPU."""
 
-    def rehearse(self, step: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+    def warm_up(self, step: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
         """Run a step as often as it takes until its libraries have chosen kernels and memory."""
         ...
 
@@ -56,7 +56,7 @@ class Tape(Protocol):
         ...
 
 
-class CudaTape:
+class CudaGraphCapture:
     """CUDA graphs of one device, in one memory pool.
 
     Graphs in one pool may use each other's space, so the results of a replay are good until the
@@ -65,12 +65,12 @@ class CudaTape:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        # Work space of libraries belongs to the stream that a graph was captured on, so a tape has
-        # one of its own: graphs of two tapes may run at once.
+        # Work space of libraries belongs to the stream that a graph was captured on, so each of
+        # these has one of its own: graphs of two of them may run at once.
         self._side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._pool = torch.cuda.graph_pool_handle()
 
-    def rehearse(self, step: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+    def warm_up(self, step: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
         # On a stream of its own, as captures require of what runs before them.
         current = torch.cuda.current_stream(self._device)
         self._side.wait_stream(current)
@@ -106,22 +106,22 @@ class GraphRunner:
 
     Args:
         device: where the functions compute; inputs may be on the host.
-        tape: None runs everything as it is.
-        tapes: of kinds that are replayed on another stream than the rest. Graphs of one tape share
-            memory, so those that may run at once must have different ones.
+        capture: None runs everything as it is.
+        captures: of kinds that are replayed on another stream than the rest. Graphs of one of them
+            share memory, so those that may run at once must have different ones.
     """
 
     def __init__(
         self,
         device: torch.device | str = "cpu",
-        tape: Tape | None = None,
+        capture: GraphCapture | None = None,
         *,
-        tapes: Mapping[str, Tape] | None = None,
+        captures: Mapping[str, GraphCapture] | None = None,
         limit: int = GRAPHS_LIMIT,
     ) -> None:
         self._device = torch.device(device)
-        self._tape = tape
-        self._tapes = dict(tapes or {})
+        self._capture = capture
+        self._captures = dict(captures or {})
         self._limit = limit
         self._graphs: dict[tuple[str, Hashable], _Graph] = {}
         self._refused: dict[str, str] = {}
@@ -130,7 +130,7 @@ class GraphRunner:
     @property
     def is_active(self) -> bool:
         """Whether steps are captured at all: then it pays to round shapes up."""
-        return self._tape is not None
+        return self._capture is not None
 
     @property
     def counts(self) -> dict[str, int]:
@@ -154,14 +154,14 @@ class GraphRunner:
         Returns:
             Tensors of their own: nothing overwrites them later.
         """
-        tape = self._tapes.get(kind, self._tape)
-        if tape is None:
+        capture = self._captures.get(kind, self._capture)
+        if capture is None:
             return function(*self._moved(inputs))
         graph = self._graphs.get((kind, shape))
         if graph is None:
             if self._is_sealed or kind in self._refused:
                 return function(*self._moved(inputs))
-            graph = self._captured(tape, kind, shape, function, inputs)
+            graph = self._captured(capture, kind, shape, function, inputs)
             if graph is None:
                 return function(*self._moved(inputs))
         return _replayed(graph, inputs)
@@ -169,7 +169,7 @@ class GraphRunner:
     def seal(self) -> None:
         """Capture nothing more."""
         self._is_sealed = True
-        if self._tape is not None:
+        if self._capture is not None:
             log.info("captured graphs: %s", self.counts or "none")
 
     def clear(self) -> None:
@@ -181,7 +181,12 @@ class GraphRunner:
         return [tensor.to(self._device) for tensor in inputs]
 
     def _captured(
-        self, tape: Tape, kind: str, shape: Hashable, function: Function, inputs: Sequence[Tensor]
+        self,
+        capture: GraphCapture,
+        kind: str,
+        shape: Hashable,
+        function: Function,
+        inputs: Sequence[Tensor],
     ) -> _Graph | None:
         if len(self._graphs) >= self._limit:
             self._refuse(kind, f"{self._limit} graphs are enough")
@@ -192,8 +197,8 @@ class GraphRunner:
             return function(*mine)
 
         try:
-            wanted = tuple(result.clone() for result in tape.rehearse(step))
-            replay, results = tape.record(step)
+            wanted = tuple(result.clone() for result in capture.warm_up(step))
+            replay, results = capture.record(step)
             graph = _Graph(replay, mine, results)
             made = _replayed(graph, inputs)
         except (RuntimeError, NotImplementedError) as error:

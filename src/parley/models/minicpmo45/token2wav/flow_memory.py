@@ -1,4 +1,4 @@
-"""What the flow remembers of its rows: history in slots, marks of it, and which of it is kept.
+"""What the flow remembers of its rows: history in slots, its checkpoints, and what of it is kept.
 
 The published streaming code keeps a strange set of history once a turn is a few seconds long, and
 it is followed for parity (`Trim`): of the estimator's history the newest `P` frames and the oldest
@@ -100,12 +100,12 @@ class FlowRow:
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
-class FlowMark:
+class FlowCheckpoint:
     """A remembered point of a row's stream.
 
-    Frames lie in the estimator's history where they are until their place is needed, so a mark
-    notes places; whoever overwrites one puts it aside first, and what every call replaces (`rest`)
-    is put aside by the first call after the mark.
+    Frames lie in the estimator's history where they are until their place is needed, so a
+    checkpoint notes places; whoever overwrites one puts it aside first, and what every call
+    replaces (`rest`) is put aside by the first call after the checkpoint.
 
     Args:
         saved: places that were overwritten since, with their keys and values, shape (N, blocks, 2,
@@ -118,7 +118,7 @@ class FlowMark:
     rest: list[Tensor] | None = None
 
     def unsaved(self, places: Indices) -> Indices:
-        """Which of these places the mark still needs from the memory."""
+        """Which of these places the checkpoint still needs from the memory."""
         found = np.intersect1d(self.row.places, places)
         for done, _, _ in self.saved:
             found = np.setdiff1d(found, done, assume_unique=True)
@@ -126,7 +126,7 @@ class FlowMark:
 
     @property
     def nbytes(self) -> int:
-        """What the mark holds besides numbers."""
+        """What the checkpoint holds besides numbers."""
         kept = [tensor for _, keys, values in self.saved for tensor in (keys, values)]
         return sum(tensor.nbytes for tensor in (*kept, *(self.rest or ())))
 
@@ -204,7 +204,7 @@ class FlowMemory:
         self.up = zeros(slots, UP_FRAMES, shape.width)
         self.rows = [FlowRow() for _ in range(slots)]
         self.first_halves = FirstHalves(calls_kept)
-        self._marks: list[WeakSet[FlowMark]] = [WeakSet() for _ in range(slots)]
+        self._checkpoints: list[WeakSet[FlowCheckpoint]] = [WeakSet() for _ in range(slots)]
 
     @property
     def call_bytes(self) -> int:
@@ -243,8 +243,8 @@ class FlowMemory:
         return EstimatorMemory(self.keys[number], self.values[number], self.conv[number])
 
     def clear(self, slot: int) -> None:
-        """A row without any past; its marks are void."""
-        self._marks[slot] = WeakSet()
+        """A row without any past; its checkpoints are void."""
+        self._checkpoints[slot] = WeakSet()
         self.rows[slot] = FlowRow()
         self.conv[:, :, slot].zero_()
         self.left[slot].zero_()
@@ -276,40 +276,42 @@ class FlowMemory:
                 given.record_stream(torch.cuda.current_stream(given.device))
         self.rows[slot] = row.copy()
 
-    def mark(self, slot: int) -> FlowMark:
+    def checkpoint(self, slot: int) -> FlowCheckpoint:
         """Remember where a row is. Costs nothing until something is overwritten."""
-        mark = FlowMark(self.rows[slot].copy())
-        self._marks[slot].add(mark)
-        return mark
+        checkpoint = FlowCheckpoint(self.rows[slot].copy())
+        self._checkpoints[slot].add(checkpoint)
+        return checkpoint
 
-    def restore(self, slot: int, mark: FlowMark) -> None:
-        """Return to a mark of this row; it stays valid."""
-        for places, keys, values in mark.saved:
-            self.before_frames(slot, places, besides=mark)
+    def restore(self, slot: int, checkpoint: FlowCheckpoint) -> None:
+        """Return to a checkpoint of this row; it stays valid."""
+        for places, keys, values in checkpoint.saved:
+            self.before_frames(slot, places, besides=checkpoint)
             here = to_device(torch.from_numpy(places), self.keys.device)
             self.keys[:, :, slot][:, :, :, here] = keys
             self.values[:, :, slot][:, :, :, here] = values
-        if mark.rest is not None:
+        if checkpoint.rest is not None:
             self.before_rest(slot)
-            self.rows[slot] = mark.row.copy()
-            for tensor, kept in zip(self._rest(slot), mark.rest, strict=True):
+            self.rows[slot] = checkpoint.row.copy()
+            for tensor, kept in zip(self._rest(slot), checkpoint.rest, strict=True):
                 tensor.copy_(kept)
-        self.rows[slot] = mark.row.copy()
+        self.rows[slot] = checkpoint.row.copy()
 
-    def before_frames(self, slot: int, places: Indices, *, besides: FlowMark | None = None) -> None:
-        """These places are about to be overwritten: put aside what marks need of them."""
-        for mark in list(self._marks[slot]):
-            needed = places[:0] if mark is besides else mark.unsaved(places)
+    def before_frames(
+        self, slot: int, places: Indices, *, besides: FlowCheckpoint | None = None
+    ) -> None:
+        """These places are about to be overwritten: put aside what checkpoints need of them."""
+        for checkpoint in list(self._checkpoints[slot]):
+            needed = places[:0] if checkpoint is besides else checkpoint.unsaved(places)
             if len(needed):
                 here = to_device(torch.from_numpy(needed), self.keys.device)
                 keys, values = self.keys[:, :, slot], self.values[:, :, slot]
-                mark.saved.append((needed, keys[:, :, :, here], values[:, :, :, here]))
+                checkpoint.saved.append((needed, keys[:, :, :, here], values[:, :, :, here]))
 
     def before_rest(self, slot: int) -> None:
         """Everything but the estimator's history is about to be overwritten."""
-        for mark in list(self._marks[slot]):
-            if mark.rest is None:
-                mark.rest = [tensor.clone() for tensor in self._rest(slot)]
+        for checkpoint in list(self._checkpoints[slot]):
+            if checkpoint.rest is None:
+                checkpoint.rest = [tensor.clone() for tensor in self._rest(slot)]
 
     def _rest(self, slot: int) -> list[Tensor]:
         """Views of what a call replaces; of the encoder's right-aligned history only what is

@@ -31,7 +31,7 @@ from parley.models.minicpmo45.token2wav.cpu_products import is_served, prepare
 from parley.models.minicpmo45.token2wav.first_step import CALLS_KEPT
 from parley.models.minicpmo45.token2wav.flow import Flow
 from parley.models.minicpmo45.token2wav.flow_memory import (
-    FlowMark,
+    FlowCheckpoint,
     FlowMemory,
     FlowRow,
     Trim,
@@ -81,7 +81,7 @@ class _Turn:
 class Snapshot:
     """A slot in the middle of a turn."""
 
-    flow: FlowMark
+    flow: FlowCheckpoint
     turn: _Turn | None
 
 
@@ -283,7 +283,7 @@ class Token2Wav:
     @torch.inference_mode()
     def snapshot(self, slot: int) -> Snapshot:
         """A slot's turn as it is. Costs next to nothing until the turn goes on."""
-        return Snapshot(self.memory.mark(slot), self._turns[slot])
+        return Snapshot(self.memory.checkpoint(slot), self._turns[slot])
 
     @torch.inference_mode()
     def restore(self, slot: int, snapshot: Snapshot) -> None:

@@ -34,7 +34,7 @@ from parley.models.minicpmo45.tts.layers import (
     SpeechProjector,
 )
 from parley.models.minicpmo45.tts.rows import (
-    RowMark,
+    RowCheckpoint,
     SpeechRow,
 )
 
@@ -206,30 +206,38 @@ class SpeechNetwork(nn.Module):
             return True
         return False
 
-    def mark(self, row: SpeechRow) -> RowMark:
+    def checkpoint(self, row: SpeechRow) -> RowCheckpoint:
         """Remember where a row is. Costs nothing: columns are put aside when they are about to be
-        overwritten while somebody still holds the mark."""
-        mark = RowMark(
+        overwritten while somebody still holds the checkpoint."""
+        checkpoint = RowCheckpoint(
             row.first, row.length, row.position, row.draws, tuple(row.history), row.window
         )
         if row.length:
-            row.marks.add(mark)
-        return mark
+            row.checkpoints.add(checkpoint)
+        return checkpoint
 
     @torch.inference_mode()
-    def restore(self, row: SpeechRow, mark: RowMark) -> None:
-        """Return to a mark of this row; it stays valid."""
-        if mark.copy is not None:
+    def restore(self, row: SpeechRow, checkpoint: RowCheckpoint) -> None:
+        """Return to a checkpoint of this row; it stays valid."""
+        if checkpoint.copy is not None:
             self._save(row, 0)
-            self.cache.put_back(row.index, mark.copy)
-        row.first, row.length, row.position = mark.first, mark.length, mark.position
-        row.draws, row.history, row.window = mark.draws, list(mark.history), mark.window
+            self.cache.put_back(row.index, checkpoint.copy)
+        row.first, row.length, row.position = (
+            checkpoint.first,
+            checkpoint.length,
+            checkpoint.position,
+        )
+        row.draws, row.history, row.window = (
+            checkpoint.draws,
+            list(checkpoint.history),
+            checkpoint.window,
+        )
 
     def _save(self, row: SpeechRow, start: int) -> None:
-        """Columns from `start` on are about to be overwritten: put aside what marks need."""
-        for mark in list(row.marks):
-            if mark.copy is None and mark.length > start:
-                mark.copy = self.cache.copied(row.index, mark.length)
+        """Columns from `start` on are about to be overwritten: put aside what checkpoints need."""
+        for checkpoint in list(row.checkpoints):
+            if checkpoint.copy is None and checkpoint.length > start:
+                checkpoint.copy = self.cache.copied(row.index, checkpoint.length)
 
     def _keep(self, row: SpeechRow, columns: Tensor) -> None:
         """Move these columns of a row to the front; nothing else survives."""

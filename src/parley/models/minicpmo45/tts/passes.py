@@ -31,8 +31,8 @@ from parley.models.minicpmo45.runtime.streams import Arrival, SpeechStream
 from parley.models.minicpmo45.runtime.transfer import to_device
 from parley.models.minicpmo45.tts.layers import Pass
 from parley.models.minicpmo45.tts.network import SpeechNetwork
-from parley.models.minicpmo45.tts.plan import Reach, RowPass, planned
-from parley.models.minicpmo45.tts.rows import Fed, SpeechBlock, Watch
+from parley.models.minicpmo45.tts.plan import CacheReads, RowPass, planned
+from parley.models.minicpmo45.tts.rows import PassRecord, SpeechBlock, Watch
 from parley.models.minicpmo45.tts.sampling import (
     NOTHING,
     PENALTY_WINDOW,
@@ -175,10 +175,10 @@ class SpeechPasses:
                 x = pad_sequence(conditions, batch_first=True).flatten(0, 1)
             else:
                 x = decoder.emb_code[0](self.spoken.token[which])
-            reach = Reach(self.reads, _first_slot([self._slots[i] for i in which]))
+            cache_reads = CacheReads(self.reads, _first_slot([self._slots[i] for i in which]))
             # Dense, for a kernel that reads slots in place.
             here = self._lines[:, :1, which].contiguous()
-            (plan,) = planned(decoder, here, x.shape[0] // len(which), counts, reach)
+            (plan,) = planned(decoder, here, x.shape[0] // len(which), counts, cache_reads)
             hidden, part = fed(decoder, x, plan, counts)
             logits[which] = part
             self._tell(which, counts, hidden, part, passes=0)
@@ -193,9 +193,9 @@ class SpeechPasses:
         draws = self.draws[done]
         if not self._captures:
             if not self._plans:
-                reach = Reach(self.reads, _first_slot(self._slots))
+                cache_reads = CacheReads(self.reads, _first_slot(self._slots))
                 lines = self._lines[:, done:]
-                self._plans = planned(decoder, lines, 1, None, reach)
+                self._plans = planned(decoder, lines, 1, None, cache_reads)
             spoken, hidden, logits = advanced(
                 decoder, self._plans[done - self.tokens], self.spoken, draws, rules
             )
@@ -203,8 +203,12 @@ class SpeechPasses:
             self._tell(everyone, [1] * len(everyone), hidden, logits, passes=done)
             self._arrived(spoken)
             return
-        reach = Reach(self.reads, 0 if self._slots == list(range(len(decoder.rows))) else None)
-        self._arrived(_replayed(decoder, self._lines[:, done], self.spoken, draws, rules, reach))
+        cache_reads = CacheReads(
+            self.reads, 0 if self._slots == list(range(len(decoder.rows))) else None
+        )
+        self._arrived(
+            _replayed(decoder, self._lines[:, done], self.spoken, draws, rules, cache_reads)
+        )
 
     def _arrived(self, spoken: Spoken) -> None:
         self.spoken = spoken
@@ -229,7 +233,9 @@ class SpeechPasses:
         for at, (i, count) in enumerate(zip(which, counts, strict=True)):
             first, length, start = self._state(i, passes)
             self.watch(
-                Fed(self.blocks[i], hidden[at], count, start, length + count - first, logits[at])
+                PassRecord(
+                    self.blocks[i], hidden[at], count, start, length + count - first, logits[at]
+                )
             )
 
     def _state(self, i: int, passes: int) -> tuple[int, int, int]:
@@ -293,8 +299,8 @@ def capture(decoder: SpeechNetwork, sampling: SpeechSampling) -> None:
             draws = torch.full((size,), 0.5, device=device)
             for one in (sampling, sampling.without_filters()):
                 rules = RowRules.of([one] * size, decoder.config.codes, device)
-                reach = Reach(reads, 0 if everyone else None)
-                _replayed(decoder, lines[:, 0], spoken, draws, rules, reach)
+                cache_reads = CacheReads(reads, 0 if everyone else None)
+                _replayed(decoder, lines[:, 0], spoken, draws, rules, cache_reads)
 
 
 def _replayed(
@@ -303,7 +309,7 @@ def _replayed(
     spoken: Spoken,
     draws: Tensor,
     rules: RowRules,
-    reach: Reach,
+    cache_reads: CacheReads,
 ) -> Spoken:
     """`advanced`, by a graph where there is one; lines have shape (5, R)."""
 
@@ -311,10 +317,10 @@ def _replayed(
         lines: Tensor, said: Tensor, draws: Tensor, numbers: Tensor, switches: Tensor
     ) -> tuple[Tensor, ...]:
         here = replace(rules, numbers=numbers, switches=switches)
-        (plan,) = planned(decoder, lines[:, None], 1, None, reach)
+        (plan,) = planned(decoder, lines[:, None], 1, None, cache_reads)
         return (advanced(decoder, plan, Spoken(said), draws, here)[0].table,)
 
-    shape = (lines.shape[1], reach, rules.kind)
+    shape = (lines.shape[1], cache_reads, rules.kind)
     inputs = (lines, spoken.table, draws, rules.numbers, rules.switches)
     return Spoken(*decoder.graphs.run("speech", shape, run, inputs))
 

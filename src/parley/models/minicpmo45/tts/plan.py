@@ -41,7 +41,7 @@ class RowPass(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class CacheReads:
     """What a pass reads, as the host decides it.
 
     Args:
@@ -55,7 +55,11 @@ class Reach:
 
 
 def planned(
-    decoder: SpeechNetwork, lines: Tensor, tokens: int, counts: list[int] | None, reach: Reach
+    decoder: SpeechNetwork,
+    lines: Tensor,
+    tokens: int,
+    counts: list[int] | None,
+    cache_reads: CacheReads,
 ) -> list[Pass]:
     """Where the tokens of some passes stand.
 
@@ -80,7 +84,7 @@ def planned(
     if not (
         decoder.reads_in_place and slot_attention.fits(tokens * groups, decoder.config.head_width)
     ):
-        seen = decoder.numbers[: reach.columns]
+        seen = decoder.numbers[: cache_reads.columns]
         hidden = (seen < first[..., None, None]) | (seen > columns[..., None])
         # Added to the scores: made once here, not by every layer.
         mask = torch.zeros(hidden.shape, dtype=decoder.cache.dtype, device=lines.device)
@@ -89,8 +93,8 @@ def planned(
         table.flatten(1, 2).unbind() for table in decoder.angles(position[..., None] + steps)
     )
     which: slice | None = None
-    if reach.first_slot is not None:
-        which = slice(reach.first_slot, reach.first_slot + lines.shape[2])
+    if cache_reads.first_slot is not None:
+        which = slice(cache_reads.first_slot, cache_reads.first_slot + lines.shape[2])
     parts = (slots, columns, places, first, masks_end > 0)
     return [
         Pass(
@@ -101,7 +105,7 @@ def planned(
             cos=turn,
             sin=side,
             which=slot if which is None else which,
-            reads=reach.columns,
+            reads=cache_reads.columns,
             first=start,
             masks_end=may_not_end,
         )

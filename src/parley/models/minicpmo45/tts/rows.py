@@ -38,7 +38,7 @@ class BlockRule:
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
-class RowMark:
+class RowCheckpoint:
     """A remembered point of a row: counters, and which columns they are about.
 
     The columns stay in the cache; whoever is about to overwrite them sees to it that they are in
@@ -70,7 +70,7 @@ class SpeechRow:
         draws: random numbers used so far.
         history: tokens the penalty looks at; the ways of talking differ in when it starts afresh.
         window: keep only this many newest columns after each pass; None keeps all.
-        marks: those that somebody still holds.
+        checkpoints: those that somebody still holds.
     """
 
     index: int
@@ -81,7 +81,7 @@ class SpeechRow:
     draws: int = 0
     history: list[int] = field(default_factory=list)
     window: int | None = None
-    marks: WeakSet[RowMark] = field(default_factory=WeakSet)
+    checkpoints: WeakSet[RowCheckpoint] = field(default_factory=WeakSet)
 
     def forget(self) -> None:
         """Empty the cache and start at position 0; the draws go on."""
@@ -119,7 +119,7 @@ class SpeechBlock:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Fed:
+class PassRecord:
     """What one pass did to one row, for observers (tests, goldens).
 
     Args:
@@ -137,4 +137,4 @@ class Fed:
     logits: Tensor
 
 
-Watch = Callable[[Fed], None]
+Watch = Callable[[PassRecord], None]

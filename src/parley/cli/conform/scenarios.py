@@ -25,7 +25,7 @@ Play = Callable[[Player], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Story:
+class Scenario:
     """One session. `path` with its query; `{id}` stands for an id of the client's."""
 
     dialect: str
@@ -265,21 +265,21 @@ async def _live_mistake(player: Player) -> None:
 _GA: Final = "/v1/realtime?model=conform"
 _LIVE: Final = "/v1/live/sessions"
 
-STORIES: Final = (
-    Story("chat", "a streamed answer", "/ws/chat", _chat),
-    Story("chat", "a wrong request", "/ws/chat", _chat_mistake),
-    Story("half_duplex", "a spoken turn", "/ws/half_duplex/{id}", _half_duplex),
-    Story("duplex", "units, and a pause", "/ws/duplex/{id}", _duplex),
-    Story("realtime", "an audio call", "/v1/realtime?mode=audio", _realtime),
-    Story("minicpmo_v2", "an audio call", "/v1/realtime?mode=audio", _v2_call),
-    Story("minicpmo_v2", "three chats", "/v1/realtime?mode=chat", _v2_chat),
-    Story("minicpmo_v2", "a mistake", "/v1/realtime?mode=chat", _v2_mistake),
-    Story("openai_realtime", "two written turns", _GA, _written),
-    Story("openai_realtime", "a committed turn", _GA, _committed),
-    Story("openai_realtime", "a spoken turn", _GA, _detected),
-    Story("openai_realtime", "a cancelled answer", _GA, _cancelled),
-    Story("openai_realtime", "a mistake", _GA, _realtime_mistake),
-    Story("openai_live", "sound, and silence", _LIVE, _live),
-    Story("openai_live", "a mistake", _LIVE, _live_mistake),
+SCENARIOS: Final = (
+    Scenario("chat", "a streamed answer", "/ws/chat", _chat),
+    Scenario("chat", "a wrong request", "/ws/chat", _chat_mistake),
+    Scenario("half_duplex", "a spoken turn", "/ws/half_duplex/{id}", _half_duplex),
+    Scenario("duplex", "units, and a pause", "/ws/duplex/{id}", _duplex),
+    Scenario("realtime", "an audio call", "/v1/realtime?mode=audio", _realtime),
+    Scenario("minicpmo_v2", "an audio call", "/v1/realtime?mode=audio", _v2_call),
+    Scenario("minicpmo_v2", "three chats", "/v1/realtime?mode=chat", _v2_chat),
+    Scenario("minicpmo_v2", "a mistake", "/v1/realtime?mode=chat", _v2_mistake),
+    Scenario("openai_realtime", "two written turns", _GA, _written),
+    Scenario("openai_realtime", "a committed turn", _GA, _committed),
+    Scenario("openai_realtime", "a spoken turn", _GA, _detected),
+    Scenario("openai_realtime", "a cancelled answer", _GA, _cancelled),
+    Scenario("openai_realtime", "a mistake", _GA, _realtime_mistake),
+    Scenario("openai_live", "sound, and silence", _LIVE, _live),
+    Scenario("openai_live", "a mistake", _LIVE, _live_mistake),
 )
-DIALECTS: Final = tuple(dict.fromkeys(story.dialect for story in STORIES))
+DIALECTS: Final = tuple(dict.fromkeys(scenario.dialect for scenario in SCENARIOS))

@@ -1,7 +1,7 @@
 """pipecat's services with nothing given but an address and a key; says what happens as JSON lines.
 
-Runs in the environment of `make test-clients`: `python pipecat_story.py URL STORY SPOKEN`, with
-SPOKEN a file of 16-bit samples, 24 kHz, that somebody says.
+Runs in the environment of `make test-clients`: `python pipecat_scenario.py URL SCENARIO SPOKEN`,
+with SPOKEN a file of 16-bit samples, 24 kHz, that somebody says.
 """
 
 from __future__ import annotations
@@ -169,14 +169,14 @@ async def get_weather(params: Any) -> None:
     await params.result_callback("sunny")
 
 
-async def main(url: str, story: str, spoken: bytes) -> None:
+async def main(url: str, scenario: str, spoken: bytes) -> None:
     base = url.replace("http", "ws", 1)
-    if story.startswith("live"):
+    if scenario.startswith("live"):
         llm = OpenAILiveLLMService(api_key="sk-any", base_url=f"{base}/live/sessions")
     else:
         llm = OpenAIRealtimeLLMService(api_key="sk-any", base_url=f"{base}/realtime")
     messages = [{"role": "developer", "content": "You help."}]
-    if story == "call":
+    if scenario == "call":
         llm.register_function("get_weather", get_weather)
         context = LLMContext(messages, tools=ToolsSchema(standard_tools=[WEATHER]))
     else:
@@ -202,10 +202,10 @@ async def main(url: str, story: str, spoken: bytes) -> None:
     await worker.queue_frame(frames.LLMRunFrame())
     speaking = asyncio.create_task(talk.stream())
     try:
-        if not story.startswith("live"):
+        if not scenario.startswith("live"):
             # The pipeline begins with an answer to the prompt.
             tell("opening", text=await talk.answer())
-        await globals()[story](talk, llm)
+        await globals()[scenario](talk, llm)
     finally:
         speaking.cancel()
         await worker.cancel()

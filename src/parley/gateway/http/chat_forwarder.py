@@ -126,7 +126,7 @@ def _read(message: Message) -> chat.ServerMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class Asker:
+class ChatForwarder:
     """Brings chat requests to workers.
 
     Args:
@@ -172,7 +172,7 @@ class Asker:
         """Refuse, before anything is decoded for it, a request that could not even wait.
 
         Raises:
-            QueueFull, ServiceUnavailable, QuotaExceeded: as `ask`.
+            QueueFull, ServiceUnavailable, QuotaExceeded: as `forward`.
         """
         key = request.state.caller.key
         self.acquisition.check(Kind.CHAT, None if key is None else key.id)
@@ -183,7 +183,7 @@ class Asker:
         return self.admission.address_of(peer, request.headers)
 
     @contextlib.asynccontextmanager
-    async def ask(
+    async def forward(
         self, request: Request, session_id: str, body: Message
     ) -> AsyncIterator[PendingAnswer]:
         """Wait in the queue and ask; on leaving, everything is given back.

@@ -1,7 +1,7 @@
 """LiveKit's agents with nothing given but an address and a key; says what happens as JSON lines.
 
-Runs in the environment of `make test-clients`: `python livekit_story.py URL STORY SPOKEN`, with
-SPOKEN a file of 16-bit samples, 24 kHz, that somebody says.
+Runs in the environment of `make test-clients`: `python livekit_scenario.py URL SCENARIO SPOKEN`,
+with SPOKEN a file of 16-bit samples, 24 kHz, that somebody says.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ async def live_error(talk: Talk) -> None:
     await live(talk)
 
 
-async def main(url: str, story: str, spoken: bytes) -> None:
+async def main(url: str, scenario: str, spoken: bytes) -> None:
     @function_tool
     async def get_weather(city: str) -> str:
         """Weather of a city."""
@@ -202,14 +202,14 @@ async def main(url: str, story: str, spoken: bytes) -> None:
         return "sunny"
 
     async with aiohttp.ClientSession() as http:
-        kind = realtime.GPTLiveModel if story.startswith("live") else realtime.RealtimeModel
+        kind = realtime.GPTLiveModel if scenario.startswith("live") else realtime.RealtimeModel
         model = kind(base_url=url, api_key="sk-any", http_session=http)
         session: AgentSession[None] = AgentSession(llm=model)
         talk = Talk(session, spoken)
         session.input.audio = talk.microphone
         session.output.audio = talk.loudspeaker
-        await session.start(Helper([get_weather] if story == "call" else []))
-        await globals()[story](talk)
+        await session.start(Helper([get_weather] if scenario == "call" else []))
+        await globals()[scenario](talk)
         await session.aclose()
     tell("end")
 

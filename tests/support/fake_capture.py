@@ -1,8 +1,8 @@
 """A stand-in for CUDA graphs that works on a CPU.
 
-`FakeTape` records the callable instead of the kernels: a replay calls it again, on the same static
-inputs, and puts what it gives into the same static results. So everything around a graph is the
-real thing: what was not part of the key is the value of capture time, what was not copied in is
+`FakeCapture` records the callable instead of the kernels: a replay calls it again, on the same
+static inputs, and puts what it gives into the same static results. So everything around a graph is
+the real thing: what was not part of the key is the value of capture time, what was not copied in is
 stale, and what was not copied out is overwritten by the next replay. While it records, operations
 that a real capture forbids (reading a value on the host, data-dependent shapes, new tensors from
 host data) raise.
@@ -56,13 +56,13 @@ class ReadingRules(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-class FakeTape:
+class FakeCapture:
     """See the module's text. `replays` counts them."""
 
     def __init__(self) -> None:
         self.replays = 0
 
-    def rehearse(self, step: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+    def warm_up(self, step: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
         step()
         return step()
 
