@@ -23,6 +23,9 @@ from parley import __version__
 LINES_KEPT: Final = 1000
 LINE_CHARS: Final = 1 << 16
 KILL_WAIT_S: Final = 10.0
+LAST_LINES_S: Final = 1.0
+"""How long what a worker wrote last may take to be read once it has ended. Something that it
+started may hold its output open for longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,7 @@ class NodeWorker:
         self._command = command
         self._lines: deque[str] = deque(maxlen=LINES_KEPT)
         self._child: subprocess.Popen[str] | None = None
+        self._reader: threading.Thread | None = None
         self.begin()
 
     def version(self) -> tuple[str, str]:
@@ -79,15 +83,19 @@ class NodeWorker:
             errors="replace",
             start_new_session=True,
         )
-        threading.Thread(target=self._read, args=(self._child,), daemon=True).start()
+        self._reader = threading.Thread(target=self._read, args=(self._child,), daemon=True)
+        self._reader.start()
 
     def state(self) -> NodeWorkerState:
-        """How the worker is now."""
+        """How the worker is now; when it has ended, with all that it wrote: that says why."""
+        pid, returncode = 0, 2
+        if self._child is not None:
+            pid, returncode = self._child.pid, self._child.poll()
+        if returncode is not None and self._reader is not None:
+            self._reader.join(LAST_LINES_S)
+            self._reader = None
         lines = tuple(self._lines.popleft() for _ in range(len(self._lines)))
-        child = self._child
-        if child is None:
-            return NodeWorkerState(0, 2, socket.gethostname(), lines)
-        return NodeWorkerState(child.pid, child.poll(), socket.gethostname(), lines)
+        return NodeWorkerState(pid, returncode, socket.gethostname(), lines)
 
     def kill(self) -> None:
         """End the worker at once; `state` then says so."""

@@ -1,0 +1,58 @@
+"""What runs on a node of Ray, without Ray: a worker process and what it says."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from typing import Any
+
+from tests.support.patience import PROCESS_S
+
+from parley import __version__
+from parley.executor.ray_worker import NodeWorker, NodeWorkerState
+
+
+class LateReader(NodeWorker):
+    """Reads what its worker writes a moment after it has ended, as on a busy machine."""
+
+    def _read(self, child: subprocess.Popen[str]) -> None:
+        child.wait()
+        time.sleep(0.3)
+        super()._read(child)
+
+
+def ended(worker: NodeWorker) -> NodeWorkerState:
+    """Its state as soon as that says that it has ended."""
+    deadline = time.monotonic() + PROCESS_S
+    while (state := worker.state()).returncode is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return state
+
+
+def worker_of(kind: type[NodeWorker], program: str) -> Any:
+    return kind({}, __version__, "", ("-c", program))
+
+
+def test_the_end_of_a_worker_comes_with_what_it_wrote_last() -> None:
+    state = ended(worker_of(LateReader, "print('no such model'); raise SystemExit(2)"))
+
+    assert (state.returncode, state.lines) == (2, ("no such model",))
+
+
+def test_an_output_that_something_else_holds_open_is_not_waited_for() -> None:
+    program = (
+        "import subprocess; print('gone', flush=True)\n"
+        "subprocess.Popen(['sleep', '3600'])\n"
+        "raise SystemExit(3)"
+    )
+    worker = worker_of(NodeWorker, program)
+    try:
+        state = ended(worker)
+        began_s = time.monotonic()
+
+        assert (state.returncode, state.lines) == (3, ("gone",))
+        assert worker.state().returncode == 3
+        assert time.monotonic() - began_s < 0.9
+    finally:
+        worker.kill()
