@@ -39,7 +39,8 @@ JAVASCRIPT = samples("docs/do/javascript-client.md", "js")
 
 AT_ONCE = 3
 """Programs at a time: nearly all of them wait, for sound that is spoken as fast as people speak.
-The server has a slot for each and one for the test that runs meanwhile: nobody has to queue."""
+Nobody has to queue: the server has a slot for each, one for the test that runs meanwhile, and two
+for sessions that have just ended."""
 
 
 class Server:
@@ -171,7 +172,7 @@ def server(
     }
     with (
         running(
-            folder, "serve", "--host", "127.0.0.1", "--port", "0", "--slots", f"{AT_ONCE + 1}"
+            folder, "serve", "--host", "127.0.0.1", "--port", "0", "--slots", f"{AT_ONCE + 3}"
         ) as process,
         ThreadPoolExecutor(AT_ONCE) as pool,
     ):
