@@ -88,9 +88,8 @@ class NodeWorker:
 
     def state(self) -> NodeWorkerState:
         """How the worker is now; when it has ended, with all that it wrote: that says why."""
-        pid, returncode = 0, 2
-        if self._child is not None:
-            pid, returncode = self._child.pid, self._child.poll()
+        child = self._child
+        pid, returncode = (0, 2) if child is None else (child.pid, child.poll())
         if returncode is not None and self._reader is not None:
             self._reader.join(LAST_LINES_S)
             self._reader = None
