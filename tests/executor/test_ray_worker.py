@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import time
-from typing import Any
 
 from tests.support.patience import PROCESS_S
 
 from parley import __version__
-from parley.executor.ray_worker import NodeWorker, NodeWorkerState
+from parley.executor.ray_worker import NodeWorker
 
 
 class LateReader(NodeWorker):
@@ -21,23 +20,27 @@ class LateReader(NodeWorker):
         super()._read(child)
 
 
-def ended(worker: NodeWorker) -> NodeWorkerState:
-    """Its state as soon as that says that it has ended."""
+def ended(worker: NodeWorker) -> tuple[int, list[str]]:
+    """How it ended, and what it had written when its state said so."""
     deadline = time.monotonic() + PROCESS_S
-    while (state := worker.state()).returncode is None:
-        assert time.monotonic() < deadline
+    lines: list[str] = []
+    while time.monotonic() < deadline:
+        state = worker.state()
+        lines += state.lines
+        if state.returncode is not None:
+            return state.returncode, lines
         time.sleep(0.01)
-    return state
+    raise AssertionError("It has not ended.")
 
 
-def worker_of(kind: type[NodeWorker], program: str) -> Any:
+def worker_of(kind: type[NodeWorker], program: str) -> NodeWorker:
     return kind({}, __version__, "", ("-c", program))
 
 
 def test_the_end_of_a_worker_comes_with_what_it_wrote_last() -> None:
-    state = ended(worker_of(LateReader, "print('no such model'); raise SystemExit(2)"))
+    worker = worker_of(LateReader, "print('no such model'); raise SystemExit(2)")
 
-    assert (state.returncode, state.lines) == (2, ("no such model",))
+    assert ended(worker) == (2, ["no such model"])
 
 
 def test_an_output_that_something_else_holds_open_is_not_waited_for() -> None:
@@ -48,10 +51,9 @@ def test_an_output_that_something_else_holds_open_is_not_waited_for() -> None:
     )
     worker = worker_of(NodeWorker, program)
     try:
-        state = ended(worker)
+        assert ended(worker) == (3, ["gone"])
         began_s = time.monotonic()
 
-        assert (state.returncode, state.lines) == (3, ("gone",))
         assert worker.state().returncode == 3
         assert time.monotonic() - began_s < 0.9
     finally:
