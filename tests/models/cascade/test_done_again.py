@@ -92,7 +92,7 @@ def cascade() -> Cascade:
 
 @pytest.mark.parametrize(
     ("steps", "unit_cost", "sounding"),
-    [(units(), 10_000, 3), (units(), 60, 1), (spoken_turns(), 10_000, 4)],
+    [(units(), 10_000, 3), (units(), 60, 1), (spoken_turns(), 10_000, 3)],
     ids=["duplex", "duplex_spread_over_units", "half_duplex"],
 )
 def test_from_every_point_it_goes_on_as_the_first(steps, unit_cost, sounding, monkeypatch):

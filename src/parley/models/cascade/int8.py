@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import warnings
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
 
-_warning = threading.Lock()
-"""Filters of warnings belong to the process; weights are read by several threads."""
+_process_wide = threading.Lock()
+"""Filters of warnings and the choice of kernels belong to the process; weights are read by several
+threads."""
 
 
 class Int8Linear(nn.Module):
     """A matrix as int8 rows; inputs are quantised as they come, with one scale per call.
+
+    Inputs have seven bits. With eight, kernels for x86 without AVX-512 VNNI, those of most laptops,
+    cut off large sums, which they keep in 16 bits, and the language model talks gibberish.
 
     Args:
         weight: int8 (O, I).
@@ -23,17 +29,21 @@ class Int8Linear(nn.Module):
 
     def __init__(self, weight: Tensor, scale: Tensor, bias: Tensor | None = None) -> None:
         super().__init__()
-        with _warning, warnings.catch_warnings():
+        with _process_wide, warnings.catch_warnings(), _kernels() as kernels:
             # The class of quantised tensors is to go; the packed matrix made from one is not.
             warnings.simplefilter("ignore", UserWarning)
             quantized = torch._make_per_channel_quantized_tensor(
                 weight, scale.double(), torch.zeros(len(scale), dtype=torch.long), 0
             )
-        self.packed = torch.ops.quantized.linear_prepack(quantized, bias)
+            self.packed = torch.ops.quantized.linear_prepack(quantized, bias)
+        # QNNPACK's cut off nothing, and warn where they are asked for seven bits.
+        self._has_seven_bits = kernels != "qnnpack"
 
     def forward(self, x: Tensor) -> Tensor:
         # The kernel takes two dimensions at speed; more are joined by itself.
-        result: Tensor = torch.ops.quantized.linear_dynamic(x, self.packed, reduce_range=False)
+        result: Tensor = torch.ops.quantized.linear_dynamic(
+            x, self.packed, reduce_range=self._has_seven_bits
+        )
         return result
 
     @classmethod
@@ -49,3 +59,18 @@ def quantized(linear: nn.Linear) -> Int8Linear:
     """A float layer as an int8 one."""
     bias = None if linear.bias is None else linear.bias.detach().float()
     return Int8Linear.of(linear.weight.detach().float(), bias)
+
+
+@contextlib.contextmanager
+def _kernels() -> Iterator[str]:
+    """While the block runs, matrices are packed for the kernels that torch would choose, or for
+    QNNPACK's: on x86 without AVX2 those of oneDNN, torch's choice, end the process."""
+    backend = torch.backends.quantized
+    chosen = backend.engine
+    is_basic = torch.backends.cpu.get_cpu_capability() == "DEFAULT"
+    if is_basic and "qnnpack" in backend.supported_engines:
+        backend.engine = "qnnpack"
+    try:
+        yield backend.engine
+    finally:
+        backend.engine = chosen
