@@ -63,12 +63,13 @@ def quantized(linear: nn.Linear) -> Int8Linear:
 
 @contextlib.contextmanager
 def _kernels() -> Iterator[str]:
-    """While the block runs, matrices are packed for the kernels that torch would choose, or for
-    QNNPACK's: on x86 without AVX2 those of oneDNN, torch's choice, end the process."""
+    """While the block runs, matrices are packed for torch's kernels for x86, where there is AVX2, and
+    for QNNPACK's elsewhere. Torch's choice there are oneDNN's: on older x86 they end the process,
+    on 64-bit ARM the language model talks gibberish with them."""
     backend = torch.backends.quantized
     chosen = backend.engine
-    is_basic = torch.backends.cpu.get_cpu_capability() == "DEFAULT"
-    if is_basic and "qnnpack" in backend.supported_engines:
+    has_avx2 = chosen == "x86" and torch.backends.cpu.get_cpu_capability() != "DEFAULT"
+    if not has_avx2 and "qnnpack" in backend.supported_engines:
         backend.engine = "qnnpack"
     try:
         yield backend.engine
