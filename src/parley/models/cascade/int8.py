@@ -63,9 +63,9 @@ def quantized(linear: nn.Linear) -> Int8Linear:
 
 @contextlib.contextmanager
 def _kernels() -> Iterator[str]:
-    """While the block runs, matrices are packed for torch's kernels for x86, where there is AVX2, and
-    for QNNPACK's elsewhere. Torch's choice there are oneDNN's: on older x86 they end the process,
-    on 64-bit ARM the language model talks gibberish with them."""
+    """While the block runs, matrices are packed for torch's kernels for x86 where there is AVX2,
+    and for QNNPACK's elsewhere. Torch's choice there are oneDNN's: on older x86 they end the
+    process, on 64-bit ARM the language model talks gibberish with them."""
     backend = torch.backends.quantized
     chosen = backend.engine
     has_avx2 = chosen == "x86" and torch.backends.cpu.get_cpu_capability() != "DEFAULT"
