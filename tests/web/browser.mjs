@@ -1222,6 +1222,8 @@ const scenarios = {
     await page.goto('/audio_duplex');
     await page.getByRole('button', { name: '中文' }).click();
     await page.getByText('开始说话').waitFor();
+    // The call's preset follows the language, a request later.
+    await page.getByText('用中文聊天').waitFor({ state: 'attached' });
     const left = await page.evaluate(() => {
       const words = [];
       const walk = document.createTreeWalker(document.querySelector('main'), NodeFilter.SHOW_TEXT);
