@@ -104,10 +104,10 @@ def test_every_step_is_captured_and_says_what_it_says_without() -> None:
     captured.unload()
 
 
-def _states(llm, attention: AttentionMethod, *, is_even: bool) -> torch.Tensor:
+def _states(llm, attention: AttentionMethod, *, is_padded: bool) -> torch.Tensor:
     llm.attention = attention
     cache, rope = llm.make_cache(2, 64), llm.make_rope(64)
-    steps = LanguageSteps(llm, cache, rope, is_even=is_even)
+    steps = LanguageSteps(llm, cache, rope, is_padded=is_padded)
     with torch.inference_mode():
         spans = [Span(0, 0, 20), Span(1, 0, 17)]
         prefilled = steps.prefill(llm.embed(torch.arange(37)), spans)
@@ -116,14 +116,14 @@ def _states(llm, attention: AttentionMethod, *, is_even: bool) -> torch.Tensor:
     return torch.cat([prefilled, torch.stack(list(hidden))]).float()
 
 
-@pytest.mark.parametrize("is_even", [False, True])
-def test_flash_attention_gives_what_the_usual_kernel_gives(is_even: bool) -> None:
+@pytest.mark.parametrize("is_padded", [False, True])
+def test_flash_attention_gives_what_the_usual_kernel_gives(is_padded: bool) -> None:
     pytest.importorskip("flash_attn", reason="flash-attn is not installed")
     llm = small_network("cuda").llm.bfloat16()
     flash = make_attention("flash_attention_2", device="cuda", dtype=torch.bfloat16)
 
-    want = _states(llm, FusedAttention(), is_even=is_even)
-    got = _states(llm, flash, is_even=is_even)
+    want = _states(llm, FusedAttention(), is_padded=is_padded)
+    got = _states(llm, flash, is_padded=is_padded)
 
     torch.testing.assert_close(got, want, atol=0.1, rtol=0.05)
 

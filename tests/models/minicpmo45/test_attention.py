@@ -70,11 +70,11 @@ def llm():
     return small_network().llm
 
 
-def answers(llm, attention: AttentionMethod, *, is_even: bool) -> list[Tensor]:
+def answers(llm, attention: AttentionMethod, *, is_padded: bool) -> list[Tensor]:
     """A ragged prefill and two decode steps of some of four rows."""
     llm.attention = attention
     cache, rope = llm.make_cache(4, 40), llm.make_rope(40)
-    steps = LanguageSteps(llm, cache, rope, is_even=is_even)
+    steps = LanguageSteps(llm, cache, rope, is_padded=is_padded)
     out: list[Tensor] = []
     with torch.inference_mode():
         for lengths in ({2: 9, 0: 11, 1: 10}, {1: 5, 3: 5}):
@@ -91,12 +91,12 @@ def answers(llm, attention: AttentionMethod, *, is_even: bool) -> list[Tensor]:
     return out
 
 
-@pytest.mark.parametrize("is_even", [False, True], ids=["packed", "even"])
+@pytest.mark.parametrize("is_padded", [False, True], ids=["packed", "padded"])
 @pytest.mark.parametrize("kernel", KERNELS, ids=IDS)
-def test_every_kernel_gives_the_same_states_and_logits(llm, kernel, is_even):
-    want = answers(llm, FusedAttention(), is_even=is_even)
+def test_every_kernel_gives_the_same_states_and_logits(llm, kernel, is_padded):
+    want = answers(llm, FusedAttention(), is_padded=is_padded)
 
-    got = answers(llm, kernel, is_even=is_even)
+    got = answers(llm, kernel, is_padded=is_padded)
 
     assert not all(torch.equal(mine, theirs) for mine, theirs in zip(got, want, strict=True))
     for mine, theirs in zip(got, want, strict=True):
@@ -107,7 +107,7 @@ def test_every_kernel_gives_the_same_states_and_logits(llm, kernel, is_even):
 def test_a_batch_that_would_be_padded_beyond_a_cache_is_not_padded(llm, kernel):
     llm.attention = kernel
     cache, rope = llm.make_cache(2, 20), llm.make_rope(20)
-    steps = LanguageSteps(llm, cache, rope, is_even=True)
+    steps = LanguageSteps(llm, cache, rope, is_padded=True)
     with torch.inference_mode():
         first = [Span(0, 0, 18)]
         steps.prefill(llm.embed(torch.arange(18)), first)

@@ -133,9 +133,9 @@ def test_even_batches_over_any_rows_give_what_packed_ones_give():
     llm.attention = FusedAttention()
     for rows in ([0, 1, 2], [2, 0]):
         found = []
-        for is_even in (True, False):
+        for is_padded in (True, False):
             caches = llm.make_cache(3, 64, is_eight_bit=True)
-            steps = LanguageSteps(llm, caches, llm.make_rope(64), is_even=is_even)
+            steps = LanguageSteps(llm, caches, llm.make_rope(64), is_padded=is_padded)
             spans = [Span(row, 0, 8) for row in rows]
             with torch.inference_mode():
                 steps.prefill(llm.embed(torch.arange(8 * len(rows))), spans)

@@ -92,35 +92,35 @@ def test_a_forward_that_is_not_committed_never_was(llm):
 @pytest.mark.parametrize("rows", [(0, 1, 2, 3), (2, 0), (3,), (1, 2, 3)])
 def test_an_even_decode_step_equals_the_packed_one(llm, rows):
     packed, rope = fresh(llm)
-    even, _ = fresh(llm)
+    padded, _ = fresh(llm)
     for row in range(4):
-        for cache in (packed, even):
+        for cache in (packed, padded):
             feed(llm, cache, rope, row, words(3 + 7 * row, row))
     ids = words(len(rows), 9)
     spans = [Span(row, packed.lengths[row], 1) for row in rows]
 
-    want = LanguageSteps(llm, packed, rope, is_even=False).decode(ids, spans)
-    got = LanguageSteps(llm, even, rope, is_even=True).decode(ids, spans)
+    want = LanguageSteps(llm, packed, rope, is_padded=False).decode(ids, spans)
+    got = LanguageSteps(llm, padded, rope, is_padded=True).decode(ids, spans)
 
     for mine, theirs in zip(got, want, strict=True):
         torch.testing.assert_close(mine, theirs, atol=2e-5, rtol=1e-4)
     for row in range(4):
-        even.lengths[row] = packed.lengths[row] = packed.lengths[row] + (row in rows)
+        padded.lengths[row] = packed.lengths[row] = packed.lengths[row] + (row in rows)
         torch.testing.assert_close(
-            even.copy_row(row).keys, packed.copy_row(row).keys, atol=2e-5, rtol=1e-4
+            padded.copy_row(row).keys, packed.copy_row(row).keys, atol=2e-5, rtol=1e-4
         )
 
 
 def test_an_even_prefill_equals_the_packed_one(llm):
     packed, rope = fresh(llm)
-    even, _ = fresh(llm)
-    for cache in (packed, even):
+    padded, _ = fresh(llm)
+    for cache in (packed, padded):
         feed(llm, cache, rope, 2, words(12))
     spans = [Span(2, 12, 11), Span(0, 0, 13)]
     embeds = llm.embed(words(24, 3))
 
-    want = LanguageSteps(llm, packed, rope, is_even=False).prefill(embeds, spans)
-    got = LanguageSteps(llm, even, rope, is_even=True).prefill(embeds, spans)
+    want = LanguageSteps(llm, packed, rope, is_padded=False).prefill(embeds, spans)
+    got = LanguageSteps(llm, padded, rope, is_padded=True).prefill(embeds, spans)
 
     torch.testing.assert_close(got, want, atol=2e-5, rtol=1e-4)
 

@@ -98,7 +98,7 @@ def test_a_decode_step_of_real_tensors_launches_and_reads_what_the_table_counts(
     llm = small_network().llm.bfloat16()
     llm.attention = SlotAttention()
     cache = llm.make_cache(3, paper.cache.capacity)
-    steps = LanguageSteps(llm, cache, llm.make_rope(paper.cache.capacity), is_even=True)
+    steps = LanguageSteps(llm, cache, llm.make_rope(paper.cache.capacity), is_padded=True)
     read: dict[str, int] = {"weights": 0, "caches": 0}
 
     def attend(query: Tensor, keys: Tensor, values: Tensor, slots: Tensor, **named: Any) -> Tensor:

@@ -291,7 +291,7 @@ def filled(llm: object) -> tuple[LanguageSteps, list[int]]:
     cache.keys.normal_(generator=numbers)
     cache.values.normal_(generator=numbers)
     cache.lengths = [30 + 80 * row for row in range(SLOTS)]
-    steps = LanguageSteps(llm, cache, llm.make_rope(701), is_even=True)  # type: ignore[attr-defined,arg-type]
+    steps = LanguageSteps(llm, cache, llm.make_rope(701), is_padded=True)  # type: ignore[attr-defined,arg-type]
     return steps, cache.lengths
 
 

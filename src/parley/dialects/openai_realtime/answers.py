@@ -35,7 +35,7 @@ class CallSoFar:
 
 @dataclass(slots=True)
 class ResponseEvents:
-    """Tells of one response.
+    """The events that tell of one response.
 
     Its message is an item of it from the beginning on; where functions may be called, from its
     first word on, because there may be none.

@@ -229,7 +229,7 @@ def _short(dtype: torch.dtype) -> str:
 def _language(network: weights.Network, sizes: Sizes) -> Tensor:
     llm = network.llm
     cache, rope = llm.make_cache(2, 64), llm.make_rope(64, rounds=False)
-    steps = LanguageSteps(llm, cache, rope, is_even=True)
+    steps = LanguageSteps(llm, cache, rope, is_padded=True)
     spans = [Span(0, 0, 20), Span(1, 0, 17)]
     prefilled = steps.prefill(llm.embed(torch.arange(37)), spans)
     cache.commit(spans)

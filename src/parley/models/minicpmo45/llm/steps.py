@@ -1,7 +1,7 @@
-"""Steps of the language model on a GPU: even batches, and the decode step as captured graphs.
+"""Steps of the language model on a GPU: padded batches, and the decode step as captured graphs.
 
 On a CPU the packed forward of `network.py` is the fastest and the most exact, and it is what runs
-there. On a GPU a packed forward launches a handful of small kernels per row and layer; an even
+there. On a GPU a packed forward launches a handful of small kernels per row and layer; a padded
 batch launches them once for all rows, and a captured graph (`runtime/graphs.py`) launches a whole
 decode step at once.
 
@@ -30,7 +30,7 @@ LEAST_COLUMNS = 512
 """No step reads fewer columns; more graphs for shorter contexts would gain nothing."""
 
 WASTE = 1.5
-"""A ragged prefill is padded to an even batch when that costs at most this factor in tokens."""
+"""A ragged prefill is padded to a padded batch when that costs at most this factor in tokens."""
 
 
 class LanguageSteps:
@@ -38,7 +38,7 @@ class LanguageSteps:
 
     Args:
         graphs: who captures decode steps; None captures nothing.
-        is_even: run even batches; None does so on a GPU only, and where steps are captured.
+        is_padded: run padded batches; None does so on a GPU only, and where steps are captured.
     """
 
     def __init__(
@@ -48,21 +48,21 @@ class LanguageSteps:
         rope: RopeTable,
         *,
         graphs: GraphRunner | None = None,
-        is_even: bool | None = None,
+        is_padded: bool | None = None,
     ) -> None:
         self._llm = llm
         self._cache = cache
         self._rope = rope
         self._graphs = graphs or GraphRunner(llm.device)
         usually = llm.device.type == "cuda" or self._graphs.is_active
-        self._is_even = usually if is_even is None else is_even
+        self._is_padded = usually if is_padded is None else is_padded
 
     def prefill(self, embeds: Tensor, spans: Sequence[Span]) -> Tensor:
         """States (T, H) of packed new positions (T, H). Lengths are left to the caller."""
         count = max(span.count for span in spans)
         is_wasteful = count * len(spans) > WASTE * embeds.shape[0]
         is_beyond = max(span.start for span in spans) + count > self._cache.capacity
-        if not self._is_even or len(spans) == 1 or is_wasteful or is_beyond:
+        if not self._is_padded or len(spans) == 1 or is_wasteful or is_beyond:
             out: Tensor = self._llm(embeds, spans, self._cache, self._rope)
             return out
         spans_in_order = sorted(range(len(spans)), key=lambda place: spans[place].row)
@@ -82,7 +82,7 @@ class LanguageSteps:
     ) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
         """Feed one token per row: states (H) and logits (V) of each. Lengths are left to the
         caller."""
-        if not self._is_even:
+        if not self._is_padded:
             hidden = self._llm(self._llm.embed(ids), spans, self._cache, self._rope)
             return hidden.unbind(), self._llm.logits(hidden).unbind()
         order = sorted(range(len(spans)), key=lambda place: spans[place].row)
@@ -133,7 +133,7 @@ class LanguageSteps:
                 self._step(zeros, PaddedBatch(rows, spare, zeros[:, None], reads))
 
     def _step(self, ids: Tensor, batch: PaddedBatch) -> tuple[Tensor, Tensor]:
-        """One token of every row of an even batch; inputs may be on the host."""
+        """One token of every row of a padded batch; inputs may be on the host."""
         llm, cache, rope, reads = self._llm, self._cache, self._rope, batch.reads
         # A graph serves all rows of its shape, so it must not know which they are.
         slots = None if self._graphs.is_active else batch.slots

@@ -13,7 +13,7 @@
 language model of a process and is chosen once, at load.
 
 Shapes: `R` rows, `K` key/value heads, `L` columns seen, `D` head width, `T` new tokens of one row,
-`B` rows of an even batch with `n` new tokens each.
+`B` rows of a padded batch with `n` new tokens each.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class AttentionMethod(Protocol):
         ...
 
     def padded(self, layer: int, query: Tensor, batch: PaddedBatch, cache: SlotCache) -> Tensor:
-        """Attention of an even batch, whose keys and values are in the cache already.
+        """Attention of a padded batch, whose keys and values are in the cache already.
 
         Args:
             query: (B, n, heads, D).
@@ -180,7 +180,7 @@ class PlainAttention(FusedAttention):
 class FlashAttention:
     """The package flash-attn over the slots as they lie.
 
-    Its causal mask is aligned at the last query and the last key it is told of. An even batch
+    Its causal mask is aligned at the last query and the last key it is told of. A padded batch
     therefore says of every row that it ends with its last, perhaps padded, token: the true ones
     then see exactly what is theirs, and the padding sees rubbish that nobody looks at. A padded row
     must not reach beyond its cache; who makes batches sees to that.

@@ -145,7 +145,7 @@ class SlotCache:
         self._store((layer, span.row, slice(None), slice(span.start, span.end)), keys, values)
 
     def write_padded(self, layer: int, batch: PaddedBatch, keys: Tensor, values: Tensor) -> None:
-        """Store an even batch's keys and values of shape (B, n, K, D)."""
+        """Store a padded batch's keys and values of shape (B, n, K, D)."""
         rows = batch.rows
         places = batch.numbers if rows is None else rows
         if places is None:
