@@ -38,7 +38,7 @@ def spoken_turns() -> list[list[Work]]:
     first: list[Work] = [start, turn("system", Text("Be brief."))]
     reply = replace(Style().reply(), max_new_tokens=24)
     turns: list[list[Work]] = [
-        [turn("user", Audio(voice(1.0 + number, number), "turn"), is_closed=False), reply]
+        [turn("user", Audio(voice(1.0 + number, number + 1), "turn"), is_closed=False), reply]
         for number in range(4)
     ]
     return [first, *turns]
@@ -92,7 +92,7 @@ def cascade() -> Cascade:
 
 @pytest.mark.parametrize(
     ("steps", "unit_cost", "sounding"),
-    [(units(), 10_000, 3), (units(), 60, 1), (spoken_turns(), 10_000, 3)],
+    [(units(), 10_000, 3), (units(), 60, 1), (spoken_turns(), 10_000, 4)],
     ids=["duplex", "duplex_spread_over_units", "half_duplex"],
 )
 def test_from_every_point_it_goes_on_as_the_first(steps, unit_cost, sounding, monkeypatch):

@@ -19,7 +19,8 @@ class Int8Linear(nn.Module):
     """A matrix as int8 rows; inputs are quantised as they come, with one scale per call.
 
     Inputs have seven bits. With eight, kernels for x86 without AVX-512 VNNI, those of most laptops,
-    cut off large sums, which they keep in 16 bits, and the language model talks gibberish.
+    saturate where they add two products in 16 bits, and the language model talks gibberish.
+    QNNPACK's kernels, which do not, take eight.
 
     Args:
         weight: int8 (O, I).
@@ -36,7 +37,7 @@ class Int8Linear(nn.Module):
                 weight, scale.double(), torch.zeros(len(scale), dtype=torch.long), 0
             )
             self.packed = torch.ops.quantized.linear_prepack(quantized, bias)
-        # QNNPACK's cut off nothing, and warn where they are asked for seven bits.
+        # QNNPACK's warn where they are asked for seven bits.
         self._has_seven_bits = kernels != "qnnpack"
 
     def forward(self, x: Tensor) -> Tensor:
@@ -63,13 +64,15 @@ def quantized(linear: nn.Linear) -> Int8Linear:
 
 @contextlib.contextmanager
 def _kernels() -> Iterator[str]:
-    """While the block runs, matrices are packed for torch's kernels for x86 where there is AVX2,
-    and for QNNPACK's elsewhere. Torch's choice there are oneDNN's: on older x86 they end the
-    process, on 64-bit ARM the language model talks gibberish with them."""
+    """While the block runs, matrices are packed for the kernels that are named.
+
+    Those are torch's for x86, which it chooses where there is AVX2, else QNNPACK's. Torch's choice
+    elsewhere are oneDNN's: on older x86 they end the process, on 64-bit ARM the language model
+    talks gibberish with them.
+    """
     backend = torch.backends.quantized
     chosen = backend.engine
-    has_avx2 = chosen == "x86" and torch.backends.cpu.get_cpu_capability() != "DEFAULT"
-    if not has_avx2 and "qnnpack" in backend.supported_engines:
+    if chosen != "x86" and "qnnpack" in backend.supported_engines:
         backend.engine = "qnnpack"
     try:
         yield backend.engine
