@@ -58,7 +58,7 @@ class _Says(ParrotJob):
             self._end(Ending.LIMIT)
 
     def cancel(self) -> None:
-        if self._stage is not None:
+        if self.stage is not None:
             self._end(Ending.CANCELLED)
 
     def _end(self, ending: Ending) -> None:

@@ -94,6 +94,7 @@ class ContextLedger:
         self._suffix_tokens = 0
         self._previous: tuple[int, ...] = ()
         self._entries: list[LedgerEntry] = []
+        self._entry_tokens = 0
         self._open_tokens = 0
         self._evictions = 0
         self._serial = 0
@@ -102,11 +103,10 @@ class ContextLedger:
     @property
     def length_tokens(self) -> int:
         """Everything in the context, the open entry included."""
-        return (
-            self.protected_tokens
-            + sum(entry.tokens for entry in self._entries)
-            + (self._open_tokens)
-        )
+        # Read several times per step, so the entries' sum is kept and nothing is called here.
+        carried = self._marker_tokens + len(self._previous) if self._previous else 0
+        protected = self._head_tokens + carried + self._suffix_tokens
+        return protected + self._entry_tokens + self._open_tokens
 
     @property
     def protected_tokens(self) -> int:
@@ -160,6 +160,7 @@ class ContextLedger:
         """The open entry is complete. Without anything in it nothing happens."""
         if self._open_tokens:
             self._entries.append(LedgerEntry(self._open_tokens, tuple(said), is_kept))
+            self._entry_tokens += self._open_tokens
             self._open_tokens = 0
 
     def plan(self) -> Eviction | None:
@@ -181,6 +182,7 @@ class ContextLedger:
         if eviction.previous is not None:
             self._previous = eviction.previous
         self._entries = [entry for index, entry in enumerate(self._entries) if index not in gone]
+        self._entry_tokens = sum(entry.tokens for entry in self._entries)
         self._evictions += 1
         assert self.length_tokens == eviction.length_tokens
 
@@ -217,6 +219,7 @@ class ContextLedger:
         self._abandoned = [one for one in self._abandoned if one[0] < checkpoint.serial]
         self._abandoned.append((checkpoint.serial, self._serial))
         self._entries = list(checkpoint.entries)
+        self._entry_tokens = sum(entry.tokens for entry in self._entries)
         self._open_tokens = checkpoint.open_tokens
         self._head_tokens = checkpoint.head_tokens
         self._suffix_tokens = checkpoint.suffix_tokens
@@ -266,7 +269,7 @@ class ContextLedger:
             if rewrites
             else (self._previous_tokens(self._previous))
         )
-        kept = sum(entry.tokens for entry in self._entries) - dropped + self._open_tokens
+        kept = self._entry_tokens - dropped + self._open_tokens
         return Eviction(
             keep=tuple(ranges),
             previous=previous if rewrites else None,

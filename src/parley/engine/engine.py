@@ -56,7 +56,7 @@ class Engine:
     """
 
     def __init__(self, model: Model, clock: Clock | None = None) -> None:
-        self._spec = model.spec
+        self.spec: ModelSpec = model.spec
         self._slots = Slots(model.rows)
         self._loop = EngineLoop(model, clock or SystemClock(), on_fault=self._fault_from_thread)
         self._thread: threading.Thread | None = None
@@ -72,10 +72,6 @@ class Engine:
 
     async def __aexit__(self, *exc: object) -> None:
         await self.stop()
-
-    @property
-    def spec(self) -> ModelSpec:
-        return self._spec
 
     @property
     def slots(self) -> int:
@@ -115,7 +111,7 @@ class Engine:
         try:
             await self.call(lambda model: model.warm_up())
             # Warming up shows what a model cannot do, such as speak with a voice that is broken.
-            self._spec = await self.call(lambda model: model.spec)
+            self.spec = await self.call(lambda model: model.spec)
         except ParleyError:
             raise
         except Exception as error:

@@ -94,10 +94,6 @@ class Request:
     waiting_since_s: float = 0.0
     spent_ms: dict[Stage, float] = field(default_factory=dict)
 
-    @property
-    def row(self) -> int:
-        return self.key.row
-
 
 @dataclass(frozen=True, slots=True)
 class Stats:
@@ -216,7 +212,7 @@ class EngineLoop:
         self._take_inbox()
         if self._fault is not None:
             return False
-        for row in range(self._model.rows):
+        for row in self._order.startable():
             self._begin(row)
         now_s = self._clock.monotonic()
         step = plan(self._ready(), now_s)
@@ -237,12 +233,11 @@ class EngineLoop:
     def _wait(self) -> bool:
         """Until there is something to do; False when it is time to end."""
         with self._wake:
-            while not (self._inbox or self._is_stopping or self._has_work()):
+            while not (self._inbox or self._is_stopping):
+                if self._fault is None and not self._order.idle:
+                    break
                 self._wake.wait()
             return not self._is_stopping
-
-    def _has_work(self) -> bool:
-        return self._fault is None and not self._order.idle
 
     def _take_inbox(self) -> None:
         while True:
@@ -257,11 +252,11 @@ class EngineLoop:
             request.sink.failed(SlotLost(), 0)
             return
         request.waiting_since_s = self._clock.monotonic()
-        self._order.add(request.row, request)
+        self._order.add(request.key.row, request)
 
     def _cancel(self, request: Request) -> None:
         request.is_cancelled = True
-        if request.job is None or self._order.current(request.row) is not request:
+        if request.job is None or self._order.current(request.key.row) is not request:
             return
         try:
             request.job.cancel()
@@ -289,7 +284,7 @@ class EngineLoop:
                     return
 
     def _start(self, request: Request) -> None:
-        row, command = request.row, request.command
+        row, command = request.key.row, request.command
         match command:
             case TakeCheckpoint():
                 self._finish(request, self._model.checkpoint(row))
@@ -313,30 +308,17 @@ class EngineLoop:
 
     def _ready(self) -> list[ReadySlot]:
         ready = []
-        for row in range(self._model.rows):
-            request = self._order.current(row)
-            if request is None or request.job is None or request.job.stage is None:
+        for row, request, waiting in self._order.under_way():
+            job = request.job
+            stage = None if job is None else job.stage
+            if job is None or stage is None:
                 continue
-            is_under_way = self._is_under_way is not None and self._is_under_way(request.job)
-            ready.append(
-                ReadySlot(
-                    row,
-                    request.job.stage,
-                    self._due_s(request),
-                    request.waiting_since_s,
-                    is_under_way,
-                )
-            )
+            # Work is as urgent as what waits behind it on the same row.
+            dues = [one.due_s for one in (request, *waiting) if one.due_s is not None]
+            is_under_way = self._is_under_way is not None and self._is_under_way(job)
+            due_s = min(dues, default=None)
+            ready.append(ReadySlot(row, stage, due_s, request.waiting_since_s, is_under_way))
         return ready
-
-    def _due_s(self, request: Request) -> float | None:
-        """Work is as urgent as what waits behind it on the same row."""
-        dues = [
-            one.due_s
-            for one in (request, *self._order.waiting(request.row))
-            if one.due_s is not None
-        ]
-        return min(dues, default=None)
 
     def _run(self, stage: Stage, requests: list[Request]) -> None:
         try:
@@ -385,16 +367,17 @@ class EngineLoop:
         if request.job.stage is None:
             result = request.job.result
             assert result is not None, "a finished job has a result"
-            self._note_durations(request)
+            with self._stats_lock:
+                self._durations.extend(request.spent_ms.items())
             self._finish(request, _completed(result, request))
 
     def _finish(self, request: Request, value: object) -> None:
-        self._order.finish(request.row)
-        request.sink.done(value, self._model.context_tokens(request.row))
+        self._order.finish(request.key.row)
+        request.sink.done(value, self._model.context_tokens(request.key.row))
 
     def _finish_failed(self, request: Request, error: ParleyError) -> None:
-        self._order.finish(request.row)
-        request.sink.failed(error, self._guarded_length(request.row))
+        self._order.finish(request.key.row)
+        request.sink.failed(error, self._guarded_length(request.key.row))
 
     def _fail(self, request: Request, error: Exception) -> None:
         """The model failed on this work: details to the log, an id to the client."""
@@ -402,13 +385,13 @@ class EngineLoop:
             self._failures += 1
         if isinstance(error, ParleyError) and not _is_device_fault(error):
             failure: ParleyError = error
-            log.warning("row %d: %s: %s", request.row, type(error).__name__, error)
+            log.warning("row %d: %s: %s", request.key.row, type(error).__name__, error)
         else:
             error_id = uuid.uuid4().hex[:8]
             log.error(
                 "error %s: row %d failed on %s",
                 error_id,
-                request.row,
+                request.key.row,
                 type(request.command).__name__,
                 exc_info=error,
             )
@@ -462,10 +445,6 @@ class EngineLoop:
         except Exception:
             log.exception("the model does not know the length of row %d", row)
             return 0
-
-    def _note_durations(self, request: Request) -> None:
-        with self._stats_lock:
-            self._durations.extend(request.spent_ms.items())
 
     def _reset_stats(self) -> None:
         self._durations: deque[tuple[Stage, float]] = deque(maxlen=STATS_LIMIT)

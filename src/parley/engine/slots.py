@@ -9,7 +9,7 @@ order it was asked for.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -77,9 +77,21 @@ class WorkQueue(Generic[Item]):
         """What is under way."""
         return self._current[row]
 
-    def waiting(self, row: int) -> Iterable[Item]:
-        """What comes after that, in order."""
-        return iter(self._waiting[row])
+    def startable(self) -> list[int]:
+        """Rows with work waiting and none under way."""
+        return [
+            row
+            for row, waiting in enumerate(self._waiting)
+            if waiting and self._current[row] is None
+        ]
+
+    def under_way(self) -> list[tuple[int, Item, Sequence[Item]]]:
+        """Per row with work under way: the row, that work, and what waits behind it, in order."""
+        return [
+            (row, current, self._waiting[row])
+            for row, current in enumerate(self._current)
+            if current is not None
+        ]
 
     def advance(self, row: int) -> Item | None:
         """Begin the row's next piece if none is under way; gives it, or None."""

@@ -38,22 +38,10 @@ class ModelJob:
     """
 
     def __init__(self, row: int, stage: Stage | None) -> None:
-        self._row = row
-        self._stage = stage
-        self._result: Result | None = None
+        self.row = row
+        self.stage = stage
+        self.result: Result | None = None
         self._pieces: list[OutputPiece] = []
-
-    @property
-    def row(self) -> int:
-        return self._row
-
-    @property
-    def stage(self) -> Stage | None:
-        return self._stage
-
-    @property
-    def result(self) -> Result | None:
-        return self._result
 
     def take_pieces(self) -> list[OutputPiece]:
         pieces, self._pieces = self._pieces, []
@@ -64,12 +52,12 @@ class ModelJob:
 
     def go(self, stage: Stage) -> None:
         """Another stage comes next."""
-        self._stage = stage
+        self.stage = stage
 
     def finish(self, result: Result) -> None:
         """No step is left."""
-        self._stage = None
-        self._result = result
+        self.stage = None
+        self.result = result
 
 
 class RowConversation(Protocol):

@@ -276,7 +276,7 @@ class _StartJob(ParrotJob):
         seed = seed_of(self._opening)
 
         def commit() -> None:
-            self._parrot.begin(self._row, self._opening)
+            self._parrot.begin(self.row, self._opening)
             self.finish(StartResult(seed))
 
         return commit
@@ -310,10 +310,10 @@ class _PrefillJob(ParrotJob):
             conversation.ledger.require(self._added + 1 + CLOSING_TOKENS)
 
     def compute(self) -> Callable[[], None]:
-        return self._encode if self._stage is Stage.ENCODE else self._prefill
+        return self._encode if self.stage is Stage.ENCODE else self._prefill
 
     def _encode(self) -> None:
-        self._stage = Stage.PREFILL
+        self.stage = Stage.PREFILL
 
     def _prefill(self) -> None:
         self._left = max(0, self._left - self._piece_tokens)
@@ -354,11 +354,11 @@ class _GenerateJob(ParrotJob):
         self._held: list[OutputPiece] = []
 
     def cancel(self) -> None:
-        if self._stage is not None:
+        if self.stage is not None:
             self._end(Ending.CANCELLED)
 
     def compute(self) -> Callable[[], None]:
-        match self._stage:
+        match self.stage:
             case Stage.PREFILL:
                 return self._prompt
             case Stage.DECODE:
@@ -368,7 +368,7 @@ class _GenerateJob(ParrotJob):
 
     def _prompt(self) -> None:
         self._conversation.ledger.append(_MARKER_TOKENS[Mark.TURN_START])
-        self._stage = Stage.DECODE
+        self.stage = Stage.DECODE
 
     def _say(self) -> None:
         self._conversation.ledger.append(1)
@@ -393,9 +393,9 @@ class _GenerateJob(ParrotJob):
             if stage is Stage.DECODE and (self._said >= self._work.max_new_tokens or is_full):
                 self._end(Ending.LIMIT)
             else:
-                self._stage = stage
+                self.stage = stage
         elif self._played < len(self._voice):
-            self._stage = Stage.VOCODE
+            self.stage = Stage.VOCODE
         else:
             self._end(Ending.DONE)
 
@@ -432,14 +432,14 @@ class _UnitJob(ParrotJob):
             self._end(Ending.LISTEN)
 
     def cancel(self) -> None:
-        if self._stage is Stage.DECODE:
+        if self.stage is Stage.DECODE:
             self._decided(self._conversation.state.silent())
-        if self._stage is not None:
+        if self.stage is not None:
             self._chunk = Pcm.empty(OUTPUT_RATE_HZ)
             self._end(Ending.CANCELLED)
 
     def compute(self) -> Callable[[], None]:
-        return self._play if self._stage is Stage.VOCODE else self._choose()
+        return self._play if self.stage is Stage.VOCODE else self._choose()
 
     def _choose(self) -> Callable[[], None]:
         state = self._conversation.state
@@ -491,7 +491,7 @@ class _UnitJob(ParrotJob):
         state = replace(state, sound=rest, words=left, said=taken)
         self._decided(state.silent() if self._is_last else state)
         if len(chunk):
-            self._stage = Stage.VOCODE
+            self.stage = Stage.VOCODE
         else:
             self._end(Ending.SPOKE)
 

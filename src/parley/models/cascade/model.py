@@ -54,7 +54,7 @@ class OpenJob(CascadeJob):
 
     def run(self) -> None:
         seed = seed_of(self._opening)
-        self._model.begin(self._row, self._opening, seed)
+        self._model.begin(self.row, self._opening, seed)
         self.finish(StartResult(seed))
 
 
@@ -64,7 +64,7 @@ class FinalizeJob(CascadeJob):
     def __init__(self, row: int, conversation: Conversation) -> None:
         super().__init__(row, Stage.FINALIZE if conversation.state.is_unfinalized else None)
         self._conversation = conversation
-        if self._stage is None:
+        if self.stage is None:
             self.finish(FinalizeResult(conversation.state.tokens))
 
     def run(self) -> None:

@@ -58,14 +58,14 @@ class PrefillJob(CascadeJob):
         parts.require(conversation.state.history, texts)
 
     def run(self) -> None:
-        if self._stage is Stage.VOCODE:
+        if self.stage is Stage.VOCODE:
             self._keep_promises()
             return
-        if self._stage is Stage.PREFILL:
+        if self.stage is Stage.PREFILL:
             if self._waiting:
                 self._take_in()
             is_read = self._parts.writer.prepare(
-                self._row, self._state.history, later=self._choices.is_again
+                self.row, self._state.history, later=self._choices.is_again
             )
             self._read_pieces += 1
             # What a unit has no time for is read in the next ones, or before an answer.

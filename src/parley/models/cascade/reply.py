@@ -53,7 +53,7 @@ class ReplyJob(CascadeJob):
             self.cancel()
 
     def _step(self) -> None:
-        if self._stage is Stage.VOCODE:
+        if self.stage is Stage.VOCODE:
             self._speak()
             return
         if self._work.say is not None:
@@ -62,7 +62,7 @@ class ReplyJob(CascadeJob):
             return
         before = self._draft
         self._draft = self._choices.written(
-            self._parts, self._row, self._history, before, self._rule,
+            self._parts, self.row, self._history, before, self._rule,
             self._work.max_new_tokens, self._conversation.seed, self._draws,
         )  # fmt: skip
         if self._draft is not before and (
@@ -113,15 +113,15 @@ class ReplyJob(CascadeJob):
         if self._draft.is_over:
             self._end(Ending.LIMIT if self._draft.is_limit else Ending.DONE)
             return
-        reads = self._parts.writer.is_reading(self._row, self._history, self._draft)
+        reads = self._parts.writer.is_reading(self.row, self._history, self._draft)
         self.go(Stage.PREFILL if reads else Stage.DECODE)
 
     def _put(self, piece: OutputPiece) -> None:
         (self._pieces if self._work.streaming else self._held).append(piece)
 
     def cancel(self) -> None:
-        if self._stage is not None:
-            self._parts.writer.cancel(self._row)
+        if self.stage is not None:
+            self._parts.writer.cancel(self.row)
             self._end(Ending.CANCELLED)
 
     def _end(self, ending: Ending) -> None:

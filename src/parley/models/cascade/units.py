@@ -116,7 +116,7 @@ class AnswerJob(CascadeJob):
             state = self._asked(state)
             before = ""
         else:
-            self._parts.writer.cancel(self._row)
+            self._parts.writer.cancel(self.row)
             before = "".join(text for text, _ in telling.clauses[: telling.shown])
         history, said = state.history, (before + words).strip()
         if said:
@@ -134,7 +134,7 @@ class AnswerJob(CascadeJob):
         telling = state.telling
         assert telling is not None
         speaks = self._conversation.speaks and self._parts.speaker is not None
-        if self._stage is Stage.VOCODE:
+        if self.stage is Stage.VOCODE:
             telling = self._voiced(telling)
         enough = len(telling.waiting) >= UNIT_SAMPLES if speaks else self._tokens >= 10
         if enough or telling.is_all_spoken:
@@ -150,7 +150,7 @@ class AnswerJob(CascadeJob):
             self._wait(telling, speaks=speaks)
         elif clauses:
             self._state = replace(self._state, telling=telling)
-            if self._stage is not Stage.VOCODE:
+            if self.stage is not Stage.VOCODE:
                 self.go(Stage.VOCODE)
         else:
             self._write(telling)
@@ -181,7 +181,7 @@ class AnswerJob(CascadeJob):
     def _write(self, telling: Telling) -> None:
         state, writer = self._state, self._parts.writer
         draft = self._choices.written(
-            self._parts, self._row, state.history, telling.draft, self._rule(), DUPLEX_TOKENS,
+            self._parts, self.row, state.history, telling.draft, self._rule(), DUPLEX_TOKENS,
             self._conversation.seed, state.draws,
         )  # fmt: skip
         is_new = draft is not telling.draft
@@ -191,7 +191,7 @@ class AnswerJob(CascadeJob):
         if draft.problem and not draft.text:
             draft = replace(draft, text=draft.problem.spoken, is_over=True)
         self._state = replace(state, telling=replace(telling, draft=draft), draws=draws, cost=cost)
-        reads = not draft.is_over and writer.is_reading(self._row, state.history, draft)
+        reads = not draft.is_over and writer.is_reading(self.row, state.history, draft)
         self.go(Stage.PREFILL if reads else Stage.DECODE)
 
     def _voiced(self, telling: Telling) -> Telling:
@@ -258,7 +258,7 @@ class AnswerJob(CascadeJob):
         telling = state.telling
         if telling is None:
             return state
-        self._parts.writer.cancel(self._row)
+        self._parts.writer.cancel(self.row)
         text = telling.heard_text()
         history = state.history
         if text:
@@ -266,7 +266,7 @@ class AnswerJob(CascadeJob):
         return replace(state, telling=None, history=history, barged_ms=0)
 
     def cancel(self) -> None:
-        if self._stage is not None:
+        if self.stage is not None:
             self._text = ""
             self._end(Ending.CANCELLED, self._interrupted(self._state))
 

@@ -69,7 +69,7 @@ class StartJob(ModelJob):
 
     def cancel(self) -> None:
         """An opening that nobody wants any more leaves a text-only conversation."""
-        if self._stage is not None and self.voice is not None:
+        if self.stage is not None and self.voice is not None:
             self.voice.cancel()
             self.voice = None
             self.open()

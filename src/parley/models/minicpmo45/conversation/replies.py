@@ -240,7 +240,7 @@ class ReplyJob(ModelJob):
     # The end.
 
     def cancel(self) -> None:
-        if self._stage is not None:
+        if self.stage is not None:
             self._end(Ending.CANCELLED)
 
     def _say(self, text: str, pcm: Pcm | None) -> None:

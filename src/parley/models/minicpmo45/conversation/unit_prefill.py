@@ -51,7 +51,7 @@ class UnitPrefillJob(PrefillJob):
             self._unit(segments, media)
         else:
             self._system(segments, media)
-        if self._result is not None:
+        if self.result is not None:
             return
         self.wants_logits = self.is_unit and not self.is_short
         conversation.ledger.require(self.added)

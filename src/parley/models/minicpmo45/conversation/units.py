@@ -270,7 +270,7 @@ class UnitAnswerJob(ModelJob):
     # The end.
 
     def cancel(self) -> None:
-        if self._stage is None:
+        if self.stage is None:
             return
         if self.steps == 0 and self.conversation.state.logits is not None:
             self._decided()
