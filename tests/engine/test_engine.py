@@ -9,7 +9,7 @@ from tests.support.scripted_model import ScriptedModel
 from parley.engine import Engine
 from parley.engine.model import DeviceFault
 from parley.engine.segments import Text
-from parley.engine.work import Ending, Generate, StartSession, StepUnit
+from parley.engine.work import Ending, Generate, Prefill, Stage, StartSession, StepUnit, Unit
 from parley.errors import ContextFull, InferenceFailed, ServiceUnavailable, SetupError, SlotLost
 
 HELLO = [Text("hello")]
@@ -191,6 +191,57 @@ async def test_a_closed_seat_takes_no_work():
             await handle.prefill(HELLO)
         with pytest.raises(SlotLost):
             handle.step_unit(StepUnit())
+
+
+UNIT = Unit(Prefill((*HELLO, *HELLO), takes_checkpoint=True), StepUnit())
+
+
+async def test_a_unit_is_one_request_with_both_results():
+    model = ScriptedModel(1)
+    async with Engine(model) as engine, await engine.take_slot() as handle:
+        await handle.start(StartSession("duplex"))
+        decoded = await handle.unit(UNIT).result()
+
+    assert [type(work) for _, work in model.started] == [StartSession, Prefill, StepUnit]
+    assert decoded.text == "xxxx"
+    assert decoded.prefilled is not None
+    assert decoded.prefilled.added_tokens == 2
+    assert set(decoded.timings) == {
+        Stage.ENCODE, Stage.PREFILL, Stage.DECODE, Stage.SPEECH, Stage.VOCODE
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("stage", [Stage.PREFILL, Stage.DECODE])
+async def test_a_unit_that_fails_in_either_part_leaves_the_context_as_it_was(stage):
+    failures = [RuntimeError("once")]
+
+    def fail(at, rows):
+        if at is stage and failures:
+            raise failures.pop()
+
+    async with Engine(ScriptedModel(1, on_step=fail)) as engine, await engine.take_slot() as handle:
+        await handle.start(StartSession("duplex"))
+        with pytest.raises(InferenceFailed):
+            await handle.unit(UNIT).result()
+        assert handle.context_tokens == 0
+
+        decoded = await handle.unit(UNIT).result()
+
+    assert decoded.context_tokens == 2
+
+
+async def test_a_unit_cancelled_in_its_prefill_is_taken_in_and_decides_nothing():
+    gate = Gate()
+    async with Engine(ScriptedModel(1, on_step=gate)) as engine, await engine.take_slot() as handle:
+        decoding = handle.unit(UNIT)
+        await gate.wait_entered()
+        decoding.cancel()
+        gate.let_go()
+
+        decoded = await decoding.result()
+
+    assert (decoded.ending, decoded.text) == (Ending.CANCELLED, "")
+    assert decoded.context_tokens == 2
 
 
 async def test_abandoning_the_wait_does_not_change_the_order():

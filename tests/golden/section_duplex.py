@@ -311,7 +311,7 @@ class _Probe(ModelJob):
         self.feed = Feed(self.model.network.llm.embed(self.ids), self.ids)
 
     def fed(self, logits: Tensor | None) -> None:
-        self._stage = None
+        self.stage = None
 
 
 def _window(init: dict[str, Any]) -> Window:

@@ -162,17 +162,15 @@ class _Hearing(ParrotJob):
         self._inner = inner
         self._has_sound = has_sound
 
-    @property
-    def stage(self):
-        return self._inner.stage
-
-    @property
-    def result(self):
-        result = self._inner.result
-        if isinstance(result, PrefillResult) and self._has_sound:
-            return replace(result, heard=HEARD)
-        return result
-
     def compute(self):
         assert isinstance(self._inner, ParrotJob)
-        return self._inner.compute()
+        inner = self._inner.compute()
+
+        def then() -> None:
+            inner()
+            result = self._inner.result
+            if isinstance(result, PrefillResult) and self._has_sound:
+                result = replace(result, heard=HEARD)
+            self.stage, self.result = self._inner.stage, result
+
+        return then

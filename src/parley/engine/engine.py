@@ -36,6 +36,7 @@ from parley.engine.work import (
     StartResult,
     StartSession,
     StepUnit,
+    Unit,
 )
 from parley.errors import InferenceFailed, ParleyError, ServiceUnavailable, SetupError, SlotLost
 from parley.media.room import require_text_room
@@ -284,8 +285,7 @@ class EngineSlotHandle:
         due_s: float | None = None,
         again: object = None,
     ) -> PrefillResult:
-        chars = sum(len(segment.text) for segment in segments if isinstance(segment, Text))
-        require_text_room(self.spec.context_limit_tokens, chars=chars)
+        self._require_room(segments)
         command = Prefill(tuple(segments), takes_checkpoint, again)
         return await self._run(command, PrefillResult, due_s)
 
@@ -293,6 +293,10 @@ class EngineSlotHandle:
         return self._submit(command, due_s)
 
     def step_unit(self, command: StepUnit, *, due_s: float | None = None) -> Decoding:
+        return self._submit(command, due_s)
+
+    def unit(self, command: Unit, *, due_s: float | None = None) -> Decoding:
+        self._require_room(command.prefill.segments)
         return self._submit(command, due_s)
 
     async def finalize(self, *, due_s: float | None = None) -> FinalizeResult:
@@ -327,6 +331,10 @@ class EngineSlotHandle:
 
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
+
+    def _require_room(self, segments: Sequence[Segment]) -> None:
+        chars = sum(len(segment.text) for segment in segments if isinstance(segment, Text))
+        require_text_room(self.spec.context_limit_tokens, chars=chars)
 
     async def _run(self, command: Command, kind: type[T], due_s: float | None = None) -> T:
         value = await self._submit(command, due_s).value

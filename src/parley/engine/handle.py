@@ -20,6 +20,7 @@ from parley.engine.work import (
     StartResult,
     StartSession,
     StepUnit,
+    Unit,
 )
 
 
@@ -91,6 +92,10 @@ class SlotHandle(Protocol):
     def generate(self, command: Generate, *, due_s: float | None = None) -> Decoding: ...
 
     def step_unit(self, command: StepUnit, *, due_s: float | None = None) -> Decoding: ...
+
+    def unit(self, command: Unit, *, due_s: float | None = None) -> Decoding:
+        """Prefill and decision in one request; the result has `prefilled`."""
+        ...
 
     async def finalize(self, *, due_s: float | None = None) -> FinalizeResult: ...
 

@@ -23,7 +23,17 @@ from parley.clock import Clock
 from parley.engine.model import DeviceFault, Job, Model, PreparesAhead, RunsBeside
 from parley.engine.scheduler import ReadySlot, plan
 from parley.engine.slots import SlotKey, WorkQueue
-from parley.engine.work import Checkpoint, OutputPiece, Prefill, PrefillResult, Result, Stage, Work
+from parley.engine.work import (
+    Checkpoint,
+    GenerateResult,
+    OutputPiece,
+    Prefill,
+    PrefillResult,
+    Result,
+    Stage,
+    Unit,
+    Work,
+)
 from parley.errors import BadInput, ContextFull, InferenceFailed, ParleyError, SlotLost
 
 log = logging.getLogger(__name__)
@@ -70,7 +80,7 @@ class Clear:
     """Forget the session and free what it took; the slot stays held."""
 
 
-Command = Work | TakeCheckpoint | CanRollBack | RollBack | Clear
+Command = Work | Unit | TakeCheckpoint | CanRollBack | RollBack | Clear
 """What a slot can be asked to do. Runs in the order of submission, slot by slot."""
 
 
@@ -91,6 +101,7 @@ class Request:
     is_cancelled: bool = False
     job: Job | None = None
     checkpoint: Checkpoint | None = None
+    prefilled: PrefillResult | None = None
     waiting_since_s: float = 0.0
     spent_ms: dict[Stage, float] = field(default_factory=dict)
 
@@ -149,8 +160,11 @@ class EngineLoop:
 
     def submit(self, request: Request) -> None:
         """Put a request at the end of its slot's queue."""
-        if self._prepare_ahead is not None and isinstance(request.command, Prefill):
-            self._prepare_ahead(request.command)
+        if self._prepare_ahead is not None:
+            command = request.command
+            prefill = command.prefill if isinstance(command, Unit) else command
+            if isinstance(prefill, Prefill):
+                self._prepare_ahead(prefill)
         self._post(self._enqueue, request)
 
     def cancel(self, request: Request) -> None:
@@ -277,6 +291,8 @@ class EngineLoop:
             try:
                 self._start(request)
             except (BadInput, ContextFull) as refusal:
+                if request.prefilled is not None:
+                    self._guarded(lambda: self._undo(request), "roll_back")
                 self._finish_failed(request, refusal)
             except Exception as error:
                 self._fail(request, error)
@@ -298,13 +314,20 @@ class EngineLoop:
             case Clear():
                 self._model.close(row)
                 self._finish(request, None)
+            case Unit(prefill):
+                self._work(request, prefill)
             case _:
-                if isinstance(command, Prefill) and command.takes_checkpoint:
-                    request.checkpoint = self._model.checkpoint(row)
-                request.job = self._model.start(row, command)
-                if request.is_cancelled:
-                    request.job.cancel()
-                self._hand_out(request)
+                self._work(request, command)
+
+    def _work(self, request: Request, work: Work) -> None:
+        """Have the model start a piece of work for this request."""
+        row = request.key.row
+        if isinstance(work, Prefill) and work.takes_checkpoint:
+            request.checkpoint = self._model.checkpoint(row)
+        request.job = self._model.start(row, work)
+        if request.is_cancelled:
+            request.job.cancel()
+        self._hand_out(request)
 
     def _ready(self) -> list[ReadySlot]:
         ready = []
@@ -367,6 +390,10 @@ class EngineLoop:
         if request.job.stage is None:
             result = request.job.result
             assert result is not None, "a finished job has a result"
+            if isinstance(request.command, Unit) and isinstance(result, PrefillResult):
+                request.prefilled = dataclasses.replace(result, checkpoint=request.checkpoint)
+                self._work(request, request.command.step)
+                return
             with self._stats_lock:
                 self._durations.extend(request.spent_ms.items())
             self._finish(request, _completed(result, request))
@@ -457,6 +484,8 @@ class EngineLoop:
 def _completed(result: Result, request: Request) -> Result:
     if isinstance(result, PrefillResult):
         return dataclasses.replace(result, timings=request.spent_ms, checkpoint=request.checkpoint)
+    if isinstance(result, GenerateResult):
+        return dataclasses.replace(result, timings=request.spent_ms, prefilled=request.prefilled)
     return dataclasses.replace(result, timings=request.spent_ms)
 
 

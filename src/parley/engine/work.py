@@ -157,6 +157,17 @@ class StepUnit:
 
 
 @dataclass(frozen=True, slots=True)
+class Unit:
+    """Append a unit and decide about it, as one request to the engine: models get the two parts.
+
+    If the model fails on either, and `prefill` takes a checkpoint, the slot is rolled back to it.
+    """
+
+    prefill: Prefill
+    step: StepUnit
+
+
+@dataclass(frozen=True, slots=True)
 class Finalize:
     """Bookkeeping after an answer was sent: terminators, end-of-unit, window. Harmless when nothing
     is pending."""
@@ -219,6 +230,8 @@ class GenerateResult:
         chosen: as in `PrefillResult`.
         needs_sound_s: how much of the live sound that came last is still to be listened to: the
             utterance that goes on. What came before has become `chosen`; None: all is needed.
+        prefilled: the unit's own prefill (`Unit`), whose time is part of `timings`; None: a prefill
+            was a request of its own.
     """
 
     ending: Ending
@@ -232,6 +245,7 @@ class GenerateResult:
     problem: str = ""
     chosen: object = None
     needs_sound_s: float | None = None
+    prefilled: PrefillResult | None = None
 
 
 @dataclass(frozen=True, slots=True)

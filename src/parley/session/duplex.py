@@ -58,7 +58,7 @@ from parley.session.opened import Voices, no_voices, open_frames, open_voice
 from parley.session.session import Session
 from parley.session.silence import DEADLINE, MODEL_S, SilenceWatch
 from parley.vad import DetectorFactory
-from parley.views.duplex import KEPT_UNITS, DuplexView, UnitChoices
+from parley.views.duplex import KEPT_UNITS, DuplexView, UnitChoices, UnitResult
 
 FAILURES_LIMIT: Final = 3
 """So many failed units in a row end the session. Source: service.md 4.4, 4.5."""
@@ -411,8 +411,7 @@ class DuplexRunner:
         if isinstance(entry, WentBack):
             await view.cut_answer(entry.unheard_chars, entry.unsent_units)
             return
-        await self._feed(entry.heard, again=entry.chosen)
-        result = await view.generate(entry.heard.force_listen, again=entry.chosen)
+        result = await self._ask(entry.heard, again=entry.chosen)
         await view.finalize()
         if (result.is_listen, result.text) != (entry.is_listen, entry.text):
             raise InferenceFailed("The model decides otherwise than it did.")
@@ -530,8 +529,7 @@ class DuplexRunner:
         due_s = unit.received_s + view.spec.unit_s
         written = tuple(self._written)
         heard = dataclasses.replace(unit.heard, text="\n".join(written))
-        await self._feed(heard, due_s)
-        result = await view.generate(heard.force_listen, due_s=due_s)
+        result = await self._ask(heard, due_s)
         if not self._settles_late:
             await self._settle()
         now_s = clock.monotonic()
@@ -604,19 +602,20 @@ class DuplexRunner:
         if not went:
             _log.info("the context holds more than was heard", unit=self._units)
 
-    async def _feed(
+    async def _ask(
         self, heard: AudioInput, due_s: float | None = None, again: UnitChoices | None = None
-    ) -> None:
-        """One unit's prefill.
+    ) -> UnitResult:
+        """Have the model take in one unit, and decide.
 
         Raises:
             BadInput: a frame is no picture; nothing was fed.
         """
         frames = await open_frames(heard.frames)
-        await self._view.prefill(
+        return await self._view.unit(
             heard.pcm,
             frames,
             heard.text,
+            force_listen=heard.force_listen,
             max_slice_nums=heard.max_slices,
             due_s=due_s,
             again=again,

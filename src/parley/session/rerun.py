@@ -173,8 +173,13 @@ class _Rerun:
         files = [(self._folder.path / path).read_bytes() for path in line.frames or ()]
         frames = await open_frames(files)
         pcm = self._input(line.samples) if line.samples else None
-        await view.prefill(pcm, frames, line.text or "", max_slice_nums=line.max_slices or None)
-        result = await view.generate(bool(line.force_listen))
+        result = await view.unit(
+            pcm,
+            frames,
+            line.text or "",
+            force_listen=bool(line.force_listen),
+            max_slice_nums=line.max_slices or None,
+        )
         await view.finalize()
         found.compared += 1
         now = "LISTEN" if result.is_listen else "SPEAK"

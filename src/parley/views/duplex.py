@@ -19,10 +19,14 @@ from parley.engine.work import (
     Checkpoint,
     Ending,
     FinalizeResult,
+    GenerateResult,
+    OutputPiece,
+    Prefill,
     PrefillResult,
     Stage,
     StartSession,
     StepUnit,
+    Unit,
     Window,
 )
 from parley.errors import InferenceFailed, InvalidRequest, SlotLost
@@ -229,31 +233,47 @@ class DuplexView:
         Raises:
             RuntimeError: the unit before was not finalized.
         """
-        if not self._is_prepared:
-            raise InvalidRequest("The conversation has not been prepared.")
-        if self._needs_finalize:
-            raise RuntimeError("finalize must run before the next prefill")
-        if self._is_stopped:
-            return UnitPrefill(False, "stopped")
-        if (audio is None or not len(audio)) and not frames:
-            return UnitPrefill(False, "there is neither sound nor a picture")
+        reason = self._no_unit(audio, frames)
+        if reason:
+            return UnitPrefill(False, reason)
         self._due_s = due_s
-        segments: list[Segment] = [Marker(Mark.UNIT)]
-        limits = self._max_slices if max_slice_nums is None else max_slice_nums
-        for index, frame in enumerate(frames):
-            limit = limits if isinstance(limits, int) else limits[min(index, len(limits) - 1)]
-            segments.append(Image(frame, max_slices=limit, with_id=False))
-        if text:
-            segments.append(Text(text))
-        if audio is not None and len(audio):
-            segments.append(Audio(resample(audio, INPUT_RATE_HZ), "live"))
+        segments = self._segments_of(audio, frames, text, max_slice_nums)
         self._heard = None
         self._heard = await self._slot.prefill(
             segments, takes_checkpoint=True, due_s=due_s, again=again and again.prefill
         )
-        self._unit_start, self._segments = self._heard.checkpoint, tuple(segments)
+        self._unit_start, self._segments = self._heard.checkpoint, segments
         self._units += 1
         return UnitPrefill(True, prefilled=self._heard)
+
+    async def unit(
+        self,
+        audio: Pcm | None,
+        frames: Sequence[Pixels] = (),
+        text: str = "",
+        *,
+        force_listen: bool = False,
+        max_slice_nums: int | Sequence[int] | None = None,
+        due_s: float | None = None,
+        again: UnitChoices | None = None,
+    ) -> UnitResult:
+        """`prefill` and `generate` as one request: the engine goes from one to the other by itself.
+        Arguments and errors are theirs; after a failure the context is as before the unit.
+        """
+        if self._no_unit(audio, frames):
+            return self._nothing(end_of_turn=self._is_stopped)
+        self._due_s = due_s
+        self._segments = self._segments_of(audio, frames, text, max_slice_nums)
+        unit = Unit(
+            Prefill(self._segments, takes_checkpoint=True, again=again and again.prefill),
+            StepUnit(force_listen, again=again and again.step),
+        )
+        self._decoding = self._slot.unit(unit, due_s=due_s)
+        decoded, pieces = await self._decided(self._decoding)
+        assert decoded.prefilled is not None, "a unit has both results"
+        self._unit_start = decoded.prefilled.checkpoint
+        self._units += 1
+        return self._result(decoded.prefilled, decoded, pieces, decoded.timings)
 
     async def generate(
         self,
@@ -278,14 +298,27 @@ class DuplexView:
             due_s=self._due_s if due_s is None else due_s,
         )
         try:
-            pieces = [piece async for piece in decoding]
-            decoded = await decoding.result()
+            decoded, pieces = await self._decided(decoding)
         except InferenceFailed as failure:
             await self._back_to_unit_start(failure)
             raise
+        return self._result(heard, decoded, pieces, _add(heard.timings, decoded.timings))
+
+    async def _decided(self, decoding: Decoding) -> tuple[GenerateResult, list[OutputPiece]]:
+        try:
+            pieces = [piece async for piece in decoding]
+            return await decoding.result(), pieces
         finally:
             decoding.cancel()
             self._decoding = None
+
+    def _result(
+        self,
+        heard: PrefillResult,
+        decoded: GenerateResult,
+        pieces: Sequence[OutputPiece],
+        timings: Mapping[Stage, float],
+    ) -> UnitResult:
         self._needs_finalize = True
         sounds = [piece.pcm for piece in pieces if piece.pcm is not None and len(piece.pcm)]
         is_listen = decoded.ending is not Ending.SPOKE
@@ -304,7 +337,7 @@ class DuplexView:
             n_tts_tokens=decoded.speech_tokens,
             vision_slices=heard.vision_slices,
             vision_tokens=heard.vision_tokens,
-            timings=_add(heard.timings, decoded.timings),
+            timings=timings,
             heard=heard.heard or decoded.heard,
             problem=decoded.problem,
             chosen=_choices(heard.chosen, decoded.chosen),
@@ -371,14 +404,11 @@ class DuplexView:
         return True
 
     async def _decide_again(self, unit: _Unit, command: StepUnit) -> None:
-        heard = await self._slot.prefill(unit.segments, takes_checkpoint=True)
-        decoding = self._slot.step_unit(command)
-        async for _ in decoding:
-            pass
-        await decoding.result()
+        prefill = Prefill(unit.segments, takes_checkpoint=True)
+        decoded, _ = await self._decided(self._slot.unit(Unit(prefill, command)))
         await self._slot.finalize()
-        if heard.checkpoint is not None:
-            self._kept.append(_Unit(heard.checkpoint, unit.segments, command.say))
+        if decoded.prefilled is not None and decoded.prefilled.checkpoint is not None:
+            self._kept.append(_Unit(decoded.prefilled.checkpoint, unit.segments, command.say))
 
     def set_break(self) -> None:
         """Published name. Interrupting is done with `force_listen`; the flag is only kept."""
@@ -441,6 +471,40 @@ class DuplexView:
             if ends_with_turn and results[-1].end_of_turn:
                 break
         return results
+
+    def _no_unit(self, audio: Pcm | None, frames: Sequence[Pixels]) -> str:
+        """Why nothing can be appended now; "" when a unit can.
+
+        Raises:
+            InvalidRequest, RuntimeError: it is not the time for a unit.
+        """
+        if not self._is_prepared:
+            raise InvalidRequest("The conversation has not been prepared.")
+        if self._needs_finalize:
+            raise RuntimeError("finalize must run before the next prefill")
+        if self._is_stopped:
+            return "stopped"
+        if (audio is None or not len(audio)) and not frames:
+            return "there is neither sound nor a picture"
+        return ""
+
+    def _segments_of(
+        self,
+        audio: Pcm | None,
+        frames: Sequence[Pixels],
+        text: str,
+        max_slice_nums: int | Sequence[int] | None,
+    ) -> tuple[Segment, ...]:
+        segments: list[Segment] = [Marker(Mark.UNIT)]
+        limits = self._max_slices if max_slice_nums is None else max_slice_nums
+        for index, frame in enumerate(frames):
+            limit = limits if isinstance(limits, int) else limits[min(index, len(limits) - 1)]
+            segments.append(Image(frame, max_slices=limit, with_id=False))
+        if text:
+            segments.append(Text(text))
+        if audio is not None and len(audio):
+            segments.append(Audio(resample(audio, INPUT_RATE_HZ), "live"))
+        return tuple(segments)
 
     def _nothing(self, *, end_of_turn: bool) -> UnitResult:
         return UnitResult(True, "", None, end_of_turn, self._units, self.kv_cache_length)
