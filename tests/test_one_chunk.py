@@ -1,53 +1,53 @@
-"""Every function named in docs/understand/one-chunk.md exists, and the path stays short."""
+"""One second of sound passes the functions that docs/understand/one-chunk.md lists, and no more."""
 
 from __future__ import annotations
 
-import ast
+import asyncio
 import re
 from pathlib import Path
 
 import pytest
+from tests.support.one_chunk import BEGIN, END, PAGE, OneChunk, trace
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = (ROOT / "docs/understand/one-chunk.md").read_text(encoding="utf-8")
-NAMED = sorted(set(re.findall(r"`([\w/]+\.py)::([\w.]+)`", PAGE)))
-FILES = sorted(set(re.findall(r"`((?:web|session|worker|vad)/[\w/-]+\.(?:py|js))`", PAGE)))
+TEXT = PAGE.read_text(encoding="utf-8")
+LISTED = set(re.findall(r"`([\w/]+\.py::[\w.]+)`", TEXT.split(BEGIN)[1].split(END)[0]))
+FILES = sorted(set(re.findall(r"`((?:web|session|worker|vad)/[\w/-]+\.(?:py|js))`", TEXT)))
+
+# Calls of parley's own functions per unit, a coroutine that continues counted again. Most of them
+# may go: 350 is the aim, 430 with resume. Raise none of these; lower them when a change allows it.
+BUDGET = {"listened": 410, "spoke": 480}
+BUDGET_WITH_RESUME = {"listened": 620, "spoke": 690}
+FUNCTIONS_BUDGET = 225
+FUNCTIONS_BUDGET_WITH_RESUME = 290
 
 
-def stops(section: str) -> list[str]:
-    """The functions in a section's table, without their helpers."""
-    text = PAGE.split(f"\n## {section}\n")[1].split("\n## ")[0]
-    rows = [line.split("|") for line in text.splitlines() if re.match(r"\| \d+ ", line)]
-    return [row[4].strip(" `") for row in rows]
+@pytest.fixture(scope="module")
+def traced() -> OneChunk:
+    return asyncio.run(trace())
 
 
-def defined(tree: ast.Module, dotted: str) -> bool:
-    body = tree.body
-    for name in dotted.split("."):
-        kinds = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-        found = [node for node in body if isinstance(node, kinds) and node.name == name]
-        if not found:
-            return False
-        body = found[0].body
-    return True
+def test_the_page_lists_what_a_second_of_sound_passes(traced: OneChunk) -> None:
+    always = {*traced.listened.functions, *traced.spoke.functions}
+
+    assert always - LISTED == set(), "run `python -m tests.support.one_chunk`"
+    assert LISTED - traced.listened.sometimes - traced.spoke.sometimes == set()
 
 
-@pytest.mark.parametrize(("file", "name"), NAMED)
-def test_every_function_on_the_page_exists(file: str, name: str) -> None:
-    tree = ast.parse((ROOT / "src/parley" / file).read_text(encoding="utf-8"))
+def test_a_second_of_sound_keeps_within_its_budget_of_calls(traced: OneChunk) -> None:
+    assert traced.listened.calls <= BUDGET["listened"]
+    assert traced.spoke.calls <= BUDGET["spoke"]
+    assert len(traced.listened.functions) <= FUNCTIONS_BUDGET
 
-    assert defined(tree, name)
+
+async def test_with_resume_it_keeps_within_its_budget_too() -> None:
+    chunk = await trace(resume=True)
+
+    assert chunk.listened.calls <= BUDGET_WITH_RESUME["listened"]
+    assert chunk.spoke.calls <= BUDGET_WITH_RESUME["spoke"]
+    assert len(chunk.listened.functions) <= FUNCTIONS_BUDGET_WITH_RESUME
 
 
 @pytest.mark.parametrize("file", FILES)
 def test_every_file_on_the_page_exists(file: str) -> None:
     assert (ROOT / "src/parley" / file).is_file()
-
-
-def test_the_path_is_at_most_thirty_stops_up_twelve_down_and_ten_in_the_engine() -> None:
-    up, down = stops("Up"), stops("Down")
-    engine = [stop for stop in up if stop.startswith(("engine/", "models/"))]
-
-    assert 20 < len(up) <= 30
-    assert 8 < len(down) <= 12
-    assert 5 < len(engine) <= 10

@@ -1,0 +1,73 @@
+"""Every function of parley that runs while something happens, in order, in every thread."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import parley
+
+SOURCE = Path(parley.__file__).parent
+# Comprehensions and the like are part of the function they stand in.
+_INNER = ("<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>", "<lambda>")
+
+
+class CallTrace:
+    """Calls in order, as `file.py::qualified.name`; a coroutine that continues counts again.
+
+    It sees threads that were started while it was installed, so install it before the server.
+    """
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.is_on = False
+        self._names: dict[CodeType, str | None] = {}
+
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[None]:
+        """Watch this thread and those that start from now on."""
+        threading.setprofile(self._profile)
+        sys.setprofile(self._profile)
+        try:
+            yield
+        finally:
+            sys.setprofile(None)
+            threading.setprofile(None)
+
+    def start(self) -> None:
+        """Forget what was seen, and record."""
+        self.calls.clear()
+        self.is_on = True
+
+    def stop(self) -> list[str]:
+        """Calls since `start`."""
+        self.is_on = False
+        return list(self.calls)
+
+    def _profile(self, frame: FrameType, event: str, _: Any) -> None:
+        if self.is_on and event == "call":
+            code = frame.f_code
+            try:
+                name = self._names[code]
+            except KeyError:
+                name = self._names[code] = _name(code)
+            if name is not None:
+                self.calls.append(name)
+
+
+def _name(code: CodeType) -> str | None:
+    path = Path(code.co_filename)
+    if not path.is_relative_to(SOURCE) or code.co_name in _INNER:
+        return None
+    return f"{path.relative_to(SOURCE)}::{code.co_qualname.replace('.<locals>', '')}"
+
+
+def figures(calls: list[str]) -> tuple[int, int]:
+    """Number of calls and of distinct functions."""
+    return len(calls), len(Counter(calls))

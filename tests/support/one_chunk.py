@@ -1,0 +1,121 @@
+"""One second of duplex audio, traced: the functions it passes, and the table of them in the docs.
+
+    python -m tests.support.one_chunk
+
+writes the table in `docs/understand/one-chunk.md` from a new trace.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support.call_trace import CallTrace
+from tests.support.stack import running_stack
+from tests.support.talking import LOUD, QUIET, hear_until, say
+from websockets.asyncio.client import connect
+
+PAGE = Path(__file__).resolve().parents[2] / "docs/understand/one-chunk.md"
+BEGIN, END = "<!-- traced: begin -->", "<!-- traced: end -->"
+ROUNDS = 4
+# A unit is over when nothing of it is left to run: the engine has closed it and both sides sleep.
+_CALM_S = 0.15
+
+
+@dataclass(frozen=True)
+class Traced:
+    """Units of one kind.
+
+    Args:
+        calls: least number of calls of a unit: others have a heartbeat among them.
+        functions: those that every unit called, in order of their first call.
+        sometimes: those that any unit called: whether a message arrives whole is up to the network.
+    """
+
+    calls: int
+    functions: list[str]
+    sometimes: set[str]
+
+
+@dataclass(frozen=True)
+class OneChunk:
+    """Units that the model listened to, and those in which it spoke."""
+
+    listened: Traced
+    spoke: Traced
+
+
+async def trace(*, resume: bool = False) -> OneChunk:
+    """A conversation with the parrot, unit by unit, on a stack in this process, not recorded."""
+    seen: dict[bool, list[list[str]]] = {True: [], False: []}
+    calls = CallTrace()
+    options = {"resume": True} if resume else {}
+    with calls.installed():
+        async with (
+            running_stack(storage={"recording": False}, gateway={"http": True}) as stack,
+            connect(f"{stack.ws_url}/ws/duplex/traced", max_size=None) as socket,
+        ):
+            await hear_until(socket, "queue_done")
+            await say(socket, type="prepare", config={"force_listen_count": 0}, **options)
+            await hear_until(socket, "prepared")
+            for sound in [LOUD, *[LOUD, QUIET, QUIET, QUIET] * ROUNDS]:
+                calls.start()
+                await say(socket, type="audio_chunk", audio_base64=sound)
+                _, result = await hear_until(socket, "result")
+                await asyncio.sleep(_CALM_S)
+                seen[result["is_listen"]].append(calls.stop())
+    # The first ones do what is done once.
+    return OneChunk(_traced(seen[True][2:]), _traced(seen[False][1:]))
+
+
+def _traced(units: list[list[str]]) -> Traced:
+    counts = [Counter(unit) for unit in units]
+    everywhere = [name for name in counts[0] if all(name in count for count in counts)]
+    anywhere = {name for count in counts for name in count}
+    return Traced(min(len(unit) for unit in units), everywhere, anywhere)
+
+
+def table(chunk: OneChunk) -> str:
+    """Markdown: every function, with the first line of its docstring."""
+    spoken = set(chunk.listened.functions)
+    rows = [(name, "") for name in chunk.listened.functions]
+    rows += [(name, "speaks") for name in chunk.spoke.functions if name not in spoken]
+    lines = [
+        f"A unit that the model listens to: {chunk.listened.calls} calls of "
+        f"{len(chunk.listened.functions)} functions; one in which it speaks: "
+        f"{chunk.spoke.calls} calls of {len(chunk.spoke.functions)} functions.",
+        "",
+        "| | function | what it does | |",
+        "|---|---|---|---|",
+    ]
+    for number, (name, when) in enumerate(rows, 1):
+        lines.append(f"| {number} | `{name}` | {_purpose(name)} | {when} |")
+    return "\n".join(lines)
+
+
+def _purpose(name: str) -> str:
+    file, dotted = name.split("::")
+    module = importlib.import_module("parley." + file.removesuffix(".py").replace("/", "."))
+    found: object = module
+    for part in dotted.split("."):
+        found = inspect.getattr_static(found, part, None)
+    found = getattr(found, "fget", None) or getattr(found, "__func__", found)
+    text = (getattr(found, "__doc__", None) or "").strip().split("\n\n")[0]
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def main() -> None:
+    """Write the page's table anew."""
+    page = PAGE.read_text(encoding="utf-8")
+    before, rest = page.split(BEGIN)
+    after = rest.split(END)[1]
+    text = table(asyncio.run(trace()))
+    PAGE.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
