@@ -57,6 +57,22 @@ def test_every_citation_leads_to_a_section(page):
     assert missing == []
 
 
+def test_nothing_cites_a_text_that_is_not_here():
+    gone = re.compile(
+        r"(?i)duplex[ _]details|half-duplex API|(?:chat|half_duplex)_api\.txt"
+        r"|realtime_video_protocol|Source: (?:requirement texts|realtime (?:video )?protocol)"
+        r"|web client spec|service spec"
+    )
+    found = [
+        f"{path.relative_to(ROOT)}: {match[0]}"
+        for folder, suffix in (("src", "*.py"), ("src", "*.js"))
+        for path in (ROOT / folder).rglob(suffix)
+        for match in gone.finditer(path.read_text())
+    ]
+
+    assert found == []
+
+
 def test_the_specification_is_written_for_readers_of_the_product():
     marks = re.compile(r"\b(REC|PUB|UNCONFIRMED|FIX|REQ|REF)\b")
     assert {name for name, text in PAGES.items() if marks.search(text)} == set()

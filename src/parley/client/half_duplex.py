@@ -46,7 +46,7 @@ SETTLE_S: Final = 5.0
 SILENCE_DBFS: Final = -50.0
 """What is quieter asks nothing."""
 RESUME_DELAY_S: Final = 0.8
-"""Silence to keep after the answer was played. Source: half_duplex_api.txt, phase 5."""
+"""Silence to keep after the answer was played. Source: service.md 4.3."""
 
 
 class HalfDuplexClient(LiveClient):

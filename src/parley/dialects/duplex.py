@@ -1,4 +1,4 @@
-"""The duplex dialect. Source: duplex details; service.md 4.4."""
+"""The duplex dialect. Source: service.md 4.4."""
 
 from __future__ import annotations
 

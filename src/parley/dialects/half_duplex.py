@@ -1,4 +1,4 @@
-"""The half-duplex dialect. Source: half-duplex API; service.md 4.3."""
+"""The half-duplex dialect. Source: service.md 4.3."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from parley.protocol.legacy import CLOSE_SENTENCES, CloseReason, InputText, Stop
 from parley.protocol.values import Generation, TextPart
 
 VOICE_PROMPT: Final = "Mimic the voice from the audio sample."
-"""What stands before the voice of a session. Source: half-duplex API, example."""
+"""What stands before the voice of a session. Source: service.md 4.3."""
 
 
 class HalfDuplexDialect(SoundDialect, LegacyDialect):
@@ -183,7 +183,7 @@ class HalfDuplexDialect(SoundDialect, LegacyDialect):
         return super().error(failure)
 
     def answer(self, failure: ParleyError) -> Reply:
-        """The error, then always the end (half_duplex_api.txt)."""
+        """The error, then always the end (service.md 4.3)."""
         return Reply((self.error(failure),), failure.close_code, str(failure))
 
     def closed(self, reason: CloseReason, *, elapsed_s: float = 0.0) -> Reply:

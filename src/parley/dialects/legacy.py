@@ -2,7 +2,7 @@
 
 Errors carry the text under the name of the requirement texts, `error`; with extensions also under
 `message`, and a machine code.
-Source: half_duplex_api.txt and chat_api.txt (`queued`, `error`); service.md 2.4, 4.0, 4.7.
+Source: service.md 2.4, 4.0, 4.7.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The realtime dialect: the same units as duplex, in its own words.
 
-Source: realtime video protocol; service.md 4.5, 4.6.
+Source: service.md 4.5; service.md 4.5, 4.6.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ class RealtimeDialect(SoundDialect, RealtimeCallDialect):
     def _pause(self, unit: UnitDone) -> Pcm:
         """Silence for text that has no sound (yet), because a delta always has sound: a whole
         second in the middle of a turn, next to nothing in its first and last delta, which may be
-        shorter. Source: realtime video protocol, "Output Audio Length"."""
+        shorter. Source: service.md 4.5, output audio length."""
         is_middle = self._is_in_turn and not unit.end_of_turn
         return Pcm.silence(OUTPUT_RATE_HZ if is_middle else SHORT_SAMPLES, OUTPUT_RATE_HZ)
 

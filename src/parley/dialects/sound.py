@@ -98,8 +98,7 @@ def in_seconds(pcm: Pcm | None) -> tuple[Pcm | None, list[Pcm]]:
     """Sound in pieces of at most a second: the first, None where there is no sound, and the others.
 
     No delta holds more than a second, also where a model says more in one go: at the end of a turn
-    the speech decoder gives up what it held back. Source: realtime video protocol, "Output Audio
-    Length".
+    the speech decoder gives up what it held back. Source: service.md 4.5.
     """
     if pcm is None or not len(pcm):
         return None, []

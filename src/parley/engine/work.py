@@ -41,8 +41,8 @@ Timings = Mapping[Stage, float]
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How text tokens are chosen in turn-based replies. Source: requirement texts (chat,
-    half-duplex)."""
+    """How text tokens are chosen in turn-based replies. Source: service.md 4.2,
+    4.3."""
 
     temperature: float = CHAT_GENERATION.temperature
     top_p: float = CHAT_GENERATION.top_p

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from parley.errors import InvalidPayload
 
 INPUT_RATE_HZ = 16_000
-"""What every client sends. Source: requirement texts, audio format specification."""
+"""What every client sends. Source: service.md 4.1."""
 
 OUTPUT_RATE_HZ = 24_000
 """What every client receives. Source: as above."""

@@ -6,7 +6,7 @@
                             ◀─     chunk*                              only when streaming
     stop (optional)         ─▶     done | error                        then close
 
-Source: chat_api.txt; service.md 4.2 and 4.7 rows 5, 10, 11, 12.
+Source: service.md 4.2 and 4.7 rows 5, 10, 11, 12.
 """
 
 from __future__ import annotations

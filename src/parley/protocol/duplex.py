@@ -8,7 +8,7 @@
     pause, resume                 ─▶     paused, resumed
     stop                          ─▶     stopped | timeout       then close
 
-Source: duplex_details.txt; service.md 4.4 and 4.7.
+Source: service.md 4.4 and 4.7.
 """
 
 from __future__ import annotations

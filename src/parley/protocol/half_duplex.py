@@ -8,7 +8,7 @@
                             ◀─     chunk*, turn_done           once per turn
     stop                    ─▶     stopped | timeout | error   then close
 
-Source: half_duplex_api.txt; service.md 4.3 and 4.7.
+Source: service.md 4.3 and 4.7.
 """
 
 from __future__ import annotations

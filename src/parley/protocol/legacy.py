@@ -1,6 +1,6 @@
 """Messages that the three older dialects (chat, half-duplex, duplex) share, and how sessions end.
 
-Source: half_duplex_api.txt and chat_api.txt (`queued`, `error`); service.md 2.4, 4.0, 4.7.
+Source: service.md 2.4, 4.0, 4.7.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@
     session.close                ─▶     session.closed                          then close
 
 Client errors leave the connection open. `session.closed` comes exactly once and last.
-Source: realtime_video_protocol.txt; service.md 4.5-4.7.
+Source: service.md 4.5-4.7.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ PATH: Final = "/v1/realtime"
 Mode = Literal["video", "audio"]
 
 APPEND_LEAST_SAMPLES: Final = 4_000
-"""250 ms at 16 kHz. Source: realtime_video_protocol.txt, `audio`."""
+"""250 ms at 16 kHz. Source: service.md 4.5, `audio`."""
 CHUNK_LEAST_SAMPLES: Final = 320
 """20 ms: what a client with extensions may send at a time."""
 APPEND_MOST_SAMPLES: Final = 160_000
@@ -297,7 +297,7 @@ PUBLISHED_CODES: Final = frozenset(
         "inference_error",
     }
 )
-"""Source: realtime_video_protocol.txt, "Error Codes", and its state machine (`invalid_event`)."""
+"""Source: service.md 4.5, error codes and state machine (`invalid_event`)."""
 
 NEAREST_CODES: Final[dict[str, str]] = {
     "too_many_sessions": "worker_busy",

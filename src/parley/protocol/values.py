@@ -3,7 +3,7 @@
 Ranges stand next to the fields and defaults are written here and nowhere else. `None` means "not
 given". The published names are kept even where the server uses other words.
 
-Source: chat_api.txt (common data types), half_duplex_api.txt (config fields), service.md 4.1-4.4.
+Source: service.md 4.1-4.4.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from parley.errors import InvalidPayload, InvalidRequest
 from parley.protocol import codec
 
 CONTEXT_TOKENS: Final = 8_192
-"""What a conversation may hold. Source: realtime_video_protocol.txt; models that can hold more are
+"""What a conversation may hold. Source: service.md 4.5; models that can hold more are
 given this much where nothing else is set."""
 
 DEFAULT_SYSTEM_PROMPT: Final = "You are a helpful assistant."
@@ -223,7 +223,7 @@ REPETITION_PENALTY: Final = 1.02
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """What may be chosen about an answer. Source of the defaults: requirement texts, chat.
+    """What may be chosen about an answer. Source of the defaults: service.md 4.2.
 
     Args:
         do_sample: False takes the most probable token every time.

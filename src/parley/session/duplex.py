@@ -4,7 +4,7 @@ Serves the duplex and the realtime dialect; `UnitLimits` holds what differs. One
 everything that touches the model, strictly in order, so a unit's bookkeeping has ended before the
 next unit begins. `accept` and `expire` act at once, also while a unit is being computed.
 
-Source: duplex details; service.md 3.5, 4.4, 4.5; sessions.md 6, 7.
+Source: service.md 3.5, 4.4, 4.5; sessions.md 6, 7.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ comes; when the answer is out, the detector begins anew. With `interruption` on,
 while the answer is made and until it has been played: speech then ends the answer, the context
 holds what was heard of it, and what was said is the beginning of the next turn.
 
-Source: half-duplex API; service.md 4.3; sessions.md 3.
+Source: service.md 4.3; sessions.md 3.
 """
 
 from __future__ import annotations

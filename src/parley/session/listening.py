@@ -71,7 +71,7 @@ class ColdStart:
 
     The text wants the detector's results ignored for so long, not the sound: whoever speaks at
     once, or sends a file without pauses, is heard from the first word.
-    Source: half-duplex API, "Cold start guard".
+    Source: service.md 4.3, "Cold start guard".
     """
 
     def __init__(self, guard_s: float) -> None:

@@ -1,8 +1,8 @@
 """Units that wait for a duplex runner: few, the newest, and no wish for silence lost.
 
 Pure. A live conversation prefers the newest sound: when units come faster than they are processed,
-the oldest are dropped without a word. Source: service.md 3.5, 4.5 "Flood"; realtime protocol,
-"Silent Drop".
+the oldest are dropped without a word. Source: service.md 3.5 and 4.5
+("Flood").
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from parley.protocol.values import FRAMES_LIMIT
 
 OWN_MESSAGE: Final = 0.25
 """A message of at least this part of a unit makes a unit of its own, as published: a shorter one
-holds too little to hear. Source: realtime protocol, minimum append."""
+holds too little to hear. Source: service.md 4.5, minimum append."""
 
 OWN_BY_TIME: Final = 0.75
 """The same for clients that send chunks as they like: their units are cut by media time, and only

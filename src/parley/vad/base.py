@@ -15,7 +15,7 @@ RATE_HZ = INPUT_RATE_HZ
 """Detectors hear what clients send."""
 
 WINDOW_SAMPLES = 1024
-"""64 ms at 16 kHz. Source: half-duplex API, `vad.threshold`."""
+"""64 ms at 16 kHz. Source: service.md 4.3, `vad.threshold`."""
 
 HALF_SAMPLES = WINDOW_SAMPLES // 2
 """The least that a detector tells apart: for those who cannot wait for a whole window."""

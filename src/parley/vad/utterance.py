@@ -13,7 +13,7 @@ last `reset`.
 - After `LONG_MS` the pause that suffices shrinks evenly until `LONGEST_MS`, where none is needed:
   the later it gets, the less good a pause is taken, and nothing that was said is lost.
 
-Source: half-duplex API, `config.vad`; service.md 4.3, VAD algorithm.
+Source: service.md 4.3, VAD algorithm.
 """
 
 from __future__ import annotations

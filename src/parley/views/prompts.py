@@ -47,7 +47,7 @@ RESERVED_VOICE = "Use the <reserved_53> voice."
 
 
 VOICE_PROMPT = "Mimic the voice from the audio sample."
-"""What stands before a voice in a half-duplex prompt. Source: half-duplex API, example."""
+"""What stands before a voice in a half-duplex prompt. Source: service.md 4.3."""
 
 
 def with_voice(message: Message, voice: Pcm | None) -> Message:

@@ -1,6 +1,5 @@
 /**
  * The sounds of a queue: synthesised, quiet, and silent when muted.
- * Notes and rhythm: web client spec, section 6.
  */
 
 const LEVEL = 0.12;

@@ -3,7 +3,7 @@
  * at -70 LUFS and a relative gate 10 LU below what passed it.
  */
 
-/** File alone, file mixed with a microphone, and the microphone itself. Source: web client spec 4.4. */
+/** File alone, file mixed with a microphone, and the microphone itself. */
 export const TARGET_FILE_ALONE_LUFS = -28;
 export const TARGET_FILE_MIXED_LUFS = -33;
 export const TARGET_MIC_LUFS = -23;

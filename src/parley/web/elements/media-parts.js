@@ -8,7 +8,6 @@ import './player/player.js';
 
 /** @typedef {import('../talk/chat.js').Part} Part */
 
-/** Source: web client spec 2.7. */
 const IMAGE_LIMIT = 20e6;
 const SOUND_LIMIT = 30e6;
 const VIDEO_LIMIT = 30e6;

@@ -8,7 +8,7 @@
 import { openCamera, openScreen, release, toMediaError } from '../audio/devices.js';
 import { encodeBlob } from '../wire/codec.js';
 
-/** Long side in pixels. Source: web client spec 3.3. */
+/** Long side in pixels. */
 const SIDE = 896;
 const SIDE_DETAILED = 1344;
 const QUALITY = 0.75;

@@ -7,7 +7,7 @@
 import { mixInto } from '../audio/mixer.js';
 import { UNIT_SAMPLES } from '../wire/duplex.js';
 
-/** What pages accept. Source: web client spec 2.4 and 2.5. */
+/** What pages accept. */
 export const VIDEO_LIMIT_S = 120;
 export const AUDIO_LIMIT_S = 300;
 

@@ -5,7 +5,7 @@
  *   listening ─generating→ thinking ─first sound→ speaking ─turn done, last sample heard, 800 ms→ listening
  *
  * The microphone is sent only while listening or hearing: the assistant must not hear itself. The 800 ms
- * let the room fall silent. Source: half_duplex_api.txt, phase 5. Where the person wants to be able to
+ * let the room fall silent. Source: service.md 4.3. Where the person wants to be able to
  * interrupt, it is sent all the time, and the server tells speech from echo.
  */
 

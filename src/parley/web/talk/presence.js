@@ -1,6 +1,6 @@
 /** Whether the person for whom a place has come free is there to take it. */
 
-/** Who waited, and is not there when the turn comes, has this long. Source: web client spec 6. */
+/** Who waited, and is not there when the turn comes, has this long. */
 const AWAY_MS = 20_000;
 /** This many loud reports in a row (20 a second) are somebody speaking. */
 const VOICE_LEVEL = 0.05;

@@ -13,7 +13,7 @@ import { LegacyConnection } from './legacy.js';
 /** @typedef {import('./protocol.js').chat.ServerMessage} ServerMessage */
 
 export class ChatClient extends LegacyConnection {
-  /** Somebody has pressed send and is looking at it. Source: web client spec 2.7. */
+  /** Somebody has pressed send and is looking at it. */
   retryMs = [400, 400, 400];
 
   /**

@@ -29,7 +29,7 @@ import { fitting, pack, unpack, WireSound } from './sound.js';
 /** @typedef {import('./reasons.js').Reason} Reason */
 /** @typedef {import('./reasons.js').Ending} Ending */
 
-/** How long a `stop` may take before the socket is closed from this side. Source: web client spec 5. */
+/** How long a `stop` may take before the socket is closed from this side. */
 const STOP_WAIT_MS = 2000;
 /** A handshake that takes longer is a network without an answer. */
 const OPEN_WAIT_MS = 10000;

@@ -37,7 +37,7 @@ import { LegacyConnection } from './legacy.js';
 /** @template M @template {keyof M} F @typedef {Omit<M, F> & Record<F, string | Uint8Array>} WithSound */
 
 export const UNIT_SAMPLES = 16000;
-/** Tokens a context can hold. Source: realtime_video_protocol.txt. */
+/** Tokens a context can hold. Source: service.md 4.5. */
 export const CONTEXT_TOKENS = 8192;
 
 export class DuplexClient extends LegacyConnection {

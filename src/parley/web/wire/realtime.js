@@ -7,7 +7,7 @@ import { placeOf } from './place.js';
 /** @typedef {import('./protocol.js').realtime.ServerMessage} ServerMessage */
 /** @typedef {import('./duplex.js').Unit} Unit */
 
-/** Total seconds of a session, waiting included. Source: realtime_video_protocol.txt; audio: service spec 4.5. */
+/** Total seconds of a session, waiting included. Source: service.md 4.5. */
 const LIMIT_S = { video: 300, audio: 600 };
 
 /**

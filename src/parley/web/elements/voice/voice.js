@@ -15,7 +15,7 @@ import '../player/player.js';
 /** One question for all pickers of a page. @type {Promise<import('../../wire/http.js').VoiceInfo[]> | null} */
 let registered = null;
 
-/** Seconds: longer is refused, shorter than `LEAST_S` is too little to imitate. Source: web client spec 8. */
+/** Seconds: longer is refused, shorter than `LEAST_S` is too little to imitate. */
 const LIMIT_S = 20;
 const LEAST_S = 1;
 const RATE_HZ = 16000;

@@ -15,7 +15,7 @@ const LENGTHS = /** @type {[number, string][]} */ ([
   [1.3, 'settings.length_long'],
 ]);
 
-/** How sure the server has to be. Source: half-duplex API, `vad.threshold`. */
+/** How sure the server has to be. Source: service.md 4.3, `vad.threshold`. */
 const THRESHOLD = { min: 0.05, max: 0.99, step: 0.01 };
 
 /** @param {CallPage} page */
