@@ -19,7 +19,15 @@ from parley.transport.clients import OpenConnections
 HEAD_LIMIT_S: Final = 20.0
 """From the connection to the end of its first request's head; later ones have uvicorn's keep-alive
 limit."""
-HEAD_LIMIT_BYTES: Final = 64 << 10
+HEAD_LIMIT_BYTES: Final = 16 << 10
+FIELDS_LIMIT: Final = 100
+"""Header fields of a request, fields of its query, and trailer fields of its body: each costs a
+call, or a parser of the application one."""
+
+FREE_PIECES: Final = 1024
+PIECE_BYTES: Final = 64
+"""A body may come in so many pieces of any size; with more, pieces must have so many bytes on
+average. Each costs a call, and a chunk of one byte is six on the wire."""
 
 BODY_GRACE_S: Final = 30.0
 BODY_BYTES_PER_S: Final = 16 << 10
@@ -35,6 +43,8 @@ DRAIN_PAUSE_S: Final = 0.005
 DRAINS_EACH: Final = 2
 """How much of a body is still taken, unread, after its answer: a client that is still sending would
 not see the answer otherwise. One read in so many seconds, on so many connections of an address."""
+
+LAST_CHUNK: Final = b"\r\n0\r\n\r\n"
 
 PIPELINE_LIMIT: Final = 8
 
@@ -57,7 +67,10 @@ class BoundedHttp(HttpToolsProtocol):
         self._head_bytes = 0
         self._is_in_body = False
         self._is_draining = False
+        self._is_chunked = False
         self._body_bytes = 0
+        self._body_pieces = 0
+        self._trailers = 0
         self._body_due = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
@@ -87,11 +100,33 @@ class BoundedHttp(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
             return
+        if self._is_draining and self._is_chunked:
+            # It is not read, so its chunks are not told apart; the connection ends with it.
+            self._drain(len(data))
+            if data.endswith(LAST_CHUNK):
+                self.transport.close()
+            return
         if not self._is_in_body:
             self._head_bytes += len(data)
         super().data_received(data)
         if not self._is_in_body and self._head_bytes > HEAD_LIMIT_BYTES:
             self._refuse(431, "The request's head is too long.")
+
+    def send_400_response(self, msg: str) -> None:
+        if not self.transport.is_closing():
+            super().send_400_response(msg)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._is_in_body:
+            # A trailer field says nothing about the request: not who sent it, nor from where.
+            self._trailers += 1
+            if self._trailers > FIELDS_LIMIT:
+                raise BadHead("A body has at most 100 trailer fields.")
+            return
+        if len(self.headers) >= FIELDS_LIMIT:
+            self._refuse(431, "A request has at most 100 header fields.")
+            raise BadHead
+        super().on_header(name, value)
 
     def handle_websocket_upgrade(self) -> None:
         self._stop_timer()
@@ -103,21 +138,22 @@ class BoundedHttp(HttpToolsProtocol):
         self._stop_timer()
         self._check_head()
         self._is_in_body = True
+        self._is_chunked = any(name == b"transfer-encoding" for name, _ in self.headers)
         super().on_headers_complete()
-        self._body_bytes = 0
+        self._body_bytes = self._body_pieces = self._trailers = 0
         self._body_due = self.loop.time() + self.body_grace_s
         self._after(self.body_grace_s, self._check_body)
 
     def on_body(self, body: bytes) -> None:
+        if self._is_draining:
+            self._drain(len(body))
+            return
         self._body_bytes += len(body)
+        self._body_pieces += 1
+        if self._body_pieces > FREE_PIECES and self._body_bytes < PIECE_BYTES * self._body_pieces:
+            raise BadHead("The pieces of the body are too small.")
         self._body_due += len(body) / BODY_BYTES_PER_S
         super().on_body(body)
-        if self._is_draining and not self.transport.is_closing():
-            if self._body_bytes > DRAIN_BYTES:
-                self.transport.close()
-            else:
-                self.transport.pause_reading()
-                self.loop.call_later(DRAIN_PAUSE_S, self._drain_on)
 
     def on_message_complete(self) -> None:
         self._stop_timer()
@@ -149,6 +185,15 @@ class BoundedHttp(HttpToolsProtocol):
         self._stop_stall_timer()
         super().resume_writing()
 
+    def _drain(self, count: int) -> None:
+        """Take `count` bytes of a body that is not read any more, and no others for a moment."""
+        self._body_bytes += count
+        if self._body_bytes > DRAIN_BYTES:
+            self.transport.close()
+        elif not self.transport.is_closing():
+            self.transport.pause_reading()
+            self.loop.call_later(DRAIN_PAUSE_S, self._drain_on)
+
     def _drain_on(self) -> None:
         if self._is_draining and not self.transport.is_closing():
             self.transport.resume_reading()
@@ -163,11 +208,23 @@ class BoundedHttp(HttpToolsProtocol):
 
     def _check_head(self) -> None:
         version = self.parser.get_http_version()
+        if version not in ("1.0", "1.1"):
+            raise BadHead("Only HTTP/1.0 and HTTP/1.1 are spoken here.")
+        if sum(len(name) + len(value) for name, value in self.headers) > HEAD_LIMIT_BYTES:
+            self._refuse(431, "The request's head is too long.")
+            raise BadHead
+        if self.url.count(b"&") >= FIELDS_LIMIT:
+            raise BadHead("A query has at most 100 fields.")
         hosts = sum(name == b"host" for name, _ in self.headers)
         if hosts > 1 or (hosts == 0 and version != "1.0"):
             raise BadHead("A request has one Host.")
         if version == "1.0" and self._should_upgrade():
             raise BadHead("A WebSocket needs HTTP/1.1.")
+        if self._should_upgrade() and any(
+            name == b"transfer-encoding" or (name == b"content-length" and value.strip() != b"0")
+            for name, value in self.headers
+        ):
+            raise BadHead("A request for a WebSocket has no body.")
         if len(self.pipeline) >= PIPELINE_LIMIT:
             raise BadHead("Too many requests at once.")
 

@@ -14,7 +14,7 @@ import re
 import sqlite3
 from collections.abc import Callable
 from typing import Final, Protocol
-from urllib.parse import parse_qs
+from urllib.parse import unquote_plus
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -43,6 +43,7 @@ PAGES: Final = frozenset(
 QUIET_PATHS: Final = frozenset({"/health", "/ready", "/metrics"})
 """Asked for by machines every few seconds."""
 SHARE_TOKEN: Final = re.compile(rf"{SHARE_PREFIX}[A-Za-z0-9_=-]+")
+TOKEN_FIELD: Final = re.compile(rb"(?:^|&)token=([^&]+)")
 READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
@@ -156,8 +157,8 @@ class AuthMiddleware:
 
 
 def _token(scope: Scope) -> str | None:
-    query = parse_qs(scope.get("query_string", b"").decode("latin-1"))
-    return next(iter(query.get("token", [])), None)
+    found = TOKEN_FIELD.search(scope.get("query_string", b""))
+    return unquote_plus(found[1].decode("latin-1")) if found else None
 
 
 def _peer(scope: Scope) -> str | None:

@@ -1,0 +1,169 @@
+"""What a stranger's head or body may cost the event loop, and what it may not say."""
+
+import time
+
+import pytest
+from tests.support.gateways import running_gateway
+from tests.support.raw_sockets import WS_HEAD, raw_client
+
+from parley.gateway.authenticator import COOKIE, _cookie
+from parley.gateway.http.auth import _token
+
+GET = b"GET %s HTTP/1.1\r\nHost: 127.0.0.1\r\n%s\r\n"
+LARGE = 60_000
+
+COSTLY_HEADS = {
+    "one quoted cookie": (b"/health", b'Cookie: a="' + rb"\\" * (LARGE // 2) + b'"\r\n'),
+    "its cookie": (b"/health", b'Cookie: parley_token="' + rb"\\" * (LARGE // 2) + b'"\r\n'),
+    "many cookies": (b"/health", b"Cookie: " + b"a=b;" * (LARGE // 4) + b"\r\n"),
+    "many query fields": (b"/health?" + b"a=&" * (LARGE // 3), b""),
+    "many header fields": (b"/health", b"a:b\r\n" * (LARGE // 5)),
+}
+
+
+@pytest.mark.parametrize("name", COSTLY_HEADS)
+async def test_a_costly_head_is_refused_and_costs_a_millisecond(name: str):
+    path, fields = COSTLY_HEADS[name]
+    costs_ms = []
+    async with running_gateway() as gateway:
+        for _ in range(7):
+            async with raw_client(gateway.gateway.port) as client:
+                began_s = time.process_time()
+                await client.send(GET % (path, fields))
+                answer = await client.rest()
+                costs_ms.append(1000 * (time.process_time() - began_s))
+
+    assert answer.split()[1] in (b"400", b"431"), answer[:200]
+    # Client and server together, the connection included.
+    assert min(costs_ms) < 5
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        'a="' + "\\\\" * 30_000 + '"',
+        f'{COOKIE}="' + "\\\\" * 30_000 + '"',
+        "a=b;" * 16_000,
+        ";" + " " * 60_000 + "a=b",
+    ],
+)
+def test_our_cookie_is_looked_for_in_a_millisecond_whatever_else_there_is(header: str):
+    costs_ms = []
+    for _ in range(5):
+        began_s = time.process_time()
+        assert _cookie(header) == ""
+        costs_ms.append(1000 * (time.process_time() - began_s))
+
+    assert min(costs_ms) < 5
+
+
+@pytest.mark.parametrize(
+    ("header", "token"),
+    [
+        ("parley_token=st_abc-_1", "st_abc-_1"),
+        ('a=b; parley_token="st_abc"; c=d', "st_abc"),
+        ("xparley_token=st_abc", ""),
+        ("parley_token=", ""),
+        ("a=parley_token=st_abc", ""),
+        (f"parley_token={'a' * 1001}", ""),
+    ],
+)
+def test_the_cookie_that_is_ours(header: str, token: str):
+    assert _cookie(header) == token
+
+
+@pytest.mark.parametrize(
+    ("query", "token"),
+    [(b"token=a%2Bb", "a+b"), (b"x=1&token=t&y=2", "t"), (b"xtoken=t", None), (b"token=", None)],
+)
+def test_the_token_of_a_query(query: bytes, token: str | None):
+    assert _token({"query_string": query}) == token
+
+
+BODY = b"POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize("needs_key", [False, True])
+@pytest.mark.parametrize("path", [b"/api/chat", b"/nosuch", b"/v1/audio/transcriptions"])
+async def test_a_body_of_tiny_chunks_is_ended(path: bytes, needs_key: bool):
+    async with running_gateway(security={"needs_key": needs_key}) as gateway:
+        async with raw_client(gateway.gateway.port) as client:
+            await client.send(BODY % path)
+            began_s = time.process_time()
+            await client.flood(b"1\r\n \r\n" * 10_000)
+            cost_s = time.process_time() - began_s
+            await client.rest()
+
+    # It sends until it is cut off; what is not read any more is not parsed either.
+    assert cost_s < 1
+
+
+async def test_a_body_in_ordinary_chunks_is_read_whole():
+    piece = b"400\r\n" + b" " * 1024 + b"\r\n"
+    async with running_gateway() as gateway, raw_client(gateway.gateway.port) as client:
+        await client.send(BODY % b"/api/token" + piece * 40 + b"0\r\n\r\n")
+        answer = await client.head()
+
+    # It got as far as the route, which wants something else.
+    assert answer.split()[1] not in (b"400", b"408", b"413"), answer
+
+
+TRAILING = (
+    b"%s HTTP/1.1\r\nHost: 127.0.0.1\r\n%sTransfer-Encoding: chunked\r\n\r\n0\r\n%s\r\n\r\n"
+)
+
+
+@pytest.mark.parametrize(
+    "trailer", [b"X-Admin-Token: right", b"Authorization: Bearer right", b"Api-Key: right"]
+)
+async def test_a_token_in_a_trailer_opens_nothing(trailer: bytes):
+    async with running_gateway(security={"admin_token": "right"}) as gateway:
+        async with raw_client(gateway.gateway.port) as client:
+            await client.send(TRAILING % (b"GET /api/admin/state", b"", trailer))
+            refused = await client.head()
+        async with raw_client(gateway.gateway.port) as client:
+            head = b"X-Admin-Token: right\r\n"
+            await client.send(TRAILING % (b"GET /api/admin/state", head, b"x: y"))
+            opened = await client.head()
+
+    assert refused.split()[1] == b"401"
+    assert opened.split()[1] == b"200"
+
+
+async def test_a_trailer_does_not_say_from_where_or_who():
+    seen = []
+    async with running_gateway(security={"trust_proxy": True}) as gateway:
+        admission = gateway.runtime.admission
+        address_of = admission.address_of
+
+        def noted(peer, headers):
+            seen.append(dict(headers))
+            return address_of(peer, headers)
+
+        admission.address_of = noted
+        async with raw_client(gateway.gateway.port) as client:
+            trailers = b"X-Forwarded-For: 9.9.9.9\r\nX-Forwarded-User: eve"
+            await client.send(TRAILING % (b"POST /api/queue", b"", trailers))
+            await client.head()
+
+    assert seen
+    assert all("x-forwarded-for" not in one and "x-forwarded-user" not in one for one in seen)
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"GET /health HTTP/2.0\r\nHost: a\r\n\r\n",
+        b"GET /health HTTP/0.9\r\nHost: a\r\n\r\n",
+        b"GET /ws/chat HTTP/1.1\r\n" + WS_HEAD.encode() + b"Content-Length: 3\r\n\r\nabc",
+        b"GET /ws/chat HTTP/1.1\r\n"
+        + WS_HEAD.encode()
+        + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    ],
+)
+async def test_other_versions_and_upgrades_with_a_body_get_400(request_bytes: bytes):
+    async with running_gateway() as gateway, raw_client(gateway.gateway.port) as client:
+        await client.send(request_bytes)
+        answer = await client.rest()
+
+    assert answer.startswith(b"HTTP/1.1 400 ")
