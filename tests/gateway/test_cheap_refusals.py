@@ -86,13 +86,15 @@ BODY = b"POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r
 @pytest.mark.parametrize("needs_key", [False, True])
 @pytest.mark.parametrize("path", [b"/api/chat", b"/nosuch", b"/v1/audio/transcriptions"])
 async def test_a_body_of_tiny_chunks_is_ended(path: bytes, needs_key: bool):
-    async with running_gateway(security={"needs_key": needs_key}) as gateway:
-        async with raw_client(gateway.gateway.port) as client:
-            await client.send(BODY % path)
-            began_s = time.process_time()
-            await client.flood(b"1\r\n \r\n" * 10_000)
-            cost_s = time.process_time() - began_s
-            await client.rest()
+    async with (
+        running_gateway(security={"needs_key": needs_key}) as gateway,
+        raw_client(gateway.gateway.port) as client,
+    ):
+        await client.send(BODY % path)
+        began_s = time.process_time()
+        await client.flood(b"1\r\n \r\n" * 10_000)
+        cost_s = time.process_time() - began_s
+        await client.rest()
 
     # It sends until it is cut off; what is not read any more is not parsed either.
     assert cost_s < 1
@@ -108,9 +110,7 @@ async def test_a_body_in_ordinary_chunks_is_read_whole():
     assert answer.split()[1] not in (b"400", b"408", b"413"), answer
 
 
-TRAILING = (
-    b"%s HTTP/1.1\r\nHost: 127.0.0.1\r\n%sTransfer-Encoding: chunked\r\n\r\n0\r\n%s\r\n\r\n"
-)
+TRAILING = b"%s HTTP/1.1\r\nHost: 127.0.0.1\r\n%sTransfer-Encoding: chunked\r\n\r\n0\r\n%s\r\n\r\n"
 
 
 @pytest.mark.parametrize(

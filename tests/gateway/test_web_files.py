@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import gzip
+import time
 from pathlib import Path
 
 import pytest
 from starlette.datastructures import Headers
 from tests.support.gateways import running_gateway
 
-from parley.gateway.http.files import WebFiles, takes_gzip
+from parley.gateway.http.files import DEPTH_LIMIT, WebFiles, takes_gzip
+from parley.gateway.http.pages import WEB
 
 SCRIPT = "export const words = 'the same line again and again';\n" * 40
 
@@ -136,3 +138,32 @@ def test_what_lies_in_memory_is_small(web: Path):
     sizes = {Path(path).name: len(packed.body) for path, packed in files._packed.items()}
     assert set(sizes) == {"index.html", "duplex.html", "big.js"}
     assert gzip.decompress(files._packed[str(web / "big.js")].body).decode() == SCRIPT
+
+
+def test_a_page_is_made_once_and_then_costs_a_look_up():
+    files = WebFiles(WEB)
+    scope = {
+        "type": "http",
+        "path": "/",
+        "headers": [(b"accept-encoding", b"gzip"), (b"accept-language", b"en")],
+    }
+    first = files.page(WEB / "index.html", scope)
+    looked = []
+    files._at_its_version = lambda *asked: looked.append(asked)  # type: ignore[method-assign]
+    began_s = time.process_time()
+    for _ in range(100):
+        again = files.page(WEB / "index.html", scope)
+    each_ms = 10 * (time.process_time() - began_s)
+
+    assert again.body == first.body
+    assert looked == []
+    assert each_ms < 1
+
+
+def test_addresses_without_end_do_not_fill_the_memory():
+    files = WebFiles(WEB)
+    for depth in range(1, 200):
+        scope = {"type": "http", "path": "/" + "a/" * depth, "headers": []}
+        files.page(WEB / "index.html", scope, 404)
+
+    assert len(files._pages) <= DEPTH_LIMIT + 1

@@ -11,11 +11,16 @@ from pathlib import Path
 import pytest
 from tests.support.gateways import running_gateway
 
-from parley.gateway.http.files import without_comments
+from parley.gateway.http.files import WebFiles, without_comments
 
 ROOT = Path(__file__).parents[2]
 WEB = ROOT / "src/parley/web"
 YEAR = "public, max-age=31536000, immutable"
+
+
+@pytest.fixture(autouse=True)
+def looks_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(WebFiles, "look_s", 0.0)
 
 
 async def test_pages_have_one_frame(tmp_path: Path):

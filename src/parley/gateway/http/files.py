@@ -19,8 +19,10 @@ from __future__ import annotations
 import functools
 import gzip
 import hashlib
+import math
 import os
 import re
+import time
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -38,6 +40,10 @@ PACKABLE: Final = frozenset({".html", ".js", ".css", ".svg", ".json", ".webmanif
 VARIES: Final = "accept-encoding, accept-language"
 WORTH_BYTES: Final = 512
 """Below this the header of gzip eats the gain."""
+LOOK_S: Final = 1.0
+"""How often files are looked at, at most: one look takes milliseconds of the loop."""
+DEPTH_LIMIT: Final = 16
+"""Pages are kept for addresses of so many folders; none of ours has more than three."""
 VERSIONED: Final = re.compile(r"v-([0-9a-f]{16})(?:\.([\w-]+))?/(.+)")
 STYLES: Final = "page.css"
 KEPT: Final = "public, max-age=31536000, immutable"
@@ -59,13 +65,28 @@ class _Packed(NamedTuple):
     body: bytes
 
 
+class _PageKey(NamedTuple):
+    """What a finished page depends on; `depth`: folders between its address and the root."""
+
+    version: str
+    path: Path
+    depth: int
+    language: str
+    is_gzipped: bool
+
+
 def without_comments(script: str) -> str:
     """A script of ours as it travels: the same program in fewer bytes."""
     return COMMENT.sub("", script)
 
 
 class WebFiles(StaticFiles):
-    """A folder of static files. `page` serves one of them at another address."""
+    """A folder of static files. `page` serves one of them at another address.
+
+    Finished pages are kept, so that a request costs the loop a look-up.
+    """
+
+    look_s = LOOK_S
 
     def __init__(self, folder: Path) -> None:
         super().__init__(directory=folder, follow_symlink=False)
@@ -73,6 +94,8 @@ class WebFiles(StaticFiles):
         self._packed: dict[str, _Packed] = {}
         self._seen: tuple[tuple[str, int, int], ...] = ()
         self._version = ""
+        self._looked_s = -math.inf
+        self._pages: dict[_PageKey, tuple[bytes, dict[str, str]]] = {}
         self._made: dict[tuple[str, str], dict[str, bytes]] = {}
         self.version()
 
@@ -94,18 +117,32 @@ class WebFiles(StaticFiles):
             FileNotFoundError: it is not there.
         """
         asked = Headers(scope=scope)
-        text = self._at_its_version(path, scope["path"], asked)
-        etag = hashlib.sha256(text.encode()).hexdigest()[:32]
+        depth = min(scope["path"].count("/") - 1, DEPTH_LIMIT)
+        version = self.version()
+        key = _PageKey(version, path, depth, language_of(asked), takes_gzip(asked))
+        if key not in self._pages:
+            self._pages = {old: page for old, page in self._pages.items() if old.version == version}
+            self._pages[key] = self._finished(key)
+        body, headers = self._pages[key]
+        return self._or_unchanged(Response(body, status_code, headers), asked)
+
+    def _finished(self, key: _PageKey) -> tuple[bytes, dict[str, str]]:
+        """A page's body and headers."""
+        content = self._at_its_version(key.path, "../" * key.depth, key.language).encode()
+        etag = hashlib.sha256(content).hexdigest()[:32]
         headers = {"content-type": "text/html; charset=utf-8", "vary": VARIES}
-        if takes_gzip(asked):
-            packed = gzip.compress(text.encode(), 6, mtime=0)
+        if key.is_gzipped:
             more = {"content-encoding": "gzip", "etag": f'"{etag}-gzip"'}
-            return self._or_unchanged(Response(packed, status_code, headers | more), asked)
-        plain = Response(text, status_code, headers | {"etag": f'"{etag}"'})
-        return self._or_unchanged(plain, asked)
+            return gzip.compress(content, 6, mtime=0), headers | more
+        return content, headers | {"etag": f'"{etag}"'}
 
     def version(self) -> str:
-        """A digest of every file, made anew when one of them has changed on disk."""
+        """A digest of every file. They are looked at again after `look_s`, and read again when one
+        of them has changed."""
+        now_s = time.monotonic()
+        if now_s < self._looked_s + self.look_s:
+            return self._version
+        self._looked_s = now_s
         seen = tuple(
             (str(path), stat.st_mtime_ns, stat.st_size)
             for path in sorted(self._folder.rglob("*"))
@@ -120,10 +157,9 @@ class WebFiles(StaticFiles):
             self._seen, self._version = seen, digest.hexdigest()[:16]
         return self._version
 
-    def _at_its_version(self, page: Path, address: str, asked: Headers) -> str:
+    def _at_its_version(self, page: Path, root: str, language: str) -> str:
         """The page, naming files that stay as they are, relative to its own address."""
         html = self._whole(page)
-        root = "../" * (address.count("/") - 1)
         plain = f"{root}static/v-{self.version()}/"
         made = self._made_for(page.stem)
         entry = ENTRY.search(html)
@@ -133,7 +169,7 @@ class WebFiles(StaticFiles):
             sheets = f'<link rel="stylesheet" href="{own}{STYLES}">\n'
             html = SHEET.sub("", SHEET.sub(lambda _: sheets, html, count=1).replace(own, "\0"))
             html = html.replace("\0", own)
-            words = f"words/{language_of(asked)}.js"
+            words = f"words/{language}.js"
             if (self._folder / words).is_file():
                 preload = f'<link rel="modulepreload" href="{own}{words}">\n'
                 html = html.replace("</head>", f"{preload}</head>", 1)
