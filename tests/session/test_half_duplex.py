@@ -196,6 +196,37 @@ async def test_speech_in_the_cold_start_guard_is_heard_when_the_guard_is_over():
         assert generating["speech_duration_ms"] == pytest.approx(1000, abs=100)
 
 
+@pytest.mark.parametrize("said_s", [0.2, 0.4])
+async def test_what_is_said_and_over_in_the_guard_is_dropped(said_s: float):
+    async with worker_harness(clock=ManualClock(), guard_s=0.5) as harness:
+        talk = await begun(harness)
+        tell(talk, sound(speak(said_s), silence(2.0 - said_s)))
+        await harness.pass_time(0.5, due="guard")
+        await drained(talk)
+        before = list(talk.types)
+        tell(talk, sound(speak(1.0), silence(1.0)))
+        await talk.until("turn_done")
+        (generating,) = [m for m in talk.socket.sent if m["type"] == "generating"]
+
+        assert before == ["prepared"]
+        assert generating["speech_duration_ms"] == pytest.approx(1000, abs=100)
+
+
+async def test_speech_that_pauses_at_the_end_of_the_guard_and_resumes_is_heard_whole():
+    async with worker_harness(clock=ManualClock(), guard_s=0.5) as harness:
+        talk = await begun(harness)
+        tell(talk, sound(speak(0.4), silence(0.3), speak(0.5), silence(1.0)))
+        await harness.pass_time(0.5, due="guard")
+        await talk.until("turn_done")
+        (generating,) = [m for m in talk.socket.sent if m["type"] == "generating"]
+
+        assert [m["speaking"] for m in talk.socket.sent if m["type"] == "vad_state"] == [
+            True,
+            False,
+        ]
+        assert generating["speech_duration_ms"] == pytest.approx(1200, abs=150)
+
+
 async def test_the_click_of_a_microphone_that_opens_is_forgotten():
     clock = ManualClock()
     async with worker_harness(clock=clock, guard_s=0.5) as harness:

@@ -236,7 +236,8 @@ class HalfDuplexRunner:
                     continue
                 await self._hear_with(self._finder, pcm)
                 await self._follow(self._finder)
-                self._early.follow(self._finder)
+                if not self._cold_start.is_undecided:
+                    self._early.follow(self._finder)
         finally:
             self._early.stop()
             watching.cancel()
@@ -269,7 +270,8 @@ class HalfDuplexRunner:
         """What the detector finds in the next sound is `_found`."""
         self._is_hearing = True
         try:
-            self._found.extend(await find(finder, pcm))
+            found = await find(finder, pcm)
+            self._found.extend(self._cold_start.counted(found, finder))
         finally:
             self._is_hearing = False
 
@@ -285,7 +287,7 @@ class HalfDuplexRunner:
             if rest is not None:
                 self._sounds.put_back(rest)
             self._is_hearing = False
-        self._found.extend(start.events(finder))
+        self._found.extend(start.counted([], finder))
         self._is_warm = True
 
     # ---- another worker goes on ------------------------------------------------------------

@@ -69,47 +69,56 @@ class SoundQueue:
 class ColdStart:
     """The first seconds of sound, in which a microphone that opens makes noises.
 
-    The text wants the detector's results ignored for so long, not the sound: whoever speaks at
-    once, or sends a file without pauses, is heard from the first word.
+    Speech that is over before they end is ignored, as the text wants. Speech that lasts beyond them
+    counts, from its first sound. A pause that began in them leaves that open: speech that resumes
+    counts, too.
     Source: service.md 4.3, "Cold start guard".
     """
 
     def __init__(self, guard_s: float) -> None:
-        self._left = round(guard_s * INPUT_RATE_HZ)
-        self._events: list[VadEvent] = []
+        self._guard_samples = self._left = round(guard_s * INPUT_RATE_HZ)
+        self._began: SpeechBegan | None = None
 
     @property
     def is_over(self) -> bool:
         """Whether enough has been heard."""
         return self._left <= 0
 
+    @property
+    def is_undecided(self) -> bool:
+        """Whether the open utterance may still turn out to have ended in the guard."""
+        return self._began is not None
+
     def remembered(self) -> dict[str, Any]:
         """What it knows, as values; for `restore`."""
-        return {"left": self._left, "events": list(self._events)}
+        return {"left": self._left, "began": self._began}
 
     def restore(self, remembered: dict[str, Any]) -> None:
         """Know what another one knew."""
-        self._left, self._events = remembered["left"], remembered["events"]
+        self._left, self._began = remembered["left"], remembered["began"]
 
     async def feed(self, pcm: Pcm, finder: UtteranceFinder) -> Pcm | None:
-        """Hear the next sound; gives what lies behind the guard, if anything does."""
+        """Hear the next sound; returns what lies behind the guard, if anything does."""
         rest = None
         if len(pcm) > self._left:
             rest, pcm = pcm.slice(self._left), pcm.slice(0, self._left)
         self._left -= len(pcm)
-        self._events += await find(finder, pcm)
+        for event in await find(finder, pcm):
+            self._began = event if isinstance(event, SpeechBegan) else None
         return rest
 
-    def events(self, finder: UtteranceFinder) -> list[VadEvent]:
-        """What was found, without bursts too short to be an utterance."""
-        finder.drop_noise()
-        kept: list[VadEvent] = []
-        for event in self._events:
-            match event:
-                case SpeechEnded(utterance=None):
-                    kept.pop()
-                case _:
-                    kept.append(event)
-        if kept and isinstance(kept[-1], SpeechBegan) and not finder.is_speaking:
-            kept.pop()
-        return kept
+    def counted(self, events: list[VadEvent], finder: UtteranceFinder) -> list[VadEvent]:
+        """What of the events after the guard counts, with the beginning of an utterance that began
+        in it and lasts."""
+        began = self._began
+        if began is None:
+            return events
+        if events and isinstance(events[0], SpeechEnded):
+            self._began = None
+            is_over = events[0].at_sample <= self._guard_samples
+            return events[1:] if is_over else [began, *events]
+        pause = finder.pause_start
+        if pause is not None and pause <= self._guard_samples:
+            return events
+        self._began = None
+        return [began, *events]

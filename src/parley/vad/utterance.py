@@ -114,13 +114,6 @@ class UtteranceFinder:
         """Where the pause of the open utterance began, if it pauses."""
         return None if self._speech_start is None else self._pause_start
 
-    def drop_noise(self) -> None:
-        """Forget an open utterance that fell silent before it was long enough to be one."""
-        if self._speech_start is None or self._pause_start is None:
-            return
-        if self._pause_start - self._speech_start < self._min_speech:
-            self.reset()
-
     def reset(self) -> None:
         """Forget everything, also a half-heard utterance."""
         self._detector.reset()
