@@ -280,7 +280,9 @@ def test_this_machines_own_callers_are_not_counted_by_their_address():
 
 def test_ids_made_by_the_server_hold_128_bits():
     assert re.fullmatch(r"q_[0-9a-f]{32}", new_ticket_id())
-    assert re.fullmatch(r"rt_1714200000000\d{39}", RealtimeDialect.new_session_id(1_714_200_000.0))
+    made = RealtimeDialect.new_session_id(1_714_200_000.0)
+    assert re.fullmatch(r"rt_1714200000000_[A-Za-z0-9]{17}", made)
+    assert int(made.split("_")[1]) == 1_714_200_000_000
     assert len({RealtimeDialect.new_session_id(1.0) for _ in range(1000)}) == 1000
 
 

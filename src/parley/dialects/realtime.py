@@ -6,6 +6,7 @@ Source: service.md 4.5; service.md 4.5, 4.6.
 from __future__ import annotations
 
 import secrets
+import string
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import ClassVar, Final, assert_never
@@ -56,6 +57,8 @@ from parley.protocol.legacy import CLOSE_CODES, CLOSE_SENTENCES, CloseReason
 SHORT_SAMPLES: Final = 240
 """Ten milliseconds."""
 
+_ID_LETTERS: Final = string.ascii_letters + string.digits
+
 
 class RealtimeDialect(SoundDialect, RealtimeCallDialect):
     """Units, one `response.*` message each. `session.update` may ask for extensions, too."""
@@ -97,9 +100,10 @@ class RealtimeDialect(SoundDialect, RealtimeCallDialect):
 
     @classmethod
     def new_session_id(cls, now_s: float) -> str:
-        """`rt_{timestamp_ms}` as published, and 39 more digits (129 bits), so that nobody guesses
-        it. All of them are digits, for clients that expect a number there."""
-        return f"rt_{int(now_s * 1000):013d}{secrets.randbelow(10**39):039d}"
+        """`rt_{timestamp_ms}` as published, then `_` and 17 random letters and digits (101 bits):
+        an id that can be guessed would let strangers end sessions."""
+        tail = "".join(secrets.choice(_ID_LETTERS) for _ in range(17))
+        return f"rt_{int(now_s * 1000)}_{tail}"
 
     # ---- client → server -------------------------------------------------------------------
 
