@@ -401,14 +401,57 @@ def test_work_spreads_over_workers():
 
 def test_an_unreachable_worker_does_not_drain_the_queue():
     runtime = House()
-    worker = runtime.worker()
+    worker = runtime.worker("a")
+    runtime.worker("b")
     tickets = [runtime.ask() for _ in range(10)]
+    on_a, on_b, *behind = tickets
+    if held(on_a).worker is not worker:
+        on_a, on_b = on_b, on_a
 
-    runtime.dispatcher.worker_failed(tickets[0])
+    runtime.dispatcher.worker_failed(on_a)
 
     assert worker.view == "offline"
-    assert [ticket.position for ticket in tickets] == list(range(1, 11))
-    assert all(ticket.state == "waiting" for ticket in tickets)
+    assert on_b.state == "leased"
+    assert [ticket.position for ticket in (on_a, *behind)] == list(range(1, 10))
+    assert all(ticket.state == "waiting" for ticket in (on_a, *behind))
+
+
+def test_if_no_worker_can_be_reached_all_are_told_so_and_newcomers_refused():
+    runtime = House()
+    worker = runtime.worker()
+    first, *behind = [runtime.ask() for _ in range(3)]
+
+    runtime.dispatcher.worker_failed(first)
+
+    assert isinstance(first.refusal, WorkerConnectFailed)
+    assert all(isinstance(one.refusal, ServiceUnavailable) for one in behind)
+    with pytest.raises(ServiceUnavailable, match="No worker can be reached"):
+        runtime.ask()
+    runtime.worker_pool.reachable(worker)
+    held(runtime.ask())
+
+
+def test_clients_wait_while_a_worker_that_could_take_them_is_started():
+    runtime = House()
+    runtime.worker("a")
+    runtime.worker_pool.process_begins(1, pid=77)
+    ticket = runtime.ask()
+
+    runtime.dispatcher.worker_failed(ticket)
+
+    assert ticket.state == "waiting"
+
+
+def test_heartbeats_of_an_unreachable_worker_do_not_count_as_a_server_that_serves():
+    runtime = House()
+    worker = runtime.worker()
+    runtime.worker_pool.unreachable(worker)
+    before = runtime.worker_pool.last_alive_at
+    runtime.clock.advance(1)
+
+    runtime.heartbeats(worker)
+
+    assert runtime.worker_pool.last_alive_at == before
 
 
 def test_a_ticket_is_refused_after_the_second_worker_failed():
@@ -537,7 +580,7 @@ def test_no_slot_is_lost_or_given_twice_in_a_random_day(seed: int):
     for _ in range(400):
         match random_.randrange(7):
             case 0 | 1:
-                if len(runtime.queue) < 20:
+                if len(runtime.queue) < 20 and not runtime.worker_pool.is_cut_off:
                     tickets.append(runtime.ask())
             case 2 if tickets:
                 runtime.dispatcher.cancel(random_.choice(tickets))

@@ -144,29 +144,49 @@ async def _unreachable(gateway, name: str):
     return worker
 
 
-async def test_an_unreachable_worker_puts_the_client_back_at_the_head_for_the_next():
+async def test_clients_of_an_unreachable_worker_are_served_by_the_next():
     async with running_gateway() as gateway:
         broken = await _unreachable(gateway, "broken")
         async with (
+            StandInWorker(gateway.url, name="sound", slots=2) as sound,
             connect(gateway.ws(PATHS["realtime"])) as first,
             connect(gateway.ws(PATHS["duplex"])) as second,
         ):
-            queued = await hear(first)
-            behind = await hear(second)
-            async with StandInWorker(gateway.url, name="sound", slots=2) as sound:
-                while (await hear(first))["type"] != "session.queue_done":
-                    pass
-                while (await hear(second))["type"] != "queue_done":
-                    pass
-                assert len(sound.sessions) == 2
-            await broken.leave()
+            while (await hear(first))["type"] != "session.queue_done":
+                pass
+            while (await hear(second))["type"] != "queue_done":
+                pass
+            assert len(sound.sessions) == 2
+        await broken.leave()
 
-    assert (queued["type"], queued["position"], queued["estimated_wait_s"]) == (
-        "session.queued",
-        1,
-        None,
-    )
-    assert behind["type"] == "queued"
+
+async def test_a_client_is_told_that_it_waits_while_a_worker_is_dialled():
+    patient = DialPolicy(attempts=3, pause_s=0.4, open_limit_s=5)
+    async with running_gateway(policy=patient) as gateway:
+        broken = await _unreachable(gateway, "broken")
+        async with connect(gateway.ws(PATHS["realtime"])) as client:
+            messages, code = await end_of(client)
+        await broken.leave()
+
+    assert messages[0]["type"] == "session.queued"
+    assert (messages[-1]["error"]["code"], code) == ("worker_connect_failed", 1013)
+
+
+async def test_an_unreachable_worker_is_found_out_before_a_client_meets_it():
+    async with running_gateway() as gateway, gateway.http() as http:
+        broken = await _unreachable(gateway, "broken")
+        (known,) = gateway.runtime.worker_pool
+        await until(lambda: known.is_unreachable)
+        async with connect(gateway.ws(PATHS["realtime"])) as client:
+            messages, code = await end_of(client)
+        ready = await http.get("/ready")
+        (listed,) = (await http.get("/workers")).json()["workers"]
+        await broken.leave()
+
+    assert (messages[-1]["error"]["code"], code) == ("service_unavailable", 1013)
+    assert ready.status_code == 503
+    assert listed["unreachable"] is True
+    assert listed["url"] == broken.url
 
 
 @pytest.mark.parametrize("dialect", ["realtime", "half_duplex", "chat"])
@@ -181,7 +201,9 @@ async def test_a_second_unreachable_worker_ends_the_wait_with_1013(dialect: str)
             await worker.leave()
 
         last = messages[-1]["error"] if dialect == "realtime" else messages[-1]
-        assert (last["code"], code) == ("worker_connect_failed", 1013)
+        # Which of the two depends on whether the gateway has asked the workers already.
+        assert last["code"] in ("worker_connect_failed", "service_unavailable")
+        assert code == 1013
         assert not any("queue_done" in message["type"] for message in messages)
         assert len(gateway.runtime.queue) == 0
         assert gateway.runtime.worker_pool.leases == []
@@ -193,12 +215,14 @@ async def test_an_unreachable_worker_is_used_again_when_its_health_answers():
         worker.answers_health = False
         gateway.runtime.worker_pool.unreachable(known)
         async with connect(gateway.ws(PATHS["realtime"])) as client:
-            waiting = await hear(client)
-            worker.answers_health = True
+            refused, _ = await end_of(client)
+        worker.answers_health = True
+        await until(lambda: not known.is_unreachable)
+        async with connect(gateway.ws(PATHS["realtime"])) as client:
             while (done := await hear(client))["type"] != "session.queue_done":
                 pass
 
-    assert waiting["type"] == "session.queued"
+    assert refused[-1]["error"]["code"] == "service_unavailable"
     assert done["type"] == "session.queue_done"
 
 

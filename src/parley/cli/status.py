@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import typer
 
 from parley.cli import reach
@@ -30,12 +32,18 @@ def status(
         for index, why in found["waiting_workers"].items():
             typer.echo(f"worker {index}: {why}")
         workers = server.ask("GET", "/workers")["workers"]
+        for one in workers:
+            if one.get("unreachable"):
+                typer.echo(
+                    f"{one['worker_id']}: the gateway cannot connect to {one['url'] or 'it'}. "
+                    "Check `parley worker --advertise` and the firewall."
+                )
         show_table(
             ("worker", "state", "slots", "free", "model", "device", "address"),
             (
                 (
                     one["worker_id"],
-                    "draining" if one["draining"] else one["status"],
+                    _state(one),
                     one["slots"],
                     one["free_slots"],
                     one["model"],
@@ -48,3 +56,9 @@ def status(
         )
     if not ready["ready"]:
         raise typer.Exit(1)
+
+
+def _state(worker: dict[str, Any]) -> str:
+    if worker.get("unreachable"):
+        return "unreachable"
+    return "draining" if worker["draining"] else str(worker["status"])

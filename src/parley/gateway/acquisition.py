@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Final, Generic, Self, TypeVar
 
 from parley.clock import Clock
 from parley.errors import ServiceUnavailable
@@ -22,6 +22,9 @@ from parley.gateway.upstream import UpstreamConnection, UpstreamSettings, upstre
 from parley.gateway.usage import KeyUsage
 from parley.protocol.kinds import Kind
 from parley.tracing import TraceSpan, Tracing
+
+QUIET_S: Final = 0.5
+"""A worker is dialled for so long before its client is told that it waits."""
 
 T = TypeVar("T")
 Received = TypeVar("Received")
@@ -100,16 +103,23 @@ class ClientWatch(Generic[Received]):
         finally:
             stop()
 
-    async def attend(self, work: Coroutine[Any, Any, T]) -> T:
+    async def attend(self, work: Coroutine[Any, Any, T], ticket: Ticket | None = None) -> T:
         """Do `work` while the client is minded.
+
+        Args:
+            ticket: work that takes longer than `QUIET_S` is a wait to the client, who is told so.
 
         Raises:
             Departed: the client left; `work` was cancelled and has ended.
         """
         task = asyncio.create_task(work, name="while the client is minded")
+        timeout_s = None if ticket is None else QUIET_S
+        quiet_until = asyncio.get_running_loop().time() + QUIET_S
         try:
             while not task.done():
-                await self._event(task, timeout_s=None)
+                await self._event(task, timeout_s=timeout_s)
+                if ticket is not None and asyncio.get_running_loop().time() >= quiet_until:
+                    timeout_s = None if task.done() else self.tell(ticket)
             return task.result()
         finally:
             if not task.done():
@@ -276,7 +286,7 @@ class Acquisition:
                 ):
                     connecting = trace.begin("connect", {"parley.worker": lease.worker.worker_id})
                     try:
-                        opened = await watch.attend(upstream.open())
+                        opened = await watch.attend(upstream.open(), ticket)
                     finally:
                         connecting.end()
                     if opened is not None:

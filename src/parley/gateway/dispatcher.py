@@ -25,6 +25,9 @@ ESTIMATES_FRESH_S: Final = 0.2
 """Estimates are recomputed no more often than this while clients ask."""
 
 
+CUT_OFF: Final = "No worker can be reached."
+
+
 class Owner(Protocol):
     """Whose ticket it is: an `asyncio.Task`."""
 
@@ -122,6 +125,8 @@ class Dispatcher:
         away_s = self._clock.monotonic() - self.worker_pool.last_alive_at
         if away_s > self._no_worker_refuse_s:
             raise ServiceUnavailable("No worker is connected.")
+        if self.worker_pool.is_cut_off:
+            raise ServiceUnavailable(CUT_OFF)
         if not self.worker_pool.can_ever_serve(kind):
             raise ServiceUnavailable("No worker offers this way of talking.")
 
@@ -138,7 +143,8 @@ class Dispatcher:
         return was_waiting
 
     def worker_failed(self, ticket: Ticket) -> None:
-        """The leased worker could not be reached: back to the head once, then refused."""
+        """The leased worker could not be reached: back to the head once, then refused. If no other
+        worker can be reached either, it is refused at once, with those behind it."""
         lease = ticket.lease
         if lease is None or ticket.state != "leased":
             return
@@ -146,7 +152,8 @@ class Dispatcher:
         if not lease.is_lost:
             self.worker_pool.unreachable(lease.worker)
         # Before the release wakes the dispatcher, so that nobody overtakes.
-        if ticket.failed_workers < WORKERS_TO_TRY and not self._is_closed:
+        may_wait = not self._is_closed and not self.worker_pool.is_cut_off
+        if ticket.failed_workers < WORKERS_TO_TRY and may_wait:
             self.queue.put_back(ticket)
         else:
             ticket.state = "refused"
@@ -207,6 +214,9 @@ class Dispatcher:
     def _match(self) -> None:
         if self._is_closed or self.is_paused:
             return
+        if self.worker_pool.is_cut_off:
+            self._refuse_waiting()
+            return
         for ticket in list(self.queue):
             lease = self.worker_pool.lease(
                 ticket.kind,
@@ -224,6 +234,14 @@ class Dispatcher:
                     return
                 continue
             self._assign(ticket, lease)
+
+    def _refuse_waiting(self) -> None:
+        """No worker can be reached. Sessions that lost their worker have a time of their own."""
+        for ticket in [one for one in self.queue if one.fingerprint is None]:
+            self.queue.leave(ticket)
+            ticket.state = "refused"
+            ticket.refusal = ServiceUnavailable(CUT_OFF)
+            ticket.changed.notify()
 
     def _assign(self, ticket: Ticket, lease: Lease) -> None:
         ticket.lease = lease

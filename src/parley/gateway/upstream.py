@@ -127,6 +127,7 @@ class UpstreamConnection:
                 log.warning(
                     "worker not reached",
                     worker=self.lease.worker.worker_id,
+                    url=self.lease.worker.hello.url,
                     attempt=attempt + 1,
                     why=str(failure),
                 )

@@ -187,13 +187,29 @@ class WorkerControl:
         self._send(worker, Leave(grace_s))
 
     async def probe_forever(self) -> None:
-        """Take workers back that could not be reached, once they answer for themselves."""
+        """Ask new workers, and those that could not be reached, whether they answer at their
+        address."""
         while True:
             await asyncio.sleep(self._probe_every_s)
-            for worker in self._worker_pool:
-                if worker.is_unreachable and worker.is_connected and await _is_up(worker):
-                    log.info("worker reachable again", worker=worker.worker_id)
-                    self._worker_pool.reachable(worker)
+            for worker in list(self._worker_pool):
+                if worker.is_connected and (worker.is_unreachable or not worker.was_reached):
+                    await self._probe(worker)
+
+    async def _probe(self, worker: Worker) -> None:
+        worker.was_reached = await _is_up(worker)
+        if worker.was_reached and worker.is_unreachable:
+            log.info("worker reachable again", worker=worker.worker_id)
+            self._worker_pool.reachable(worker)
+        elif not worker.was_reached and not worker.is_unreachable:
+            log.error(
+                "worker_unreachable",
+                worker=worker.worker_id,
+                url=worker.hello.url,
+                hint="The worker connects to the gateway, but the gateway cannot connect to the "
+                "worker's address. Check `parley worker --advertise` and the firewall.",
+            )
+            self._worker_pool.unreachable(worker)
+            self._worker_pool.changed.notify()
 
     async def _look_after(self, worker: Worker) -> None:
         """A worker whose control socket broke: where nobody listens at its address any more, its

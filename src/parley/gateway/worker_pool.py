@@ -119,6 +119,8 @@ class Worker:
     last_seen_time: float
     heartbeat: Heartbeat | None = None
     is_connected: bool = True
+    was_reached: bool = False
+    """It has answered at its address since it joined."""
     is_unreachable: bool = False
     """Its session socket could not be opened; it gets no work until a probe succeeds."""
     is_silent: bool = False
@@ -509,6 +511,16 @@ class WorkerPool:
         return not usable or any(worker.offers(kind) for worker in usable)
 
     @property
+    def is_cut_off(self) -> bool:
+        """True if workers are connected, none of them can be reached, and none is being started."""
+        connected = [worker for worker in self._workers.values() if worker.is_connected]
+        return (
+            bool(connected)
+            and all(worker.is_unreachable for worker in connected)
+            and not self._promising
+        )
+
+    @property
     def can_take(self) -> bool:
         """Whether a worker is there that takes sessions, perhaps after those that it has."""
         now = self._clock.monotonic()
@@ -601,7 +613,8 @@ class WorkerPool:
         worker.is_silent = False
         worker.last_seen = self._clock.monotonic()
         worker.last_seen_time = self._clock.time()
-        self.last_alive_at = worker.last_seen
+        if worker.is_usable:
+            self.last_alive_at = worker.last_seen
         self.alive.notify(worker)
 
     @property

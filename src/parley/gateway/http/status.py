@@ -73,6 +73,9 @@ class WorkerInfo(BaseModel):
     slots: int = Field(examples=[4])
     free_slots: int = Field(examples=[3])
     draining: bool = Field(False, description="gets no new work, by an admin's wish")
+    unreachable: bool = Field(
+        False, description="connected, but the gateway cannot connect to its address"
+    )
     total_requests: int = Field(examples=[118])
     avg_inference_time_ms: float = Field(examples=[412.5])
     last_heartbeat: str = Field(examples=["2026-11-20T17:43:12.000+00:00"])
@@ -201,6 +204,7 @@ def worker_info(worker: Worker, *, is_admin: bool) -> WorkerInfo:
         slots=worker.slots,
         free_slots=worker.free_slots,
         draining=worker.is_draining,
+        unreachable=worker.is_connected and worker.is_unreachable,
         total_requests=max(
             worker.total_requests, worker.heartbeat.total_requests if worker.heartbeat else 0
         ),
