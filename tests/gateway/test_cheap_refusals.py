@@ -130,7 +130,7 @@ async def test_a_token_in_a_trailer_opens_nothing(trailer: bytes):
     assert opened.split()[1] == b"200"
 
 
-async def test_a_trailer_does_not_say_from_where_or_who():
+async def test_a_trailer_does_not_say_from_where_or_who(monkeypatch: pytest.MonkeyPatch):
     seen = []
     async with running_gateway(security={"trust_proxy": True}) as gateway:
         admission = gateway.runtime.admission
@@ -140,7 +140,7 @@ async def test_a_trailer_does_not_say_from_where_or_who():
             seen.append(dict(headers))
             return address_of(peer, headers)
 
-        admission.address_of = noted
+        monkeypatch.setattr(admission, "address_of", noted)
         async with raw_client(gateway.gateway.port) as client:
             trailers = b"X-Forwarded-For: 9.9.9.9\r\nX-Forwarded-User: eve"
             await client.send(TRAILING % (b"POST /api/queue", b"", trailers))

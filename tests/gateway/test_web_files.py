@@ -140,7 +140,7 @@ def test_what_lies_in_memory_is_small(web: Path):
     assert gzip.decompress(files._packed[str(web / "big.js")].body).decode() == SCRIPT
 
 
-def test_a_page_is_made_once_and_then_costs_a_look_up():
+def test_a_page_is_made_once_and_then_costs_a_look_up(monkeypatch: pytest.MonkeyPatch):
     files = WebFiles(WEB)
     scope = {
         "type": "http",
@@ -148,8 +148,13 @@ def test_a_page_is_made_once_and_then_costs_a_look_up():
         "headers": [(b"accept-encoding", b"gzip"), (b"accept-language", b"en")],
     }
     first = files.page(WEB / "index.html", scope)
-    looked = []
-    files._at_its_version = lambda *asked: looked.append(asked)  # type: ignore[method-assign]
+    looked: list[tuple[Path, str, str]] = []
+
+    def made_again(path: Path, root: str, language: str) -> str:
+        looked.append((path, root, language))
+        return ""
+
+    monkeypatch.setattr(files, "_at_its_version", made_again)
     began_s = time.process_time()
     for _ in range(100):
         again = files.page(WEB / "index.html", scope)
