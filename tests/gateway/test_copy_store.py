@@ -486,7 +486,7 @@ class Worker:
     def change_limits(self, limits: Mapping[str, Any]) -> None:
         """None are known."""
 
-    def leave(self, grace_s: float) -> None:
+    def leave(self, grace_s: float, *, moves: bool) -> None:
         """It stays."""
 
     async def begin(self) -> None:

@@ -1,4 +1,4 @@
-"""A worker is drained or killed in the middle of conversations: another one goes on with them."""
+"""A worker is drained, killed or asked to stop during conversations: another one goes on."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ async def talk(client: WaitingClient, name: str, path: str) -> WaitingClient:
 
 
 async def test_a_worker_that_goes_changes_nothing(apart: Apart) -> None:
-    """The first is drained, the second is killed; each time another one goes on."""
+    """The first is drained, the second killed, the third asked to stop: another one goes on."""
     apart.start_worker(0, *FLAGS)
     there, go_on = asyncio.Semaphore(0), asyncio.Event()
 
@@ -93,14 +93,21 @@ async def test_a_worker_that_goes_changes_nothing(apart: Apart) -> None:
 
     whole = {name: await client(name) for name in DIALECTS}
 
-    async def goes_on(index: int, go: Callable[[], None]) -> Process:
-        """Start worker `index` in the middle of conversations, whose worker then goes."""
+    async def goes_on(index: int, go: Callable[[], object], *, is_late: bool = False) -> Process:
+        """Start worker `index` in the middle of conversations, whose worker then goes.
+
+        Args:
+            is_late: it is started when the other one has gone.
+        """
         go_on.clear()
         talks = {name: client(name, len(whole[name].heard) // 2) for name in DIALECTS}
         for _ in DIALECTS:
             await there.acquire()
+        if is_late:
+            await asyncio.to_thread(go)
         next_worker = await asyncio.to_thread(apart.start_worker, index, *FLAGS)
-        await asyncio.to_thread(go)
+        if not is_late:
+            await asyncio.to_thread(go)
         go_on.set()
         for name, talking in talks.items():
             after = await talking
@@ -110,4 +117,11 @@ async def test_a_worker_that_goes_changes_nothing(apart: Apart) -> None:
         return next_worker
 
     second = await goes_on(1, lambda: drain(apart))
-    await goes_on(2, lambda: second.send(signal.SIGKILL))
+    third = await goes_on(2, lambda: second.send(signal.SIGKILL))
+    fourth = await goes_on(3, lambda: third.send(signal.SIGTERM))
+
+    def end() -> None:
+        fourth.send(signal.SIGTERM)
+        assert fourth.popen.wait(HANG_S) == 0
+
+    await goes_on(4, end, is_late=True)

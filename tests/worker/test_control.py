@@ -78,7 +78,7 @@ class Reporter:
         self.orders.append(order)
         return order.lease_id == "here"
 
-    def leave(self, grace_s: float) -> None:
+    def leave(self, grace_s: float, *, moves: bool) -> None:
         self.orders.append(grace_s)
 
 

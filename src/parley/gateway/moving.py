@@ -19,6 +19,7 @@ from parley.gateway.rebuilding import Rebuilding
 from parley.gateway.worker_pool import Lease, Worker
 
 LOOK_EVERY_S: Final = 0.5
+MOVES_AT_ONCE: Final = 16
 TAKE_S: Final = 2.0
 """How long the session may take to come for its slot."""
 
@@ -92,10 +93,15 @@ class Moving:
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     async def _empty(self, worker: Worker) -> None:
-        for lease_id in list(worker.leases):
-            lease = worker.leases.get(lease_id)
-            if lease is not None and self._kept.can_be_rebuilt(lease):
-                await self._move(lease_id, lease)
+        at_once = asyncio.Semaphore(MOVES_AT_ONCE)
+
+        async def move(lease_id: str) -> None:
+            async with at_once:
+                lease = worker.leases.get(lease_id)
+                if lease is not None and self._kept.can_be_rebuilt(lease):
+                    await self._move(lease_id, lease)
+
+        await asyncio.gather(*(move(lease_id) for lease_id in list(worker.leases)))
 
     async def _move(self, lease_id: str, lease: Lease) -> None:
         worker, fingerprint = lease.worker, self._copies.fingerprint(lease_id)

@@ -254,6 +254,7 @@ class GatewayRuntime:
             hand_over=self.worker_control.hand_over,
             end=self.worker_control.end_doubled,
         )
+        self.worker_control.leaving.listen(self.moving.begin)
         self.kept_sessions.doubled.listen(self.worker_control.end_doubled)
         session_relay = SessionRelay(
             kept=self.kept_sessions, metrics=self.metrics, clock=self.clock

@@ -19,6 +19,7 @@ from parley.gateway.admission import Admission, is_local, names_loopback
 from parley.gateway.copies import Copies
 from parley.gateway.copy_store_process import CopyStoreProcess
 from parley.gateway.metrics import Metrics
+from parley.gateway.signals import Signal
 from parley.gateway.tls import worker_context
 from parley.gateway.worker_pool import Lease, Worker, WorkerPool
 from parley.protocol.control import (
@@ -79,6 +80,8 @@ class WorkerControl:
         self._probe_every_s = probe_every_s
         self.store_id = ""
         """What workers are told of our data folder."""
+        self.leaving: Signal[Worker] = Signal()
+        """A worker that ends, asked by somebody other than this gateway."""
         self._answers: dict[str, asyncio.Future[bool]] = {}
         self._limits: dict[str, Any] | None = None
         """What workers were told to hold sessions to; None: what they began with."""
@@ -184,7 +187,7 @@ class WorkerControl:
 
     def restart(self, worker: Worker, grace_s: float) -> None:
         """Ask one worker to finish; whoever started it starts it again."""
-        self._send(worker, Leave(grace_s))
+        self._send(worker, Leave(grace_s, moves=True))
 
     async def probe_forever(self) -> None:
         """Ask new workers, and those that could not be reached, whether they answer at their
@@ -261,6 +264,9 @@ class WorkerControl:
             case Heartbeat():
                 self._metrics.heartbeat(message)
                 self._worker_pool.heard(worker, message)
+                if message.is_leaving and not worker.is_draining:
+                    self._worker_pool.drain(worker, True)
+                    self.leaving.notify(worker)
             case SessionPhase():
                 self._worker_pool.phase(worker, message)
             case StopResult(request_id=request_id, stopped=stopped):

@@ -268,6 +268,8 @@ class Heartbeat(msgspec.Struct, tag="heartbeat", frozen=True):
     """What running sessions have generated so far, by lease; those with nothing are left out."""
     device_memory: DeviceMemory | None = None
     """None on a CPU."""
+    is_leaving: bool = False
+    """The worker ends: it gets nothing new, and its sessions are moved."""
     recordings_waiting: int | None = None
     """Recordings on the worker's disk that the gateway is to take over; None where both share a
     data folder."""
@@ -363,6 +365,8 @@ class Leave(msgspec.Struct, tag="leave", frozen=True):
     """Finish: refuse new sessions, end the running ones within `grace_s`, exit."""
 
     grace_s: float = 20.0
+    moves: bool = False
+    """Sessions may go on at other workers: the gateway stays."""
 
 
 FromWorker = Hello | SessionPhase | Heartbeat | StopResult | Goodbye

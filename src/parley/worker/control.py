@@ -124,7 +124,7 @@ class Reporter(Protocol):
         """Of sessions that begin from now on."""
         ...
 
-    def leave(self, grace_s: float) -> None:
+    def leave(self, grace_s: float, *, moves: bool) -> None:
         """Begin to finish."""
         ...
 
@@ -334,7 +334,7 @@ class ControlLink:
             case ChangeLimits(limits=limits):
                 self._reporter.change_limits(limits)
             case Leave():
-                self._reporter.leave(order.grace_s)
+                self._reporter.leave(order.grace_s, moves=order.moves)
 
 
 def socket_url(gateway_url: str) -> str:

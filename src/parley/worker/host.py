@@ -66,6 +66,9 @@ CLEANUP_GRACE_S: Final = 4.0
 """A newcomer waits this long for a session that is being cleaned up: less than a gateway waits for
 the answer to its handshake."""
 
+MOVE_S: Final = 10.0
+"""A worker that ends gives its sessions at least so long to move to others."""
+
 ENDED_LIMIT: Final = 64
 """Ended sessions whose clients may still ask what became of them."""
 
@@ -166,7 +169,9 @@ class Host:
     _ended: dict[str, _Held] = field(default_factory=dict)
     """Sessions that have ended, newest last: their clients are told so."""
     _is_leaving: bool = False
-    _emptied: asyncio.Event = field(default_factory=asyncio.Event)
+    _may_move: bool = True
+    _parted: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when a session has ended, or the way in which this worker leaves has changed."""
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     # ---- a session -------------------------------------------------------------------------
@@ -192,7 +197,6 @@ class Host:
         hold it to its end. The client comes by `attach`."""
         with logs.bind_session(lease.session_id, dialect=lease.dialect):
             held = self._held[lease.lease_id] = _Held(lease)
-            self._emptied.clear()
             await self._hold(held, socket, slot, rebuilt=RebuiltCopy(socket))
 
     async def hold(self, lease: LeasedSlot, slot: EngineSlotHandle, socket: SessionSocket) -> None:
@@ -200,7 +204,6 @@ class Host:
         with logs.bind_session(lease.session_id, dialect=lease.dialect):
             self.meter.count_request()
             held = self._held[lease.lease_id] = _Held(lease)
-            self._emptied.clear()
             await self._hold(held, socket, slot)
 
     async def _hold(
@@ -447,8 +450,7 @@ class Host:
             self._held.pop(held.lease.lease_id, None)
             self._remember_ended(held)
             self._enter(held, Phase.ENDED)
-            if not self._held:
-                self._emptied.set()
+            self._parted.set()
 
     def _begin_recording(self, lease: LeasedSlot) -> SessionRecorder | None:
         if self.recordings is None:
@@ -636,6 +638,7 @@ class Host:
             interruptions=counted.interruptions,
             recording="off" if self.recordings is None else self.recordings.state,
             recording_lost=0 if self.recordings is None else self.recordings.take_lost(),
+            is_leaving=self._is_leaving and self._may_move,
             recordings_waiting=None if self.finished is None else self.finished.waiting,
             tokens={
                 lease_id: held.meter.tokens
@@ -689,37 +692,65 @@ class Host:
             return
         _log.info("limits changed")
 
-    def leave(self, grace_s: float, drain_s: float = 0.0) -> None:
+    def leave(self, grace_s: float, drain_s: float = 0.0, *, moves: bool = True) -> None:
         """Take no more sessions, end the running ones, then set `leaving`.
 
-        Everything that runs may go on for `drain_s`. Then requests that are being answered may
-        finish within `grace_s`; conversations, which have no end of their own, end.
+        Everything that runs may go on for `drain_s`. Meanwhile, and for `MOVE_S` at least, the
+        gateway moves sessions that can resume to other workers; those left are handed over, to go
+        on from their copies when a slot is free. Then requests that are being answered may finish
+        within `grace_s`; conversations, which have no end of their own, end.
+
+        Args:
+            moves: False: nothing can go on elsewhere, the gateway ends as well. May be said later.
         """
+        self._may_move = self._may_move and moves
+        self._parted.set()
         if not self._is_leaving:
             self._is_leaving = True
             self._spawn(self._leave(grace_s, drain_s))
+            self.report(self.heartbeat())
 
     async def _leave(self, grace_s: float, drain_s: float) -> None:
-        if not self._held:
-            self._emptied.set()
         if drain_s:
             self.announce_end(drain_s)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(drain_s):
-                    await self._emptied.wait()
-        for held in list(self._held.values()):
-            if held.lease.kind is not Kind.CHAT and held.session is not None:
+            await self._until(lambda: not self._held, drain_s)
+        await self._until(lambda: not (self._may_move and self._movable()), MOVE_S - drain_s)
+        handed_over = await self._hand_over_rest()
+        for lease_id, held in list(self._held.items()):
+            is_request = held.lease.kind is Kind.CHAT
+            if not is_request and held.session is not None and lease_id not in handed_over:
                 held.session.end(SessionEnded("server_shutdown"))
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(grace_s):
-                await self._emptied.wait()
-        for held in list(self._held.values()):
-            if held.session is not None:
+        await self._until(lambda: self._held.keys() <= handed_over, grace_s)
+        for lease_id, held in list(self._held.items()):
+            if held.session is not None and lease_id not in handed_over:
                 held.session.end(SessionEnded("server_shutdown"))
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self.cleanup_limit_s):
-                await self._emptied.wait()
+        await self._until(lambda: self._held.keys() <= handed_over, self.cleanup_limit_s)
         self.leaving.set()
+
+    async def _until(self, is_so: Callable[[], bool], limit_s: float) -> None:
+        """Wait until it is so; looked at when a session has ended."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, limit_s)):
+                while not is_so():
+                    self._parted.clear()
+                    await self._parted.wait()
+
+    def _movable(self) -> dict[str, ResumableSocket]:
+        """Sessions that could go on at another worker, by lease."""
+        return {
+            lease_id: held.socket
+            for lease_id, held in self._held.items()
+            if held.copy is not None and held.socket is not None and held.socket.is_enabled
+        }
+
+    async def _hand_over_rest(self) -> set[str]:
+        """Stop what can resume between two turns or units, with everything in its copy; the leases
+        of these sessions. They are not ended: to the gateway they are lost with this process."""
+        if not self._may_move:
+            return set()
+        left = self._movable()
+        done = await asyncio.gather(*(socket.hand_over() for socket in left.values()))
+        return {lease_id for lease_id, is_done in zip(left, done, strict=True) if is_done}
 
     def _session(self, lease_id: str) -> Session | None:
         held = self._held.get(lease_id)

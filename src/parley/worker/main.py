@@ -397,7 +397,7 @@ class WorkerProcess:
             if failed is not None:
                 _log.error("worker failed", why=_FAILURES[failed])
                 # Others on this worker hear that it is over, if they still can.
-                host.leave(0.0)
+                host.leave(0.0, moves=False)
                 await host.leaving.wait()
                 return FAILED
             if waits["stop"].done():
