@@ -25,7 +25,22 @@ Json = dict[str, Any]
 JPEG = base64.b64encode(encode_jpeg(np.zeros((24, 32, 3), np.uint8))).decode()
 PCM16 = base64.b64encode(bytes(4800)).decode()
 F32 = base64.b64encode(bytes(4 * 16_000)).decode()
-JUNK: list[Any] = [None, True, -1, 10**30, 1e300, "", "!", "x" * 70_000, [], {}, [[]], {"a": {}}]
+DEEP = json.loads("[" * 330 + "]" * 330)
+JUNK: list[Any] = [
+    None,
+    True,
+    -1,
+    10**30,
+    1e300,
+    "",
+    "!",
+    "x" * 70_000,
+    [],
+    {},
+    [[]],
+    {"a": {}},
+    DEEP,
+]
 
 VOICE = {"output": {"voice": "alloy", "format": {"type": "audio/pcm", "rate": 24_000}}}
 HEARING = {

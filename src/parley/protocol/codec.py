@@ -33,6 +33,9 @@ from parley.errors import (
 SAMPLE_BYTES: Final = 4
 """One float32 sample, little-endian."""
 
+MESSAGE_DEPTH_LIMIT: Final = 64
+"""Levels of a message of any kind. Code that walks or copies one may be recursive, so that deeper
+ones are refused where they are read."""
 DEPTH_LIMIT: Final = 32
 """Deepest nesting we look into; the deepest published message has five levels."""
 
@@ -61,12 +64,35 @@ def parse(raw: bytes | bytearray | str) -> Any:
     """JSON text to plain values.
 
     Raises:
-        InvalidJson: not JSON, not UTF-8, or nested too deeply to be a message.
+        InvalidJson: not JSON, not UTF-8, or nested so deeply that the parser gives up.
+        InvalidPayload: more than `MESSAGE_DEPTH_LIMIT` levels.
     """
     try:
-        return msgspec.json.decode(raw)
+        value = msgspec.json.decode(raw)
     except (msgspec.MsgspecError, RecursionError, UnicodeError):
         raise InvalidJson from None
+    if _is_deeper(value, raw, MESSAGE_DEPTH_LIMIT):
+        raise InvalidPayload("The message is nested too deeply.")
+    return value
+
+
+def _is_deeper(value: Any, raw: bytes | bytearray | str, limit: int) -> bool:
+    """True if `value`, read from `raw`, is nested more than `limit` levels deep."""
+    brackets = ("{", "[") if isinstance(raw, str) else (b"{", b"[")
+    if sum(raw.count(one) for one in brackets) <= limit:  # type: ignore[arg-type]
+        return False
+    level = [value]
+    for _ in range(limit):
+        level = [
+            inner
+            for one in level
+            if isinstance(one, dict | list)
+            for inner in (one.values() if isinstance(one, dict) else one)
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return False
+    return True
 
 
 def type_of(raw: bytes | str) -> str:
