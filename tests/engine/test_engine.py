@@ -9,7 +9,7 @@ from tests.support.scripted_model import ScriptedModel
 from parley.engine import Engine
 from parley.engine.model import DeviceFault
 from parley.engine.segments import Text
-from parley.engine.work import Ending, Generate, Prefill, Stage, StartSession, StepUnit, Unit
+from parley.engine.work import Ending, Generate, Prefill, Stage, StartSession, StepUnit, WholeUnit
 from parley.errors import ContextFull, InferenceFailed, ServiceUnavailable, SetupError, SlotLost
 
 HELLO = [Text("hello")]
@@ -193,7 +193,7 @@ async def test_a_closed_seat_takes_no_work():
             handle.step_unit(StepUnit())
 
 
-UNIT = Unit(Prefill((*HELLO, *HELLO), takes_checkpoint=True), StepUnit())
+UNIT = WholeUnit(Prefill((*HELLO, *HELLO), takes_checkpoint=True), StepUnit())
 
 
 async def test_a_unit_is_one_request_with_both_results():

@@ -36,7 +36,7 @@ from parley.engine.work import (
     StartResult,
     StartSession,
     StepUnit,
-    Unit,
+    WholeUnit,
 )
 from parley.errors import InferenceFailed, ParleyError, ServiceUnavailable, SetupError, SlotLost
 from parley.media.room import require_text_room
@@ -295,7 +295,7 @@ class EngineSlotHandle:
     def step_unit(self, command: StepUnit, *, due_s: float | None = None) -> Decoding:
         return self._submit(command, due_s)
 
-    def unit(self, command: Unit, *, due_s: float | None = None) -> Decoding:
+    def unit(self, command: WholeUnit, *, due_s: float | None = None) -> Decoding:
         self._require_room(command.prefill.segments)
         return self._submit(command, due_s)
 

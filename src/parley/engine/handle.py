@@ -20,7 +20,7 @@ from parley.engine.work import (
     StartResult,
     StartSession,
     StepUnit,
-    Unit,
+    WholeUnit,
 )
 
 
@@ -93,7 +93,7 @@ class SlotHandle(Protocol):
 
     def step_unit(self, command: StepUnit, *, due_s: float | None = None) -> Decoding: ...
 
-    def unit(self, command: Unit, *, due_s: float | None = None) -> Decoding:
+    def unit(self, command: WholeUnit, *, due_s: float | None = None) -> Decoding:
         """Prefill and decision in one request; the result has `prefilled`."""
         ...
 

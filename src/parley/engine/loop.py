@@ -31,7 +31,7 @@ from parley.engine.work import (
     PrefillResult,
     Result,
     Stage,
-    Unit,
+    WholeUnit,
     Work,
 )
 from parley.errors import BadInput, ContextFull, InferenceFailed, ParleyError, SlotLost
@@ -80,7 +80,7 @@ class Clear:
     """Forget the session and free what it took; the slot stays held."""
 
 
-Command = Work | Unit | TakeCheckpoint | CanRollBack | RollBack | Clear
+Command = Work | WholeUnit | TakeCheckpoint | CanRollBack | RollBack | Clear
 """What a slot can be asked to do. Runs in the order of submission, slot by slot."""
 
 
@@ -162,7 +162,7 @@ class EngineLoop:
         """Put a request at the end of its slot's queue."""
         if self._prepare_ahead is not None:
             command = request.command
-            prefill = command.prefill if isinstance(command, Unit) else command
+            prefill = command.prefill if isinstance(command, WholeUnit) else command
             if isinstance(prefill, Prefill):
                 self._prepare_ahead(prefill)
         self._post(self._enqueue, request)
@@ -314,7 +314,7 @@ class EngineLoop:
             case Clear():
                 self._model.close(row)
                 self._finish(request, None)
-            case Unit(prefill):
+            case WholeUnit(prefill):
                 self._work(request, prefill)
             case _:
                 self._work(request, command)
@@ -390,7 +390,7 @@ class EngineLoop:
         if request.job.stage is None:
             result = request.job.result
             assert result is not None, "a finished job has a result"
-            if isinstance(request.command, Unit) and isinstance(result, PrefillResult):
+            if isinstance(request.command, WholeUnit) and isinstance(result, PrefillResult):
                 request.prefilled = dataclasses.replace(result, checkpoint=request.checkpoint)
                 self._work(request, request.command.step)
                 return

@@ -157,7 +157,7 @@ class StepUnit:
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
+class WholeUnit:
     """Append a unit and decide about it, as one request to the engine: models get the two parts.
 
     If the model fails on either, and `prefill` takes a checkpoint, the slot is rolled back to it.
@@ -230,8 +230,8 @@ class GenerateResult:
         chosen: as in `PrefillResult`.
         needs_sound_s: how much of the live sound that came last is still to be listened to: the
             utterance that goes on. What came before has become `chosen`; None: all is needed.
-        prefilled: the unit's own prefill (`Unit`), whose time is part of `timings`; None: a prefill
-            was a request of its own.
+        prefilled: the unit's own prefill (`WholeUnit`), whose time is part of `timings`; None: a
+            prefill was a request of its own.
     """
 
     ending: Ending

@@ -186,8 +186,10 @@ class WorkerControl:
             self._send(worker, Leave(grace_s))
 
     def restart(self, worker: Worker, grace_s: float) -> None:
-        """Ask one worker to finish; whoever started it starts it again."""
-        self._send(worker, Leave(grace_s, moves=True))
+        """Ask one worker to finish; its supervisor starts it again. Its calls move if there is
+        another worker."""
+        others = (other for other in self._worker_pool if other is not worker)
+        self._send(worker, Leave(grace_s, moves=any(other.is_usable for other in others)))
 
     async def probe_forever(self) -> None:
         """Ask new workers, and those that could not be reached, whether they answer at their

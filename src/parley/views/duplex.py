@@ -26,7 +26,7 @@ from parley.engine.work import (
     Stage,
     StartSession,
     StepUnit,
-    Unit,
+    WholeUnit,
     Window,
 )
 from parley.errors import InferenceFailed, InvalidRequest, SlotLost
@@ -264,7 +264,7 @@ class DuplexView:
             return self._nothing(end_of_turn=self._is_stopped)
         self._due_s = due_s
         self._segments = self._segments_of(audio, frames, text, max_slice_nums)
-        unit = Unit(
+        unit = WholeUnit(
             Prefill(self._segments, takes_checkpoint=True, again=again and again.prefill),
             StepUnit(force_listen, again=again and again.step),
         )
@@ -405,7 +405,7 @@ class DuplexView:
 
     async def _decide_again(self, unit: _Unit, command: StepUnit) -> None:
         prefill = Prefill(unit.segments, takes_checkpoint=True)
-        decoded, _ = await self._decided(self._slot.unit(Unit(prefill, command)))
+        decoded, _ = await self._decided(self._slot.unit(WholeUnit(prefill, command)))
         await self._slot.finalize()
         if decoded.prefilled is not None and decoded.prefilled.checkpoint is not None:
             self._kept.append(_Unit(decoded.prefilled.checkpoint, unit.segments, command.say))

@@ -22,7 +22,7 @@
  */
 /** @template M @template {keyof M} F @typedef {Omit<M, F> & Record<F, string | Uint8Array>} WithSound */
 export const UNIT_SAMPLES: 16000;
-/** Tokens a context can hold. Source: realtime_video_protocol.txt. */
+/** Tokens a context can hold. Source: service.md 4.5. */
 export const CONTEXT_TOKENS: 8192;
 export class DuplexClient extends LegacyConnection {
     /**
