@@ -78,8 +78,11 @@ def parse(raw: bytes | bytearray | str) -> Any:
 
 def _is_deeper(value: Any, raw: bytes | bytearray | str, limit: int) -> bool:
     """True if `value`, read from `raw`, is nested more than `limit` levels deep."""
-    brackets = ("{", "[") if isinstance(raw, str) else (b"{", b"[")
-    if sum(raw.count(one) for one in brackets) <= limit:  # type: ignore[arg-type]
+    if isinstance(raw, str):
+        brackets = raw.count("{") + raw.count("[")
+    else:
+        brackets = raw.count(b"{") + raw.count(b"[")
+    if brackets <= limit:
         return False
     level = [value]
     for _ in range(limit):
