@@ -19,6 +19,7 @@ from parley.errors import OriginForbidden, TooManySessions, Unauthorized
 from parley.gateway.admission import Admission
 from parley.protocol.control import CONTROL_PATH, SECRET_HEADER
 from parley.settings import SecuritySettings
+from parley.transport.clients import OpenConnections, network_of
 from parley.transport.http import BoundedHttp
 
 
@@ -404,6 +405,18 @@ def test_a_visit_counts_only_while_it_lasts():
         assert runtime.sessions_by_address == {"a": 1}
 
     assert runtime.sessions_by_address == {}
+
+
+def test_a_customer_of_ipv6_is_one_address_to_every_limit():
+    runtime, opened = admission(sessions=1), OpenConnections(1)
+
+    with runtime.visit("2001:db8::1"), pytest.raises(TooManySessions):
+        runtime.visit("2001:db8::2").__enter__()
+    with runtime.visit("2001:db8::1"), runtime.visit("2001:db8:0:1::1"):
+        pass
+
+    assert opened.enter(network_of("2001:db8::1"))
+    assert not opened.enter(network_of("2001:db8::2"))
 
 
 # Certificates

@@ -25,7 +25,7 @@ Json = dict[str, Any]
 JPEG = base64.b64encode(encode_jpeg(np.zeros((24, 32, 3), np.uint8))).decode()
 PCM16 = base64.b64encode(bytes(4800)).decode()
 F32 = base64.b64encode(bytes(4 * 16_000)).decode()
-DEEP = json.loads("[" * 330 + "]" * 330)
+DEEP = json.loads("[" * 480 + "]" * 480)
 JUNK: list[Any] = [
     None,
     True,

@@ -25,6 +25,7 @@ from parley.errors import (
 )
 from parley.protocol.control import SECRET_HEADER
 from parley.settings import SecuritySettings
+from parley.transport import network_of
 
 PORTS = {"http": 80, "https": 443}
 
@@ -124,8 +125,9 @@ class Admission:
         """Count a session of `address` (or of whoever else is counted) while the block runs.
 
         Raises:
-            TooManySessions: it has as many as one address may have.
+            TooManySessions: it has as many as one address, or /64 of IPv6, may have.
         """
+        address = network_of(address)
         held, limit = self._inside[address], limit or self._sessions_per_client
         if held >= limit:
             raise TooManySessions(held, limit)

@@ -1,12 +1,10 @@
 """How often somebody may do something.
 
-A token bucket per caller: a full minute's worth may come at once, and refills evenly. Addresses of
-IPv6 count by their /64, which is what one customer of a provider is given.
+A token bucket per caller: a full minute's worth may come at once, and refills evenly.
 """
 
 from __future__ import annotations
 
-import ipaddress
 from typing import Final
 
 from parley.clock import Clock
@@ -45,16 +43,3 @@ class RateLimit:
     def _left(self, caller: str, now_s: float) -> float:
         left, at_s = self._buckets.get(caller, (float(self.per_minute), now_s))
         return min(self.per_minute, left + (now_s - at_s) * self.per_minute / 60)
-
-
-def network_of(address: str) -> str:
-    """Who an address belongs to, as far as it tells; what is no address is itself."""
-    try:
-        parsed = ipaddress.ip_address(address)
-    except ValueError:
-        return address
-    if isinstance(parsed, ipaddress.IPv6Address):
-        if parsed.ipv4_mapped is not None:
-            return str(parsed.ipv4_mapped)
-        return str(ipaddress.ip_network((parsed, 64), strict=False))
-    return address

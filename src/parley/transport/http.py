@@ -14,7 +14,7 @@ from typing import Any, Final
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from parley.transport.clients import OpenConnections
+from parley.transport.clients import OpenConnections, network_of
 
 HEAD_LIMIT_S: Final = 20.0
 """From the connection to the end of its first request's head; later ones have uvicorn's keep-alive
@@ -77,7 +77,7 @@ class BoundedHttp(HttpToolsProtocol):
 
     @property
     def _address(self) -> str:
-        return self.client[0] if self.client else "unknown"
+        return network_of(self.client[0]) if self.client else "unknown"
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)

@@ -23,7 +23,7 @@ from websockets.http11 import Request
 from websockets.server import ServerProtocol
 
 from parley import logs
-from parley.transport.clients import OpenConnections
+from parley.transport.clients import OpenConnections, network_of
 from parley.transport.connection import Connection, as_transport
 from parley.transport.keepalive import Keepalive
 from parley.transport.limits import Budget, ConnectionLimits
@@ -79,7 +79,7 @@ class ServerConnection(Connection):
         self._connections.add(self)  # type: ignore[arg-type]
         if self._open_connections is not None:
             peer = get_remote_addr(self._transport)
-            address = peer[0] if peer else "unknown"
+            address = network_of(peer[0]) if peer else "unknown"
             # The HTTP connection it was a moment ago has just given its place back.
             self._open_connections.enter(address)
             self._counted_address = address

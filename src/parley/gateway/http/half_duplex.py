@@ -16,10 +16,11 @@ from parley.gateway.http.errors import problem, problems
 from parley.gateway.http.routing import Router
 from parley.gateway.lost_session import LostSession
 from parley.gateway.queue import Queue, Ticket
-from parley.gateway.rates import RateLimit, network_of
+from parley.gateway.rates import RateLimit
 from parley.gateway.worker_control import WorkerControl
 from parley.gateway.worker_pool import Lease, WorkerPool
 from parley.protocol.kinds import Kind
+from parley.transport import network_of
 
 KIND: Final = Kind.HALF_DUPLEX
 LONG_ID_CHARACTERS: Final = 22

@@ -17,9 +17,10 @@ from parley.gateway.http.errors import problem, problems
 from parley.gateway.http.half_duplex import StopAnswer, may_stop
 from parley.gateway.http.routing import Router
 from parley.gateway.kept_sessions import KeptSessions
-from parley.gateway.rates import RateLimit, network_of
+from parley.gateway.rates import RateLimit
 from parley.gateway.worker_control import WorkerControl
 from parley.gateway.worker_pool import WorkerPool
+from parley.transport import network_of
 
 ENDED: Final = "The session was ended."
 
