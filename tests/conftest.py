@@ -48,16 +48,19 @@ def pytest_unconfigure() -> None:
     forked.close()
 
 
+RERUN_FOLDERS = ("executor", "system", "web")
+"""Their tests share the machine with other processes and browsers, and get a second try. A test
+elsewhere that fails once in ten runs has found a race."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A second try for each test: nearly all of them have threads, sockets or processes, and share
-    the machine with others. What fails twice has failed."""
     for item in items:
-        item.add_marker(pytest.mark.flaky(reruns=1))
+        if any(item.nodeid.startswith(f"tests/{folder}/") for folder in RERUN_FOLDERS):
+            item.add_marker(pytest.mark.flaky(reruns=1))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Why first tries failed: what happens once in ten runs on a busy machine is mended only by who
-    reads why. The summary counts them as `rerun`."""
+    """Print why first tries failed. The summary counts them as `rerun`."""
     reports = terminalreporter.getreports("rerun")
     if reports:
         terminalreporter.section("first tries that failed")

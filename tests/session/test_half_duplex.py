@@ -46,6 +46,24 @@ async def test_a_spoken_turn_is_answered_in_the_documented_order():
         assert done["interrupted"] is False
 
 
+async def test_an_answer_is_due_within_seconds_so_that_it_is_ahead_of_chats(monkeypatch):
+    due_s: list[float] = []
+    prefill = HalfDuplexView.prefill
+
+    async def noted(view, request, **more):
+        if "due_s" in more:
+            due_s.append(more["due_s"])
+        return await prefill(view, request, **more)
+
+    monkeypatch.setattr(HalfDuplexView, "prefill", noted)
+    async with worker_harness(clock=ManualClock(1000.0)) as harness:
+        talk = await begun(harness)
+        tell(talk, SENTENCE)
+        await talk.until("turn_done")
+
+    assert 1000 < due_s[0] <= 1010
+
+
 async def test_what_was_said_is_taken_in_before_the_silence_is_over_and_given_back_if_more_comes(
     monkeypatch,
 ):

@@ -13,6 +13,7 @@ from tests.support.sessions import Talk, WorkerHarness, heard, loud, pcm64, quie
 from tests.support.timeline import chunks, silence, sound, speak
 
 from parley.clock import ManualClock
+from parley.engine.work import Stage
 from parley.media.pcm import INPUT_RATE_HZ, Pcm
 from parley.media.resample import resample
 
@@ -344,3 +345,32 @@ async def test_the_context_of_duplex_holds_what_was_heard(played_s, heard_text):
         assert last["text"].startswith(heard_text)
         # A unit that speaks takes a token to decide it, and its words.
         assert after["kv_cache_length"] == before + units * listened + 1 + words
+
+
+async def test_a_unit_that_was_never_sent_is_not_in_the_context_of_duplex():
+    clock = ManualClock()
+    async with worker_harness(clock=clock) as harness:
+        talk = await harness.ready("duplex", "omni_1", interruption=STOP)
+        for sent, audio in enumerate([quiet(), quiet(), loud(), loud(), loud()]):
+            talk.say(unit(audio))
+            last = await talk.until("result", sent + 1)
+        listened = last["kv_cache_length"] - (await talk.until("result", 4))["kv_cache_length"]
+        talk.say(unit(quiet()))
+        spoken = await talk.until("result", 6)
+        harness.gate.shut(Stage.DECODE)
+        talk.say(unit(quiet()))
+        await harness.gate.arrived()
+        # The model is deciding on a unit that speaks when the user interrupts.
+        clock.advance(0.5)
+        for piece in chunks(noise(1.0), 0.1):
+            talk.say(unit(pcm64(piece)))
+        stopped = await state(talk, "stopped")
+        harness.gate.open()
+        withheld = await talk.until("result", 7)
+        after = await talk.until("result", 8)
+
+        assert not spoken["is_listen"]
+        assert withheld["is_listen"]
+        assert withheld["kv_cache_length"] > spoken["kv_cache_length"] + listened, "it spoke"
+        words = len(stopped["text"].split())
+        assert after["kv_cache_length"] == last["kv_cache_length"] + 3 * listened + 1 + words

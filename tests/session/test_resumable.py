@@ -300,6 +300,17 @@ def test_old_messages_are_taken_to_have_arrived() -> None:
     assert journal.after(0).seq == 2  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("size", [2, 2 * LIMITS.journal_bytes])
+def test_undelivered_output_is_kept_however_old_or_large(size: int) -> None:
+    journal = ResumeJournal(LIMITS)
+
+    journal.add("x" * size, 0.0)
+    journal.add("{}", LIMITS.journal_s + 1)
+
+    assert journal.given_up == 0
+    assert [entry.seq for entry in journal.kept] == [1, 2]
+
+
 def test_every_token_is_new_and_none_is_kept() -> None:
     tokens = ResumeTokens()
 
@@ -400,6 +411,22 @@ async def test_a_token_that_is_not_in_the_copy_is_not_told(monkeypatch):
 
 async def sent_last(bench, text):
     await until(lambda: bench.first.sent[-1].get("text") == text)
+
+
+async def test_a_client_receives_a_message_only_after_it_is_stored():
+    async with copied() as (bench, copy, gateway):
+        await until(lambda: not copy.is_waiting)
+        gateway.late = True
+        before = len(bench.first.sent)
+
+        await bench.socket.send(message("secret"))
+        # Less than LATE_S, after which a message is sent although it is not stored.
+        await asyncio.sleep(0.3)
+        early = bench.first.sent[before:]
+        copy.arrived(gateway.parts[-1].number, is_kept=True)
+        await sent_last(bench, "secret")
+
+        assert early == []
 
 
 async def test_a_copy_store_that_hangs_does_not_silence_a_conversation(monkeypatch):

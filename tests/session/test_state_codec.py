@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
 
 import msgspec
 import numpy as np
@@ -75,6 +76,20 @@ def test_shapes_are_kept() -> None:
 def test_nothing_else_is_made(plain: list[object]) -> None:
     with pytest.raises(InvalidPayload):
         state_codec.decode(msgspec.msgpack.encode(plain))
+
+
+@dataclass
+class Other:
+    """A dataclass of a module that is imported and does not belong to `parley`."""
+
+    a: int
+
+
+def test_a_class_of_another_package_is_not_made() -> None:
+    made = ["made", f"{Other.__module__}:{Other.__qualname__}", {"a": 1}]
+
+    with pytest.raises(InvalidPayload):
+        state_codec.decode(msgspec.msgpack.encode(made))
 
 
 def test_damaged_bytes_are_refused() -> None:

@@ -1,0 +1,205 @@
+"""Change one central rule at a time and see that the nearest fast tests notice.
+
+    python -m tools.mutants            all
+    python -m tools.mutants queue vad  those whose name starts so
+
+A mutant that survives is a missing test. The working tree is not touched: each mutant is a copy of
+`src/parley` in a temporary folder that stands before the installed package.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[1]
+LIMIT_S: Final = 120.0
+"""A mutant whose tests hang longer than this is noticed, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """In `file` below `src/parley`, `old` (which occurs once) becomes `new`; `tests` must fail."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: str
+
+
+def _mutants(name: str, file: str, tests: str, *changes: tuple[str, str]) -> list[Mutant]:
+    return [
+        Mutant(f"{name}-{number}", file, old, new, tests)
+        for number, (old, new) in enumerate(changes, start=1)
+    ]
+
+
+POOL_TESTS: Final = "tests/gateway/test_dispatcher.py"
+
+MUTANTS: Final = [
+    *_mutants(
+        "queue", "gateway/dispatcher.py", f"{POOL_TESTS} tests/gateway/test_waiting.py",
+        ("if self.worker_pool.can_ever_serve(ticket.kind):\n                    return", "if False:\n                    return"),
+        ("                    # No slot that this one could take is free; those behind may take the others.\n                    continue", "                    return"),
+        ("WORKERS_TO_TRY: Final = 2", "WORKERS_TO_TRY: Final = 3"),
+        ("away_s > self._no_worker_refuse_s", "away_s > 2 * self._no_worker_refuse_s"),
+        ("if self._is_closed or self.is_paused:", "if self._is_closed:"),
+        ("        elif ticket.lease is not None:\n            ticket.lease.release()\n        return was_waiting", "        return was_waiting"),
+        ("if not lease.is_lost:\n            self.worker_pool.full(lease.worker)", "pass"),
+    ),
+    *_mutants(
+        "queue-order", "gateway/queue.py", POOL_TESTS,
+        ("bisect.insort(self._tickets, ticket, key=lambda one: one.number)", "self._tickets.insert(0, ticket)"),
+        ("bisect.insort(self._tickets, ticket, key=lambda one: one.number)", "self._tickets.append(ticket)"),
+        ("if len(self._tickets) >= self.limit:", "if len(self._tickets) > self.limit:"),
+        ("                ticket.changed.notify()", "                pass"),
+    ),
+    *_mutants(
+        "lease", "gateway/worker_pool.py", f"{POOL_TESTS} tests/gateway/test_operations.py",
+        ("        if self.is_held:\n            self.is_held = False", "        if True:\n            self.is_held = False"),
+        ("min(by_us, self.said_free - unseen)", "min(by_us, self.said_free)"),
+        ("min(by_us, self.said_free - unseen)", "self.said_free - unseen"),
+        ("self.slots - len(self.leases) - len(self.closing)", "self.slots - len(self.leases)"),
+        ("RECLAIM_BEATS: Final = 2", "RECLAIM_BEATS: Final = 1"),
+        ("known.hello.pid == hello.pid and known.hello.url == hello.url", "True"),
+        ("if not self.is_usable or self.is_draining or", "if not self.is_usable or"),
+        ("if silent_s > SILENCE_LIMIT_S:", "if silent_s > 2 * SILENCE_LIMIT_S:"),
+    ),
+    *_mutants(
+        "eta", "gateway/eta.py", "tests/gateway/test_eta.py",
+        ("eta - elapsed_s if elapsed_s < eta else OVERRUN_S", "max(0.0, eta - elapsed_s)"),
+        ("heapq.heapreplace(heap, free + eta.eta(kind))", "pass"),
+        ("if self.samples[kind] >= self.min_samples:", "if self.samples[kind] > self.min_samples:"),
+    ),
+    *_mutants(
+        "scheduler", "engine/scheduler.py", "tests/engine/test_scheduler.py tests/engine/test_traffic.py",
+        ("PATIENCE_S = 1.5", "PATIENCE_S = 15.0"),
+        ("able = [one for one in ready if not one.is_under_way] or ready", "able = list(ready)"),
+        ("leader.urgency_s - now_s >= MARGIN_S", "True"),
+        ("if leader.stage not in _SHARED and leader.due_s is not None:", "if False:"),
+        ("_SHARED = frozenset({Stage.DECODE, Stage.SPEECH})", "_SHARED = frozenset({Stage.DECODE})"),
+        ("if one.due_s is not None and one.stage in _CATCH_UP", "if one.stage in _CATCH_UP"),
+    ),
+    *_mutants(
+        "vad", "vad/utterance.py", "tests/vad/test_utterance.py",
+        ("if probability < self._threshold:", "if probability <= self._threshold:"),
+        ("HYSTERESIS = 0.15", "HYSTERESIS = 0.0"),
+        ("needed *= (LONGEST_MS - spoken_ms) / (LONGEST_MS - LONG_MS)", "pass"),
+        ("if spoken_ms >= LONGEST_MS:", "if False:"),
+        ("if speech_end - speech_start >= self._min_speech:", "if True:"),
+        ("self._floor = utterance.end_sample", "pass"),
+        ("self._rest = samples[whole:].copy()", "self._rest = samples[:0]"),
+        ("LOWEST_QUIET = 0.01", "LOWEST_QUIET = -1.0"),
+    ),
+    *_mutants(
+        "codec", "protocol/codec.py", "tests/protocol/test_codec.py",
+        ("size - 2 > limit_bytes", "size > 2 * limit_bytes"),
+        ("if len(data) % SAMPLE_BYTES:\n        raise InvalidPayload(\n            f\"{field} holds", "if False:\n        raise InvalidPayload(\n            f\"{field} holds"),
+        ("strict_mode=True", "strict_mode=False"),
+        ("if found is not None and name not in value:", "if found is not None:"),
+        ("abs(item) < _EXACT_INTEGERS", "True"),
+        ('[A-Za-z0-9_-]{1,64}", re.ASCII', '[\\\\w-]{1,64}"'),
+    ),
+    *_mutants(
+        "outbox", "session/outbox.py", "tests/session/test_pacing.py tests/session/test_session.py tests/session/test_duplex.py tests/session/test_chat.py",
+        ("if self._waiting and self._waiting_bytes + size", "if self._waiting_bytes + size"),
+        ("self._waiting_bytes -= len(frame)", "pass"),
+        ("self._waiting = deque(item for item in self._waiting if item[1] is None)", "self._waiting = deque()"),
+        ("limit_s = self._limits.send_s(len(frame)) if self.is_timed else None", "limit_s = None"),
+    ),
+    *_mutants(
+        "mailbox", "session/mailbox.py", "tests/session/test_mailbox.py",
+        ("self._forces_listen = self._forces_listen or unit.heard.force_listen", "pass"),
+        ("self._drop(self._units.popleft())\n        self._units.extend", "self._drop(self._units.pop())\n        self._units.extend"),
+        ("force_listen=waiting.force_listen or heard.force_listen", "force_listen=heard.force_listen"),
+        ("min(last, message_samples) < self._own_samples", "last < self._own_samples"),
+        ("if index == 0\n", "if True\n"),
+    ),
+    *_mutants(
+        "fence", "session/interruption.py", "tests/session/test_interruption.py",
+        ("            self.is_cut = True\n", "            pass\n"),
+        ("self.playback.unsend(self._session.drop_output())", "self._session.drop_output()"),
+        ("self.playback.unsend(self._session.drop_output())", "pass"),
+        ('if watch.options.mode != "stop":', 'if False:'),
+        ("case SpeechOver() if not self._is_interruption:", "case SpeechOver():"),
+    ),
+    *_mutants(
+        "unsent", "session/duplex.py", "tests/session/test_interruption.py",
+        ("self._unsent_units += 1", "pass"),
+        ("self._interruptions.is_cut = not is_listen", "self._interruptions.is_cut = False"),
+    ),
+    *_mutants(
+        "turn", "session/turn.py", "tests/session/test_half_duplex.py",
+        ("TURN_DUE_S: Final = 5.0", "TURN_DUE_S: Final = 500.0"),
+    ),
+    *_mutants(
+        "resume", "session/journal.py", "tests/session/test_resumable.py",
+        ("            if oldest.ends_at > self._delivered_at:\n                return\n", ""),
+        ('self._revoked.append(self._previous)\n            self._previous = ""', "pass"),
+        ("hmac.compare_digest(one.encode(), other.encode())", "True"),
+        ("is_old = now_s - oldest.at_s > self._limits.journal_s", "is_old = False"),
+    ),
+    *_mutants(
+        "state", "session/state_codec.py", "tests/session/test_state_codec.py",
+        ('if module.startswith("parley.") else None', ""),
+        ("or found.__module__ != module", ""),
+        ("if depth > _DEPTH_LIMIT:", "if False:"),
+        ("or math.prod(shape) > _ZEROS_LIMIT", ""),
+    ),
+    *_mutants(
+        "playback", "session/playback.py", "tests/session/test_playback.py",
+        ("self._told.clear()", "pass"),
+        ("self.ends_s = min(ends_s, max(now_s, self._computed_s + LATEST_S))", "self.ends_s = ends_s"),
+        ("starts_s = max(self.ends_s, now_s)", "starts_s = now_s"),
+    ),
+]  # fmt: skip
+
+
+def main(prefixes: list[str]) -> int:
+    """Run the chosen mutants; returns 1 if one survives or cannot be made."""
+    chosen = [one for one in MUTANTS if not prefixes or one.name.startswith(tuple(prefixes))]
+    outcomes = {mutant.name: _run(mutant) for mutant in chosen}
+    bad = [name for name, outcome in outcomes.items() if outcome != "killed"]
+    print(f"{len(chosen) - len(bad)} of {len(chosen)} killed")
+    return 1 if bad else 0
+
+
+def _run(mutant: Mutant) -> str:
+    text = (ROOT / "src/parley" / mutant.file).read_text(encoding="utf-8")
+    if text.count(mutant.old) != 1:
+        outcome = "cannot be made: its text occurs " + str(text.count(mutant.old)) + " times"
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            outcome = _run_in(Path(folder), mutant, text.replace(mutant.old, mutant.new))
+    print(f"{mutant.name:16} {outcome:10} {mutant.file}: {mutant.new.strip()[:70]!r}", flush=True)
+    return outcome
+
+
+def _run_in(folder: Path, mutant: Mutant, text: str) -> str:
+    shutil.copytree(ROOT / "src/parley", folder / "parley")
+    changed = folder / "parley" / mutant.file
+    changed.unlink()
+    changed.write_text(text, encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider"]
+    paths = {"PYTHONPATH": os.pathsep.join((str(folder), str(ROOT)))}
+    try:
+        done = subprocess.run(
+            [*command, *mutant.tests.split()],
+            cwd=ROOT, env={**os.environ, **paths}, capture_output=True, timeout=LIMIT_S,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return "killed"
+    if done.returncode == 1:
+        return "killed"
+    return "SURVIVED" if done.returncode == 0 else done.stdout.decode()[-300:]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
