@@ -9,7 +9,7 @@ import logging
 
 import pytest
 import structlog
-from tests.gateway.test_dispatcher import House, held
+from tests.gateway.test_dispatcher import GatewayParts, held
 from tests.support.gateways import running_gateway, until
 from tests.support.recordings import recorded
 from tests.support.stand_in_worker import StandInWorker
@@ -30,7 +30,7 @@ def _logging():
 
 
 def test_a_draining_worker_keeps_its_session_and_gets_no_other():
-    runtime = House()
+    runtime = GatewayParts()
     worker = runtime.worker(slots=2)
     running = runtime.ask()
 
@@ -43,7 +43,7 @@ def test_a_draining_worker_keeps_its_session_and_gets_no_other():
 
 
 def test_a_worker_that_is_let_in_again_serves_who_waited():
-    runtime = House()
+    runtime = GatewayParts()
     worker = runtime.worker()
     runtime.worker_pool.drain(worker, True)
     waiting = runtime.ask()
@@ -54,7 +54,7 @@ def test_a_worker_that_is_let_in_again_serves_who_waited():
 
 
 def test_draining_outlasts_a_lost_line_but_not_a_new_process():
-    runtime = House()
+    runtime = GatewayParts()
     runtime.worker_pool.drain(runtime.worker(pid=1), True)
 
     same, fresh = runtime.worker(pid=1).is_draining, runtime.worker(pid=2).is_draining
