@@ -140,7 +140,7 @@ def test_what_needs_too_much_memory_is_a_bad_file_and_the_next_one_is_decoded(bo
 def test_what_takes_too_long_is_a_bad_file_and_the_next_one_is_decoded(bomb):
     decoder = Decoder(DecoderLimits(job_s=0.05))
     try:
-        with pytest.raises(InvalidPayload, match=r"The image takes longer than 0\.05 s to decode"):
+        with pytest.raises(InvalidPayload, match=r"The image takes longer than 0\.025 s to decode"):
             decoder.image(bomb)
         decoder.limits = DecoderLimits()
         assert decoder.image(photo(HEAVY)).shape == (2000, 2100, 3)
@@ -214,6 +214,33 @@ def test_only_so_many_children_and_they_take_turns(bomb):
                 decoder.image(photo(HEAVY))
             child.resume()
             assert job.result() is not None
+    finally:
+        decoder.close()
+
+
+def test_a_clip_that_takes_long_keeps_no_picture_waiting():
+    decoder = Decoder(DecoderLimits(children=1, wait_s=0.01))
+    try:
+        decoder.video(make_clip(seconds=0.5))
+        (child,) = children_of()
+        with ThreadPoolExecutor() as pool:
+            child.suspend()
+            job = pool.submit(decoder.video, make_clip(seconds=0.5))
+            while decoder._clips._free:
+                assert not job.done()
+            assert decoder.image(photo(HEAVY)).shape == (2000, 2100, 3)
+            child.resume()
+            assert job.result().duration_s == pytest.approx(0.5)
+    finally:
+        decoder.close()
+
+
+def test_a_job_ends_by_its_processor_time_and_says_so(bomb, monkeypatch):
+    monkeypatch.setattr(decoders, "PATIENCE", 1000.0)
+    decoder = Decoder(DecoderLimits(job_s=0.02))
+    try:
+        with pytest.raises(InvalidPayload, match=r"The video takes longer than 0\.02 s to decode"):
+            decoder.video(make_clip(seconds=60.0, fps=30, size=(1280, 720), sound=False))
     finally:
         decoder.close()
 

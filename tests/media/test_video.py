@@ -183,3 +183,36 @@ def test_a_clip_that_the_context_cannot_take_is_refused_before_a_frame_is_decode
 def test_stack_frames_has_a_range():
     with pytest.raises(InvalidPayload, match="stack_frames must be 1 to 16, got 0"):
         decode_video(b"x", stack_frames=0)
+
+
+def test_a_clip_of_too_many_pixels_in_all_is_refused_before_a_frame_is_decoded(monkeypatch):
+    """One key frame, and then nothing changes: a few bytes a frame, and all the work."""
+    data = make_clip(seconds=3.0, fps=10, sound=False, gop=1000)
+    monkeypatch.setattr(
+        "parley.media.video._decode_frames", lambda *_, **__: pytest.fail("decoded")
+    )
+
+    with pytest.raises(TooLarge, match="All frames of the video together") as found:
+        decode_video(data, limits=VideoLimits(work_pixels=64 * 48 * 20))
+
+    assert (found.value.size, found.value.unit) == (64 * 48 * 31, "pixels")
+
+
+def test_a_clip_of_too_much_work_is_shown_by_its_key_frames_if_they_are_close():
+    data = make_clip(seconds=3.0, fps=10, gop=10)
+
+    clip = decode_video(data, limits=VideoLimits(work_pixels=64 * 48 * 20))
+
+    assert clip.times_s == tuple(float(second) for second in range(3))
+    for second, frame in enumerate(clip.frames):
+        assert abs(float(frame.mean()) - grey_of(second * 10)) < 8
+
+
+def test_frames_that_are_larger_than_the_container_says_are_counted():
+    data = make_clip(seconds=2.0, fps=10, size=(640, 480), sound=False, container="avi")
+    header = data.index(b"strf") + 8
+    assert struct.unpack("<ii", data[header + 4 : header + 12]) == (640, 480)
+    lying = data[: header + 4] + struct.pack("<ii", 16, 16) + data[header + 12 :]
+
+    with pytest.raises(TooLarge, match="All frames of the video together"):
+        decode_video(lying, limits=VideoLimits(work_pixels=640 * 480 * 5))

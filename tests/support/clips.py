@@ -7,13 +7,19 @@ import av
 import numpy as np
 
 
-def make_clip(seconds=2.0, fps=10, size=(64, 48), sound=True, container="mp4", codec="mpeg4"):
-    """A clip whose frame `i` is uniformly grey `i * 7 % 256`, with a 440 Hz tone."""
+def make_clip(
+    seconds=2.0, fps=10, size=(64, 48), sound=True, container="mp4", codec="mpeg4", gop=None
+):
+    """A clip whose frame `i` is uniformly grey `i * 7 % 256`, with a 440 Hz tone; with `gop`,
+    every so many frames one is a key frame."""
     width, height = size
     buffer = io.BytesIO()
     with av.open(buffer, "w", format=container) as out:
         video = out.add_stream(codec, rate=fps)
         video.width, video.height, video.pix_fmt = width, height, "yuv420p"
+        if gop is not None:
+            video.codec_context.gop_size = gop
+            video.options = {"sc_threshold": "1000000000"}
         audio = None
         if sound:
             audio_codec = "libopus" if container == "webm" else "aac"

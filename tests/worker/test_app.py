@@ -3,7 +3,11 @@
 import asyncio
 from typing import cast
 
+import msgspec
+
+from parley.protocol.control import LeaseNote
 from parley.transport import Connection, Message
+from parley.worker import app
 from parley.worker.socket import TURN_MESSAGES, GatewaySocket
 
 
@@ -30,3 +34,10 @@ async def test_a_crowd_of_messages_leaves_other_sessions_their_turns():
     other.cancel()
 
     assert turns >= 99
+
+
+def test_decoders_count_clients_by_the_network_of_the_address_in_the_note():
+    note = msgspec.json.encode(LeaseNote("2001:db8::7", "k1", 1.0)).decode()
+
+    assert app._network(note) == "2001:db8::/64"
+    assert app._network("") == app._network("{") == ""

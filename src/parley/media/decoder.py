@@ -3,9 +3,11 @@
 A small file can hold gigabytes of white, or work for hours. So everything but small pictures and
 plain sound is decoded in a child process whose address space and processor time are limited, with
 a deadline for every job; when it dies, only its job fails, and the next job starts another one.
-Children are started when first needed, at most `DecoderLimits.children`, and end when nobody has
-needed them for a while. What comes back is raw bytes that are read once, into the array that is
-used.
+Children are started when first needed, and end when nobody has needed them for a while. What comes
+back is raw bytes that are read once, into the array that is used.
+
+Clips have `DecoderLimits.children` processes; pictures and sounds have as many of their own, so
+they never wait for a clip. `decoding_order` chooses among the jobs that wait.
 
 Systems without `resource` (Windows) decode in the process itself, with checks only; the log says
 so. On macOS there is a process and a deadline, but no limit of memory.
@@ -21,6 +23,7 @@ import importlib.util
 import json
 import os
 import queue
+import signal
 import struct
 import subprocess
 import sys
@@ -39,10 +42,10 @@ from parley.errors import (
     InferenceFailed,
     InvalidPayload,
     ParleyError,
-    ServiceUnavailable,
     TooLarge,
 )
 from parley.media import jobs
+from parley.media.decoding_order import DecodingOrder
 from parley.media.pcm import Pcm
 from parley.media.room import ContextRoom
 
@@ -53,6 +56,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+owner: contextvars.ContextVar[str] = contextvars.ContextVar("owner", default="")
+"""Whose files are decoded: the network of the client's address."""
+
 MIB: Final = 1024 * 1024
 
 RESULT_BYTES: Final = 512 * MIB
@@ -60,6 +66,12 @@ RESULT_BYTES: Final = 512 * MIB
 
 THREADS: Final = 64
 """Callers that may wait for a decoder at once; a worker's are no more than its slots."""
+
+PATIENCE: Final = 3.0
+"""A busy machine gives a job a third of a processor, or more."""
+
+LIGHT_SHARE: Final = 0.5
+"""Of a clip's processor time, for a picture or a sound: 64 million pixels of PNG take about 3 s."""
 
 HAS_LIMITS: Final = importlib.util.find_spec("resource") is not None
 
@@ -74,9 +86,11 @@ class DecoderLimits:
     """What decoding may take.
 
     Args:
-        children: processes, and so jobs at once; 0 decodes in this process, with checks only.
+        children: processes for clips, and as many for pictures and sounds; 0 decodes in this
+            process, with checks only.
         memory_bytes: of one process, beyond what the libraries take.
-        job_s: one job; the process is killed then.
+        job_s: processor time of one clip; a picture or a sound gets half. The process is killed
+            then, or after `PATIENCE` times as long by the clock.
         wait_s: how long a job waits for its turn.
         idle_s: without a job for so long, a process ends.
         start_s: how long a process may take to start.
@@ -84,7 +98,7 @@ class DecoderLimits:
 
     children: int = 1
     memory_bytes: int = 1024 * MIB
-    job_s: float = 60.0
+    job_s: float = 20.0
     wait_s: float = 60.0
     idle_s: float = 60.0
     start_s: float = 60.0
@@ -96,7 +110,7 @@ class DecoderLimits:
             children=limits.decoders,
             memory_bytes=limits.decoder_mb * MIB,
             job_s=limits.decode_s,
-            wait_s=limits.decode_s,
+            wait_s=PATIENCE * limits.decode_s,
         )
 
 
@@ -130,7 +144,8 @@ class Decoder:
         self._children = self.limits.children if HAS_LIMITS else 0
         if self.limits.children and not HAS_LIMITS:
             _log.warning("media are decoded without limits of memory and time", system=sys.platform)
-        self._turns = threading.BoundedSemaphore(max(1, self._children))
+        places = max(1, self._children)
+        self._clips, self._stills = DecodingOrder(places), DecodingOrder(places)
         self._idle: queue.LifoQueue[_Child] = queue.LifoQueue()
         self._lock = threading.Lock()
         self._timer: threading.Timer | None = None
@@ -203,22 +218,21 @@ class Decoder:
         if not self._children:
             value, parts = jobs.JOBS[kind](data, **options)
             return value, [part.reshape(-1).view(np.uint8) for part in parts]
-        if not self._turns.acquire(timeout=self.limits.wait_s):
-            raise ServiceUnavailable("Too much else is being decoded; try again later.")
-        try:
+        is_clip = kind == "video"
+        limit_s = self.limits.job_s if is_clip else LIGHT_SHARE * self.limits.job_s
+        order = self._clips if is_clip else self._stills
+        with order.turn(owner.get(), len(data), wait_s=self.limits.wait_s):
             child = self._child()
             try:
                 answer, parts = child.work(
-                    {"kind": kind, "options": dict(options)}, data, self.limits.job_s, stop
+                    {"kind": kind, "options": dict(options)}, data, limit_s, stop
                 )
             except _Died as death:
-                raise _lethal(what, death, self.limits) from death
+                raise _lethal(what, death, limit_s) from death
             if answer.get("last"):
                 child.end()
             else:
                 self._put_back(child)
-        finally:
-            self._turns.release()
         _raise(answer, what)
         return answer["value"], parts
 
@@ -287,10 +301,10 @@ def _raise(answer: Mapping[str, Any], what: str) -> None:
         raise InvalidPayload(str(answer["invalid"]))
 
 
-def _lethal(what: str, death: _Died, limits: DecoderLimits) -> ParleyError:
+def _lethal(what: str, death: _Died, limit_s: float) -> ParleyError:
     _log.warning("decoder died", what=what, why=str(death))
     if death.was_late:
-        return InvalidPayload(f"{what} takes longer than {limits.job_s:g} s to decode.")
+        return InvalidPayload(f"{what} takes longer than {limit_s:g} s to decode.")
     return InvalidPayload(f"{what} cannot be decoded: it is damaged, or needs too much memory.")
 
 
@@ -330,10 +344,15 @@ class _Child:
     def is_alive(self) -> bool:
         return self._process.poll() is None
 
+    @property
+    def has_used_its_time(self) -> bool:
+        """Whether the system ended it for the processor time it took."""
+        return self._process.poll() == -signal.SIGXCPU
+
     def work(
         self, order: dict[str, Any], data: bytes, limit_s: float, stop: Stop | None
     ) -> tuple[dict[str, Any], list[jobs.Bytes]]:
-        """Have a job done.
+        """Have a job done within `limit_s` of processor time.
 
         Raises:
             _Died: the process is gone, and so is the job.
@@ -342,7 +361,7 @@ class _Child:
         if stop is not None:
             stop.arm(self._process.kill)
         try:
-            with self._deadline(limit_s):
+            with self._deadline(PATIENCE * limit_s):
                 try:
                     self._orders.write(_LENGTH.pack(len(head)) + head)
                     view = memoryview(data)
@@ -409,7 +428,7 @@ class _Deadline:
             return
         self._child.end()
         if isinstance(error, _Died):
-            error.was_late = self._was_late
+            error.was_late = self._was_late or self._child.has_used_its_time
 
     def _on_late(self) -> None:
         self._was_late = True

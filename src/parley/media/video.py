@@ -43,6 +43,10 @@ MAX_STACK = 16
 SIDE_LIMIT_PX = 1920
 """Larger frames are scaled down at once: the model's finest slicing sees fewer pixels than that."""
 
+KEY_FRAME_S = 2.0
+"""Key frames stand for a clip that is too much work if no two are further apart than this, or than
+the instants that are taken."""
+
 _SLACK_S = 1e-4
 """Timestamps are fractions of a time base; a frame this little late still counts as shown."""
 
@@ -52,6 +56,8 @@ class VideoLimits:
     """What a clip may cost.
 
     Args:
+        work_pixels: pixels of all frames that have to be decoded, wanted or not; one core decodes
+            0.4e9 to 2e9 a second. A clip of more is shown by its key frames, if they are close.
         decoded_bytes: all frames, stacked pictures and what they are made of; a 64 second clip
             keeps half a megapixel a frame, of which the model sees 448 × 448.
     """
@@ -59,6 +65,7 @@ class VideoLimits:
     bytes: int = 64 * 1024 * 1024
     duration_s: float = 600.0
     pixels: int = LIMIT_PIXELS
+    work_pixels: int = 8_000_000_000
     decoded_bytes: int = 128 * 1024 * 1024
     packets: int = 200_000
 
@@ -118,13 +125,15 @@ def decode_video(
     if not 1 <= stack_frames <= MAX_STACK:
         raise InvalidPayload(f"stack_frames must be 1 to {MAX_STACK}, got {stack_frames}.")
     try:
-        duration_s = _measure(data, limits)
+        measured = _measure(data, limits)
+        duration_s = measured.duration_s
         times_s = frame_times(duration_s)
         extra_s = stack_times(duration_s, stack_frames)
         groups = _group(extra_s, times_s)
         if room is not None:
             room.take(pictures=len(times_s) + sum(1 for extras in groups if extras))
-        shown = _decode_frames(data, sorted({*times_s, *extra_s}), limits)
+        wanted_s = sorted({*times_s, *extra_s})
+        shown = _decode_frames(data, wanted_s, limits, only_keys=measured.only_keys)
         sound = _decode_sound(data, limits)
     except MemoryError:
         raise
@@ -254,8 +263,16 @@ def _group(extra_s: Sequence[float], times_s: Sequence[float]) -> list[list[floa
     return groups
 
 
-def _measure(data: bytes, limits: VideoLimits) -> float:
-    """Length of the picture track, from its packets: headers may lack it (browser recordings)."""
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """What the packets of the picture track tell. `only_keys`: decoding every frame is too much."""
+
+    duration_s: float
+    only_keys: bool
+
+
+def _measure(data: bytes, limits: VideoLimits) -> _Measured:
+    """From the packets alone: headers may lack the length (browser recordings)."""
     with open_container(data) as container:
         if not container.streams.video:
             raise InvalidPayload("The video has no picture track.")
@@ -264,7 +281,8 @@ def _measure(data: bytes, limits: VideoLimits) -> float:
         if pixels > limits.pixels:
             raise TooLarge("A frame of the video", pixels, limits.pixels, "pixels")
         rate = float(stream.average_rate or 0)
-        first: float | None = None
+        starts_s: list[float] = []
+        keys_s: list[float] = []
         end_s, packets = 0.0, 0
         for packet in container.demux(stream):
             packets += 1
@@ -273,25 +291,44 @@ def _measure(data: bytes, limits: VideoLimits) -> float:
             if packet.pts is None or packet.time_base is None:
                 continue
             start_s = float(packet.pts * packet.time_base)
-            first = start_s if first is None else min(first, start_s)
+            starts_s.append(start_s)
+            if packet.is_keyframe:
+                keys_s.append(start_s)
             length_s = float((packet.duration or 0) * packet.time_base)
             end_s = max(end_s, start_s + (length_s or (1 / rate if rate else 0.0)))
-        if first is None:
+        if not starts_s:
             raise InvalidPayload("The video has no frames.")
-    duration_s = end_s - first
+    duration_s = end_s - min(starts_s)
     if duration_s > limits.duration_s:
         raise TooLarge("The video", duration_s, limits.duration_s, "s")
-    return duration_s
+    only_keys = packets * pixels > limits.work_pixels
+    if only_keys:
+        step_s = max(KEY_FRAME_S, duration_s / MAX_FRAMES)
+        gaps_s = np.diff([min(starts_s), *sorted(keys_s), end_s])
+        if len(keys_s) * pixels > limits.work_pixels or gaps_s.max() > step_s + _SLACK_S:
+            raise _too_much_work(packets * pixels, limits)
+    return _Measured(duration_s, only_keys)
+
+
+def _too_much_work(pixels: int, limits: VideoLimits) -> TooLarge:
+    return TooLarge("All frames of the video together", pixels, limits.work_pixels, "pixels")
 
 
 def _decode_frames(
-    data: bytes, times_s: Sequence[float], limits: VideoLimits
+    data: bytes, times_s: Sequence[float], limits: VideoLimits, *, only_keys: bool
 ) -> dict[float, Pixels]:
-    """The frame on screen at each instant: the newest one shown at or before it."""
+    """The frame on screen at each instant: the newest one shown at or before it.
+
+    Raises:
+        TooLarge: frames are larger, or more, than the container said.
+    """
     shown: dict[float, Pixels] = {}
     frame_pixels = _frame_pixels(len(times_s), limits)
     with open_container(data) as container:
         stream = container.streams.video[0]
+        if only_keys:
+            stream.codec_context.skip_frame = "NONKEY"
+        worked_pixels = 0
         waiting = list(times_s)
         before: av.VideoFrame | None = None
         origin_s: float | None = None
@@ -304,6 +341,9 @@ def _decode_frames(
                 shown[waiting.pop(0)] = pixels
 
         for frame in container.decode(stream):
+            worked_pixels += frame.width * frame.height
+            if worked_pixels > limits.work_pixels:
+                raise _too_much_work(worked_pixels, limits)
             if frame.pts is None:
                 continue
             start_s = float(frame.pts * (frame.time_base or stream.time_base or 0))

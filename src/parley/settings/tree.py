@@ -394,11 +394,16 @@ class LimitSettings(Part):
     decoders: int = Field(
         1,
         ge=0,
-        description="Processes in which a worker or gateway decodes large images, video and "
-        "audio; 0: decode in the process itself, with checks only.",
+        description="Processes in which a worker or gateway decodes video, and as many for large "
+        "images and audio; 0: decode in the process itself, with checks only.",
     )
     decoder_mb: int = Field(1024, ge=64, description="Memory limit for decoding one file, in MiB.")
-    decode_s: float = Field(60.0, gt=0, description="Time limit for decoding one file.")
+    decode_s: float = Field(
+        20.0,
+        gt=0,
+        description="Processor time for decoding one video, in seconds; an image or audio file "
+        "gets half. By the clock it may take three times as long.",
+    )
 
 
 class SecuritySettings(Part):

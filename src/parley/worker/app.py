@@ -22,6 +22,7 @@ from starlette.websockets import WebSocket, WebSocketState
 from parley import logs
 from parley.engine.engine import EngineSlotHandle
 from parley.errors import ParleyError, Refused
+from parley.media import decoder
 from parley.protocol.control import (
     ACCEPTED_HEADER,
     BUSY_STATUS,
@@ -41,6 +42,7 @@ from parley.protocol.control import (
     SESSION_HEADER,
     SESSION_PATH,
     UNKNOWN_DIALECT_STATUS,
+    LeaseNote,
 )
 from parley.protocol.kinds import Kind
 from parley.protocol.resume import REFUSED_CODE
@@ -48,7 +50,7 @@ from parley.recording.store import StillRecording
 from parley.session.resumable import ResumeRefused
 from parley.session.socket import Disconnected
 from parley.tracing import TRACE_HEADER
-from parley.transport import connection_of
+from parley.transport import connection_of, network_of
 from parley.worker.finished import FinishedRecordings, tar_bytes, tar_files, tar_pieces
 from parley.worker.host import Host
 from parley.worker.lease import LeasedSlot
@@ -58,6 +60,7 @@ FORBIDDEN = 1008
 
 log = logs.get(__name__)
 _parameters = msgspec.json.Decoder(dict[str, str])
+_note = msgspec.json.Decoder(LeaseNote)
 
 LOADING = {
     "status": "initializing",
@@ -95,6 +98,7 @@ def make_app(
         if lease is None:
             await socket.close(FORBIDDEN)
             return
+        decoder.owner.set(_network(lease.note))
         host = find_host()
         if host is None:
             await _refuse(socket, "The model is loading.")
@@ -221,6 +225,14 @@ def _is_welcome(socket: HTTPConnection, secret: str | None) -> bool:
         return ipaddress.ip_address(socket.client.host).is_loopback
     except ValueError:
         return False
+
+
+def _network(note: str) -> str:
+    """The network of the client's address; "" if the gateway did not name it."""
+    try:
+        return network_of(_note.decode(note).address)
+    except msgspec.DecodeError:
+        return ""
 
 
 def _lease(dialect: str, headers: Mapping[str, str]) -> LeasedSlot | None:

@@ -27,7 +27,9 @@ from parley.gateway.authenticator import SHARE_PREFIX, Authenticator
 from parley.gateway.http.errors import refusal
 from parley.gateway.metrics import Metrics
 from parley.gateway.state import AuditEntry, State
+from parley.media import decoder
 from parley.protocol.control import CONTROL_PATH, VOICE_PATH
+from parley.transport import network_of
 
 OPEN_PATHS: Final = ("/", "/health", "/ready", "/docs", "/openapi.json", "/api/token")
 OPEN_FOLDERS: Final = ("/static/", "/docs/", "/s/", f"/api/sessions/{SHARE_PREFIX}")
@@ -137,9 +139,9 @@ class AuthMiddleware:
         # Admins without a token are known by where they sit.
         if must_show and caller.kind == "anonymous" and not parts.admission.is_admin(peer, headers):
             raise Unauthorized("A key is required.")
-        parts.authenticator.count(
-            caller, None if is_open(path) else parts.admission.address_of(peer, headers)
-        )
+        address = parts.admission.address_of(peer, headers)
+        decoder.owner.set(network_of(address))
+        parts.authenticator.count(caller, None if is_open(path) else address)
 
     def _check_socket(self, scope: Scope, parts: AuthParts) -> None:
         headers = Headers(scope=scope)

@@ -1,0 +1,110 @@
+"""Which of the waiting jobs a decoder process takes next.
+
+Pure bookkeeping under one lock: it knows neither processes nor media. Each owner (an address) has
+one job running at a time, so one client with many files cannot occupy every process. Among the
+owners that wait, the one with the fewest jobs served goes first; among equals the cheapest job,
+then the oldest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from parley.errors import ServiceUnavailable
+
+WAITING_PER_OWNER: Final = 16
+"""Jobs of one owner that may wait; each occupies a thread meanwhile."""
+
+
+@dataclass(eq=False, slots=True)
+class _Waiting:
+    owner: str
+    cost: float
+    number: int
+    turn: threading.Event = field(default_factory=threading.Event)
+
+
+class DecodingOrder:
+    """Admits as many jobs at once as there are processes.
+
+    Args:
+        places: jobs that may run at once.
+    """
+
+    def __init__(self, places: int) -> None:
+        self._free = places
+        self._lock = threading.Lock()
+        self._waiting: list[_Waiting] = []
+        self._running: Counter[str] = Counter()
+        self._served: Counter[str] = Counter()
+        self._joined = 0
+
+    @contextlib.contextmanager
+    def turn(self, owner: str, cost: float, *, wait_s: float) -> Iterator[None]:
+        """Wait for a place and hold it while the block runs. Blocks the calling thread.
+
+        Args:
+            owner: whose job it is; "": the server's own.
+            cost: what it is expected to take, in any unit that compares.
+
+        Raises:
+            ServiceUnavailable: no place within `wait_s`, or too many jobs of this owner wait.
+        """
+        one = self._join(owner, cost)
+        if not one.turn.wait(wait_s) and self._give_up(one):
+            raise ServiceUnavailable("Too much else is being decoded; try again later.")
+        try:
+            yield
+        finally:
+            self._finish(one)
+
+    def _join(self, owner: str, cost: float) -> _Waiting:
+        with self._lock:
+            if sum(each.owner == owner for each in self._waiting) >= WAITING_PER_OWNER:
+                raise ServiceUnavailable(
+                    f"{WAITING_PER_OWNER} files of yours wait to be decoded; try again later."
+                )
+            self._joined += 1
+            one = _Waiting(owner, cost, self._joined)
+            self._waiting.append(one)
+            self._admit()
+            return one
+
+    def _give_up(self, one: _Waiting) -> bool:
+        """Whether it still waited: its turn may have come just now."""
+        with self._lock:
+            if one.turn.is_set():
+                return False
+            self._waiting.remove(one)
+            self._forget(one.owner)
+            return True
+
+    def _finish(self, one: _Waiting) -> None:
+        with self._lock:
+            self._free += 1
+            self._running[one.owner] -= 1
+            self._forget(one.owner)
+            self._admit()
+
+    def _admit(self) -> None:
+        while self._free:
+            ready = [each for each in self._waiting if not self._running[each.owner]]
+            if not ready:
+                return
+            best = min(ready, key=lambda each: (self._served[each.owner], each.cost, each.number))
+            self._waiting.remove(best)
+            self._free -= 1
+            self._running[best.owner] += 1
+            self._served[best.owner] += 1
+            best.turn.set()
+
+    def _forget(self, owner: str) -> None:
+        """What an owner has had counts for as long as it has jobs here."""
+        if not self._running[owner] and all(each.owner != owner for each in self._waiting):
+            del self._running[owner]
+            del self._served[owner]

@@ -1,0 +1,128 @@
+"""Who has a file decoded next: timelines of jobs that take no time, with the real order."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from tests.support.patience import HANG_S
+
+from parley.errors import ServiceUnavailable
+from parley.media.decoding_order import WAITING_PER_OWNER, DecodingOrder
+
+
+class Jobs:
+    """Jobs in threads of their own; `begun` tells which had their turn, in order."""
+
+    def __init__(self, order: DecodingOrder) -> None:
+        self.order = order
+        self.begun: list[str] = []
+        self._threads: list[threading.Thread] = []
+        self._ends: dict[str, threading.Event] = {}
+        self._changed = threading.Condition()
+
+    def start(self, name: str, owner: str, cost: float) -> None:
+        self._ends[name] = threading.Event()
+        thread = threading.Thread(target=self._work, args=(name, owner, cost))
+        self._threads.append(thread)
+        before = self.order._joined
+        thread.start()
+        while self.order._joined == before:
+            assert thread.is_alive()
+
+    def _work(self, name: str, owner: str, cost: float) -> None:
+        with self.order.turn(owner, cost, wait_s=HANG_S):
+            with self._changed:
+                self.begun.append(name)
+                self._changed.notify_all()
+            assert self._ends[name].wait(HANG_S)
+
+    def end(self, name: str) -> None:
+        self.until_begun(name)
+        self._ends[name].set()
+
+    def until_begun(self, name: str) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: name in self.begun, HANG_S)
+
+    def close(self) -> None:
+        for end in self._ends.values():
+            end.set()
+        for thread in self._threads:
+            thread.join(HANG_S)
+
+
+@contextmanager
+def jobs(places: int) -> Iterator[Jobs]:
+    running = Jobs(DecodingOrder(places))
+    try:
+        yield running
+    finally:
+        running.close()
+
+
+def test_an_address_with_many_files_stands_behind_one_with_one() -> None:
+    with jobs(1) as running:
+        for index in range(3):
+            running.start(f"hog {index}", "hog", 1.0)
+        running.start("guest", "guest", 9.0)
+
+        running.end("hog 0")
+        running.end("guest")
+        running.end("hog 1")
+        running.end("hog 2")
+
+        assert running.begun == ["hog 0", "guest", "hog 1", "hog 2"]
+
+
+def test_an_address_has_one_job_at_a_time_though_places_are_free() -> None:
+    with jobs(2) as running:
+        running.start("first", "hog", 1.0)
+        running.start("second", "hog", 1.0)
+        running.start("guest", "guest", 1.0)
+
+        running.until_begun("guest")
+        assert running.begun == ["first", "guest"]
+        running.end("first")
+        running.until_begun("second")
+
+
+def test_small_jobs_go_first() -> None:
+    with jobs(1) as running:
+        running.start("running", "a", 1.0)
+        running.start("large", "b", 50.0)
+        running.start("small", "c", 2.0)
+
+        running.end("running")
+        running.end("small")
+        running.end("large")
+
+        assert running.begun == ["running", "small", "large"]
+
+
+def test_one_address_may_let_only_so_many_wait() -> None:
+    with jobs(1) as running:
+        for index in range(1 + WAITING_PER_OWNER):
+            running.start(str(index), "hog", 1.0)
+
+        with (
+            pytest.raises(ServiceUnavailable, match="16 files of yours wait"),
+            running.order.turn("hog", 1.0, wait_s=0.0),
+        ):
+            pytest.fail("it had a turn")
+        running.start("guest", "guest", 1.0)
+
+
+def test_who_gave_up_leaves_nothing_behind() -> None:
+    order = DecodingOrder(1)
+
+    with (
+        order.turn("a", 1.0, wait_s=0.0),
+        pytest.raises(ServiceUnavailable, match="Too much else is being decoded"),
+        order.turn("b", 1.0, wait_s=0.001),
+    ):
+        pytest.fail("it had a turn")
+
+    assert (order._waiting, order._running, order._served, order._free) == ([], {}, {}, 1)
