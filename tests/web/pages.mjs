@@ -29,6 +29,49 @@ const WEIGHED = new Set(['/', '/turnbased', '/half_duplex', '/audio_duplex', '/o
 const axeSource = readFileSync(new URL('../../node_modules/axe-core/axe.min.js', import.meta.url), 'utf8');
 
 export const pageScenarios = {
+  async prose({ page }) {
+    await page.routeWebSocket(/\/ws\/chat/, (socket) => {
+      socket.onMessage(() => {
+        const say = (message) => socket.send(JSON.stringify(message));
+        say({ type: 'queue_done' });
+        say({ type: 'prefill_done', input_tokens: 3 });
+        for (let i = 0; i < ANSWER.length; i += 3) say({ type: 'chunk', text_delta: ANSWER.slice(i, i + 3) });
+        say({ type: 'done', text: ANSWER, input_tokens: 3, generated_tokens: 9 });
+      });
+    });
+    await page.goto('/turnbased');
+    const field = page.locator('.compose textarea');
+    await field.fill('Show me everything');
+    await field.press('Enter');
+    const prose = page.locator('.message.assistant .prose');
+    await prose.locator('math').nth(2).waitFor();
+    const seen = await prose.evaluate((node) => ({
+      tags: [...node.children].map(({ localName }) => localName),
+      inner: node.querySelectorAll('ol > li > ul > li, table td, blockquote p, pre code').length,
+      code: node.querySelector('pre').textContent,
+      formulas: [...node.querySelectorAll('math')].map((math) => math.getAttribute('alttext')),
+      unit: node.querySelector('mtext').textContent,
+      risky: node.querySelectorAll('img, script, style, [onerror]').length,
+      addresses: [...node.querySelectorAll('a')].map(({ href, rel }) => `${href} ${rel}`),
+      title: node.querySelector('[role=heading]').textContent,
+      direction: getComputedStyle(node.lastElementChild).direction,
+      hasRun: 'ran' in globalThis,
+    }));
+    assert.deepEqual(seen, {
+      tags: ['p', 'ol', 'div', 'blockquote', 'div', 'p', 'div', 'p', 'p'],
+      inner: 5,
+      code: 'for i in range(2):\n    print(i)\n',
+      formulas: ['\\frac12 m v^2', '\\text{km per hour}', '\\boxed{E=mc^2}'],
+      unit: 'km\u00a0per\u00a0hour',
+      risky: 0,
+      addresses: ['https://server.example/p.png noopener noreferrer', 'https://server.example/ noopener noreferrer'],
+      title: 'Speed of live',
+      direction: 'rtl',
+      hasRun: false,
+    });
+    assert.match(await prose.textContent(), /<img src=x onerror=.*<script>.*\[no\]\(javascript:/s);
+  },
+
   async every_page_on_a_desk({ page: first, context }) {
     const found = [];
     const counts = [];
@@ -90,6 +133,34 @@ export const pageScenarios = {
     await context.close();
   },
 };
+
+/** An answer with everything in it, and with what must not happen. */
+const ANSWER = `# Speed of \u202elive
+
+1. First, **read** \`a\`
+   - nested
+2. Second
+
+| Town | km |
+|---|---|
+| Ulm | 2 |
+
+> said
+
+\`\`\`python
+for i in range(2):
+    print(i)
+\`\`\`
+
+So $\\frac12 m v^2$ in \\(\\text{km per hour}\\).
+
+$$\\boxed{E=mc^2}$$
+
+<img src=x onerror="globalThis.ran=1"><script>globalThis.ran=1</script>
+[no](javascript:ran=1) ![p](https://server.example/p.png) [yes](https://server.example/)
+
+سلام دنیا
+`;
 
 /**
  * Every word a third longer. Not by `page.route`, which keeps the browser from using its cache for all else, too.

@@ -97,3 +97,23 @@ test('the declared types are those of the code: npm run types makes them', NEEDS
   for (const name of readdirSync(made))
     assert.equal(read(`src/parley/web/types/${name}`), readFileSync(join(made, name), 'utf8'), name);
 });
+
+test('what the pages take from others is what the packages hold: npm run vendor copies it', (t) => {
+  if (!existsSync(new URL('node_modules/esbuild', root))) {
+    t.skip('the browser tools are not installed (npm ci)');
+    return;
+  }
+  const made = folder(t);
+  const { status, stderr } = spawnSync(process.execPath, [new URL('tools/vendor.mjs', root).pathname, made], {
+    encoding: 'utf8',
+  });
+  assert.equal(status, 0, stderr);
+  const files = readdirSync(made);
+  assert.ok(files.length >= 6);
+  for (const name of files) {
+    assert.ok(
+      readFileSync(join(made, name)).equals(readFileSync(new URL(`src/parley/web/vendor/${name}`, root))),
+      name,
+    );
+  }
+});

@@ -3,7 +3,6 @@ import { readdirSync, readFileSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import { test } from 'node:test';
 
-import { parseProse } from '../../../src/parley/web/elements/prose.js';
 import { recents, remember, rename } from '../../../src/parley/web/elements/recents.js';
 import { histogram, parseMetrics, quantile } from '../../../src/parley/web/pages/admin-metrics.js';
 import { en as enAll } from '../../../src/parley/web/words/en.js';
@@ -105,31 +104,6 @@ test('the layers know each other in one direction only', () => {
     for (const name of files.filter((file) => file.startsWith(`${layer}/`) && file.endsWith('.js')))
       assert.doesNotMatch(read(name), pattern, name);
   }
-});
-
-test('the model’s text becomes values, never markup', () => {
-  assert.deepEqual(parseProse('# Hi\n\n- one\n- **two**\n\n```\n<b>\n```\nSee [it](https://x.test/) and <i>this</i>'), [
-    { kind: 'heading', spans: [{ kind: 'text', text: 'Hi' }] },
-    {
-      kind: 'list',
-      isOrdered: false,
-      start: 1,
-      items: [
-        { spans: [{ kind: 'text', text: 'one' }], blocks: [] },
-        { spans: [{ kind: 'strong', text: 'two' }], blocks: [] },
-      ],
-    },
-    { kind: 'code', text: '<b>' },
-    {
-      kind: 'p',
-      spans: [
-        { kind: 'text', text: 'See ' },
-        { kind: 'link', text: 'it', url: 'https://x.test/' },
-        { kind: 'text', text: ' and <i>this</i>' },
-      ],
-    },
-  ]);
-  assert.equal(parseProse('[x](javascript:alert(1))')[0].spans[0].kind, 'text');
 });
 
 test('a histogram is of one label, or of all together', () => {

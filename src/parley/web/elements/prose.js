@@ -1,227 +1,81 @@
 /**
- * A model's text as nodes: paragraphs, lists in lists, tables, quotes, headings, code, formulas, links.
- * Parsed into values first, so nothing of it is ever markup.
+ * A model's text as nodes: paragraphs, lists, tables, quotes, headings, code, formulas, links. What reads it
+ * (`markdown.js`) and what sets formulas (`formula.js`) are loaded when the first text is there; until then
+ * it is shown as it was written.
+ *
+ * A text that grows is read from its last block on: what is above it stays.
  */
 
 import { copy, h } from './dom.js';
+import { lastBlock, makeParser, withoutDirections } from './markdown.js';
 
-/**
- * @typedef {{kind: 'text' | 'code' | 'strong' | 'em' | 'strike' | 'math', text: string}
- *   | {kind: 'link', text: string, url: string}} Span
- * @typedef {{spans: Span[], blocks: Block[]}} Item
- * @typedef {{kind: 'p' | 'heading', spans: Span[]} | {kind: 'list', isOrdered: boolean, start: number, items: Item[]}
- *   | {kind: 'code', text: string} | {kind: 'math', text: string} | {kind: 'quote', blocks: Block[]}
- *   | {kind: 'table', head: Span[][], rows: Span[][][]} | {kind: 'rule'}} Block
- */
+/** @typedef {import('./markdown.js').Token} Token */
 
-/** What stands out within a line; the names are those of the groups in the pattern. */
-const SPANS = new RegExp(
-  [
-    '(?<code>`[^`\\n]+`)',
-    '(?<strong>\\*\\*[^*\\n]+\\*\\*|(?<![\\w_])__[^_\\n]+__(?![\\w_]))',
-    '(?<strike>~~[^~\\n]+~~)',
-    // Names with_lines_in_them are no emphasis.
-    '(?<em>\\*[^*\\s][^*\\n]*\\*|(?<![\\w_])_[^_\\s][^_\\n]*_(?![\\w_]))',
-    '\\\\\\((?<round>[^\\n]+?)\\\\\\)',
-    '\\$(?<dollar>[^\\s$](?:[^$\\n]*[^\\s$\\\\])?)\\$(?!\\d)',
-    '\\[(?<label>[^\\]\\n]+)\\]\\((?<url>https?:\\/\\/[^\\s)]+)\\)',
-    // A bare address ends before the sign that ends the sentence.
-    '(?<bare>https?:\\/\\/[^\\s<>()\\[\\]]*[^\\s<>()\\[\\].,;:!?\'"])',
-  ].join('|'),
-  'g',
-);
+/** @type {import('./markdown.js').Parser | null} */
+let parser = null;
+/** @type {Promise<void> | null} */
+let loading = null;
 
-/** @param {string} text @returns {Span[]} */
-export function parseSpans(text) {
-  /** @type {Span[]} */
-  const spans = [];
-  let at = 0;
-  for (const match of text.matchAll(SPANS)) {
-    if (match.index > at) spans.push({ kind: 'text', text: text.slice(at, match.index) });
-    const { code, strong, strike, em, round, dollar, label, url, bare } = match.groups ?? {};
-    if (code) spans.push({ kind: 'code', text: code.slice(1, -1) });
-    else if (strong) spans.push({ kind: 'strong', text: strong.slice(2, -2) });
-    else if (strike) spans.push({ kind: 'strike', text: strike.slice(2, -2) });
-    else if (em) spans.push({ kind: 'em', text: em.slice(1, -1) });
-    else if (round ?? dollar) spans.push({ kind: 'math', text: (round ?? dollar).trim() });
-    else if (bare) spans.push({ kind: 'link', text: bare, url: bare });
-    else spans.push({ kind: 'link', text: label, url });
-    at = match.index + match[0].length;
-  }
-  if (at < text.length) spans.push({ kind: 'text', text: text.slice(at) });
-  return spans;
+function load() {
+  loading ??= import('../vendor/markdown-it.js').then(({ default: MarkdownIt }) => {
+    parser = makeParser(MarkdownIt);
+  });
+  return loading;
 }
 
-const ITEM = /^(\s*)(?:[-*•+]|(\d+)[.)])\s+(.*)$/;
-const isRule = (/** @type {string} */ line) => /^\s*([-*_])(?:\s*\1){2,}\s*$/.test(line);
-const isTableRule = (/** @type {string | undefined} */ line) =>
-  /^\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*$/.test(line ?? '') && (line ?? '').includes('-');
+/** The nodes that tokens of that name open. @type {Record<string, (token: Token) => HTMLElement>} */
+const OPENED = {
+  paragraph_open: () => h('p', { dir: 'auto' }),
+  heading_open: ({ tag }) => h('p', { class: 'heading', role: 'heading', 'aria-level': tag.slice(1), dir: 'auto' }),
+  bullet_list_open: () => h('ul', { dir: 'auto' }),
+  ordered_list_open: (token) => h('ol', { start: token.attrGet('start') ?? '1', dir: 'auto' }),
+  list_item_open: () => h('li', null),
+  blockquote_open: () => h('blockquote', { dir: 'auto' }),
+  table_open: () => h('table', null),
+  thead_open: () => h('thead', null),
+  tbody_open: () => h('tbody', null),
+  tr_open: () => h('tr', null),
+  th_open: () => h('th', { dir: 'auto' }),
+  td_open: () => h('td', { dir: 'auto' }),
+  strong_open: () => h('strong', null),
+  em_open: () => h('em', null),
+  s_open: () => h('s', null),
+  link_open: (token) => linkNode(token.attrGet('href') ?? ''),
+};
 
-/** @param {string} line */
-const cells = (line) =>
-  line
-    .trim()
-    .replace(/^\||\|$/g, '')
-    .split('|')
-    .map((cell) => parseSpans(cell.trim()));
-
-class Reader {
-  /** @type {Block[]} */
-  blocks = [];
-  /** @type {string[]} */
-  #paragraph = [];
-
-  /** @param {string[]} lines */
-  constructor(lines) {
-    this.lines = lines;
-    this.at = 0;
-  }
-
-  #flush() {
-    if (this.#paragraph.length > 0) this.blocks.push({ kind: 'p', spans: parseSpans(this.#paragraph.join('\n')) });
-    this.#paragraph = [];
-  }
-
-  /** @param {Block} block */
-  #add(block) {
-    this.#flush();
-    this.blocks.push(block);
-  }
-
-  read() {
-    while (this.at < this.lines.length) this.#line(this.lines[this.at]);
-    this.#flush();
-    return this.blocks;
-  }
-
-  /** @param {string} line */
-  #line(line) {
-    const heading = /^#{1,6}\s+(.*)$/.exec(line);
-    const fence = /^\s*(```|\$\$|\\\[)/.exec(line);
-    if (fence) this.#fenced(line, fence[1]);
-    else if (heading) this.#take({ kind: 'heading', spans: parseSpans(heading[1]) });
-    else if (isRule(line)) this.#take({ kind: 'rule' });
-    else if (/^\s*>/.test(line)) this.#quote();
-    else if (line.includes('|') && isTableRule(this.lines[this.at + 1])) this.#table();
-    else if (ITEM.test(line)) this.#list();
-    else if (line.trim() === '') {
-      this.#flush();
-      this.at++;
-    } else {
-      this.#paragraph.push(line);
-      this.at++;
-    }
-  }
-
-  /** @param {Block} block of one line */
-  #take(block) {
-    this.#add(block);
-    this.at++;
-  }
-
-  /** Code or a formula between two marks. @param {string} line @param {string} open */
-  #fenced(line, open) {
-    const close = open === '\\[' ? '\\]' : open;
-    const kind = open === '```' ? 'code' : 'math';
-    const first = line.trim().slice(open.length);
-    this.at++;
-    if (kind === 'math' && first.trimEnd().endsWith(close)) {
-      this.#add({ kind, text: first.trimEnd().slice(0, -close.length).trim() });
-      return;
-    }
-    const inside = kind === 'math' && first ? [first] : [];
-    while (this.at < this.lines.length) {
-      const next = this.lines[this.at++];
-      const end = next.trim();
-      if (kind === 'code' ? end.startsWith(close) : end.endsWith(close)) {
-        if (kind === 'math' && end !== close) inside.push(end.slice(0, -close.length));
-        break;
-      }
-      inside.push(next);
-    }
-    this.#add({ kind, text: inside.join('\n') });
-  }
-
-  #quote() {
-    const inside = [];
-    while (this.at < this.lines.length && /^\s*>/.test(this.lines[this.at])) {
-      inside.push(this.lines[this.at++].replace(/^\s*> ?/, ''));
-    }
-    this.#add({ kind: 'quote', blocks: new Reader(inside).read() });
-  }
-
-  #table() {
-    const head = cells(this.lines[this.at]);
-    this.at += 2;
-    const rows = [];
-    while (this.at < this.lines.length && this.lines[this.at].includes('|')) rows.push(cells(this.lines[this.at++]));
-    this.#add({ kind: 'table', head, rows });
-  }
-
-  /** Items of one depth; what is indented further belongs to the item above it. */
-  #list() {
-    const [, indent, number] = /** @type {RegExpExecArray} */ (ITEM.exec(this.lines[this.at]));
-    const isOrdered = number !== undefined;
-    /** @type {Item[]} */
-    const items = [];
-    while (this.at < this.lines.length) {
-      const found = ITEM.exec(this.lines[this.at]);
-      if (!found || found[1].length !== indent.length || (found[2] !== undefined) !== isOrdered) break;
-      this.at++;
-      items.push({ spans: parseSpans(found[3]), blocks: new Reader(this.#indented(indent.length)).read() });
-    }
-    this.#add({ kind: 'list', isOrdered, start: Number(number ?? 1), items });
-  }
-
-  /** The lines that follow and are indented further, without that; blank lines between them included. @param {number} depth */
-  #indented(depth) {
-    const inside = [];
-    while (this.at < this.lines.length) {
-      const line = this.lines[this.at];
-      const isBlank = line.trim() === '';
-      const next = this.lines.slice(this.at).find((one) => one.trim() !== '');
-      const deeper = (/** @type {string} */ one) => /^\s*/.exec(one)?.[0].length ?? 0;
-      if (isBlank ? !next || deeper(next) <= depth : deeper(line) <= depth) {
-        // A blank line between two items of one list does not end it.
-        if (isBlank && next && ITEM.test(next) && deeper(next) === depth) this.at++;
-        else break;
-      } else {
-        inside.push(line);
-        this.at++;
-      }
-    }
-    const margin = Math.min(...inside.filter((line) => line.trim()).map((line) => /^\s*/.exec(line)?.[0].length ?? 0));
-    return inside.map((line) => line.slice(Math.min(margin, line.length)));
-  }
+/** Other addresses than those of pages stay text. @param {string} url */
+function linkNode(url) {
+  if (!/^https?:\/\//i.test(url)) return h('span', null);
+  return h('a', { href: url, target: '_blank', rel: 'noopener noreferrer' });
 }
 
-/** @param {string} text @returns {Block[]} */
-export function parseProse(text) {
-  return new Reader(text.split('\n')).read();
-}
+/** The nodes of tokens that hold no others. @type {Record<string, (token: Token) => Node>} */
+const ALONE = {
+  text: ({ content }) => document.createTextNode(content),
+  softbreak: () => h('br', null),
+  hardbreak: () => h('br', null),
+  hr: () => h('hr', null),
+  code_inline: ({ content }) => h('code', null, content),
+  fence: ({ content }) => codeNode(content),
+  math_inline: ({ content }) => formula(content, false),
+  math_block: ({ content }) => h('div', { class: 'scroll-x' }, formula(content, true)),
+  // Nothing is fetched from elsewhere because a model says so.
+  image: (token) => {
+    const link = linkNode(token.attrGet('src') ?? '');
+    link.append(token.content || (token.attrGet('src') ?? ''));
+    return link;
+  },
+};
 
 /** A formula; until what sets it has been loaded, as it was written. @param {string} text @param {boolean} isBlock */
 function formula(text, isBlock) {
   const node = h('code', null, text);
-  const set = async () => node.replaceWith((await import('./math.js')).mathNode(text, isBlock));
-  void set();
+  void import('./formula.js').then(async ({ formulaNode }) => {
+    const set = await formulaNode(text, isBlock);
+    if (set) node.replaceWith(set);
+  });
   return node;
 }
-
-/** @param {Span[]} spans */
-function spanNodes(spans) {
-  return spans.map((span) => {
-    if (span.kind === 'text') return document.createTextNode(span.text);
-    if (span.kind === 'math') return formula(span.text, false);
-    if (span.kind === 'link') {
-      return h('a', { href: span.url, target: '_blank', rel: 'noopener noreferrer' }, span.text);
-    }
-    return h(span.kind === 'strike' ? 's' : span.kind, null, span.text);
-  });
-}
-
-/** @param {Item} item */
-const itemNode = ({ spans, blocks }) => h('li', null, ...spanNodes(spans), ...blocks.map(blockNode));
 
 /** @param {string} text */
 function codeNode(text) {
@@ -232,39 +86,81 @@ function codeNode(text) {
     label: 'action.copy',
     onclick: () => void copy(text),
   });
-  return h('div', { class: 'code' }, h('pre', { tabindex: 0 }, h('code', null, text)), button);
+  return h('div', { class: 'code', dir: 'ltr' }, h('pre', { tabindex: 0 }, h('code', null, text)), button);
 }
 
-/** @param {Block} block @returns {HTMLElement} */
-function blockNode(block) {
-  switch (block.kind) {
-    case 'code':
-      return codeNode(block.text);
-    case 'math':
-      return h('div', { class: 'scroll-x' }, formula(block.text, true));
-    case 'list':
-      return block.isOrdered
-        ? h('ol', { start: block.start }, ...block.items.map(itemNode))
-        : h('ul', null, ...block.items.map(itemNode));
-    case 'quote':
-      return h('blockquote', null, ...block.blocks.map(blockNode));
-    case 'rule':
-      return h('hr', null);
-    case 'table': {
-      const cell = (/** @type {'th' | 'td'} */ tag) => (/** @type {Span[]} */ spans) =>
-        h(tag, null, ...spanNodes(spans));
-      const rows = block.rows.map((row) => h('tr', null, ...row.map(cell('td'))));
-      const head = h('thead', null, h('tr', null, ...block.head.map(cell('th'))));
-      return h('div', { class: 'scroll-x', tabindex: 0 }, h('table', null, head, h('tbody', null, ...rows)));
-    }
-    case 'heading':
-      return h('p', null, h('strong', null, ...spanNodes(block.spans)));
-    default:
-      return h('p', null, ...spanNodes(block.spans));
+/** @param {Token[]} tokens @param {Node[]} found @returns {Node[]} */
+function build(tokens, found = []) {
+  /** @type {(HTMLElement | null)[]} */
+  const open = [];
+  const put = (/** @type {Node} */ node) => {
+    const parent = open.findLast((one) => one !== null);
+    if (parent) parent.append(node);
+    else found.push(node);
+  };
+  for (const token of tokens) {
+    if (token.nesting < 0) open.pop();
+    else if (token.nesting > 0) {
+      const node = token.hidden ? null : (OPENED[token.type]?.(token) ?? h('span', null));
+      if (node) put(token.type === 'table_open' ? h('div', { class: 'scroll-x', tabindex: 0 }, node) : node);
+      open.push(node);
+    } else if (token.type === 'inline') for (const node of build(token.children ?? [])) put(node);
+    else put(ALONE[token.type]?.(token) ?? document.createTextNode(token.content));
   }
+  return found;
 }
 
-/** @param {string} text @returns {HTMLElement[]} */
-export function proseNodes(text) {
-  return parseProse(text).map(blockNode);
+/** A reading that took longer is followed by a pause of so many times as long, so that a page stays usable. */
+const SLOW_MS = 20;
+const PAUSE_TIMES = 6;
+
+/** Keeps what `node` shows in step with a text that grows. */
+export class Prose {
+  #text = '';
+  /** So much of the text, and so many of the nodes, do not change any more. */
+  #settled = { characters: 0, nodes: 0 };
+  #restsUntil = 0;
+  /** @type {ReturnType<typeof setTimeout> | undefined} */
+  #later;
+
+  /** @param {HTMLElement} node */
+  constructor(node) {
+    this.node = node;
+  }
+
+  /** @param {string} said */
+  show(said) {
+    const text = withoutDirections(said).replaceAll('\r\n', '\n');
+    if (text === this.#text && parser) return;
+    if (!text.startsWith(this.#text.slice(0, this.#settled.characters))) this.#settled = { characters: 0, nodes: 0 };
+    this.#text = text;
+    if (parser) this.#drawSoon(parser);
+    else {
+      this.node.replaceChildren(...(text ? [h('p', { class: 'as-written', dir: 'auto' }, text)] : []));
+      void load().then(() => this.#text === text && this.#draw(/** @type {any} */ (parser)));
+    }
+  }
+
+  /** @param {import('./markdown.js').Parser} reader */
+  #drawSoon(reader) {
+    clearTimeout(this.#later);
+    const restMs = this.#restsUntil - performance.now();
+    if (restMs > 0) this.#later = setTimeout(() => this.#draw(reader), restMs);
+    else this.#draw(reader);
+  }
+
+  /** @param {import('./markdown.js').Parser} reader */
+  #draw(reader) {
+    const from = performance.now();
+    const { characters, nodes } = this.#settled;
+    const rest = this.#text.slice(characters);
+    const tokens = reader.parse(rest);
+    const { token, character } = lastBlock(tokens, rest);
+    const whole = build(tokens.slice(0, token));
+    const kept = [...this.node.childNodes].slice(0, nodes);
+    this.node.replaceChildren(...kept, ...whole, ...build(tokens.slice(token)));
+    this.#settled = { characters: characters + character, nodes: nodes + whole.length };
+    const tookMs = performance.now() - from;
+    if (tookMs > SLOW_MS) this.#restsUntil = performance.now() + tookMs * PAUSE_TIMES;
+  }
 }

@@ -5,7 +5,7 @@ import { copy, download, element, h, sheet } from '../../elements/dom.js';
 import { enlarge } from '../../elements/enlarge.js';
 import { partNode } from '../../elements/media-parts.js';
 import { errorText } from '../../elements/notice.js';
-import { proseNodes } from '../../elements/prose.js';
+import { Prose } from '../../elements/prose.js';
 import { viewerUrl } from '../../elements/recents.js';
 import { locale, number, t } from '../../words/words.js';
 
@@ -30,6 +30,8 @@ function facts({ timing, tokens }) {
 export class Messages {
   /** @type {Map<string, HTMLElement>} */
   #rows = new Map();
+  /** The words of an answer. @type {WeakMap<HTMLElement, Prose>} */
+  #prose = new WeakMap();
   /** What a node shows. @type {WeakMap<HTMLElement, string>} */
   #drawn = new WeakMap();
   #isFollowing = true;
@@ -129,7 +131,11 @@ export class Messages {
       return;
     }
     const text = textOf(message);
-    body.replaceChildren(...proseNodes(text));
+    const prose = this.#prose.get(body) ?? new Prose(h('div', { class: 'prose', dir: 'auto' }));
+    this.#prose.set(body, prose);
+    prose.show(text);
+    for (const after of [...body.childNodes]) if (after !== prose.node) after.remove();
+    if (prose.node.parentNode !== body) body.prepend(prose.node);
     const dots = () => h('span', { class: 'dots', 'aria-hidden': 'true' }, h('i', null), h('i', null), h('i', null));
     if (isOpen && !text) body.append(dots());
     if (message.isInterrupted) body.append(h('p', { class: 'small quiet', words: 'transcript.interrupted' }));

@@ -1,0 +1,91 @@
+/**
+ * Reads a model's Markdown into tokens; pure. The reading is markdown-it's, with formulas between `$`, `$$`,
+ * `\(…\)` and `\[…\]` added. Nothing of it is ever markup: HTML is text like any other.
+ */
+
+/** @typedef {import('../vendor/markdown-it.js').Token} Token */
+/** @typedef {import('../vendor/markdown-it.js').InlineState} InlineState */
+/** @typedef {import('../vendor/markdown-it.js').BlockState} BlockState */
+/** @typedef {{parse: (text: string) => Token[]}} Parser */
+
+/** Quotes and lists in each other; what is deeper is not shown. */
+const DEEPEST = 100;
+
+/** Signs that change the direction of what follows: a model's text must not reorder the page. */
+const DIRECTIONS = /[\u202a-\u202e\u2066-\u2069]/g;
+
+/** @param {string} text */
+export const withoutDirections = (text) => text.replace(DIRECTIONS, '');
+
+/** @param {string} line @returns {[open: string, close: string] | null} marks of a formula that has lines of its own */
+function fenceOf(line) {
+  if (line.startsWith('$$')) return ['$$', '$$'];
+  return line.startsWith('\\[') ? ['\\[', '\\]'] : null;
+}
+
+/** A formula with lines of its own. @param {BlockState} state @param {number} start @param {number} end @param {boolean} silent */
+function mathBlock(state, start, end, silent) {
+  const line = (/** @type {number} */ at) => state.src.slice(state.bMarks[at] + state.tShift[at], state.eMarks[at]);
+  const first = line(start);
+  const fence = fenceOf(first);
+  if (!fence || state.sCount[start] - state.blkIndent >= 4) return false;
+  const [open, close] = fence;
+  const rest = first.slice(open.length);
+  const isOneLine = rest.trimEnd().endsWith(close) && rest.trim() !== '';
+  // Words behind the formula make it part of a paragraph.
+  if (!isOneLine && rest.includes(close)) return false;
+  if (silent) return true;
+  let last = start;
+  while (!isOneLine && ++last < end) if (line(last).trimEnd().endsWith(close)) break;
+  const lines = isOneLine
+    ? [first]
+    : [first, ...state.getLines(start + 1, last + 1, state.blkIndent, false).split('\n')];
+  const text = lines.join('\n').trim().slice(open.length).trimEnd();
+  const token = state.push('math_block', 'math', 0);
+  token.content = (text.endsWith(close) ? text.slice(0, -close.length) : text).trim();
+  token.map = [start, Math.min(last + 1, end)];
+  state.line = Math.min(last + 1, end);
+  return true;
+}
+
+const ROUND = /\\\(([^\n]{1,400}?)\\\)|\\\[([^\n]{1,400}?)\\\]/y;
+/** `$5 or $6` is money: no space inside the marks, no digit behind them. */
+const DOLLAR = /\$\$([^$\n]{1,400})\$\$|\$([^\s$](?:[^$\n]{0,400}[^\s$\\])?)\$(?!\d)/y;
+
+/** A formula in a line. @param {InlineState} state @param {boolean} silent */
+function mathInline(state, silent) {
+  const sign = state.src[state.pos];
+  if (sign !== '$' && sign !== '\\') return false;
+  const pattern = sign === '$' ? DOLLAR : ROUND;
+  pattern.lastIndex = state.pos;
+  const found = pattern.exec(state.src);
+  if (!found) return false;
+  if (!silent) state.push('math_inline', 'math', 0).content = (found[1] ?? found[2]).trim();
+  state.pos += found[0].length;
+  return true;
+}
+
+/** @param {typeof import('../vendor/markdown-it.js').default} MarkdownIt @returns {Parser} */
+export function makeParser(MarkdownIt) {
+  const reader = new MarkdownIt({ html: false, linkify: true, breaks: true, maxNesting: DEEPEST });
+  // Only what names its protocol is an address; `readme.md` is a file.
+  reader.linkify.set({ fuzzyLink: false, fuzzyEmail: false, fuzzyIP: false });
+  // References would let the end of a text change its beginning, which has been drawn.
+  reader.disable(['reference', 'lheading', 'code']);
+  reader.block.ruler.before('fence', 'math_block', mathBlock, { alt: ['paragraph', 'blockquote', 'list'] });
+  reader.inline.ruler.before('escape', 'math_inline', mathInline);
+  return { parse: (text) => reader.parse(text, {}) };
+}
+
+/**
+ * Where the last block begins: what comes before it stays as it is, whatever is added to the text.
+ * @param {Token[]} tokens @param {string} text what they were read from
+ * @returns {{token: number, character: number}}
+ */
+export function lastBlock(tokens, text) {
+  const token = tokens.findLastIndex(({ level, map, nesting }) => level === 0 && map && nesting >= 0);
+  const line = tokens[token]?.map?.[0] ?? 0;
+  let character = 0;
+  for (let i = 0; i < line; i++) character = text.indexOf('\n', character) + 1;
+  return { token: Math.max(0, token), character };
+}
