@@ -11,7 +11,7 @@ from starlette.datastructures import Headers
 from tests.support.gateways import running_gateway
 
 from parley.gateway.http.files import DEPTH_LIMIT, WebFiles, takes_gzip
-from parley.gateway.http.pages import WEB
+from parley.gateway.http.pages import OTHER_NAMES, WEB
 
 SCRIPT = "export const words = 'the same line again and again';\n" * 40
 
@@ -113,6 +113,39 @@ async def test_a_person_on_a_wrong_link_reads_words_and_a_program_json(web: Path
     assert "There is no such page." in page.text
     assert "default-src 'self'" in page.headers["content-security-policy"]
     assert program.json()["code"] == data.json()["code"] == "not_found"
+
+
+async def test_a_wrong_address_shows_a_page_of_ours_below_any_path():
+    async with running_gateway(web=WEB) as gateway, gateway.http() as http:
+        page = await http.get("/a/b", headers={"accept": "text/html"})
+
+    assert page.status_code == 404
+    assert "../static/v-" in page.text
+    assert "pages/missing.js" in page.text
+
+
+@pytest.mark.parametrize(("asked", "there"), sorted(OTHER_NAMES.items()))
+async def test_addresses_that_people_try_lead_to_the_page_they_mean(asked: str, there: str):
+    async with running_gateway(web=WEB) as gateway, gateway.http() as http:
+        answer = await http.get(f"{asked}?lang=en", follow_redirects=False)
+
+    assert (answer.status_code, answer.headers["location"]) == (307, f"{there}?lang=en")
+
+
+async def test_pages_of_allowed_origins_may_read_the_client_and_others_may_not(web: Path):
+    friend, stranger = "https://friend.example", "https://stranger.example"
+    security = {"allowed_origins": friend}
+    async with running_gateway(web=web, security=security) as gateway, gateway.http() as http:
+        answers = {
+            origin: await http.get("/static/big.js", headers={"origin": origin})
+            for origin in (friend, stranger)
+        }
+        data = await http.get("/status", headers={"origin": friend})
+
+    assert answers[friend].headers["access-control-allow-origin"] == friend
+    assert "origin" in answers[friend].headers["vary"]
+    assert "access-control-allow-origin" not in answers[stranger].headers
+    assert "access-control-allow-origin" not in data.headers
 
 
 def test_only_who_takes_gzip_gets_it():

@@ -251,17 +251,27 @@ const scenarios = {
     await hearOn(page, sounds.flat().length / 24000 + 0.8);
     const { levels, gaps } = await heard(page);
     assertHeard(levels, envelope(sounds.flat(), 24000), gaps);
+    // The chat has an address: reload, Back and a bookmark lead to it.
+    const address = page.url();
+    assert.match(address, /turnbased#\w+$/);
     await page.reload();
+    await until(page, () => document.querySelectorAll('.message').length === 2);
     await page.getByRole('button', { name: 'Rename “What do you see?”' }).click();
     await page.keyboard.type('A dark dot');
     await page.keyboard.press('Enter');
-    await page.getByRole('button', { name: /^A dark dot/ }).click();
-    await until(page, () => document.querySelectorAll('.message').length === 2);
     // Leaving it stores it again.
     await page.locator('.chats').getByRole('button', { name: 'New chat' }).click();
     await until(page, () => document.querySelectorAll('.message').length === 0);
-    await page.reload();
+    assert.doesNotMatch(page.url(), /#/);
+    await page.goBack();
+    await until(page, () => document.querySelectorAll('.message').length === 2);
+    assert.equal(page.url(), address);
     assert.equal(await page.locator('.history .open span').textContent(), 'A dark dot');
+    await page.goto('/chat');
+    assert.match(page.url(), /\/turnbased$/);
+    await page.getByRole('button', { name: /^A dark dot/ }).click();
+    await until(page, () => document.querySelectorAll('.message').length === 2);
+    assert.equal(page.url(), address);
     return `${done.generated_tokens} tokens`;
   },
 

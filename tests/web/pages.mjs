@@ -20,6 +20,7 @@ const PAGES = [
   '/privacy',
   '/about',
   '/admin',
+  '/nothing/here',
   '/s/demo_recording',
 ];
 

@@ -111,14 +111,18 @@ class Admission:
         origin = headers.get("origin")
         if origin is None:
             return
-        allowed = self._security.allowed_origins
-        if "*" in allowed or origin.rstrip("/") in {one.rstrip("/") for one in allowed}:
+        if self.lists_origin(origin):
             return
         page = _place(origin)
         # A Host without a port means the one of the page's scheme: TLS may end at a proxy.
         scheme = origin.partition(":")[0]
         if page is None or page != _place(f"{scheme}://{headers.get('host', '')}"):
             raise OriginForbidden(origin)
+
+    def lists_origin(self, origin: str) -> bool:
+        """True if pages of `origin` are on the list of those that may open sessions."""
+        allowed = self._security.allowed_origins
+        return "*" in allowed or origin.rstrip("/") in {one.rstrip("/") for one in allowed}
 
     @contextmanager
     def visit(self, address: str, *, limit: int | None = None) -> Iterator[None]:

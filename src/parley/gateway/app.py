@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket
 
@@ -110,7 +112,11 @@ def make_app(
         runtime: GatewayRuntime = app.state.runtime
         return runtime
 
-    errors.install(app, lambda: find_runtime().metrics)
+    def find_missing(request: Request) -> Response | None:
+        files = web_files(web) if web.is_dir() else None
+        return pages.missing_page(files, request, web)
+
+    errors.install(app, lambda: find_runtime().metrics, find_missing)
     openapi.install(
         app,
         needs_key=settings.security.needs_key,

@@ -40,6 +40,7 @@ PAGES: Final = frozenset(
         *("/turnbased", "/half_duplex", "/omni", "/audio_duplex", "/realtime"),
         *("/omni.html", "/audio_duplex.html"),
         *("/mobile", "/mobile/", "/mobile-omni", "/mobile-omni/"),
+        *("/chat", "/voice", "/call", "/talk", "/video", "/duplex", "/protocol"),
     }
 )
 QUIET_PATHS: Final = frozenset({"/health", "/ready", "/metrics"})

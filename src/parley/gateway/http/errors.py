@@ -146,8 +146,6 @@ NOWHERE: Final = """<!doctype html>
 <body>
 <h1>There is no such page.</h1>
 <p><a href="/">To the start page</a></p>
-<h1 lang="zh">没有这个页面。</h1>
-<p lang="zh"><a href="/">返回首页</a></p>
 </body>
 </html>
 """
@@ -177,9 +175,17 @@ def _is_reader(request: Request) -> bool:
     return not is_data and "text/html" in request.headers.get("accept", "")
 
 
-def install(app: FastAPI, find_metrics: Callable[[], Metrics]) -> None:
+def install(
+    app: FastAPI,
+    find_metrics: Callable[[], Metrics],
+    find_missing: Callable[[Request], Response | None],
+) -> None:
     """Answer every error in our shape, and count it. To be called before the application starts,
-    as Starlette fixes its handlers then; `find_metrics` is called once it runs."""
+    as Starlette fixes its handlers then; the others are called once it runs.
+
+    Args:
+        find_missing: the page for people at an address where nothing is, if there is one.
+    """
 
     def count(code: str) -> None:
         find_metrics().error(code)
@@ -198,7 +204,7 @@ def install(app: FastAPI, find_metrics: Callable[[], Metrics]) -> None:
     async def theirs(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         if error.status_code == 404 and _is_reader(request):
-            return HTMLResponse(NOWHERE, 404)
+            return find_missing(request) or HTMLResponse(NOWHERE, 404)
         return refusal(request.url.path, error.status_code, str(error.detail))
 
     async def invalid(request: Request, error: Exception) -> JSONResponse:

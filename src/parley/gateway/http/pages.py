@@ -39,6 +39,19 @@ PAGES: Final = {
 phone; the two addresses of phones are those that people have bookmarked, the two of files those
 that the duplex text prints."""
 
+OTHER_NAMES: Final = {
+    "/chat": "turnbased",
+    "/voice": "audio_duplex",
+    "/call": "audio_duplex",
+    "/talk": "audio_duplex",
+    "/duplex": "audio_duplex",
+    "/video": "omni",
+    "/protocol": "realtime",
+}
+"""Addresses that people try → the page they mean."""
+
+MISSING: Final = "404.html"
+
 INDEX: Final = """<!doctype html>
 <html lang="en">
 <head><meta charset="utf-8"><title>parley</title></head>
@@ -100,6 +113,23 @@ def routes(
         is_there = recordings.exists(session_id)
         return served("replay.html", request, 200 if is_there else 404)
 
+    def add_other_name(path: str, page: str) -> None:
+        @router.get(path)
+        async def other_name(request: Request) -> Response:
+            # Relative, for proxies; what was asked for goes along.
+            query = f"?{request.url.query}" if request.url.query else ""
+            return RedirectResponse(f"{page}{query}", 307)
+
     for path, (file, app_id) in PAGES.items():
         add(path, file, app_id)
+    for path, page in OTHER_NAMES.items():
+        add_other_name(path, page)
     return router
+
+
+def missing_page(files: WebFiles | None, request: Request, web: Path = WEB) -> Response | None:
+    """What a person sees at an address where nothing is; None where the pages are not installed."""
+    path = web / MISSING
+    if files is None or not path.is_file():
+        return None
+    return files.page(path, request.scope, 404)

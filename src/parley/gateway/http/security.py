@@ -103,6 +103,8 @@ class SecurityMiddleware:
                     answer.setdefault("cache-control", "no-cache")
                 if is_page:
                     answer.setdefault("content-security-policy", PAGE_POLICY)
+                if path.startswith("/static/"):
+                    let_pages_read(answer, headers.get("origin"), parts.admission)
             await send(message)
 
         if not length.isdigit() or int(length) > limit:
@@ -112,3 +114,12 @@ class SecurityMiddleware:
             await self._app(scope, counted, guarded)
         finally:
             parts.budget.give(claimed, owner)
+
+
+def let_pages_read(answer: MutableHeaders, origin: str | None, admission: Admission) -> None:
+    """Scripts, styles and sounds of ours are readable by pages of the origins that may also open
+    sessions (`security.allowed_origins`), so that they can run the JavaScript client."""
+    if origin is None or not admission.lists_origin(origin):
+        return
+    answer["access-control-allow-origin"] = origin
+    answer.add_vary_header("origin")

@@ -60,6 +60,7 @@ main.append(chats.node, h('div', { class: 'centre' }, bar, view, compose.status,
 /** Whoever leaves before the answer is there finds the question again. */
 function sent() {
   void chats.keep();
+  chats.begun();
   messages.toEnd();
 }
 
@@ -118,8 +119,10 @@ globalThis.addEventListener('pagehide', () => {
   talk.cancel();
   rig.releaseMicrophone();
 });
+// Earlier addresses named the chat in their query.
 const asked = new URLSearchParams(location.search).get('chat');
-if (asked) void chats.openById(asked);
+if (asked) history.replaceState(null, '', `${location.pathname}#${encodeURIComponent(asked)}`);
+void chats.openAddress();
 void painted().then(showModel);
 void painted().then(() => chats.draw());
 showRecorded();

@@ -62,7 +62,7 @@ async function chats() {
       .join(' ')
       .toLowerCase(),
     at: updatedAt,
-    url: `/turnbased?chat=${encodeURIComponent(id)}`,
+    url: `/turnbased#${encodeURIComponent(id)}`,
     recordings: messages.map(({ recordingId }) => recordingId ?? '').filter(Boolean),
     rename: null,
     remove: () => forgetChat(id),

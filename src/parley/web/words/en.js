@@ -747,4 +747,8 @@ export const en = {
   'privacy.others': 'Who else can see it',
   'privacy.others_1': 'Whoever runs this server can see what it keeps. If you do not know who that is, keep nothing.',
   'admin.title': 'Administration',
+
+  'missing.title': 'There is no page at this address.',
+  'missing.more': 'It may have been deleted, or the address may have a typing mistake.',
+  'missing.home': 'To the start',
 };

@@ -705,4 +705,8 @@ export const zh = {
   'privacy.others': '还有谁能看到',
   'privacy.others_1': '服务器的管理者可以看到其保存的内容。如果你不知道是谁，请选择不保存。',
   'admin.title': '管理',
+
+  'missing.title': '这个地址没有页面。',
+  'missing.more': '它可能已被删除，或者地址有误。',
+  'missing.home': '返回首页',
 };

@@ -68,12 +68,25 @@ export class Chats {
       this.#list,
     );
     this.node.removeAttribute('title');
+    globalThis.addEventListener('popstate', () => void this.openAddress());
   }
 
-  /** The one that an address asks for. @param {string} id */
-  async openById(id) {
-    const chat = (await listChats()).find((one) => one.id === id);
-    if (chat) this.#become(chat.id, chat.name ?? '', chat.messages);
+  /** The chat that the page's address names; a new one where it names none. */
+  async openAddress() {
+    const id = decodeURIComponent(location.hash.slice(1));
+    if (id === this.id || (!id && this.page.talk.messages.length === 0)) return;
+    const chat = id ? (await listChats()).find((one) => one.id === id) : undefined;
+    await this.leave();
+    if (!chat) this.page.talk.clear();
+    this.#become(chat?.id ?? newId(), chat?.name ?? '', chat?.messages ?? []);
+    // Nothing is kept at that address any more.
+    if (id && !chat) this.#show('', 'replaceState');
+  }
+
+  /** @param {string} id of the chat at this address; empty: a new one @param {'pushState' | 'replaceState'} how */
+  #show(id, how) {
+    const address = location.pathname + (id ? `#${encodeURIComponent(id)}` : '');
+    if (address !== location.pathname + location.hash || location.search) history[how](null, '', address);
   }
 
   close() {
@@ -150,6 +163,7 @@ export class Chats {
   async #open(chat) {
     await this.leave();
     this.#become(chat.id, chat.name ?? '', chat.messages);
+    this.#show(chat.id, 'pushState');
   }
 
   /** @param {string} id @param {string} name @param {import('../../talk/chat.js').ChatMessage[]} messages */
@@ -182,6 +196,7 @@ export class Chats {
     if (chat.id === this.id) {
       this.page.talk.clear();
       this.#become(newId(), '', []);
+      this.#show('', 'replaceState');
     } else void this.draw();
   }
 
@@ -198,5 +213,11 @@ export class Chats {
     await this.leave();
     this.page.talk.clear();
     this.#become(newId(), '', []);
+    this.#show('', 'pushState');
+  }
+
+  /** The first words have been sent: from here on this chat has an address. */
+  begun() {
+    this.#show(this.id, this.page.talk.messages.length > 2 ? 'replaceState' : 'pushState');
   }
 }
