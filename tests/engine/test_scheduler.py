@@ -33,6 +33,13 @@ def test_rows_at_the_same_stage_join_most_urgent_first():
     assert step == Step(Stage.DECODE, (1, 0, 2))
 
 
+@pytest.mark.parametrize("stage", [Stage.DECODE, Stage.SPEECH])
+def test_everyone_joins_a_step_that_costs_the_same_however_many_rows_it_has(stage):
+    step = plan([patient(0, stage), live(1, stage, 1.0)], 0.9)
+
+    assert step == Step(stage, (1, 0))
+
+
 @pytest.mark.parametrize("stage", [Stage.PREFILL, Stage.ENCODE, Stage.VOCODE])
 def test_patient_work_does_not_slow_a_live_step_down(stage):
     step = plan([patient(0, stage), live(1, stage, 1.0), live(2, stage, 1.1)], 0.0)
@@ -57,6 +64,12 @@ def test_a_live_row_catches_up_with_a_decoding_leader_that_has_time():
     ready = [live(0, Stage.DECODE, 1.0), live(1, Stage.PREFILL, 1.3)]
 
     assert plan(ready, 1.0 - MARGIN_S - 0.01) == Step(Stage.PREFILL, (1,))
+
+
+def test_a_decoding_leader_that_has_time_does_not_wait_for_patient_work():
+    ready = [live(0, Stage.DECODE, 1.0), patient(1, Stage.PREFILL, 0.0)]
+
+    assert plan(ready, 0.0) == Step(Stage.DECODE, (0,))
 
 
 def test_a_leader_in_a_hurry_waits_for_nobody():

@@ -622,3 +622,67 @@ def test_no_slot_is_lost_or_given_twice_in_a_random_day(seed: int):
         for _ in range(2):
             parts.heartbeats(worker, free=worker.slots)
     assert [worker.free_slots for worker in parts.worker_pool] == [1, 3]
+
+
+def test_a_session_that_lost_its_worker_blocks_no_one_who_can_take_another_slot():
+    parts = GatewayParts()
+    worker = parts.worker("busy")
+    parts.ask()
+    lost = parts.dispatcher.submit_first(
+        Kind.CHAT, session_id="lost", address="", key_id=None, fingerprint="another build"
+    )
+    parts.worker("free")
+
+    newcomer = parts.ask()
+
+    assert (lost.state, newcomer.state) == ("waiting", "leased")
+    assert worker.free_slots == 0
+
+
+def test_a_ticket_is_refused_after_two_workers_failed_although_a_third_is_free():
+    parts = GatewayParts()
+    for name in ("a", "b", "c"):
+        parts.worker(name)
+    ticket = parts.ask()
+
+    for _ in range(2):
+        parts.dispatcher.worker_failed(ticket)
+
+    assert ticket.state == "refused"
+
+
+def test_a_paused_dispatcher_leaves_free_slots_alone():
+    parts = GatewayParts()
+    parts.worker()
+    parts.dispatcher.pause(True)
+    ticket = parts.ask()
+    state_paused = ticket.state
+
+    parts.dispatcher.pause(False)
+
+    assert (state_paused, ticket.state) == ("waiting", "leased")
+
+
+def test_a_worker_that_refused_gets_nothing_until_it_reports_a_free_slot():
+    parts = GatewayParts()
+    worker = parts.worker()
+    ticket = parts.ask()
+
+    parts.dispatcher.worker_refused(ticket)
+    state_before = ticket.state
+    parts.heartbeats(worker, free=1)
+
+    assert (state_before, ticket.state) == ("waiting", "leased")
+    assert ticket.refusals == 1
+
+
+def test_tickets_that_return_to_the_queue_keep_the_order_in_which_they_came():
+    parts = GatewayParts()
+    workers = [parts.worker("a"), parts.worker("b")]
+    first, second, third = parts.ask(), parts.ask(), parts.ask()
+
+    for ticket in (first, second):
+        parts.dispatcher.worker_refused(ticket)
+
+    assert [ticket.position for ticket in (first, second, third)] == [1, 2, 3]
+    assert all(worker.free_slots == 0 for worker in workers)

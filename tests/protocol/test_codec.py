@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import struct
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
@@ -34,6 +35,35 @@ def test_anything_but_strict_base64_is_refused(text: str) -> None:
 def test_size_is_checked_before_decoding() -> None:
     with pytest.raises(TooLarge):
         codec.from_base64("A" * 400, field="image", limit_bytes=100)
+
+
+@pytest.mark.parametrize(("size", "fits"), [(99, True), (100, True), (103, False)])
+def test_the_limit_of_a_field_is_that_of_its_decoded_bytes(size: int, fits: bool) -> None:
+    text = codec.to_base64(bytes(size))
+
+    if fits:
+        assert codec.from_base64(text, field="image", limit_bytes=100) == bytes(size)
+    else:
+        with pytest.raises(TooLarge, match="image"):
+            codec.from_base64(text, field="image", limit_bytes=100)
+
+
+class _Read(msgspec.Struct):
+    count: int = 0
+
+
+def test_a_published_name_wins_over_its_aliases_and_the_first_alias_over_the_others() -> None:
+    shape = codec.Shape(_Read, aliases={"count": ("n", "number")})
+
+    assert codec.read({"number": 3, "n": 2, "count": 1}, shape).count == 1
+    assert codec.read({"number": 3, "n": 2}, shape).count == 2
+
+
+@pytest.mark.parametrize("value", [2.5, 1e16, 1e300])
+def test_only_whole_numbers_that_a_float_holds_exactly_are_counts(value: float) -> None:
+    assert codec.read({"count": 256.0}, codec.Shape(_Read)).count == 256
+    with pytest.raises(InvalidPayload, match="count"):
+        codec.read({"count": value}, codec.Shape(_Read))
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 4001])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,11 @@ from parley.clock import ManualClock
 from parley.engine.work import Stage
 from parley.media.pcm import INPUT_RATE_HZ, Pcm
 from parley.media.resample import resample
+from parley.protocol.values import InterruptionOptions, PlaybackReport
+from parley.session.deadlines import Deadlines
+from parley.session.interruption import Interruptions
+from parley.vad.energy import EnergyDetector
+from parley.vad.interruption import Interrupted
 
 STOP = {"mode": "stop"}
 SENTENCE = sound(silence(0.5), speak(2.5), silence(1.2))
@@ -374,3 +380,26 @@ async def test_a_unit_that_was_never_sent_is_not_in_the_context_of_duplex():
         assert withheld["kv_cache_length"] > spoken["kv_cache_length"] + listened, "it spoke"
         words = len(stopped["text"].split())
         assert after["kv_cache_length"] == last["kv_cache_length"] + 3 * listened + 1 + words
+
+
+def test_what_the_fence_held_back_is_not_counted_as_sent():
+    clock = ManualClock()
+    session: Any = SimpleNamespace(
+        clock=clock,
+        deadlines=Deadlines(),
+        drop_output=lambda: 600.0,
+        emit=lambda event: None,
+    )
+    interruptions = Interruptions(session, index=lambda: 0, stop=lambda at_sample: None)
+    interruptions.arm(InterruptionOptions(mode="stop"), EnergyDetector)
+    interruptions.begin()
+    interruptions.say("a", None, 1000)
+
+    interruptions._follow(Interrupted(0))
+    interruptions.begin()
+    interruptions.say("b", None, 1000)
+    clock.advance(1.0)
+    # Of 2000 ms the client was sent 1400, and has played all of them.
+    interruptions.report(PlaybackReport(received_ms=1400, buffered_ms=0))
+
+    assert not interruptions.playback.is_heard

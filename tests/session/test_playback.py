@@ -157,3 +157,20 @@ def test_nobody_waits_for_ever_for_a_client_that_never_plays():
         playback.report(told(1000, 60_000))
 
     assert playback.ends_s <= max(clock.monotonic(), 1.0 + LATEST_S)
+
+
+def test_what_was_said_before_the_fence_does_not_count_for_the_next_answer():
+    clock = ManualClock()
+    playback = Playback(clock)
+    playback.begin()
+    playback.send("One", 1000)
+    clock.advance(0.5)
+    playback.report(told(1000, 100))
+    playback.cut()
+    playback.begin()
+    playback.send("Two", 1000)
+    clock.advance(0.2)
+
+    playback.report(told(2000, 1000))
+
+    assert playback.ends_s == pytest.approx(clock.monotonic() + 1.0)

@@ -92,6 +92,24 @@ def test_a_class_of_another_package_is_not_made() -> None:
         state_codec.decode(msgspec.msgpack.encode(made))
 
 
+def test_a_struct_that_is_only_imported_by_this_package_is_not_made() -> None:
+    name = "parley.session.state_codec:msgspec.structs.FieldInfo"
+    made = ["made", name, {"name": "a", "encode_name": "a", "type": 1}]
+
+    with pytest.raises(InvalidPayload):
+        state_codec.decode(msgspec.msgpack.encode(made))
+
+
+def test_what_would_take_much_memory_or_depth_is_refused() -> None:
+    deep: object = 1
+    for _ in range(200):
+        deep = ["list", [deep]]
+
+    for plain in (deep, ["zeros", "float32", [1 << 15, 1 << 15]]):
+        with pytest.raises(InvalidPayload):
+            state_codec.decode(msgspec.msgpack.encode(plain))
+
+
 def test_damaged_bytes_are_refused() -> None:
     whole = state_codec.encode({"a": [1, 2, 3]})
     with pytest.raises(InvalidPayload):

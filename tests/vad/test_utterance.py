@@ -273,3 +273,9 @@ def test_transitions_alternate_and_utterances_never_overlap(
         assert np.all(np.diff(utterance.pcm.samples) == 1)
     for earlier, later in itertools.pairwise(said):
         assert later.pcm.samples[0] > earlier.pcm.samples[-1]
+
+
+def test_a_window_that_just_reaches_the_threshold_is_speech():
+    events, _ = hear(windows(3, 0.0), windows(10, DEFAULTS.threshold), windows(13, 0.0))
+
+    assert events[0] == SpeechBegan(3 * WINDOW_SAMPLES)
